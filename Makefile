@@ -1,0 +1,95 @@
+# FastDecode: one Makefile. `make help` lists what there is.
+#
+# Every directory under common/, kernels/ and services/ is a static library of all its .c files; a new file needs no
+# change here. Files named *_avx2.c, *_avx512.c, *_vnni.c get the flags of that instruction set and no other file does.
+
+CC      ?= gcc
+CLANG   ?= clang
+BUILD   ?= build$(if $(SAN),-$(SAN))
+V       ?=
+SAN     ?=
+WERROR  ?= -Werror
+PYTHON  ?= python3
+MODEL   ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
+VENV    ?= $(BUILD)/venv
+Q       := $(if $(V),,@)
+
+WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-format-truncation $(WERROR)
+CFLAGS  ?= -O2 -g
+BASE    := -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
+SANFLAGS := $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
+, := ,
+ALLFLAGS = $(BASE) $(CFLAGS) $(WARN) $(SANFLAGS)
+LIBS    := -lnng -lprotobuf-c -lmicrohttpd -ljansson -lpcre2-8 -lutf8proc $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas) -lm -lpthread -ldl
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+PROTOS   := $(wildcard proto/*.proto)
+PB_SRC   := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
+LIB_SRC  := $(filter-out %/main.c,$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
+SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o)
+LIB      := $(BUILD)/libfastdecode.a
+BINS     := $(patsubst services/%/main.c,$(BUILD)/bin/%,$(wildcard services/*/main.c))
+UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/test_*.c))
+KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tests/kernels/test_*.c))
+INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))
+FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
+
+.DEFAULT_GOAL := help
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+	@echo; echo "  settings: MODEL=file.gguf BUILD=dir SAN=address|thread V=1"
+
+all: $(BINS) ## build the programs into build/bin
+
+# --- rules -------------------------------------------------------------------------------------------------------------
+# Rebuild everything when flags change.
+$(BUILD)/flags: FORCE
+	$(Q)mkdir -p $(@D); printf '%s\n' '$(CC) $(ALLFLAGS)' | cmp -s - $@ || printf '%s\n' '$(CC) $(ALLFLAGS)' >$@
+FORCE:
+
+$(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h: proto/%.proto
+	@mkdir -p $(BUILD)/gen
+	$(Q)protoc-c --proto_path=proto --c_out=$(BUILD)/gen $<
+$(PB_SRC): | $(BUILD)/flags
+
+%_avx2.o:   ISA = -mavx2 -mfma -mf16c
+%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+%_vnni.o:   ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
+$(BUILD)/obj/kernels/%.o: CFLAGS += -O3
+
+$(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(SANFLAGS) -c $< -o $@
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(PB_SRC)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC $<")
+	$(Q)$(CC) $(ALLFLAGS) $(ISA) -c $< -o $@
+
+$(LIB): $(SRC_OBJ)
+	$(Q)rm -f $@; ar rcs $@ $^
+$(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
+$(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) -lcmocka $(LIBS) -o $@
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+unit: $(UNIT) ## build the unit tests (T=name runs one)
+	$(if $(T),$(BUILD)/tests/unit/$(T))
+kernel: $(KERNEL) ## build the kernel tests (T=name runs one)
+	$(if $(T),$(BUILD)/tests/kernels/$(T))
+bench-programs: $(BENCH)
+
+clean: ## remove what was built
+	rm -rf build build-address build-thread
+
+.PHONY: help all unit kernel bench-programs clean FORCE

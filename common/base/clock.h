@@ -1,0 +1,25 @@
+/* clock.h: time. Monotonic microseconds for everything that is measured; wall time only for names and logs. */
+#ifndef FD_BASE_CLOCK_H
+#define FD_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t clock_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t clock_now_us(void) { return clock_now_ns() / 1000; }
+
+/* Microseconds since 1970: only for `created` fields and incarnations (which must grow from start to start). */
+static inline uint64_t clock_wall_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000;
+}
+
+#endif

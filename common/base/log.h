@@ -1,0 +1,36 @@
+/* log.h: one line an event, a stable ID first, then key=value; or JSON lines.
+ *
+ * Usage: log_warn("KV-POOL-FULL", "worker=%u free_pages=%u", worker, free_pages);
+ * The level is tested before arguments are evaluated. Safe from any thread; a line is one write(2) to stderr.
+ * Values that come from outside (request text, peer names) must pass through log_quote() first.
+ */
+#ifndef FD_BASE_LOG_H
+#define FD_BASE_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/base/status.h"
+
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
+
+extern enum log_level log_threshold; /* written once at start, before threads */
+
+/* service: a static string, e.g. "s-part". json: JSON lines instead of text. Call once, before threads start. */
+void log_init(const char *service, enum log_level threshold, bool json);
+
+/* "debug", "info", "warn", "error" -> level. */
+enum status log_parse_level(const char *name, enum log_level *out) MUST_CHECK;
+
+void log_write(enum log_level level, const char *id, const char *format, ...) PRINTF_LIKE(3, 4);
+
+/* Copies text into buffer in double quotes, control bytes and quotes escaped, cut to fit. Returns buffer. */
+const char *log_quote(char *buffer, size_t buffer_bytes, const char *text);
+
+#define log_at(level, id, ...) ((level) >= log_threshold ? log_write((level), (id), __VA_ARGS__) : (void)0)
+#define log_debug(id, ...) log_at(LOG_DEBUG, id, __VA_ARGS__)
+#define log_info(id, ...) log_at(LOG_INFO, id, __VA_ARGS__)
+#define log_warn(id, ...) log_at(LOG_WARN, id, __VA_ARGS__)
+#define log_error(id, ...) log_at(LOG_ERROR, id, __VA_ARGS__)
+
+#endif

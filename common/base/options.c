@@ -1,0 +1,293 @@
+/* options.c: see options.h. Files are lines of `name = value`; `#` starts a comment. */
+#include "common/base/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/log.h"
+
+enum { FILE_LINE_BYTES = 4096, COMMON_COUNT = 3 };
+
+/* settings that every program has */
+struct common {
+    const char *config_path;
+    const char *log_level;
+    bool log_json;
+    struct option table[COMMON_COUNT];
+};
+
+enum status options_parse_size(const char *text, uint64_t *out)
+{
+    char *end;
+    double value;
+    uint64_t unit = 1;
+
+    errno = 0;
+    value = strtod(text, &end);
+    if (end == text || errno || !isfinite(value) || value < 0)
+        return STATUS_INVALID_ARGUMENT;
+    switch (toupper((unsigned char)*end)) {
+    case 'K': unit = 1ull << 10; end++; break;
+    case 'M': unit = 1ull << 20; end++; break;
+    case 'G': unit = 1ull << 30; end++; break;
+    case 'T': unit = 1ull << 40; end++; break;
+    default: break;
+    }
+    if (unit > 1 && *end == 'i')
+        end++;
+    if (*end == 'B' || *end == 'b')
+        end++;
+    if (*end || value * (double)unit > 9e18)
+        return STATUS_INVALID_ARGUMENT;
+    *out = (uint64_t)(value * (double)unit);
+    return STATUS_OK;
+}
+
+static enum status bad_value(const struct option *option, const char *value, const char *source, const char *wanted,
+                             struct error *error)
+{
+    char quoted[128];
+    return error_set(error, STATUS_INVALID_ARGUMENT, "%s: --%s is %s, want %s", source, option->name,
+                     log_quote(quoted, sizeof quoted, value), wanted);
+}
+
+static enum status check_range(const struct option *option, double value, const char *text, const char *source,
+                               struct error *error)
+{
+    char wanted[96];
+    if ((option->min == 0 && option->max == 0) || (value >= option->min && value <= option->max))
+        return STATUS_OK;
+    snprintf(wanted, sizeof wanted, "a number from %.15g to %.15g", option->min, option->max);
+    return bad_value(option, text, source, wanted, error);
+}
+
+static enum status set_number(const struct option *option, const char *value, const char *source, struct error *error)
+{
+    char *end;
+    double number;
+
+    errno = 0;
+    number = strtod(value, &end);
+    if (end == value || *end || errno || !isfinite(number))
+        return bad_value(option, value, source, "a number", error);
+    if (option->kind == OPTION_U32 && (number < 0 || number > UINT32_MAX || number != floor(number)))
+        return bad_value(option, value, source, "a whole number", error);
+    if (check_range(option, number, value, source, error))
+        return STATUS_INVALID_ARGUMENT;
+    if (option->kind == OPTION_U32)
+        *(uint32_t *)option->target = (uint32_t)number;
+    else
+        *(double *)option->target = number;
+    return STATUS_OK;
+}
+
+static enum status set_value(const struct option *option, const char *value, const char *source, struct error *error)
+{
+    switch (option->kind) {
+    case OPTION_STRING:
+        *(const char **)option->target = strdup(value);
+        return STATUS_OK;
+    case OPTION_SIZE:
+        if (options_parse_size(value, option->target))
+            return bad_value(option, value, source, "bytes such as 512M or 2G", error);
+        return check_range(option, (double)*(uint64_t *)option->target, value, source, error);
+    case OPTION_BOOL:
+        if (!strcmp(value, "true") || !strcmp(value, "1") || !strcmp(value, "on"))
+            *(bool *)option->target = true;
+        else if (!strcmp(value, "false") || !strcmp(value, "0") || !strcmp(value, "off"))
+            *(bool *)option->target = false;
+        else
+            return bad_value(option, value, source, "true or false", error);
+        return STATUS_OK;
+    case OPTION_U32:
+    case OPTION_F64:
+        return set_number(option, value, source, error);
+    }
+    return STATUS_INTERNAL;
+}
+
+static const struct option *find(const struct program *program, const struct common *common, const char *name,
+                                 size_t length)
+{
+    for (uint32_t i = 0; i < program->option_count; i++)
+        if (strlen(program->options[i].name) == length && !memcmp(program->options[i].name, name, length))
+            return &program->options[i];
+    for (uint32_t i = 0; i < COMMON_COUNT; i++)
+        if (strlen(common->table[i].name) == length && !memcmp(common->table[i].name, name, length))
+            return &common->table[i];
+    return NULL;
+}
+
+static void print_option(const struct option *option)
+{
+    char left[64], value[64] = "";
+
+    snprintf(left, sizeof left, "--%s%s%s", option->name, option->value_name ? " " : "",
+             option->value_name ? option->value_name : "");
+    switch (option->kind) {
+    case OPTION_STRING:
+        if (*(const char **)option->target)
+            snprintf(value, sizeof value, " [%s]", *(const char **)option->target);
+        break;
+    case OPTION_U32: snprintf(value, sizeof value, " [%u]", *(uint32_t *)option->target); break;
+    case OPTION_SIZE: snprintf(value, sizeof value, " [%llu]", (unsigned long long)*(uint64_t *)option->target); break;
+    case OPTION_F64: snprintf(value, sizeof value, " [%g]", *(double *)option->target); break;
+    case OPTION_BOOL: snprintf(value, sizeof value, " [%s]", *(bool *)option->target ? "true" : "false"); break;
+    }
+    printf("  %-28s %s%s\n", left, option->help, value);
+}
+
+static void print_help(const struct program *program, const struct common *common)
+{
+    printf("%s: %s\n\nusage: %s [options]%s%s\n\noptions [default]:\n", program->name, program->purpose, program->name,
+           program->operand_name ? " " : "", program->operand_name ? program->operand_name : "");
+    for (uint32_t i = 0; i < program->option_count; i++)
+        print_option(&program->options[i]);
+    for (uint32_t i = 0; i < COMMON_COUNT; i++)
+        print_option(&common->table[i]);
+    printf("  %-28s %s\n  %-28s %s\n  %-28s %s\n", "--check", "validate the settings and exit", "--help", "print this",
+           "--version", "print the version");
+    printf("\nEach option is read from the flag, then FD_NAME (FD_LOG_LEVEL for --log-level), then the file of\n"
+           "--config (lines of `name = value`), then the default.\n");
+}
+
+static void env_name(const char *name, char *out, size_t out_bytes)
+{
+    size_t at = (size_t)snprintf(out, out_bytes, "FD_");
+    for (; *name && at + 1 < out_bytes; name++)
+        out[at++] = *name == '-' ? '_' : (char)toupper((unsigned char)*name);
+    out[at] = '\0';
+}
+
+static enum status read_env(const struct option *options, uint32_t count, struct error *error)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        char name[96];
+        env_name(options[i].name, name, sizeof name);
+        const char *value = getenv(name);
+        if (value && set_value(&options[i], value, name, error))
+            return STATUS_INVALID_ARGUMENT;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_file_line(const struct program *program, const struct common *common, char *line,
+                                  const char *place, struct error *error)
+{
+    char *equals, *key, *value, *end;
+
+    line[strcspn(line, "#\r\n")] = '\0';
+    key = line + strspn(line, " \t");
+    if (!*key)
+        return STATUS_OK;
+    equals = strchr(key, '=');
+    if (!equals)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: want `name = value`", place);
+    for (end = equals; end > key && isspace((unsigned char)end[-1]); end--)
+        ;
+    const struct option *option = find(program, common, key, (size_t)(end - key));
+    if (!option)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: unknown setting '%.*s'", place, (int)(end - key), key);
+    value = equals + 1 + strspn(equals + 1, " \t");
+    for (end = value + strlen(value); end > value && isspace((unsigned char)end[-1]); end--)
+        ;
+    *end = '\0';
+    return set_value(option, value, place, error);
+}
+
+static enum status read_file(const struct program *program, const struct common *common, const char *path,
+                             struct error *error)
+{
+    char line[FILE_LINE_BYTES], place[512];
+    enum status status = STATUS_OK;
+    FILE *file = fopen(path, "r");
+
+    if (!file)
+        return error_set(error, STATUS_NOT_FOUND, "--config %s: %s", path, strerror(errno));
+    for (int number = 1; !status && fgets(line, sizeof line, file); number++) {
+        snprintf(place, sizeof place, "%s:%d", path, number);
+        status = read_file_line(program, common, line, place, error);
+    }
+    fclose(file);
+    return status;
+}
+
+/* A scan of argv; apply=false only looks for --config, --help and --version. */
+static enum status read_flags(struct program *program, struct common *common, int argc, char **argv, bool apply,
+                              struct error *error)
+{
+    program->operand_count = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        if (strncmp(arg, "--", 2) || !arg[2]) {
+            if (!program->operand_name)
+                return error_set(error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)", arg);
+            program->operands[program->operand_count++] = arg;
+            continue;
+        }
+        const char *name = arg + 2;
+        size_t length = strcspn(name, "=");
+        const char *value = name[length] ? name + length + 1 : NULL;
+        if (!strcmp(name, "help")) {
+            print_help(program, common);
+            exit(0);
+        }
+        if (!strcmp(name, "version")) {
+            printf("%s %s\n", program->name, FASTDECODE_VERSION);
+            exit(0);
+        }
+        if (!strcmp(name, "check")) {
+            program->check_only = true;
+            continue;
+        }
+        const struct option *option = find(program, common, name, length);
+        bool negated = !option && !strncmp(name, "no-", 3);
+        if (negated)
+            option = find(program, common, name + 3, length - 3);
+        if (!option || (negated && (option->kind != OPTION_BOOL || value)))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "unknown option '--%.*s' (see --help)", (int)length, name);
+        if (option->kind == OPTION_BOOL && !value)
+            value = negated ? "false" : "true";
+        else if (!value && ++i < argc)
+            value = argv[i];
+        if (!value)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--%s wants a value: %s", option->name, option->value_name);
+        if ((apply || option == &common->table[0]) && set_value(option, value, "flag", error))
+            return STATUS_INVALID_ARGUMENT;
+    }
+    return STATUS_OK;
+}
+
+enum status options_parse(struct program *program, int argc, char **argv, struct error *error)
+{
+    static struct common common; /* its strings live as long as the process */
+    enum log_level level;
+    enum status status;
+
+    common = (struct common){.log_level = "info"};
+    common.table[0] = (struct option){"config", OPTION_STRING, &common.config_path, "FILE", "settings file", 0, 0};
+    common.table[1] = (struct option){"log-level", OPTION_STRING, &common.log_level, "LEVEL", "debug, info, warn or error", 0, 0};
+    common.table[2] = (struct option){"log-json", OPTION_BOOL, &common.log_json, NULL, "logs as JSON lines", 0, 0};
+    program->operands = calloc((size_t)argc + 1, sizeof *program->operands);
+    if (!program->operands)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the arguments");
+
+    if ((status = read_flags(program, &common, argc, argv, false, error)))
+        return status;
+    if (!common.config_path)
+        common.config_path = getenv("FD_CONFIG");
+    if (common.config_path && (status = read_file(program, &common, common.config_path, error)))
+        return status;
+    if ((status = read_env(program->options, program->option_count, error)) ||
+        (status = read_env(common.table, COMMON_COUNT, error)) ||
+        (status = read_flags(program, &common, argc, argv, true, error)))
+        return status;
+    if (log_parse_level(common.log_level, &level))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", common.log_level);
+    log_init(program->name, level, common.log_json);
+    return STATUS_OK;
+}

@@ -1,0 +1,52 @@
+/* options.h: a program's settings: flag, then FD_* environment, then file (--config), then default.
+ *
+ * A program declares a table; options_parse() fills the targets. `--kv-type` is FD_KV_TYPE and `kv-type = f16` in a file.
+ * Every program also has --help, --version, --check, --config FILE, --log-level, --log-json.
+ */
+#ifndef FD_BASE_OPTIONS_H
+#define FD_BASE_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+enum option_kind {
+    OPTION_STRING, /* const char ** : the text lives as long as the process */
+    OPTION_U32,    /* uint32_t * */
+    OPTION_SIZE,   /* uint64_t * : bytes; accepts K, M, G (powers of 1024) */
+    OPTION_F64,    /* double * */
+    OPTION_BOOL,   /* bool * : --name, --no-name, --name=true */
+};
+
+struct option {
+    const char *name; /* without dashes */
+    enum option_kind kind;
+    void *target;     /* holds the default before the call */
+    const char *value_name; /* in help: "FILE", "N"; NULL for OPTION_BOOL */
+    const char *help;
+    double min, max; /* inclusive limits of numbers; both 0: none */
+};
+
+struct program {
+    const char *name;    /* "s-part" */
+    const char *purpose; /* one line */
+    const struct option *options;
+    uint32_t option_count;
+    const char *operand_name; /* NULL: no operands are taken */
+    /* results */
+    bool check_only;      /* --check: validate and exit */
+    const char **operands; /* into argv */
+    uint32_t operand_count;
+};
+
+#define FASTDECODE_VERSION "0.1.0"
+
+/* Parses and sets up logging. --help and --version print and exit(0). A bad setting: one line that names it, its
+ * source and what is accepted, in *error. argv[0] is skipped. */
+enum status options_parse(struct program *program, int argc, char **argv, struct error *error) MUST_CHECK;
+
+/* "512M" -> bytes. */
+enum status options_parse_size(const char *text, uint64_t *out) MUST_CHECK;
+
+#endif

@@ -1,0 +1,52 @@
+/* status.c: names of statuses, texts of errors, and the assertion that stays on. */
+#include "common/base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+};
+
+const char *status_name(enum status status)
+{
+    size_t index = (size_t)status;
+    return index < sizeof names / sizeof names[0] ? names[index] : "UNKNOWN";
+}
+
+enum status error_set(struct error *error, enum status status, const char *format, ...)
+{
+    if (error) {
+        va_list args;
+        va_start(args, format);
+        error->status = status;
+        vsnprintf(error->text, sizeof error->text, format, args);
+        va_end(args);
+    }
+    return status;
+}
+
+enum status error_prefix(struct error *error, const char *format, ...)
+{
+    char prefix[256];
+    char old[sizeof error->text];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(prefix, sizeof prefix, format, args);
+    va_end(args);
+    memcpy(old, error->text, sizeof old);
+    old[sizeof old - sizeof prefix - 3] = '\0'; /* what both need together always fits */
+    snprintf(error->text, sizeof error->text, "%s: %s", prefix, old);
+    return error->status;
+}
+
+void assert_failed(const char *expression, const char *file, int line)
+{
+    fprintf(stderr, "ASSERT-FAILED expression=\"%s\" at=%s:%d\n", expression, file, line);
+    fflush(stderr);
+    abort();
+}

@@ -1,0 +1,120 @@
+/* test_base.c: the foundations: sizes, settings, errors, the thread pool. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "common/base/thread_pool.h"
+
+static void sizes_are_parsed_with_units(void **state)
+{
+    (void)state;
+    uint64_t bytes;
+    assert_int_equal(options_parse_size("512", &bytes), STATUS_OK);
+    assert_int_equal(bytes, 512);
+    assert_int_equal(options_parse_size("1.5G", &bytes), STATUS_OK);
+    assert_int_equal(bytes, 3ull << 29);
+    assert_int_equal(options_parse_size("2MiB", &bytes), STATUS_OK);
+    assert_int_equal(bytes, 2u << 20);
+    assert_int_not_equal(options_parse_size("", &bytes), STATUS_OK);
+    assert_int_not_equal(options_parse_size("-1", &bytes), STATUS_OK);
+    assert_int_not_equal(options_parse_size("12Q", &bytes), STATUS_OK);
+    assert_int_not_equal(options_parse_size("nan", &bytes), STATUS_OK);
+    assert_int_not_equal(options_parse_size("1e30G", &bytes), STATUS_OK);
+}
+
+static void flags_come_before_environment(void **state)
+{
+    (void)state;
+    uint32_t batch = 8, port = 1;
+    bool loud = true;
+    struct option table[] = {
+        {"max-batch", OPTION_U32, &batch, "N", "rows", 1, 64},
+        {"port", OPTION_U32, &port, "N", "port", 0, 65535},
+        {"loud", OPTION_BOOL, &loud, NULL, "noise", 0, 0},
+    };
+    struct program program = {.name = "test", .purpose = "p", .options = table, .option_count = 3};
+    struct error error;
+    char *argv[] = {"test", "--max-batch", "32", "--no-loud", NULL};
+    setenv("FD_MAX_BATCH", "16", 1);
+    setenv("FD_PORT", "99", 1);
+    assert_int_equal(options_parse(&program, 4, argv, &error), STATUS_OK);
+    assert_int_equal(batch, 32);
+    assert_int_equal(port, 99);
+    assert_false(loud);
+    char *bad[] = {"test", "--max-batch=65", NULL};
+    assert_int_equal(options_parse(&program, 2, bad, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "max-batch"));
+    assert_non_null(strstr(error.text, "1 to 64"));
+    char *unknown[] = {"test", "--nope", NULL};
+    assert_int_equal(options_parse(&program, 2, unknown, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "--nope"));
+}
+
+static void quoting_escapes_control_bytes(void **state)
+{
+    (void)state;
+    char buffer[64];
+    assert_string_equal(log_quote(buffer, sizeof buffer, "a\"b\n"), "\"a\\\"b\\x0a\"");
+}
+
+struct job {
+    struct thread_pool *pool;
+    atomic_uint sum[3];
+};
+
+static void add_all(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    struct job *job = arg;
+    (void)thread_index, (void)thread_count;
+    for (int phase = 0; phase < 3; phase++) {
+        for (uint32_t item; (item = thread_pool_claim(job->pool)) < 100;)
+            atomic_fetch_add(&job->sum[phase], item);
+        thread_pool_barrier(job->pool);
+        assert_int_equal(atomic_load(&job->sum[phase]), 4950);
+    }
+}
+
+static void every_item_of_a_phase_is_claimed_once(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        struct job job = {0};
+        assert_int_equal(thread_pool_open(threads, NULL, &job.pool), STATUS_OK);
+        for (int round = 0; round < 200; round++) {
+            memset(job.sum, 0, sizeof job.sum);
+            thread_pool_run(job.pool, add_all, &job);
+        }
+        thread_pool_close(job.pool);
+    }
+}
+
+static void prefixes_never_overflow(void **state)
+{
+    (void)state;
+    struct error error;
+    char longtext[1000];
+    memset(longtext, 'x', sizeof longtext - 1);
+    longtext[sizeof longtext - 1] = '\0';
+    error_set(&error, STATUS_DATA_LOSS, "%s", longtext);
+    assert_int_equal(error_prefix(&error, "%s", longtext), STATUS_DATA_LOSS);
+    assert_true(strlen(error.text) < sizeof error.text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_are_parsed_with_units),
+        cmocka_unit_test(flags_come_before_environment),
+        cmocka_unit_test(quoting_escapes_control_bytes),
+        cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
+        cmocka_unit_test(prefixes_never_overflow),
+    };
+    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}
