@@ -13,12 +13,12 @@ PYTHON  ?= python3
 MODEL   ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
 VENV    ?= $(BUILD)/venv
 Q       := $(if $(V),,@)
+, := ,
 
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-format-truncation $(WERROR)
 CFLAGS  ?= -O2 -g
 BASE    := -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
 SANFLAGS := $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
-, := ,
 ALLFLAGS = $(BASE) $(CFLAGS) $(WARN) $(SANFLAGS)
 LIBS    := -lnng -lprotobuf-c -lmicrohttpd -ljansson -lpcre2-8 -lutf8proc $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas) -lm -lpthread -ldl
 
