@@ -17,6 +17,7 @@ struct common {
     const char *config_path;
     const char *log_level;
     bool log_json;
+    const char **operands; /* the last parse's; freed by the next */
     struct option table[COMMON_COUNT];
 };
 
@@ -268,11 +269,12 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
     enum log_level level;
     enum status status;
 
+    free(common.operands);
     common = (struct common){.log_level = "info"};
     common.table[0] = (struct option){"config", OPTION_STRING, &common.config_path, "FILE", "settings file", 0, 0};
     common.table[1] = (struct option){"log-level", OPTION_STRING, &common.log_level, "LEVEL", "debug, info, warn or error", 0, 0};
     common.table[2] = (struct option){"log-json", OPTION_BOOL, &common.log_json, NULL, "logs as JSON lines", 0, 0};
-    program->operands = calloc((size_t)argc + 1, sizeof *program->operands);
+    program->operands = common.operands = calloc((size_t)argc + 1, sizeof *program->operands);
     if (!program->operands)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the arguments");
 
