@@ -18,7 +18,7 @@ Q       := $(if $(V),,@)
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-format-truncation $(WERROR)
 CFLAGS  ?= -O2 -g
 BASE    := -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
-SANFLAGS := $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
+SANFLAGS := $(if $(FUZZER),-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=undefined) $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
 ALLFLAGS = $(BASE) $(CFLAGS) $(WARN) $(SANFLAGS)
 LIBS    := -lnng -lprotobuf-c -lmicrohttpd -ljansson -lpcre2-8 -lutf8proc $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas) -lm -lpthread -ldl
 
@@ -83,13 +83,50 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIB)
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
+$(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(LIB_SRC) | $(PB_SRC)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  FUZZ $<")
+	$(Q)$(MAKE) --no-print-directory -s BUILD=$(BUILD)/fuzz CC=$(CLANG) WERROR= FUZZER=1 $(BUILD)/fuzz/libfastdecode.a
+	$(Q)$(CLANG) $(BASE) -O1 -g -I$(BUILD)/fuzz/gen -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $< $(BUILD)/fuzz/libfastdecode.a $(LIBS) -o $@
+
+# --- run it --------------------------------------------------------------------------------------------------------------
+serve: packages-build ## install what is missing, build, get the default model, start the mesh
+	$(Q)$(MAKE) --no-print-directory all model
+	$(Q)exec $(BUILD)/bin/fastdecode up --model $(MODEL) $(ARGS)
+
+model: ## get the default model into models/ (checked by size and SHA-256)
+	$(Q)$(if $(filter models/SmolLM2-135M-Instruct.Q4_1.gguf,$(MODEL)),deploy/get-model.sh $(MODEL),test -f $(MODEL) || { echo "no such file: $(MODEL)"; exit 1; })
+
+packages-build packages-test packages-deploy:
+	$(Q)deploy/install-packages.sh $(@:packages-%=%)
+
+# --- check it ------------------------------------------------------------------------------------------------------------
+check: packages-build packages-test ## lint, unit, kernel, integration and end-to-end tests (under 15 minutes)
+	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j2) programs venv model
+	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
+
+check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment
+	$(Q)tests/check_full.sh
+
+programs: $(BINS) $(UNIT) $(KERNEL) $(INTEG)
+fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
+
+venv: $(VENV)/ready
+$(VENV)/ready: tests/requirements.txt
+	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+
+lint: ## the lint checks alone
+	$(Q)tests/run.py --build $(BUILD) lint
 unit: $(UNIT) ## build the unit tests (T=name runs one)
 	$(if $(T),$(BUILD)/tests/unit/$(T))
 kernel: $(KERNEL) ## build the kernel tests (T=name runs one)
 	$(if $(T),$(BUILD)/tests/kernels/$(T))
-bench-programs: $(BENCH)
+integration: $(INTEG) ## build the integration tests (T=name runs one)
+	$(if $(T),$(BUILD)/tests/integration/$(T))
+bench-programs: $(BENCH) ## build the benches into build/tests/bench
 
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all unit kernel bench-programs clean FORCE
+.PHONY: help all serve model packages-build packages-test packages-deploy check check-full programs fuzz venv lint unit \
+        kernel integration bench-programs clean FORCE

@@ -1,0 +1,127 @@
+/* backend.h: the S-part's one view of a device.
+ *
+ * A backend holds the weights, the activations of the mini-batches in flight and the local KV pool, and runs segments:
+ * what lies between two attentions. It knows the model as a table of tensors and never sees a sequence's text, a worker
+ * or a socket. What leaves the device are q, k, v of the rows that live on KV workers, written straight to where the
+ * caller wants them (the outgoing message); what comes back is o, read where it lies (the incoming one).
+ *
+ *     begin ─▶ segment(0) ─▶ … attention … ─▶ segment(1) ─▶ … ─▶ segment(layers) ─▶ head ─▶ sample
+ *               q,k,v of layer 0              o of layer 0 in,                o of the last layer in
+ *                                             q,k,v of layer 1 out
+ *
+ * Entries may be asynchronous: the caller polls (`done`) before it touches what an entry reads or writes, and before
+ * the next entry on the same batch. The CPU backend has finished when it returns. Entries on different batches may
+ * overlap. All entries of one backend are called from one thread.
+ *
+ * Nothing here allocates after batch_open, so that a step does not.
+ */
+#ifndef FD_KERNELS_BACKEND_BACKEND_H
+#define FD_KERNELS_BACKEND_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/sampler/sampler.h"
+
+struct model;
+struct backend;
+struct backend_batch;
+
+enum compute_mode { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_INT8 };
+
+/* KV element types; the numbers are those of proto/common.proto. */
+struct backend_config {
+    const struct model *model;  /* borrowed for the backend's life */
+    enum compute_mode compute;  /* AUTO: int8 for quantized files, f32 otherwise */
+    struct thread_pool *pool;   /* borrowed */
+    uint32_t max_rows;          /* rows of one mini-batch's step */
+    uint32_t max_batches;       /* mini-batches in flight */
+    uint32_t context_tokens;    /* longest sequence */
+    uint32_t kv_type;           /* of the local pool: KvType */
+    uint32_t page_tokens;
+    uint32_t max_sequences;
+    uint64_t local_pool_bytes;  /* 0: none */
+    bool retain_file;           /* keep the file's pages mapped after load (the f32 reference reads F32 tensors there) */
+};
+
+/* What a configuration will take, known before anything is loaded. */
+struct backend_plan {
+    uint64_t weight_bytes;     /* packed */
+    uint64_t activation_bytes; /* all batches, logits and scratch */
+    uint64_t pool_fixed_bytes; /* tables of the local pool */
+    uint64_t pool_page_bytes;  /* one page */
+    uint64_t pool_pages;
+    uint64_t load_peak_bytes;  /* beyond the sum, while loading */
+};
+
+/* One row: a token of a sequence in this step. */
+struct backend_row {
+    uint64_t sequence; /* used for local rows only */
+    uint32_t token;
+    uint32_t position;
+    bool local; /* KV in the local pool */
+};
+
+/* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. */
+struct backend_links {
+    const float *const *o; /* [rows] -> [heads][head_dim] f32 */
+    float *const *q;       /* [rows] -> [heads][head_dim] f32 */
+    float *const *k;       /* [rows] -> [kv_heads][head_dim] f32 */
+    float *const *v;       /* [rows] -> [kv_heads][head_dim] f32 */
+};
+
+/* One row of the head's output. */
+struct backend_sample {
+    const struct sampler *sampler; /* draw with it; or NULL: score `token` */
+    uint32_t index;                /* of the token to draw */
+    uint32_t token;                /* to score */
+    uint32_t top_count;            /* to score */
+    struct sampler_result *result;
+};
+
+struct backend_info {
+    const char *device; /* "cpu" */
+    const char *level;  /* numeric class, e.g. "int8/vnni" */
+    uint64_t pages_total, pages_used;
+    uint64_t attend_bytes, attend_us; /* local pool, since start */
+};
+
+struct backend_held {
+    uint64_t sequence;
+    uint32_t positions; /* complete through the last layer */
+};
+
+struct backend_ops {
+    const char *name;
+    enum status (*plan)(const struct backend_config *config, struct backend_plan *plan, struct error *error);
+    enum status (*open)(const struct backend_config *config, struct backend **out, struct error *error);
+    void (*close)(struct backend *backend);
+    void (*info)(const struct backend *backend, struct backend_info *info);
+
+    enum status (*batch_open)(struct backend *backend, struct backend_batch **out, struct error *error);
+    void (*batch_close)(struct backend_batch *batch);
+
+    /* Takes the rows of a step (copied), embeds them. Local rows come sorted by sequence, then position; a local
+     * sequence whose earlier positions are not held is FAILED_PRECONDITION, a full pool RESOURCE_EXHAUSTED; *bad_row
+     * names the row, and nothing was done: the caller drops that sequence and begins again. */
+    enum status (*begin)(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count,
+                         uint32_t *bad_row, struct error *error);
+    /* Segment s: finishes layer s-1 (s > 0), starts layer s (s < layers). */
+    void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
+    /* Attention of the local rows for a layer: between segment(layer) and segment(layer + 1). */
+    void (*attend)(struct backend_batch *batch, uint32_t layer);
+    /* Final norm, output projection and sampling or scoring for some rows: row_index[i] answers samples[i]. */
+    void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples,
+                 uint32_t count);
+    bool (*done)(struct backend_batch *batch);
+
+    void (*pool_release)(struct backend *backend, uint64_t sequence);
+    /* Lists what the pool holds; returns the count, which may exceed `capacity`. */
+    uint32_t (*pool_held)(const struct backend *backend, struct backend_held *held, uint32_t capacity);
+};
+
+extern const struct backend_ops backend_cpu;
+
+#endif

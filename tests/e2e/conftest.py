@@ -1,0 +1,132 @@
+"""A mesh for tests: real processes, a port that the kernel picks, ended by process id.
+
+`mesh` is one mesh for the whole session with the default settings; `start_mesh(...)` starts another with its own."""
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
+MODEL = os.environ.get("FD_TEST_MODEL", os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+class Mesh:
+    """A running `fastdecode up`. Use as a context manager, or call stop()."""
+
+    def __init__(self, *options, model=MODEL, env=None, ready_s=90):
+        self.model = "default"
+        self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
+        self.run_dir = os.path.join(self.folder.name, "run")
+        command = [os.path.join(BUILD, "bin", "fastdecode"), "up", "--model", model, "--port", "0",
+                   "--run-dir", self.run_dir, *map(str, options)]
+        self.output = []
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        stdin=subprocess.DEVNULL, env=dict(os.environ, **(env or {})))
+        self.url = None
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(ready_s) or self.url is None:
+            text = "".join(self.output[-50:]) + self.logs()
+            self.stop()
+            raise RuntimeError(f"the mesh is not ready after {ready_s} s:\n{text}")
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.output.append(line)
+            found = re.match(r"READY (http://\S+)", line)
+            if found:
+                self.url = found.group(1)
+                self._ready.set()
+        self._ready.set()
+
+    def logs(self, lines=30):
+        text = ""
+        if os.path.isdir(self.run_dir):
+            for name in sorted(os.listdir(self.run_dir)):
+                if name.endswith(".log"):
+                    with open(os.path.join(self.run_dir, name), errors="replace") as file:
+                        text += f"--- {name}\n" + "".join(file.readlines()[-lines:])
+        return text
+
+    def pid(self, service):
+        with open(os.path.join(self.run_dir, service + ".pid")) as file:
+            return int(file.read())
+
+    def kill(self, service, number=signal.SIGKILL):
+        pid = self.pid(service)
+        os.kill(pid, number)
+        return pid
+
+    def get(self, path, timeout=30):
+        with urllib.request.urlopen(self.url + path, timeout=timeout) as reply:
+            return reply.read().decode()
+
+    def post(self, path, body, timeout=120):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=timeout) as reply:
+            return json.loads(reply.read())
+
+    def metric(self, name):
+        """The sum of a metric's samples over its labels."""
+        values = [line.rsplit(" ", 1)[1] for line in self.get("/metrics").splitlines()
+                  if re.match(re.escape(name) + r"(\{[^}]*\})? ", line)]
+        assert values, f"/metrics has no {name}"
+        return sum(map(float, values))
+
+    def wait_metric(self, name, accept, limit_s=30):
+        """Polls until accept(value); returns the value. An assertion with the last value where it never is."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            value = self.metric(name)
+            if accept(value):
+                return value
+            assert time.monotonic() < deadline, f"{name} is {value} after {limit_s} s\n" + self.logs()
+            time.sleep(0.05)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise RuntimeError("`fastdecode up` did not end within 30 s of SIGTERM\n" + self.logs())
+        self._reader.join(5)
+        self.folder.cleanup()
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+@pytest.fixture(scope="session")
+def mesh():
+    with Mesh() as running:
+        yield running
+
+
+@pytest.fixture
+def start_mesh():
+    """A function that starts a mesh with the given options; all are stopped at the end of the test."""
+    started = []
+
+    def start(*options, **settings):
+        started.append(Mesh(*options, **settings))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
