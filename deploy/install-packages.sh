@@ -4,7 +4,7 @@
 set -eu
 
 build="gcc libc6-dev make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libopenblas-dev libmicrohttpd-dev
-libjansson-dev libpcre2-dev libutf8proc-dev libglpk-dev python3 python3-venv"
+libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libglpk-dev python3 python3-venv"
 test="libcmocka-dev clang libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags"
 deploy="podman runc debootstrap crun uidmap slirp4netns iptables"
 

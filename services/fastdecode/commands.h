@@ -1,0 +1,9 @@
+/* commands.h: the commands of `fastdecode` besides `up`. argv[0] is the command's name; returns the exit status. */
+#ifndef FD_SERVICES_FASTDECODE_COMMANDS_H
+#define FD_SERVICES_FASTDECODE_COMMANDS_H
+
+int chat_main(int argc, char **argv);
+int model_main(int argc, char **argv);
+int health_main(int argc, char **argv);
+
+#endif

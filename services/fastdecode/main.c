@@ -1,0 +1,47 @@
+/* main.c: `fastdecode`: the command line. Each command has --help. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/options.h"
+#include "services/fastdecode/commands.h"
+#include "services/fastdecode/up.h"
+
+static const struct command {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"up", "serve a model on this machine: fastdecode up --model FILE", up_main},
+    {"chat", "talk to a running mesh in this terminal", chat_main},
+    {"model", "what a model file holds, and the memory it takes: fastdecode model FILE", model_main},
+    {"health", "probe a service over RPC: fastdecode health ADDRESS", health_main},
+};
+
+static void print_usage(FILE *file)
+{
+    fprintf(file, "fastdecode %s: serves large language models from few GPUs and many CPUs\n\nusage: fastdecode COMMAND "
+                  "[options]\n\ncommands (each has --help):\n", FASTDECODE_VERSION);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        fprintf(file, "  %-8s %s\n", commands[i].name, commands[i].help);
+    fprintf(file, "\nThe services are programs of their own beside this one: gateway, scheduler, s-part, kv-worker.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
+        print_usage(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("fastdecode %s\n", FASTDECODE_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "fastdecode: unknown command '%s' (see fastdecode --help)\n", argv[1]);
+    return 2;
+}

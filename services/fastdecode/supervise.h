@@ -1,0 +1,60 @@
+/* supervise.h: child processes of one machine's mesh: started, watched, restarted, ended; none is left behind.
+ *
+ * Single-threaded: the caller's loop polls supervise_wait(). Children get SIGKILL when this process dies.
+ */
+#ifndef FD_SERVICES_FASTDECODE_SUPERVISE_H
+#define FD_SERVICES_FASTDECODE_SUPERVISE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+enum {
+    SUPERVISE_CHILDREN_MAX = 80,
+    SUPERVISE_ARGUMENTS_MAX = 64,
+    /* A child that ends with this status says that starting it again cannot help: a bad setting or model file. */
+    SUPERVISE_EXIT_HOPELESS = 2,
+};
+
+struct child {
+    char name[32];                               /* "kv-worker-0": names DIR/kv-worker-0.pid and .log */
+    char *arguments[SUPERVISE_ARGUMENTS_MAX];    /* NULL-terminated, owned; [0] is the program's path */
+    pid_t pid;                                   /* 0: not running */
+    uint64_t started_us, restart_at_us;
+    uint32_t backoff_ms;
+    bool stopping, done;                         /* done: ended after stopping */
+    int exit_status;                             /* as a shell shows it: code, or 128 + signal */
+};
+
+struct supervisor {
+    char run_dir[96];
+    struct child children[SUPERVISE_CHILDREN_MAX];
+    uint32_t child_count;
+    int signal_fd; /* SIGCHLD, SIGTERM, SIGINT, SIGHUP */
+    bool stop_asked;
+};
+
+/* Makes the folder (mode 0700) if it is missing, blocks the signals that supervise_wait() reads. */
+enum status supervise_open(struct supervisor *supervisor, const char *run_dir, struct error *error) MUST_CHECK;
+void supervise_close(struct supervisor *supervisor);
+
+/* A child to be; arguments are added with supervise_argument(). Never NULL: too many is an assertion. */
+struct child *supervise_add(struct supervisor *supervisor, const char *name, const char *program);
+void supervise_argument(struct child *child, const char *format, ...) PRINTF_LIKE(2, 3);
+
+/* Forks and executes it, its output appended to DIR/name.log, its id written to DIR/name.pid. */
+enum status supervise_start(struct supervisor *supervisor, struct child *child, struct error *error) MUST_CHECK;
+
+/* Waits up to timeout_ms for something to happen: reaps the dead, starts those again whose time has come.
+ * Returns the first child that ended hopeless (its log's last line says why), or NULL. */
+struct child *supervise_wait(struct supervisor *supervisor, int timeout_ms);
+
+/* SIGTERM to a child and no restart; then waits until it ended, at most limit_ms, then SIGKILL. */
+void supervise_stop(struct supervisor *supervisor, struct child *child, int limit_ms);
+
+/* The last line of a child's log into text. */
+void supervise_last_line(const struct supervisor *supervisor, const struct child *child, char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,336 @@
+/* up.c: starts scheduler, s-part, kv-workers and gateway, waits until the gateway is ready, then watches them.
+ *
+ * Services find each other by ipc sockets in the run directory. The gateway's port is picked once: a gateway that is
+ * started again gets the same one.
+ */
+#include "services/fastdecode/up.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "services/fastdecode/http_probe.h"
+#include "services/fastdecode/supervise.h"
+
+enum { STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
+
+struct up_settings {
+    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool;
+    const char *kv_worker_isa;
+    uint32_t port, kv_workers, mini_batches, chunk, max_batch, context, threads, max_queue, worker_timeout_ms;
+    uint64_t kv_memory;
+    double request_timeout_s;
+};
+
+static const struct up_settings defaults = {
+    .host = "127.0.0.1", .port = 8080, .kv_workers = 1, .mini_batches = 1, .max_batch = 128, .max_queue = 1024,
+    .compute = "auto", .kv_type = "f16", .local_pool = "auto", .worker_timeout_ms = 2000,
+};
+
+struct up {
+    struct up_settings settings;
+    struct supervisor supervisor;
+    struct child *gateway, *scheduler, *s_part;
+    struct child *workers[64];
+    char program_dir[512];
+    char host_port[128];
+};
+
+static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
+{
+    const struct option options[] = {
+        {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
+        {"host", OPTION_STRING, &s->host, "ADDRESS", "where the HTTP server listens", 0, 0},
+        {"port", OPTION_U32, &s->port, "N", "its port; 0 picks a free one", 0, 65535},
+        {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME", "the model's id in the API; default: the file's stem", 0, 0},
+        {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE", "accepted API keys, one a line; default: no key needed", 0, 0},
+        {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
+        {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
+        {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for pages of each KV worker; 0: a share of what is free", 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: f16 or f32", 0, 0},
+        {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction sets of the workers, in order: avx2,avx512", 0, 0},
+        {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part: auto, 0 or bytes", 0, 0},
+        {"compute", OPTION_STRING, &s->compute, "MODE", "auto, f32 (reference) or int8", 0, 0},
+        {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
+        {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
+        {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
+        {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
+        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
+        {"run-dir", OPTION_STRING, &s->run_dir, "DIR", "pid files, logs and sockets; default: a new folder under /tmp", 0, 0},
+    };
+    struct program program = {.name = "fastdecode up", .purpose = "serves a model on this machine",
+                              .options = options, .option_count = ARRAY_COUNT(options)};
+    enum status status = options_parse(&program, argc, argv, error);
+
+    *check_only = program.check_only;
+    if (status)
+        return status;
+    if (!s->model)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
+    if (access(s->model, R_OK))
+        return error_set(error, STATUS_NOT_FOUND, "--model %s: %s", s->model, strerror(errno));
+    if (strcmp(s->local_pool, "auto")) {
+        uint64_t bytes;
+        if (options_parse_size(s->local_pool, &bytes))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G", s->local_pool);
+        if (bytes == 0 && s->kv_workers == 0)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with --kv-workers 0 leaves no place for KV");
+    }
+    return STATUS_OK;
+}
+
+/* The folder that this program lies in: the others lie beside it. */
+static enum status find_programs(struct up *up, struct error *error)
+{
+    ssize_t length = readlink("/proc/self/exe", up->program_dir, sizeof up->program_dir - 1);
+    char *slash;
+
+    if (length <= 0)
+        return error_set(error, STATUS_INTERNAL, "/proc/self/exe: %s", strerror(errno));
+    up->program_dir[length] = '\0';
+    slash = strrchr(up->program_dir, '/');
+    if (slash)
+        *slash = '\0';
+    return STATUS_OK;
+}
+
+/* Bytes that can still be taken on this machine: the least of MemAvailable and the cgroup's limit. */
+static uint64_t available_bytes(void)
+{
+    unsigned long long kib = 0, limit = 0, used = 0;
+    char line[256];
+    FILE *file = fopen("/proc/meminfo", "r");
+
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    if (file)
+        fclose(file);
+    uint64_t available = (uint64_t)kib * 1024;
+    if ((file = fopen("/sys/fs/cgroup/memory.max", "r"))) {
+        if (fscanf(file, "%llu", &limit) != 1)
+            limit = 0;
+        fclose(file);
+    }
+    if (limit && (file = fopen("/sys/fs/cgroup/memory.current", "r"))) {
+        if (fscanf(file, "%llu", &used) != 1)
+            used = 0;
+        fclose(file);
+    }
+    if (limit)
+        available = MIN(available, limit > used ? limit - used : 0);
+    return available ? available : 1ull << 30;
+}
+
+static struct child *add(struct up *up, const char *name, const char *program)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", up->program_dir, program);
+    struct child *child = supervise_add(&up->supervisor, name, path);
+    if (log_threshold == LOG_DEBUG)
+        supervise_argument(child, "--log-level=debug");
+    if (strcmp(name, "scheduler"))
+        supervise_argument(child, "--scheduler=ipc://%s/scheduler.sock", up->supervisor.run_dir);
+    return child;
+}
+
+static void add_scheduler(struct up *up)
+{
+    const struct up_settings *s = &up->settings;
+    struct child *child = up->scheduler = add(up, "scheduler", "scheduler");
+    supervise_argument(child, "--listen=ipc://%s/scheduler.sock", up->supervisor.run_dir);
+    supervise_argument(child, "--max-queue=%u", s->max_queue);
+    supervise_argument(child, "--max-batch=%u", s->max_batch);
+    supervise_argument(child, "--mini-batches=%u", s->mini_batches);
+    supervise_argument(child, "--chunk=%u", s->chunk);
+    supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
+}
+
+static void add_s_part(struct up *up, uint64_t free_bytes)
+{
+    const struct up_settings *s = &up->settings;
+    struct child *child = up->s_part = add(up, "s-part", "s-part");
+    supervise_argument(child, "--listen=ipc://%s/s-part.sock", up->supervisor.run_dir);
+    supervise_argument(child, "--model=%s", s->model);
+    supervise_argument(child, "--compute=%s", s->compute);
+    supervise_argument(child, "--kv-type=%s", s->kv_type);
+    supervise_argument(child, "--context=%u", s->context);
+    supervise_argument(child, "--max-batch=%u", s->max_batch);
+    supervise_argument(child, "--mini-batches=%u", s->mini_batches);
+    supervise_argument(child, "--threads=%u", s->threads);
+    if (!strcmp(s->local_pool, "auto"))
+        supervise_argument(child, "--local-pool=%llu", (unsigned long long)(free_bytes / 4));
+    else
+        supervise_argument(child, "--local-pool=%s", s->local_pool);
+}
+
+static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
+{
+    const struct up_settings *s = &up->settings;
+    char name[32];
+    snprintf(name, sizeof name, "kv-worker-%u", index);
+    struct child *child = up->workers[index] = add(up, name, "kv-worker");
+    supervise_argument(child, "--name=%s", name);
+    supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
+    supervise_argument(child, "--listen-tensors=ipc://%s/%s-t.sock", up->supervisor.run_dir, name);
+    supervise_argument(child, "--threads=%u", s->threads);
+    supervise_argument(child, "--shares-cores");
+    supervise_argument(child, "--kv-memory=%llu",
+                       (unsigned long long)(s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers));
+    if (s->kv_worker_isa) { /* the index-th of a comma list, the last one for those beyond */
+        const char *item = s->kv_worker_isa;
+        for (uint32_t skip = index; skip && strchr(item, ','); skip--)
+            item = strchr(item, ',') + 1;
+        supervise_argument(child, "--isa=%.*s", (int)strcspn(item, ","), item);
+    }
+}
+
+static void add_gateway(struct up *up)
+{
+    const struct up_settings *s = &up->settings;
+    struct child *child = up->gateway = add(up, "gateway", "gateway");
+    supervise_argument(child, "--listen=ipc://%s/gateway.sock", up->supervisor.run_dir);
+    supervise_argument(child, "--host=%s", s->host);
+    supervise_argument(child, "--port=%u", s->port);
+    supervise_argument(child, "--model=%s", s->model);
+    supervise_argument(child, "--context=%u", s->context);
+    if (s->served_model_name)
+        supervise_argument(child, "--served-model-name=%s", s->served_model_name);
+    if (s->api_key_file)
+        supervise_argument(child, "--api-key-file=%s", s->api_key_file);
+    if (s->chat_template)
+        supervise_argument(child, "--chat-template=%s", s->chat_template);
+    if (s->request_timeout_s > 0)
+        supervise_argument(child, "--request-timeout=%g", s->request_timeout_s);
+}
+
+/* A free port, when 0 was asked for: bound once here so that a gateway started again keeps it. */
+static enum status pick_port(struct up_settings *s, struct error *error)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof address;
+    int fd;
+
+    if (s->port)
+        return STATUS_OK;
+    if (inet_pton(AF_INET, s->host, &address.sin_addr) != 1)
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) ||
+        getsockname(fd, (struct sockaddr *)&address, &length)) {
+        error_set(error, STATUS_UNAVAILABLE, "--host %s: no free port: %s", s->host, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return error->status;
+    }
+    s->port = ntohs(address.sin_port);
+    close(fd);
+    return STATUS_OK;
+}
+
+static enum status start_all(struct up *up, struct error *error)
+{
+    uint64_t free_bytes = available_bytes();
+
+    add_scheduler(up);
+    add_s_part(up, free_bytes);
+    for (uint32_t i = 0; i < up->settings.kv_workers; i++)
+        add_worker(up, i, free_bytes);
+    add_gateway(up);
+    for (uint32_t i = 0; i < up->supervisor.child_count; i++)
+        if (supervise_start(&up->supervisor, &up->supervisor.children[i], error))
+            return error->status;
+    return STATUS_OK;
+}
+
+/* Gateway first, so that requests end; then the scheduler, so that workers have nobody to hand pages to; then the rest. */
+static void stop_all(struct up *up)
+{
+    struct supervisor *supervisor = &up->supervisor;
+
+    if (up->gateway)
+        supervise_stop(supervisor, up->gateway, STOP_GATEWAY_MS);
+    if (up->scheduler)
+        supervise_stop(supervisor, up->scheduler, STOP_OTHERS_MS);
+    for (uint32_t i = 0; i < supervisor->child_count; i++)
+        supervise_stop(supervisor, &supervisor->children[i], STOP_OTHERS_MS);
+}
+
+static void print_ready(const struct up *up)
+{
+    const char *host = strcmp(up->settings.host, "0.0.0.0") ? up->settings.host : "127.0.0.1";
+    printf("READY http://%s:%u\n", host, up->settings.port);
+    printf("logs: %s\ntry:\n  curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+           "    -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n",
+           up->supervisor.run_dir, host, up->settings.port);
+    fflush(stdout);
+}
+
+/* Until a stop is asked for (0) or a child is hopeless (1). */
+static int watch(struct up *up)
+{
+    bool ready = false;
+
+    while (!up->supervisor.stop_asked) {
+        struct child *hopeless = supervise_wait(&up->supervisor, ready ? 1000 : PROBE_MS);
+        if (hopeless) {
+            char line[1024];
+            supervise_last_line(&up->supervisor, hopeless, line, sizeof line);
+            fprintf(stderr, "fastdecode up: %s cannot start: %s\n", hopeless->name, line);
+            return 1;
+        }
+        if (!ready && http_probe_ready(up->settings.host, (uint16_t)up->settings.port)) {
+            ready = true;
+            print_ready(up);
+        }
+    }
+    return 0;
+}
+
+int up_main(int argc, char **argv)
+{
+    static struct up up; /* 80 children with their arguments: too large for a stack */
+    char made[64] = "/tmp/fastdecode-XXXXXX";
+    bool check_only;
+    struct error error;
+    int code = 1;
+
+    up.settings = defaults;
+    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error)) {
+        fprintf(stderr, "fastdecode up: %s\n", error.text);
+        return 2;
+    }
+    if (check_only)
+        return 0;
+    if (!up.settings.run_dir) {
+        if (!mkdtemp(made)) {
+            fprintf(stderr, "fastdecode up: %s: %s\n", made, strerror(errno));
+            return 1;
+        }
+        up.settings.run_dir = made;
+    }
+    if (pick_port(&up.settings, &error) || supervise_open(&up.supervisor, up.settings.run_dir, &error)) {
+        fprintf(stderr, "fastdecode up: %s\n", error.text);
+        return 2;
+    }
+    if (start_all(&up, &error))
+        fprintf(stderr, "fastdecode up: %s\n", error.text);
+    else
+        code = watch(&up);
+    stop_all(&up);
+    supervise_close(&up.supervisor);
+    return code;
+}
