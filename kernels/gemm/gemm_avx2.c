@@ -1,0 +1,35 @@
+/* gemm_avx2.c: the GEMM on two halves of 8 outputs: vpmaddubsw sums two products into 16 bits, which are added up over 32
+ * inputs (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them. */
+#include "kernels/dispatch/lanes.h"
+#include "kernels/gemm/gemm.h"
+
+#define GEMM_NAME gemm_avx2
+#define GEMM_ROWS 4
+#define GEMM_WIDE_BYTES 0
+
+typedef lanes_i quad;
+typedef lanes_i counts;
+
+LANES_INLINE quad quad_load(const uint8_t *p)
+{
+    return (quad){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
+}
+LANES_INLINE quad quad_and_0f(quad a)
+{
+    __m256i mask = _mm256_set1_epi8(0x0f);
+    return (quad){_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+}
+LANES_INLINE quad quad_shift_4(quad a) { return (quad){_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)}; }
+LANES_INLINE counts counts_zero(void) { return lanes_set1_i(0); }
+LANES_INLINE counts counts_add(counts a, quad w, int32_t x)
+{
+    __m256i four = _mm256_set1_epi32(x);
+    return (counts){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, four)), _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, four))};
+}
+LANES_INLINE lanes_i counts_finish(counts a)
+{
+    __m256i ones = _mm256_set1_epi16(1);
+    return (lanes_i){_mm256_madd_epi16(a.lo, ones), _mm256_madd_epi16(a.hi, ones)};
+}
+
+#include "kernels/gemm/gemm_lanes.h"

@@ -1,0 +1,313 @@
+/* gemm_lanes.h: the GEMM over packed tiles, written once for AVX2, AVX-512 and VNNI.
+ *
+ * The including file gives, before it includes this one:
+ *     GEMM_NAME        the entry's name
+ *     GEMM_ROWS        rows of the largest register block: 4 or 8
+ *     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
+ *     counts           running integer dot products of 16 outputs
+ *     counts_zero()
+ *     counts_add(a, w, x)   a += w (unsigned) * the four signed bytes of x
+ *     counts_finish(a)      as lanes_i: sums of 16 outputs
+ *     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
+ *                      over 32 inputs (vpmaddubsw saturates at 16 bits): then S8 weights are taken as two nibbles
+ *
+ * One call handles one register block: n rows (8, 4, 2 or 1) times one tile of 16 outputs, all of k. Per group of 32 and
+ * row that is 8 vpdpbusd, one conversion, one multiplication of scales and one fused multiply-add; unpacking the weights is
+ * shared by the rows. Minima are a second, short pass over the groups with one fused multiply-add each, so that the first
+ * one keeps its registers. n is a constant after inlining.
+ *
+ * Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile; within a panel, tile by
+ * tile, all register blocks of a tile while it is in L1.
+ */
+#include "common/base/checked.h"
+#include "common/base/status.h"
+
+#define PANEL_BYTES (256u * 1024)
+#define COLUMNS PACK_TILE_OUTPUTS
+#define UNROLL _Pragma("GCC unroll 8")
+
+_Static_assert(PACK_TILE_OUTPUTS == LANES, "a tile's outputs are the lanes");
+
+/* A register block: rows slot .. slot + n - 1 of one row block, one tile. */
+struct block {
+    const struct packed_matrix *w;
+    const uint8_t *tile;
+    const struct quant_block *x; /* [groups] */
+    uint32_t slot;
+};
+
+LANES_INLINE int32_t x_quad(const struct quant_block *x, uint32_t row, uint32_t quad_index)
+{
+    int32_t word;
+    __builtin_memcpy(&word, &x->q[row][quad_index * 4], sizeof word);
+    return word;
+}
+
+/* Scales of 16 outputs: entry `index` of the scale section, in group g. */
+LANES_INLINE lanes load_scale(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, size_t index)
+{
+    if (!w->super)
+        return lanes_load_f16((const uint16_t *)(tile + w->scale_offset) + index * COLUMNS);
+    lanes super = lanes_load_f16((const uint16_t *)(tile + w->super_offset) + g / (PACK_SUPER / PACK_GROUP) * COLUMNS);
+    return lanes_mul(super, lanes_load_s8((const int8_t *)(tile + w->scale_offset) + index * COLUMNS));
+}
+
+LANES_INLINE lanes load_minimum(const struct packed_matrix *w, const uint8_t *tile, uint32_t g)
+{
+    if (!w->super)
+        return lanes_load_f16((const uint16_t *)(tile + w->min_offset) + (size_t)g * COLUMNS);
+    lanes super = lanes_load_f16((const uint16_t *)(tile + w->super_min_offset) + g / (PACK_SUPER / PACK_GROUP) * COLUMNS);
+    lanes small = lanes_load_u8(tile + w->min_offset + (size_t)g * COLUMNS);
+    return lanes_sub(lanes_zero(), lanes_mul(super, small));
+}
+
+/* dot[r] of 32 inputs with nibbles. bias: take 8 off each weight. */
+LANES_INLINE void dot_u4(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n, bool bias, lanes_i *dot)
+{
+    counts sum[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = counts_zero();
+    UNROLL for (uint32_t j = 0; j < 4; j++) {
+        quad both = quad_load(quants + j * 64), low = quad_and_0f(both), high = quad_and_0f(quad_shift_4(both));
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[r] = counts_add(sum[r], low, x_quad(x, slot + r, 2 * j));
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[r] = counts_add(sum[r], high, x_quad(x, slot + r, 2 * j + 1));
+    }
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        dot[r] = counts_finish(sum[r]);
+        if (bias)
+            dot[r] = lanes_add_i(dot[r], lanes_set1_i(x->part[slot + r].bias >> 4));
+    }
+}
+
+/* dot[r] of the inputs of quads first .. last - 1 with bytes that are value + 128; bias[r] takes the 128 off. */
+LANES_INLINE void dot_s8(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n, uint32_t first,
+                         uint32_t last, const int32_t *bias, lanes_i *dot)
+{
+    counts sum[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = counts_zero();
+#if GEMM_WIDE_BYTES
+    UNROLL for (uint32_t j = first; j < last; j++) {
+        quad bytes = quad_load(quants + j * 64);
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[r] = counts_add(sum[r], bytes, x_quad(x, slot + r, j));
+    }
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        dot[r] = lanes_add_i(counts_finish(sum[r]), lanes_set1_i(bias[r]));
+#else
+    UNROLL for (uint32_t j = first; j < last; j++) {
+        quad high = quad_and_0f(quad_shift_4(quad_load(quants + j * 64)));
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[r] = counts_add(sum[r], high, x_quad(x, slot + r, j));
+    }
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        dot[r] = lanes_add_i(lanes_sll_i(counts_finish(sum[r]), 4), lanes_set1_i(bias[r]));
+        sum[r] = counts_zero();
+    }
+    UNROLL for (uint32_t j = first; j < last; j++) {
+        quad low = quad_and_0f(quad_load(quants + j * 64));
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[r] = counts_add(sum[r], low, x_quad(x, slot + r, j));
+    }
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        dot[r] = lanes_add_i(dot[r], counts_finish(sum[r]));
+#endif
+}
+
+LANES_INLINE void accumulate(const struct quant_block *x, uint32_t slot, uint32_t n, lanes scale, const lanes_i *dot, lanes *sum)
+{
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = lanes_fma(lanes_from_i(dot[r]), lanes_mul(scale, lanes_set1(x->part[slot + r].scale)), sum[r]);
+}
+
+LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layout layout, bool bias, lanes *sum)
+{
+    const struct packed_matrix *w = b->w;
+    const uint8_t *quants = b->tile + w->quant_offset;
+    uint32_t slot = b->slot, group_count = w->group_count;
+    for (uint32_t g = 0; g < group_count; g++) {
+        const struct quant_block *x = &b->x[g];
+        lanes_i dot[GEMM_ROWS];
+        int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
+        UNROLL for (uint32_t r = 0; r < n; r++) {
+            low[r] = x->part[slot + r].bias_low;
+            rest[r] = layout == PACK_S8_HALVES ? x->part[slot + r].bias - low[r] : x->part[slot + r].bias;
+        }
+        if (layout == PACK_U4) {
+            dot_u4(quants + (size_t)g * 256, x, slot, n, bias, dot);
+            accumulate(x, slot, n, load_scale(w, b->tile, g, g), dot, sum);
+        } else if (layout == PACK_S8) {
+            dot_s8(quants + (size_t)g * 512, x, slot, n, 0, 8, rest, dot);
+            accumulate(x, slot, n, load_scale(w, b->tile, g, g), dot, sum);
+        } else {
+            dot_s8(quants + (size_t)g * 512, x, slot, n, 0, 4, low, dot);
+            accumulate(x, slot, n, load_scale(w, b->tile, g, (size_t)g * 2), dot, sum);
+            dot_s8(quants + (size_t)g * 512, x, slot, n, 4, 8, rest, dot);
+            accumulate(x, slot, n, load_scale(w, b->tile, g, (size_t)g * 2 + 1), dot, sum);
+        }
+    }
+}
+
+/* Adds the minima's part: one chain of its own, then one addition. */
+LANES_INLINE void block_minima(const struct block *b, uint32_t n, lanes *sum)
+{
+    lanes part[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        part[r] = lanes_zero();
+    for (uint32_t g = 0; g < b->w->group_count; g++) {
+        lanes minimum = load_minimum(b->w, b->tile, g);
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            part[r] = lanes_fma(minimum, lanes_set1(b->x[g].part[b->slot + r].sum), part[r]);
+    }
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = lanes_add(sum[r], part[r]);
+}
+
+LANES_INLINE void store_block(const lanes *sum, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+{
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        float *out = y + r * y_stride;
+        if (columns == COLUMNS) {
+            lanes_store(out, store == GEMM_ADD ? lanes_add(lanes_load(out), sum[r]) : sum[r]);
+        } else {
+            lanes old = store == GEMM_ADD ? lanes_load_tail(out, columns) : lanes_zero();
+            lanes_store_tail(out, store == GEMM_ADD ? lanes_add(old, sum[r]) : sum[r], columns);
+        }
+    }
+}
+
+LANES_INLINE void block_quantized(const struct block *b, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+{
+    lanes sum[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = lanes_zero();
+    if (b->w->layout == PACK_U4 && b->w->minimum)
+        block_groups(b, n, PACK_U4, false, sum);
+    else if (b->w->layout == PACK_U4)
+        block_groups(b, n, PACK_U4, true, sum);
+    else if (b->w->layout == PACK_S8)
+        block_groups(b, n, PACK_S8, true, sum);
+    else
+        block_groups(b, n, PACK_S8_HALVES, true, sum);
+    if (b->w->minimum)
+        block_minima(b, n, sum);
+    store_block(sum, n, y, y_stride, columns, store);
+}
+
+LANES_INLINE void block_float(const struct packed_matrix *w, const uint8_t *tile, const float *x, size_t x_stride, uint32_t n,
+                              float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+{
+    lanes sum[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = lanes_zero();
+    for (uint32_t i = 0; i < w->k; i++) {
+        size_t at = (size_t)i * COLUMNS;
+        lanes weight = w->layout == PACK_F32   ? lanes_load((const float *)tile + at)
+                       : w->layout == PACK_F16 ? lanes_load_f16((const uint16_t *)tile + at)
+                                               : lanes_load_bf16((const uint16_t *)tile + at);
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[r] = lanes_fma(weight, lanes_set1(x[r * x_stride + i]), sum[r]);
+    }
+    store_block(sum, n, y, y_stride, columns, store);
+}
+
+/* The register block for a constant n, each a function of its own so that none holds the others' registers. */
+#define DEFINE_BLOCK(n)                                                                                                  \
+    static __attribute__((noinline)) void block_quantized_##n(const struct block *b, float *y, size_t y_stride,         \
+                                                              uint32_t columns, enum gemm_store store)                   \
+    {                                                                                                                    \
+        block_quantized(b, n, y, y_stride, columns, store);                                                              \
+    }                                                                                                                    \
+    static __attribute__((noinline)) void block_float_##n(const struct packed_matrix *w, const uint8_t *tile,           \
+                                                          const float *x, size_t x_stride, float *y, size_t y_stride,    \
+                                                          uint32_t columns, enum gemm_store store)                       \
+    {                                                                                                                    \
+        block_float(w, tile, x, x_stride, n, y, y_stride, columns, store);                                               \
+    }
+DEFINE_BLOCK(1)
+DEFINE_BLOCK(2)
+DEFINE_BLOCK(4)
+#if GEMM_ROWS == 8
+DEFINE_BLOCK(8)
+#endif
+
+/* The largest register block that fits into what is left. */
+static uint32_t block_rows(uint32_t left)
+{
+    if (GEMM_ROWS == 8 && left >= 8)
+        return 8;
+    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+static void tile_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t row,
+                           uint32_t row_end, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+{
+    struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes};
+    while (row < row_end) {
+        uint32_t slot = row % QUANT_BLOCK_ROWS, n = block_rows(MIN(row_end - row, QUANT_BLOCK_ROWS - slot));
+        float *out = y + row * y_stride;
+        b.x = x->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * x->group_count;
+        b.slot = slot;
+        switch (n) {
+#if GEMM_ROWS == 8
+        case 8:
+            b.slot = 0;
+            block_quantized_8(&b, out, y_stride, columns, store);
+            break;
+#endif
+        case 4: block_quantized_4(&b, out, y_stride, columns, store); break;
+        case 2: block_quantized_2(&b, out, y_stride, columns, store); break;
+        default: block_quantized_1(&b, out, y_stride, columns, store); break;
+        }
+        row += n;
+    }
+}
+
+static void tile_float(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t row,
+                       uint32_t row_end, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+{
+    const uint8_t *tile = w->data + tile_index * w->tile_bytes;
+    size_t x_stride = x->value_stride;
+    while (row < row_end) {
+        uint32_t n = block_rows(row_end - row);
+        const float *values = x->values + row * x_stride;
+        float *out = y + row * y_stride;
+        switch (n) {
+#if GEMM_ROWS == 8
+        case 8: block_float_8(w, tile, values, x_stride, out, y_stride, columns, store); break;
+#endif
+        case 4: block_float_4(w, tile, values, x_stride, out, y_stride, columns, store); break;
+        case 2: block_float_2(w, tile, values, x_stride, out, y_stride, columns, store); break;
+        default: block_float_1(w, tile, values, x_stride, out, y_stride, columns, store); break;
+        }
+        row += n;
+    }
+}
+
+/* Rows of a panel: a multiple of 8. */
+static uint32_t panel_rows(uint32_t k)
+{
+    uint32_t row_bytes = k + k / 2; /* 384 bytes for 8 rows of 32; about right for f32 rows too */
+    return MAX(PANEL_BYTES / (row_bytes + 1) / QUANT_BLOCK_ROWS * QUANT_BLOCK_ROWS, QUANT_BLOCK_ROWS);
+}
+
+void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
+               uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store)
+{
+    assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
+    assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
+    uint32_t panel = panel_rows(w->k), row_end = row_begin + row_count;
+    for (uint32_t row = row_begin; row < row_end;) {
+        uint32_t last = MIN(row_end, (row / panel + 1) * panel);
+        for (uint32_t t = tile_begin; t < tile_begin + tile_count; t++) {
+            uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, w->output_count - first);
+            if (w->group_count)
+                tile_quantized(w, x, t, row, last, y + first, y_stride, columns, store);
+            else
+                tile_float(w, x, t, row, last, y + first, y_stride, columns, store);
+        }
+        row = last;
+    }
+}

@@ -1,0 +1,89 @@
+/* gemm_ref.c: the oracle: the same quantized operands, each group's dot product in integers, the rest in double. */
+#include "common/base/checked.h"
+#include "kernels/dispatch/half.h"
+#include "kernels/gemm/gemm.h"
+
+#define COLUMNS PACK_TILE_OUTPUTS
+
+static double f16_double(const uint8_t *section, size_t index)
+{
+    return (double)f16_to_float(((const uint16_t *)section)[index]);
+}
+
+/* Scale of half a group, and the group's minimum, of one output of a tile. */
+static double scale_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t half, uint32_t column)
+{
+    if (!w->super)
+        return f16_double(tile + w->scale_offset, (size_t)g * COLUMNS + column);
+    double super = f16_double(tile + w->super_offset, (size_t)(g * PACK_GROUP / PACK_SUPER) * COLUMNS + column);
+    size_t at = w->layout == PACK_S8_HALVES ? (size_t)g * 2 + half : g;
+    return super * ((const int8_t *)(tile + w->scale_offset))[at * COLUMNS + column];
+}
+
+static double minimum_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t column)
+{
+    if (!w->super)
+        return f16_double(tile + w->min_offset, (size_t)g * COLUMNS + column);
+    double super = f16_double(tile + w->super_min_offset, (size_t)(g * PACK_GROUP / PACK_SUPER) * COLUMNS + column);
+    return -super * (tile + w->min_offset)[(size_t)g * COLUMNS + column];
+}
+
+/* Value i of group g of one output, without its scale. */
+static int32_t quant_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t i, uint32_t column)
+{
+    const uint8_t *quants = tile + w->quant_offset;
+    if (w->layout == PACK_U4) {
+        uint8_t byte = quants[(((size_t)g * 4 + i / 8) * COLUMNS + column) * 4 + i % 4];
+        return (byte >> (i / 4 % 2 * 4) & 0x0f) - (w->minimum ? 0 : 8);
+    }
+    return quants[(((size_t)g * 8 + i / 4) * COLUMNS + column) * 4 + i % 4] - 128;
+}
+
+static double dot_quantized(const struct packed_matrix *w, const uint8_t *tile, uint32_t column, const struct quant_block *blocks,
+                            uint32_t slot)
+{
+    double total = 0;
+    for (uint32_t g = 0; g < w->group_count; g++) {
+        const int8_t *x = blocks[g].q[slot];
+        int32_t dot[2] = {0, 0};
+        for (uint32_t i = 0; i < PACK_GROUP; i++)
+            dot[i / 16] += quant_of(w, tile, g, i, column) * x[i];
+        double scale = (double)blocks[g].part[slot].scale;
+        total += scale * (dot[0] * scale_of(w, tile, g, 0, column) + dot[1] * scale_of(w, tile, g, 1, column));
+        if (w->minimum)
+            total += (double)blocks[g].part[slot].sum * minimum_of(w, tile, g, column);
+    }
+    return total;
+}
+
+static double dot_float(const struct packed_matrix *w, const uint8_t *tile, uint32_t column, const float *x)
+{
+    const uint8_t *values = tile + w->quant_offset;
+    double total = 0;
+    for (uint32_t i = 0; i < w->k; i++) {
+        size_t at = (size_t)i * COLUMNS + column;
+        float value = w->layout == PACK_F32   ? ((const float *)values)[at]
+                      : w->layout == PACK_F16 ? f16_to_float(((const uint16_t *)values)[at])
+                                              : bf16_to_float(((const uint16_t *)values)[at]);
+        total += (double)value * (double)x[i];
+    }
+    return total;
+}
+
+void gemm_ref(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
+              uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store)
+{
+    assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
+    assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
+    uint32_t output_begin = tile_begin * COLUMNS, output_end = MIN((tile_begin + tile_count) * COLUMNS, w->output_count);
+    for (uint32_t o = output_begin; o < output_end; o++) {
+        const uint8_t *tile = w->data + o / COLUMNS * w->tile_bytes;
+        for (uint32_t row = row_begin; row < row_begin + row_count; row++) {
+            size_t first = (size_t)(row / QUANT_BLOCK_ROWS) * x->group_count;
+            double dot = w->group_count ? dot_quantized(w, tile, o % COLUMNS, &x->blocks[first], row % QUANT_BLOCK_ROWS)
+                                        : dot_float(w, tile, o % COLUMNS, x->values + row * x->value_stride);
+            float *out = y + row * y_stride + o;
+            *out = store == GEMM_ADD ? *out + (float)dot : (float)dot;
+        }
+    }
+}

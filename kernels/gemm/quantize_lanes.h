@@ -1,0 +1,51 @@
+/* quantize_lanes.h: activations to s8, two times 16 lanes a group; the body of quantize_avx2.c and quantize_avx512.c.
+ *
+ * Step by step what quantize_ref.c does. Define QUANTIZE_NAME before including.
+ */
+#include <math.h>
+
+#include "common/base/checked.h"
+#include "common/base/status.h"
+#include "kernels/dispatch/half.h"
+#include "kernels/dispatch/lanes.h"
+#include "kernels/gemm/gemm.h"
+
+#define QUANT_LEAST 1e-30f
+
+LANES_INLINE void quantize_group(lanes low, lanes high, int8_t *q, struct quant_part *part)
+{
+    lanes_i magnitude = lanes_set1_i(0x7fffffff);
+    uint32_t amax_bits = lanes_max_all_u(lanes_max_u(lanes_and_i(lanes_as_i(low), magnitude), lanes_and_i(lanes_as_i(high), magnitude)));
+    float amax = f32_from_bits(amax_bits);
+    if (!(amax >= QUANT_LEAST) || amax_bits >= 0x7f800000u) {
+        float scale = amax_bits >= 0x7f800000u ? NAN : 0.0f;
+        lanes_store_s8(q, lanes_set1_i(0));
+        lanes_store_s8(q + LANES, lanes_set1_i(0));
+        *part = (struct quant_part){.scale = scale, .sum = scale};
+        return;
+    }
+    lanes inverse = lanes_set1(127.0f / amax);
+    lanes_i q_low = lanes_to_i(lanes_mul(low, inverse)), q_high = lanes_to_i(lanes_mul(high, inverse));
+    lanes_store_s8(q, q_low);
+    lanes_store_s8(q + LANES, q_high);
+    int32_t sum_low = lanes_sum_i(q_low), sum = sum_low + lanes_sum_i(q_high);
+    float scale = amax / 127.0f;
+    *part = (struct quant_part){.scale = scale, .sum = scale * (float)sum, .bias = -128 * sum, .bias_low = -128 * sum_low};
+}
+
+void QUANTIZE_NAME(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count)
+{
+    assert_always((uint64_t)row_begin + row_count <= rows->row_capacity);
+    uint32_t full = rows->k / PACK_GROUP, rest = rows->k % PACK_GROUP;
+    for (uint32_t row = row_begin; row < row_begin + row_count; row++) {
+        const float *x = rows->values + row * rows->value_stride;
+        struct quant_block *blocks = rows->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * rows->group_count;
+        uint32_t slot = row % QUANT_BLOCK_ROWS;
+        for (uint32_t g = 0; g < full; g++, x += PACK_GROUP)
+            quantize_group(lanes_load(x), lanes_load(x + LANES), blocks[g].q[slot], &blocks[g].part[slot]);
+        if (rest) {
+            lanes high = rest > LANES ? lanes_load_tail(x + LANES, rest - LANES) : lanes_zero();
+            quantize_group(lanes_load_tail(x, MIN(rest, LANES)), high, blocks[full].q[slot], &blocks[full].part[slot]);
+        }
+    }
+}

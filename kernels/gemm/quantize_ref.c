@@ -1,0 +1,46 @@
+/* quantize_ref.c: activations to s8 in plain loops.
+ *
+ * The one definition of quantization; the lanes code follows it step by step, and every step is exact or correctly
+ * rounded, so even ref gives the same bits here. Not finite: NaN scale and sum. Below 1e-30: zero, since 127 / amax
+ * would overflow.
+ */
+#include <math.h>
+
+#include "common/base/checked.h"
+#include "kernels/dispatch/half.h"
+#include "kernels/gemm/gemm.h"
+
+#define QUANT_LEAST 1e-30f
+
+static void quantize_group(const float *x, uint32_t n, int8_t *q, struct quant_part *part)
+{
+    uint32_t amax_bits = 0;
+    for (uint32_t i = 0; i < n; i++)
+        amax_bits = MAX(amax_bits, f32_bits(x[i]) & 0x7fffffffu);
+    float amax = f32_from_bits(amax_bits);
+    bool finite = amax_bits < 0x7f800000u, used = finite && amax >= QUANT_LEAST;
+    float inverse = used ? 127.0f / amax : 0.0f;
+    int32_t sum = 0, sum_low = 0;
+    for (uint32_t i = 0; i < PACK_GROUP; i++) {
+        q[i] = used && i < n ? (int8_t)lrintf(x[i] * inverse) : 0;
+        sum += q[i];
+        if (i < PACK_GROUP / 2)
+            sum_low += q[i];
+    }
+    float scale = !finite ? NAN : used ? amax / 127.0f : 0.0f;
+    *part = (struct quant_part){.scale = scale, .sum = scale * (float)sum, .bias = -128 * sum, .bias_low = -128 * sum_low};
+}
+
+void quantize_rows_ref(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count)
+{
+    assert_always((uint64_t)row_begin + row_count <= rows->row_capacity);
+    for (uint32_t row = row_begin; row < row_begin + row_count; row++) {
+        const float *x = rows->values + row * rows->value_stride;
+        struct quant_block *blocks = rows->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * rows->group_count;
+        uint32_t slot = row % QUANT_BLOCK_ROWS;
+        for (uint32_t g = 0; g < rows->group_count; g++) {
+            uint32_t first = g * PACK_GROUP;
+            quantize_group(x + first, MIN(PACK_GROUP, rows->k - first), blocks[g].q[slot], &blocks[g].part[slot]);
+        }
+    }
+}

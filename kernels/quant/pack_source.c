@@ -1,0 +1,150 @@
+/* pack_source.c: reads one group of 32 weights from each of GGUF's block formats, as integers and the source's own scales.
+ *
+ *     Q4_0 {f16 d; u8 qs[16]}              byte i: value i in the low nibble, value i + 16 in the high one
+ *     Q4_1 {f16 d, m; u8 qs[16]}
+ *     Q5_0 {f16 d; u32 qh; u8 qs[16]}      bit i of qh is bit 4 of value i
+ *     Q5_1 {f16 d, m; u32 qh; u8 qs[16]}
+ *     Q8_0 {f16 d; s8 qs[32]}
+ *     Q4_K {f16 d, dmin; u8 scales[12], qs[128]}          8 groups; bytes 32j..32j+31: group 2j low, 2j + 1 high nibbles
+ *     Q5_K {f16 d, dmin; u8 scales[12], qh[32], qs[128]}  bit g of qh[i] is bit 4 of value i of group g
+ *     Q6_K {u8 ql[128], qh[64]; s8 scales[16]; f16 d}     8 groups, a scale for every 16
+ *
+ * All are little-endian and unaligned in the file.
+ */
+#include "kernels/quant/pack_source.h"
+
+#include <string.h>
+
+#include "common/base/checked.h"
+
+/* GGUF's numbers. */
+enum { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_Q4_0 = 2, TYPE_Q4_1 = 3, TYPE_Q5_0 = 6, TYPE_Q5_1 = 7, TYPE_Q8_0 = 8,
+       TYPE_Q4_K = 12, TYPE_Q5_K = 13, TYPE_Q6_K = 14, TYPE_BF16 = 30 };
+
+static uint16_t read_u16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
+
+static void read_nibbles(const uint8_t *qs, uint8_t *q)
+{
+    for (int i = 0; i < 16; i++) {
+        q[i] = qs[i] & 0x0f;
+        q[i + 16] = qs[i] >> 4;
+    }
+}
+
+/* Adds bit 4 from qh, then `offset`, so that the result is value + 128. */
+static void read_five_bits(const uint8_t *qh_bytes, const uint8_t *qs, uint8_t offset, uint8_t *q)
+{
+    uint32_t qh;
+    memcpy(&qh, qh_bytes, sizeof qh);
+    read_nibbles(qs, q);
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)(q[i] + ((qh >> i & 1) << 4) + offset);
+}
+
+static void read_q4_0(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    (void)group;
+    out->scale = read_u16(block);
+    read_nibbles(block + 2, out->q);
+}
+
+static void read_q4_1(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    (void)group;
+    out->scale = read_u16(block);
+    out->minimum = read_u16(block + 2);
+    read_nibbles(block + 4, out->q);
+}
+
+static void read_q5_0(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    (void)group;
+    out->scale = read_u16(block);
+    read_five_bits(block + 2, block + 6, 128 - 16, out->q);
+}
+
+static void read_q5_1(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    (void)group;
+    out->scale = read_u16(block);
+    out->minimum = read_u16(block + 2);
+    read_five_bits(block + 4, block + 8, 128, out->q);
+}
+
+static void read_q8_0(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    (void)group;
+    out->scale = read_u16(block);
+    for (int i = 0; i < 32; i++)
+        out->q[i] = block[2 + i] ^ 0x80;
+}
+
+/* Six-bit scale and minimum of a K type's group: four low ones in six bits each, the others in four bits plus two. */
+static void read_k_scales(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    const uint8_t *s = block + 4;
+    out->scale = read_u16(block);
+    out->minimum = read_u16(block + 2);
+    uint8_t scale, minimum;
+    if (group < 4) {
+        scale = s[group] & 63;
+        minimum = s[group + 4] & 63;
+    } else {
+        scale = (uint8_t)((s[group + 4] & 0x0f) | s[group - 4] >> 6 << 4);
+        minimum = (uint8_t)(s[group + 4] >> 4 | s[group] >> 6 << 4);
+    }
+    out->small_scale[0] = out->small_scale[1] = (int8_t)scale;
+    out->small_minimum = minimum;
+}
+
+static void read_q4_k(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    read_k_scales(block, group, out);
+    const uint8_t *qs = block + 16 + group / 2 * 32;
+    uint32_t shift = group % 2 * 4;
+    for (int i = 0; i < 32; i++)
+        out->q[i] = qs[i] >> shift & 0x0f;
+}
+
+static void read_q5_k(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    read_k_scales(block, group, out);
+    const uint8_t *qh = block + 16, *qs = block + 48 + group / 2 * 32;
+    uint32_t shift = group % 2 * 4;
+    for (int i = 0; i < 32; i++)
+        out->q[i] = (uint8_t)((qs[i] >> shift & 0x0f) + ((qh[i] >> group & 1) << 4) + 128);
+}
+
+static void read_q6_k(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    uint32_t half = group / 4, part = group % 4;
+    const uint8_t *ql = block + half * 64 + part % 2 * 32, *qh = block + 128 + half * 32;
+    const uint8_t *scales = block + 192 + half * 8 + part * 2;
+    for (int i = 0; i < 32; i++)
+        out->q[i] = (uint8_t)((ql[i] >> part / 2 * 4 & 0x0f) + ((qh[i] >> part * 2 & 3) << 4) + 128 - 32);
+    out->small_scale[0] = (int8_t)scales[0];
+    out->small_scale[1] = (int8_t)scales[1];
+    out->scale = read_u16(block + 208);
+}
+
+static const struct pack_source sources[] = {
+    {TYPE_F32, "F32", PACK_F32, false, false, 1, 4, NULL},
+    {TYPE_F16, "F16", PACK_F16, false, false, 1, 2, NULL},
+    {TYPE_BF16, "BF16", PACK_BF16, false, false, 1, 2, NULL},
+    {TYPE_Q4_0, "Q4_0", PACK_U4, false, false, 32, 18, read_q4_0},
+    {TYPE_Q4_1, "Q4_1", PACK_U4, false, true, 32, 20, read_q4_1},
+    {TYPE_Q5_0, "Q5_0", PACK_S8, false, false, 32, 22, read_q5_0},
+    {TYPE_Q5_1, "Q5_1", PACK_S8, false, true, 32, 24, read_q5_1},
+    {TYPE_Q8_0, "Q8_0", PACK_S8, false, false, 32, 34, read_q8_0},
+    {TYPE_Q4_K, "Q4_K", PACK_U4, true, true, 256, 144, read_q4_k},
+    {TYPE_Q5_K, "Q5_K", PACK_S8, true, true, 256, 176, read_q5_k},
+    {TYPE_Q6_K, "Q6_K", PACK_S8_HALVES, true, false, 256, 210, read_q6_k},
+};
+
+const struct pack_source *pack_source_find(uint32_t type)
+{
+    for (size_t i = 0; i < ARRAY_COUNT(sources); i++)
+        if (sources[i].type == type)
+            return &sources[i];
+    return NULL;
+}
