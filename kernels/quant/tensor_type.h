@@ -1,0 +1,46 @@
+/* tensor_type.h: the element types of tensors in a GGUF file that this program reads; the numbers are GGUF's own.
+ *
+ * A quantized type stores blocks of block_values values in block_bytes bytes; a row of a matrix is a whole number of
+ * blocks. Worked number: 576 values of Q4_1 are 18 blocks of 20 bytes: 360 bytes, 5 bits a value.
+ */
+#ifndef FD_KERNELS_QUANT_TENSOR_TYPE_H
+#define FD_KERNELS_QUANT_TENSOR_TYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum tensor_type {
+    TENSOR_F32 = 0,
+    TENSOR_F16 = 1,
+    TENSOR_Q4_0 = 2,
+    TENSOR_Q4_1 = 3,
+    TENSOR_Q5_0 = 6,
+    TENSOR_Q5_1 = 7,
+    TENSOR_Q8_0 = 8,
+    TENSOR_Q4_K = 12,
+    TENSOR_Q5_K = 13,
+    TENSOR_Q6_K = 14,
+    TENSOR_BF16 = 30,
+};
+
+#define TENSOR_TYPES_SUPPORTED "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K"
+
+struct tensor_type_info {
+    const char *name;
+    uint32_t block_values;
+    uint32_t block_bytes;
+};
+
+/* What `type` (any number, e.g. straight from a file) is; NULL if it is not supported. Static; any thread. */
+static inline const struct tensor_type_info *tensor_type_info(uint32_t type)
+{
+    static const struct tensor_type_info infos[] = {
+        [TENSOR_F32] = {"F32", 1, 4},       [TENSOR_F16] = {"F16", 1, 2},       [TENSOR_Q4_0] = {"Q4_0", 32, 18},
+        [TENSOR_Q4_1] = {"Q4_1", 32, 20},   [TENSOR_Q5_0] = {"Q5_0", 32, 22},   [TENSOR_Q5_1] = {"Q5_1", 32, 24},
+        [TENSOR_Q8_0] = {"Q8_0", 32, 34},   [TENSOR_Q4_K] = {"Q4_K", 256, 144}, [TENSOR_Q5_K] = {"Q5_K", 256, 176},
+        [TENSOR_Q6_K] = {"Q6_K", 256, 210}, [TENSOR_BF16] = {"BF16", 1, 2},
+    };
+    return type < sizeof infos / sizeof infos[0] && infos[type].name ? &infos[type] : NULL;
+}
+
+#endif
