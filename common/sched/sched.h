@@ -93,6 +93,8 @@ struct sched_result {
     uint8_t outcome;  // enum sched_outcome
     bool sampled;     // a token was sampled (where the run asked for it)
     bool ended;       // that token ends the sequence (EOS); it counts as generated
+    bool taken;       // OUT: the run counts: append its token to the log, pass its scores on. false: as if it had never
+                      // run (the sequence ended, or is being rebuilt); the same positions may come again later
 };
 
 struct sched_place_time {
@@ -103,7 +105,7 @@ struct sched_place_time {
 
 struct sched_step_done {
     uint64_t step;
-    const struct sched_result *results;  // [result_count], borrowed for the call; a wrong count fails the step
+    struct sched_result *results;        // [result_count], borrowed for the call; a wrong count fails the step
     uint32_t result_count;
     uint32_t total_us;                   // of executing it, without queueing; 0: not measured
     const struct sched_place_time *places;  // [place_count], borrowed for the call
@@ -159,7 +161,7 @@ struct sched_run {
     uint64_t sequence;
     uint32_t position;      // of the first row
     uint32_t count;         // rows, at least 1
-    uint32_t place;
+    uint32_t place;         // index
     bool use_last_sampled;  // the one row's token is not known here yet: it is the one that the step before samples
     bool sample;            // sample after the last row
     bool score;             // log-probabilities of the prompt token after each row (the prompt's last row has none)

@@ -1,0 +1,185 @@
+/* sched_admit.c: from the queue into mini-batches; what to do when pages run out; emptying a place that drains.
+ *
+ * The queue is strictly in order (those to be rebuilt first, then by arrival): if its head fits nowhere yet, nothing
+ * behind it is let past, so nobody starves. A sequence is placed with the pages of what is known of it and a margin,
+ * and grows page by page afterwards. When a place has none left, its youngest gives way, never its oldest: so the
+ * oldest always ends, and with it the shortage. While anybody lacks a page in a place, nobody new gets in.
+ */
+#include "common/sched/sched_state.h"
+
+static uint32_t mini_batch_choose(const struct sched *s)
+{
+    // One mini-batch while there are few: the S-part's time hardly depends on the rows then, so two take twice as long.
+    uint32_t used = MIN(s->config.mini_batches, s->running / s->config.mini_batch_fill + 1);
+    uint32_t best = NONE;
+    for (uint32_t m = 0; m < used; m++) {
+        const struct mini_batch *b = &s->mini_batches[m];
+        if (b->member_count + b->prefill_count >= s->rows_max)
+            continue;
+        if (best == NONE || b->load < s->mini_batches[best].load)
+            best = m;
+    }
+    return best;
+}
+
+static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
+{
+    struct seq_cold *c = &s->cold[slot];
+    heap_remove(&s->waiting, slot);
+    s->fresh_waiting -= !c->rebuild;
+    s->running++;
+    c->admitted_us = s->now_us;
+    s->seqs[slot].open = true;
+    mini_batch_join(s, slot, mini_batch);
+}
+
+/* The head of the queue. Returns false if it has to wait (and everybody behind it). */
+static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
+{
+    struct seq *q = &s->seqs[slot];
+    uint32_t pages = pages_wanted(s, slot);
+    struct place *p = seq_place(s, q);
+    if (p != NULL) {  // it holds pages already
+        if (!place_takes(s, p))
+            return false;
+        uint32_t more = pages > q->pages ? pages - q->pages : 0;
+        if (p->pages_total - p->pages_used < more) {
+            seq_requeue(s, slot);
+            return true;
+        }
+        p->pages_used += more;
+        q->pages += more;
+        start(s, slot, mini_batch);
+        return true;
+    }
+    uint32_t place = place_choose(s, mini_batch, q->known, pages, NONE);
+    if (place != NONE) {
+        place_attach(s, slot, place, pages);
+        start(s, slot, mini_batch);
+        return true;
+    }
+    if (!place_none_can_hold(s, pages_for(s, q->known)))
+        return false;
+    seq_finish(s, slot, SCHED_NO_SPACE);
+    return true;
+}
+
+/* Nobody runs, and the head fits nowhere: then others that wait hold the pages. The youngest of them lets go. */
+static bool holders_yield(struct sched *s, uint32_t head)
+{
+    uint32_t youngest = NONE;
+    for (uint32_t i = 0; i < s->waiting.count; i++) {
+        uint32_t slot = s->waiting.entries[i].slot;
+        if (slot != head && s->seqs[slot].place != SEQ_NO_PLACE &&
+            (youngest == NONE || s->cold[slot].arrival > s->cold[youngest].arrival))
+            youngest = slot;
+    }
+    if (youngest == NONE)
+        return false;
+    seq_requeue(s, youngest);
+    return true;
+}
+
+void admit(struct sched *s)
+{
+    s->grace_wake_us = SCHED_NEVER;
+    uint64_t ahead = 2 * (uint64_t)chunk_cap(s);  // prefill in a mini-batch before more is placed: pages are not idle
+    while (s->s_part_up && s->waiting.count > 0 && s->running < s->config.max_running) {
+        uint32_t mini_batch = mini_batch_choose(s);
+        if (mini_batch == NONE || s->mini_batches[mini_batch].prefill_rows >= ahead)
+            return;
+        uint32_t head = s->waiting.entries[0].slot;
+        if (admit_head(s, head, mini_batch))
+            continue;
+        if (s->running == 0 && s->retiring == 0)
+            holders_yield(s, head);
+        return;
+    }
+}
+
+/* --- out of pages --------------------------------------------------------------------------------------------------- */
+
+static bool yields(const struct seq *q) { return seq_runs(q) || q->state == SEQ_WAITING; }
+
+/* Takes pages from the youngest in a place until all that starve there will get one. */
+static bool shortage_in(struct sched *s, struct place *p)
+{
+    bool changed = false;
+    while (p->starved > 0 && p->pages_total - p->pages_used + p->pages_releasing < p->starved) {
+        uint32_t victim = p->tail;
+        while (victim != NONE && !yields(&s->seqs[victim]))
+            victim = s->cold[victim].place_prev;
+        if (victim == NONE)
+            break;
+        struct seq *q = &s->seqs[victim];
+        if (p->count == 1 && q->starved) {
+            // It has the whole place. Wait for its rows, so that what they give counts: it must not come back smaller.
+            if (p->pages_incoming > 0 || q->in_flight > 0)
+                break;
+            if (place_none_can_hold(s, pages_for(s, q->known))) {
+                seq_finish(s, victim, SCHED_NO_SPACE);
+                return true;
+            }
+        }
+        s->stats.preempted += q->state != SEQ_WAITING;
+        seq_requeue(s, victim);
+        changed = true;
+    }
+    return changed;
+}
+
+bool shortage_resolve(struct sched *s)
+{
+    bool changed = false;
+    for (uint32_t i = 0; i < s->config.max_places && s->starved_places > 0; i++) {
+        if (s->places[i].starved > 0)
+            changed = shortage_in(s, &s->places[i]) || changed;
+    }
+    return changed;
+}
+
+/* --- drains --------------------------------------------------------------------------------------------------------- */
+
+static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool any_other)
+{
+    struct place *p = &s->places[index];
+    uint32_t next;
+    for (uint32_t slot = p->head; slot != NONE; slot = next) {
+        struct seq *q = &s->seqs[slot];
+        next = s->cold[slot].place_next;
+        if (!seq_runs(q))
+            continue;
+        if (!any_accepts) {
+            if (!any_other)
+                return;  // nowhere to go: they end here
+            s->stats.rebuilt++;
+            s->stats.rebuilt_tokens += q->known;
+            seq_requeue(s, slot);
+            continue;
+        }
+        if (s->moving_count >= s->config.max_moves)
+            return;
+        uint32_t pages = pages_wanted(s, slot);
+        uint32_t to = place_choose(s, q->mini_batch, MAX(q->known, q->next_pos), pages, index);
+        if (to == NONE)
+            return;  // full for now; they decode on here
+        move_start(s, slot, to, pages);
+    }
+}
+
+void drain_advance(struct sched *s)
+{
+    if (s->draining_places == 0)
+        return;
+    bool any_accepts = false, any_other = false;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        any_other = any_other || (p->up && !p->draining);
+        any_accepts = any_accepts || (p->up && !p->draining && p->accepts_moves);
+    }
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        struct place *p = &s->places[i];
+        if (p->draining && !p->drained)
+            drain_place(s, i, any_accepts, any_other);
+    }
+}

@@ -1,0 +1,202 @@
+/* sched_init.c: all the memory that the core will ever use, and the map from ids to slots. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/sched/sched_state.h"
+
+#define LIMIT_SEQUENCES (1u << 24)
+#define LIMIT_ROWS      (1u << 20)
+#define LIMIT_TOKENS    (1u << 30)
+
+static enum status check_range(const char *field, uint64_t value, uint64_t low, uint64_t high, struct error *error)
+{
+    if (value >= low && value <= high)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "scheduler: %s is %llu, must be %llu to %llu", field,
+                     (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+}
+
+static void set_defaults(struct sched_config *c)
+{
+    c->max_running = c->max_running != 0 ? c->max_running : c->max_sequences;
+    c->mini_batch_fill = c->mini_batch_fill != 0 ? c->mini_batch_fill : 2;
+    c->plan_ahead = c->plan_ahead != 0 ? c->plan_ahead : 2;
+    c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
+    c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 16;
+    c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 50000;
+    c->max_moves = c->max_moves != 0 ? c->max_moves : 8;
+}
+
+static enum status check_config(const struct sched_config *c, struct error *error)
+{
+    const struct { const char *name; uint64_t value, low, high; } fields[] = {
+        { "max_sequences", c->max_sequences, 1, LIMIT_SEQUENCES },
+        { "max_running", c->max_running, 1, LIMIT_SEQUENCES },
+        { "max_batch_rows", c->max_batch_rows, 1, LIMIT_ROWS },
+        { "mini_batches", c->mini_batches, 1, SCHED_MINI_BATCHES_MAX },
+        { "plan_ahead", c->plan_ahead, 1, SCHED_PLAN_AHEAD_MAX },
+        { "tile_rows", c->tile_rows, 1, LIMIT_ROWS },
+        { "chunk_tokens", c->chunk_tokens, 0, LIMIT_TOKENS },
+        { "chunk_max_tokens", c->chunk_max_tokens, 1, LIMIT_TOKENS },
+        { "page_tokens", c->page_tokens, 1, 65536 },
+        { "context_tokens", c->context_tokens, 2, LIMIT_TOKENS },
+        { "max_places", c->max_places, 1, SEQ_NO_PLACE - 1 },
+        { "max_moves", c->max_moves, 1, 65536 },
+    };
+    for (size_t i = 0; i < ARRAY_COUNT(fields); i++) {
+        enum status status = check_range(fields[i].name, fields[i].value, fields[i].low, fields[i].high, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static bool init_sequences(struct sched *s)
+{
+    uint32_t n = s->config.max_sequences;
+    size_t bytes = (size_t)n * sizeof(*s->seqs);
+    s->seqs = aligned_alloc(64, bytes);  // a line each, else two are touched a row
+    s->cold = calloc(n, sizeof(*s->cold));
+    s->free_slots = calloc(n, sizeof(*s->free_slots));
+    uint32_t buckets = 2;
+    while (buckets < 2 * n)
+        buckets *= 2;
+    s->map = calloc(buckets, sizeof(*s->map));
+    s->map_mask = buckets - 1;
+    bool heaps = heap_init(&s->waiting, n);
+    heaps = heap_init(&s->deadlines, n) && heaps;
+    if (s->seqs == NULL || s->cold == NULL || s->free_slots == NULL || s->map == NULL || !heaps)
+        return false;
+    memset(s->seqs, 0, bytes);
+    memset(s->map, 0xff, buckets * sizeof(*s->map));
+    for (uint32_t i = 0; i < n; i++)
+        s->free_slots[i] = n - 1 - i;
+    s->free_count = n;
+    return true;
+}
+
+static bool init_steps(struct sched *s)
+{
+    uint32_t rows = s->config.max_batch_rows;
+    uint32_t ahead = s->config.plan_ahead;
+    s->steps = calloc((size_t)s->config.mini_batches * ahead, sizeof(*s->steps));
+    if (s->steps == NULL)
+        return false;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+        struct mini_batch *b = &s->mini_batches[m];
+        b->prefill_head = b->prefill_tail = NONE;
+        b->members = calloc(s->config.max_sequences, sizeof(*b->members));
+        if (b->members == NULL)
+            return false;
+        for (uint32_t k = 0; k < ahead; k++) {
+            struct step *step = &s->steps[m * ahead + k];
+            step->runs = calloc(rows, sizeof(*step->runs));
+            step->refs = calloc(rows, sizeof(*step->refs));
+            if (step->runs == NULL || step->refs == NULL)
+                return false;
+            b->spare[b->spare_count++] = step;
+        }
+    }
+    return true;
+}
+
+enum status sched_init(const struct sched_config *config, struct sched **out, struct error *error)
+{
+    *out = NULL;
+    struct sched_config filled = *config;
+    set_defaults(&filled);
+    enum status status = check_config(&filled, error);
+    if (status != STATUS_OK)
+        return status;
+    struct sched *s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for its state");
+    s->config = filled;
+    s->rows_max = filled.max_batch_rows;
+    s->out_head = s->out_tail = NONE;
+    s->next_step = 1;
+    s->grace_wake_us = SCHED_NEVER;
+    s->places = calloc(filled.max_places, sizeof(*s->places));
+    s->moving = calloc(filled.max_moves, sizeof(*s->moving));
+    bool sequences = init_sequences(s);
+    bool steps = init_steps(s);
+    if (s->places == NULL || s->moving == NULL || !sequences || !steps) {
+        sched_fini(s);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for %u sequences and steps of %u rows",
+                         filled.max_sequences, filled.max_batch_rows);
+    }
+    for (uint32_t p = 0; p < filled.max_places; p++)
+        s->places[p].head = s->places[p].tail = NONE;
+    *out = s;
+    return STATUS_OK;
+}
+
+void sched_fini(struct sched *s)
+{
+    if (s == NULL)
+        return;
+    if (s->steps != NULL) {
+        for (uint32_t i = 0; i < s->config.mini_batches * s->config.plan_ahead; i++) {
+            free(s->steps[i].runs);
+            free(s->steps[i].refs);
+        }
+    }
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        free(s->mini_batches[m].members);
+    free(s->steps);
+    heap_fini(&s->waiting);
+    heap_fini(&s->deadlines);
+    free(s->map);
+    free(s->free_slots);
+    free(s->cold);
+    free(s->seqs);
+    free(s->moving);
+    free(s->places);
+    free(s);
+}
+
+/* Ids are often consecutive or share their upper bits (incarnation): mix all bits into the low ones. */
+static uint32_t hash_id(uint64_t id)
+{
+    id ^= id >> 31;
+    id *= UINT64_C(0x9e3779b97f4a7c15);
+    id ^= id >> 29;
+    id *= UINT64_C(0xbf58476d1ce4e5b9);
+    return (uint32_t)(id >> 32);
+}
+
+uint32_t map_find(const struct sched *s, uint64_t id)
+{
+    for (uint32_t i = hash_id(id) & s->map_mask; s->map[i] != NONE; i = (i + 1) & s->map_mask) {
+        if (s->seqs[s->map[i]].id == id)
+            return s->map[i];
+    }
+    return NONE;
+}
+
+void map_insert(struct sched *s, uint64_t id, uint32_t slot)
+{
+    uint32_t i = hash_id(id) & s->map_mask;
+    while (s->map[i] != NONE)
+        i = (i + 1) & s->map_mask;
+    s->map[i] = slot;
+}
+
+void map_erase(struct sched *s, uint64_t id)
+{
+    uint32_t i = hash_id(id) & s->map_mask;
+    while (s->seqs[s->map[i]].id != id)
+        i = (i + 1) & s->map_mask;
+    // Later entries of the same run move up, so that no search meets a hole before its entry.
+    for (uint32_t j = i;;) {
+        j = (j + 1) & s->map_mask;
+        if (s->map[j] == NONE)
+            break;
+        uint32_t home = hash_id(s->seqs[s->map[j]].id) & s->map_mask;
+        if (((j - home) & s->map_mask) >= ((j - i) & s->map_mask)) {
+            s->map[i] = s->map[j];
+            i = j;
+        }
+    }
+    s->map[i] = NONE;
+}

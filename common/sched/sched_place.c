@@ -1,0 +1,220 @@
+/* sched_place.c: where KV lives: the page ledger, the load, measured speed, and the choice of a place.
+ *
+ * Ledger: pages_used = pages of the sequences in the place's list + pages_incoming, never above pages_total; of them
+ * pages_releasing belong to sequences that are leaving. Load is counted per place and mini-batch, because a mini-batch
+ * waits for its slowest place only.
+ *
+ * The choice is the place after which the mini-batch's R-part is predicted shortest:
+ *
+ *     max( sum of T over places that share the s-part's cores, largest T of the others ),  T = load x token_us + link
+ *
+ * Example: local pool at 0.02 us a token, one remote worker as fast with 30 layers x 60 us of link. A first sequence of
+ * 1,000 tokens: local 20 us, remote 1,820 us: local. With 90,000 tokens in the local pool: local 1,820 us at the
+ * next 1,000, remote max(1,800, 1,820): from here on both grow alike.
+ */
+#include <string.h>
+
+#include "common/sched/sched_state.h"
+
+/* Oldest first, so that the youngest is at the tail; newcomers are nearly always youngest, so the walk is short. */
+static void list_insert(struct sched *s, struct place *p, uint32_t slot)
+{
+    uint32_t after = p->tail;
+    while (after != NONE && s->cold[after].arrival > s->cold[slot].arrival)
+        after = s->cold[after].place_prev;
+    uint32_t before = after == NONE ? p->head : s->cold[after].place_next;
+    s->cold[slot].place_prev = after;
+    s->cold[slot].place_next = before;
+    *(after == NONE ? &p->head : &s->cold[after].place_next) = slot;
+    *(before == NONE ? &p->tail : &s->cold[before].place_prev) = slot;
+    p->count++;
+}
+
+static void list_remove(struct sched *s, struct place *p, uint32_t slot)
+{
+    uint32_t after = s->cold[slot].place_prev, before = s->cold[slot].place_next;
+    *(after == NONE ? &p->head : &s->cold[after].place_next) = before;
+    *(before == NONE ? &p->tail : &s->cold[before].place_prev) = after;
+    p->count--;
+}
+
+void place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages)
+{
+    struct place *p = &s->places[place];
+    assert_always(s->seqs[slot].place == SEQ_NO_PLACE && pages <= p->pages_total - p->pages_used);
+    s->seqs[slot].place = (uint16_t)place;
+    s->seqs[slot].pages = pages;
+    p->pages_used += pages;
+    list_insert(s, p, slot);
+}
+
+void place_detach(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    struct place *p = seq_place(s, q);
+    if (p == NULL)
+        return;
+    assert_always(q->pages <= p->pages_used && q->load == 0);
+    list_remove(s, p, slot);
+    p->pages_used -= q->pages;
+    q->pages = 0;
+    q->place = SEQ_NO_PLACE;
+}
+
+bool place_grow(struct sched *s, struct seq *q)
+{
+    struct place *p = seq_place(s, q);
+    if (p->pages_used >= p->pages_total)
+        return false;
+    p->pages_used++;
+    q->pages++;
+    return true;
+}
+
+void place_starve(struct sched *s, struct seq *q, bool starved)
+{
+    if (q->starved == starved)
+        return;
+    struct place *p = seq_place(s, q);
+    q->starved = starved;
+    if (starved) {
+        if (p->starved++ == 0)
+            s->starved_places++;
+    } else if (--p->starved == 0) {
+        s->starved_places--;
+    }
+}
+
+void place_reserve(struct sched *s, uint32_t place, uint32_t pages)
+{
+    struct place *p = &s->places[place];
+    assert_always(pages <= p->pages_total - p->pages_used);
+    p->pages_used += pages;
+    p->pages_incoming += pages;
+}
+
+void place_unreserve(struct sched *s, uint32_t place, uint32_t pages)
+{
+    struct place *p = &s->places[place];
+    assert_always(pages <= p->pages_incoming);
+    p->pages_used -= pages;
+    p->pages_incoming -= pages;
+}
+
+void seq_set_load(struct sched *s, struct seq *q, uint32_t load)
+{
+    uint64_t *place_load = &s->places[q->place].load[q->mini_batch];
+    uint64_t *batch_load = &s->mini_batches[q->mini_batch].load;
+    *place_load = *place_load - q->load + load;
+    *batch_load = *batch_load - q->load + load;
+    q->load = load;
+}
+
+bool place_takes(const struct sched *s, const struct place *p)
+{
+    return p->up && !p->draining && p->suspect_until_us <= s->now_us && p->starved == 0;
+}
+
+uint32_t pages_wanted(const struct sched *s, uint32_t slot)
+{
+    const struct seq *q = &s->seqs[slot];
+    uint32_t known = MAX(q->known, q->next_pos + 1);
+    uint32_t margin = MIN(q->limit > known ? q->limit - known : 0, MARGIN_PAGES * s->config.page_tokens);
+    uint32_t wanted = pages_for(s, known + margin);
+    // The margin is a wish: a place that the sequence fills alone must still take it.
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        if (s->places[i].up && !s->places[i].draining)
+            largest = MAX(largest, s->places[i].pages_total);
+    }
+    return MAX(pages_for(s, known), MIN(wanted, largest));
+}
+
+static double place_time_us(const struct place *p, uint32_t mini_batch, uint32_t tokens)
+{
+    uint64_t load = p->load[mini_batch] + tokens;
+    return load == 0 ? 0 : (double)load * p->token_us + p->link_step_us;
+}
+
+static bool fits(const struct place *p, uint32_t pages)
+{
+    uint32_t spare = p->pages_total - p->pages_used;
+    // Beside others, leave them a little to grow: a page for every eight, or the newcomer is soon the victim.
+    uint32_t others = p->count == 0 ? 0 : MIN(1 + p->count / 8, p->pages_total / 16);
+    return spare >= pages && spare - pages >= others;
+}
+
+uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this)
+{
+    // not_this: the place that is being left; then only places that take pages over count.
+    double shared_us = 0, first_us = 0, second_us = 0;
+    uint32_t first = NONE;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (!p->up)
+            continue;
+        double us = place_time_us(p, mini_batch, 0);
+        if (p->local || p->shares_cores) {
+            shared_us += us;
+        } else if (us > first_us) {
+            second_us = first_us;
+            first_us = us;
+            first = i;
+        } else {
+            second_us = MAX(second_us, us);
+        }
+    }
+    uint32_t best = NONE;
+    double best_us = 0, best_own_us = 0;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (!place_takes(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
+            continue;
+        double own_us = place_time_us(p, mini_batch, tokens);
+        double us = p->local || p->shares_cores
+                        ? MAX(shared_us - place_time_us(p, mini_batch, 0) + own_us, first_us)
+                        : MAX(shared_us, MAX(own_us, i == first ? second_us : first_us));
+        if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
+            best = i;
+            best_us = us;
+            best_own_us = own_us;
+        }
+    }
+    return best;
+}
+
+bool place_none_can_hold(struct sched *s, uint32_t pages)
+{
+    bool any_up = false;
+    uint64_t wake_us = SCHED_NEVER;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        any_up = any_up || p->up;
+        if (p->pages_total < pages)
+            continue;
+        if (p->up)
+            return false;
+        uint64_t until_us = p->down_since_us + PLACE_GRACE_US;
+        if (until_us > s->now_us)
+            wake_us = MIN(wake_us, until_us);
+    }
+    if (any_up && wake_us != SCHED_NEVER)
+        s->grace_wake_us = MIN(s->grace_wake_us, wake_us);
+    return any_up && wake_us == SCHED_NEVER;
+}
+
+void place_measure(struct sched *s, const struct sched_place_time *time)
+{
+    enum { TOKENS_MIN = 256 };  // below, the clock and the link say more than the memory
+    struct place *p = &s->places[time->place];
+    if (!p->up || time->tokens_read < TOKENS_MIN)
+        return;
+    if (time->r_part_us < p->link_step_us) {  // then it was the guess about the link that was wrong
+        p->link_step_us += 0.1 * (time->r_part_us - p->link_step_us);
+        return;
+    }
+    double us = ((double)time->r_part_us - p->link_step_us) / (double)time->tokens_read;
+    // One odd step (a page fault, a stolen core) must not turn placement over.
+    us = MIN(MAX(us, p->token_us / 4), p->token_us * 4);
+    p->token_us += 0.1 * (us - p->token_us);
+}

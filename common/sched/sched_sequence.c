@@ -1,0 +1,316 @@
+/* sched_sequence.c: how a sequence moves between its states (the picture is in sched_state.h).
+ *
+ * Two rules carry the rest. Rows in flight that no longer count are recognized by their epoch, and nothing of the
+ * sequence is planned again until all of them are back (`fenced`, DRAINING): so no void row ever runs beside a valid
+ * one. Pages leave the ledger only in place_detach(): once per stay in a place.
+ */
+#include "common/sched/sched_state.h"
+
+void out_queue(struct sched *s, uint32_t slot)
+{
+    struct seq_cold *c = &s->cold[slot];
+    if (c->out_queued)
+        return;
+    c->out_queued = true;
+    c->out_next = NONE;
+    *(s->out_tail == NONE ? &s->out_head : &s->cold[s->out_tail].out_next) = slot;
+    s->out_tail = slot;
+}
+
+/* --- mini-batch membership ---------------------------------------------------------------------------------------- */
+
+static void prefill_link(struct sched *s, struct mini_batch *b, uint32_t slot)
+{
+    struct seq_cold *c = &s->cold[slot];
+    uint32_t after = b->prefill_tail;
+    while (after != NONE && s->cold[after].arrival > c->arrival)
+        after = s->cold[after].prefill_prev;
+    uint32_t before = after == NONE ? b->prefill_head : s->cold[after].prefill_next;
+    c->prefill_prev = after;
+    c->prefill_next = before;
+    *(after == NONE ? &b->prefill_head : &s->cold[after].prefill_next) = slot;
+    *(before == NONE ? &b->prefill_tail : &s->cold[before].prefill_prev) = slot;
+    b->prefill_count++;
+}
+
+void prefill_unlink(struct sched *s, uint32_t slot)
+{
+    struct mini_batch *b = &s->mini_batches[s->seqs[slot].mini_batch];
+    uint32_t after = s->cold[slot].prefill_prev, before = s->cold[slot].prefill_next;
+    *(after == NONE ? &b->prefill_head : &s->cold[after].prefill_next) = before;
+    *(before == NONE ? &b->prefill_tail : &s->cold[before].prefill_prev) = after;
+    b->prefill_count--;
+}
+
+static void member_add(struct sched *s, uint32_t slot)
+{
+    struct mini_batch *b = &s->mini_batches[s->seqs[slot].mini_batch];
+    s->seqs[slot].member = b->member_count;
+    b->members[b->member_count++] = slot;
+}
+
+void mini_batch_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
+{
+    struct seq *q = &s->seqs[slot];
+    struct mini_batch *b = &s->mini_batches[mini_batch];
+    q->mini_batch = (uint8_t)mini_batch;
+    // One token that was generated is an ordinary decode row; anything else below `known` is prefill.
+    uint32_t tokens = q->known + q->samples;
+    bool decode = q->next_pos == tokens || (q->next_pos + 1 == tokens && tokens > s->cold[slot].prompt);
+    q->target = decode ? q->next_pos : q->known;
+    q->state = decode ? SEQ_DECODE : SEQ_PREFILL;
+    seq_set_load(s, q, MAX(q->target, q->next_pos));
+    if (decode) {
+        member_add(s, slot);
+    } else {
+        b->prefill_rows += q->target - q->next_pos;
+        prefill_link(s, b, slot);
+    }
+}
+
+void mini_batch_leave(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    struct mini_batch *b = &s->mini_batches[q->mini_batch];
+    place_starve(s, q, false);
+    if (q->state == SEQ_PREFILL) {
+        b->prefill_rows -= q->target - q->next_pos;
+        prefill_unlink(s, slot);
+    } else {
+        uint32_t moved = b->members[--b->member_count];
+        b->members[q->member] = moved;
+        s->seqs[moved].member = q->member;
+    }
+    seq_set_load(s, q, 0);
+}
+
+void prefill_done(struct sched *s, uint32_t slot)
+{
+    prefill_unlink(s, slot);
+    s->seqs[slot].state = SEQ_DECODE;
+    member_add(s, slot);
+}
+
+/* --- rows in flight ------------------------------------------------------------------------------------------------- */
+
+void seq_void(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    q->epoch++;
+    q->samples = 0;
+    q->fenced = q->in_flight > 0;
+}
+
+void seq_rewind(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    bool runs = seq_runs(q);
+    if (runs)
+        mini_batch_leave(s, slot);
+    seq_void(s, slot);
+    q->next_pos = q->held;
+    q->open = true;
+    if (runs)
+        mini_batch_join(s, slot, q->mini_batch);
+}
+
+/* The steps in flight are all back: say what was waiting for that. */
+static void settle(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    struct seq_cold *c = &s->cold[slot];
+    q->fenced = false;
+    if (q->state == SEQ_MOVING && !c->move_sent) {
+        c->out_move = true;
+        out_queue(s, slot);
+    } else if (q->state == SEQ_DRAINING) {
+        if (q->place == SEQ_NO_PLACE && !c->over) {
+            seq_released(s, slot);
+        } else {
+            c->out_release = true;
+            out_queue(s, slot);
+        }
+    }
+}
+
+void seq_row_back(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    assert_always(q->in_flight > 0);
+    if (--q->in_flight == 0)
+        settle(s, slot);
+}
+
+/* --- leaving -------------------------------------------------------------------------------------------------------- */
+
+/* Out of whatever it is in, into DRAINING; pages, if it has any, are on their way to be released. */
+static void drain(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    struct place *p = seq_place(s, q);
+    if (seq_runs(q)) {
+        mini_batch_leave(s, slot);
+        s->running--;
+    } else if (q->state == SEQ_MOVING) {
+        move_forget(s, slot);
+        p->pages_releasing -= q->pages;  // counted while moving too
+        s->running--;
+    } else if (q->state == SEQ_WAITING && heap_has(&s->waiting, slot)) {
+        heap_remove(&s->waiting, slot);
+        s->fresh_waiting -= !s->cold[slot].rebuild;
+    }
+    seq_void(s, slot);
+    q->state = SEQ_DRAINING;
+    s->retiring++;
+    if (p != NULL)
+        p->pages_releasing += q->pages;
+}
+
+void seq_requeue(struct sched *s, uint32_t slot)
+{
+    drain(s, slot);
+    s->cold[slot].rebuild = true;
+    s->coming_back++;
+    if (s->seqs[slot].in_flight == 0)
+        settle(s, slot);
+}
+
+void seq_lost(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    struct seq_cold *c = &s->cold[slot];
+    if (q->state == SEQ_WAITING) {  // waited with pages held; keeps its turn
+        place_detach(s, slot);
+        q->held = q->next_pos = 0;
+        return;
+    }
+    bool leaving = q->state == SEQ_DRAINING || q->state == SEQ_RELEASING;
+    if (!leaving) {
+        s->stats.rebuilt++;
+        s->stats.rebuilt_tokens += q->known;
+        c->rebuild = true;
+        drain(s, slot);
+        s->coming_back++;
+    }
+    seq_place(s, q)->pages_releasing -= q->pages;
+    place_detach(s, slot);
+    if (q->state == SEQ_RELEASING) {
+        seq_released(s, slot);
+    } else if (q->in_flight == 0) {
+        c->out_release = false;
+        settle(s, slot);
+    }
+}
+
+void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
+{
+    struct seq *q = &s->seqs[slot];
+    struct seq_cold *c = &s->cold[slot];
+    if (c->over)
+        return;
+    c->over = true;
+    c->reason = (uint8_t)reason;
+    c->out_finished = true;
+    s->stats.finished++;
+    heap_remove(&s->deadlines, slot);
+    out_queue(s, slot);
+    if (q->state == SEQ_DRAINING || q->state == SEQ_RELEASING) {
+        s->coming_back--;
+        return;
+    }
+    if (q->state != SEQ_WAITING && reason <= SCHED_EOS) {
+        double us = (double)(s->now_us - c->admitted_us);
+        s->lifetime_us += s->lifetime_us == 0 ? us : 0.1 * (us - s->lifetime_us);
+    }
+    if (q->state == SEQ_MOVING && c->move_sent)
+        return;  // its pages are between two places: the answer says where they are to be released
+    drain(s, slot);
+    if (q->in_flight == 0)
+        settle(s, slot);
+}
+
+void seq_released(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    struct seq_cold *c = &s->cold[slot];
+    struct place *p = seq_place(s, q);
+    if (p != NULL) {
+        p->pages_releasing -= q->pages;
+        place_detach(s, slot);
+    }
+    q->held = q->next_pos = 0;
+    if (c->over && c->last_said) {
+        s->retiring--;
+        seq_free(s, slot);
+    } else if (c->over) {  // it ended while its pages were being released for another reason
+        q->state = SEQ_DRAINING;
+        c->out_release = true;
+        out_queue(s, slot);
+    } else {
+        s->retiring--;
+        s->coming_back--;
+        seq_wait(s, slot);
+    }
+}
+
+void seq_wait(struct sched *s, uint32_t slot)
+{
+    struct seq_cold *c = &s->cold[slot];
+    s->seqs[slot].state = SEQ_WAITING;
+    heap_push(&s->waiting, slot, c->arrival | (c->rebuild ? 0 : FRESH_KEY));
+    s->fresh_waiting += !c->rebuild;
+}
+
+void seq_free(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    assert_always(q->in_flight == 0 && q->place == SEQ_NO_PLACE && !s->cold[slot].out_queued);
+    map_erase(s, q->id);
+    q->state = SEQ_FREE;
+    s->free_slots[s->free_count++] = slot;
+}
+
+/* --- being handed over ---------------------------------------------------------------------------------------------- */
+
+void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages)
+{
+    struct seq *q = &s->seqs[slot];
+    struct seq_cold *c = &s->cold[slot];
+    place_reserve(s, to, pages);
+    mini_batch_leave(s, slot);
+    q->state = SEQ_MOVING;
+    seq_place(s, q)->pages_releasing += q->pages;
+    c->move_to = to;
+    c->move_pages = pages;
+    c->move_sent = false;
+    s->moving[s->moving_count++] = slot;
+    if (q->in_flight == 0)
+        settle(s, slot);
+}
+
+void move_forget(struct sched *s, uint32_t slot)
+{
+    struct seq_cold *c = &s->cold[slot];
+    if (c->move_to == NONE)
+        return;
+    place_unreserve(s, c->move_to, c->move_pages);
+    c->move_to = NONE;
+    c->move_sent = c->out_move = false;
+    for (uint32_t i = 0; i < s->moving_count; i++) {
+        if (s->moving[i] == slot) {
+            s->moving[i] = s->moving[--s->moving_count];
+            break;
+        }
+    }
+}
+
+void move_landed(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    uint32_t to = s->cold[slot].move_to, pages = s->cold[slot].move_pages;
+    seq_place(s, q)->pages_releasing -= q->pages;
+    place_detach(s, slot);
+    move_forget(s, slot);
+    place_attach(s, slot, to, pages);
+    s->places[to].pages_releasing += pages;  // as for all that is MOVING
+}
