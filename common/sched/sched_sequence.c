@@ -120,7 +120,9 @@ static void settle(struct sched *s, uint32_t slot)
     struct seq *q = &s->seqs[slot];
     struct seq_cold *c = &s->cold[slot];
     q->fenced = false;
-    if (q->state == SEQ_MOVING && !c->move_sent) {
+    if (q->state == SEQ_MOVING && !c->move_sent && q->held == 0) {
+        seq_requeue(s, slot);  // nothing to hand over
+    } else if (q->state == SEQ_MOVING && !c->move_sent) {
         c->out_move = true;
         out_queue(s, slot);
     } else if (q->state == SEQ_DRAINING) {

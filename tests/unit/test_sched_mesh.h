@@ -1,0 +1,547 @@
+/* test_sched_mesh.h: a tiny mesh for the scheduling core, with all that can go wrong and checks of all it may rely on.
+ *
+ * It executes the steps of each mini-batch in order after random times, keeps what each place really holds, and the
+ * token logs as the service would. Every action is checked when it comes, every taken result when it is taken:
+ *
+ *   positions follow one another; a row's token is known or being sampled; no step over its rows or its flight;
+ *   a taken row found all earlier positions in its place; tokens and scores are taken once each, in order;
+ *   no page is released under a step in flight, or twice; no place holds more than its pages;
+ *   FINISHED once, with the exact count, then the last RELEASE once; REJECT instead of both or not at all.
+ */
+#ifndef FD_TESTS_UNIT_TEST_SCHED_MESH_H
+#define FD_TESTS_UNIT_TEST_SCHED_MESH_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/sched/sched.h"
+
+enum { MESH_PLACES = 4, MESH_SEQS = 96, MESH_FLIGHT = 16, MESH_EVENTS = 256, MESH_ACTIONS = 512 };
+
+struct mesh_seq {
+    uint64_t id;
+    uint32_t prompt, max_new, log, eos_at;  // log: tokens known to the service; eos_at: tokens generated then, 0 none
+    uint32_t scored, held, next, samples, in_flight, mini_batch, place;
+    uint32_t kv[MESH_PLACES];  // positions really held
+    bool score, arrived, rejected, finished, last, cancelled, decoding;
+    enum sched_reason reason;
+    uint64_t moving_until;     // MOVE asked for, answered then; 0: none
+    uint32_t move_from, move_to;
+    uint64_t release_until;    // RELEASE said, acknowledged then
+    uint32_t release_place;
+    uint64_t first_taken_us;
+};
+
+struct mesh_step {
+    struct sched_step_action a;
+    uint64_t done_us, serial[MESH_PLACES];
+};
+
+struct mesh {
+    struct sched *sched;
+    struct sched_config config;
+    uint64_t now_us, rng;
+    struct mesh_seq seqs[MESH_SEQS];
+    uint32_t seq_count;
+    bool up[MESH_PLACES], draining[MESH_PLACES], drained[MESH_PLACES];
+    uint32_t pages_total[MESH_PLACES];
+    uint64_t serial[MESH_PLACES];  // of the incarnation, to tell what a step was sent to
+    bool s_part_up;
+    struct mesh_step flight[SCHED_MINI_BATCHES_MAX][MESH_FLIGHT];
+    uint32_t flight_count[SCHED_MINI_BATCHES_MAX];
+    struct sched_event events[MESH_EVENTS];
+    uint32_t event_count;
+    struct sched_action actions[MESH_ACTIONS];
+    uint32_t step_us_min, step_us_max;
+    uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
+    bool calm;                     // no drains, no shortage: then no decode row may be missing from a step
+    uint64_t last_step, steps, prefill_beside_decode, drains;
+};
+
+static uint32_t mesh_random(struct mesh *m, uint32_t below)
+{
+    m->rng ^= m->rng << 13;
+    m->rng ^= m->rng >> 7;
+    m->rng ^= m->rng << 17;
+    return below == 0 ? 0 : (uint32_t)((m->rng >> 20) % below);
+}
+
+static bool mesh_chance(struct mesh *m, uint32_t permille) { return mesh_random(m, 1000) < permille; }
+
+#define MESH_CHECK(condition) \
+    do { if (!(condition)) fail_msg("%s:%d: %s (now %llu)", __FILE__, __LINE__, #condition, (unsigned long long)m->now_us); } while (0)
+
+static struct mesh_seq *mesh_find(struct mesh *m, uint64_t id)
+{
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        if (m->seqs[i].id == id)
+            return &m->seqs[i];
+    }
+    fail_msg("unknown sequence");
+    return NULL;
+}
+
+static struct sched_event *mesh_event(struct mesh *m, enum sched_event_kind kind)
+{
+    MESH_CHECK(m->event_count < MESH_EVENTS);
+    struct sched_event *e = &m->events[m->event_count++];
+    memset(e, 0, sizeof(*e));
+    e->kind = kind;
+    return e;
+}
+
+static uint32_t mesh_pages(const struct mesh *m, uint32_t positions)
+{
+    return (positions + m->config.page_tokens - 1) / m->config.page_tokens;
+}
+
+static uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q)
+{
+    uint32_t limit = q->prompt + q->max_new;
+    return limit < m->config.context_tokens ? limit : m->config.context_tokens;
+}
+
+/* --- what is asked for ----------------------------------------------------------------------------------------------- */
+
+static struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint32_t max_new, uint32_t eos_at)
+{
+    MESH_CHECK(m->seq_count < MESH_SEQS);
+    struct mesh_seq *q = &m->seqs[m->seq_count++];
+    memset(q, 0, sizeof(*q));
+    q->id = (UINT64_C(7) << 40) + m->seq_count;
+    q->prompt = q->log = prompt;
+    q->max_new = max_new;
+    q->eos_at = eos_at;
+    q->arrived = true;
+    struct sched_event *e = mesh_event(m, SCHED_ARRIVE);
+    e->arrive.sequence = q->id;
+    e->arrive.prompt_tokens = prompt;
+    e->arrive.max_new_tokens = max_new;
+    e->arrive.held_place = SCHED_NO_PLACE;
+    return q;
+}
+
+static void mesh_cancel(struct mesh *m, struct mesh_seq *q)
+{
+    q->cancelled = true;
+    mesh_event(m, SCHED_CANCEL)->sequence = q->id;
+}
+
+static void mesh_place_lose(struct mesh *m, uint32_t place)
+{
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        struct mesh_seq *q = &m->seqs[i];
+        q->kv[place] = 0;
+        if (q->place == place) {
+            q->held = q->next = q->samples = 0;
+            q->decoding = false;
+        }
+        if (q->moving_until != 0 && (q->move_from == place || q->move_to == place))
+            q->moving_until = 0;  // PLACE_DOWN is the answer
+        if (q->release_until != 0 && q->release_place == place)
+            q->release_until = 0;
+    }
+    m->up[place] = m->draining[place] = false;
+    m->serial[place]++;
+}
+
+static void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
+{
+    mesh_place_lose(m, place);  // a new incarnation in the stead of one that is up is a loss as well
+    m->up[place] = true;
+    m->draining[place] = m->drained[place] = false;
+    m->pages_total[place] = pages;
+    m->serial[place]++;
+    struct sched_event *e = mesh_event(m, SCHED_PLACE_UP);
+    e->place_up.place = place;
+    e->place_up.pages_total = pages;
+    e->place_up.bytes_per_second = 10000000000;
+    e->place_up.link_us = place == 0 ? 0 : 60;
+    e->place_up.local = place == 0;
+    e->place_up.accepts_moves = place != 0;
+}
+
+static void mesh_place_down(struct mesh *m, uint32_t place)
+{
+    mesh_place_lose(m, place);
+    mesh_event(m, SCHED_PLACE_DOWN)->place = place;
+}
+
+static void mesh_s_part_up(struct mesh *m)
+{
+    m->s_part_up = true;
+    mesh_event(m, SCHED_S_PART_UP)->max_rows = 0;
+}
+
+static void mesh_s_part_down(struct mesh *m)
+{
+    m->s_part_up = false;
+    for (uint32_t b = 0; b < m->config.mini_batches; b++) {
+        for (uint32_t k = 0; k < m->flight_count[b]; k++) {
+            for (uint32_t r = 0; r < m->flight[b][k].a.run_count; r++) {
+                struct mesh_seq *q = mesh_find(m, m->flight[b][k].a.runs[r].sequence);
+                q->in_flight--;
+                q->samples = 0;
+                q->decoding = false;
+            }
+        }
+        m->flight_count[b] = 0;
+    }
+    if (m->up[0])
+        mesh_place_lose(m, 0);
+    mesh_event(m, SCHED_S_PART_DOWN);
+}
+
+/* --- what the core says ---------------------------------------------------------------------------------------------- */
+
+static void mesh_check_run(struct mesh *m, const struct sched_run *r)
+{
+    struct mesh_seq *q = mesh_find(m, r->sequence);
+    MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && q->release_until == 0);
+    MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES && m->up[r->place]);
+    if (r->position != q->next) {  // only back to what is held, and not beside rows that are void
+        MESH_CHECK(q->in_flight == 0);
+        MESH_CHECK(r->position == q->held);
+    }
+    if (q->in_flight > 0)
+        MESH_CHECK(q->place == r->place);
+    MESH_CHECK(r->position + r->count <= q->log + q->samples);
+    if (r->use_last_sampled)
+        MESH_CHECK(r->count == 1 && r->position >= q->log);
+    else
+        MESH_CHECK(r->position + r->count <= q->log);
+    MESH_CHECK(r->sample == (r->position + r->count == q->log + q->samples && q->log + q->samples < mesh_limit(m, q)));
+    if (r->score)
+        MESH_CHECK(q->score && r->position + r->count <= q->prompt);
+    MESH_CHECK(!q->cancelled);
+    q->decoding = r->sample;
+    q->next = r->position + r->count;
+    q->samples += r->sample;
+    q->place = r->place;
+    q->in_flight++;
+}
+
+static void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
+{
+    uint32_t b = a->mini_batch, rows = 0, prefill = 0;
+    MESH_CHECK(m->s_part_up && a->step > m->last_step && b < m->config.mini_batches);
+    MESH_CHECK(m->flight_count[b] < m->config.plan_ahead && a->row_count <= m->config.max_batch_rows && a->row_count > 0);
+    m->last_step = a->step;
+    m->steps++;
+    bool was_decoding[MESH_SEQS], included[MESH_SEQS] = { false };
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        const struct mesh_seq *q = &m->seqs[i];
+        was_decoding[i] = q->decoding && q->mini_batch == b && !q->finished && q->log + q->samples < mesh_limit(m, q);
+    }
+    for (uint32_t i = 0; i < a->run_count; i++) {
+        struct mesh_seq *q = mesh_find(m, a->runs[i].sequence);
+        MESH_CHECK(!included[q - m->seqs]);
+        included[q - m->seqs] = true;
+        prefill += was_decoding[q - m->seqs] ? 0 : a->runs[i].count;
+        q->mini_batch = b;
+        rows += a->runs[i].count;
+        mesh_check_run(m, &a->runs[i]);
+    }
+    MESH_CHECK(rows == a->row_count);
+    for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
+        MESH_CHECK(!was_decoding[i] || included[i]);
+    m->prefill_beside_decode += prefill > 0 && prefill < rows;
+    struct mesh_step *s = &m->flight[b][m->flight_count[b]++];
+    s->a = *a;
+    memcpy(s->serial, m->serial, sizeof(s->serial));
+    uint64_t start = m->flight_count[b] > 1 ? s[-1].done_us : m->now_us;
+    s->done_us = start + m->step_us_min + mesh_random(m, m->step_us_max - m->step_us_min + 1);
+}
+
+static void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t place, bool last)
+{
+    struct mesh_seq *q = mesh_find(m, sequence);
+    MESH_CHECK(q->arrived && !q->rejected && !q->last);
+    MESH_CHECK(q->in_flight == 0);
+    MESH_CHECK(q->moving_until == 0 && q->release_until == 0);
+    MESH_CHECK(last == q->finished);
+    MESH_CHECK(place != SCHED_NO_PLACE || last);
+    q->last = last;
+    q->held = q->next = q->samples = 0;
+    q->decoding = false;
+    if (place == SCHED_NO_PLACE)
+        return;
+    MESH_CHECK(m->up[place]);
+    q->kv[place] = 0;
+    for (uint32_t p = 0; p < MESH_PLACES && last; p++)
+        MESH_CHECK(q->kv[p] == 0);  // nothing of it lies anywhere any more
+    if (m->config.release_ack) {
+        q->release_until = m->now_us + 1 + mesh_random(m, 20000);
+        q->release_place = place;
+    }
+}
+
+static void mesh_take_action(struct mesh *m, const struct sched_action *a)
+{
+    struct mesh_seq *q;
+    switch (a->kind) {
+    case SCHED_STEP: mesh_take_step(m, &a->step); break;
+    case SCHED_RELEASE: mesh_take_release(m, a->release.sequence, a->release.place, a->release.last); break;
+    case SCHED_FINISHED:
+        q = mesh_find(m, a->finished.sequence);
+        MESH_CHECK(!q->finished && !q->rejected);
+        MESH_CHECK(a->finished.generated_tokens == q->log - q->prompt);
+        q->finished = true;
+        q->reason = a->finished.reason;
+        if (q->reason == SCHED_LENGTH)
+            MESH_CHECK(q->log >= mesh_limit(m, q));
+        if (q->reason == SCHED_EOS)
+            MESH_CHECK(q->eos_at != 0 && q->log - q->prompt == q->eos_at);
+        if (q->reason == SCHED_CANCELLED)
+            MESH_CHECK(q->cancelled);
+        break;
+    case SCHED_REJECT:
+        q = mesh_find(m, a->reject.sequence);
+        MESH_CHECK(!q->rejected && !q->finished && q->in_flight == 0);
+        q->rejected = true;
+        memset(q->kv, 0, sizeof(q->kv));  // the service tells its worker
+        break;
+    case SCHED_MOVE:
+        q = mesh_find(m, a->move.sequence);
+        MESH_CHECK(!q->finished && q->in_flight == 0 && q->moving_until == 0 && a->move.from != a->move.to);
+        MESH_CHECK(m->up[a->move.to] && m->up[a->move.from] && q->place == a->move.from);
+        MESH_CHECK(a->move.positions == q->held && q->kv[a->move.from] >= q->held);
+        q->moving_until = m->now_us + 1 + mesh_random(m, 30000);
+        q->move_from = a->move.from;
+        q->move_to = a->move.to;
+        q->decoding = false;
+        break;
+    case SCHED_DRAINED:
+        MESH_CHECK(m->draining[a->place] && !m->drained[a->place]);
+        for (uint32_t i = 0; i < m->seq_count; i++)
+            MESH_CHECK(m->seqs[i].kv[a->place] == 0);
+        m->drained[a->place] = true;
+        m->drains++;
+        break;
+    }
+}
+
+static void mesh_check_ledger(struct mesh *m)
+{
+    for (uint32_t p = 0; p < MESH_PLACES; p++) {
+        struct sched_place_info info;
+        sched_get_place(m->sched, p, &info);
+        uint64_t held = 0;
+        for (uint32_t i = 0; i < m->seq_count; i++)
+            held += mesh_pages(m, m->seqs[i].kv[p]);
+        MESH_CHECK(info.pages_used <= info.pages_total);
+        MESH_CHECK(held <= m->pages_total[p]);
+        MESH_CHECK(held <= info.pages_used);
+    }
+}
+
+/* --- one tick -------------------------------------------------------------------------------------------------------- */
+
+struct mesh_answer {
+    const struct sched_run *runs;
+    struct sched_result *results;
+    uint32_t count;
+    bool found[64];  // the row's earlier positions were there
+};
+
+static void mesh_taken(struct mesh *m, const struct sched_run *r, const struct sched_result *result, bool found)
+{
+    struct mesh_seq *q = mesh_find(m, r->sequence);
+    if (!result->taken) {
+        q->samples = 0;
+        q->decoding = false;
+        return;
+    }
+    MESH_CHECK(found && !q->finished && r->position == q->held);
+    q->held = r->position + r->count;
+    if (q->first_taken_us == 0)
+        q->first_taken_us = m->now_us;
+    if (r->score) {
+        MESH_CHECK(r->position == q->scored);
+        q->scored += r->count;
+    }
+    if (r->sample) {
+        MESH_CHECK(r->position + r->count == q->log);
+        q->samples--;
+        q->log++;
+    }
+}
+
+/* Executes the oldest step of a mini-batch. */
+static void mesh_execute(struct mesh *m, uint32_t b, struct sched_result *results, struct mesh_answer *answer)
+{
+    struct mesh_step s = m->flight[b][0];
+    m->flight_count[b]--;
+    memmove(&m->flight[b][0], &m->flight[b][1], m->flight_count[b] * sizeof(m->flight[b][0]));
+    bool fails = mesh_chance(m, m->failed_permille);
+    answer->runs = s.a.runs;
+    answer->results = results;
+    answer->count = s.a.run_count;
+    for (uint32_t i = 0; i < s.a.run_count; i++) {
+        const struct sched_run *r = &s.a.runs[i];
+        struct mesh_seq *q = mesh_find(m, r->sequence);
+        q->in_flight--;
+        bool there = m->up[r->place] && m->serial[r->place] == s.serial[r->place] && !mesh_chance(m, m->lost_permille);
+        answer->found[i] = there && q->kv[r->place] >= r->position;
+        results[i] = (struct sched_result){ .outcome = there ? SCHED_DONE : SCHED_LOST };
+        if (!there)
+            continue;
+        if (mesh_chance(m, m->unknown_permille)) {
+            results[i].outcome = SCHED_UNKNOWN;
+            continue;
+        }
+        if (answer->found[i] && r->position + r->count > q->kv[r->place] && !fails)
+            q->kv[r->place] = r->position + r->count;
+        results[i].sampled = r->sample;
+        results[i].ended = r->sample && q->eos_at != 0 && r->position + r->count - q->prompt + 1 == q->eos_at;
+    }
+    if (fails) {
+        mesh_event(m, SCHED_STEP_FAILED)->step = s.a.step;
+        for (uint32_t i = 0; i < s.a.run_count; i++) {
+            struct mesh_seq *q = mesh_find(m, s.a.runs[i].sequence);
+            q->samples = 0;
+            q->decoding = false;
+        }
+        answer->count = 0;
+        return;
+    }
+    struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
+    e->step_done.step = s.a.step;
+    e->step_done.results = results;
+    e->step_done.result_count = s.a.run_count;
+    e->step_done.total_us = 1000 + 50 * s.a.row_count;
+}
+
+static void mesh_answer_others(struct mesh *m)
+{
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        struct mesh_seq *q = &m->seqs[i];
+        if (q->moving_until != 0 && q->moving_until <= m->now_us && m->event_count < MESH_EVENTS - 8) {
+            struct sched_event *e = mesh_event(m, SCHED_MOVED);
+            e->moved.sequence = q->id;
+            e->moved.to = q->move_to;
+            e->moved.ok = !mesh_chance(m, m->move_fails_permille);
+            e->moved.positions = q->held;
+            if (e->moved.ok) {
+                q->kv[q->move_to] = q->held;
+                q->kv[q->move_from] = 0;
+                q->next = q->held;
+                q->place = q->move_to;
+            }
+            q->moving_until = 0;
+        }
+        if (q->release_until != 0 && q->release_until <= m->now_us && m->event_count < MESH_EVENTS - 8) {
+            struct sched_event *e = mesh_event(m, SCHED_RELEASED);
+            e->released.sequence = q->id;
+            e->released.place = q->release_place;
+            q->release_until = 0;
+        }
+    }
+}
+
+/* Brings the core up to date with all that happened until now_us. Returns the number of actions. */
+static size_t mesh_tick(struct mesh *m)
+{
+    static struct sched_result results[SCHED_MINI_BATCHES_MAX][512];
+    struct mesh_answer answers[SCHED_MINI_BATCHES_MAX];
+    uint32_t answer_count = 0;
+    mesh_answer_others(m);
+    for (uint32_t b = 0; b < m->config.mini_batches; b++) {
+        if (m->flight_count[b] > 0 && m->flight[b][0].done_us <= m->now_us) {
+            mesh_execute(m, b, results[b], &answers[answer_count]);
+            answer_count++;
+        }
+    }
+    // The runs belong to the core only until it gets the answer.
+    static struct sched_run runs[SCHED_MINI_BATCHES_MAX][512];
+    for (uint32_t i = 0; i < answer_count; i++) {
+        memcpy(runs[i], answers[i].runs, answers[i].count * sizeof(runs[i][0]));
+        answers[i].runs = runs[i];
+    }
+    size_t capacity = m->event_count + SCHED_ACTIONS_SPARE + mesh_random(m, 64);
+    size_t count = sched_step(m->sched, m->now_us, m->events, m->event_count, m->actions, capacity);
+    m->event_count = 0;
+    for (uint32_t i = 0; i < answer_count; i++) {
+        for (uint32_t r = 0; r < answers[i].count; r++)
+            mesh_taken(m, &answers[i].runs[r], &answers[i].results[r], answers[i].found[r]);
+    }
+    for (size_t i = 0; i < count; i++)
+        mesh_take_action(m, &m->actions[i]);
+    mesh_check_ledger(m);
+    return count;
+}
+
+/* When something happens next by itself; SCHED_NEVER: nothing will. */
+static uint64_t mesh_next_us(const struct mesh *m)
+{
+    uint64_t next = sched_next_wake_us(m->sched);
+    for (uint32_t b = 0; b < m->config.mini_batches; b++) {
+        if (m->flight_count[b] > 0 && m->flight[b][0].done_us < next)
+            next = m->flight[b][0].done_us;
+    }
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        const struct mesh_seq *q = &m->seqs[i];
+        if (q->moving_until != 0 && q->moving_until < next)
+            next = q->moving_until;
+        if (q->release_until != 0 && q->release_until < next)
+            next = q->release_until;
+    }
+    return next;
+}
+
+/* Ticks until nothing happens any more; the tick limit is the bound on waiting. */
+static void mesh_run(struct mesh *m, uint32_t tick_limit)
+{
+    for (uint32_t tick = 0;; tick++) {
+        MESH_CHECK(tick < tick_limit);
+        mesh_tick(m);
+        uint64_t next = mesh_next_us(m);
+        if (next == SCHED_NEVER)
+            return;
+        m->now_us = next > m->now_us ? next : m->now_us;
+    }
+}
+
+static void mesh_init(struct mesh *m, const struct sched_config *config, uint64_t seed)
+{
+    memset(m, 0, sizeof(*m));
+    m->config = *config;
+    m->rng = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    m->now_us = 1000;
+    m->step_us_min = 900;
+    m->step_us_max = 1100;
+    struct error error;
+    if (sched_init(config, &m->sched, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+}
+
+static void mesh_fini(struct mesh *m) { sched_fini(m->sched); }
+
+/* Everybody ended as they should, and nothing is left anywhere. */
+static void mesh_check_end(struct mesh *m)
+{
+    struct sched_stats stats;
+    sched_get_stats(m->sched, &stats);
+    MESH_CHECK(stats.running == 0 && stats.waiting == 0 && stats.retiring == 0 && stats.steps_in_flight == 0);
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        struct mesh_seq *q = &m->seqs[i];
+        MESH_CHECK(q->rejected || (q->finished && q->last));
+        if (q->score && q->finished && (q->reason == SCHED_EOS || q->reason == SCHED_LENGTH))
+            MESH_CHECK(q->scored == q->prompt);
+    }
+    for (uint32_t p = 0; p < MESH_PLACES; p++) {
+        struct sched_place_info info;
+        sched_get_place(m->sched, p, &info);
+        MESH_CHECK(info.pages_used == 0 && info.sequences == 0);
+        for (uint32_t b = 0; b < SCHED_MINI_BATCHES_MAX; b++)
+            MESH_CHECK(info.load[b] == 0);
+    }
+}
+
+#endif

@@ -1,0 +1,229 @@
+/* test_sched_property.c: thousands of random workloads against the checks of test_sched_mesh.h.
+ *
+ * FD_SCHED_SEEDS sets how many, FD_SCHED_SEED runs one alone.
+ */
+#include "tests/unit/test_sched_mesh.h"
+
+static struct mesh mesh;
+
+/* What the workloads together made happen: a promise about something that never happens is empty. */
+static struct {
+    uint64_t steps, beside, rebuilt, preempted, moved, wasted, failed, rejected;
+    uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
+} seen;
+
+static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
+{
+    m->rng = seed * UINT64_C(0x2545f4914f6cdd1d) + 99;
+    *c = (struct sched_config){
+        .max_sequences = 40 + mesh_random(m, 60),
+        .max_running = mesh_chance(m, 300) ? 1 + mesh_random(m, 8) : 0,
+        .max_waiting = mesh_chance(m, 300) ? mesh_random(m, 6) : 80,
+        .max_batch_rows = mesh_chance(m, 200) ? 1 + mesh_random(m, 8) : 16 + mesh_random(m, 48),
+        .mini_batches = 1 + mesh_random(m, 3),
+        .mini_batch_fill = 1 + mesh_random(m, 3),
+        .plan_ahead = 1 + mesh_random(m, 3),
+        .chunk_tokens = mesh_chance(m, 500) ? 1 + mesh_random(m, 40) : 0,
+        .tile_rows = 1 + mesh_random(m, 16),
+        .step_target_us = 2000,
+        .page_tokens = 1 + mesh_random(m, 16),
+        .context_tokens = 40 + mesh_random(m, 160),
+        .max_places = MESH_PLACES,
+        .max_moves = 1 + mesh_random(m, 4),
+        .layers = 4,
+        .kv_bytes_per_token = 1000,
+        .release_ack = mesh_chance(m, 500),
+    };
+}
+
+static uint32_t random_pages(struct mesh *m)
+{
+    uint32_t tokens = mesh_chance(m, 400) ? 60 + mesh_random(m, 150) : 1000 + mesh_random(m, 2000);
+    return 1 + tokens / m->config.page_tokens;
+}
+
+static void random_arrival(struct mesh *m)
+{
+    uint32_t prompt = 1 + (mesh_chance(m, 200) ? mesh_random(m, m->config.context_tokens + 8) : mesh_random(m, 60));
+    uint32_t max_new = mesh_random(m, 40);
+    uint32_t eos_at = mesh_chance(m, 500) ? 1 + mesh_random(m, 40) : 0;
+    struct mesh_seq *q = mesh_arrive(m, prompt, max_new, eos_at);
+    struct sched_arrive *a = &m->events[m->event_count - 1].arrive;
+    if (mesh_chance(m, 150)) {
+        q->score = a->score_prompt = true;
+    } else if (mesh_chance(m, 200) && max_new > 1) {  // a resubmission
+        a->generated_tokens = mesh_random(m, max_new);
+        if (eos_at != 0 && a->generated_tokens >= eos_at)
+            a->generated_tokens = eos_at - 1;
+        q->log += a->generated_tokens;
+        uint32_t place = mesh_random(m, MESH_PLACES);
+        uint32_t held = mesh_random(m, q->log + 1);
+        struct sched_place_info info;
+        sched_get_place(m->sched, place, &info);
+        uint32_t used = 0;
+        for (uint32_t i = 0; i < m->seq_count; i++)
+            used += mesh_pages(m, m->seqs[i].kv[place]);
+        if (m->up[place] && held > 0 && info.pages_used + 40 < info.pages_total && mesh_pages(m, held) < 40 &&
+            used + 40 < m->pages_total[place] && m->event_count == 1) {
+            a->held_place = place;
+            a->held_positions = held;
+            q->kv[place] = held;
+            q->place = place;
+            q->held = q->next = held < q->log ? held : q->log - 1;
+        }
+    }
+    if (mesh_chance(m, 80))
+        a->deadline_us = m->now_us + 1 + mesh_random(m, 60000);
+}
+
+static void random_trouble(struct mesh *m)
+{
+    uint32_t place = mesh_random(m, MESH_PLACES);
+    switch (mesh_random(m, 7)) {
+    case 0:
+        if (m->up[place])
+            mesh_place_down(m, place);
+        break;
+    case 1:
+    case 2:
+        if (!m->up[place] && (place != 0 || m->s_part_up))
+            mesh_place_up(m, place, random_pages(m));
+        break;
+    case 3:
+        if (m->up[place] && !m->draining[place]) {
+            m->draining[place] = true;
+            mesh_event(m, SCHED_PLACE_DRAIN)->place = place;
+        }
+        break;
+    case 4:
+        if (m->s_part_up) {
+            mesh_s_part_down(m);
+        } else {
+            mesh_s_part_up(m);
+        }
+        break;
+    case 5:
+        if (m->seq_count > 0) {
+            struct mesh_seq *q = &m->seqs[mesh_random(m, m->seq_count)];
+            if (!q->rejected && !q->finished)
+                mesh_cancel(m, q);
+        }
+        break;
+    default: {
+        struct sched_event *e = mesh_event(m, SCHED_PLACE_SUSPECT);
+        e->suspect.place = place;
+        e->suspect.until_us = m->now_us + mesh_random(m, 20000);
+        break;
+    }
+    }
+}
+
+static void mend(struct mesh *m)
+{
+    m->unknown_permille = m->lost_permille = m->failed_permille = m->move_fails_permille = 0;
+    if (!m->s_part_up)
+        mesh_s_part_up(m);
+    for (uint32_t p = 0; p < MESH_PLACES; p++) {
+        if (!m->up[p] || m->draining[p])
+            mesh_place_up(m, p, 300);
+    }
+}
+
+static void count_seen(const struct mesh *m)
+{
+    struct sched_stats stats;
+    sched_get_stats(m->sched, &stats);
+    seen.steps += stats.steps;
+    seen.beside += m->prefill_beside_decode;
+    seen.rebuilt += stats.rebuilt;
+    seen.preempted += stats.preempted;
+    seen.moved += stats.moved;
+    seen.wasted += stats.wasted_rows;
+    seen.failed += stats.steps_failed;
+    seen.rejected += stats.rejected;
+    seen.drained += m->drains;
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        seen.reasons[m->seqs[i].finished ? m->seqs[i].reason : 0]++;
+        seen.tokens += m->seqs[i].log - m->seqs[i].prompt;
+        seen.scored += m->seqs[i].scored;
+    }
+}
+
+static void one_workload(uint64_t seed)
+{
+    struct mesh *m = &mesh;
+    struct sched_config config;
+    random_config(m, seed, &config);
+    mesh_init(m, &config, seed);
+    bool troubled = mesh_chance(m, 700);
+    uint32_t sequences = 1 + mesh_random(m, 60), ticks = 0;
+    uint32_t trouble_permille = troubled ? 1 + mesh_random(m, 60) : 0;
+    if (troubled) {
+        m->unknown_permille = mesh_random(m, 20);
+        m->lost_permille = mesh_random(m, 10);
+        m->failed_permille = mesh_random(m, 20);
+        m->move_fails_permille = mesh_random(m, 300);
+    }
+    m->step_us_max = 900 + mesh_random(m, 4000);
+    mesh_s_part_up(m);
+    for (uint32_t p = 0; p < MESH_PLACES; p++) {
+        if (p == 1 || mesh_chance(m, 600))
+            mesh_place_up(m, p, troubled ? random_pages(m) : 4000);
+    }
+    m->calm = !troubled && config.max_batch_rows >= config.max_sequences;
+    while (m->seq_count < sequences) {
+        assert_true(ticks++ < 200000);
+        mesh_tick(m);
+        uint64_t next = mesh_next_us(m);
+        m->now_us += next > m->now_us && next - m->now_us < 300 ? next - m->now_us : 300;
+        if (mesh_chance(m, 150))
+            random_arrival(m);
+        while (mesh_chance(m, 50) && m->seq_count < sequences && config.max_waiting > 6)
+            random_arrival(m);
+        if (mesh_chance(m, trouble_permille))
+            random_trouble(m);
+    }
+    mesh_tick(m);
+    mend(m);
+    mesh_run(m, 30000);
+    mesh_check_end(m);
+    count_seen(m);
+    mesh_fini(m);
+}
+
+static void random_workloads_keep_every_promise(void **state)
+{
+    (void)state;
+    const char *one = getenv("FD_SCHED_SEED"), *many = getenv("FD_SCHED_SEEDS");
+    if (one != NULL) {
+        one_workload(strtoull(one, NULL, 10));
+        return;
+    }
+    uint64_t count = many != NULL ? strtoull(many, NULL, 10) : 3000;
+    for (uint64_t seed = 1; seed <= count; seed++) {
+        mesh.last_step = seed;  // for a debugger
+        if (getenv("FD_SCHED_TRACE") != NULL)
+            fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+        one_workload(seed);
+    }
+    print_message("steps %llu, with decode and prefill %llu, rebuilt %llu, preempted %llu, moved %llu, drained %llu, "
+                  "wasted rows %llu, failed %llu, rejected %llu, tokens %llu, scored %llu; ends: length %llu, eos %llu, "
+                  "deadline %llu, cancelled %llu, too long %llu, no space %llu\n",
+                  (unsigned long long)seen.steps, (unsigned long long)seen.beside, (unsigned long long)seen.rebuilt,
+                  (unsigned long long)seen.preempted, (unsigned long long)seen.moved, (unsigned long long)seen.drained,
+                  (unsigned long long)seen.wasted, (unsigned long long)seen.failed, (unsigned long long)seen.rejected,
+                  (unsigned long long)seen.tokens, (unsigned long long)seen.scored,
+                  (unsigned long long)seen.reasons[SCHED_LENGTH], (unsigned long long)seen.reasons[SCHED_EOS],
+                  (unsigned long long)seen.reasons[SCHED_DEADLINE], (unsigned long long)seen.reasons[SCHED_CANCELLED],
+                  (unsigned long long)seen.reasons[SCHED_TOO_LONG], (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
+    assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
+    assert_true(seen.failed > 0 && seen.rejected > 0 && seen.scored > 0 && seen.drained > 0);
+    for (int reason = SCHED_LENGTH; reason <= SCHED_NO_SPACE; reason++)
+        assert_true(seen.reasons[reason] > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(random_workloads_keep_every_promise) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
