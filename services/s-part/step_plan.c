@@ -1,0 +1,163 @@
+/* step_plan.c: see step_plan.h. */
+#include "services/s-part/step_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+
+enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
+{
+    *plan = (struct step_plan){.max_rows = max_rows};
+    plan->runs = calloc(max_rows, sizeof *plan->runs);
+    plan->rows = calloc(max_rows, sizeof *plan->rows);
+    plan->row_run = calloc(max_rows, sizeof *plan->row_run);
+    plan->output_row = calloc(max_rows, sizeof *plan->output_row);
+    plan->outputs = calloc(max_rows, sizeof *plan->outputs);
+    plan->results = calloc(max_rows, sizeof *plan->results);
+    if (plan->runs && plan->rows && plan->row_run && plan->output_row && plan->outputs && plan->results)
+        return STATUS_OK;
+    step_plan_close(plan);
+    return STATUS_RESOURCE_EXHAUSTED;
+}
+
+void step_plan_close(struct step_plan *plan)
+{
+    free(plan->runs);
+    free(plan->rows);
+    free(plan->row_run);
+    free(plan->output_row);
+    free(plan->outputs);
+    free(plan->results);
+    memset(plan, 0, sizeof *plan);
+}
+
+static int by_place_and_sequence(const void *left, const void *right)
+{
+    const struct step_run *a = left, *b = right;
+    if (a->place != b->place)
+        return a->place < b->place ? -1 : 1;
+    return a->run->sequence < b->run->sequence ? -1 : a->run->sequence > b->run->sequence;
+}
+
+static uint32_t run_rows(const Fastdecode__Run *run)
+{
+    return run->n_tokens ? (uint32_t)run->n_tokens : 1;
+}
+
+static enum status check_run(const Fastdecode__StepRequest *request, const Fastdecode__Run *run, uint32_t vocab,
+                             uint32_t context_tokens, struct error *error)
+{
+    unsigned long long id = run->sequence;
+
+    if (run->place >= request->n_places)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: place %u of %zu", id, run->place,
+                         request->n_places);
+    if (run->position >= context_tokens || run_rows(run) > context_tokens - run->position)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: %u rows at position %u, context %u", id,
+                         run_rows(run), run->position, context_tokens);
+    for (size_t i = 0; i < run->n_tokens; i++)
+        if (run->tokens[i] >= vocab)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: token %u, the vocabulary has %u", id,
+                             run->tokens[i], vocab);
+    return STATUS_OK;
+}
+
+/* The runs of the request, checked and sorted. */
+static enum status take_runs(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
+                             uint32_t vocab, uint32_t context_tokens, struct error *error)
+{
+    uint64_t rows = 0;
+
+    if (request->n_runs > plan->max_rows || request->n_places > STEP_PLACES_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %zu runs at %zu places (limits %u and %u)",
+                         request->n_runs, request->n_places, plan->max_rows, (unsigned)STEP_PLACES_MAX);
+    for (size_t i = 0; i < request->n_runs; i++) {
+        const Fastdecode__Run *run = request->runs[i];
+        enum status status = check_run(request, run, vocab, context_tokens, error);
+        if (status)
+            return status;
+        rows += run_rows(run);
+        plan->runs[i] = (struct step_run){.run = run, .place = run->place, .result_index = (uint32_t)i,
+                                          .sequence = sequence_table_find(table, run->sequence)};
+    }
+    if (rows > plan->max_rows)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %llu rows, the limit is %u",
+                         (unsigned long long)rows, plan->max_rows);
+    plan->run_count = (uint32_t)request->n_runs;
+    qsort(plan->runs, plan->run_count, sizeof *plan->runs, by_place_and_sequence);
+    for (uint32_t i = 1; i < plan->run_count; i++)
+        if (plan->runs[i].run->sequence == plan->runs[i - 1].run->sequence)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx has two runs in one step",
+                             (unsigned long long)plan->runs[i].run->sequence);
+    return STATUS_OK;
+}
+
+static void add_output(struct step_plan *plan, uint32_t row, const struct step_run *run, bool score)
+{
+    const struct sequence *sequence = run->sequence;
+    uint32_t position = plan->rows[row].position, at = plan->output_count++;
+    struct backend_sample *output = &plan->outputs[at];
+
+    plan->output_row[at] = row;
+    *output = (struct backend_sample){.result = &plan->results[at]};
+    if (score) {
+        uint32_t next = row + 1 < run->first_row + run->row_count ? plan->rows[row + 1].token : run->run->next;
+        output->token = next;
+        output->top_count = sequence->top_logprobs;
+    } else {
+        output->sampler = sequence->sampler;
+        output->index = position + 1 - sequence->prompt_tokens;
+    }
+}
+
+/* Scores of the prompt's rows that have a next token in it; then the sample after the last row. */
+static void add_outputs(struct step_plan *plan, struct step_run *run)
+{
+    uint32_t end = run->first_row + run->row_count;
+
+    run->first_output = plan->output_count;
+    for (uint32_t row = run->first_row; run->run->score && row < end; row++)
+        if (plan->rows[row].position + 1 < run->sequence->prompt_tokens)
+            add_output(plan, row, run, true);
+    if (run->run->sample && plan->rows[end - 1].position + 1 >= run->sequence->prompt_tokens)
+        add_output(plan, end - 1, run, false);
+    run->output_count = plan->output_count - run->first_output;
+}
+
+enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
+                           uint32_t vocab, uint32_t context_tokens, struct error *error)
+{
+    enum status status = take_runs(plan, request, table, vocab, context_tokens, error);
+    uint32_t row = 0;
+
+    if (status)
+        return status;
+    plan->place_count = plan->output_count = 0;
+    for (uint32_t i = 0; i < plan->run_count; i++) {
+        struct step_run *run = &plan->runs[i];
+        bool new_place = plan->place_count == 0 || plan->places[plan->place_count - 1].index != run->place;
+        run->first_row = row;
+        if (!run->sequence)
+            continue;
+        run->row_count = run_rows(run->run);
+        if (run->run->score && run->run->next >= vocab)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: next token %u",
+                             (unsigned long long)run->run->sequence, run->run->next);
+        if (new_place)
+            plan->places[plan->place_count++] = (struct step_place){.index = run->place, .first_row = row};
+        plan->places[plan->place_count - 1].row_count += run->row_count;
+        for (uint32_t n = 0; n < run->row_count; n++, row++) {
+            plan->row_run[row] = i;
+            plan->rows[row] = (struct backend_row){
+                .sequence = run->run->sequence,
+                .token = run->run->n_tokens ? run->run->tokens[n] : run->sequence->last_token,
+                .position = run->run->position + n,
+                .local = request->places[run->place]->worker == 0,
+            };
+        }
+        add_outputs(plan, run);
+    }
+    plan->row_count = row;
+    return STATUS_OK;
+}

@@ -1,0 +1,60 @@
+/* step_plan.h: a StepRequest turned into rows, ordered so that each place's rows lie together.
+ *
+ *     runs, as the scheduler sent them          rows, as the device and the workers want them
+ *       seq 7  place 2  pos 40            ─▶      place 0: seq 3 pos 0..15
+ *       seq 3  place 0  pos 0..15                 place 1: seq 9 pos 12
+ *       seq 9  place 1  pos 12                    place 2: seq 7 pos 40
+ *
+ * Within a place rows are sorted by sequence, then position. Everything in the request is checked here.
+ */
+#ifndef FD_SERVICES_S_PART_STEP_PLAN_H
+#define FD_SERVICES_S_PART_STEP_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "kernels/backend/backend.h"
+#include "services/s-part/sequence_table.h"
+#include "step.pb-c.h"
+
+enum { STEP_PLACES_MAX = 256 };
+
+struct step_run {
+    const Fastdecode__Run *run; /* in the request's memory */
+    struct sequence *sequence;  /* NULL: unknown here */
+    uint32_t place;             /* index into the request's places */
+    uint32_t first_row, row_count;
+    uint32_t result_index;      /* index of the run in the request */
+    uint32_t first_output;      /* index of its first sample or score in the step's outputs */
+    uint32_t output_count;
+    bool lost;
+};
+
+struct step_place {
+    uint32_t index;      /* into the request's places */
+    uint32_t first_row, row_count;
+};
+
+/* Arrays are sized once for max_rows. */
+struct step_plan {
+    uint32_t max_rows;
+    uint32_t run_count, row_count, place_count, output_count;
+    struct step_run *runs;       /* [max_rows] in row order */
+    struct backend_row *rows;    /* [max_rows] */
+    uint32_t *row_run;           /* [max_rows] index of the row's run */
+    struct step_place places[STEP_PLACES_MAX];
+    uint32_t *output_row;        /* [max_rows] row of each sample or score */
+    struct backend_sample *outputs; /* [max_rows] */
+    struct sampler_result *results; /* [max_rows] */
+};
+
+enum status step_plan_open(uint32_t max_rows, struct step_plan *plan) MUST_CHECK;
+void step_plan_close(struct step_plan *plan);
+
+/* Fills the plan. The request must outlive it. Runs of sequences that the table does not know have no rows and
+ * sequence NULL. INVALID_ARGUMENT says what of the request is wrong, and the plan is not to be used. No allocation. */
+enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
+                           uint32_t vocab, uint32_t context_tokens, struct error *error) MUST_CHECK;
+
+#endif
