@@ -41,12 +41,12 @@ enum status pack_plan(uint32_t source_type, uint64_t output_count, uint64_t k, s
     const struct pack_source *source = pack_source_find(source_type);
     if (!source)
         return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "tensor type %u cannot be packed: expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
-                         source_type);
-    if (output_count == 0 || output_count > MAX_OUTPUTS || k == 0 || k > MAX_INPUTS || k % source->block_values != 0)
+                         "tensor type %u cannot be packed: expected one of " TENSOR_TYPES_SUPPORTED, source_type);
+    const struct tensor_type_info *info = tensor_type_info(source_type);
+    if (output_count == 0 || output_count > MAX_OUTPUTS || k == 0 || k > MAX_INPUTS || k % info->block_values != 0)
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "a %s matrix of %llu x %llu cannot be packed: rows must be a multiple of %u values, at most %u, and there are 1 to %u of them",
-                         source->name, (unsigned long long)output_count, (unsigned long long)k, source->block_values, MAX_INPUTS,
+                         info->name, (unsigned long long)output_count, (unsigned long long)k, info->block_values, MAX_INPUTS,
                          MAX_OUTPUTS);
     *out = (struct packed_matrix){
         .layout = source->layout,
@@ -57,7 +57,7 @@ enum status pack_plan(uint32_t source_type, uint64_t output_count, uint64_t k, s
         .k = (uint32_t)k,
         .group_count = source->read ? (uint32_t)k / PACK_GROUP : 0,
         .tile_count = ((uint32_t)output_count + COLUMNS - 1) / COLUMNS,
-        .source_row_bytes = k / source->block_values * source->block_bytes,
+        .source_row_bytes = k / info->block_values * info->block_bytes,
     };
     plan_tile(out);
     out->bytes = out->tile_count * out->tile_bytes; /* below 2^26 * 2^31 */
@@ -105,11 +105,12 @@ static uint32_t quad_of(const uint8_t *q, uint32_t quad)
 static void pack_quantized_tile(const struct packed_matrix *m, const struct pack_source *source, const uint8_t *rows,
                                 uint32_t columns, uint8_t *tile)
 {
-    uint32_t groups_per_block = source->block_values / PACK_GROUP;
+    const struct tensor_type_info *info = tensor_type_info(m->source_type);
+    uint32_t groups_per_block = info->block_values / PACK_GROUP;
     struct pack_group group[COLUMNS] = {0};
     for (uint32_t g = 0; g < m->group_count; g++) {
         for (uint32_t o = 0; o < columns; o++) {
-            const uint8_t *block = rows + o * m->source_row_bytes + (size_t)(g / groups_per_block) * source->block_bytes;
+            const uint8_t *block = rows + o * m->source_row_bytes + (size_t)(g / groups_per_block) * info->block_bytes;
             source->read(block, g % groups_per_block, &group[o]);
             pack_scales(m, tile, g, o, &group[o]);
         }

@@ -17,10 +17,6 @@
 
 #include "common/base/checked.h"
 
-/* GGUF's numbers. */
-enum { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_Q4_0 = 2, TYPE_Q4_1 = 3, TYPE_Q5_0 = 6, TYPE_Q5_1 = 7, TYPE_Q8_0 = 8,
-       TYPE_Q4_K = 12, TYPE_Q5_K = 13, TYPE_Q6_K = 14, TYPE_BF16 = 30 };
-
 static uint16_t read_u16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
 
 static void read_nibbles(const uint8_t *qs, uint8_t *q)
@@ -128,23 +124,18 @@ static void read_q6_k(const uint8_t *block, uint32_t group, struct pack_group *o
 }
 
 static const struct pack_source sources[] = {
-    {TYPE_F32, "F32", PACK_F32, false, false, 1, 4, NULL},
-    {TYPE_F16, "F16", PACK_F16, false, false, 1, 2, NULL},
-    {TYPE_BF16, "BF16", PACK_BF16, false, false, 1, 2, NULL},
-    {TYPE_Q4_0, "Q4_0", PACK_U4, false, false, 32, 18, read_q4_0},
-    {TYPE_Q4_1, "Q4_1", PACK_U4, false, true, 32, 20, read_q4_1},
-    {TYPE_Q5_0, "Q5_0", PACK_S8, false, false, 32, 22, read_q5_0},
-    {TYPE_Q5_1, "Q5_1", PACK_S8, false, true, 32, 24, read_q5_1},
-    {TYPE_Q8_0, "Q8_0", PACK_S8, false, false, 32, 34, read_q8_0},
-    {TYPE_Q4_K, "Q4_K", PACK_U4, true, true, 256, 144, read_q4_k},
-    {TYPE_Q5_K, "Q5_K", PACK_S8, true, true, 256, 176, read_q5_k},
-    {TYPE_Q6_K, "Q6_K", PACK_S8_HALVES, true, false, 256, 210, read_q6_k},
+    {TENSOR_F32, PACK_F32, false, false, NULL},          {TENSOR_F16, PACK_F16, false, false, NULL},
+    {TENSOR_BF16, PACK_BF16, false, false, NULL},        {TENSOR_Q4_0, PACK_U4, false, false, read_q4_0},
+    {TENSOR_Q4_1, PACK_U4, false, true, read_q4_1},      {TENSOR_Q5_0, PACK_S8, false, false, read_q5_0},
+    {TENSOR_Q5_1, PACK_S8, false, true, read_q5_1},      {TENSOR_Q8_0, PACK_S8, false, false, read_q8_0},
+    {TENSOR_Q4_K, PACK_U4, true, true, read_q4_k},       {TENSOR_Q5_K, PACK_S8, true, true, read_q5_k},
+    {TENSOR_Q6_K, PACK_S8_HALVES, true, false, read_q6_k},
 };
 
 const struct pack_source *pack_source_find(uint32_t type)
 {
     for (size_t i = 0; i < ARRAY_COUNT(sources); i++)
-        if (sources[i].type == type)
+        if ((uint32_t)sources[i].type == type)
             return &sources[i];
     return NULL;
 }

@@ -3,6 +3,7 @@
 #define FD_KERNELS_QUANT_PACK_SOURCE_H
 
 #include "kernels/quant/pack.h"
+#include "kernels/quant/tensor_type.h"
 
 /* One group of one source row. */
 struct pack_group {
@@ -14,11 +15,9 @@ struct pack_group {
 
 /* How a source type is packed. */
 struct pack_source {
-    uint32_t type;
-    const char *name;
+    enum tensor_type type;
     enum pack_layout layout;
     bool super, minimum;
-    uint32_t block_values, block_bytes;
     /* Group number `group` (0 .. block_values / 32 - 1) of a block. NULL for float types. */
     void (*read)(const uint8_t *block, uint32_t group, struct pack_group *out);
 };
