@@ -1,0 +1,310 @@
+/* exchange.c: one HTTP request and its answer, between the polling thread and whoever answers.
+ *
+ *                    handle()                 exchange_begin/write/end (any thread)
+ *   polling thread ──────────▶ suspended ────────────────┐
+ *        ▲                                                ▼
+ *        └── resume ◀────────────────────────────── out: bytes to send
+ *
+ * Whether the connection is suspended is decided under the exchange's mutex, together with "there is nothing to send",
+ * so that a wake-up is never lost: a writer either sees it suspended and resumes it, or the reader sees the bytes.
+ *
+ * A stream that has nothing to send costs this struct, about 600 bytes, and its share of libmicrohttpd's pools.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "services/gateway/http_internal.h"
+
+enum { BLOCK_BYTES = 2048, KEEP_OUT_BYTES = 4096 };
+
+struct exchange *exchange_new(struct http_server *server, struct MHD_Connection *connection, const char *method,
+                              const char *path)
+{
+    struct exchange *exchange = calloc(1, sizeof *exchange);
+
+    if (!exchange)
+        return NULL;
+    exchange->path = strdup(path);
+    if (!exchange->path) {
+        free(exchange);
+        return NULL;
+    }
+    atomic_init(&exchange->references, 1);
+    exchange->server = server;
+    exchange->connection = connection;
+    exchange->start_us = clock_now_us();
+    snprintf(exchange->method, sizeof exchange->method, "%s", method);
+    pthread_mutex_init(&exchange->mutex, NULL);
+    return exchange;
+}
+
+struct exchange *exchange_hold(struct exchange *exchange)
+{
+    /* relaxed: the caller has a reference already */
+    atomic_fetch_add_explicit(&exchange->references, 1, memory_order_relaxed);
+    return exchange;
+}
+
+void exchange_release(struct exchange *exchange)
+{
+    /* acquire and release: the last one sees what all others wrote */
+    if (!exchange || atomic_fetch_sub_explicit(&exchange->references, 1, memory_order_acq_rel) != 1)
+        return;
+    text_free(&exchange->body);
+    text_free(&exchange->out);
+    pthread_mutex_destroy(&exchange->mutex);
+    free(exchange->path);
+    free(exchange);
+}
+
+const char *exchange_method(const struct exchange *exchange) { return exchange->method; }
+const char *exchange_path(const struct exchange *exchange) { return exchange->path; }
+const char *exchange_request_id(const struct exchange *exchange) { return exchange->request_id; }
+uint64_t exchange_start_us(const struct exchange *exchange) { return exchange->start_us; }
+
+const char *exchange_header(struct exchange *exchange, const char *name)
+{
+    const char *value = NULL;
+
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->connection)
+        value = MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, name);
+    pthread_mutex_unlock(&exchange->mutex);
+    return value ? value : "";
+}
+
+const char *exchange_body(const struct exchange *exchange, size_t *bytes)
+{
+    *bytes = exchange->body.bytes;
+    return exchange->body.data;
+}
+
+void exchange_drop_body(struct exchange *exchange) { text_free(&exchange->body); }
+
+bool exchange_is_gone(const struct exchange *exchange)
+{
+    return atomic_load_explicit(&exchange->gone, memory_order_acquire);
+}
+
+bool exchange_is_answered(const struct exchange *exchange)
+{
+    struct exchange *mine = (struct exchange *)(uintptr_t)exchange; /* the mutex is not part of its value */
+    bool answered;
+
+    pthread_mutex_lock(&mine->mutex);
+    answered = mine->answer != ANSWER_NONE;
+    pthread_mutex_unlock(&mine->mutex);
+    return answered;
+}
+
+void exchange_set_user(struct exchange *exchange, void *user)
+{
+    /* release: who reads the pointer sees what it points to */
+    atomic_store_explicit(&exchange->user, user, memory_order_release);
+}
+
+void *exchange_user(const struct exchange *exchange) { return atomic_load_explicit(&exchange->user, memory_order_acquire); }
+
+/* With the mutex held. */
+static void wake(struct exchange *exchange)
+{
+    if (!exchange->suspended || !exchange->connection)
+        return;
+    exchange->suspended = false;
+    MHD_resume_connection(exchange->connection);
+}
+
+void exchange_add_header(struct exchange *exchange, const char *name, const char *value)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->header_count < EXCHANGE_HEADERS_MAX) {
+        exchange->headers[exchange->header_count].name = name;
+        snprintf(exchange->headers[exchange->header_count].value, sizeof exchange->headers[0].value, "%s", value);
+        exchange->header_count++;
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->answer == ANSWER_NONE) {
+        exchange->answer = ANSWER_WHOLE;
+        exchange->status = body->failed ? 500 : status;
+        exchange->content_type = content_type;
+        exchange->out = *body;
+        exchange->ended = true;
+        *body = (struct text){0};
+        wake(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    text_free(body);
+}
+
+void exchange_begin(struct exchange *exchange, const char *content_type)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->answer == ANSWER_NONE) {
+        exchange->answer = ANSWER_STREAM;
+        exchange->status = 200;
+        exchange->content_type = content_type;
+        wake(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+void exchange_write(struct exchange *exchange, const char *data, size_t bytes)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    assert_always(exchange->answer == ANSWER_STREAM);
+    if (!exchange->ended && exchange->connection && !exchange_is_gone(exchange)) {
+        if (exchange->out_taken > 0 && exchange->out_taken >= exchange->out.bytes / 2) {
+            text_consume(&exchange->out, exchange->out_taken);
+            exchange->out_taken = 0;
+        }
+        text_append(&exchange->out, data, bytes);
+        if (exchange->out.failed)
+            exchange->ended = exchange->broken = true;
+        wake(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+size_t exchange_backlog(struct exchange *exchange)
+{
+    size_t bytes;
+
+    pthread_mutex_lock(&exchange->mutex);
+    bytes = exchange->out.bytes - exchange->out_taken;
+    pthread_mutex_unlock(&exchange->mutex);
+    return bytes;
+}
+
+void exchange_end(struct exchange *exchange, bool broken)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    if (!exchange->ended) {
+        exchange->ended = true;
+        exchange->broken = broken;
+        wake(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+bool exchange_mark_gone(struct exchange *exchange)
+{
+    bool first, open;
+
+    pthread_mutex_lock(&exchange->mutex);
+    first = !atomic_exchange_explicit(&exchange->gone, true, memory_order_acq_rel);
+    open = !exchange->ended;
+    wake(exchange);
+    pthread_mutex_unlock(&exchange->mutex);
+    return first && open;
+}
+
+void exchange_detach(struct exchange *exchange)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->connection = NULL;
+    exchange->suspended = false;
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+/* libmicrohttpd asks for more of a stream (polling thread). */
+static ssize_t read_stream(void *arg, uint64_t position, char *buffer, size_t max)
+{
+    struct exchange *exchange = arg;
+    ssize_t result = 0;
+
+    (void)position;
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange_is_gone(exchange)) {
+        result = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (exchange->out_taken < exchange->out.bytes) {
+        result = (ssize_t)MIN(max, exchange->out.bytes - exchange->out_taken);
+        memcpy(buffer, exchange->out.data + exchange->out_taken, (size_t)result);
+        exchange->out_taken += (size_t)result;
+        if (exchange->out_taken == exchange->out.bytes) {
+            exchange->out_taken = 0;
+            exchange->out.bytes = 0;
+            if (exchange->out.capacity > KEEP_OUT_BYTES)
+                text_free(&exchange->out);
+        }
+    } else if (exchange->ended) {
+        result = exchange->broken ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        exchange->suspended = true;
+        MHD_suspend_connection(exchange->connection);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    return result;
+}
+
+static void free_stream(void *arg) { exchange_release(arg); }
+
+static struct MHD_Response *make_response(struct exchange *exchange)
+{
+    struct MHD_Response *response;
+
+    if (exchange->answer == ANSWER_STREAM) {
+        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, exchange, free_stream);
+        if (response)
+            exchange_hold(exchange);
+        return response;
+    }
+    if (exchange->out.failed || exchange->out.bytes == 0)
+        return MHD_create_response_from_buffer(0, (void *)(uintptr_t)"", MHD_RESPMEM_PERSISTENT);
+    response = MHD_create_response_from_buffer(exchange->out.bytes, exchange->out.data, MHD_RESPMEM_MUST_FREE);
+    if (response)
+        exchange->out = (struct text){0};
+    return response;
+}
+
+/* With the mutex held. */
+static enum MHD_Result queue_answer(struct exchange *exchange, bool close_after, const char *cors_origin)
+{
+    struct MHD_Response *response = make_response(exchange);
+    enum MHD_Result result;
+    uint32_t i;
+
+    if (!response)
+        return MHD_NO;
+    if (exchange->content_type)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, exchange->content_type);
+    MHD_add_response_header(response, "X-Request-Id", exchange->request_id);
+    if (exchange->answer == ANSWER_STREAM) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+        MHD_add_response_header(response, "X-Accel-Buffering", "no");
+    }
+    if (cors_origin)
+        MHD_add_response_header(response, "Access-Control-Allow-Origin", cors_origin);
+    if (close_after)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    for (i = 0; i < exchange->header_count; i++)
+        MHD_add_response_header(response, exchange->headers[i].name, exchange->headers[i].value);
+    result = MHD_queue_response(exchange->connection, (unsigned)exchange->status, response);
+    MHD_destroy_response(response);
+    exchange->queued = true;
+    return result;
+}
+
+enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, const char *cors_origin)
+{
+    enum MHD_Result result = MHD_YES;
+
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange_is_gone(exchange)) {
+        result = MHD_NO;
+    } else if (exchange->answer != ANSWER_NONE) {
+        result = queue_answer(exchange, close_after, cors_origin);
+    } else {
+        exchange->suspended = true;
+        MHD_suspend_connection(exchange->connection);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    return result;
+}

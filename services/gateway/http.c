@@ -1,0 +1,346 @@
+/* http.c: see http.h: the server: libmicrohttpd's callbacks, limits and the connections' phases.
+ *
+ *   phase of a connection   deadline                      ends by
+ *   headers                 header_timeout_s, then 408    access handler, first call
+ *   body                    body_timeout_s, then 408      access handler, body complete
+ *   answer                  none (the watcher guards)     completed
+ *   idle (keep-alive)       idle_timeout_s                access handler, first call
+ *
+ * A body over the limit is read and dropped up to DRAIN_FACTOR times the limit before the 413 goes out: a client that is still
+ * sending would otherwise see its connection reset instead of the answer.
+ */
+#include "services/gateway/http.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/gateway/http_internal.h"
+#include "services/gateway/schema.h"
+#include "services/gateway/respond.h"
+#include "services/gateway/watch.h"
+
+enum {
+    CONNECTION_MEMORY_BYTES = 16 << 10, /* headers of a request and a block of its answer */
+    DRAIN_FACTOR = 8,
+    TICK_MS = 100,
+    FILES_BESIDE = 128, /* descriptors that are no connection */
+};
+
+struct http_server {
+    struct http_config config;
+    struct MHD_Daemon *daemon;
+    struct watch *watch;
+    uint32_t port;
+    atomic_uint active;     /* relaxed: a count to look at */
+    atomic_bool quiescing;  /* relaxed: nothing else depends on it */
+    atomic_bool stopping;   /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
+};
+
+/* A record lives in libmicrohttpd's socket context; the context of a connection is its watch id. */
+static uint64_t connection_id(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? (uint64_t)(uintptr_t)info->socket_context : 0;
+}
+
+static uint64_t deadline_after(double seconds) { return clock_now_us() + (uint64_t)(seconds * 1e6); }
+
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code)
+{
+    struct http_server *server = arg;
+    uint64_t id;
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        id = info ? watch_open(server->watch, info->connect_fd) : 0;
+        watch_deadline(server->watch, id, deadline_after(server->config.header_timeout_s), true);
+        *context = (void *)(uintptr_t)id;
+    } else {
+        watch_close(server->watch, (uint64_t)(uintptr_t)*context);
+    }
+}
+
+static void make_request_id(char *out, size_t out_bytes)
+{
+    uint64_t random[2];
+
+    if (getrandom(random, sizeof random, GRND_NONBLOCK) != (ssize_t)sizeof random)
+        random[0] = clock_wall_us(), random[1] = clock_now_ns();
+    snprintf(out, out_bytes, "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
+}
+
+/* The client's id if it is short and plain, else a new one. */
+static void set_request_id(struct exchange *exchange)
+{
+    const char *given = exchange_header(exchange, "X-Request-Id");
+    size_t i, length = strlen(given);
+
+    for (i = 0; i < length; i++)
+        if (given[i] <= ' ' || given[i] >= 0x7F || given[i] == '"' || given[i] == '\\')
+            break;
+    if (length > 0 && length < sizeof exchange->request_id && i == length)
+        memcpy(exchange->request_id, given, length + 1);
+    else
+        make_request_id(exchange->request_id, sizeof exchange->request_id);
+}
+
+static void refuse_body(struct http_server *server, struct exchange *exchange)
+{
+    struct api_error error;
+
+    api_fail(&error, 413, "request_too_large", NULL, "the body is larger than %llu bytes",
+             (unsigned long long)server->config.max_body_bytes);
+    respond_error(exchange, &error);
+    exchange_drop_body(exchange);
+}
+
+/* The headers are here. */
+static enum MHD_Result begin(struct http_server *server, struct exchange *exchange, struct MHD_Connection *connection)
+{
+    const char *length_text, *expect;
+    uint64_t length;
+
+    if (!watch_deadline(server->watch, exchange->watch_id, deadline_after(server->config.body_timeout_s), true))
+        return MHD_NO;
+    set_request_id(exchange);
+    server->config.check(server->config.arg, exchange);
+    length_text = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    expect = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT);
+    length = length_text ? strtoull(length_text, NULL, 10) : 0;
+    if (length > server->config.max_body_bytes && !exchange_is_answered(exchange))
+        refuse_body(server, exchange);
+    if (exchange_is_answered(exchange) && length > 0 &&
+        (expect || length > server->config.max_body_bytes * DRAIN_FACTOR)) {
+        exchange->handled = true;
+        return exchange_advance(exchange, true, server->config.cors_origin);
+    }
+    return MHD_YES;
+}
+
+static enum MHD_Result take_body(struct http_server *server, struct exchange *exchange, const char *data, size_t *bytes)
+{
+    exchange->body_seen += *bytes;
+    if (exchange->body_seen > server->config.max_body_bytes * DRAIN_FACTOR)
+        return MHD_NO;
+    if (exchange->body_seen > server->config.max_body_bytes && !exchange_is_answered(exchange))
+        refuse_body(server, exchange);
+    if (!exchange_is_answered(exchange)) {
+        text_append(&exchange->body, data, *bytes);
+        if (exchange->body.failed)
+            return MHD_NO;
+    }
+    *bytes = 0;
+    return MHD_YES;
+}
+
+static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
+                                 const char *version, const char *data, size_t *data_bytes, void **context)
+{
+    struct http_server *server = arg;
+    struct exchange *exchange = *context;
+
+    (void)version;
+    if (!exchange) {
+        exchange = exchange_new(server, connection, method, url);
+        if (!exchange)
+            return MHD_NO;
+        *context = exchange;
+        exchange->watch_id = connection_id(connection);
+        atomic_fetch_add_explicit(&server->active, 1, memory_order_relaxed);
+        return begin(server, exchange, connection);
+    }
+    if (*data_bytes > 0)
+        return take_body(server, exchange, data, data_bytes);
+    if (!exchange->handled) {
+        exchange->handled = true;
+        if (!watch_deadline(server->watch, exchange->watch_id, 0, false))
+            return MHD_NO;
+        if (!exchange_is_answered(exchange)) {
+            watch_guard(server->watch, exchange->watch_id, exchange);
+            server->config.handle(server->config.arg, exchange);
+            if (atomic_load_explicit(&server->stopping, memory_order_relaxed))
+                exchange_mark_gone(exchange);
+        }
+    }
+    return exchange_advance(exchange, atomic_load_explicit(&server->quiescing, memory_order_relaxed),
+                            server->config.cors_origin);
+}
+
+static void on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code)
+{
+    struct http_server *server = arg;
+    struct exchange *exchange = *context;
+
+    (void)connection;
+    if (!exchange)
+        return;
+    *context = NULL;
+    watch_unguard(server->watch, exchange->watch_id);
+    watch_deadline(server->watch, exchange->watch_id, deadline_after(server->config.idle_timeout_s), false);
+    exchange_detach(exchange);
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && exchange_mark_gone(exchange))
+        server->config.gone(server->config.arg, exchange);
+    server->config.done(server->config.arg, exchange, exchange->status);
+    atomic_fetch_sub_explicit(&server->active, 1, memory_order_relaxed);
+    exchange_release(exchange);
+}
+
+/* --- the watcher's callbacks -------------------------------------------------------------------------------------- */
+static void watch_hold(void *user) { exchange_hold(user); }
+
+static void watch_gone(void *arg, void *user)
+{
+    struct http_server *server = arg;
+    struct exchange *exchange = user;
+
+    if (exchange_mark_gone(exchange))
+        server->config.gone(server->config.arg, exchange);
+    exchange_release(exchange);
+}
+
+static void watch_tick(void *arg)
+{
+    struct http_server *server = arg;
+    server->config.tick(server->config.arg);
+}
+
+/* --- lifecycle ---------------------------------------------------------------------------------------------------- */
+static void raise_file_limit(uint32_t connections)
+{
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)connections + FILES_BESIDE;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = MIN(wanted, limit.rlim_max);
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
+        log_warn("HTTP-FILE-LIMIT", "open_files=%llu wanted=%llu", (unsigned long long)limit.rlim_cur,
+                 (unsigned long long)wanted);
+}
+
+/* A listening socket, or -1 with *error. Not libmicrohttpd's, which cannot take a host's name or say why it failed. */
+static int open_listener(const struct http_config *config, uint32_t *port, struct error *error)
+{
+    struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *list, *at;
+    struct sockaddr_storage bound;
+    socklen_t bound_bytes = sizeof bound;
+    char service[16];
+    int fd = -1, one = 1, code;
+
+    snprintf(service, sizeof service, "%u", config->port);
+    code = getaddrinfo(config->host, service, &hints, &list);
+    if (code != 0) {
+        error_set(error, STATUS_INVALID_ARGUMENT, "--host %s: %s", config->host, gai_strerror(code));
+        return -1;
+    }
+    for (at = list; at && fd < 0; at = at->ai_next) {
+        fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+            continue;
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0) {
+            error_set(error, STATUS_UNAVAILABLE, "cannot listen on %s port %u: %m", config->host, config->port);
+            close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(list);
+    if (fd < 0)
+        return -1;
+    if (getsockname(fd, (struct sockaddr *)&bound, &bound_bytes) != 0) {
+        error_set(error, STATUS_INTERNAL, "getsockname: %m");
+        close(fd);
+        return -1;
+    }
+    *port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                              : ((struct sockaddr_in *)&bound)->sin_port);
+    return fd;
+}
+
+static void on_mhd_log(void *arg, const char *format, va_list args)
+{
+    char line[256], quoted[300];
+
+    (void)arg;
+    vsnprintf(line, sizeof line, format, args);
+    log_debug("HTTP-LIBRARY", "text=%s", log_quote(quoted, sizeof quoted, line));
+}
+
+enum status http_server_start(const struct http_config *config, struct http_server **out, struct error *error)
+{
+    struct http_server *server = calloc(1, sizeof *server);
+    struct watch_config watch = {.capacity = config->max_connections + 64, .tick_ms = TICK_MS, .gone = watch_gone,
+                                 .tick = watch_tick, .hold = watch_hold, .arg = server};
+    enum status status;
+    int listener;
+
+    *out = NULL;
+    if (!server)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    server->config = *config;
+    raise_file_limit(config->max_connections);
+    listener = open_listener(config, &server->port, error);
+    if (listener < 0) {
+        free(server);
+        return error ? error->status : STATUS_UNAVAILABLE;
+    }
+    status = watch_start(&watch, &server->watch, error);
+    if (status != STATUS_OK) {
+        close(listener);
+        free(server);
+        return status;
+    }
+    server->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
+        server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, server, MHD_OPTION_END);
+    if (!server->daemon) {
+        watch_stop(server->watch);
+        close(listener);
+        free(server);
+        return error_set(error, STATUS_INTERNAL, "cannot start the HTTP server: %m");
+    }
+    *out = server;
+    return STATUS_OK;
+}
+
+uint32_t http_server_port(const struct http_server *server) { return server->port; }
+
+uint32_t http_server_active(const struct http_server *server)
+{
+    return atomic_load_explicit(&server->active, memory_order_relaxed);
+}
+
+void http_server_quiesce(struct http_server *server)
+{
+    int listener;
+
+    if (atomic_exchange_explicit(&server->quiescing, true, memory_order_relaxed))
+        return;
+    listener = MHD_quiesce_daemon(server->daemon);
+    if (listener >= 0)
+        close(listener);
+}
+
+void http_server_stop(struct http_server *server)
+{
+    if (!server)
+        return;
+    http_server_quiesce(server);
+    atomic_store_explicit(&server->stopping, true, memory_order_relaxed);
+    watch_shut_all(server->watch);
+    MHD_stop_daemon(server->daemon);
+    watch_stop(server->watch);
+    free(server);
+}

@@ -1,0 +1,204 @@
+/* metrics.c: see metrics.h. One mutex: an observation is a few additions, some thousands of them a second. */
+#include "services/gateway/metrics.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+
+enum { BUCKET_COUNT = 18, STATUS_SLOTS = 600, FAMILY_MAX = 64 };
+
+/* Upper bounds in seconds: 1 ms to 5 min, one set for all, so that they can be compared. */
+static const double bounds[BUCKET_COUNT] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                            1, 2.5, 5, 10, 20, 40, 80, 160, 300};
+
+struct histogram {
+    uint64_t counts[BUCKET_COUNT + 1]; /* not cumulative; the last: beyond all bounds */
+    double sum;
+};
+
+struct metrics {
+    pthread_mutex_t mutex;
+    struct histogram histograms[METRICS_HISTOGRAM_COUNT];
+    uint64_t counters[METRICS_COUNTER_COUNT];
+    uint64_t answers[STATUS_SLOTS];
+};
+
+static const struct {
+    const char *name, *help;
+} histogram_names[METRICS_HISTOGRAM_COUNT] = {
+    {"fastdecode_time_to_first_token_seconds", "Arrival of a request to its first token."},
+    {"fastdecode_time_between_tokens_seconds", "Time between tokens of one sequence."},
+    {"fastdecode_request_seconds", "Arrival of a request to the end of its answer."},
+    {"fastdecode_gateway_queue_seconds", "Arrival of a request to its hand-over to the scheduler."},
+}, counter_names[METRICS_COUNTER_COUNT] = {
+    {"fastdecode_gateway_prompt_tokens_total", "Prompt tokens of answered requests."},
+    {"fastdecode_gateway_generated_tokens_total", "Tokens generated for clients of this gateway."},
+    {"fastdecode_gateway_client_left_total", "Requests whose client left before the answer was complete."},
+    {"fastdecode_gateway_resubmitted_total", "Sequences that were submitted again because the mesh had lost them."},
+};
+
+enum status metrics_open(struct metrics **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return STATUS_RESOURCE_EXHAUSTED;
+    pthread_mutex_init(&(*out)->mutex, NULL);
+    return STATUS_OK;
+}
+
+void metrics_close(struct metrics *metrics)
+{
+    if (!metrics)
+        return;
+    pthread_mutex_destroy(&metrics->mutex);
+    free(metrics);
+}
+
+void metrics_observe(struct metrics *metrics, enum metrics_histogram which, double seconds)
+{
+    uint32_t bucket = 0;
+
+    while (bucket < BUCKET_COUNT && seconds > bounds[bucket])
+        bucket++;
+    pthread_mutex_lock(&metrics->mutex);
+    metrics->histograms[which].counts[bucket]++;
+    metrics->histograms[which].sum += seconds;
+    pthread_mutex_unlock(&metrics->mutex);
+}
+
+void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t add)
+{
+    pthread_mutex_lock(&metrics->mutex);
+    metrics->counters[which] += add;
+    pthread_mutex_unlock(&metrics->mutex);
+}
+
+void metrics_answer(struct metrics *metrics, int status)
+{
+    if (status < 0 || status >= STATUS_SLOTS)
+        return;
+    pthread_mutex_lock(&metrics->mutex);
+    metrics->answers[status]++;
+    pthread_mutex_unlock(&metrics->mutex);
+}
+
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+/* Names that were written, so that the scheduler's text does not repeat them. */
+struct families {
+    const char *names[FAMILY_MAX];
+    uint32_t count;
+};
+
+static void family(struct text *out, struct families *families, const char *name, const char *type, const char *help)
+{
+    assert_always(families->count < FAMILY_MAX);
+    families->names[families->count++] = name;
+    text_format(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void render_histogram(struct text *out, const char *name, const struct histogram *histogram)
+{
+    uint64_t total = 0;
+    uint32_t i;
+
+    for (i = 0; i < BUCKET_COUNT; i++) {
+        total += histogram->counts[i];
+        text_format(out, "%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], (unsigned long long)total);
+    }
+    total += histogram->counts[BUCKET_COUNT];
+    text_format(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)total, name,
+                histogram->sum, name, (unsigned long long)total);
+}
+
+static void gauge(struct text *out, struct families *families, const char *name, const char *help, uint64_t value)
+{
+    family(out, families, name, "gauge", help);
+    text_format(out, "%s %llu\n", name, (unsigned long long)value);
+}
+
+/* A gauge with the label model_name, whose value may hold anything. */
+static void model_gauge(struct text *out, struct families *families, const char *name, const char *help, const char *model,
+                        double value)
+{
+    family(out, families, name, "gauge", help);
+    text_format(out, "%s{model_name=", name);
+    text_json_string(out, model);
+    text_format(out, "} %.9g\n", value);
+}
+
+static bool is_own(const struct families *families, const char *name, size_t bytes)
+{
+    static const char *const suffixes[] = {"", "_bucket", "_sum", "_count"};
+    uint32_t i;
+    size_t j;
+
+    for (i = 0; i < families->count; i++) {
+        size_t length = strlen(families->names[i]);
+        if (bytes < length || memcmp(families->names[i], name, length) != 0)
+            continue;
+        for (j = 0; j < ARRAY_COUNT(suffixes); j++)
+            if (bytes - length == strlen(suffixes[j]) && memcmp(name + length, suffixes[j], bytes - length) == 0)
+                return true;
+    }
+    return false;
+}
+
+/* Appends the lines of the scheduler's text whose family is not ours. */
+static void append_mesh(struct text *out, const struct families *families, const char *mesh_text)
+{
+    const char *line = mesh_text;
+
+    while (*line) {
+        size_t length = strcspn(line, "\n");
+        const char *name = line;
+
+        if (strncmp(line, "# HELP ", 7) == 0 || strncmp(line, "# TYPE ", 7) == 0)
+            name = line + 7;
+        if (length > 0 && !is_own(families, name, strcspn(name, " {\n"))) {
+            text_append(out, line, length);
+            text_append(out, "\n", 1);
+        }
+        line += length + (line[length] == '\n');
+    }
+}
+
+void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out)
+{
+    static const char answers[] = "fastdecode_http_responses_total";
+    struct families families = {0};
+    uint32_t i;
+
+    gauge(out, &families, "fastdecode_gateway_requests_running", "Requests of this gateway that have had a token.",
+          gauges->requests_running);
+    gauge(out, &families, "fastdecode_gateway_requests_waiting", "Requests of this gateway that wait for their first token.",
+          gauges->requests_waiting);
+    gauge(out, &families, "fastdecode_gateway_http_active", "HTTP requests being answered.", gauges->connections_active);
+    gauge(out, &families, "fastdecode_gateway_mesh_up", "1 while the scheduler is connected.", gauges->mesh_up);
+    gauge(out, &families, "fastdecode_gateway_mesh_ready", "1 while the mesh can serve.", gauges->mesh_ready);
+    model_gauge(out, &families, "vllm:num_requests_running", "Requests of this gateway that run.", gauges->model_name,
+                gauges->requests_running);
+    model_gauge(out, &families, "vllm:num_requests_waiting", "Requests of this gateway that wait.", gauges->model_name,
+                gauges->requests_waiting);
+    model_gauge(out, &families, "vllm:kv_cache_usage_perc", "Share of the mesh's KV pages in use, 0 to 1.", gauges->model_name,
+                gauges->kv_pages_total ? (double)gauges->kv_pages_used / (double)gauges->kv_pages_total : 0);
+    pthread_mutex_lock(&metrics->mutex);
+    for (i = 0; i < METRICS_HISTOGRAM_COUNT; i++) {
+        family(out, &families, histogram_names[i].name, "histogram", histogram_names[i].help);
+        render_histogram(out, histogram_names[i].name, &metrics->histograms[i]);
+    }
+    for (i = 0; i < METRICS_COUNTER_COUNT; i++) {
+        family(out, &families, counter_names[i].name, "counter", counter_names[i].help);
+        text_format(out, "%s %llu\n", counter_names[i].name, (unsigned long long)metrics->counters[i]);
+    }
+    family(out, &families, answers, "counter", "Answers sent, by HTTP status.");
+    for (i = 0; i < STATUS_SLOTS; i++)
+        if (metrics->answers[i])
+            text_format(out, "%s{code=\"%u\"} %llu\n", answers, i, (unsigned long long)metrics->answers[i]);
+    pthread_mutex_unlock(&metrics->mutex);
+    if (mesh_text)
+        append_mesh(out, &families, mesh_text);
+}

@@ -1,0 +1,51 @@
+/* metrics.h: what this gateway counts, and Prometheus text of it.
+ *
+ * A gateway exports its own requests only, so that sums over gateways are right. The scheduler's text (totals of the mesh) can be
+ * appended; families that are in both are taken from the gateway. Safe from any thread.
+ */
+#ifndef FD_GATEWAY_METRICS_H
+#define FD_GATEWAY_METRICS_H
+
+#include <stdint.h>
+
+#include "services/gateway/text.h"
+
+struct metrics;
+
+enum metrics_histogram {
+    METRICS_FIRST_TOKEN, /* arrival to the first token */
+    METRICS_BETWEEN_TOKENS,
+    METRICS_REQUEST, /* arrival to the end of the answer */
+    METRICS_QUEUE,   /* arrival to the hand-over to the scheduler: parsing, tokenizing, waiting for the mesh */
+    METRICS_HISTOGRAM_COUNT,
+};
+
+enum metrics_counter {
+    METRICS_PROMPT_TOKENS,
+    METRICS_GENERATED_TOKENS,
+    METRICS_CLIENT_LEFT,
+    METRICS_RESUBMITTED,
+    METRICS_COUNTER_COUNT,
+};
+
+/* Values of the moment, given when the text is made. */
+struct metrics_gauges {
+    const char *model_name;
+    uint32_t requests_running, requests_waiting; /* of this gateway */
+    uint32_t connections_active;
+    bool mesh_up, mesh_ready;
+    uint64_t kv_pages_used, kv_pages_total;
+};
+
+enum status metrics_open(struct metrics **out) MUST_CHECK;
+void metrics_close(struct metrics *metrics);
+
+void metrics_observe(struct metrics *metrics, enum metrics_histogram which, double seconds);
+void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t add);
+/* An answer with this status was sent. */
+void metrics_answer(struct metrics *metrics, int status);
+
+/* Appends everything. mesh_text: the scheduler's, or NULL. */
+void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out);
+
+#endif

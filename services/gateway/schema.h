@@ -1,0 +1,102 @@
+/* schema.h: JSON bodies -> requests: types, ranges, defaults; the one place that knows the API's field names.
+ *
+ * Every field of an endpoint is a row of a table. A row says how it is read, or that a value other than the neutral one
+ * is refused because it would change the answer. Fields in no row are ignored and logged, as the official service's
+ * clients expect of a compatible server.
+ *
+ * Pure: no thread, no clock, no I/O but the log line. Safe from any thread.
+ */
+#ifndef FD_GATEWAY_SCHEMA_H
+#define FD_GATEWAY_SCHEMA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "services/gateway/stop_match.h"
+
+enum api_kind {
+    API_COMPLETION = 1,
+    API_CHAT = 2,
+    API_TOKENIZE = 4,
+    API_DETOKENIZE = 8,
+};
+
+enum {
+    API_MAX_PROMPTS = 1024,
+    API_MAX_CHOICES = 128, /* prompts x n of one request */
+    API_MAX_MESSAGES = 4096,
+    API_MAX_STOPS = 16,
+    API_MAX_STOP_BYTES = 1024,
+    API_MAX_BIAS = 1024,
+    API_MAX_LOGPROBS = 20,
+    API_MAX_DEPTH = 64,       /* of nesting in a body */
+    API_MAX_VALUES = 1 << 20, /* values in a body */
+    API_DEFAULT_COMPLETION_TOKENS = 16,
+};
+
+/* What a client is told. status 0: no error. All texts are ASCII or valid UTF-8. */
+struct api_error {
+    int status; /* of HTTP */
+    const char *type; /* static */
+    const char *code; /* static, or NULL */
+    char param[96];   /* "": none */
+    char message[512];
+    uint32_t retry_after_s; /* 0: no such header */
+};
+
+/* Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status. */
+bool api_fail(struct api_error *error, int status, const char *code, const char *param, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* A prompt as given: text, or ids (text NULL). */
+struct api_prompt {
+    const char *text;
+    size_t bytes;
+    uint32_t *ids;
+    uint32_t id_count;
+};
+
+struct api_chat_message {
+    const char *role; /* terminated; one of the known roles */
+    const char *content; /* NULL: null */
+    size_t bytes;
+    char *joined; /* owned: content of several parts */
+};
+
+struct api_bias {
+    uint32_t token;
+    float bias;
+};
+
+struct api_request {
+    enum api_kind kind;
+    void *root; /* the parsed body; strings below point into it */
+    const char *model; /* NULL: not given */
+    struct api_prompt *prompts;
+    uint32_t prompt_count;
+    struct api_chat_message *messages;
+    uint32_t message_count;
+    int64_t max_tokens; /* -1: not given */
+    double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
+    int64_t top_k; /* 0: off */
+    int64_t n;
+    bool has_seed;
+    int64_t seed;
+    bool stream, include_usage, echo, ignore_eos;
+    bool logprobs; /* of the generated tokens */
+    int64_t top_logprobs;
+    struct stop_string stops[API_MAX_STOPS];
+    uint32_t stop_count;
+    struct api_bias *bias;
+    uint32_t bias_count;
+    bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
+};
+
+/* Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against `vocab`
+ * (0: not checked). The caller frees *out with api_request_free(). */
+bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint32_t vocab, struct api_request *out,
+                       struct api_error *error);
+void api_request_free(struct api_request *request);
+
+#endif
