@@ -87,16 +87,20 @@ MUST_CHECK enum status gguf_get_u32(const struct gguf *gguf, const char *key, ui
 MUST_CHECK enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *out, struct error *error);
 MUST_CHECK enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *out, struct error *error);
 MUST_CHECK enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *out, struct error *error);
-MUST_CHECK enum status gguf_get_array(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 
-/* The same for an array whose elements must be strings, integers (any type) or floats. */
+/* An array whose elements must be strings, integers (any type) or floats. */
 MUST_CHECK enum status gguf_get_strings(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 MUST_CHECK enum status gguf_get_integers(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 MUST_CHECK enum status gguf_get_floats(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 
-/* Walks an array of strings in order: *cursor starts at 0 and is moved on. false at the end. Any array that a getter
- * gave was checked whole, so this cannot fail otherwise. */
-bool gguf_next_string(const struct gguf_array *array, uint64_t *cursor, struct gguf_string *out);
+/* A walk over an array of strings (asserted), in order. Any array that a getter gave was checked whole, so that
+ * gguf_next_string() gives false at the end only. */
+struct gguf_strings {
+    const unsigned char *next;
+    uint64_t left;
+};
+struct gguf_strings gguf_strings_of(const struct gguf_array *array);
+bool gguf_next_string(struct gguf_strings *strings, struct gguf_string *out);
 
 /* Element `index` (asserted < count) of an array of integers or of floats. An unsigned 64-bit value wraps. */
 int64_t gguf_array_integer(const struct gguf_array *array, uint64_t index);
@@ -114,6 +118,7 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *
 
 /* --- the file itself ------------------------------------------------------------------------------------------------------ */
 const char *gguf_file_name(const struct gguf *gguf); /* as given to open */
+const char *gguf_label(const struct gguf *gguf);     /* the same for messages: printable, cut at the front if long */
 uint64_t gguf_file_bytes(const struct gguf *gguf);
 uint64_t gguf_header_bytes(const struct gguf *gguf); /* up to where tensor data begins */
 const unsigned char *gguf_bytes(const struct gguf *gguf); /* the whole file */

@@ -102,6 +102,7 @@ struct model {
     struct tensor_view embedding;   /* [vocab][hidden] */
     struct tensor_view output;      /* [vocab][hidden]; equal to embedding if tied */
     struct tensor_view output_norm; /* [1][hidden] */
+    struct tensor_view rope_factors; /* [1][rope_dim / 2] F32, or none; shape.rope_factors points into it */
     bool tied;
     struct model_layer *layers;     /* [shape.layers] */
     struct model_tokenizer tokenizer;

@@ -1,0 +1,258 @@
+/* model.c: opens a model: finds its architecture's row, reads the shape, then places every tensor of the row and refuses
+ * what is missing, of another shape, or left over.
+ *
+ *     gguf_open ─▶ arch row ─▶ shape ─▶ tokenizer ─▶ tensors: look up, check dims, view ─▶ none left over ─▶ fingerprint
+ */
+#include "common/model/model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/model/model_state.h"
+
+enum { SHOWN_BYTES = 72, SAMPLE_BYTES = 4096 };
+
+static uint32_t dim_of(const struct model_shape *shape, enum arch_dim dim)
+{
+    switch (dim) {
+    case DIM_ONE: return 1;
+    case DIM_HIDDEN: return shape->hidden;
+    case DIM_Q: return shape->heads * shape->head_dim;
+    case DIM_KV: return shape->kv_heads * shape->head_dim;
+    case DIM_FFN: return shape->ffn;
+    case DIM_VOCAB: return shape->vocab;
+    case DIM_ROPE_HALF: return shape->rope_dim / 2;
+    }
+    return 0;
+}
+
+/* One tensor of a row into the view at base + offset. *placed counts those that the file has. */
+static enum status place_tensor(const struct model *model, const struct arch_tensor *wanted, uint32_t layer, void *base,
+                                uint32_t *placed, struct error *error)
+{
+    char name[GGUF_MAX_NAME_BYTES + 1];
+    uint32_t rows = dim_of(&model->shape, wanted->rows), columns = dim_of(&model->shape, wanted->columns);
+
+    snprintf(name, sizeof name, wanted->pattern, layer);
+    const struct gguf_tensor *tensor = gguf_find_tensor(model->gguf, name);
+    if (!tensor && wanted->presence == ARCH_OPTIONAL)
+        return STATUS_OK;
+    if (!tensor)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is missing: expected %u rows of %u values",
+                         gguf_label(model->gguf), name, rows, columns);
+    if (tensor->dims[0] != columns || tensor->dims[1] != rows || tensor->dims[2] != 1 || tensor->dims[3] != 1)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "%s: tensor '%s' at offset 0x%" PRIx64 ": has dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
+                         ", expected %u x %u",
+                         gguf_label(model->gguf), name, tensor->entry_offset, tensor->dims[0], tensor->dims[1], tensor->dims[2],
+                         tensor->dims[3], columns, rows);
+    struct tensor_view *view = (struct tensor_view *)((char *)base + wanted->offset);
+    *view = (struct tensor_view){.data = tensor->data, .type = tensor->type, .rows = rows, .columns = columns, .bytes = tensor->bytes,
+                                 .name = tensor->name.data, .name_length = (uint32_t)tensor->name.length};
+    ++*placed;
+    return STATUS_OK;
+}
+
+/* Is this the name that `pattern` gives for some layer of the model? */
+static bool matches(const char *pattern, uint32_t layers, struct gguf_string name)
+{
+    char wanted[GGUF_MAX_NAME_BYTES + 1], copy[GGUF_MAX_NAME_BYTES + 1];
+    uint32_t layer = 0;
+
+    memcpy(copy, name.data, name.length);
+    copy[name.length] = '\0';
+    if (strncmp(copy, "blk.", 4) == 0)
+        layer = (uint32_t)strtoul(copy + 4, NULL, 10);
+    snprintf(wanted, sizeof wanted, pattern, layer);
+    return layer < layers && strlen(copy) == name.length && strcmp(copy, wanted) == 0;
+}
+
+static bool is_known(const struct model *model, struct gguf_string name)
+{
+    for (const struct arch_tensor *wanted = model->arch->model_tensors; wanted->pattern; wanted++)
+        if (matches(wanted->pattern, 1, name))
+            return true;
+    for (const struct arch_tensor *wanted = model->arch->layer_tensors; wanted->pattern; wanted++)
+        if (matches(wanted->pattern, model->shape.layers, name))
+            return true;
+    return false;
+}
+
+/* Weights that the forward pass would not use mean that the file is another model than it says. */
+static enum status check_none_left(const struct model *model, uint32_t placed, struct error *error)
+{
+    char shown[SHOWN_BYTES];
+
+    for (uint32_t i = 0; placed < gguf_tensor_count(model->gguf) && i < gguf_tensor_count(model->gguf); i++) {
+        const struct gguf_tensor *tensor = gguf_tensor_at(model->gguf, i);
+        if (!is_known(model, tensor->name))
+            return error_set(error, STATUS_UNIMPLEMENTED,
+                             "%s: tensor '%s' at offset 0x%" PRIx64 ": architecture %s with %u layers has no such tensor",
+                             gguf_label(model->gguf), gguf_printable(shown, sizeof shown, tensor->name), tensor->entry_offset,
+                             model->arch->name, model->shape.layers);
+    }
+    return STATUS_OK;
+}
+
+static enum status place_tensors(struct model *model, struct error *error)
+{
+    uint32_t placed = 0;
+    enum status status = STATUS_OK;
+
+    /* A layer has at least one tensor: what is missing is told before memory is asked for. */
+    if (model->shape.layers > gguf_tensor_count(model->gguf))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: key '%s.block_count' is %u, the file has %u tensors",
+                         gguf_label(model->gguf), model->arch->name, model->shape.layers, gguf_tensor_count(model->gguf));
+    model->layers = calloc(model->shape.layers, sizeof *model->layers);
+    if (!model->layers)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u layers", gguf_label(model->gguf), model->shape.layers);
+    for (const struct arch_tensor *wanted = model->arch->model_tensors; wanted->pattern && !status; wanted++)
+        status = place_tensor(model, wanted, 0, model, &placed, error);
+    for (uint32_t layer = 0; layer < model->shape.layers; layer++)
+        for (const struct arch_tensor *wanted = model->arch->layer_tensors; wanted->pattern && !status; wanted++)
+            status = place_tensor(model, wanted, layer, &model->layers[layer], &placed, error);
+    if (!status)
+        status = check_none_left(model, placed, error);
+    if (status)
+        return status;
+    if (!model->output.data) {
+        if (!model->arch->tied_allowed)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor 'output.weight' is missing", gguf_label(model->gguf));
+        model->tied = true;
+        model->output = model->embedding;
+    }
+    return STATUS_OK;
+}
+
+static enum status check_rope_factors(struct model *model, struct error *error)
+{
+    const struct tensor_view *view = &model->rope_factors;
+    const float *factors = view->data;
+
+    if (!factors)
+        return STATUS_OK;
+    if (view->type != TENSOR_F32)
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: tensor 'rope_freqs.weight' has type %s, expected F32", gguf_label(model->gguf),
+                         tensor_type_info(view->type)->name);
+    for (uint32_t i = 0; i < view->columns; i++)
+        if (!(isfinite(factors[i]) && factors[i] > 0))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor 'rope_freqs.weight': value %u is %g, expected a positive number",
+                             gguf_label(model->gguf), i, (double)factors[i]);
+    model->shape.rope_factors = factors;
+    return STATUS_OK;
+}
+
+/* FNV-1a over 8 bytes at a time, with a shift that brings high bits down. */
+static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, bytes + i, (size_t)MIN(count - i, (uint64_t)8));
+        hash = (hash ^ word) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static uint64_t fingerprint_of(const struct gguf *gguf)
+{
+    uint64_t file_bytes = gguf_file_bytes(gguf);
+    uint64_t hash = hash_bytes(0xcbf29ce484222325u, (const unsigned char *)&file_bytes, sizeof file_bytes);
+
+    hash = hash_bytes(hash, gguf_bytes(gguf), gguf_header_bytes(gguf));
+    for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
+        const struct gguf_tensor *tensor = gguf_tensor_at(gguf, i);
+        const unsigned char *data = tensor->data;
+        uint64_t count = MIN(tensor->bytes, (uint64_t)SAMPLE_BYTES), rest = tensor->bytes - count;
+        hash = hash_bytes(hash, data, count);
+        if (rest) {
+            hash = hash_bytes(hash, data + rest / 2, count);
+            hash = hash_bytes(hash, data + rest, count);
+        }
+    }
+    return hash;
+}
+
+static enum status find_arch(struct model *model, struct error *error)
+{
+    char shown[SHOWN_BYTES];
+    struct gguf_string name;
+    enum status status = gguf_get_string(model->gguf, "general.architecture", &name, error);
+
+    if (status == STATUS_NOT_FOUND)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: key 'general.architecture' is missing", gguf_label(model->gguf));
+    if (status)
+        return status;
+    model->arch = arch_find(name);
+    if (!model->arch)
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: key 'general.architecture' is '%s'; supported are: %s", gguf_label(model->gguf),
+                         gguf_printable(shown, sizeof shown, name), arch_names());
+    model->arch_name = model->arch->name;
+    return STATUS_OK;
+}
+
+static enum status fill(struct model *model, struct error *error)
+{
+    enum status status;
+
+    if ((status = find_arch(model, error)) || (status = model_read_shape(model->gguf, model->arch, &model->shape, error)) ||
+        (status = model_read_tokenizer(model->gguf, &model->shape.vocab, &model->tokenizer, error)) ||
+        (status = place_tensors(model, error)) || (status = check_rope_factors(model, error)))
+        return status;
+    if (gguf_get_string(model->gguf, "general.name", &model->name, NULL))
+        model->name = (struct gguf_string){"", 0};
+    for (uint32_t i = 0; i < gguf_tensor_count(model->gguf); i++) {
+        const struct gguf_tensor *tensor = gguf_tensor_at(model->gguf, i);
+        model->parameters += tensor->dims[0] * tensor->dims[1];
+    }
+    model->fingerprint = fingerprint_of(model->gguf);
+    return STATUS_OK;
+}
+
+/* Takes gguf, or its failure. */
+static enum status finish_open(struct gguf *gguf, enum status status, struct model **out, struct error *error)
+{
+    if (status)
+        return status;
+    struct model *model = calloc(1, sizeof *model);
+    if (!model) {
+        gguf_close(gguf);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to open a model");
+    }
+    model->gguf = gguf;
+    status = fill(model, error);
+    if (status)
+        model_close(model);
+    else
+        *out = model;
+    return status;
+}
+
+enum status model_open(const char *path, struct model **out, struct error *error)
+{
+    struct gguf *gguf = NULL;
+    enum status status = gguf_open(path, &gguf, error);
+    return finish_open(gguf, status, out, error);
+}
+
+enum status model_open_memory(const char *name, const void *bytes, uint64_t byte_count, struct model **out, struct error *error)
+{
+    struct gguf *gguf = NULL;
+    enum status status = gguf_open_memory(name, bytes, byte_count, &gguf, error);
+    return finish_open(gguf, status, out, error);
+}
+
+void model_close(struct model *model)
+{
+    if (!model)
+        return;
+    gguf_close(model->gguf);
+    free(model->layers);
+    free(model);
+}
+
+void model_release_file_pages(const struct model *model) { gguf_release_tensor_pages(model->gguf); }
