@@ -1,0 +1,216 @@
+/* bench_gemm.c: the GEMM beside what the machine can do: GB/s of packed bytes against measured read bandwidth, and
+ * integer operations a second against vpdpbusd on registers alone, for 1 and 2 threads.
+ *
+ *     bench_gemm [level]
+ *
+ * Each shape runs over copies of its matrix that together exceed the caches by far, as the layers of a model do, unless
+ * the row count makes it compute-bound anyway. A figure is the best of several passes; ceilings are measured in the same
+ * run, because other load on the machine moves both.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/thread_pool.h"
+#include "kernels/dispatch/kernels.h"
+
+#define STREAM_BYTES (256ull << 20)
+#define MAX_THREADS 2u
+#define GRAIN 8u
+
+struct shape {
+    uint32_t type, outputs, k;
+    const char *name;
+};
+
+static const struct shape shapes[] = {
+    {3, 576, 576, "q,o    576x576   Q4_1"},   {3, 192, 576, "k,v    192x576   Q4_1"},
+    {3, 1536, 576, "up     1536x576  Q4_1"},  {3, 576, 1536, "down   576x1536  Q4_1"},
+    {8, 49152, 576, "head   49152x576 Q8_0"}, {3, 8192, 2048, "large  8192x2048 Q4_1"},
+    {2, 8192, 2048, "large  8192x2048 Q4_0"}, {12, 8192, 2048, "large  8192x2048 Q4_K"},
+    {13, 8192, 2048, "large  8192x2048 Q5_K"}, {14, 8192, 2048, "large  8192x2048 Q6_K"},
+    {8, 2048, 8192, "large  2048x8192 Q8_0"}, {0, 2048, 2048, "float  2048x2048 F32"},
+};
+
+static const uint32_t row_counts[] = {1, 2, 4, 8, 32, 128};
+
+struct job {
+    struct thread_pool *pool;
+    struct packed_matrix *copies;
+    uint32_t copy_count;
+    const struct quantized_rows *x;
+    uint32_t rows;
+    float *y;
+    const uint8_t *stream;
+    uint64_t sink;
+};
+
+/* Reads STREAM_BYTES once, in plain loops that the compiler turns into vector loads. */
+__attribute__((optimize("O3"), noinline)) static uint64_t read_all(const uint64_t *words, size_t count)
+{
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    for (size_t i = 0; i + 32 <= count; i += 32)
+        for (size_t j = 0; j < 8; j++) {
+            a ^= words[i + j];
+            b ^= words[i + 8 + j];
+            c ^= words[i + 16 + j];
+            d ^= words[i + 24 + j];
+        }
+    return a ^ b ^ c ^ d;
+}
+
+static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    struct job *job = arg;
+    (void)thread_index, (void)thread_count;
+    size_t part = 1u << 20;
+    for (uint32_t item; (item = thread_pool_claim(job->pool)) < STREAM_BYTES / part;)
+        __atomic_fetch_xor(&job->sink, read_all((const uint64_t *)(job->stream + item * part), part / 8), __ATOMIC_RELAXED);
+}
+
+#define PEAK_LOOPS 2000000u
+
+/* 16 independent chains of vpdpbusd on registers: 64 multiply-adds of 2 operations each. */
+__attribute__((target("avx512f,avx512vnni"), noinline)) static void peak_vnni(void)
+{
+    __asm__ volatile("mov %0, %%ecx\n\t"
+                     "1:\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm0\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm1\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm2\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm3\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm4\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm5\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm6\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm7\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm8\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm9\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm10\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm11\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm12\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm13\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm14\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm15\n\t"
+                     "dec %%ecx\n\t"
+                     "jnz 1b\n\t"
+                     "vzeroupper"
+                     :
+                     : "i"(PEAK_LOOPS)
+                     : "ecx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
+                       "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+}
+
+static void peak_job(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    (void)arg, (void)thread_index, (void)thread_count;
+    peak_vnni();
+}
+
+/* One pass over all copies: a barrier between matrices, as between phases of a layer, is left out on purpose. */
+static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    struct job *job = arg;
+    (void)thread_index, (void)thread_count;
+    uint32_t tiles = job->copies->tile_count, per_copy = (tiles + GRAIN - 1) / GRAIN;
+    for (uint32_t item; (item = thread_pool_claim(job->pool)) < per_copy * job->copy_count;) {
+        uint32_t begin = item % per_copy * GRAIN;
+        kernels->gemm(&job->copies[item / per_copy], job->x, 0, job->rows, begin, MIN(GRAIN, tiles - begin), job->y,
+                      job->copies->output_count, GEMM_SET);
+    }
+}
+
+/* Seconds of the best of `passes`. */
+static double best_of(struct thread_pool *pool, thread_pool_fn *fn, struct job *job, int passes)
+{
+    double best = 1e9;
+    for (int i = 0; i < passes; i++) {
+        uint64_t begin = clock_now_ns();
+        thread_pool_run(pool, fn, job);
+        double seconds = (double)(clock_now_ns() - begin) * 1e-9;
+        best = MIN(best, seconds);
+    }
+    return best;
+}
+
+static void fill(uint8_t *bytes, size_t count)
+{
+    uint64_t state = 1;
+    for (size_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        bytes[i] = (uint8_t)(state >> 56) & 0x3f; /* small positive exponents: every f16 and f32 is finite */
+    }
+}
+
+struct ceiling {
+    double bytes, operations; /* a second */
+};
+
+static void bench_shape(const struct shape *shape, struct thread_pool *pool, const struct ceiling *ceiling)
+{
+    struct packed_matrix plan;
+    struct error error;
+    if (pack_plan(shape->type, shape->outputs, shape->k, &plan, &error) != STATUS_OK) {
+        fprintf(stderr, "%s\n", error.text);
+        exit(1);
+    }
+    uint32_t copy_count = (uint32_t)(STREAM_BYTES / plan.bytes) + 1, max_rows = row_counts[ARRAY_COUNT(row_counts) - 1];
+    struct packed_matrix *copies = calloc(copy_count, sizeof *copies);
+    uint8_t *memory = aligned_alloc(64, copy_count * plan.bytes), *source = malloc(shape->outputs * plan.source_row_bytes);
+    float *values = malloc((size_t)max_rows * shape->k * sizeof *values), *y = malloc((size_t)max_rows * shape->outputs * sizeof *y);
+    size_t x_bytes = quantized_rows_bytes(max_rows, shape->k);
+    void *blocks = aligned_alloc(64, x_bytes);
+    fill(source, shape->outputs * plan.source_row_bytes);
+    for (size_t i = 0; i < (size_t)max_rows * shape->k; i++)
+        values[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
+    for (uint32_t c = 0; c < copy_count; c++) {
+        copies[c] = plan;
+        copies[c].data = memory + c * plan.bytes;
+        if (c == 0)
+            pack_tiles(&copies[0], source, 0, plan.tile_count);
+        else
+            memcpy(copies[c].data, memory, plan.bytes);
+    }
+    struct quantized_rows x;
+    quantized_rows_init(&x, blocks, max_rows, shape->k);
+    quantized_rows_source(&x, values, shape->k);
+    kernels->quantize_rows(&x, 0, max_rows);
+    printf("  %-24s", shape->name);
+    for (size_t r = 0; r < ARRAY_COUNT(row_counts); r++) {
+        struct job job = {.pool = pool, .copies = copies, .copy_count = copy_count, .x = &x, .rows = row_counts[r], .y = y};
+        if (job.rows >= 8) /* enough work without all copies */
+            job.copy_count = MAX(1u, copy_count * 4 / job.rows);
+        double seconds = best_of(pool, gemm_job, &job, 4);
+        double bytes = (double)job.copy_count * (double)plan.bytes / seconds;
+        double operations = 2.0 * job.copy_count * shape->outputs * shape->k * job.rows / seconds;
+        if (job.rows == 1)
+            printf(" %6.1f GB/s (%3.0f %%) |", bytes * 1e-9, 100 * bytes / ceiling->bytes);
+        else
+            printf(" %4.0f (%2.0f %%)", operations * 1e-9, 100 * operations / ceiling->operations);
+    }
+    printf("\n");
+    fflush(stdout);
+    free(copies), free(memory), free(source), free(values), free(y), free(blocks);
+}
+
+int main(int argc, char **argv)
+{
+    struct error error;
+    if (kernels_init(argc > 1 ? argv[1] : NULL, &error) != STATUS_OK) {
+        fprintf(stderr, "%s\n", error.text);
+        return 1;
+    }
+    uint8_t *stream = aligned_alloc(64, STREAM_BYTES);
+    memset(stream, 1, STREAM_BYTES);
+    printf("level %s; 1 row: GB/s of packed weights (share of read bandwidth) | 2, 4, 8, 32, 128 rows: GOPS (share of the int8 peak)\n",
+           kernels_level_name());
+    for (uint32_t threads = 1; threads <= MIN(MAX_THREADS, cpu_count_usable()); threads++) {
+        struct thread_pool *pool;
+        if (thread_pool_open(threads, NULL, &pool) != STATUS_OK)
+            return 1;
+        struct job job = {.pool = pool, .stream = stream};
+        struct ceiling ceiling = {.bytes = (double)STREAM_BYTES / best_of(pool, read_job, &job, 5), .operations = 1};
+        if (isa_supported(ISA_VNNI))
+            ceiling.operations = threads * PEAK_LOOPS * 16.0 * 128.0 / best_of(pool, peak_job, &job, 5);
+        printf("%u thread%s: read %.1f GB/s, %s %.0f GOPS\n", threads, threads > 1 ? "s" : "", ceiling.bytes * 1e-9,
+               isa_supported(ISA_VNNI) ? "vpdpbusd on registers" : "no VNNI, shares of", ceiling.operations * 1e-9);
+        for (size_t s = 0; s < ARRAY_COUNT(shapes); s++)
+            bench_shape(&shapes[s], pool, &ceiling);
+        thread_pool_close(pool);
+    }
+    free(stream);
+    return 0;
+}
