@@ -125,7 +125,7 @@ static void mend(struct mesh *m)
         mesh_s_part_up(m);
     for (uint32_t p = 0; p < MESH_PLACES; p++) {
         if (!m->up[p] || m->draining[p])
-            mesh_place_up(m, p, 300);
+            mesh_place_up(m, p, m->calm ? 20000 : 300);
     }
 }
 
@@ -155,7 +155,7 @@ static void one_workload(uint64_t seed)
     struct sched_config config;
     random_config(m, seed, &config);
     mesh_init(m, &config, seed);
-    bool troubled = mesh_chance(m, 700);
+    bool troubled = mesh_chance(m, 600), tight = mesh_chance(m, 400);
     uint32_t sequences = 1 + mesh_random(m, 60), ticks = 0;
     uint32_t trouble_permille = troubled ? 1 + mesh_random(m, 60) : 0;
     if (troubled) {
@@ -168,9 +168,9 @@ static void one_workload(uint64_t seed)
     mesh_s_part_up(m);
     for (uint32_t p = 0; p < MESH_PLACES; p++) {
         if (p == 1 || mesh_chance(m, 600))
-            mesh_place_up(m, p, troubled ? random_pages(m) : 4000);
+            mesh_place_up(m, p, troubled || tight ? random_pages(m) : 20000);
     }
-    m->calm = !troubled && config.max_batch_rows >= config.max_sequences;
+    m->calm = !troubled && !tight && config.max_batch_rows >= config.max_sequences;
     while (m->seq_count < sequences) {
         assert_true(ticks++ < 200000);
         mesh_tick(m);

@@ -1,0 +1,152 @@
+/* bench_sched.c: how long a tick takes at scale: 10,000 running sequences on 256 workers, two mini-batches.
+ *
+ * Each tick takes one step's answer (5,000 rows) and emits one step (5,000 rows); sequences end and arrive all the time,
+ * so that placement over 256 places is part of it. The ceiling printed beside it is the mere copying of a step's runs.
+ * usage: bench_sched [sequences [places [ticks]]]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/sched/sched.h"
+
+enum { MINI_BATCHES = 2, AHEAD = 2, ACTIONS = 65536, EVENTS = 16384 };
+
+static struct sched_action actions[ACTIONS];
+static struct sched_event events[EVENTS];
+static size_t event_count;
+static uint64_t rng = 88172645463325252u, next_sequence = 1;
+
+static uint32_t random_below(uint32_t below)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)((rng >> 16) % below);
+}
+
+static void arrive(void)
+{
+    events[event_count++] = (struct sched_event){
+        .kind = SCHED_ARRIVE,
+        .arrive = { .sequence = next_sequence++, .prompt_tokens = 16 + random_below(64),
+                    .max_new_tokens = 200 + random_below(800), .held_place = SCHED_NO_PLACE },
+    };
+}
+
+struct flight {
+    struct sched_step_action steps[MINI_BATCHES * AHEAD + 1];
+    uint32_t count;
+};
+
+static void take(struct flight *flight, size_t action_count, uint64_t *rows)
+{
+    for (size_t i = 0; i < action_count; i++) {
+        if (actions[i].kind == SCHED_STEP) {
+            flight->steps[flight->count++] = actions[i].step;
+            *rows += actions[i].step.row_count;
+        } else if (actions[i].kind == SCHED_FINISHED) {
+            arrive();
+        }
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void report(double *us, uint32_t count, uint64_t rows)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        sum += us[i];
+    qsort(us, count, sizeof(*us), compare);
+    printf("tick: p50 %.0f us, p99 %.0f us, max %.0f us; %.1f ns a row\n", us[count / 2], us[count * 99 / 100],
+           us[count - 1], sum * 1e3 / (double)rows);
+}
+
+/* What moving a step's runs alone costs: read and written once. */
+static double copy_us(uint32_t rows)
+{
+    struct sched_run *from = calloc(rows, sizeof(*from)), *to = calloc(rows, sizeof(*to));
+    uint64_t start = clock_now_us();
+    for (int i = 0; i < 1000 && from != NULL && to != NULL; i++) {
+        memcpy(to, from, rows * sizeof(*from));
+        __asm__ volatile("" : : "r"(to) : "memory");
+    }
+    double us = (double)(clock_now_us() - start) / 1000;
+    free(from);
+    free(to);
+    return us;
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t sequences = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 10000;
+    uint32_t places = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 256;
+    uint32_t ticks = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 5000;
+    struct sched_config config = {
+        .max_sequences = 2 * sequences, .max_running = sequences, .max_waiting = sequences,
+        .max_batch_rows = sequences + 512, .mini_batches = MINI_BATCHES, .plan_ahead = AHEAD, .page_tokens = 16,
+        .context_tokens = 4096, .max_places = places, .layers = 30, .kv_bytes_per_token = 23040,
+    };
+    struct sched *sched;
+    struct error error;
+    if (sched_init(&config, &sched, &error) != STATUS_OK) {
+        fprintf(stderr, "%s\n", error.text);
+        return 1;
+    }
+    events[event_count++] = (struct sched_event){ .kind = SCHED_S_PART_UP };
+    for (uint32_t p = 0; p < places; p++) {
+        events[event_count++] = (struct sched_event){
+            .kind = SCHED_PLACE_UP,
+            .place_up = { .place = p, .pages_total = sequences / places * 160 + 64, .bytes_per_second = 10000000000,
+                          .link_us = 50 },
+        };
+    }
+    struct sched_result *results = calloc(config.max_batch_rows, sizeof(*results));
+    double *us = calloc(ticks, sizeof(*us));
+    struct flight flight = { .count = 0 };
+    struct sched_stats stats = { .running = 0 };
+    uint64_t now_us = 1, rows = 0, measured_rows = 0;
+    uint32_t measured = 0;
+    for (uint32_t arrived = 0; results != NULL && us != NULL && measured < ticks;) {
+        for (uint32_t i = 0; i < 200 && arrived < sequences; i++, arrived++)
+            arrive();
+        if (flight.count > 0) {
+            struct sched_step_action step = flight.steps[0];
+            memmove(&flight.steps[0], &flight.steps[1], --flight.count * sizeof(flight.steps[0]));
+            for (uint32_t i = 0; i < step.run_count; i++)
+                results[i] = (struct sched_result){ .outcome = SCHED_DONE, .sampled = step.runs[i].sample };
+            events[event_count++] = (struct sched_event){
+                .kind = SCHED_STEP_DONE,
+                .step_done = { .step = step.step, .results = results, .result_count = step.run_count,
+                               .total_us = 2000 + step.row_count },
+            };
+        }
+        now_us += 5000;
+        uint64_t start = clock_now_us();
+        size_t count = sched_step(sched, now_us, events, event_count, actions, ACTIONS);
+        uint64_t end = clock_now_us();
+        event_count = 0;
+        uint64_t before = rows;
+        take(&flight, count, &rows);
+        sched_get_stats(sched, &stats);
+        if (stats.running >= sequences - sequences / 50 || measured > 0) {
+            us[measured++] = (double)(end - start);
+            measured_rows += rows - before;
+        }
+    }
+    printf("%u sequences running on %u places, %u mini-batches, %.0f rows a step\n", stats.running, places, MINI_BATCHES,
+           (double)measured_rows / ticks);
+    if (us != NULL)
+        report(us, ticks, measured_rows);
+    printf("copying the runs of such a step: %.1f us\n", copy_us(sequences / MINI_BATCHES));
+    free(us);
+    free(results);
+    sched_fini(sched);
+    return 0;
+}
