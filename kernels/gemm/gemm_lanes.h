@@ -23,6 +23,9 @@
 #include "common/base/status.h"
 
 #define PANEL_BYTES (256u * 1024)
+#ifndef PREFETCH_BYTES
+#define PREFETCH_BYTES 4096u
+#endif
 #define COLUMNS PACK_TILE_OUTPUTS
 #define UNROLL _Pragma("GCC unroll 8")
 
@@ -34,6 +37,7 @@ struct block {
     const uint8_t *tile;
     const struct quant_block *x; /* [groups] */
     uint32_t slot;
+    const uint8_t *ahead; /* what to bring into the cache meanwhile, group by group; NULL: nothing */
 };
 
 LANES_INLINE int32_t x_quad(const struct quant_block *x, uint32_t row, uint32_t quad_index)
@@ -127,8 +131,12 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layo
     const struct packed_matrix *w = b->w;
     const uint8_t *quants = b->tile + w->quant_offset;
     uint32_t slot = b->slot, group_count = w->group_count;
+    const uint32_t lines = layout == PACK_U4 ? 5 : 9; /* of 64 bytes that a group of a tile takes, rounded up */
     for (uint32_t g = 0; g < group_count; g++) {
         const struct quant_block *x = &b->x[g];
+        if (b->ahead)
+            UNROLL for (uint32_t line = 0; line < lines; line++)
+                _mm_prefetch((const char *)b->ahead + ((size_t)g * lines + line) * 64, _MM_HINT_T0);
         lanes_i dot[GEMM_ROWS];
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
         UNROLL for (uint32_t r = 0; r < n; r++) {
@@ -245,6 +253,7 @@ static void tile_quantized(const struct packed_matrix *w, const struct quantized
                            uint32_t row_end, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
 {
     struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes};
+    b.ahead = b.tile + PREFETCH_BYTES;
     while (row < row_end) {
         uint32_t slot = row % QUANT_BLOCK_ROWS, n = block_rows(MIN(row_end - row, QUANT_BLOCK_ROWS - slot));
         float *out = y + row * y_stride;
@@ -261,6 +270,7 @@ static void tile_quantized(const struct packed_matrix *w, const struct quantized
         case 2: block_quantized_2(&b, out, y_stride, columns, store); break;
         default: block_quantized_1(&b, out, y_stride, columns, store); break;
         }
+        b.ahead = NULL;
         row += n;
     }
 }
