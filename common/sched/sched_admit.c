@@ -89,6 +89,9 @@ void admit(struct sched *s)
         if (mini_batch == NONE || s->mini_batches[mini_batch].prefill_rows >= ahead)
             return;
         uint32_t head = s->waiting.entries[0].slot;
+        // Those whose KV was lost or taken are back in a moment: their pages and turns are not for newcomers.
+        if (s->coming_back > 0 && !s->cold[head].rebuild)
+            return;
         if (admit_head(s, head, mini_batch))
             continue;
         if (s->running == 0 && s->retiring == 0)

@@ -90,7 +90,8 @@ int main(int argc, char **argv)
     uint32_t ticks = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 5000;
     struct sched_config config = {
         .max_sequences = 2 * sequences, .max_running = sequences, .max_waiting = sequences,
-        .max_batch_rows = sequences + 512, .mini_batches = MINI_BATCHES, .plan_ahead = AHEAD, .page_tokens = 16,
+        .max_batch_rows = sequences + 2048, .mini_batches = MINI_BATCHES, .plan_ahead = AHEAD, .page_tokens = 16,
+        .chunk_max_tokens = 2048,
         .context_tokens = 4096, .max_places = places, .layers = 30, .kv_bytes_per_token = 23040,
     };
     struct sched *sched;

@@ -22,6 +22,8 @@
 
 #include "common/sched/sched.h"
 
+#define MESH_FUNCTION static __attribute__((unused))
+
 enum { MESH_PLACES = 4, MESH_SEQS = 96, MESH_FLIGHT = 16, MESH_EVENTS = 256, MESH_ACTIONS = 512 };
 
 struct mesh_seq {
@@ -50,6 +52,7 @@ struct mesh {
     struct mesh_seq seqs[MESH_SEQS];
     uint32_t seq_count;
     bool up[MESH_PLACES], draining[MESH_PLACES], drained[MESH_PLACES];
+    bool silent[MESH_PLACES];  // down, but nobody has noticed
     uint32_t pages_total[MESH_PLACES];
     uint64_t serial[MESH_PLACES];  // of the incarnation, to tell what a step was sent to
     bool s_part_up;
@@ -64,7 +67,7 @@ struct mesh {
     uint64_t last_step, steps, prefill_beside_decode, drains;
 };
 
-static uint32_t mesh_random(struct mesh *m, uint32_t below)
+MESH_FUNCTION uint32_t mesh_random(struct mesh *m, uint32_t below)
 {
     m->rng ^= m->rng << 13;
     m->rng ^= m->rng >> 7;
@@ -72,12 +75,12 @@ static uint32_t mesh_random(struct mesh *m, uint32_t below)
     return below == 0 ? 0 : (uint32_t)((m->rng >> 20) % below);
 }
 
-static bool mesh_chance(struct mesh *m, uint32_t permille) { return mesh_random(m, 1000) < permille; }
+MESH_FUNCTION bool mesh_chance(struct mesh *m, uint32_t permille) { return mesh_random(m, 1000) < permille; }
 
 #define MESH_CHECK(condition) \
     do { if (!(condition)) fail_msg("%s:%d: %s (now %llu)", __FILE__, __LINE__, #condition, (unsigned long long)m->now_us); } while (0)
 
-static struct mesh_seq *mesh_find(struct mesh *m, uint64_t id)
+MESH_FUNCTION struct mesh_seq *mesh_find(struct mesh *m, uint64_t id)
 {
     for (uint32_t i = 0; i < m->seq_count; i++) {
         if (m->seqs[i].id == id)
@@ -87,7 +90,7 @@ static struct mesh_seq *mesh_find(struct mesh *m, uint64_t id)
     return NULL;
 }
 
-static struct sched_event *mesh_event(struct mesh *m, enum sched_event_kind kind)
+MESH_FUNCTION struct sched_event *mesh_event(struct mesh *m, enum sched_event_kind kind)
 {
     MESH_CHECK(m->event_count < MESH_EVENTS);
     struct sched_event *e = &m->events[m->event_count++];
@@ -96,12 +99,12 @@ static struct sched_event *mesh_event(struct mesh *m, enum sched_event_kind kind
     return e;
 }
 
-static uint32_t mesh_pages(const struct mesh *m, uint32_t positions)
+MESH_FUNCTION uint32_t mesh_pages(const struct mesh *m, uint32_t positions)
 {
     return (positions + m->config.page_tokens - 1) / m->config.page_tokens;
 }
 
-static uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q)
+MESH_FUNCTION uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q)
 {
     uint32_t limit = q->prompt + q->max_new;
     return limit < m->config.context_tokens ? limit : m->config.context_tokens;
@@ -109,7 +112,7 @@ static uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q)
 
 /* --- what is asked for ----------------------------------------------------------------------------------------------- */
 
-static struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint32_t max_new, uint32_t eos_at)
+MESH_FUNCTION struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint32_t max_new, uint32_t eos_at)
 {
     MESH_CHECK(m->seq_count < MESH_SEQS);
     struct mesh_seq *q = &m->seqs[m->seq_count++];
@@ -127,13 +130,13 @@ static struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint32_t ma
     return q;
 }
 
-static void mesh_cancel(struct mesh *m, struct mesh_seq *q)
+MESH_FUNCTION void mesh_cancel(struct mesh *m, struct mesh_seq *q)
 {
     q->cancelled = true;
     mesh_event(m, SCHED_CANCEL)->sequence = q->id;
 }
 
-static void mesh_place_lose(struct mesh *m, uint32_t place)
+MESH_FUNCTION void mesh_place_lose(struct mesh *m, uint32_t place)
 {
     for (uint32_t i = 0; i < m->seq_count; i++) {
         struct mesh_seq *q = &m->seqs[i];
@@ -151,7 +154,7 @@ static void mesh_place_lose(struct mesh *m, uint32_t place)
     m->serial[place]++;
 }
 
-static void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
+MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
 {
     mesh_place_lose(m, place);  // a new incarnation in the stead of one that is up is a loss as well
     m->up[place] = true;
@@ -167,19 +170,19 @@ static void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
     e->place_up.accepts_moves = place != 0;
 }
 
-static void mesh_place_down(struct mesh *m, uint32_t place)
+MESH_FUNCTION void mesh_place_down(struct mesh *m, uint32_t place)
 {
     mesh_place_lose(m, place);
     mesh_event(m, SCHED_PLACE_DOWN)->place = place;
 }
 
-static void mesh_s_part_up(struct mesh *m)
+MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
 {
     m->s_part_up = true;
     mesh_event(m, SCHED_S_PART_UP)->max_rows = 0;
 }
 
-static void mesh_s_part_down(struct mesh *m)
+MESH_FUNCTION void mesh_s_part_down(struct mesh *m)
 {
     m->s_part_up = false;
     for (uint32_t b = 0; b < m->config.mini_batches; b++) {
@@ -200,11 +203,12 @@ static void mesh_s_part_down(struct mesh *m)
 
 /* --- what the core says ---------------------------------------------------------------------------------------------- */
 
-static void mesh_check_run(struct mesh *m, const struct sched_run *r)
+MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
 {
     struct mesh_seq *q = mesh_find(m, r->sequence);
     MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && q->release_until == 0);
-    MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES && m->up[r->place]);
+    MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES);
+    MESH_CHECK(m->up[r->place] || m->silent[r->place]);
     if (r->position != q->next) {  // only back to what is held, and not beside rows that are void
         MESH_CHECK(q->in_flight == 0);
         MESH_CHECK(r->position == q->held);
@@ -227,7 +231,7 @@ static void mesh_check_run(struct mesh *m, const struct sched_run *r)
     q->in_flight++;
 }
 
-static void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
+MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
 {
     uint32_t b = a->mini_batch, rows = 0, prefill = 0;
     MESH_CHECK(m->s_part_up && a->step > m->last_step && b < m->config.mini_batches);
@@ -259,7 +263,7 @@ static void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
     s->done_us = start + m->step_us_min + mesh_random(m, m->step_us_max - m->step_us_min + 1);
 }
 
-static void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t place, bool last)
+MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t place, bool last)
 {
     struct mesh_seq *q = mesh_find(m, sequence);
     MESH_CHECK(q->arrived && !q->rejected && !q->last);
@@ -272,7 +276,7 @@ static void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t place,
     q->decoding = false;
     if (place == SCHED_NO_PLACE)
         return;
-    MESH_CHECK(m->up[place]);
+    MESH_CHECK(m->up[place] || m->silent[place]);
     q->kv[place] = 0;
     for (uint32_t p = 0; p < MESH_PLACES && last; p++)
         MESH_CHECK(q->kv[p] == 0);  // nothing of it lies anywhere any more
@@ -282,7 +286,7 @@ static void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t place,
     }
 }
 
-static void mesh_take_action(struct mesh *m, const struct sched_action *a)
+MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a)
 {
     struct mesh_seq *q;
     switch (a->kind) {
@@ -327,7 +331,7 @@ static void mesh_take_action(struct mesh *m, const struct sched_action *a)
     }
 }
 
-static void mesh_check_ledger(struct mesh *m)
+MESH_FUNCTION void mesh_check_ledger(struct mesh *m)
 {
     for (uint32_t p = 0; p < MESH_PLACES; p++) {
         struct sched_place_info info;
@@ -350,7 +354,7 @@ struct mesh_answer {
     bool found[64];  // the row's earlier positions were there
 };
 
-static void mesh_taken(struct mesh *m, const struct sched_run *r, const struct sched_result *result, bool found)
+MESH_FUNCTION void mesh_taken(struct mesh *m, const struct sched_run *r, const struct sched_result *result, bool found)
 {
     struct mesh_seq *q = mesh_find(m, r->sequence);
     if (!result->taken) {
@@ -374,7 +378,7 @@ static void mesh_taken(struct mesh *m, const struct sched_run *r, const struct s
 }
 
 /* Executes the oldest step of a mini-batch. */
-static void mesh_execute(struct mesh *m, uint32_t b, struct sched_result *results, struct mesh_answer *answer)
+MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result *results, struct mesh_answer *answer)
 {
     struct mesh_step s = m->flight[b][0];
     m->flight_count[b]--;
@@ -418,7 +422,7 @@ static void mesh_execute(struct mesh *m, uint32_t b, struct sched_result *result
     e->step_done.total_us = 1000 + 50 * s.a.row_count;
 }
 
-static void mesh_answer_others(struct mesh *m)
+MESH_FUNCTION void mesh_answer_others(struct mesh *m)
 {
     for (uint32_t i = 0; i < m->seq_count; i++) {
         struct mesh_seq *q = &m->seqs[i];
@@ -446,7 +450,7 @@ static void mesh_answer_others(struct mesh *m)
 }
 
 /* Brings the core up to date with all that happened until now_us. Returns the number of actions. */
-static size_t mesh_tick(struct mesh *m)
+MESH_FUNCTION size_t mesh_tick(struct mesh *m)
 {
     static struct sched_result results[SCHED_MINI_BATCHES_MAX][512];
     struct mesh_answer answers[SCHED_MINI_BATCHES_MAX];
@@ -478,7 +482,7 @@ static size_t mesh_tick(struct mesh *m)
 }
 
 /* When something happens next by itself; SCHED_NEVER: nothing will. */
-static uint64_t mesh_next_us(const struct mesh *m)
+MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
 {
     uint64_t next = sched_next_wake_us(m->sched);
     for (uint32_t b = 0; b < m->config.mini_batches; b++) {
@@ -496,7 +500,7 @@ static uint64_t mesh_next_us(const struct mesh *m)
 }
 
 /* Ticks until nothing happens any more; the tick limit is the bound on waiting. */
-static void mesh_run(struct mesh *m, uint32_t tick_limit)
+MESH_FUNCTION void mesh_run(struct mesh *m, uint32_t tick_limit)
 {
     for (uint32_t tick = 0;; tick++) {
         MESH_CHECK(tick < tick_limit);
@@ -508,7 +512,7 @@ static void mesh_run(struct mesh *m, uint32_t tick_limit)
     }
 }
 
-static void mesh_init(struct mesh *m, const struct sched_config *config, uint64_t seed)
+MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, uint64_t seed)
 {
     memset(m, 0, sizeof(*m));
     m->config = *config;
@@ -521,10 +525,10 @@ static void mesh_init(struct mesh *m, const struct sched_config *config, uint64_
         fail_msg("%s", error.text);
 }
 
-static void mesh_fini(struct mesh *m) { sched_fini(m->sched); }
+MESH_FUNCTION void mesh_fini(struct mesh *m) { sched_fini(m->sched); }
 
 /* Everybody ended as they should, and nothing is left anywhere. */
-static void mesh_check_end(struct mesh *m)
+MESH_FUNCTION void mesh_check_end(struct mesh *m)
 {
     struct sched_stats stats;
     sched_get_stats(m->sched, &stats);

@@ -1,0 +1,351 @@
+/* test_sched_failures.c: the scheduling core when something fails, restarts or drains. The rules: test_sched.c.
+ *
+ * Every tick also runs the checks of test_sched_mesh.h.
+ */
+#include "tests/unit/test_sched_mesh.h"
+
+static struct mesh mesh;
+
+static const struct sched_config base = {
+    .max_sequences = 64, .max_waiting = 64, .max_batch_rows = 256, .mini_batches = 1, .mini_batch_fill = 1,
+    .plan_ahead = 2, .tile_rows = 16, .step_target_us = 50000, .page_tokens = 16, .context_tokens = 1024,
+    .max_places = MESH_PLACES, .layers = 10, .kv_bytes_per_token = 1000,
+};
+
+/* No local pool: two workers. */
+static struct mesh *start(const struct sched_config *config)
+{
+    mesh_init(&mesh, config, 3);
+    mesh_s_part_up(&mesh);
+    mesh_place_up(&mesh, 1, 1000);
+    mesh_place_up(&mesh, 2, 1000);
+    return &mesh;
+}
+
+static size_t next_tick(struct mesh *m)
+{
+    uint64_t next = mesh_next_us(m);
+    m->now_us = next != SCHED_NEVER && next > m->now_us ? next : m->now_us;
+    return mesh_tick(m);
+}
+
+static struct sched_stats stats_of(const struct mesh *m)
+{
+    struct sched_stats stats;
+    sched_get_stats(m->sched, &stats);
+    return stats;
+}
+
+static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
+{
+    struct sched_place_info info;
+    sched_get_place(m->sched, place, &info);
+    return info;
+}
+
+static void end(struct mesh *m)
+{
+    mesh_run(m, 10000);
+    mesh_check_end(m);
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        const struct mesh_seq *q = &m->seqs[i];
+        if (q->reason == SCHED_LENGTH)
+            assert_int_equal(q->log, q->prompt + q->max_new);
+    }
+    mesh_fini(m);
+}
+
+static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    for (int i = 0; i < 16; i++)
+        mesh_arrive(m, 64, 60, 0);
+    for (int i = 0; i < 30; i++)
+        next_tick(m);
+    uint32_t lost = place_of(m, 1).sequences, lost_tokens = 0;
+    assert_true(lost >= 6 && lost <= 10);
+    uint64_t prefill = stats_of(m).prefill_rows;
+    struct mesh_seq *survivor = NULL;
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        survivor = m->seqs[i].place == 2 ? &m->seqs[i] : survivor;
+        lost_tokens += m->seqs[i].place == 1 ? m->seqs[i].log : 0;
+    }
+    m->silent[1] = true;
+    mesh_place_lose(m, 1);  // the steps in flight say LOST before anybody says that the worker is down
+    uint32_t before = survivor->log;
+    for (int i = 0; i < 4; i++)
+        next_tick(m);
+    assert_true(survivor->log >= before + 3);  // the others go on meanwhile
+    m->silent[1] = false;
+    mesh_place_down(m, 1);
+    mesh_run(m, 1000);
+    assert_int_equal(stats_of(m).rebuilt, lost);
+    assert_true(stats_of(m).prefill_rows - prefill <= lost_tokens);
+    assert_true(stats_of(m).rebuilt_tokens <= lost_tokens);
+    end(m);
+}
+
+static void what_is_rebuilt_comes_before_what_is_new(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.max_running = 2;
+    struct mesh *m = start(&config);
+    mesh_place_down(m, 2);
+    struct mesh_seq *old = mesh_arrive(m, 64, 60, 0);
+    mesh_arrive(m, 64, 60, 0);
+    for (int i = 0; i < 5; i++)
+        mesh_arrive(m, 64, 60, 0);
+    for (int i = 0; i < 10; i++)
+        next_tick(m);
+    mesh_place_down(m, 1);
+    mesh_tick(m);
+    mesh_place_up(m, 1, 1000);
+    for (int i = 0; i < 4; i++)
+        next_tick(m);
+    assert_true(old->in_flight > 0);
+    assert_int_equal(m->seqs[2].in_flight, 0);
+    end(m);
+}
+
+static void an_unknown_sequence_is_opened_again(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    struct mesh_seq *q = mesh_arrive(m, 40, 20, 0);
+    for (int i = 0; i < 5; i++)
+        next_tick(m);
+    uint32_t held = q->held;
+    uint64_t prefill = stats_of(m).prefill_rows;
+    m->unknown_permille = 1000;
+    next_tick(m);
+    m->unknown_permille = 0;
+    size_t count = next_tick(m);  // the step planned ahead comes back too, and does not count
+    const struct sched_run *run = NULL;
+    for (size_t i = 0; i < count && run == NULL; i++)
+        run = m->actions[i].kind == SCHED_STEP ? m->actions[i].step.runs : NULL;
+    assert_non_null(run);
+    assert_int_equal(run->position, held);
+    assert_true(run->open && !run->use_last_sampled);
+    end(m);
+    assert_int_equal(prefill, 40);
+}
+
+static void a_failed_step_is_planned_again(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    struct mesh_seq *q = mesh_arrive(m, 40, 20, 0);
+    for (int i = 0; i < 5; i++)
+        next_tick(m);
+    m->failed_permille = 1000;
+    next_tick(m);
+    m->failed_permille = 0;
+    mesh_run(m, 100);
+    assert_int_equal(stats_of(m).steps_failed, 1);
+    assert_int_equal(stats_of(m).wasted_rows, 2);  // its row, and that of the step planned upon it
+    assert_int_equal(stats_of(m).prefill_rows, 40);
+    assert_int_equal(q->reason, SCHED_LENGTH);
+    end(m);
+}
+
+static void an_s_part_that_restarts_keeps_what_workers_hold(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    mesh_place_up(m, 0, 6);
+    struct mesh_seq *local = mesh_arrive(m, 60, 20, 0), *remote = mesh_arrive(m, 64, 20, 0);
+    for (int i = 0; i < 6; i++)
+        next_tick(m);
+    assert_int_equal(local->place, 0);
+    assert_int_not_equal(remote->place, 0);
+    uint32_t held = remote->held, known = local->log;
+    uint64_t prefill = stats_of(m).prefill_rows;
+    mesh_s_part_down(m);
+    assert_int_equal(mesh_tick(m), 0);
+    assert_true(sched_next_wake_us(m->sched) == SCHED_NEVER);
+    mesh_s_part_up(m);
+    mesh_place_up(m, 0, 6);
+    mesh_tick(m);
+    assert_int_equal(remote->held, held);  // the mesh checks that its next row is the one after what is held
+    mesh_run(m, 1000);
+    assert_int_equal(stats_of(m).prefill_rows - prefill, known);
+    assert_int_equal(stats_of(m).rebuilt, 1);
+    end(m);
+}
+
+static void late_and_repeated_answers_count_for_nothing(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    struct mesh_seq *q = mesh_arrive(m, 40, 3, 0);
+    mesh_tick(m);
+    struct sched_result result = { .outcome = SCHED_DONE, .sampled = true, .ended = true };
+    struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
+    e->step_done.step = 999;
+    e->step_done.results = &result;
+    e->step_done.result_count = 1;
+    mesh_tick(m);
+    assert_false(result.taken);
+    uint64_t first = m->flight[0][0].a.step;
+    next_tick(m);
+    e = mesh_event(m, SCHED_STEP_DONE);
+    e->step_done.step = first;
+    e->step_done.results = &result;
+    e->step_done.result_count = 1;
+    mesh_event(m, SCHED_STEP_FAILED)->step = first;
+    mesh_event(m, SCHED_RELEASED)->released.sequence = q->id;
+    mesh_event(m, SCHED_CANCEL)->sequence = 12345;
+    mesh_tick(m);
+    assert_false(result.taken);
+    assert_int_equal(stats_of(m).ignored_events, 5);
+    mesh_run(m, 100);
+    assert_int_equal(q->reason, SCHED_LENGTH);
+    end(m);
+}
+
+static void a_wrong_number_of_results_fails_the_step(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    mesh_arrive(m, 40, 3, 0);
+    mesh_tick(m);
+    struct sched_result results[2] = { { .sampled = true }, { .sampled = true } };
+    struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
+    e->step_done.step = m->flight[0][0].a.step;
+    e->step_done.results = results;
+    e->step_done.result_count = 2;
+    sched_step(m->sched, m->now_us, m->events, 1, m->actions, MESH_ACTIONS);
+    assert_false(results[0].taken || results[1].taken);
+    assert_int_equal(stats_of(m).steps_failed, 1);
+    mesh_fini(m);
+}
+
+static void a_resubmission_reuses_what_its_worker_holds(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    mesh_tick(m);
+    for (int scored = 0; scored < 2; scored++) {
+        struct mesh_seq *q = mesh_arrive(m, 100, 20, 0);
+        struct sched_arrive *a = &m->events[m->event_count - 1].arrive;
+        a->generated_tokens = scored ? 0 : 7;
+        a->held_place = 2;
+        a->held_positions = scored ? 100 : 106;
+        q->score = a->score_prompt = scored;
+        q->log += a->generated_tokens;
+        q->kv[2] = a->held_positions;
+        q->place = 2;
+        q->held = q->next = scored ? 0 : 106;
+        uint64_t prefill = stats_of(m).prefill_rows, decode = stats_of(m).decode_rows;
+        mesh_run(m, 100);
+        assert_int_equal(stats_of(m).prefill_rows - prefill, scored ? 100 : 0);
+        assert_int_equal(stats_of(m).decode_rows - decode, scored ? 19 : 13);
+    }
+    end(m);
+}
+
+static void a_drain_hands_everything_over(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.release_ack = true;
+    struct mesh *m = start(&config);
+    for (int i = 0; i < 16; i++)
+        mesh_arrive(m, 64, 200, 0);
+    for (int i = 0; i < 20; i++)
+        next_tick(m);
+    uint32_t there = place_of(m, 1).sequences;
+    assert_true(there > 0);
+    m->draining[1] = true;
+    mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
+    uint64_t prefill = stats_of(m).prefill_rows;
+    for (int i = 0; i < 300 && !m->drained[1]; i++)
+        next_tick(m);
+    assert_true(m->drained[1]);
+    assert_int_equal(stats_of(m).moved, there);
+    assert_int_equal(stats_of(m).finished, 0);
+    mesh_run(m, 1000);
+    assert_int_equal(stats_of(m).prefill_rows, prefill);  // nothing was computed again
+    end(m);
+}
+
+static void a_drain_without_a_taker_rebuilds(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    mesh_place_down(m, 2);
+    mesh_arrive(m, 64, 100, 0);
+    for (int i = 0; i < 10; i++)
+        next_tick(m);
+    m->draining[1] = true;
+    mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
+    for (int i = 0; i < 10; i++)
+        next_tick(m);
+    assert_false(m->drained[1]);  // nowhere to go: it decodes on
+    assert_int_equal(stats_of(m).running, 1);
+    mesh_place_up(m, 0, 100);     // takes no pages over
+    for (int i = 0; i < 10; i++)
+        next_tick(m);
+    assert_true(m->drained[1]);
+    assert_int_equal(stats_of(m).rebuilt, 1);
+    end(m);
+}
+
+static void pages_wait_for_the_word_that_they_are_free(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.release_ack = true;
+    struct mesh *m = start(&config);
+    mesh_place_down(m, 2);
+    struct mesh_seq *q = mesh_arrive(m, 64, 3, 0);
+    while (!q->last)
+        next_tick(m);
+    assert_true(q->release_until > m->now_us);
+    assert_true(place_of(m, 1).pages_used > 0);
+    end(m);  // nothing is left once RELEASED has come
+}
+
+static void a_suspect_place_gets_no_rows(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    struct mesh_seq *a = mesh_arrive(m, 64, 300, 0), *b = mesh_arrive(m, 64, 300, 0);
+    for (int i = 0; i < 10; i++)
+        next_tick(m);
+    assert_int_not_equal(a->place, b->place);
+    struct sched_event *e = mesh_event(m, SCHED_PLACE_SUSPECT);
+    e->suspect.place = a->place;
+    e->suspect.until_us = m->now_us + 50000;
+    uint64_t until = e->suspect.until_us;
+    mesh_tick(m);
+    for (int i = 0; i < 3; i++)
+        next_tick(m);
+    uint32_t stuck = a->log, going = b->log;
+    while (m->now_us < until - 3000)
+        next_tick(m);
+    assert_int_equal(a->log, stuck);
+    assert_true(b->log > going + 20);
+    end(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_dead_worker_costs_its_own_sequences_a_rebuild),
+        cmocka_unit_test(what_is_rebuilt_comes_before_what_is_new),
+        cmocka_unit_test(an_unknown_sequence_is_opened_again),
+        cmocka_unit_test(a_failed_step_is_planned_again),
+        cmocka_unit_test(an_s_part_that_restarts_keeps_what_workers_hold),
+        cmocka_unit_test(late_and_repeated_answers_count_for_nothing),
+        cmocka_unit_test(a_wrong_number_of_results_fails_the_step),
+        cmocka_unit_test(a_resubmission_reuses_what_its_worker_holds),
+        cmocka_unit_test(a_drain_hands_everything_over),
+        cmocka_unit_test(a_drain_without_a_taker_rebuilds),
+        cmocka_unit_test(pages_wait_for_the_word_that_they_are_free),
+        cmocka_unit_test(a_suspect_place_gets_no_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
