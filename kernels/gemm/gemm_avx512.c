@@ -14,9 +14,11 @@ LANES_INLINE quad quad_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 LANES_INLINE quad quad_and_0f(quad a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
 LANES_INLINE quad quad_shift_4(quad a) { return _mm512_srli_epi16(a, 4); }
 LANES_INLINE counts counts_zero(void) { return _mm512_setzero_si512(); }
-LANES_INLINE counts counts_add(counts a, quad w, int32_t x)
+LANES_INLINE counts counts_add(counts a, quad w, const int8_t *x)
 {
-    return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, _mm512_set1_epi32(x)));
+    int32_t four;
+    __builtin_memcpy(&four, x, sizeof four);
+    return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, _mm512_set1_epi32(four)));
 }
 LANES_INLINE lanes_i counts_finish(counts a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
 

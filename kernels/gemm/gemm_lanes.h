@@ -24,7 +24,7 @@
 
 #define PANEL_BYTES (256u * 1024)
 #ifndef PREFETCH_BYTES
-#define PREFETCH_BYTES 4096u
+#define PREFETCH_BYTES 8192u
 #endif
 #define COLUMNS PACK_TILE_OUTPUTS
 #define UNROLL _Pragma("GCC unroll 8")
@@ -40,11 +40,10 @@ struct block {
     const uint8_t *ahead; /* what to bring into the cache meanwhile, group by group; NULL: nothing */
 };
 
-LANES_INLINE int32_t x_quad(const struct quant_block *x, uint32_t row, uint32_t quad_index)
+/* The four inputs of quad number quad_index. */
+LANES_INLINE const int8_t *x_quad(const struct quant_block *x, uint32_t row, uint32_t quad_index)
 {
-    int32_t word;
-    __builtin_memcpy(&word, &x->q[row][quad_index * 4], sizeof word);
-    return word;
+    return &x->q[row][quad_index * 4];
 }
 
 /* Scales of 16 outputs: entry `index` of the scale section, in group g. */
@@ -68,18 +67,23 @@ LANES_INLINE lanes load_minimum(const struct packed_matrix *w, const uint8_t *ti
 /* dot[r] of 32 inputs with nibbles. bias: take 8 off each weight. */
 LANES_INLINE void dot_u4(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n, bool bias, lanes_i *dot)
 {
-    counts sum[GEMM_ROWS];
+    counts sum[GEMM_ROWS], odd[GEMM_ROWS]; /* integer sums are exact in any order: few rows take two shorter chains */
+    const bool two = n <= 2;
     UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = counts_zero();
+        sum[r] = odd[r] = counts_zero();
     UNROLL for (uint32_t j = 0; j < 4; j++) {
         quad both = quad_load(quants + j * 64), low = quad_and_0f(both), high = quad_and_0f(quad_shift_4(both));
         UNROLL for (uint32_t r = 0; r < n; r++)
             sum[r] = counts_add(sum[r], low, x_quad(x, slot + r, 2 * j));
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[r] = counts_add(sum[r], high, x_quad(x, slot + r, 2 * j + 1));
+        UNROLL for (uint32_t r = 0; r < n; r++) {
+            if (two)
+                odd[r] = counts_add(odd[r], high, x_quad(x, slot + r, 2 * j + 1));
+            else
+                sum[r] = counts_add(sum[r], high, x_quad(x, slot + r, 2 * j + 1));
+        }
     }
     UNROLL for (uint32_t r = 0; r < n; r++) {
-        dot[r] = counts_finish(sum[r]);
+        dot[r] = two ? lanes_add_i(counts_finish(sum[r]), counts_finish(odd[r])) : counts_finish(sum[r]);
         if (bias)
             dot[r] = lanes_add_i(dot[r], lanes_set1_i(x->part[slot + r].bias >> 4));
     }
@@ -126,17 +130,21 @@ LANES_INLINE void accumulate(const struct quant_block *x, uint32_t slot, uint32_
         sum[r] = lanes_fma(lanes_from_i(dot[r]), lanes_mul(scale, lanes_set1(x->part[slot + r].scale)), sum[r]);
 }
 
-LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layout layout, bool bias, lanes *sum)
+/* minimum: the minima's part in the same loop, in a chain of its own that is added at the end. */
+LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layout layout, bool bias, bool minimum, lanes *sum)
 {
     const struct packed_matrix *w = b->w;
     const uint8_t *quants = b->tile + w->quant_offset;
     uint32_t slot = b->slot, group_count = w->group_count;
     const uint32_t lines = layout == PACK_U4 ? 5 : 9; /* of 64 bytes that a group of a tile takes, rounded up */
+    lanes part[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        part[r] = lanes_zero();
     for (uint32_t g = 0; g < group_count; g++) {
         const struct quant_block *x = &b->x[g];
         if (b->ahead)
             UNROLL for (uint32_t line = 0; line < lines; line++)
-                _mm_prefetch((const char *)b->ahead + ((size_t)g * lines + line) * 64, _MM_HINT_T0);
+                _mm_prefetch((const char *)b->ahead + ((size_t)g * lines + line) * 64, _MM_HINT_T1);
         lanes_i dot[GEMM_ROWS];
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
         UNROLL for (uint32_t r = 0; r < n; r++) {
@@ -155,21 +163,13 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layo
             dot_s8(quants + (size_t)g * 512, x, slot, n, 4, 8, rest, dot);
             accumulate(x, slot, n, load_scale(w, b->tile, g, (size_t)g * 2 + 1), dot, sum);
         }
+        if (minimum) {
+            lanes least = load_minimum(w, b->tile, g);
+            UNROLL for (uint32_t r = 0; r < n; r++)
+                part[r] = lanes_fma(least, lanes_set1(x->part[slot + r].sum), part[r]);
+        }
     }
-}
-
-/* Adds the minima's part: one chain of its own, then one addition. */
-LANES_INLINE void block_minima(const struct block *b, uint32_t n, lanes *sum)
-{
-    lanes part[GEMM_ROWS];
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        part[r] = lanes_zero();
-    for (uint32_t g = 0; g < b->w->group_count; g++) {
-        lanes minimum = load_minimum(b->w, b->tile, g);
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            part[r] = lanes_fma(minimum, lanes_set1(b->x[g].part[b->slot + r].sum), part[r]);
-    }
-    UNROLL for (uint32_t r = 0; r < n; r++)
+    UNROLL for (uint32_t r = 0; minimum && r < n; r++)
         sum[r] = lanes_add(sum[r], part[r]);
 }
 
@@ -192,15 +192,15 @@ LANES_INLINE void block_quantized(const struct block *b, uint32_t n, float *y, s
     UNROLL for (uint32_t r = 0; r < n; r++)
         sum[r] = lanes_zero();
     if (b->w->layout == PACK_U4 && b->w->minimum)
-        block_groups(b, n, PACK_U4, false, sum);
+        block_groups(b, n, PACK_U4, false, true, sum);
     else if (b->w->layout == PACK_U4)
-        block_groups(b, n, PACK_U4, true, sum);
+        block_groups(b, n, PACK_U4, true, false, sum);
+    else if (b->w->layout == PACK_S8 && b->w->minimum)
+        block_groups(b, n, PACK_S8, true, true, sum);
     else if (b->w->layout == PACK_S8)
-        block_groups(b, n, PACK_S8, true, sum);
+        block_groups(b, n, PACK_S8, true, false, sum);
     else
-        block_groups(b, n, PACK_S8_HALVES, true, sum);
-    if (b->w->minimum)
-        block_minima(b, n, sum);
+        block_groups(b, n, PACK_S8_HALVES, true, false, sum);
     store_block(sum, n, y, y_stride, columns, store);
 }
 
