@@ -20,8 +20,7 @@
 
 enum { BLOCK_BYTES = 2048, KEEP_OUT_BYTES = 4096 };
 
-struct exchange *exchange_new(struct http_server *server, struct MHD_Connection *connection, const char *method,
-                              const char *path)
+struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path)
 {
     struct exchange *exchange = calloc(1, sizeof *exchange);
 
@@ -33,7 +32,6 @@ struct exchange *exchange_new(struct http_server *server, struct MHD_Connection 
         return NULL;
     }
     atomic_init(&exchange->references, 1);
-    exchange->server = server;
     exchange->connection = connection;
     exchange->start_us = clock_now_us();
     snprintf(exchange->method, sizeof exchange->method, "%s", method);

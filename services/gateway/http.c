@@ -150,7 +150,7 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
 
     (void)version;
     if (!exchange) {
-        exchange = exchange_new(server, connection, method, url);
+        exchange = exchange_new(connection, method, url);
         if (!exchange)
             return MHD_NO;
         *context = exchange;

@@ -14,7 +14,6 @@ enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM };
 
 struct exchange {
     atomic_uint references;
-    struct http_server *server;
     /* the request: written by the polling thread before handle is called */
     char method[8];
     char *path;
@@ -45,8 +44,7 @@ struct exchange {
 };
 
 /* A new exchange with one reference; NULL when out of memory. */
-struct exchange *exchange_new(struct http_server *server, struct MHD_Connection *connection, const char *method,
-                              const char *path);
+struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path);
 /* Polling thread, nothing else to do: gives the answer to libmicrohttpd if there is one, or suspends. */
 enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, const char *cors_origin);
 /* Marks it gone and wakes it; true if its answer was not complete (and it was not gone already). */

@@ -100,9 +100,6 @@ static const struct {
 static const char *type_of_status(int status)
 {
     switch (status) {
-    case 401: return "authentication_error";
-    case 403: return "permission_error";
-    case 404: return "not_found_error";
     case 429: return "rate_limit_error";
     case 500: return "server_error";
     case 503: return "service_unavailable_error";

@@ -1,0 +1,235 @@
+/* choice.c: one choice of a request: from the mesh's events to the text and scores that a client is shown.
+ *
+ *   token ─▶ token log ─▶ detokenizer (whole characters) ─▶ stop strings (holds back) ─▶ visible ─▶ chunk
+ *
+ * Worked example, stop "\n\n", tokens "Hi" "\n" "\n": visible "Hi"; then "\n" is held; then it matches: the choice ends
+ * with "Hi", reason "stop", and the tokens counted are three.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "services/gateway/request_internal.h"
+
+bool choice_open(struct choice *choice, const struct language *language)
+{
+    const struct request *request = choice->request;
+
+    stop_match_init(&choice->stop, request->stops, request->stop_count);
+    choice->text_stream = language_stream_open(language);
+    if (request->echo && request->logprobs) {
+        choice->prompt_scores = calloc(choice->prompt->count + 1, sizeof *choice->prompt_scores);
+        if (request->top_logprobs)
+            choice->prompt_tops = calloc(choice->prompt->count + 1, sizeof *choice->prompt_tops);
+        if (!choice->prompt_scores || (request->top_logprobs && !choice->prompt_tops))
+            return false;
+        choice->prompt_scored = 1;
+    }
+    choice->echoed = !request->echo;
+    return choice->text_stream != NULL;
+}
+
+void choice_close(struct choice *choice)
+{
+    language_stream_close(choice->text_stream);
+    stop_match_fini(&choice->stop);
+    text_free(&choice->visible);
+    shown_tokens_free(&choice->logprobs);
+    free(choice->generated);
+    free(choice->prompt_scores);
+    free(choice->prompt_tops);
+}
+
+/* Characters, by their first bytes: parts of one character add up right. */
+static uint32_t count_chars(const char *data, size_t bytes)
+{
+    uint32_t count = 0;
+    size_t i;
+
+    for (i = 0; i < bytes; i++)
+        count += (data[i] & 0xC0) != 0x80;
+    return count;
+}
+
+static void show_token(struct choice *choice, const struct language *language, uint32_t id, const float *logprob)
+{
+    size_t bytes;
+    const char *data = language_token(language, id, &bytes);
+
+    shown_tokens_add(&choice->logprobs, data, bytes, logprob, choice->text_chars);
+    choice->text_chars += count_chars(data, bytes);
+}
+
+static void show_top(struct choice *choice, const struct language *language, uint32_t id, float logprob)
+{
+    size_t bytes;
+    const char *data = language_token(language, id, &bytes);
+
+    shown_tokens_add_top(&choice->logprobs, data, bytes, logprob);
+}
+
+/* Scores of the prompt come in pieces, and again after a resubmission. */
+static bool take_prompt_scores(struct choice *choice, const Fastdecode__GenerateEvent *event)
+{
+    size_t i, j;
+
+    if (!choice->prompt_scores || event->n_prompt == 0)
+        return true;
+    if (event->prompt_index > choice->prompt_scored || event->n_prompt > choice->prompt->count ||
+        event->prompt_index + event->n_prompt > choice->prompt->count)
+        return false;
+    for (i = 0; i < event->n_prompt; i++) {
+        const Fastdecode__Token *token = event->prompt[i];
+        size_t at = event->prompt_index + i;
+
+        if (at == 0)
+            continue; /* nothing comes before it, so it has no score */
+        choice->prompt_scores[at] = token->logprob;
+        if (!choice->prompt_tops)
+            continue;
+        choice->prompt_tops[at].count = (uint32_t)MIN(token->n_top, API_MAX_LOGPROBS);
+        for (j = 0; j < choice->prompt_tops[at].count; j++)
+            choice->prompt_tops[at].tops[j] = (struct shown_top){.offset = token->top[j]->token, .logprob = token->top[j]->logprob};
+    }
+    choice->prompt_scored = MAX(choice->prompt_scored, event->prompt_index + (uint32_t)event->n_prompt);
+    return true;
+}
+
+/* The prompt becomes part of the answer, once, before the first token. */
+static void echo_prompt(struct choice *choice, const struct language *language)
+{
+    uint32_t i, j;
+
+    if (choice->echoed)
+        return;
+    choice->echoed = true;
+    text_append(&choice->visible, choice->prompt->echo.data, choice->prompt->echo.bytes);
+    if (!choice->prompt_scores)
+        return;
+    for (i = 0; i < choice->prompt->count; i++) {
+        bool known = i > 0 && i < choice->prompt_scored;
+        show_token(choice, language, choice->prompt->ids[i], known ? &choice->prompt_scores[i] : NULL);
+        for (j = 0; known && choice->prompt_tops && j < choice->prompt_tops[i].count; j++)
+            show_top(choice, language, choice->prompt_tops[i].tops[j].offset, choice->prompt_tops[i].tops[j].logprob);
+    }
+    free(choice->prompt_tops);
+    choice->prompt_tops = NULL;
+}
+
+static bool log_token(struct choice *choice, uint32_t id)
+{
+    if (choice->generated_count == choice->generated_capacity) {
+        uint32_t capacity = choice->generated_capacity ? choice->generated_capacity * 2 : 32;
+        uint32_t *grown = realloc(choice->generated, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        choice->generated = grown;
+        choice->generated_capacity = capacity;
+    }
+    choice->generated[choice->generated_count++] = id;
+    return true;
+}
+
+static bool take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)
+{
+    struct text piece = {0};
+    bool ok;
+    size_t j;
+
+    if (token->token >= language_vocab(language) || !log_token(choice, token->token))
+        return false;
+    if (is_end)
+        return true; /* the end token is counted and not shown */
+    language_stream_push(choice->text_stream, token->token, &piece);
+    if (choice->request->logprobs) {
+        show_token(choice, language, token->token, &token->logprob);
+        for (j = 0; j < MIN(token->n_top, choice->request->top_logprobs); j++)
+            show_top(choice, language, token->top[j]->token, token->top[j]->logprob);
+    }
+    stop_match_push(&choice->stop, piece.data, piece.bytes, &choice->visible);
+    ok = !piece.failed && !choice->visible.failed && !choice->stop.held.failed && !choice->logprobs.failed;
+    text_free(&piece);
+    return ok;
+}
+
+bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language)
+{
+    size_t i;
+
+    if (!take_prompt_scores(choice, event))
+        return false;
+    if (event->n_tokens > 0 || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
+        echo_prompt(choice, language);
+    if (event->n_tokens > 0 && event->index > choice->generated_count)
+        return false;
+    for (i = 0; i < event->n_tokens && choice->stop.matched < 0; i++) {
+        bool is_end = event->finish == FASTDECODE__FINISH__FINISH_EOS && i + 1 == event->n_tokens &&
+                      language_is_special(language, event->tokens[i]->token);
+
+        if (event->index + i < choice->generated_count)
+            continue; /* known already */
+        if (choice->generated_count >= choice->request->max_tokens)
+            return false;
+        if (!take_token(choice, event->tokens[i], is_end, language))
+            return false;
+    }
+    return true;
+}
+
+void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes)
+{
+    struct text tail = {0};
+
+    if (choice->stop.matched < 0) {
+        language_stream_finish(choice->text_stream, &tail);
+        if (tail.bytes && stop_match_push(&choice->stop, tail.data, tail.bytes, &choice->visible))
+            finish_reason = "stop";
+        else
+            stop_match_finish(&choice->stop, &choice->visible);
+        text_free(&tail);
+    }
+    if (choice->stop.matched >= 0) {
+        const struct stop_string *string = &choice->request->stops[choice->stop.matched];
+        finish_reason = "stop";
+        stop_reason = string->data;
+        stop_reason_bytes = string->bytes;
+    }
+    choice->finish_reason = finish_reason;
+    choice->stop_reason = stop_reason;
+    choice->stop_reason_bytes = stop_reason_bytes;
+    choice->state = CHOICE_DONE;
+}
+
+bool choice_has_news(const struct choice *choice)
+{
+    return choice->visible.bytes > 0 || choice->logprobs.count > 0 || choice->finish_reason;
+}
+
+void choice_show(struct choice *choice, struct text *out)
+{
+    const struct request *request = choice->request;
+    struct respond_choice shown = {.index = choice->index};
+
+    if (request->kind == API_CHAT && !choice->role_sent) {
+        shown.first = true;
+        respond_chunk(out, &request->head, &shown);
+        shown.first = false;
+        choice->role_sent = true;
+    }
+    shown.text = choice->visible.data;
+    shown.bytes = choice->visible.bytes;
+    shown.logprobs = request->logprobs ? &choice->logprobs : NULL;
+    shown.logprob_count = choice->logprobs.count;
+    if (choice->finish_reason && request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0)) {
+        respond_chunk(out, &request->head, &shown); /* the end comes in a chunk of its own */
+        shown.bytes = 0;
+        shown.logprobs = NULL;
+    }
+    shown.finish_reason = choice->finish_reason;
+    shown.stop_reason = choice->stop_reason;
+    shown.stop_reason_bytes = choice->stop_reason_bytes;
+    respond_chunk(out, &request->head, &shown);
+    text_clear(&choice->visible);
+    shown_tokens_clear(&choice->logprobs);
+}

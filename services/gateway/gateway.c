@@ -1,0 +1,199 @@
+/* gateway.c: see gateway.h: the parts, and how they begin and end. */
+#include "services/gateway/gateway.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/gateway/gateway_internal.h"
+
+enum { DRAIN_POLL_MS = 10 };
+
+void gateway_defaults(struct gateway_config *config)
+{
+    *config = (struct gateway_config){
+        .host = "127.0.0.1", .port = 8080, .max_connections = 8192, .max_queue = 4096, .threads = 2,
+        .max_body_bytes = 8 << 20, .header_timeout_s = 10, .body_timeout_s = 60, .idle_timeout_s = 75, .ready_grace_s = 10,
+        .resume_limit_s = 300, .mesh_metrics = true,
+    };
+}
+
+/* --- callbacks of the HTTP server --------------------------------------------------------------------------------- */
+struct posted {
+    struct gateway *gateway;
+    struct exchange *exchange; /* held */
+};
+
+static void cancel_on_loop(void *arg)
+{
+    struct posted *posted = arg;
+
+    requests_cancel(posted->gateway->requests, posted->exchange);
+    exchange_release(posted->exchange);
+    free(posted);
+}
+
+static void on_gone(void *arg, struct exchange *exchange)
+{
+    struct gateway *gateway = arg;
+    struct posted *posted = malloc(sizeof *posted);
+
+    if (!posted)
+        return; /* its stream ends by length: nothing else can be done without memory */
+    *posted = (struct posted){gateway, exchange_hold(exchange)};
+    if (!mesh_post(gateway->mesh, cancel_on_loop, posted)) {
+        exchange_release(exchange);
+        free(posted);
+    }
+}
+
+static void tick_on_loop(void *arg)
+{
+    struct gateway *gateway = arg;
+
+    atomic_store_explicit(&gateway->tick_pending, false, memory_order_relaxed);
+    requests_tick(gateway->requests);
+}
+
+static void on_tick(void *arg)
+{
+    struct gateway *gateway = arg;
+
+    if (!atomic_exchange_explicit(&gateway->tick_pending, true, memory_order_relaxed) &&
+        !mesh_post(gateway->mesh, tick_on_loop, gateway))
+        atomic_store_explicit(&gateway->tick_pending, false, memory_order_relaxed);
+}
+
+static void on_done(void *arg, struct exchange *exchange, int status)
+{
+    struct gateway *gateway = arg;
+
+    metrics_answer(gateway->metrics, status);
+    log_debug("HTTP-DONE", "request=%s method=%s status=%d", exchange_request_id(exchange), exchange_method(exchange), status);
+}
+
+static void on_mesh_changed(void *arg)
+{
+    struct gateway *gateway = arg;
+
+    requests_tick(gateway->requests);
+}
+
+/* --- lifecycle ---------------------------------------------------------------------------------------------------- */
+static enum status open_language(const struct gateway_config *config, struct language **out, struct error *error)
+{
+    struct language_config language = {.model_path = config->model, .chat_template_path = config->chat_template,
+                                       .served_name = config->served_model_name, .context_tokens = config->context};
+
+    if (!config->model)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--model is required");
+    return language_open(&language, out, error);
+}
+
+enum status gateway_check(const struct gateway_config *config, struct error *error)
+{
+    struct language *language = NULL;
+    struct keys *keys = NULL;
+    enum status status = open_language(config, &language, error);
+
+    if (status == STATUS_OK && config->api_key_file)
+        status = keys_open(config->api_key_file, &keys, error);
+    keys_close(keys);
+    language_close(language);
+    return status;
+}
+
+static enum status open_mesh(struct gateway *gateway, struct error *error)
+{
+    const struct gateway_config *config = &gateway->config;
+    struct mesh_config mesh = {.scheduler = config->scheduler, .listen = config->listen, .max_calls = config->max_queue,
+                               .changed = on_mesh_changed, .arg = gateway};
+    struct requests_config requests = {.language = gateway->language, .metrics = gateway->metrics,
+                                       .request_timeout_s = config->request_timeout_s,
+                                       .ready_grace_s = config->ready_grace_s, .resume_limit_s = config->resume_limit_s};
+    enum status status;
+
+    if (!config->scheduler)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--scheduler is required");
+    status = mesh_open(&mesh, &gateway->mesh, error);
+    if (status != STATUS_OK)
+        return status;
+    requests.mesh = gateway->mesh;
+    if (requests_open(&requests, &gateway->requests) != STATUS_OK)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    return mesh_start(gateway->mesh, error);
+}
+
+static enum status open_http(struct gateway *gateway, struct error *error)
+{
+    const struct gateway_config *config = &gateway->config;
+    struct http_config http = {
+        .host = config->host, .port = config->port, .max_connections = config->max_connections,
+        .max_body_bytes = config->max_body_bytes, .header_timeout_s = config->header_timeout_s,
+        .body_timeout_s = config->body_timeout_s, .idle_timeout_s = config->idle_timeout_s, .cors_origin = config->cors_origin,
+        .check = routes_check, .handle = routes_handle, .gone = on_gone, .tick = on_tick, .done = on_done, .arg = gateway,
+    };
+
+    return http_server_start(&http, &gateway->http, error);
+}
+
+enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error)
+{
+    struct gateway *gateway = calloc(1, sizeof *gateway);
+    enum status status;
+
+    *out = NULL;
+    if (!gateway)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    gateway->config = *config;
+    gateway->created_s = clock_wall_us() / 1000000;
+    status = open_language(config, &gateway->language, error);
+    if (status == STATUS_OK && config->api_key_file)
+        status = keys_open(config->api_key_file, &gateway->keys, error);
+    if (status == STATUS_OK && metrics_open(&gateway->metrics) != STATUS_OK)
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (status == STATUS_OK)
+        status = open_mesh(gateway, error);
+    if (status == STATUS_OK && work_pool_start(config->threads, config->max_queue, routes_work, gateway, &gateway->pool) != STATUS_OK)
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start %u threads", config->threads);
+    if (status == STATUS_OK)
+        status = open_http(gateway, error);
+    if (status != STATUS_OK) {
+        gateway_close(gateway);
+        return status;
+    }
+    *out = gateway;
+    return STATUS_OK;
+}
+
+uint32_t gateway_port(const struct gateway *gateway) { return http_server_port(gateway->http); }
+
+bool gateway_drain(struct gateway *gateway, double limit_s)
+{
+    uint64_t limit_us = clock_now_us() + (uint64_t)(limit_s * 1e6);
+    struct timespec pause = {.tv_nsec = DRAIN_POLL_MS * 1000000l};
+
+    atomic_store_explicit(&gateway->draining, true, memory_order_relaxed);
+    http_server_quiesce(gateway->http);
+    while (http_server_active(gateway->http) > 0 && clock_now_us() < limit_us)
+        nanosleep(&pause, NULL);
+    return http_server_active(gateway->http) == 0;
+}
+
+/* Front to back: once the HTTP server is down nothing is posted any more but by the pool, and then by nobody. */
+void gateway_close(struct gateway *gateway)
+{
+    if (!gateway)
+        return;
+    atomic_store_explicit(&gateway->draining, true, memory_order_relaxed);
+    http_server_stop(gateway->http);
+    work_pool_stop(gateway->pool);
+    mesh_close(gateway->mesh);
+    requests_close(gateway->requests);
+    metrics_close(gateway->metrics);
+    keys_close(gateway->keys);
+    language_close(gateway->language);
+    free(gateway);
+}

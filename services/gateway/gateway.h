@@ -1,0 +1,49 @@
+/* gateway.h: the gateway as a whole: HTTP in front, the scheduler behind, the API between.
+ *
+ *   polling thread ── routes, keys, limits ──▶ work pool ── parse, tokenize ──▶ RPC loop ── requests in flight
+ *        ▲                                         │ (an answer that needs no mesh)      │
+ *        └──────────────────────── exchange ◀──────┴─────────────────────────────────────┘
+ *
+ * Worked number: 4,096 open streams are 4,096 x (exchange 1.4 KB + libmicrohttpd's pool 16 KB + request and detokenizer
+ * about 2 KB + 4 bytes a token) = 80 MB, and no thread each.
+ */
+#ifndef FD_GATEWAY_GATEWAY_H
+#define FD_GATEWAY_GATEWAY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+struct gateway;
+
+struct gateway_config {
+    const char *host;
+    uint32_t port;
+    const char *scheduler; /* address */
+    const char *listen;    /* of the health service; NULL: none */
+    const char *model, *chat_template, *served_model_name, *api_key_file;
+    const char *cors_origin;
+    uint32_t context;     /* 0: the model's */
+    uint32_t max_connections, max_queue, threads;
+    uint64_t max_body_bytes;
+    double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s;
+    bool mesh_metrics; /* append the scheduler's */
+};
+
+/* The defaults of every field. */
+void gateway_defaults(struct gateway_config *config);
+
+/* Reads and checks the model's metadata, the chat template and the keys, and nothing else. */
+enum status gateway_check(const struct gateway_config *config, struct error *error) MUST_CHECK;
+
+/* Starts everything. config's strings are borrowed. The scheduler need not be there yet. The caller closes *out. */
+enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error) MUST_CHECK;
+uint32_t gateway_port(const struct gateway *gateway);
+
+/* Takes no more requests and waits until those in flight are answered, at most limit_s. True: all were. */
+bool gateway_drain(struct gateway *gateway, double limit_s);
+/* Ends everything: what is in flight is cut off. Blocks. NULL is allowed. */
+void gateway_close(struct gateway *gateway);
+
+#endif

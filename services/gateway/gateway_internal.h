@@ -1,0 +1,35 @@
+/* gateway_internal.h: what gateway.c (parts and lifecycle) and routes.c (what is answered where) share. */
+#ifndef FD_GATEWAY_GATEWAY_INTERNAL_H
+#define FD_GATEWAY_GATEWAY_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "services/gateway/gateway.h"
+#include "services/gateway/http.h"
+#include "services/gateway/keys.h"
+#include "services/gateway/language.h"
+#include "services/gateway/mesh.h"
+#include "services/gateway/metrics.h"
+#include "services/gateway/request.h"
+#include "services/gateway/work_pool.h"
+
+struct gateway {
+    struct gateway_config config;
+    struct language *language;
+    struct keys *keys; /* NULL: none needed */
+    struct metrics *metrics;
+    struct mesh *mesh;
+    struct requests *requests;
+    struct work_pool *pool;
+    struct http_server *http;
+    uint64_t created_s;
+    atomic_bool draining;     /* relaxed: nothing else depends on it */
+    atomic_bool tick_pending; /* relaxed: at worst a tick more or less */
+};
+
+/* Callbacks of the HTTP server and the work pool. arg: the gateway. */
+void routes_check(void *arg, struct exchange *exchange);
+void routes_handle(void *arg, struct exchange *exchange);
+void routes_work(void *arg, void *item);
+
+#endif

@@ -1,0 +1,252 @@
+/* prepare.c: from a parsed body to a request that can be started: ids, lengths, sampling parameters, a seed.
+ *
+ * Runs on the work pool: a prompt of 8 MB takes a while to tokenize. Nothing of the body is kept but what the answer
+ * needs, so that a request in flight costs its ids and a few hundred bytes.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "services/gateway/request_internal.h"
+
+static bool no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
+
+/* The status of a tokenizer or template -> what the client is told. */
+static bool language_failed(struct api_error *error, const char *param, const struct error *reason)
+{
+    if (reason->status == STATUS_RESOURCE_EXHAUSTED || reason->status == STATUS_INTERNAL)
+        return api_fail(error, 500, NULL, param, "%s", reason->text);
+    return api_fail(error, 400, "invalid_value", param, "%s", reason->text);
+}
+
+static bool encode_prompt(const struct language *language, const struct api_request *api, uint32_t index,
+                          struct request_prompt *out, struct api_error *error)
+{
+    struct api_prompt *given = &api->prompts[index];
+    struct error reason = {0};
+    bool keep_text = api->echo;
+
+    if (given->text) {
+        if (language_encode(language, given->text, given->bytes, true, true, &out->ids, &out->count, &reason) != STATUS_OK)
+            return language_failed(error, "prompt", &reason);
+        if (keep_text)
+            text_append(&out->echo, given->text, given->bytes);
+    } else {
+        out->ids = given->ids;
+        out->count = given->id_count;
+        given->ids = NULL;
+        if (keep_text)
+            language_decode(language, out->ids, out->count, true, &out->echo);
+    }
+    if (out->echo.failed)
+        return no_memory(error);
+    if (out->count == 0)
+        return api_fail(error, 400, "invalid_value", "prompt", "'prompt' has no tokens");
+    return true;
+}
+
+static bool encode_all(const struct language *language, const struct api_request *api, struct request *request,
+                       struct api_error *error)
+{
+    struct error reason = {0};
+    uint32_t i;
+
+    request->prompt_count = api->kind == API_CHAT ? 1 : api->prompt_count;
+    request->prompts = calloc(request->prompt_count, sizeof *request->prompts);
+    if (!request->prompts) {
+        request->prompt_count = 0;
+        return no_memory(error);
+    }
+    if (api->kind == API_CHAT) {
+        if (language_encode_chat(language, api->messages, api->message_count, api->add_generation_prompt,
+                                 &request->prompts[0].ids, &request->prompts[0].count, &reason) != STATUS_OK)
+            return language_failed(error, "messages", &reason);
+        return request->prompts[0].count > 0 ||
+               api_fail(error, 400, "invalid_value", "messages", "the chat template makes no tokens of 'messages'");
+    }
+    for (i = 0; i < request->prompt_count; i++)
+        if (!encode_prompt(language, api, i, &request->prompts[i], error))
+            return false;
+    return true;
+}
+
+/* Prompt and answer must fit into the model's context. */
+static bool check_lengths(const struct api_request *api, uint32_t context, struct request *request, struct api_error *error)
+{
+    const char *param = api->kind == API_CHAT ? "messages" : "prompt";
+    uint64_t wanted;
+    uint32_t i, longest = 0;
+
+    for (i = 0; i < request->prompt_count; i++)
+        longest = MAX(longest, request->prompts[i].count);
+    wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
+    if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
+        return api_fail(error, 400, "context_length_exceeded", param,
+                        "This model's maximum context length is %u tokens. However, your %s resulted in %u tokens. "
+                        "Please reduce the length of the %s.", context, param, longest, param);
+    if (longest + wanted > context)
+        return api_fail(error, 400, "context_length_exceeded", "max_tokens",
+                        "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
+                        "%llu in the completion). Please reduce the length of the %s or completion.", context,
+                        (unsigned long long)(longest + wanted), longest, param, (unsigned long long)wanted, param);
+    if (api->max_tokens >= 0)
+        request->max_tokens = (uint32_t)api->max_tokens;
+    else if (api->kind == API_CHAT)
+        request->max_tokens = context - longest;
+    else
+        request->max_tokens = MIN((uint32_t)API_DEFAULT_COMPLETION_TOKENS, context - longest);
+    return true;
+}
+
+static uint64_t draw_seed(void)
+{
+    uint64_t seed;
+
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
+        seed = clock_now_ns() * 0x9E3779B97F4A7C15u;
+    return seed;
+}
+
+static bool set_sampling(const struct api_request *api, struct request *request)
+{
+    Fastdecode__Sampling *sampling = &request->sampling;
+    uint32_t i;
+
+    fastdecode__sampling__init(sampling);
+    sampling->temperature = (float)api->temperature;
+    sampling->top_k = (uint32_t)api->top_k;
+    sampling->top_p = (float)api->top_p;
+    sampling->min_p = (float)api->min_p;
+    sampling->presence_penalty = (float)api->presence_penalty;
+    sampling->frequency_penalty = (float)api->frequency_penalty;
+    sampling->repetition_penalty = (float)api->repetition_penalty;
+    sampling->seed = api->has_seed ? (uint64_t)api->seed : draw_seed();
+    sampling->logprobs = api->logprobs;
+    sampling->top_logprobs = (uint32_t)api->top_logprobs;
+    sampling->prompt_logprobs = api->echo && api->logprobs;
+    if (api->bias_count == 0)
+        return true;
+    request->bias_items = calloc(api->bias_count, sizeof *request->bias_items);
+    request->bias = calloc(api->bias_count, sizeof *request->bias);
+    if (!request->bias_items || !request->bias)
+        return false;
+    for (i = 0; i < api->bias_count; i++) {
+        fastdecode__token_bias__init(&request->bias_items[i]);
+        request->bias_items[i].token = api->bias[i].token;
+        request->bias_items[i].bias = api->bias[i].bias;
+        request->bias[i] = &request->bias_items[i];
+    }
+    sampling->n_bias = api->bias_count;
+    sampling->bias = request->bias;
+    return true;
+}
+
+/* Stop strings leave the body's tree. */
+static bool copy_stops(const struct api_request *api, struct request *request)
+{
+    size_t bytes = 0;
+    uint32_t i;
+    char *at;
+
+    for (i = 0; i < api->stop_count; i++)
+        bytes += api->stops[i].bytes;
+    if (bytes == 0)
+        return true;
+    at = request->stop_bytes = malloc(bytes);
+    if (!at)
+        return false;
+    for (i = 0; i < api->stop_count; i++) {
+        memcpy(at, api->stops[i].data, api->stops[i].bytes);
+        request->stops[i] = (struct stop_string){at, api->stops[i].bytes};
+        at += api->stops[i].bytes;
+    }
+    request->stop_count = api->stop_count;
+    return true;
+}
+
+static bool make_choices(const struct language *language, uint32_t n, struct request *request)
+{
+    uint32_t i;
+
+    request->choices = calloc((size_t)request->prompt_count * n, sizeof *request->choices);
+    if (!request->choices)
+        return false;
+    for (i = 0; i < request->prompt_count * n; i++) {
+        struct choice *choice = &request->choices[i];
+        *choice = (struct choice){.request = request, .prompt = &request->prompts[i / n], .index = i, .number = i % n};
+        request->choice_count++; /* so that freeing sees it */
+        if (!choice_open(choice, language))
+            return false;
+    }
+    return true;
+}
+
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, const char *tenant,
+                     struct request **out, struct api_error *error)
+{
+    const struct language *language = requests->config.language;
+    struct request *request = calloc(1, sizeof *request);
+    struct mesh_state state;
+    uint32_t context = language_context(language);
+    bool ok;
+
+    *out = NULL;
+    *error = (struct api_error){0};
+    mesh_state(requests->config.mesh, &state);
+    if (state.context_tokens)
+        context = MIN(context, state.context_tokens);
+    if (!request) {
+        api_request_free(api);
+        return no_memory(error);
+    }
+    request->owner = requests;
+    request->exchange = exchange_hold(exchange);
+    request->kind = api->kind;
+    request->stream = api->stream;
+    request->echo = api->echo;
+    request->logprobs = api->logprobs;
+    request->top_logprobs = (uint32_t)api->top_logprobs;
+    request->ignore_eos = api->ignore_eos;
+    request->include_usage = api->include_usage;
+    request->start_us = exchange_start_us(exchange);
+    if (requests->config.request_timeout_s > 0)
+        request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
+    snprintf(request->tenant, sizeof request->tenant, "%s", tenant);
+    snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl", exchange_request_id(exchange));
+    request->head = (struct respond_head){.kind = api->kind, .id = request->id, .model = language_name(language),
+                                          .created_s = clock_wall_us() / 1000000, .include_usage = api->include_usage};
+    ok = encode_all(language, api, request, error) && check_lengths(api, context, request, error);
+    if (ok && !(set_sampling(api, request) && copy_stops(api, request) && make_choices(language, (uint32_t)api->n, request)))
+        ok = no_memory(error);
+    api_request_free(api);
+    if (!ok) {
+        request_discard(request);
+        return false;
+    }
+    *out = request;
+    return true;
+}
+
+void request_discard(struct request *request)
+{
+    uint32_t i;
+
+    if (!request)
+        return;
+    for (i = 0; i < request->choice_count; i++)
+        choice_close(&request->choices[i]);
+    for (i = 0; i < request->prompt_count; i++) {
+        free(request->prompts[i].ids);
+        text_free(&request->prompts[i].echo);
+    }
+    free(request->choices);
+    free(request->prompts);
+    free(request->bias_items);
+    free(request->bias);
+    free(request->stop_bytes);
+    exchange_release(request->exchange);
+    free(request);
+}

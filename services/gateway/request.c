@@ -1,0 +1,488 @@
+/* request.c: the life of the requests in flight, on the loop thread: submitting, resubmitting, answering, ending.
+ *
+ *   WAITING ──submit()──▶ RUNNING ──finish, stop string, deadline──▶ DONE
+ *      ▲                     │
+ *      └── the mesh is gone ─┘   with a pause of 50 ms, doubled each time up to 2 s
+ *
+ * Whether the mesh can take a submission is told by its Watch stream; nothing polls. A request that was never accepted is
+ * refused after ready_grace_s, one that has begun waits resume_limit_s: its client already has half an answer.
+ */
+#include "services/gateway/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/gateway/request_internal.h"
+
+enum {
+    SILENCE_US = 10000000,    /* then a comment, so that proxies keep the stream open */
+    BACKLOG_BYTES = 64 << 10, /* a client that reads slower gets larger chunks later */
+    RETRY_FIRST_US = 50000,
+    RETRY_MOST_US = 2000000,
+    FAILURES_MAX = 8, /* in a row without a token, of kinds that waiting does not mend */
+};
+
+static void submit(struct requests *requests, struct choice *choice);
+
+enum status requests_open(const struct requests_config *config, struct requests **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return STATUS_RESOURCE_EXHAUSTED;
+    (*out)->config = *config;
+    return STATUS_OK;
+}
+
+void requests_close(struct requests *requests)
+{
+    if (!requests)
+        return;
+    while (requests->first) {
+        struct request *request = requests->first;
+        requests->first = request->next;
+        request_discard(request);
+    }
+    free(requests);
+}
+
+void requests_counts(const struct requests *requests, uint32_t *running, uint32_t *waiting)
+{
+    *running = atomic_load_explicit(&requests->running, memory_order_relaxed);
+    *waiting = atomic_load_explicit(&requests->waiting, memory_order_relaxed);
+}
+
+uint32_t retry_after_s(uint32_t predicted_wait_ms)
+{
+    double jitter = 1 + (double)(clock_now_ns() / 1000 % 997) / 997 * 0.5;
+    double seconds = predicted_wait_ms / 1000.0 * jitter + jitter;
+
+    return (uint32_t)MIN(MAX(seconds, 1.0), 60.0);
+}
+
+/* --- answering ---------------------------------------------------------------------------------------------------- */
+static struct respond_usage count_usage(const struct request *request)
+{
+    struct respond_usage usage = {0};
+    uint32_t i;
+
+    for (i = 0; i < request->prompt_count; i++)
+        usage.prompt_tokens += request->prompts[i].count;
+    for (i = 0; i < request->choice_count; i++)
+        usage.completion_tokens += request->choices[i].generated_count;
+    return usage;
+}
+
+static void write_stream(struct request *request, const struct text *chunk)
+{
+    exchange_begin(request->exchange, RESPOND_EVENTS);
+    exchange_write(request->exchange, chunk->data, chunk->bytes);
+    request->last_write_us = clock_now_us();
+}
+
+static void answer_whole(struct request *request)
+{
+    struct respond_usage usage = count_usage(request);
+    struct text body = {0};
+    uint32_t i;
+
+    respond_whole_begin(&body, &request->head);
+    for (i = 0; i < request->choice_count; i++) {
+        const struct choice *choice = &request->choices[i];
+        struct respond_choice shown = {
+            .index = choice->index, .text = choice->visible.data, .bytes = choice->visible.bytes,
+            .logprobs = request->logprobs ? &choice->logprobs : NULL, .logprob_count = choice->logprobs.count,
+            .finish_reason = choice->finish_reason, .stop_reason = choice->stop_reason,
+            .stop_reason_bytes = choice->stop_reason_bytes,
+        };
+        respond_whole_choice(&body, &request->head, &shown, i == 0);
+    }
+    respond_whole_end(&body, &usage);
+    exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
+}
+
+static void end_stream(struct request *request)
+{
+    struct respond_usage usage = count_usage(request);
+    struct text chunk = {0};
+
+    if (request->include_usage)
+        respond_usage_chunk(&chunk, &request->head, &usage);
+    text_string(&chunk, "data: [DONE]\n\n");
+    write_stream(request, &chunk);
+    exchange_end(request->exchange, chunk.failed);
+    text_free(&chunk);
+}
+
+/* Takes the request out of the list and frees it; open calls are cancelled. */
+static void drop(struct request *request)
+{
+    struct requests *requests = request->owner;
+    uint32_t i;
+
+    for (i = 0; i < request->choice_count; i++)
+        if (request->choices[i].call)
+            mesh_cancel(request->choices[i].call);
+    if (request->previous)
+        request->previous->next = request->next;
+    else
+        requests->first = request->next;
+    if (request->next)
+        request->next->previous = request->previous;
+    atomic_fetch_sub_explicit(request->first_token_seen ? &requests->running : &requests->waiting, 1, memory_order_relaxed);
+    exchange_set_user(request->exchange, NULL);
+    request_discard(request);
+}
+
+static void complete(struct request *request)
+{
+    struct metrics *metrics = request->owner->config.metrics;
+    struct respond_usage usage = count_usage(request);
+
+    if (request->stream)
+        end_stream(request);
+    else
+        answer_whole(request);
+    metrics_count(metrics, METRICS_PROMPT_TOKENS, usage.prompt_tokens);
+    metrics_observe(metrics, METRICS_REQUEST, (double)(clock_now_us() - request->start_us) / 1e6);
+    log_info("API-DONE", "request=%s prompt_tokens=%llu completion_tokens=%llu ms=%llu", exchange_request_id(request->exchange),
+             (unsigned long long)usage.prompt_tokens, (unsigned long long)usage.completion_tokens,
+             (unsigned long long)((clock_now_us() - request->start_us) / 1000));
+    drop(request);
+}
+
+/* The whole request fails: as an answer of its own, or as the last event of a stream that has begun. */
+static void fail(struct request *request, const struct api_error *error)
+{
+    struct text chunk = {0};
+
+    log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->exchange), error->status);
+    if (!exchange_is_answered(request->exchange)) {
+        respond_error(request->exchange, error);
+    } else {
+        text_string(&chunk, "data: ");
+        respond_error_text(&chunk, error);
+        text_string(&chunk, "\n\ndata: [DONE]\n\n");
+        write_stream(request, &chunk);
+        exchange_end(request->exchange, false);
+        text_free(&chunk);
+    }
+    drop(request);
+}
+
+/* A choice is done: its last chunk, and when no other is open the end of the request, which is freed. */
+static void finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
+{
+    struct request *request = choice->request;
+    struct text chunk = {0};
+
+    choice_finish(choice, reason, stop_reason, stop_reason ? strlen(stop_reason) : 0);
+    if (choice->call)
+        mesh_cancel(choice->call);
+    choice->call = NULL;
+    request->done_count++;
+    if (request->stream) {
+        choice_show(choice, &chunk);
+        write_stream(request, &chunk);
+        text_free(&chunk);
+    }
+    if (request->done_count == request->choice_count)
+        complete(request);
+}
+
+static void show_news(struct choice *choice)
+{
+    struct request *request = choice->request;
+    struct text chunk = {0};
+
+    if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) ||
+        exchange_backlog(request->exchange) > BACKLOG_BYTES)
+        return;
+    choice_show(choice, &chunk);
+    write_stream(request, &chunk);
+    text_free(&chunk);
+}
+
+/* --- the mesh's events -------------------------------------------------------------------------------------------- */
+static void measure(struct choice *choice, uint32_t new_tokens)
+{
+    struct request *request = choice->request;
+    struct requests *requests = request->owner;
+    uint64_t now_us = clock_now_us();
+
+    if (new_tokens == 0)
+        return;
+    metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
+    if (!request->first_token_seen) {
+        request->first_token_seen = true;
+        metrics_observe(requests->config.metrics, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
+        atomic_fetch_sub_explicit(&requests->waiting, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&requests->running, 1, memory_order_relaxed);
+    }
+    for (uint32_t i = 0; choice->last_token_us && i < new_tokens; i++)
+        metrics_observe(requests->config.metrics, METRICS_BETWEEN_TOKENS,
+                        (double)(now_us - choice->last_token_us) / new_tokens / 1e6);
+    choice->last_token_us = now_us;
+}
+
+/* Back to waiting. */
+static void postpone(struct choice *choice)
+{
+    uint64_t now_us = clock_now_us(), pause_us = (uint64_t)RETRY_FIRST_US << MIN(choice->failures, 6u);
+
+    if (choice->call)
+        mesh_cancel(choice->call);
+    choice->call = NULL;
+    choice->state = CHOICE_WAITING;
+    choice->failures++;
+    if (choice->waiting_since_us == 0)
+        choice->waiting_since_us = now_us;
+    choice->retry_us = now_us + MIN(pause_us, (uint64_t)RETRY_MOST_US);
+}
+
+static void on_event(void *arg, const Fastdecode__GenerateEvent *event)
+{
+    struct choice *choice = arg;
+    struct request *request = choice->request;
+    struct api_error error;
+    uint32_t before = choice->generated_count;
+    const char *text = event->error && event->error[0] ? event->error : "the mesh could not complete the request";
+
+    choice->sequence = event->sequence ? event->sequence : choice->sequence;
+    if (!choice_take(choice, event, request->owner->config.language)) {
+        log_error("API-LOG-GAP", "request=%s index=%u known=%u tokens=%zu", exchange_request_id(request->exchange), event->index,
+                  choice->generated_count, event->n_tokens);
+        if (choice->failures < FAILURES_MAX) {
+            postpone(choice);
+            return;
+        }
+        api_fail(&error, 500, NULL, NULL, "the mesh sent tokens out of order");
+        fail(request, &error);
+        return;
+    }
+    choice->failures = 0;
+    choice->waiting_since_us = 0;
+    measure(choice, choice->generated_count - before);
+    if (choice->stop.matched >= 0) {
+        finish_choice(choice, "stop", NULL);
+        return;
+    }
+    switch (event->finish) {
+    case FASTDECODE__FINISH__FINISH_UNSPECIFIED: show_news(choice); break;
+    case FASTDECODE__FINISH__FINISH_EOS: finish_choice(choice, "stop", NULL); break;
+    case FASTDECODE__FINISH__FINISH_DEADLINE: finish_choice(choice, "length", "deadline"); break;
+    case FASTDECODE__FINISH__FINISH_ERROR:
+        api_fail(&error, 500, NULL, NULL, "%s", text);
+        fail(request, &error);
+        break;
+    default: finish_choice(choice, "length", NULL); break;
+    }
+}
+
+static void refuse_full(struct request *request)
+{
+    struct api_error error;
+
+    api_fail(&error, 429, "rate_limit_exceeded", NULL, "the queue is full, try again later");
+    error.retry_after_s = retry_after_s(request->owner->state.predicted_wait_ms);
+    fail(request, &error);
+}
+
+static void on_end(void *arg, enum status status, const char *text)
+{
+    struct choice *choice = arg;
+    struct request *request = choice->request;
+    struct api_error error;
+
+    choice->call = NULL;
+    switch (status) {
+    case STATUS_DEADLINE_EXCEEDED: finish_choice(choice, "length", "deadline"); return;
+    case STATUS_RESOURCE_EXHAUSTED:
+        if (!choice->sequence && !exchange_is_answered(request->exchange)) {
+            refuse_full(request);
+            return;
+        }
+        break;
+    case STATUS_INVALID_ARGUMENT:
+    case STATUS_OUT_OF_RANGE:
+    case STATUS_UNIMPLEMENTED:
+        api_fail(&error, 400, "invalid_value", NULL, "%s", text ? text : "the mesh refuses the request");
+        fail(request, &error);
+        return;
+    case STATUS_OK:
+    case STATUS_UNAVAILABLE:
+    case STATUS_ABORTED:
+    case STATUS_CANCELLED: break;
+    default:
+        if (choice->failures < FAILURES_MAX)
+            break;
+        api_fail(&error, 500, NULL, NULL, "%s: %s", status_name(status), text ? text : "the mesh failed");
+        fail(request, &error);
+        return;
+    }
+    log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->exchange),
+             choice->index, choice->generated_count, status_name(status));
+    postpone(choice);
+}
+
+/* --- submitting --------------------------------------------------------------------------------------------------- */
+static void fill_request(const struct choice *choice, uint64_t now_us, Fastdecode__GenerateRequest *out, Fastdecode__Sampling *sampling)
+{
+    struct request *request = choice->request;
+
+    fastdecode__generate_request__init(out);
+    *sampling = request->sampling;
+    sampling->choice = choice->number;
+    if (choice->prompt_scores && choice->prompt_scored >= choice->prompt->count)
+        sampling->prompt_logprobs = false;
+    out->request_id = (char *)(uintptr_t)exchange_request_id(request->exchange);
+    out->n_prompt = choice->prompt->count;
+    out->prompt = choice->prompt->ids;
+    out->sampling = sampling;
+    out->max_tokens = request->max_tokens;
+    out->ignore_eos = request->ignore_eos;
+    out->timeout_ms = request->deadline_us ? (request->deadline_us - now_us + 999) / 1000 : 0;
+    out->n_generated = choice->generated_count;
+    out->generated = choice->generated;
+    out->sequence = choice->sequence;
+    out->tenant = request->tenant;
+}
+
+static void submit(struct requests *requests, struct choice *choice)
+{
+    struct request *request = choice->request;
+    struct mesh_listener listener = {.event = on_event, .end = on_end, .arg = choice};
+    Fastdecode__GenerateRequest message;
+    Fastdecode__Sampling sampling;
+    uint64_t now_us = clock_now_us();
+
+    fill_request(choice, now_us, &message, &sampling);
+    if (mesh_generate(requests->config.mesh, &message, request->deadline_us ? request->deadline_us - now_us : 0, &listener,
+                      &choice->call) != STATUS_OK) {
+        choice->call = NULL;
+        postpone(choice);
+        return;
+    }
+    choice->state = CHOICE_RUNNING;
+    if (choice->sequence)
+        metrics_count(requests->config.metrics, METRICS_RESUBMITTED, 1);
+    if (!request->submitted) {
+        request->submitted = true;
+        metrics_observe(requests->config.metrics, METRICS_QUEUE, (double)(now_us - request->start_us) / 1e6);
+    }
+}
+
+/* A waiting choice: submit it, or give up. May free the request (the caller goes on with the one it saved); returns
+ * false then. */
+static bool advance(struct requests *requests, struct choice *choice, uint64_t now_us)
+{
+    struct request *request = choice->request;
+    bool begun = choice->generated_count > 0 || exchange_is_answered(request->exchange);
+    double limit_s = begun ? requests->config.resume_limit_s : requests->config.ready_grace_s;
+    bool last = request->done_count + 1 == request->choice_count;
+    struct api_error error;
+
+    if (request->deadline_us && now_us >= request->deadline_us) {
+        finish_choice(choice, "length", "deadline");
+        return !last;
+    }
+    if (request->max_tokens > 0 && choice->generated_count >= request->max_tokens) {
+        finish_choice(choice, "length", NULL); /* only the news of its end was lost */
+        return !last;
+    }
+    if (requests->state.ready && now_us >= choice->retry_us) {
+        submit(requests, choice);
+        return true;
+    }
+    if (choice->waiting_since_us == 0)
+        choice->waiting_since_us = now_us;
+    if ((double)(now_us - choice->waiting_since_us) < limit_s * 1e6)
+        return true;
+    api_fail(&error, 503, "not_ready", NULL, "the mesh is not ready: %s",
+             requests->state.up ? requests->state.reason : "the scheduler does not answer");
+    error.retry_after_s = retry_after_s(4000);
+    fail(request, &error);
+    return false;
+}
+
+static void keep_alive(struct request *request, uint64_t now_us)
+{
+    static const char comment[] = ": keep-alive\n\n";
+
+    if (!request->stream || now_us - request->last_write_us < SILENCE_US)
+        return;
+    request->last_write_us = now_us;
+    exchange_begin(request->exchange, RESPOND_EVENTS);
+    if (exchange_backlog(request->exchange) == 0)
+        exchange_write(request->exchange, comment, sizeof comment - 1);
+}
+
+/* False: the request is gone. */
+static bool advance_request(struct requests *requests, struct request *request, uint64_t now_us)
+{
+    uint32_t i;
+
+    for (i = 0; i < request->choice_count; i++) {
+        struct choice *choice = &request->choices[i];
+        if (choice->state == CHOICE_WAITING && !advance(requests, choice, now_us))
+            return false;
+        if (choice->state == CHOICE_RUNNING)
+            show_news(choice);
+    }
+    return true;
+}
+
+void requests_tick(struct requests *requests)
+{
+    struct request *request, *next;
+    uint64_t now_us = clock_now_us();
+
+    mesh_state(requests->config.mesh, &requests->state);
+    for (request = requests->first; request; request = next) {
+        next = request->next;
+        if (advance_request(requests, request, now_us))
+            keep_alive(request, now_us);
+    }
+}
+
+void requests_start(struct requests *requests, struct request *request)
+{
+    uint32_t i;
+
+    if (exchange_is_gone(request->exchange)) {
+        request_discard(request);
+        return;
+    }
+    request->last_write_us = clock_now_us();
+    request->next = requests->first;
+    if (request->next)
+        request->next->previous = request;
+    requests->first = request;
+    atomic_fetch_add_explicit(&requests->waiting, 1, memory_order_relaxed);
+    exchange_set_user(request->exchange, request);
+    mesh_state(requests->config.mesh, &requests->state);
+    if (request->max_tokens == 0 && !request->sampling.prompt_logprobs) {
+        /* echo alone: there is nothing to compute */
+        Fastdecode__GenerateEvent end = FASTDECODE__GENERATE_EVENT__INIT;
+        uint32_t count = request->choice_count;
+        end.finish = FASTDECODE__FINISH__FINISH_LENGTH;
+        for (i = 0; i < count; i++)
+            on_event(&request->choices[i], &end);
+        return;
+    }
+    advance_request(requests, request, clock_now_us());
+}
+
+void requests_cancel(struct requests *requests, struct exchange *exchange)
+{
+    struct request *request = exchange_user(exchange);
+
+    if (!request)
+        return; /* answered meanwhile, or not here yet: requests_start() looks */
+    metrics_count(requests->config.metrics, METRICS_CLIENT_LEFT, 1);
+    log_info("API-CLIENT-LEFT", "request=%s", exchange_request_id(exchange));
+    drop(request);
+}

@@ -1,0 +1,56 @@
+/* request.h: one completion or chat request: its choices, their token logs, and what the client has been sent.
+ *
+ *   work pool ──request_prepare()──▶ request ──requests_start()──▶ loop thread: one Generate call a choice
+ *                                                                  │ events
+ *                        exchange ◀── chunks or one answer ◀───────┘
+ *
+ * A choice keeps its token log: prompt ids, generated ids, parameters and seed. When the scheduler goes away the choice
+ * is submitted again with it; the event's index says where the new stream goes on, so that nothing is shown twice or left out.
+ */
+#ifndef FD_GATEWAY_REQUEST_H
+#define FD_GATEWAY_REQUEST_H
+
+#include "services/gateway/http.h"
+#include "services/gateway/language.h"
+#include "services/gateway/mesh.h"
+#include "services/gateway/metrics.h"
+#include "services/gateway/schema.h"
+
+struct request;
+struct requests;
+
+struct requests_config {
+    struct mesh *mesh;
+    const struct language *language;
+    struct metrics *metrics;
+    double request_timeout_s; /* 0: none */
+    double ready_grace_s;     /* how long a new request waits for a mesh that is not ready */
+    double resume_limit_s;    /* how long one that has begun does */
+};
+
+enum status requests_open(const struct requests_config *config, struct requests **out) MUST_CHECK;
+/* After the loop has ended. Frees what is left. */
+void requests_close(struct requests *requests);
+
+/* Any thread that may block: tokenizes, checks lengths, makes the request. The exchange is held by it. api is moved from
+ * (on failure too). tenant is copied. */
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, const char *tenant,
+                     struct request **out, struct api_error *error);
+
+/* Frees a request that was not started. */
+void request_discard(struct request *request);
+
+/* Loop thread. Takes the request over; it frees itself when it is answered or its client has left. */
+void requests_start(struct requests *requests, struct request *request);
+/* Loop thread: the client of this exchange left. */
+void requests_cancel(struct requests *requests, struct exchange *exchange);
+/* Loop thread: the mesh's state changed, or a tick: submits what waits, keeps silent streams alive, ends what waited too long. */
+void requests_tick(struct requests *requests);
+
+/* Any thread. */
+void requests_counts(const struct requests *requests, uint32_t *running, uint32_t *waiting);
+
+/* Whole seconds to wait, 1 to 60: the predicted wait, jittered so that clients do not come back together. */
+uint32_t retry_after_s(uint32_t predicted_wait_ms);
+
+#endif

@@ -1,0 +1,103 @@
+/* request_internal.h: what the files of a request share: request.c (life), choice.c (tokens to text), prepare.c (ids). */
+#ifndef FD_GATEWAY_REQUEST_INTERNAL_H
+#define FD_GATEWAY_REQUEST_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "services/gateway/request.h"
+#include "services/gateway/respond.h"
+
+enum { ID_BYTES = 128 + 16, TENANT_BYTES = 40 };
+
+/* A prompt and, for echo, its text and scores. Shared by its n choices. */
+struct request_prompt {
+    uint32_t *ids;
+    uint32_t count;
+    struct text echo; /* the text to show before the choice's own */
+};
+
+enum choice_state {
+    CHOICE_WAITING, /* to be submitted (again) when the mesh is ready and retry_us has come */
+    CHOICE_RUNNING, /* call is open */
+    CHOICE_DONE,
+};
+
+struct choice {
+    struct request *request;
+    struct request_prompt *prompt;
+    uint32_t index;  /* in the answer */
+    uint32_t number; /* among the n of its prompt */
+    enum choice_state state;
+    struct mesh_call *call;
+    uint64_t sequence; /* the scheduler's id; 0: none yet */
+    uint64_t waiting_since_us, retry_us;
+    uint32_t failures; /* in a row */
+    /* token log */
+    uint32_t *generated;
+    uint32_t generated_count, generated_capacity;
+    /* text */
+    struct language_stream *text_stream;
+    struct stop_match stop;
+    struct text visible;         /* not shown yet (stream), or all of it */
+    struct shown_tokens logprobs; /* likewise */
+    uint32_t text_chars;         /* of the tokens so far: the next one's text_offset */
+    /* scores of an echoed prompt: [prompt->count], index 0 unused */
+    float *prompt_scores;
+    struct prompt_top {
+        uint32_t count;
+        struct shown_top tops[API_MAX_LOGPROBS]; /* offset holds the token id */
+    } *prompt_tops;
+    uint32_t prompt_scored; /* positions known, counting 0 */
+    bool echoed;            /* the prompt is in visible */
+    bool role_sent;
+    uint64_t last_token_us;
+    const char *finish_reason; /* static; set: DONE */
+    const char *stop_reason;   /* in the stop strings, or static */
+    size_t stop_reason_bytes;
+};
+
+struct request {
+    struct requests *owner;
+    struct request *previous, *next; /* in the owner's list */
+    struct exchange *exchange;
+    enum api_kind kind;
+    char id[ID_BYTES];
+    char tenant[TENANT_BYTES];
+    struct respond_head head;
+    bool stream, echo, logprobs, ignore_eos, include_usage;
+    uint32_t top_logprobs, max_tokens;
+    Fastdecode__Sampling sampling; /* bias points into bias_items */
+    Fastdecode__TokenBias *bias_items, **bias;
+    struct stop_string stops[API_MAX_STOPS];
+    char *stop_bytes; /* what stops point into */
+    uint32_t stop_count;
+    struct request_prompt *prompts;
+    uint32_t prompt_count;
+    struct choice *choices; /* prompts x n, by prompt */
+    uint32_t choice_count, done_count;
+    uint64_t start_us, deadline_us; /* 0: none */
+    uint64_t last_write_us;
+    bool submitted, first_token_seen;
+};
+
+struct requests {
+    struct requests_config config;
+    struct request *first; /* loop thread */
+    struct mesh_state state; /* loop thread: as of the last tick */
+    /* relaxed: numbers to look at */
+    atomic_uint running, waiting;
+};
+
+/* choice.c */
+bool choice_open(struct choice *choice, const struct language *language);
+void choice_close(struct choice *choice);
+/* Takes tokens from index on. False: the event does not continue the log (a gap), or no memory. */
+bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language);
+/* No more tokens: what was held back becomes visible. */
+void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes);
+/* Appends the chunk(s) of what is visible. */
+void choice_show(struct choice *choice, struct text *out);
+/* Something to show now? */
+bool choice_has_news(const struct choice *choice);
+
+#endif
