@@ -83,6 +83,68 @@ static double copy_us(uint32_t rows)
     return us;
 }
 
+static struct sched *start(const struct sched_config *config)
+{
+    struct sched *sched;
+    struct error error;
+    if (sched_init(config, &sched, &error) != STATUS_OK) {
+        fprintf(stderr, "%s\n", error.text);
+        exit(1);
+    }
+    events[event_count++] = (struct sched_event){ .kind = SCHED_S_PART_UP };
+    for (uint32_t p = 0; p < config->max_places; p++) {
+        events[event_count++] = (struct sched_event){
+            .kind = SCHED_PLACE_UP,
+            .place_up = { .place = p, .pages_total = config->max_running / config->max_places * 160 + 64,
+                          .bytes_per_second = 10000000000, .link_us = 50 },
+        };
+    }
+    return sched;
+}
+
+/* The oldest step is answered: every row done, every sample there. */
+static void answer(struct flight *flight, struct sched_result *results)
+{
+    if (flight->count == 0)
+        return;
+    struct sched_step_action step = flight->steps[0];
+    memmove(&flight->steps[0], &flight->steps[1], --flight->count * sizeof(flight->steps[0]));
+    for (uint32_t i = 0; i < step.run_count; i++)
+        results[i] = (struct sched_result){ .outcome = SCHED_DONE, .sampled = step.runs[i].sample };
+    events[event_count++] = (struct sched_event){
+        .kind = SCHED_STEP_DONE,
+        .step_done = { .step = step.step, .results = results, .result_count = step.run_count,
+                       .total_us = 2000 + step.row_count },
+    };
+}
+
+static void measure(struct sched *sched, uint32_t sequences, uint32_t ticks, struct sched_result *results, double *us)
+{
+    struct flight flight = { .count = 0 };
+    struct sched_stats stats = { .running = 0 };
+    uint64_t now_us = 1, rows = 0, measured_rows = 0;
+    for (uint32_t arrived = 0, measured = 0; measured < ticks;) {
+        for (uint32_t i = 0; i < 200 && arrived < sequences; i++, arrived++)
+            arrive();
+        answer(&flight, results);
+        now_us += 5000;
+        uint64_t start_ns = clock_now_ns();
+        size_t count = sched_step(sched, now_us, events, event_count, actions, ACTIONS);
+        uint64_t end_ns = clock_now_ns();
+        event_count = 0;
+        uint64_t before = rows;
+        take(&flight, count, &rows);
+        sched_get_stats(sched, &stats);
+        if (stats.running >= sequences - sequences / 50 || measured > 0) {
+            us[measured++] = (double)(end_ns - start_ns) / 1e3;
+            measured_rows += rows - before;
+        }
+    }
+    printf("%u sequences running, %u mini-batches, %.0f rows a step\n", stats.running, MINI_BATCHES,
+           (double)measured_rows / ticks);
+    report(us, ticks, measured_rows);
+}
+
 int main(int argc, char **argv)
 {
     uint32_t sequences = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 10000;
@@ -91,61 +153,15 @@ int main(int argc, char **argv)
     struct sched_config config = {
         .max_sequences = 2 * sequences, .max_running = sequences, .max_waiting = sequences,
         .max_batch_rows = sequences + 2048, .mini_batches = MINI_BATCHES, .plan_ahead = AHEAD, .page_tokens = 16,
-        .chunk_max_tokens = 2048,
-        .context_tokens = 4096, .max_places = places, .layers = 30, .kv_bytes_per_token = 23040,
+        .chunk_max_tokens = 2048, .context_tokens = 4096, .max_places = places, .layers = 30,
+        .kv_bytes_per_token = 23040,
     };
-    struct sched *sched;
-    struct error error;
-    if (sched_init(&config, &sched, &error) != STATUS_OK) {
-        fprintf(stderr, "%s\n", error.text);
-        return 1;
-    }
-    events[event_count++] = (struct sched_event){ .kind = SCHED_S_PART_UP };
-    for (uint32_t p = 0; p < places; p++) {
-        events[event_count++] = (struct sched_event){
-            .kind = SCHED_PLACE_UP,
-            .place_up = { .place = p, .pages_total = sequences / places * 160 + 64, .bytes_per_second = 10000000000,
-                          .link_us = 50 },
-        };
-    }
+    struct sched *sched = start(&config);
     struct sched_result *results = calloc(config.max_batch_rows, sizeof(*results));
     double *us = calloc(ticks, sizeof(*us));
-    struct flight flight = { .count = 0 };
-    struct sched_stats stats = { .running = 0 };
-    uint64_t now_us = 1, rows = 0, measured_rows = 0;
-    uint32_t measured = 0;
-    for (uint32_t arrived = 0; results != NULL && us != NULL && measured < ticks;) {
-        for (uint32_t i = 0; i < 200 && arrived < sequences; i++, arrived++)
-            arrive();
-        if (flight.count > 0) {
-            struct sched_step_action step = flight.steps[0];
-            memmove(&flight.steps[0], &flight.steps[1], --flight.count * sizeof(flight.steps[0]));
-            for (uint32_t i = 0; i < step.run_count; i++)
-                results[i] = (struct sched_result){ .outcome = SCHED_DONE, .sampled = step.runs[i].sample };
-            events[event_count++] = (struct sched_event){
-                .kind = SCHED_STEP_DONE,
-                .step_done = { .step = step.step, .results = results, .result_count = step.run_count,
-                               .total_us = 2000 + step.row_count },
-            };
-        }
-        now_us += 5000;
-        uint64_t start = clock_now_us();
-        size_t count = sched_step(sched, now_us, events, event_count, actions, ACTIONS);
-        uint64_t end = clock_now_us();
-        event_count = 0;
-        uint64_t before = rows;
-        take(&flight, count, &rows);
-        sched_get_stats(sched, &stats);
-        if (stats.running >= sequences - sequences / 50 || measured > 0) {
-            us[measured++] = (double)(end - start);
-            measured_rows += rows - before;
-        }
-    }
-    printf("%u sequences running on %u places, %u mini-batches, %.0f rows a step\n", stats.running, places, MINI_BATCHES,
-           (double)measured_rows / ticks);
-    if (us != NULL)
-        report(us, ticks, measured_rows);
-    printf("copying the runs of such a step: %.1f us\n", copy_us(sequences / MINI_BATCHES));
+    if (results != NULL && us != NULL)
+        measure(sched, sequences, ticks, results, us);
+    printf("%u places; copying the runs of such a step: %.1f us\n", places, copy_us(sequences / MINI_BATCHES));
     free(us);
     free(results);
     sched_fini(sched);

@@ -22,6 +22,16 @@ if [ -n "$foreign" ]; then
     echo "sched_pure: the scheduling core may not use:" $foreign
     exit 1
 fi
+for object in "$@"; do
+    case $object in
+    *sched_init.o | *sched_heap.o) ;;
+    *)
+        if nm -u "$object" | grep -qwE 'calloc|malloc|realloc|aligned_alloc'; then
+            echo "sched_pure: $object allocates; only sched_init() may"
+            exit 1
+        fi ;;
+    esac
+done
 bad=$(grep -nE '#include "' common/sched/*.[ch] | grep -vE '"common/(sched/|base/(status|checked)\.h)' || true)
 if [ -n "$bad" ]; then
     echo "sched_pure: the scheduling core includes more than status.h and checked.h:"

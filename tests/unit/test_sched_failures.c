@@ -205,6 +205,30 @@ static void late_and_repeated_answers_count_for_nothing(void **state)
     end(m);
 }
 
+static void an_answer_out_of_order_voids_those_before_it(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    mesh_arrive(m, 40, 9, 0);
+    mesh_tick(m);
+    uint64_t first = m->flight[0][0].a.step, second = m->flight[0][1].a.step;
+    for (int i = 0; i < 2; i++) {
+        struct sched_result result = { .outcome = SCHED_DONE, .sampled = true };
+        struct sched_event event = { .kind = SCHED_STEP_DONE };
+        event.step_done.step = i == 0 ? second : first;
+        event.step_done.results = &result;
+        event.step_done.result_count = 1;
+        size_t count = sched_step(m->sched, m->now_us, &event, 1, m->actions, MESH_ACTIONS);
+        assert_false(result.taken);  // neither the row that was built on a lost one, nor the lost one when it comes late
+        if (i == 0)
+            assert_int_equal(m->actions[0].step.runs[0].position, 0);
+        else
+            assert_int_equal(count, 0);
+    }
+    assert_int_equal(stats_of(m).steps_failed, 1);
+    mesh_fini(m);
+}
+
 static void a_wrong_number_of_results_fails_the_step(void **state)
 {
     (void)state;
@@ -340,6 +364,7 @@ int main(void)
         cmocka_unit_test(a_failed_step_is_planned_again),
         cmocka_unit_test(an_s_part_that_restarts_keeps_what_workers_hold),
         cmocka_unit_test(late_and_repeated_answers_count_for_nothing),
+        cmocka_unit_test(an_answer_out_of_order_voids_those_before_it),
         cmocka_unit_test(a_wrong_number_of_results_fails_the_step),
         cmocka_unit_test(a_resubmission_reuses_what_its_worker_holds),
         cmocka_unit_test(a_drain_hands_everything_over),
