@@ -146,6 +146,8 @@ uint64_t sched_next_wake_us(const struct sched *s)
         const struct place *p = &s->places[i];
         if (p->up && p->suspect_until_us > s->now_us)
             wake_us = MIN(wake_us, p->suspect_until_us);
+        if (p->up && p->avoid_until_us > s->now_us)
+            wake_us = MIN(wake_us, p->avoid_until_us);
     }
     return wake_us;
 }

@@ -166,8 +166,12 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
 static void run_lost(struct sched *s, uint32_t slot)
 {
     struct seq *q = &s->seqs[slot];
-    struct place *p = seq_place(s, q);
-    p->suspect_until_us = MAX(p->suspect_until_us, s->now_us + LOST_SUSPECT_US);
+    // If its place is dying, the others must not be rebuilt there; if there is no other, there is no choice.
+    bool others = false;
+    for (uint32_t i = 0; i < s->config.max_places; i++)
+        others = others || (s->places[i].up && i != q->place);
+    if (others)
+        seq_place(s, q)->avoid_until_us = s->now_us + LOST_AVOID_US;
     s->stats.rebuilt++;
     s->stats.rebuilt_tokens += q->known;
     seq_requeue(s, slot);
@@ -208,8 +212,8 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
     if (done->total_us > 0)
         model_learn(&s->model, step->row_count, done->total_us);
     for (uint32_t i = 0; i < done->place_count && step->prefill_rows == 0; i++) {
-        assert_always(done->places[i].place < s->config.max_places);
-        place_measure(s, &done->places[i]);
+        if (done->places[i].place < s->config.max_places)
+            place_measure(s, &done->places[i]);
     }
     step_retire(s, step);
 }
@@ -263,7 +267,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->shares_cores = up->shares_cores;
     p->accepts_moves = up->accepts_moves;
     p->pages_total = up->pages_total;
-    p->suspect_until_us = 0;
+    p->suspect_until_us = p->avoid_until_us = 0;
     double bytes_per_us = up->bytes_per_second > 0 ? (double)up->bytes_per_second / 1e6 : 1e4;
     uint64_t bytes = s->config.kv_bytes_per_token > 0 ? s->config.kv_bytes_per_token : 1;
     p->token_us = (double)bytes / bytes_per_us;

@@ -112,7 +112,7 @@ void seq_set_load(struct sched *s, struct seq *q, uint32_t load)
 
 bool place_takes(const struct sched *s, const struct place *p)
 {
-    return p->up && !p->draining && p->suspect_until_us <= s->now_us && p->starved == 0;
+    return p->up && !p->draining && p->starved == 0 && MAX(p->suspect_until_us, p->avoid_until_us) <= s->now_us;
 }
 
 uint32_t pages_wanted(const struct sched *s, uint32_t slot)

@@ -25,7 +25,7 @@
 #define NONE          UINT32_MAX
 #define FRESH_KEY     (UINT64_C(1) << 63)  // waiting order: rebuilt ones first, then by arrival
 #define MARGIN_PAGES  2                    // reserved beyond what is known when a sequence is placed
-#define LOST_SUSPECT_US 200000             // a place that lost rows gets nothing new for so long
+#define LOST_AVOID_US   1000000            // a place that lost rows gets nothing new for so long: is it dead?
 #define PLACE_GRACE_US  60000000           // a place that went down is expected back for so long
 
 enum seq_state {
@@ -84,7 +84,8 @@ struct seq_cold {
 };
 
 struct place {
-    uint64_t suspect_until_us;
+    uint64_t suspect_until_us;  // no rows
+    uint64_t avoid_until_us;    // no new sequences
     uint64_t load[SCHED_MINI_BATCHES_MAX];
     double token_us;        // R-part time of one context token
     double link_step_us;    // link round trips of a step
@@ -192,7 +193,7 @@ void place_starve(struct sched *s, struct seq *q, bool starved);
 void place_reserve(struct sched *s, uint32_t place, uint32_t pages);
 void place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
 void seq_set_load(struct sched *s, struct seq *q, uint32_t load);
-bool place_takes(const struct sched *s, const struct place *p);  // up, not draining, not suspect, nobody starved
+bool place_takes(const struct sched *s, const struct place *p);  // something new: up, not draining or suspect, nobody starved
 uint32_t pages_wanted(const struct sched *s, uint32_t slot);     // to be placed: known + margin
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this);
 bool place_none_can_hold(struct sched *s, uint32_t pages);       // now or within grace; may set grace_wake_us

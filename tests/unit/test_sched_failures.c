@@ -77,6 +77,7 @@ static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
     for (int i = 0; i < 4; i++)
         next_tick(m);
     assert_true(survivor->log >= before + 3);  // the others go on meanwhile
+    assert_int_equal(place_of(m, 1).sequences, 0);  // and nothing is rebuilt where it was lost
     m->silent[1] = false;
     mesh_place_down(m, 1);
     mesh_run(m, 1000);
