@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "services/gateway/gateway_internal.h"
 
-enum { DRAIN_POLL_MS = 10 };
+enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384 };
 
 void gateway_defaults(struct gateway_config *config)
 {
@@ -43,10 +43,7 @@ static void on_gone(void *arg, struct exchange *exchange)
     if (!posted)
         return; /* its stream ends by length: nothing else can be done without memory */
     *posted = (struct posted){gateway, exchange_hold(exchange)};
-    if (!mesh_post(gateway->mesh, cancel_on_loop, posted)) {
-        exchange_release(exchange);
-        free(posted);
-    }
+    mesh_post(gateway->mesh, cancel_on_loop, posted);
 }
 
 static void tick_on_loop(void *arg)
@@ -61,9 +58,8 @@ static void on_tick(void *arg)
 {
     struct gateway *gateway = arg;
 
-    if (!atomic_exchange_explicit(&gateway->tick_pending, true, memory_order_relaxed) &&
-        !mesh_post(gateway->mesh, tick_on_loop, gateway))
-        atomic_store_explicit(&gateway->tick_pending, false, memory_order_relaxed);
+    if (!atomic_exchange_explicit(&gateway->tick_pending, true, memory_order_relaxed))
+        mesh_post(gateway->mesh, tick_on_loop, gateway);
 }
 
 static void on_done(void *arg, struct exchange *exchange, int status)
@@ -108,8 +104,8 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
 static enum status open_mesh(struct gateway *gateway, struct error *error)
 {
     const struct gateway_config *config = &gateway->config;
-    struct mesh_config mesh = {.scheduler = config->scheduler, .listen = config->listen, .max_calls = config->max_queue,
-                               .changed = on_mesh_changed, .arg = gateway};
+    struct mesh_config mesh = {.scheduler = config->scheduler, .listen = config->listen, .max_calls = RPC_CALLS,
+                               .fingerprint = language_fingerprint(gateway->language), .changed = on_mesh_changed, .arg = gateway};
     struct requests_config requests = {.language = gateway->language, .metrics = gateway->metrics,
                                        .request_timeout_s = config->request_timeout_s,
                                        .ready_grace_s = config->ready_grace_s, .resume_limit_s = config->resume_limit_s};
@@ -191,6 +187,7 @@ void gateway_close(struct gateway *gateway)
     http_server_stop(gateway->http);
     work_pool_stop(gateway->pool);
     mesh_close(gateway->mesh);
+    http_server_free(gateway->http);
     requests_close(gateway->requests);
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);

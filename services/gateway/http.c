@@ -342,5 +342,6 @@ void http_server_stop(struct http_server *server)
     watch_shut_all(server->watch);
     MHD_stop_daemon(server->daemon);
     watch_stop(server->watch);
-    free(server);
 }
+
+void http_server_free(struct http_server *server) { free(server); }

@@ -58,9 +58,11 @@ uint32_t http_server_port(const struct http_server *server);
 void http_server_quiesce(struct http_server *server);
 /* Requests whose answer is not sent yet. */
 uint32_t http_server_active(const struct http_server *server);
-/* Closes what is open (each open exchange is told gone), ends the threads and frees. Blocks. NULL is allowed. Exchanges
- * that someone still refers to stay valid until released. */
+/* Closes what is open (each open exchange is told gone) and ends the threads. Blocks. NULL is allowed. Exchanges that
+ * someone still refers to stay valid until released. */
 void http_server_stop(struct http_server *server);
+/* After http_server_stop(). NULL is allowed. */
+void http_server_free(struct http_server *server);
 
 /* An exchange is shared between threads by reference. */
 struct exchange *exchange_hold(struct exchange *exchange);

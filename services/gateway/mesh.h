@@ -31,6 +31,7 @@ struct mesh_config {
     const char *scheduler; /* address */
     const char *listen;    /* of the health service; NULL: none */
     uint32_t max_calls;
+    uint64_t fingerprint;  /* of the model file here; a mesh with another one is not ready. 0: unknown */
     void (*changed)(void *arg); /* loop thread: the state changed */
     void *arg;
 };
@@ -43,11 +44,12 @@ void mesh_close(struct mesh *mesh);
 
 /* Any thread. */
 void mesh_state(struct mesh *mesh, struct mesh_state *out);
-/* Runs fn on the loop thread, in the order of posting. Any thread; false: not posted (the loop has ended). */
-bool mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg);
+/* Runs fn on the loop thread, in the order of posting. Any thread, until mesh_close(). */
+void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg);
 
 /* Loop thread. event: a message of the stream, valid for the call. end: once, the last; status OK: the stream is
- * complete. Neither is called from within mesh_generate() or after mesh_cancel(). */
+ * complete. Neither is called from within mesh_generate() or after mesh_cancel(), which
+ * may be called from within either (in end the call is over already). */
 struct mesh_listener {
     void (*event)(void *arg, const Fastdecode__GenerateEvent *event);
     void (*end)(void *arg, enum status status, const char *text);

@@ -264,9 +264,9 @@ static void answer_metrics(struct gateway *gateway, struct exchange *exchange)
 
     if (scrape) {
         *scrape = (struct scrape){gateway, exchange_hold(exchange)};
-        if (!gateway->config.mesh_metrics)
-            finish_scrape(scrape, NULL);
-        else if (!mesh_post(gateway->mesh, start_scrape, scrape))
+        if (gateway->config.mesh_metrics)
+            mesh_post(gateway->mesh, start_scrape, scrape);
+        else
             finish_scrape(scrape, NULL);
         return;
     }
@@ -385,17 +385,14 @@ static void start_request(struct gateway *gateway, const struct work *work, stru
     if (!request_prepare(gateway->requests, work->exchange, api, work->tenant, &request, &error)) {
         respond_error(work->exchange, &error);
         free(start);
-        return;
-    }
-    if (start) {
+    } else if (start) {
         *start = (struct start){gateway, request};
-        if (mesh_post(gateway->mesh, start_on_loop, start))
-            return;
+        mesh_post(gateway->mesh, start_on_loop, start);
+    } else {
+        api_fail(&error, 500, NULL, NULL, "out of memory");
+        respond_error(work->exchange, &error);
+        request_discard(request);
     }
-    api_fail(&error, 503, "shutting_down", NULL, "this gateway cannot take the request");
-    respond_error(work->exchange, &error);
-    request_discard(request);
-    free(start);
 }
 
 void routes_work(void *arg, void *item)

@@ -27,7 +27,7 @@ static bool read_ids(struct schema_run *run, const char *name, const json_t *lis
         if (!json_is_integer(value))
             return schema_wrong_type(run, where, "a token id", value);
         if (json_integer_value(value) < 0 || json_integer_value(value) >= (run->vocab ? (json_int_t)run->vocab : UINT32_MAX))
-            return api_fail(run->error, 400, "invalid_value", name, "'%s' is %lld, which is no token of this model", where,
+            return api_fail(run->error, 400, "invalid_value", where, "'%s' is %lld, which is no token of this model", where,
                             (long long)json_integer_value(value));
         out->ids[i] = (uint32_t)json_integer_value(value);
     }

@@ -1,0 +1,126 @@
+/* main.c: the gateway's program: settings, signals, exit status.
+ *
+ * SIGTERM or SIGINT: no new connections, running requests are answered for --drain-timeout, exit 0. A second signal ends
+ * it at once.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "services/gateway/gateway.h"
+
+struct settings {
+    struct gateway_config gateway;
+    const char *port_file;
+    double drain_timeout_s;
+};
+
+static enum status parse(struct settings *s, int argc, char **argv, bool *check_only, struct error *error)
+{
+    struct gateway_config *g = &s->gateway;
+    const struct option options[] = {
+        {"host", OPTION_STRING, &g->host, "ADDRESS", "where the HTTP server listens", 0, 0},
+        {"port", OPTION_U32, &g->port, "N", "its port; 0 picks a free one", 0, 65535},
+        {"port-file", OPTION_STRING, &s->port_file, "FILE", "write the port there once it listens", 0, 0},
+        {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "of the scheduler (required)", 0, 0},
+        {"listen", OPTION_STRING, &g->listen, "ADDRESS", "of this gateway's own health service", 0, 0},
+        {"model", OPTION_STRING, &g->model, "FILE", "GGUF file, for its tokenizer and template (required)", 0, 0},
+        {"served-model-name", OPTION_STRING, &g->served_model_name, "NAME", "the model's id; default: the file's stem", 0, 0},
+        {"chat-template", OPTION_STRING, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
+        {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer; 0: the model's", 0, 1 << 24},
+        {"api-key-file", OPTION_STRING, &g->api_key_file, "FILE", "accepted API keys, one a line; default: no key needed", 0, 0},
+        {"cors-origin", OPTION_STRING, &g->cors_origin, "ORIGIN", "web pages of this origin may call (* for all)", 0, 0},
+        {"max-connections", OPTION_U32, &g->max_connections, "N", "open connections", 1, 1 << 20},
+        {"max-queue", OPTION_U32, &g->max_queue, "N", "requests that may wait to be tokenized", 1, 1 << 20},
+        {"max-body", OPTION_SIZE, &g->max_body_bytes, "SIZE", "largest request body", 1024, 1 << 30},
+        {"threads", OPTION_U32, &g->threads, "N", "threads that parse and tokenize", 1, 64},
+        {"request-timeout", OPTION_F64, &g->request_timeout_s, "S", "a request's time limit; 0: none", 0, 1e7},
+        {"header-timeout", OPTION_F64, &g->header_timeout_s, "S", "time to send the headers", 0.1, 3600},
+        {"body-timeout", OPTION_F64, &g->body_timeout_s, "S", "time to send the body", 0.1, 3600},
+        {"idle-timeout", OPTION_F64, &g->idle_timeout_s, "S", "an idle connection is closed after", 0.1, 86400},
+        {"ready-grace", OPTION_F64, &g->ready_grace_s, "S", "a new request waits this long for a mesh that is not ready", 0, 3600},
+        {"resume-limit", OPTION_F64, &g->resume_limit_s, "S", "a request that has begun waits this long for a lost mesh", 0, 86400},
+        {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
+        {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM running requests may take this long", 0, 86400},
+    };
+    struct program program = {.name = "gateway", .purpose = "HTTP front of the mesh: the OpenAI API over the scheduler's RPC",
+                              .options = options, .option_count = ARRAY_COUNT(options)};
+    enum status status = options_parse(&program, argc, argv, error);
+
+    *check_only = program.check_only;
+    return status;
+}
+
+/* The file is complete when it appears. */
+static enum status write_port(const char *path, uint32_t port, struct error *error)
+{
+    char temporary[4096];
+    FILE *file;
+    bool ok;
+
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.new", path) >= sizeof temporary)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--port-file: the name is too long");
+    file = fopen(temporary, "we");
+    ok = file && fprintf(file, "%u\n", port) > 0;
+    if (file)
+        ok = fclose(file) == 0 && ok;
+    if (!ok || rename(temporary, path) != 0)
+        return error_set(error, STATUS_UNKNOWN, "--port-file %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status serve(const struct settings *s, const sigset_t *signals, struct error *error)
+{
+    struct gateway *gateway;
+    enum status status = gateway_open(&s->gateway, &gateway, error);
+    int number = 0;
+
+    if (status != STATUS_OK)
+        return status;
+    log_info("GATEWAY-LISTENS", "host=%s port=%u", s->gateway.host, gateway_port(gateway));
+    printf("listening on http://%s:%u\n", s->gateway.host, gateway_port(gateway));
+    fflush(stdout);
+    if (s->port_file)
+        status = write_port(s->port_file, gateway_port(gateway), error);
+    if (status == STATUS_OK) {
+        sigwait(signals, &number);
+        log_info("GATEWAY-ENDS", "signal=%d", number);
+        pthread_sigmask(SIG_UNBLOCK, signals, NULL); /* the next one ends the process */
+        if (!gateway_drain(gateway, s->drain_timeout_s))
+            log_warn("GATEWAY-CUT-OFF", "limit_s=%g", s->drain_timeout_s);
+    }
+    gateway_close(gateway);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings settings = {.drain_timeout_s = 10};
+    struct error error = {0};
+    bool check_only = false;
+    enum status status;
+    sigset_t signals;
+
+    gateway_defaults(&settings.gateway);
+    status = parse(&settings, argc, argv, &check_only, &error);
+    if (status == STATUS_OK && check_only)
+        status = gateway_check(&settings.gateway, &error);
+    if (status == STATUS_OK && !check_only) {
+        signal(SIGPIPE, SIG_IGN);
+        sigemptyset(&signals);
+        sigaddset(&signals, SIGTERM);
+        sigaddset(&signals, SIGINT);
+        pthread_sigmask(SIG_BLOCK, &signals, NULL); /* before any thread, so that only sigwait() takes them */
+        status = serve(&settings, &signals, &error);
+    }
+    if (status == STATUS_OK)
+        return 0;
+    fprintf(stderr, "gateway: %s\n", error.text);
+    return status == STATUS_INVALID_ARGUMENT ? 2 : 1;
+}

@@ -1,0 +1,384 @@
+/* mesh.c: see mesh.h.
+ *
+ * One channel. When it comes up a Watch stream is opened on it; the state is what that stream said last, and "away" as
+ * soon as channel or stream ends. The state is copied under a mutex for other threads.
+ *
+ *   channel down ──on_up──▶ watching ──MeshState──▶ up (ready or not)
+ *        ▲                     │ stream ended: again after WATCH_AGAIN_US
+ *        └──────on_down────────┘
+ */
+#include "services/gateway/mesh.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/rpc/rpc.h"
+
+enum { WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000 };
+
+struct mesh_call {
+    struct mesh *mesh;
+    struct mesh_listener listener;
+    struct rpc_handle handle;
+    bool quiet; /* cancelled: nobody is told any more */
+};
+
+struct mesh_scrape {
+    void (*done)(void *arg, const char *text);
+    void *arg;
+    char *text;
+};
+
+struct mesh {
+    struct mesh_config config;
+    pthread_t thread;
+    bool has_thread;
+    struct rpc_loop *loop;
+    /* loop thread */
+    struct rpc_channel *channel;
+    struct rpc_server *server;
+    bool stop, closing;
+    uint64_t watch_timer;
+    /* how starting went: written by the loop thread, read by mesh_start(), under mutex */
+    bool started;
+    struct error start_error;
+    pthread_cond_t start_done;
+
+    pthread_mutex_t mutex;
+    struct mesh_state state; /* under mutex */
+};
+
+/* --- state -------------------------------------------------------------------------------------------------------- */
+void mesh_state(struct mesh *mesh, struct mesh_state *out)
+{
+    pthread_mutex_lock(&mesh->mutex);
+    *out = mesh->state;
+    pthread_mutex_unlock(&mesh->mutex);
+}
+
+static void set_state(struct mesh *mesh, const struct mesh_state *state)
+{
+    bool turned;
+
+    pthread_mutex_lock(&mesh->mutex);
+    turned = mesh->state.ready != state->ready || mesh->state.up != state->up;
+    mesh->state = *state;
+    pthread_mutex_unlock(&mesh->mutex);
+    if (turned)
+        log_info("MESH-STATE", "up=%d ready=%d", state->up, state->ready);
+    if (!mesh->closing)
+        mesh->config.changed(mesh->config.arg);
+}
+
+static void set_away(struct mesh *mesh)
+{
+    struct mesh_state away = {0};
+    set_state(mesh, &away);
+}
+
+static void on_state(void *user, struct rpc_message *message)
+{
+    struct mesh *mesh = user;
+    const Fastdecode__MeshState *told = rpc_message_unpack(message, &fastdecode__mesh_state__descriptor);
+    struct mesh_state state = {.up = true};
+
+    if (!told) {
+        log_warn("MESH-STATE-BAD", "peer=%s", rpc_channel_address(mesh->channel));
+        return;
+    }
+    state.ready = told->ready;
+    snprintf(state.reason, sizeof state.reason, "%s", told->reason ? told->reason : "");
+    state.running = told->running;
+    state.waiting = told->waiting;
+    state.max_queue = told->max_queue;
+    state.predicted_wait_ms = told->predicted_wait_ms;
+    state.kv_pages_used = told->kv_pages_used;
+    state.kv_pages_total = told->kv_pages_total;
+    if (told->model) {
+        state.context_tokens = told->model->kv && told->model->kv->context_tokens
+                                   ? told->model->kv->context_tokens : told->model->context_tokens;
+        state.vocab = told->model->vocab;
+        state.fingerprint = told->model->fingerprint;
+    }
+    if (state.fingerprint && mesh->config.fingerprint && state.fingerprint != mesh->config.fingerprint) {
+        if (state.ready)
+            log_error("MESH-OTHER-MODEL", "mine=%016llx its=%016llx", (unsigned long long)mesh->config.fingerprint,
+                      (unsigned long long)state.fingerprint);
+        state.ready = false;
+        snprintf(state.reason, sizeof state.reason, "the mesh serves another model file than this gateway");
+    }
+    set_state(mesh, &state);
+}
+
+static void start_watch(void *arg);
+
+static void watch_later(struct mesh *mesh)
+{
+    if (!mesh->closing && mesh->watch_timer == 0)
+        mesh->watch_timer = rpc_loop_timer(mesh->loop, WATCH_AGAIN_US, start_watch, mesh);
+}
+
+static void on_watch_end(void *user, enum status status, const char *error)
+{
+    struct mesh *mesh = user;
+
+    log_info("MESH-WATCH-END", "status=%s error=%s", status_name(status), error ? error : "");
+    if (mesh->closing)
+        return;
+    set_away(mesh);
+    if (rpc_channel_is_up(mesh->channel))
+        watch_later(mesh);
+}
+
+static void start_watch(void *arg)
+{
+    static const struct rpc_callbacks callbacks = {.on_message = on_state, .on_end = on_watch_end};
+    Fastdecode__WatchRequest request = FASTDECODE__WATCH_REQUEST__INIT;
+    struct rpc_options options = {0};
+    struct mesh *mesh = arg;
+    struct error error;
+
+    mesh->watch_timer = 0;
+    if (!rpc_channel_is_up(mesh->channel))
+        return; /* on_up starts it */
+    if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Watch", &request.base, &options, &callbacks, mesh,
+                       NULL, &error) != STATUS_OK)
+        watch_later(mesh);
+}
+
+static void on_up(void *user, const struct rpc_peer *peer)
+{
+    struct mesh *mesh = user;
+
+    log_info("MESH-UP", "peer=%s incarnation=%llu", peer->service, (unsigned long long)peer->incarnation);
+    start_watch(mesh);
+}
+
+static void on_down(void *user, const char *why)
+{
+    struct mesh *mesh = user;
+
+    log_warn("MESH-DOWN", "why=%s", why ? why : "");
+    if (!mesh->closing)
+        set_away(mesh);
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+static void on_generate_message(void *user, struct rpc_message *message)
+{
+    struct mesh_call *call = user;
+    const Fastdecode__GenerateEvent *event;
+
+    if (call->quiet)
+        return;
+    event = rpc_message_unpack(message, &fastdecode__generate_event__descriptor);
+    if (event) {
+        call->listener.event(call->listener.arg, event);
+        return;
+    }
+    log_error("MESH-EVENT-BAD", "peer=%s", rpc_channel_address(call->mesh->channel));
+    rpc_cancel(call->mesh->channel, call->handle); /* its end is told, and the choice submitted again */
+}
+
+static void on_generate_end(void *user, enum status status, const char *error)
+{
+    struct mesh_call *call = user;
+
+    if (!call->quiet && !call->mesh->closing)
+        call->listener.end(call->listener.arg, status, error);
+    free(call);
+}
+
+enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *request, uint64_t timeout_us,
+                          const struct mesh_listener *listener, struct mesh_call **out)
+{
+    static const struct rpc_callbacks callbacks = {.on_message = on_generate_message, .on_end = on_generate_end};
+    struct rpc_options options = {.request_id = request->request_id};
+    struct mesh_call *call = calloc(1, sizeof *call);
+    struct error error;
+    enum status status;
+
+    *out = NULL;
+    if (!call)
+        return STATUS_RESOURCE_EXHAUSTED;
+    /* the scheduler keeps the deadline itself; this one is for a scheduler that does not */
+    if (timeout_us)
+        options.timeout_ms = (uint32_t)MIN(timeout_us / 1000 + DEADLINE_SLACK_MS, (uint64_t)UINT32_MAX);
+    *call = (struct mesh_call){.mesh = mesh, .listener = *listener};
+    status = rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Generate", &request->base, &options, &callbacks,
+                            call, &call->handle, &error);
+    if (status != STATUS_OK) {
+        log_debug("MESH-NO-CALL", "status=%s error=%s", status_name(status), error.text);
+        free(call);
+        return status;
+    }
+    *out = call;
+    return STATUS_OK;
+}
+
+void mesh_cancel(struct mesh_call *call)
+{
+    struct mesh *mesh = call->mesh;
+
+    call->quiet = true;
+    rpc_cancel(mesh->channel, call->handle); /* which ends and frees it */
+}
+
+static void on_metrics_message(void *user, struct rpc_message *message)
+{
+    struct mesh_scrape *scrape = user;
+    const Fastdecode__MetricsReply *reply = rpc_message_unpack(message, &fastdecode__metrics_reply__descriptor);
+
+    if (reply && reply->text && !scrape->text)
+        scrape->text = strdup(reply->text);
+}
+
+static void on_metrics_end(void *user, enum status status, const char *error)
+{
+    struct mesh_scrape *scrape = user;
+
+    if (status != STATUS_OK)
+        log_debug("MESH-NO-METRICS", "status=%s error=%s", status_name(status), error ? error : "");
+    scrape->done(scrape->arg, status == STATUS_OK ? scrape->text : NULL);
+    free(scrape->text);
+    free(scrape);
+}
+
+static void fail_metrics(void *arg) { on_metrics_end(arg, STATUS_UNAVAILABLE, NULL); }
+
+void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg, const char *text), void *arg)
+{
+    static const struct rpc_callbacks callbacks = {.on_message = on_metrics_message, .on_end = on_metrics_end};
+    Fastdecode__MetricsRequest request = FASTDECODE__METRICS_REQUEST__INIT;
+    struct rpc_options options = {.timeout_ms = (uint32_t)(timeout_us / 1000)};
+    struct mesh_scrape *scrape = calloc(1, sizeof *scrape);
+    struct error error;
+
+    assert_always(scrape); /* 24 bytes */
+    *scrape = (struct mesh_scrape){.done = done, .arg = arg};
+    if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Metrics", &request.base, &options, &callbacks, scrape,
+                       NULL, &error) != STATUS_OK)
+        rpc_loop_post(mesh->loop, fail_metrics, scrape);
+}
+
+void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg) { rpc_loop_post(mesh->loop, fn, arg); }
+
+/* --- the loop thread ---------------------------------------------------------------------------------------------- */
+static bool is_ready(void *user, char *reason, size_t reason_bytes)
+{
+    struct mesh *mesh = user;
+    struct mesh_state state;
+
+    mesh_state(mesh, &state);
+    snprintf(reason, reason_bytes, "%s", state.up ? state.reason : "the scheduler does not answer");
+    return state.ready;
+}
+
+static enum status open_on_loop(struct mesh *mesh, struct error *error)
+{
+    struct rpc_hello hello = {.service = "gateway", .incarnation = clock_wall_us()};
+    struct rpc_channel_config channel = {
+        .address = mesh->config.scheduler, .hello = hello, .window = MIN(MAX(mesh->config.max_calls, 64u), (uint32_t)RPC_WINDOW_MAX),
+        .on_up = on_up, .on_down = on_down, .user = mesh,
+    };
+    const char *addresses[] = {mesh->config.listen};
+    struct rpc_server_config server = {.addresses = addresses, .address_count = 1, .hello = hello, .ready = is_ready, .user = mesh};
+    enum status status = STATUS_OK;
+
+    if (mesh->config.listen)
+        status = rpc_server_open(mesh->loop, &server, &mesh->server, error);
+    if (status == STATUS_OK)
+        status = rpc_channel_open(mesh->loop, &channel, &mesh->channel, error);
+    return status;
+}
+
+static void close_on_loop(struct mesh *mesh)
+{
+    uint32_t i;
+
+    /* what was posted before still runs: it holds references */
+    for (i = 0; i < DRAIN_ROUNDS && rpc_loop_run(mesh->loop, 0, 0) > 0; i++)
+        ;
+    mesh->closing = true;
+    if (mesh->watch_timer)
+        rpc_loop_cancel_timer(mesh->loop, mesh->watch_timer);
+    rpc_channel_close(mesh->channel);
+    if (mesh->server)
+        rpc_server_close(mesh->server);
+    while (rpc_loop_run(mesh->loop, 0, 0) > 0)
+        ;
+}
+
+static void *mesh_run(void *arg)
+{
+    struct mesh *mesh = arg;
+    struct error error = {0};
+
+    rpc_loop_run(mesh->loop, 0, 0); /* makes this thread the owner */
+    (void)!open_on_loop(mesh, &error);
+    pthread_mutex_lock(&mesh->mutex);
+    mesh->start_error = error;
+    mesh->started = true;
+    pthread_cond_signal(&mesh->start_done);
+    pthread_mutex_unlock(&mesh->mutex);
+    while (error.status == STATUS_OK && !mesh->stop)
+        rpc_loop_run(mesh->loop, RUN_US, 0);
+    close_on_loop(mesh);
+    return NULL;
+}
+
+enum status mesh_open(const struct mesh_config *config, struct mesh **out, struct error *error)
+{
+    struct mesh *mesh = calloc(1, sizeof *mesh);
+
+    *out = NULL;
+    if (!mesh)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    mesh->config = *config;
+    if (rpc_loop_open(&mesh->loop) != STATUS_OK) {
+        free(mesh);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot open the RPC loop");
+    }
+    pthread_mutex_init(&mesh->mutex, NULL);
+    pthread_cond_init(&mesh->start_done, NULL);
+    *out = mesh;
+    return STATUS_OK;
+}
+
+enum status mesh_start(struct mesh *mesh, struct error *error)
+{
+    struct error reason;
+
+    if (pthread_create(&mesh->thread, NULL, mesh_run, mesh) != 0)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the RPC thread");
+    mesh->has_thread = true;
+    pthread_mutex_lock(&mesh->mutex);
+    while (!mesh->started)
+        pthread_cond_wait(&mesh->start_done, &mesh->mutex);
+    reason = mesh->start_error;
+    pthread_mutex_unlock(&mesh->mutex);
+    if (reason.status != STATUS_OK && error)
+        *error = reason;
+    return reason.status;
+}
+
+static void stop_on_loop(void *arg) { ((struct mesh *)arg)->stop = true; }
+
+void mesh_close(struct mesh *mesh)
+{
+    if (!mesh)
+        return;
+    if (mesh->has_thread) {
+        rpc_loop_post(mesh->loop, stop_on_loop, mesh);
+        pthread_join(mesh->thread, NULL);
+    }
+    rpc_loop_close(mesh->loop);
+    pthread_cond_destroy(&mesh->start_done);
+    pthread_mutex_destroy(&mesh->mutex);
+    free(mesh);
+}

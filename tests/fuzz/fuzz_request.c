@@ -1,0 +1,49 @@
+/* fuzz_request.c: bodies of requests. The first byte chooses the endpoint; the rest is the body. A request that is taken
+ * must keep the promises that the rest of the gateway relies on. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "services/gateway/schema.h"
+
+enum { VOCAB = 512 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(const struct api_request *request)
+{
+    uint32_t i, j;
+
+    assert_always(request->prompt_count <= API_MAX_PROMPTS && request->stop_count <= API_MAX_STOPS);
+    assert_always(request->n >= 1 && request->n * (request->prompt_count ? request->prompt_count : 1) <= API_MAX_CHOICES ||
+                  request->kind >= API_TOKENIZE);
+    assert_always(request->temperature >= 0 && request->temperature <= 2 && request->top_p > 0 && request->top_p <= 1);
+    assert_always(request->top_logprobs >= 0 && request->top_logprobs <= API_MAX_LOGPROBS && request->max_tokens >= -1);
+    for (i = 0; i < request->prompt_count; i++)
+        for (j = 0; j < request->prompts[i].id_count; j++)
+            assert_always(request->prompts[i].ids[j] < VOCAB);
+    for (i = 0; i < request->stop_count; i++)
+        assert_always(request->stops[i].bytes >= 1 && request->stops[i].bytes <= API_MAX_STOP_BYTES);
+    for (i = 0; i < request->bias_count; i++)
+        assert_always(request->bias[i].token < VOCAB);
+    for (i = 0; i < request->message_count; i++)
+        assert_always(request->messages[i].role && (request->messages[i].content || request->messages[i].bytes == 0));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const enum api_kind kinds[] = {API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE};
+    struct api_request request;
+    struct api_error error;
+
+    log_threshold = LOG_ERROR;
+    if (size == 0)
+        return 0;
+    if (api_request_parse(kinds[data[0] % 4], (const char *)data + 1, size - 1, VOCAB, &request, &error))
+        check(&request);
+    else
+        assert_always(error.status >= 400 && error.message[0] && !request.root);
+    api_request_free(&request);
+    return 0;
+}
