@@ -1,0 +1,426 @@
+/* channel.c: the client's side: one raw REQ socket and one dialer a connection.
+ *
+ * A connection that went down takes its socket with it, so that nothing queued for the old one reaches the new one; a timer
+ * opens the next, after a backoff that doubles from 50 ms to 2 s, with jitter. (nng dials again by itself while it has not
+ * connected yet.)
+ *
+ *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received──▶ UP
+ *        ▲                                                                              │ pipe gone, refused
+ *        └───────────────────────────── timer ◀── DOWN: calls end UNAVAILABLE ◀─────────┘
+ *
+ * Calls live in slots; a call id is slot and generation, so a late answer finds nothing.
+ */
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/rpc/internal.h"
+
+enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, DIAL_AGAIN_MS = 50, HEADER = (int)0x80000000 };
+
+enum channel_state { CHANNEL_CLOSED, CHANNEL_DIALING, CHANNEL_GREETING, CHANNEL_UP };
+
+struct slot {
+    bool used;
+    uint32_t generation, next_free;
+    struct rpc_callbacks callbacks;
+    void *user;
+    uint64_t timer;
+    struct rpc_channel *channel;
+};
+
+struct rpc_channel {
+    struct endpoint endpoint; /* first: callbacks cast back */
+    struct rpc_loop *loop;
+    struct rpc_channel_config config;
+    char address[256];
+    char service[32];
+    enum channel_state state;
+    uint32_t pipe, backoff_ms, unacked;
+    uint64_t timer;
+    uint64_t max_message_bytes;
+    struct slot *slots; /* [window] */
+    uint32_t window, first_free, in_flight;
+    uint32_t depth; /* callbacks under way: it is freed when the last has returned */
+    bool closing;
+};
+
+static void go_down(struct rpc_channel *channel, const char *why, bool again);
+
+/* Around everything that may run a callback, which may close the channel. */
+static void enter(struct rpc_channel *channel)
+{
+    channel->depth++;
+}
+
+static void leave(struct rpc_channel *channel)
+{
+    if (--channel->depth == 0 && channel->closing) {
+        free(channel->slots);
+        free(channel);
+    }
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------------- */
+
+static bool send_raw(struct rpc_channel *channel, nng_msg *nng)
+{
+    if (!nng)
+        return false;
+    if (nng_msg_header_append_u32(nng, (uint32_t)HEADER)) { /* raw REQ wants a request id with the top bit set */
+        nng_msg_free(nng);
+        return false;
+    }
+    return endpoint_send(&channel->endpoint, nng);
+}
+
+static void send_plain(struct rpc_channel *channel, enum envelope_kind kind, uint64_t call_id, uint32_t status)
+{
+    const struct envelope head = {.kind = kind, .call_id = call_id, .status = status};
+    send_raw(channel, pack_message(channel->loop, &head, NULL));
+}
+
+/* --- calls --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t call_id_of(uint32_t slot, uint32_t generation)
+{
+    return (uint64_t)generation << 32 | slot;
+}
+
+static void end_call(struct rpc_channel *channel, uint32_t index, enum status status, const char *text)
+{
+    struct slot *slot = &channel->slots[index];
+    struct rpc_callbacks callbacks = slot->callbacks;
+    void *user = slot->user;
+
+    rpc_loop_cancel_timer(channel->loop, slot->timer);
+    slot->used = false;
+    slot->generation++;
+    slot->timer = 0;
+    slot->next_free = channel->first_free;
+    channel->first_free = index;
+    channel->in_flight--;
+    if (callbacks.on_end)
+        callbacks.on_end(user, status, text); /* last: it may start another call */
+}
+
+static void end_all_calls(struct rpc_channel *channel, enum status status, const char *text)
+{
+    for (uint32_t i = 0; i < channel->window && channel->in_flight; i++)
+        if (channel->slots[i].used)
+            end_call(channel, i, status, text);
+}
+
+static void on_deadline(void *arg)
+{
+    struct slot *slot = arg;
+    struct rpc_channel *channel = slot->channel;
+    uint32_t index = (uint32_t)(slot - channel->slots);
+
+    slot->timer = 0;
+    enter(channel);
+    send_plain(channel, ENVELOPE_CANCEL, call_id_of(index, slot->generation), 0);
+    end_call(channel, index, STATUS_DEADLINE_EXCEEDED, "no answer in time");
+    leave(channel);
+}
+
+static enum status start(struct rpc_channel *channel, nng_msg *nng, uint32_t timeout_ms, const struct rpc_callbacks *callbacks,
+                         void *user, struct rpc_handle *handle)
+{
+    uint32_t index = channel->first_free;
+    struct slot *slot;
+
+    if (!nng)
+        return STATUS_RESOURCE_EXHAUSTED;
+    if (channel->state != CHANNEL_UP || index == UINT32_MAX) {
+        nng_msg_free(nng);
+        return channel->state != CHANNEL_UP ? STATUS_UNAVAILABLE : STATUS_RESOURCE_EXHAUSTED;
+    }
+    slot = &channel->slots[index];
+    envelope_set_call_id(nng_msg_body(nng), call_id_of(index, slot->generation));
+    if (!send_raw(channel, nng))
+        return STATUS_RESOURCE_EXHAUSTED;
+    channel->first_free = slot->next_free;
+    channel->in_flight++;
+    slot->used = true;
+    slot->callbacks = *callbacks;
+    slot->user = user;
+    slot->timer = timeout_ms ? rpc_loop_timer(channel->loop, timeout_ms * 1000ull, on_deadline, slot) : 0;
+    if (handle)
+        *handle = (struct rpc_handle){index, slot->generation};
+    return STATUS_OK;
+}
+
+static uint32_t fnv1a(uint32_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 16777619u;
+    return hash;
+}
+
+uint32_t rpc_method_id(const ProtobufCServiceDescriptor *service, const char *method)
+{
+    assert_always(protobuf_c_service_descriptor_get_method_by_name(service, method));
+    return fnv1a(fnv1a(fnv1a(2166136261u, service->short_name), "/"), method);
+}
+
+static void set_ids(struct envelope *head, const struct rpc_options *options)
+{
+    if (options && options->request_id)
+        snprintf(head->request_id, sizeof head->request_id, "%s", options->request_id);
+    if (options && options->trace_id)
+        snprintf(head->trace_id, sizeof head->trace_id, "%s", options->trace_id);
+    head->timeout_ms = options ? options->timeout_ms : 0;
+}
+
+enum status rpc_call_start(struct rpc_channel *channel, const ProtobufCServiceDescriptor *service, const char *method,
+                           const ProtobufCMessage *request, const struct rpc_options *options,
+                           const struct rpc_callbacks *callbacks, void *user, struct rpc_handle *handle, struct error *error)
+{
+    struct envelope head = {.kind = ENVELOPE_REQUEST, .method = rpc_method_id(service, method)};
+    enum status status;
+
+    loop_assert_owner(channel->loop);
+    if (channel->state != CHANNEL_UP)
+        return error_set(error, STATUS_UNAVAILABLE, "%s: not connected", channel->address);
+    set_ids(&head, options);
+    status = start(channel, pack_message(channel->loop, &head, request), head.timeout_ms, callbacks, user, handle);
+    if (status)
+        return error_set(error, status, "%s: %u calls in flight, the limit is %u", channel->address, channel->in_flight, channel->window);
+    return STATUS_OK;
+}
+
+struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t method_id, uint32_t timeout_ms,
+                                      size_t payload_bytes, unsigned char **payload)
+{
+    const struct envelope head = {.kind = ENVELOPE_REQUEST, .method = method_id, .timeout_ms = timeout_ms};
+    return buffer_open(channel->loop, &head, payload_bytes, payload);
+}
+
+enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer,
+                                  const struct rpc_callbacks *callbacks, void *user, struct rpc_handle *handle)
+{
+    loop_assert_owner(channel->loop);
+    return start(channel, buffer_take(buffer), 0, callbacks, user, handle);
+}
+
+void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
+{
+    loop_assert_owner(channel->loop);
+    if (handle.slot >= channel->window || !channel->slots[handle.slot].used ||
+        channel->slots[handle.slot].generation != handle.generation)
+        return;
+    if (channel->state == CHANNEL_UP)
+        send_plain(channel, ENVELOPE_CANCEL, call_id_of(handle.slot, handle.generation), 0);
+    enter(channel);
+    end_call(channel, handle.slot, STATUS_CANCELLED, "cancelled");
+    leave(channel);
+}
+
+/* --- receiving ----------------------------------------------------------------------------------------------------- */
+
+static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
+{
+    struct rpc_peer peer;
+    uint32_t protocol;
+
+    if (channel->state != CHANNEL_GREETING || !parse_hello(message, &peer, &protocol) || protocol != RPC_PROTOCOL) {
+        go_down(channel, "the peer speaks another protocol", true);
+        return;
+    }
+    channel->state = CHANNEL_UP;
+    channel->backoff_ms = BACKOFF_FIRST_MS;
+    if (channel->config.on_up)
+        channel->config.on_up(channel->config.user, &peer);
+}
+
+/* STREAM or REPLY. */
+static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
+{
+    const struct envelope *envelope = &message->envelope;
+    uint32_t index = (uint32_t)envelope->call_id, generation = (uint32_t)(envelope->call_id >> 32);
+    bool last = envelope->kind == ENVELOPE_REPLY;
+    struct slot *slot;
+
+    if (++channel->unacked == RPC_ACK_EVERY) {
+        channel->unacked = 0;
+        send_plain(channel, ENVELOPE_ACK, 0, RPC_ACK_EVERY);
+    }
+    if (index >= channel->window || !channel->slots[index].used || channel->slots[index].generation != generation)
+        return; /* cancelled or timed out before */
+    slot = &channel->slots[index];
+    /* an empty payload is a message too, if the call ends well and is unary; streams end without one */
+    if (slot->callbacks.on_message && envelope->status == 0 && (!last || envelope->method != 0))
+        slot->callbacks.on_message(slot->user, message);
+    if (last && slot->used && slot->generation == generation)
+        end_call(channel, index, (enum status)envelope->status, envelope->error);
+}
+
+static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
+{
+    struct rpc_channel *channel = (struct rpc_channel *)endpoint;
+    struct rpc_message *message = message_open(channel->loop, nng);
+
+    (void)pipe;
+    enter(channel);
+    if (!message) {
+        go_down(channel, "the peer sent what is no envelope", true);
+        leave(channel);
+        return;
+    }
+    switch (message->envelope.kind) {
+    case ENVELOPE_HELLO:
+        on_hello(channel, message);
+        break;
+    case ENVELOPE_STREAM:
+    case ENVELOPE_REPLY:
+        on_answer(channel, message);
+        break;
+    case ENVELOPE_REFUSED:
+        log_warn("RPC-REFUSED", "address=%s why=%s", channel->address, message->envelope.error);
+        go_down(channel, message->envelope.error, true);
+        break;
+    default:
+        go_down(channel, "the peer sent a message of a kind that only clients send", true);
+    }
+    if (!message->kept)
+        rpc_message_free(message);
+    leave(channel);
+}
+
+static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
+{
+    struct rpc_channel *channel = (struct rpc_channel *)endpoint;
+
+    if (event == PIPE_ADDED && channel->state == CHANNEL_DIALING) {
+        channel->pipe = pipe;
+        channel->state = CHANNEL_GREETING;
+        send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes));
+    } else if (event == PIPE_GONE && pipe == channel->pipe && channel->state >= CHANNEL_GREETING) {
+        enter(channel);
+        go_down(channel, "the connection closed", true);
+        leave(channel);
+    }
+}
+
+/* --- connecting ---------------------------------------------------------------------------------------------------- */
+
+static void connect_again(void *arg);
+
+static int dial(struct rpc_channel *channel)
+{
+    nng_dialer dialer;
+    int rv = endpoint_open(&channel->endpoint, channel->loop, nng_req0_open_raw, channel->max_message_bytes);
+
+    if (rv)
+        return rv;
+    if ((rv = nng_dialer_create(&dialer, channel->endpoint.socket, channel->address)) ||
+        (rv = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMINT, DIAL_AGAIN_MS)) ||
+        (rv = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMAXT, BACKOFF_MOST_MS / 4))) {
+        endpoint_close(&channel->endpoint);
+        return rv;
+    }
+    channel->state = CHANNEL_DIALING;
+    channel->unacked = 0;
+    endpoint_start(&channel->endpoint);
+    if ((rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK)))
+        endpoint_close(&channel->endpoint);
+    return rv;
+}
+
+static void schedule(struct rpc_channel *channel)
+{
+    uint32_t wait_ms = channel->backoff_ms / 2 + loop_random(channel->loop) % (channel->backoff_ms / 2 + 1);
+    channel->timer = rpc_loop_timer(channel->loop, wait_ms * 1000ull, connect_again, channel);
+    channel->backoff_ms = MIN(channel->backoff_ms * 2, (uint32_t)BACKOFF_MOST_MS);
+}
+
+static void connect_again(void *arg)
+{
+    struct rpc_channel *channel = arg;
+    channel->timer = 0;
+    if (dial(channel)) {
+        channel->state = CHANNEL_CLOSED;
+        schedule(channel);
+    }
+}
+
+static void go_down(struct rpc_channel *channel, const char *why, bool again)
+{
+    bool told = channel->state >= CHANNEL_GREETING;
+    char reason[256];
+
+    snprintf(reason, sizeof reason, "%s: %s", channel->address, why); /* `why` may be in a message that ends */
+    channel->state = CHANNEL_CLOSED;
+    endpoint_close(&channel->endpoint);
+    if (again && !channel->closing && !channel->timer)
+        schedule(channel);
+    end_all_calls(channel, channel->closing ? STATUS_CANCELLED : STATUS_UNAVAILABLE, reason);
+    if (told && !channel->closing && channel->config.on_down)
+        channel->config.on_down(channel->config.user, reason);
+}
+
+enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_config *config, struct rpc_channel **out,
+                             struct error *error)
+{
+    struct rpc_channel *channel = calloc(1, sizeof *channel);
+    int rv;
+
+    loop_assert_owner(loop);
+    if (!channel)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");
+    channel->loop = loop;
+    channel->config = *config;
+    snprintf(channel->address, sizeof channel->address, "%s", config->address);
+    snprintf(channel->service, sizeof channel->service, "%s", config->hello.service);
+    channel->config.hello.service = channel->service;
+    channel->endpoint.on_message = on_message;
+    channel->endpoint.on_pipe = on_pipe;
+    channel->backoff_ms = BACKOFF_FIRST_MS;
+    channel->max_message_bytes = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
+    channel->window = config->window ? MIN(config->window, (uint32_t)RPC_WINDOW_MAX) : RPC_WINDOW_DEFAULT;
+    channel->slots = calloc(channel->window, sizeof *channel->slots);
+    if (!channel->slots) {
+        free(channel);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");
+    }
+    for (uint32_t i = 0; i < channel->window; i++) {
+        channel->slots[i].channel = channel;
+        channel->slots[i].generation = 1;
+        channel->slots[i].next_free = i + 1 < channel->window ? i + 1 : UINT32_MAX;
+    }
+    if ((rv = dial(channel))) {
+        free(channel->slots);
+        free(channel);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot connect to '%s': %s", config->address, nng_strerror(rv));
+    }
+    *out = channel;
+    return STATUS_OK;
+}
+
+void rpc_channel_close(struct rpc_channel *channel)
+{
+    if (!channel || channel->closing)
+        return;
+    loop_assert_owner(channel->loop);
+    channel->closing = true;
+    rpc_loop_cancel_timer(channel->loop, channel->timer);
+    channel->timer = 0;
+    enter(channel);
+    go_down(channel, "closed here", false);
+    leave(channel);
+}
+
+bool rpc_channel_is_up(const struct rpc_channel *channel)
+{
+    return channel->state == CHANNEL_UP;
+}
+
+const char *rpc_channel_address(const struct rpc_channel *channel)
+{
+    return channel->address;
+}

@@ -1,0 +1,43 @@
+/* envelope.h: the envelope around every message: parsed by hand, so that a payload is never copied. */
+#ifndef FD_RPC_ENVELOPE_H
+#define FD_RPC_ENVELOPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/rpc/rpc.h"
+
+/* The numbers of proto/envelope.proto. */
+enum envelope_kind {
+    ENVELOPE_HELLO = 1,
+    ENVELOPE_REQUEST = 2,
+    ENVELOPE_CANCEL = 3,
+    ENVELOPE_STREAM = 4,
+    ENVELOPE_REPLY = 5,
+    ENVELOPE_ACK = 6,
+    ENVELOPE_REFUSED = 7,
+};
+
+struct envelope {
+    uint32_t kind, method, status, timeout_ms;
+    uint64_t call_id;
+    char request_id[RPC_ID_BYTES], trace_id[RPC_ID_BYTES];
+    char error[256];
+    const unsigned char *payload; /* in the message */
+    size_t payload_length;
+};
+
+/* False: not an envelope. Unknown fields are skipped; text is cut to fit. */
+bool envelope_parse(const unsigned char *bytes, size_t length, struct envelope *out);
+
+/* Bytes that an envelope with this head and a payload of payload_length takes; *payload_at: where the payload goes,
+ * a multiple of 4. */
+size_t envelope_size(const struct envelope *head, size_t payload_length, size_t *payload_at);
+
+/* Writes the head into envelope_size() bytes; the caller fills the payload. The call id lies at bytes 3 to 10, so that it
+ * can be set last. */
+void envelope_write(const struct envelope *head, size_t payload_length, unsigned char *bytes);
+void envelope_set_call_id(unsigned char *bytes, uint64_t call_id);
+
+#endif

@@ -1,0 +1,189 @@
+/* message.c: received messages and their arenas, outgoing buffers, the handshake's message. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/options.h"
+#include "common/rpc/internal.h"
+#include "envelope.pb-c.h"
+
+/* A packed message of n bytes may take this much unpacked: sub-messages of two bytes become structs of a hundred. */
+enum { CHUNK_BYTES = 4096, CHUNK_KEPT_BYTES = 1 << 18, CAP_BASE = 1 << 16, CAP_FACTOR = 100 };
+
+void *arena_take(struct arena *arena, size_t size)
+{
+    struct arena_chunk *chunk = arena->chunks;
+
+    size = (size + 15) & ~(size_t)15;
+    if (size > arena->cap - MIN(arena->taken, arena->cap))
+        return NULL;
+    if (!chunk || size > chunk->size - chunk->used) {
+        size_t bytes = MAX(size, chunk ? chunk->size * 2 : (size_t)CHUNK_BYTES);
+        struct arena_chunk *fresh = malloc(sizeof *fresh + bytes);
+        if (!fresh)
+            return NULL;
+        *fresh = (struct arena_chunk){.next = chunk, .size = bytes};
+        arena->chunks = chunk = fresh;
+    }
+    void *taken = chunk->bytes + chunk->used;
+    chunk->used += size;
+    arena->taken += size;
+    return taken;
+}
+
+/* Keeps the newest chunk, which is the largest, unless it is huge: the next message needs no malloc. */
+void arena_reset(struct arena *arena)
+{
+    struct arena_chunk *keep = arena->chunks;
+
+    if (keep && keep->size > CHUNK_KEPT_BYTES)
+        keep = NULL;
+    for (struct arena_chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        if (chunk != keep)
+            free(chunk);
+    }
+    if (keep) {
+        keep->next = NULL;
+        keep->used = 0;
+    }
+    arena->chunks = keep;
+    arena->taken = 0;
+}
+
+void arena_free(struct arena *arena)
+{
+    for (struct arena_chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        free(chunk);
+    }
+    arena->chunks = NULL;
+}
+
+static void *arena_alloc(void *data, size_t size) { return arena_take(data, size); }
+static void arena_release(void *data, void *pointer) { (void)data, (void)pointer; }
+
+struct rpc_message *message_open(struct rpc_loop *loop, nng_msg *nng)
+{
+    struct rpc_message *message = loop_take_message(loop);
+
+    if (!message || !envelope_parse(nng_msg_body(nng), nng_msg_len(nng), &message->envelope)) {
+        nng_msg_free(nng);
+        if (message)
+            loop_give_message(loop, message);
+        return NULL;
+    }
+    message->loop = loop;
+    message->nng = nng;
+    message->kept = false;
+    return message;
+}
+
+void rpc_message_free(struct rpc_message *message)
+{
+    if (!message)
+        return;
+    nng_msg_free(message->nng);
+    message->nng = NULL;
+    arena_reset(&message->arena);
+    loop_give_message(message->loop, message);
+}
+
+struct rpc_message *rpc_message_keep(struct rpc_message *message)
+{
+    message->kept = true;
+    return message;
+}
+
+const unsigned char *rpc_message_payload(const struct rpc_message *message, size_t *length)
+{
+    *length = message->envelope.payload_length;
+    return message->envelope.payload;
+}
+
+void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDescriptor *descriptor)
+{
+    ProtobufCAllocator allocator = {arena_alloc, arena_release, &message->arena};
+    message->arena.cap = message->arena.taken + CAP_BASE + message->envelope.payload_length * CAP_FACTOR;
+    return protobuf_c_message_unpack(descriptor, &allocator, message->envelope.payload_length, message->envelope.payload);
+}
+
+struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *head, size_t payload_bytes, unsigned char **payload)
+{
+    size_t payload_at, size = envelope_size(head, payload_bytes, &payload_at);
+    struct rpc_buffer *buffer = loop_take_buffer(loop);
+
+    if (!buffer)
+        return NULL;
+    buffer->loop = loop;
+    if (nng_msg_alloc(&buffer->nng, size)) {
+        loop_give_buffer(loop, buffer);
+        return NULL;
+    }
+    envelope_write(head, payload_bytes, nng_msg_body(buffer->nng));
+    *payload = (unsigned char *)nng_msg_body(buffer->nng) + payload_at;
+    return buffer;
+}
+
+nng_msg *buffer_take(struct rpc_buffer *buffer)
+{
+    nng_msg *nng = buffer->nng;
+    buffer->nng = NULL;
+    loop_give_buffer(buffer->loop, buffer);
+    return nng;
+}
+
+void rpc_buffer_free(struct rpc_buffer *buffer)
+{
+    if (buffer)
+        nng_msg_free(buffer_take(buffer));
+}
+
+nng_msg *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload)
+{
+    unsigned char *bytes;
+    size_t size = payload ? protobuf_c_message_get_packed_size(payload) : 0;
+    struct rpc_buffer *buffer = buffer_open(loop, head, size, &bytes);
+
+    if (!buffer)
+        return NULL;
+    if (payload)
+        protobuf_c_message_pack(payload, bytes);
+    return buffer_take(buffer);
+}
+
+nng_msg *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes)
+{
+    Fastdecode__PeerHello message = FASTDECODE__PEER_HELLO__INIT;
+    struct envelope head = {.kind = ENVELOPE_HELLO};
+
+    message.protocol = RPC_PROTOCOL;
+    message.service = (char *)hello->service;
+    message.version = (char *)FASTDECODE_VERSION;
+    message.incarnation = hello->incarnation;
+    message.fingerprint = hello->fingerprint;
+    message.max_message_bytes = max_message_bytes;
+    return pack_message(loop, &head, &message.base);
+}
+
+static void copy_text(char *to, size_t to_bytes, const char *from)
+{
+    size_t at = 0;
+    for (; from && from[at] && at + 1 < to_bytes; at++)
+        to[at] = (unsigned char)from[at] < 0x20 || from[at] == 0x7f ? '?' : from[at];
+    to[at] = '\0';
+}
+
+bool parse_hello(struct rpc_message *message, struct rpc_peer *peer, uint32_t *protocol)
+{
+    const Fastdecode__PeerHello *hello = rpc_message_unpack(message, &fastdecode__peer_hello__descriptor);
+
+    if (!hello)
+        return false;
+    copy_text(peer->service, sizeof peer->service, hello->service);
+    copy_text(peer->version, sizeof peer->version, hello->version);
+    peer->incarnation = hello->incarnation;
+    peer->fingerprint = hello->fingerprint;
+    *protocol = hello->protocol;
+    return true;
+}
