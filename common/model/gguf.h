@@ -66,8 +66,8 @@ struct gguf_tensor {
 };
 
 /* Maps and checks a file. Blocks on the disk. *out is the caller's, to be closed. On failure nothing is left behind,
- * and *error has one line "FILE: what at offset 0x…: why". NOT_FOUND, PERMISSION_DENIED: the file; DATA_LOSS: broken or
- * cut short; UNIMPLEMENTED: sound, perhaps, but of a kind that is not read (the line says which are). */
+ * and *error has one line "FILE: what at offset 0x…: why". NOT_FOUND, PERMISSION_DENIED: the file; INVALID_ARGUMENT:
+ * not a GGUF file, or (model_open) numbers and tensors that do not fit together; DATA_LOSS: broken or cut short; UNIMPLEMENTED: sound, perhaps, but of a kind that is not read (the line says which are). */
 MUST_CHECK enum status gguf_open(const char *path, struct gguf **out, struct error *error);
 
 /* The same over bytes that the caller keeps until gguf_close(); `name` stands for the file in messages (copied).

@@ -113,8 +113,10 @@ enum status gguf_get_u32(const struct gguf *gguf, const char *name, uint32_t *ou
         return wrong_type(gguf, key, name, "an unsigned integer", error);
     uint64_t value = integer_bits(key->type, key->value);
     if (value > UINT32_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: key '%s' at offset 0x%" PRIx64 ": %s%" PRId64 " is not in 0 to 4294967295",
-                         gguf->label, name, key->entry_offset, is_signed(key->type) ? "" : "the 64-bit number ", (int64_t)value);
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         is_signed(key->type) ? "%s: key '%s' at offset 0x%" PRIx64 ": %" PRId64 " is not in 0 to 4294967295"
+                                              : "%s: key '%s' at offset 0x%" PRIx64 ": %" PRIu64 " is not in 0 to 4294967295",
+                         gguf->label, name, key->entry_offset, value);
     *out = (uint32_t)value;
     return STATUS_OK;
 }

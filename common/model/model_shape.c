@@ -167,7 +167,7 @@ enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, s
                                   gguf_label(gguf), arch->name, shape->rope_dim, shape->head_dim);
     shape->rope_base = read_f32_or(&reader, "rope.freq_base", 1, 1e12f, 10000);
     read_rope_scaling(&reader, shape);
-    shape->norm_epsilon = read_f32_or(&reader, arch->epsilon_suffix, 0, 1, NAN);
+    shape->norm_epsilon = read_f32_or(&reader, arch->epsilon_suffix, 1e-12f, 1, NAN);
     shape->vocab = read_u32_or(&reader, "vocab_size", 1, MODEL_MAX_VOCAB, 0); /* 0: as many as there are tokens */
     return reader.status;
 }
