@@ -384,7 +384,7 @@ static bool is_end(const struct jinja_parser *parser, const char *const *ends)
 /* Statements up to a tag named in ends, whose name is the next token then; ends NULL: up to the end of the template. */
 static struct jinja_node *parse_body(struct jinja_parser *parser, const char *const *ends, const char *what)
 {
-    const uint32_t line = parser->token->line;
+    const uint32_t line = ends ? parser->token[-1].line : 1; // of the tag before
     struct jinja_node *body = jinja_node_new(parser, NODE_BODY, line);
     if (body && ++parser->nesting > JINJA_MAX_NESTING) {
         (void)jinja_parse_fail(parser, line, "blocks nest deeper than %d", JINJA_MAX_NESTING);

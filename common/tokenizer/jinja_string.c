@@ -345,6 +345,8 @@ bool jinja_split(struct jinja_run *run, const struct jinja_string *string, const
     return true;
 }
 
+/* Letter by letter: of the capitals that are longer than their letter only that of sharp s is known (not that of a
+ * ligature, as Python has it). */
 static int32_t map_case(int32_t code, bool upper, bool title)
 {
     return !upper ? utf8proc_tolower(code) : title ? utf8proc_totitle(code) : utf8proc_toupper(code);
