@@ -1,0 +1,262 @@
+"""Bad requests: each gets its status, and an error that names the parameter and says what is wrong; the server goes on."""
+import json
+import socket
+import time
+
+import pytest
+
+from api_client import call, connect, post, raw_socket, server  # noqa: F401 (a fixture)
+
+C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+def completion(**fields):
+    return {"model": "default", "prompt": "hi", "max_tokens": 2, **fields}
+
+
+def chat(**fields):
+    return {"model": "default", "messages": HELLO, "max_tokens": 2, **fields}
+
+
+# name, path, body (bytes are sent as they are), status, param, part of the message
+BAD = [
+    # not JSON, or not an object
+    ("empty body", C, b"", 400, None, "body is empty"),
+    ("cut off", C, b'{"prompt": "hi"', 400, None, "not valid JSON"),
+    ("trailing text", C, b'{"prompt": "hi"} }', 400, None, "not valid JSON"),
+    ("an array", C, b"[]", 400, None, "must be a JSON object"),
+    ("a string", H, b'"hi"', 400, None, "not valid JSON|must be a JSON object"),
+    ("single quotes", C, b"{'prompt': 'hi'}", 400, None, "not valid JSON"),
+    ("a comma too many", C, b'{"prompt": "hi",}', 400, None, "not valid JSON"),
+    ("NaN", C, b'{"prompt": "hi", "temperature": NaN}', 400, None, "not valid JSON"),
+    ("huge number", C, b'{"prompt": "hi", "seed": 123456789012345678901234567890}', 400, None, "not valid JSON"),
+    ("same key twice", C, b'{"prompt": "hi", "prompt": "ho"}', 400, None, "duplicate"),
+    ("broken UTF-8", C, b'{"prompt": "\xff\xfe"}', 400, None, "not valid JSON"),
+    ("UTF-8 cut off", C, b'{"prompt": "\xe2\x82"}', 400, None, "not valid JSON"),
+    ("overlong UTF-8", H, b'{"messages": [{"role": "user", "content": "\xc0\xaf"}]}', 400, None, "not valid JSON"),
+    ("lone surrogate", C, b'{"prompt": "\\ud83d"}', 400, None, "not valid JSON"),
+    ("raw control character", C, b'{"prompt": "a\nb"}', 400, None, "not valid JSON"),
+    ("nested too deep", C, b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, None, "nested deeper"),
+    ("too many values", C, b'{"prompt": [' + b"1," * 1_500_000 + b"1]}", 400, None, "more than"),
+    # prompts
+    ("no prompt", C, {"model": "default"}, 400, "prompt", "required"),
+    ("prompt null", C, completion(prompt=None), 400, "prompt", "required"),
+    ("prompt a number", C, completion(prompt=5), 400, "prompt", "not an integer"),
+    ("prompt an object", C, completion(prompt={}), 400, "prompt", "not an object"),
+    ("prompt empty list", C, completion(prompt=[]), 400, "prompt", "must not be empty"),
+    ("prompt mixed", C, completion(prompt=["a", 1]), 400, "prompt[1]", "must be a string"),
+    ("ids mixed", C, completion(prompt=[1, "a"]), 400, "prompt[1]", "token id"),
+    ("id negative", C, completion(prompt=[5, -1]), 400, "prompt[1]", "no token"),
+    ("id too large", C, completion(prompt=[10_000_000]), 400, "prompt[0]", "no token"),
+    ("id a float", C, completion(prompt=[1.5]), 400, "prompt[0]", "token id"),
+    ("ids empty", C, completion(prompt=[[]]), 400, "prompt", "no tokens"),
+    ("too long", C, completion(prompt="word " * 20000), 400, "prompt", "This model's maximum context length is "),
+    ("too many tokens wanted", C, completion(max_tokens=10_000_000), 400, "max_tokens",
+     "This model's maximum context length is "),
+    ("too many prompts", C, completion(prompt=["a"] * 1025), 400, "prompt", "at most 1024"),
+    # types and ranges
+    ("max_tokens negative", C, completion(max_tokens=-1), 400, "max_tokens", "from 0"),
+    ("max_tokens text", C, completion(max_tokens="2"), 400, "max_tokens", "not a string"),
+    ("max_tokens float", C, completion(max_tokens=1.5), 400, "max_tokens", "an integer"),
+    ("max_tokens zero", C, completion(max_tokens=0), 400, "max_tokens", "unless 'echo'"),
+    ("max_completion_tokens zero", H, {"messages": HELLO, "max_completion_tokens": 0}, 400, "max_tokens", "at least 1"),
+    ("temperature high", C, completion(temperature=2.5), 400, "temperature", "at most 2"),
+    ("temperature negative", H, chat(temperature=-0.1), 400, "temperature", "at least 0"),
+    ("temperature text", H, chat(temperature="hot"), 400, "temperature", "a number"),
+    ("top_p zero", C, completion(top_p=0), 400, "top_p", "above 0"),
+    ("top_p high", C, completion(top_p=1.01), 400, "top_p", "at most 1"),
+    ("top_k", C, completion(top_k=-2), 400, "top_k", "from -1"),
+    ("min_p", C, completion(min_p=-0.5), 400, "min_p", "at least 0"),
+    ("n zero", C, completion(n=0), 400, "n", "from 1"),
+    ("n huge", H, chat(n=100000), 400, "n", "from 1 to 128"),
+    ("n times prompts", C, completion(prompt=["a"] * 100, n=2), 400, "n", "at most 128"),
+    ("seed text", C, completion(seed="1"), 400, "seed", "an integer"),
+    ("presence_penalty", C, completion(presence_penalty=3), 400, "presence_penalty", "at most 2"),
+    ("frequency_penalty", C, completion(frequency_penalty=-3), 400, "frequency_penalty", "at least -2"),
+    ("repetition_penalty", C, completion(repetition_penalty=0), 400, "repetition_penalty", "above 0"),
+    ("logit_bias list", C, completion(logit_bias=[1]), 400, "logit_bias", "an object"),
+    ("logit_bias key", C, completion(logit_bias={"cat": 1}), 400, "logit_bias", "no token id"),
+    ("logit_bias id", C, completion(logit_bias={"10000000": 1}), 400, "logit_bias", "no token of this model"),
+    ("logit_bias value", C, completion(logit_bias={"5": 1000}), 400, "logit_bias", "from -100 to 100"),
+    ("stop empty", C, completion(stop=""), 400, "stop", "1 to"),
+    ("stop a number", C, completion(stop=3), 400, "stop", "array of strings"),
+    ("stop too many", C, completion(stop=[str(i) for i in range(17)]), 400, "stop", "at most 16"),
+    ("stream text", C, completion(stream="yes"), 400, "stream", "a boolean"),
+    ("stream_options alone", C, completion(stream_options={"include_usage": True}), 400, "stream_options", "only allowed"),
+    ("stream_options type", C, completion(stream=True, stream_options=5), 400, "stream_options", "an object"),
+    ("logprobs high", C, completion(logprobs=1000), 400, "logprobs", "from 0 to 20"),
+    ("chat logprobs number", H, chat(logprobs=5), 400, "logprobs", "a boolean"),
+    ("top_logprobs alone", H, chat(top_logprobs=5), 400, "top_logprobs", "needs 'logprobs'"),
+    ("top_logprobs high", H, chat(logprobs=True, top_logprobs=21), 400, "top_logprobs", "from 0 to 20"),
+    ("echo text", C, completion(echo="true"), 400, "echo", "a boolean"),
+    ("model a number", C, completion(model=1), 400, "model", "a string"),
+    ("unknown model", C, completion(model="gpt-17"), 404, "model", "'gpt-17' does not exist"),
+    ("unknown chat model", H, chat(model="../../etc/passwd"), 404, "model", "does not exist"),
+    # messages
+    ("no messages", H, {"model": "default"}, 400, "messages", "required"),
+    ("messages empty", H, chat(messages=[]), 400, "messages", "must not be empty"),
+    ("messages text", H, chat(messages="hi"), 400, "messages", "an array"),
+    ("message text", H, chat(messages=["hi"]), 400, "messages[0]", "an object"),
+    ("no role", H, chat(messages=[{"content": "hi"}]), 400, "messages[0].role", "required"),
+    ("unknown role", H, chat(messages=HELLO + [{"role": "wizard", "content": "hi"}]), 400, "messages[1].role", "must be"),
+    ("no content", H, chat(messages=[{"role": "user"}]), 400, "messages[0].content", "required"),
+    ("content a number", H, chat(messages=[{"role": "user", "content": 7}]), 400, "messages[0].content", "not an integer"),
+    ("an image", H, chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]), 400,
+     "messages[0].content[0]", "'text'"),
+    ("part without text", H, chat(messages=[{"role": "user", "content": [{"type": "text"}]}]), 400,
+     "messages[0].content[0]", "must be a string"),
+    ("tool calls", H, chat(messages=[{"role": "assistant", "tool_calls": [{"id": "1"}]}]), 400, "messages[0].tool_calls",
+     "not supported"),
+    ("chat too long", H, chat(messages=[{"role": "user", "content": "word " * 20000}]), 400, "messages",
+     "This model's maximum context length is "),
+    # would change the answer, and is not built
+    ("tools", H, chat(tools=[{"type": "function", "function": {"name": "f"}}]), 400, "tools", "not supported"),
+    ("functions", H, chat(functions=[{"name": "f"}]), 400, "functions", "not supported"),
+    ("tool_choice", H, chat(tool_choice="required"), 400, "tool_choice", "not supported"),
+    ("response_format", H, chat(response_format={"type": "json_object"}), 400, "response_format", "not supported"),
+    ("json schema", H, chat(response_format={"type": "json_schema", "json_schema": {}}), 400, "response_format", "not supported"),
+    ("modalities", H, chat(modalities=["text", "audio"]), 400, "modalities", "not supported"),
+    ("audio", H, chat(audio={"voice": "alloy"}), 400, "audio", "not supported"),
+    ("best_of", C, completion(best_of=3), 400, "best_of", "not supported"),
+    ("suffix", C, completion(suffix="."), 400, "suffix", "not supported"),
+    ("guided_json", C, completion(guided_json={"type": "object"}), 400, "guided_json", "not supported"),
+    # the helpers' endpoints
+    ("tokenize nothing", T, {}, 400, "prompt", "exactly one"),
+    ("tokenize both", T, {"prompt": "a", "messages": HELLO}, 400, "prompt", "exactly one"),
+    ("tokenize a list", T, {"prompt": ["a"]}, 400, "prompt", "must be a string"),
+    ("detokenize nothing", D, {}, 400, "tokens", "required"),
+    ("detokenize text", D, {"tokens": "a"}, 400, "tokens", "an array"),
+    ("detokenize a bad id", D, {"tokens": [0, 99_999_999]}, 400, "tokens[1]", "no token"),
+    # too large
+    ("10 MB", C, completion(prompt="x" * 10_000_000), 413, None, "larger than"),
+]
+
+
+def check_error(text, param, part):
+    error = json.loads(text)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param, error
+    assert any(one in error["message"] for one in part.split("|")), error
+    assert error["type"]
+
+
+def test_there_are_enough():
+    assert len(BAD) >= 60 and len({name for name, *_ in BAD}) == len(BAD)
+
+
+@pytest.mark.parametrize("name,path,body,status,param,part", BAD, ids=[row[0] for row in BAD])
+def test_bad_request(server, name, path, body, status, param, part):
+    got, headers, text = call(server, "POST", path, body)
+    assert got == status, text
+    check_error(text, param, part)
+    assert headers["Content-Type"].startswith("application/json")
+
+
+def test_context_code(server):
+    _, _, text = call(server, "POST", C, completion(prompt="word " * 20000))
+    assert json.loads(text)["error"]["code"] == "context_length_exceeded"
+    _, _, text = call(server, "POST", C, completion(model="nobody"))
+    assert json.loads(text)["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("method,path,status,allow", [
+    ("GET", "/nowhere", 404, None), ("GET", "/v1/models/none", 404, None), ("POST", "/v1", 404, None),
+    ("GET", C, 405, "POST"), ("PUT", H, 405, "POST"), ("POST", "/v1/models", 405, "GET"), ("DELETE", "/health", 405, "GET"),
+])
+def test_paths_and_methods(server, method, path, status, allow):
+    got, headers, text = call(server, method, path, b"{}" if method in ("POST", "PUT") else None)
+    assert got == status
+    assert headers.get("Allow") == allow
+    assert json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize("headers", [{"Content-Type": "multipart/form-data; boundary=x"}, {"Content-Encoding": "gzip"}])
+def test_media_type(server, headers):
+    got, _, text = call(server, "POST", C, completion(), headers)
+    assert got == 415
+    check_error(text, None, "the body must")
+
+
+def test_chunked_body_over_the_limit(server):
+    connection = connect(server)
+
+    def pieces():
+        yield b'{"prompt": "'
+        for _ in range(100):
+            yield b"x" * 100_000
+        yield b'"}'
+
+    connection.request("POST", C, pieces(), {"Content-Type": "application/json"}, encode_chunked=True)
+    reply = connection.getresponse()
+    assert reply.status == 413
+    check_error(reply.read().decode(), None, "larger than")
+
+
+def test_expect_continue_is_refused_before_the_body(server):
+    with raw_socket(server) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\nExpect: 100-continue\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def read_all(connection):
+    data = b""
+    try:
+        while piece := connection.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+@pytest.mark.parametrize("sent", [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /health HTTP/1.1\r\n" + b"X: " + b"a" * 100_000 + b"\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+], ids=["TLS", "no path", "version", "long header", "negative length", "bad chunk"])
+def test_not_http(server, sent):
+    with raw_socket(server, timeout=30) as connection:
+        try:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            data = read_all(connection)
+        except (BrokenPipeError, ConnectionResetError):
+            data = b""
+    assert data == b"" or data.split(b" ")[1][:1] in (b"4", b"5"), data[:200]
+    assert call(server, "GET", "/health")[0] == 200
+
+
+def test_slow_loris(server):
+    """A header byte now and then keeps no connection: it is told 408 and closed, and others are served meanwhile."""
+    with raw_socket(server, timeout=30) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n")
+        connection.settimeout(0.5)
+        begin, data = time.monotonic(), None
+        while time.monotonic() - begin < 30:
+            try:
+                connection.sendall(b"X-Slow: 1\r\n")
+                data = connection.recv(4096)
+                break
+            except TimeoutError:
+                assert call(server, "GET", "/health")[0] == 200
+            except (BrokenPipeError, ConnectionResetError):
+                data = b""
+                break
+        waited = time.monotonic() - begin
+    assert data is not None, "the connection is still open after 30 s"
+    assert data == b"" or data.startswith(b"HTTP/1.1 408 "), data
+    assert 5 < waited < 15
+
+
+def test_a_bad_request_disturbs_nobody(server):
+    """While one request streams, every bad one is refused; the stream's text is what it is alone."""
+    body = completion(prompt="The sea is", max_tokens=24, temperature=0)
+    alone = post(server, C, body)["choices"][0]["text"]
+    connection = connect(server)
+    connection.request("POST", C, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+    for _, path, bad, status, *_ in BAD[:40]:
+        assert call(server, "POST", path, bad)[0] == status
+    lines = connection.getresponse().read().decode().splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == alone
