@@ -62,7 +62,7 @@ static bool sort_arguments(struct jinja_parser *parser, struct jinja_node *node,
 {
     const struct jinja_builtin *builtin = node->builtin;
     if (builtin->variadic) {
-        node->items = list->items + from;
+        node->items = list->items; // from is 0: only filters and tests have an inner name before
         node->count = list->count - from;
         return true;
     }

@@ -1,13 +1,11 @@
 /* jinja_value.c: the arena, and what values do among themselves: truth, equality, order, printing as text and as JSON. */
 #include "common/tokenizer/jinja.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <utf8proc.h>
 
 #include "common/base/checked.h"
 
