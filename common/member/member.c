@@ -1,0 +1,173 @@
+/* member.c: see member.h. */
+#include "common/member/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+enum { HEARTBEAT_US = 500000, CALL_TIMEOUT_MS = 2000, AGAIN_US = 200000, DRAIN_TIMEOUT_MS = 60000 };
+
+struct member {
+    struct rpc_loop *loop;
+    struct rpc_channel *channel;
+    struct member_config config;
+    char name[64];
+    uint64_t timer;
+    bool registered;
+    void (*on_drained)(void *user);
+    void *drain_user;
+};
+
+uint64_t member_incarnation(void)
+{
+    return clock_wall_us() / 1000 << 20;
+}
+
+static void on_timer(void *arg);
+
+static void arm(struct member *member, uint64_t delay_us)
+{
+    rpc_loop_cancel_timer(member->loop, member->timer);
+    member->timer = rpc_loop_timer(member->loop, delay_us, on_timer, member);
+}
+
+static void on_heartbeat_end(void *user, enum status status, const char *text)
+{
+    struct member *member = user;
+    if (status == STATUS_FAILED_PRECONDITION && member->registered) {
+        log_info("MEMBER-UNKNOWN", "scheduler=%s why=\"%s\"", member->config.scheduler, text);
+        member->registered = false;
+        member->config.on_connect(member->config.user);
+    }
+}
+
+static void on_timer(void *arg)
+{
+    struct member *member = arg;
+    Fastdecode__HeartbeatRequest heartbeat = FASTDECODE__HEARTBEAT_REQUEST__INIT;
+    const struct rpc_options options = {.timeout_ms = CALL_TIMEOUT_MS};
+    const struct rpc_callbacks callbacks = {NULL, on_heartbeat_end};
+    struct error error;
+
+    member->timer = 0;
+    if (!rpc_channel_is_up(member->channel))
+        return; /* on_up starts over */
+    arm(member, member->registered ? HEARTBEAT_US : AGAIN_US);
+    if (!member->registered) {
+        member->config.on_connect(member->config.user);
+        return;
+    }
+    heartbeat.name = member->name;
+    heartbeat.incarnation = member->config.hello.incarnation;
+    member->config.fill_heartbeat(member->config.user, &heartbeat);
+    if (rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "Heartbeat", &heartbeat.base, &options, &callbacks,
+                       member, NULL, &error))
+        log_debug("HEARTBEAT-NOT-SENT", "why=\"%s\"", error.text);
+}
+
+static void on_up(void *user, const struct rpc_peer *peer)
+{
+    struct member *member = user;
+    (void)peer;
+    log_info("SCHEDULER-UP", "address=%s", member->config.scheduler);
+    member->registered = false;
+    arm(member, AGAIN_US);
+    member->config.on_connect(member->config.user);
+}
+
+static void on_down(void *user, const char *why)
+{
+    struct member *member = user;
+    log_info("SCHEDULER-DOWN", "why=\"%s\"", why);
+    member->registered = false;
+}
+
+enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out, struct error *error)
+{
+    struct member *member = calloc(1, sizeof *member);
+    enum status status;
+
+    if (!member)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for membership");
+    member->loop = loop;
+    member->config = *config;
+    snprintf(member->name, sizeof member->name, "%s", config->name);
+    const struct rpc_channel_config channel = {.address = config->scheduler, .hello = config->hello, .on_up = on_up,
+                                               .on_down = on_down, .user = member};
+    status = rpc_channel_open(loop, &channel, &member->channel, error);
+    if (status) {
+        free(member);
+        return status;
+    }
+    *out = member;
+    return STATUS_OK;
+}
+
+void member_close(struct member *member)
+{
+    if (!member)
+        return;
+    rpc_loop_cancel_timer(member->loop, member->timer);
+    rpc_channel_close(member->channel);
+    free(member);
+}
+
+static void on_register_reply(void *user, struct rpc_message *message)
+{
+    struct member *member = user;
+    const Fastdecode__RegisterReply *reply = rpc_message_unpack(message, &fastdecode__register_reply__descriptor);
+    if (reply) {
+        member->registered = true;
+        member->config.on_registered(member->config.user, reply);
+    }
+}
+
+static void on_register_end(void *user, enum status status, const char *text)
+{
+    struct member *member = user;
+    if (status && status != STATUS_CANCELLED)
+        log_warn("REGISTER-REFUSED", "scheduler=%s status=%s why=\"%s\"", member->config.scheduler, status_name(status), text);
+}
+
+void member_register(struct member *member, Fastdecode__RegisterRequest *request)
+{
+    const struct rpc_options options = {.timeout_ms = CALL_TIMEOUT_MS};
+    const struct rpc_callbacks callbacks = {on_register_reply, on_register_end};
+    struct error error;
+
+    request->name = member->name;
+    request->incarnation = member->config.hello.incarnation;
+    if (rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "RegisterMember", &request->base, &options,
+                       &callbacks, member, NULL, &error))
+        log_debug("REGISTER-NOT-SENT", "why=\"%s\"", error.text);
+}
+
+bool member_is_registered(const struct member *member)
+{
+    return member->registered;
+}
+
+static void on_drain_end(void *user, enum status status, const char *text)
+{
+    struct member *member = user;
+    log_info("DRAINED", "status=%s why=\"%s\"", status_name(status), text);
+    member->on_drained(member->drain_user);
+}
+
+void member_drain(struct member *member, void (*on_done)(void *user), void *user)
+{
+    Fastdecode__DrainRequest request = FASTDECODE__DRAIN_REQUEST__INIT;
+    const struct rpc_options options = {.timeout_ms = DRAIN_TIMEOUT_MS};
+    const struct rpc_callbacks callbacks = {NULL, on_drain_end};
+    struct error error;
+
+    member->on_drained = on_done;
+    member->drain_user = user;
+    request.name = member->name;
+    request.incarnation = member->config.hello.incarnation;
+    if (!member->registered || rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "Drain", &request.base, &options,
+                                              &callbacks, member, NULL, &error))
+        on_done(user);
+}

@@ -1,0 +1,41 @@
+/* member.h: the s-part's and the kv-workers' side of membership: registering with the scheduler, heartbeats, draining.
+ *
+ *     connected ─▶ on_connect (the service gathers what it holds) ─▶ member_register() ─▶ on_registered
+ *         ▲                                                                                │ heartbeat twice a second
+ *         └──────────── the scheduler is new, does not know us, or the connection broke ◀──┘
+ *
+ * Lives on a loop whose thread computes nothing, so that a long attention never delays a heartbeat.
+ */
+#ifndef FD_MEMBER_MEMBER_H
+#define FD_MEMBER_MEMBER_H
+
+#include "cluster.pb-c.h"
+#include "common/rpc/rpc.h"
+
+struct member;
+
+struct member_config {
+    const char *scheduler;      /* address */
+    struct rpc_hello hello;
+    const char *name;           /* stable over restarts; copied */
+    void (*on_connect)(void *user);
+    void (*on_registered)(void *user, const Fastdecode__RegisterReply *reply);
+    void (*fill_heartbeat)(void *user, Fastdecode__HeartbeatRequest *heartbeat);
+    void *user;
+};
+
+enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out,
+                        struct error *error) MUST_CHECK;
+void member_close(struct member *member);
+
+/* Sends the registration (name and incarnation are filled in). Without a connection nothing happens: on_connect comes. */
+void member_register(struct member *member, Fastdecode__RegisterRequest *request);
+bool member_is_registered(const struct member *member);
+
+/* Asks the scheduler to move everything away; on_done(user) when nothing is left, or when the scheduler cannot be asked. */
+void member_drain(struct member *member, void (*on_done)(void *user), void *user);
+
+/* A number that grows at each start of a service: milliseconds since 1970, shifted to leave room for a counter below. */
+uint64_t member_incarnation(void);
+
+#endif
