@@ -1,0 +1,31 @@
+/* attend_wire.h: AttendRequest and AttendReply (proto/attend.proto) read and written in place. */
+#ifndef FD_SERVICES_KV_WORKER_ATTEND_WIRE_H
+#define FD_SERVICES_KV_WORKER_ATTEND_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+/* A request, where it lies. */
+struct attend_request {
+    uint64_t incarnation, step;
+    uint32_t mini_batch, layer, row_count;
+    const unsigned char *row_sequence; /* [row_count] u64 little-endian, with layer 0; else NULL */
+    const unsigned char *row_position; /* [row_count] u32 little-endian, with layer 0; else NULL */
+    const float *q; /* [row_count][q_width] f32, aligned to 4 bytes */
+    const float *k, *v; /* [row_count][kv_width] f32 */
+};
+
+/* Checks sizes against row_count and the widths. INVALID_ARGUMENT says which field is wrong. */
+enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
+                                 struct attend_request *out, struct error *error) MUST_CHECK;
+
+/* Size of a reply with lost_count lost rows. */
+size_t attend_reply_size(uint32_t row_count, uint32_t lost_count, const uint32_t *lost, uint32_t layer, uint32_t q_width);
+
+/* Writes the head of a reply and returns where o goes: [row_count][q_width] f32; *attend_us: where to put the time. */
+float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, uint32_t layer, uint32_t row_count,
+                          uint32_t lost_count, const uint32_t *lost, uint32_t q_width, unsigned char **attend_us);
+
+#endif
