@@ -16,7 +16,7 @@ void gateway_defaults(struct gateway_config *config)
     *config = (struct gateway_config){
         .host = "127.0.0.1", .port = 8080, .max_connections = 8192, .max_queue = 4096, .threads = 2,
         .max_body_bytes = 8 << 20, .header_timeout_s = 10, .body_timeout_s = 60, .idle_timeout_s = 75, .ready_grace_s = 10,
-        .resume_limit_s = 300, .mesh_metrics = true,
+        .resume_limit_s = 300, .keep_alive_s = 10, .mesh_metrics = true,
     };
 }
 
@@ -108,7 +108,8 @@ static enum status open_mesh(struct gateway *gateway, struct error *error)
                                .fingerprint = language_fingerprint(gateway->language), .changed = on_mesh_changed, .arg = gateway};
     struct requests_config requests = {.language = gateway->language, .metrics = gateway->metrics,
                                        .request_timeout_s = config->request_timeout_s,
-                                       .ready_grace_s = config->ready_grace_s, .resume_limit_s = config->resume_limit_s};
+                                       .ready_grace_s = config->ready_grace_s, .resume_limit_s = config->resume_limit_s,
+                                       .keep_alive_s = config->keep_alive_s};
     enum status status;
 
     if (!config->scheduler)

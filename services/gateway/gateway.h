@@ -27,7 +27,8 @@ struct gateway_config {
     uint32_t context;     /* 0: the model's */
     uint32_t max_connections, max_queue, threads;
     uint64_t max_body_bytes;
-    double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s;
+    double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s,
+        keep_alive_s;
     bool mesh_metrics; /* append the scheduler's */
 };
 

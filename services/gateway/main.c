@@ -46,6 +46,7 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"idle-timeout", OPTION_F64, &g->idle_timeout_s, "S", "an idle connection is closed after", 0.1, 86400},
         {"ready-grace", OPTION_F64, &g->ready_grace_s, "S", "a new request waits this long for a mesh that is not ready", 0, 3600},
         {"resume-limit", OPTION_F64, &g->resume_limit_s, "S", "a request that has begun waits this long for a lost mesh", 0, 86400},
+        {"keep-alive", OPTION_F64, &g->keep_alive_s, "S", "a stream silent for so long gets a comment", 0.01, 3600},
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
         {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM running requests may take this long", 0, 86400},
     };

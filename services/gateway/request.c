@@ -19,7 +19,6 @@
 #include "services/gateway/request_internal.h"
 
 enum {
-    SILENCE_US = 10000000,    /* then a comment, so that proxies keep the stream open */
     BACKLOG_BYTES = 64 << 10, /* a client that reads slower gets larger chunks later */
     RETRY_FIRST_US = 50000,
     RETRY_MOST_US = 2000000,
@@ -408,11 +407,12 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     return false;
 }
 
+/* Proxies close what is silent, so a comment now and then. */
 static void keep_alive(struct request *request, uint64_t now_us)
 {
     static const char comment[] = ": keep-alive\n\n";
 
-    if (!request->stream || now_us - request->last_write_us < SILENCE_US)
+    if (!request->stream || (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
         return;
     request->last_write_us = now_us;
     exchange_begin(request->exchange, RESPOND_EVENTS);

@@ -26,6 +26,7 @@ struct requests_config {
     double request_timeout_s; /* 0: none */
     double ready_grace_s;     /* how long a new request waits for a mesh that is not ready */
     double resume_limit_s;    /* how long one that has begun does */
+    double keep_alive_s;      /* a stream that is silent for so long gets a comment */
 };
 
 enum status requests_open(const struct requests_config *config, struct requests **out) MUST_CHECK;

@@ -1,0 +1,389 @@
+/* fake_scheduler.h: the Generator service with canned tokens, for tests of the gateway without a mesh.
+ *
+ * Token i of a sequence is letter (prompt length + 7 * choice + i) mod 26 of an alphabet of token ids that the test gives,
+ * so that a text says where it comes from and whether a token is missing or there twice. A thread of its own runs the RPC
+ * loop and sends each open stream one token every TICK_US, up to `hold_at` tokens. It can go away and come back.
+ */
+#ifndef FD_TESTS_FAKE_SCHEDULER_H
+#define FD_TESTS_FAKE_SCHEDULER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/rpc/rpc.h"
+#include "generate.pb-c.h"
+
+enum { FAKE_LETTERS = 26, FAKE_TICK_US = 1000, FAKE_WATCHERS = 16, FAKE_CONTEXT = 512 };
+
+struct fake_stream {
+    struct fake_stream *next;
+    struct fake *fake;
+    struct rpc_call *call; /* NULL: over */
+    uint64_t sequence;
+    uint32_t *prompt;
+    uint32_t prompt_count, choice, index, max_tokens;
+    bool logprobs, prompt_logprobs, accepted;
+    uint32_t top;
+};
+
+/* What tests set and read, under mutex. */
+struct fake_settings {
+    bool ready, refuse;
+    uint32_t waiting, max_queue;
+    uint32_t hold_at;   /* no stream gets more tokens than this */
+    uint32_t finish_at; /* so many tokens, then `finish` */
+    Fastdecode__Finish finish;
+    /* seen */
+    uint32_t started, cancelled, open, resumed_at; /* resumed_at: tokens of the last resubmission */
+    uint64_t resumed_sequence;
+};
+
+struct fake_watch {
+    struct fake *fake;
+    struct rpc_call *call; /* NULL: free */
+};
+
+struct fake {
+    const char *address;
+    uint32_t letters[FAKE_LETTERS];
+    uint32_t end_token;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct fake_settings settings;
+    /* loop thread */
+    struct rpc_loop *loop;
+    struct rpc_server *server;
+    struct fake_watch watchers[FAKE_WATCHERS];
+    struct fake_stream *streams;
+    uint64_t next_sequence, incarnation;
+    bool stop;
+};
+
+static inline struct fake_settings fake_look(struct fake *fake)
+{
+    struct fake_settings settings;
+    pthread_mutex_lock(&fake->mutex);
+    settings = fake->settings;
+    pthread_mutex_unlock(&fake->mutex);
+    return settings;
+}
+
+/* --- Watch and Metrics ---------------------------------------------------------------------------------------------- */
+static inline void fake_tell_state(struct fake *fake, struct rpc_call *call)
+{
+    Fastdecode__MeshState state = FASTDECODE__MESH_STATE__INIT;
+    Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
+    struct fake_settings settings = fake_look(fake);
+    char reason[] = "no s-part";
+
+    model.context_tokens = FAKE_CONTEXT;
+    state.model = &model;
+    state.ready = settings.ready;
+    state.reason = reason;
+    state.waiting = settings.waiting;
+    state.max_queue = settings.max_queue;
+    state.predicted_wait_ms = 3000;
+    state.kv_pages_total = 100;
+    state.kv_pages_used = 25;
+    (void)!rpc_call_send(call, &state.base);
+}
+
+static inline void fake_tell_all(void *arg)
+{
+    struct fake *fake = arg;
+    for (uint32_t i = 0; i < FAKE_WATCHERS; i++)
+        if (fake->watchers[i].call)
+            fake_tell_state(fake, fake->watchers[i].call);
+}
+
+static inline void fake_watch_gone(void *user) { ((struct fake_watch *)user)->call = NULL; }
+
+static inline void fake_on_watch(struct rpc_call *call, void *user)
+{
+    struct fake *fake = user;
+
+    for (uint32_t i = 0; i < FAKE_WATCHERS; i++) {
+        if (fake->watchers[i].call)
+            continue;
+        fake->watchers[i] = (struct fake_watch){fake, call};
+        rpc_call_on_cancel(call, fake_watch_gone, &fake->watchers[i]);
+        fake_tell_state(fake, call);
+        return;
+    }
+    rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "too many watchers");
+}
+
+static inline void fake_on_metrics(struct rpc_call *call, void *user)
+{
+    Fastdecode__MetricsReply reply = FASTDECODE__METRICS_REPLY__INIT;
+    char text[] = "# TYPE fastdecode_requests_running gauge\nfastdecode_requests_running 5\n"
+                  "# TYPE fastdecode_requests_waiting gauge\nfastdecode_requests_waiting 0\n"
+                  "# TYPE fastdecode_kv_pages_used gauge\nfastdecode_kv_pages_used 25\n"
+                  "# TYPE fastdecode_prefill_tokens_total counter\nfastdecode_prefill_tokens_total 7\n";
+    (void)user;
+    reply.text = text;
+    rpc_call_reply(call, &reply.base);
+}
+
+/* --- Generate --------------------------------------------------------------------------------------------------------- */
+static inline void fake_set_open(struct fake *fake, int32_t add, bool cancelled)
+{
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.open += (uint32_t)add;
+    fake->settings.cancelled += cancelled;
+    pthread_cond_broadcast(&fake->changed);
+    pthread_mutex_unlock(&fake->mutex);
+}
+
+static inline void fake_stream_gone(void *user)
+{
+    struct fake_stream *stream = user;
+    stream->call = NULL;
+    fake_set_open(stream->fake, -1, true);
+}
+
+static inline void fake_on_generate(struct rpc_call *call, void *user)
+{
+    struct fake *fake = user;
+    struct fake_stream *stream;
+    Fastdecode__GenerateRequest *request = rpc_call_unpack(call, &fastdecode__generate_request__descriptor);
+
+    if (!request)
+        return;
+    if (fake_look(fake).refuse) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the queue is full");
+        return;
+    }
+    stream = calloc(1, sizeof *stream);
+    *stream = (struct fake_stream){
+        .next = fake->streams, .fake = fake, .call = call, .prompt_count = (uint32_t)request->n_prompt,
+        .choice = request->sampling->choice, .index = (uint32_t)request->n_generated, .max_tokens = request->max_tokens,
+        .logprobs = request->sampling->logprobs, .prompt_logprobs = request->sampling->prompt_logprobs,
+        .top = request->sampling->top_logprobs, .sequence = request->sequence ? request->sequence : ++fake->next_sequence,
+    };
+    stream->prompt = malloc((request->n_prompt + 1) * sizeof *stream->prompt);
+    if (request->n_prompt)
+        memcpy(stream->prompt, request->prompt, request->n_prompt * sizeof *stream->prompt);
+    fake->streams = stream;
+    rpc_call_on_cancel(call, fake_stream_gone, stream);
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.started++;
+    fake->settings.open++;
+    if (request->n_generated || request->sequence) {
+        fake->settings.resumed_at = (uint32_t)request->n_generated;
+        fake->settings.resumed_sequence = request->sequence;
+    }
+    pthread_cond_broadcast(&fake->changed);
+    pthread_mutex_unlock(&fake->mutex);
+}
+
+/* The prompt's scores, all at once: -0.5 each. */
+static inline void fake_send_prompt(struct fake_stream *stream)
+{
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+    Fastdecode__Token *tokens = calloc(stream->prompt_count, sizeof *tokens);
+    Fastdecode__Token **pointers = calloc(stream->prompt_count, sizeof *pointers);
+
+    event.sequence = stream->sequence;
+    for (uint32_t i = 1; i < stream->prompt_count; i++) {
+        fastdecode__token__init(&tokens[i]);
+        tokens[i].token = stream->prompt[i];
+        tokens[i].logprob = -0.5f;
+        pointers[i - 1] = &tokens[i];
+    }
+    event.n_prompt = stream->prompt_count - 1;
+    event.prompt = pointers;
+    event.prompt_index = 1;
+    (void)!rpc_call_send(stream->call, &event.base);
+    free(tokens);
+    free(pointers);
+}
+
+/* One token, or the end. */
+static inline void fake_advance(struct fake *fake, struct fake_stream *stream, const struct fake_settings *settings)
+{
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+    Fastdecode__Token token = FASTDECODE__TOKEN__INIT, *tokens[1] = {&token};
+    Fastdecode__TopToken best = FASTDECODE__TOP_TOKEN__INIT, *tops[1] = {&best};
+
+    if (stream->prompt_logprobs && !stream->accepted)
+        fake_send_prompt(stream);
+    stream->accepted = true;
+    event.sequence = stream->sequence;
+    event.index = stream->index;
+    token.token = fake->letters[(stream->prompt_count + 7 * stream->choice + stream->index) % FAKE_LETTERS];
+    token.logprob = stream->logprobs ? -0.25f : 0;
+    best.token = token.token;
+    best.logprob = token.logprob;
+    token.n_top = stream->top ? 1 : 0;
+    token.top = tops;
+    event.tokens = tokens;
+    if (stream->index < stream->max_tokens && !(settings->finish_at == stream->index && settings->finish != FASTDECODE__FINISH__FINISH_EOS)) {
+        if (stream->index >= settings->hold_at)
+            return;
+        event.n_tokens = 1;
+        stream->index++;
+    }
+    if (settings->finish_at < stream->index || (settings->finish_at == stream->index && event.n_tokens == 0)) {
+        event.finish = settings->finish;
+        if (settings->finish == FASTDECODE__FINISH__FINISH_EOS)
+            token.token = fake->end_token;
+    } else if (stream->index >= stream->max_tokens) {
+        event.finish = FASTDECODE__FINISH__FINISH_LENGTH;
+    }
+    if (rpc_call_send(stream->call, &event.base) != STATUS_OK)
+        return;
+    if (event.finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED) {
+        rpc_call_end(stream->call);
+        stream->call = NULL;
+        fake_set_open(fake, -1, false);
+    }
+}
+
+static inline void fake_sweep(struct fake *fake)
+{
+    for (struct fake_stream **at = &fake->streams; *at;) {
+        struct fake_stream *stream = *at;
+        if (stream->call) {
+            at = &stream->next;
+            continue;
+        }
+        *at = stream->next;
+        free(stream->prompt);
+        free(stream);
+    }
+}
+
+static inline void fake_tick(void *arg)
+{
+    struct fake *fake = arg;
+    struct fake_settings settings = fake_look(fake);
+
+    for (struct fake_stream *stream = fake->streams; stream; stream = stream->next)
+        if (stream->call)
+            fake_advance(fake, stream, &settings);
+    fake_sweep(fake);
+    if (!fake->stop)
+        rpc_loop_timer(fake->loop, FAKE_TICK_US, fake_tick, fake);
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------------- */
+static inline void fake_open_server(void *arg)
+{
+    struct fake *fake = arg;
+    const char *addresses[] = {fake->address};
+    const struct rpc_method methods[] = {
+        {&fastdecode__generator__descriptor, "Generate", fake_on_generate, fake},
+        {&fastdecode__generator__descriptor, "Watch", fake_on_watch, fake},
+        {&fastdecode__generator__descriptor, "Metrics", fake_on_metrics, fake},
+    };
+    struct rpc_server_config config = {.addresses = addresses, .address_count = 1,
+                                       .hello = {.service = "scheduler", .incarnation = ++fake->incarnation},
+                                       .methods = methods, .method_count = ARRAY_COUNT(methods)};
+    struct error error;
+
+    if (rpc_server_open(fake->loop, &config, &fake->server, &error) != STATUS_OK) {
+        fprintf(stderr, "fake scheduler: %s\n", error.text);
+        abort();
+    }
+}
+
+/* The process dies: calls are dropped without a word. */
+static inline void fake_close_server(void *arg)
+{
+    struct fake *fake = arg;
+    int32_t lost = 0;
+
+    rpc_server_close(fake->server);
+    fake->server = NULL;
+    for (struct fake_stream *stream = fake->streams; stream; stream = stream->next) {
+        lost += stream->call != NULL;
+        stream->call = NULL;
+    }
+    memset(fake->watchers, 0, sizeof fake->watchers);
+    fake_sweep(fake);
+    fake_set_open(fake, -lost, false);
+}
+
+static inline void fake_stop_loop(void *arg) { ((struct fake *)arg)->stop = true; }
+
+static inline void *fake_run(void *arg)
+{
+    struct fake *fake = arg;
+
+    rpc_loop_run(fake->loop, 0, 0);
+    fake_open_server(fake);
+    fake_tick(fake);
+    while (!fake->stop)
+        rpc_loop_run(fake->loop, 100000, 0);
+    if (fake->server)
+        fake_close_server(fake);
+    while (rpc_loop_run(fake->loop, 2 * FAKE_TICK_US, 0) > 0)
+        ;
+    return NULL;
+}
+
+/* letters and end_token must be set. */
+static inline void fake_start(struct fake *fake, const char *address)
+{
+    fake->address = address;
+    fake->settings = (struct fake_settings){.ready = true, .max_queue = 10000, .hold_at = UINT32_MAX, .finish_at = UINT32_MAX};
+    pthread_mutex_init(&fake->mutex, NULL);
+    pthread_cond_init(&fake->changed, NULL);
+    assert_always(rpc_loop_open(&fake->loop) == STATUS_OK);
+    assert_always(pthread_create(&fake->thread, NULL, fake_run, fake) == 0);
+}
+
+static inline void fake_end(struct fake *fake)
+{
+    rpc_loop_post(fake->loop, fake_stop_loop, fake);
+    pthread_join(fake->thread, NULL);
+    rpc_loop_close(fake->loop);
+}
+
+static inline void fake_go_away(struct fake *fake) { rpc_loop_post(fake->loop, fake_close_server, fake); }
+static inline void fake_come_back(struct fake *fake) { rpc_loop_post(fake->loop, fake_open_server, fake); }
+
+/* Changes settings (all but what was seen) and tells the watchers. */
+static inline void fake_set(struct fake *fake, bool ready, bool refuse, uint32_t waiting, uint32_t max_queue)
+{
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.ready = ready;
+    fake->settings.refuse = refuse;
+    fake->settings.waiting = waiting;
+    fake->settings.max_queue = max_queue;
+    pthread_mutex_unlock(&fake->mutex);
+    rpc_loop_post(fake->loop, fake_tell_all, fake);
+}
+
+static inline void fake_set_tokens(struct fake *fake, uint32_t hold_at, uint32_t finish_at, Fastdecode__Finish finish)
+{
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.hold_at = hold_at;
+    fake->settings.finish_at = finish_at;
+    fake->settings.finish = finish;
+    pthread_mutex_unlock(&fake->mutex);
+}
+
+/* Waits until accept(settings, wanted); false after ten seconds. */
+static inline bool fake_wait(struct fake *fake, bool (*accept)(const struct fake_settings *, uint32_t), uint32_t wanted)
+{
+    struct timespec limit;
+    bool ok = true;
+
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 10;
+    pthread_mutex_lock(&fake->mutex);
+    while (ok && !accept(&fake->settings, wanted))
+        ok = pthread_cond_timedwait(&fake->changed, &fake->mutex, &limit) == 0;
+    pthread_mutex_unlock(&fake->mutex);
+    return ok;
+}
+
+#endif
