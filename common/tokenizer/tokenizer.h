@@ -88,10 +88,10 @@ uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
  * as the tokenizer and need not be whole UTF-8. An id outside of the vocabulary: length 0. */
 struct text_span tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id);
 
-/* The longest of them; at least 4. */
+/* The most bytes of text that one token gives, a broken byte counted as the three of U+FFFD; at least 4. */
 size_t tokenizer_max_token_bytes(const struct tokenizer *tokenizer);
 
-/* A control token: not shown when special tokens are skipped. False for an id outside of the vocabulary. */
+/* A control token or the unknown one: not shown when special tokens are skipped. False for an id outside of the vocabulary. */
 bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t id);
 
 /* A token that ends an answer: one of tokenizer_end_tokens(). */
@@ -118,14 +118,11 @@ struct detokenizer {
 void detokenizer_init(struct detokenizer *detokenizer, const struct tokenizer *tokenizer, bool skip_special);
 
 /* Writes what token `id` completes; returns the bytes written. out_capacity must be at least
- * detokenizer_max_output(tokenizer) (asserted). An id outside of the vocabulary gives nothing. */
+ * tokenizer_max_token_bytes(tokenizer) + 8 (asserted). An id outside of the vocabulary gives nothing. */
 size_t detokenizer_push(struct detokenizer *detokenizer, uint32_t id, char *out, size_t out_capacity);
 
 /* The end: U+FFFD for an unfinished character, else nothing. out_capacity at least 4 (asserted). The detokenizer is then as
  * after init, but drops no space. */
 size_t detokenizer_flush(struct detokenizer *detokenizer, char *out, size_t out_capacity);
-
-/* Room that detokenizer_push() needs: each broken byte becomes three. */
-size_t detokenizer_max_output(const struct tokenizer *tokenizer);
 
 #endif
