@@ -32,12 +32,23 @@ void step_plan_close(struct step_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-static int by_place_and_sequence(const void *left, const void *right)
+static bool before(const struct step_run *a, const struct step_run *b)
 {
-    const struct step_run *a = left, *b = right;
-    if (a->place != b->place)
-        return a->place < b->place ? -1 : 1;
-    return a->run->sequence < b->run->sequence ? -1 : a->run->sequence > b->run->sequence;
+    return a->place != b->place ? a->place < b->place : a->run->sequence < b->run->sequence;
+}
+
+/* By place, then sequence. A shell sort (Ciura's gaps): qsort(3) may allocate, and a step does not. */
+static void sort_runs(struct step_run *runs, uint32_t count)
+{
+    static const uint32_t gaps[] = {3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1};
+    for (size_t g = 0; g < ARRAY_COUNT(gaps); g++)
+        for (uint32_t i = gaps[g]; i < count; i++) {
+            struct step_run moving = runs[i];
+            uint32_t at = i;
+            for (; at >= gaps[g] && before(&moving, &runs[at - gaps[g]]); at -= gaps[g])
+                runs[at] = runs[at - gaps[g]];
+            runs[at] = moving;
+        }
 }
 
 static uint32_t run_rows(const Fastdecode__Run *run)
@@ -60,6 +71,9 @@ static enum status check_run(const Fastdecode__StepRequest *request, const Fastd
         if (run->tokens[i] >= vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: token %u, the vocabulary has %u", id,
                              run->tokens[i], vocab);
+    if (run->next >= vocab)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: next token %u, the vocabulary has %u", id,
+                         run->next, vocab);
     return STATUS_OK;
 }
 
@@ -85,7 +99,7 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
         return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %llu rows, the limit is %u",
                          (unsigned long long)rows, plan->max_rows);
     plan->run_count = (uint32_t)request->n_runs;
-    qsort(plan->runs, plan->run_count, sizeof *plan->runs, by_place_and_sequence);
+    sort_runs(plan->runs, plan->run_count);
     for (uint32_t i = 1; i < plan->run_count; i++)
         if (plan->runs[i].run->sequence == plan->runs[i - 1].run->sequence)
             return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx has two runs in one step",
@@ -125,26 +139,20 @@ static void add_outputs(struct step_plan *plan, struct step_run *run)
     run->output_count = plan->output_count - run->first_output;
 }
 
-enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
-                           uint32_t vocab, uint32_t context_tokens, struct error *error)
+/* Rows and outputs of the runs that are known and not lost. */
+static void build(struct step_plan *plan)
 {
-    enum status status = take_runs(plan, request, table, vocab, context_tokens, error);
     uint32_t row = 0;
 
-    if (status)
-        return status;
     plan->place_count = plan->output_count = 0;
     for (uint32_t i = 0; i < plan->run_count; i++) {
         struct step_run *run = &plan->runs[i];
-        bool new_place = plan->place_count == 0 || plan->places[plan->place_count - 1].index != run->place;
         run->first_row = row;
-        if (!run->sequence)
+        run->row_count = run->output_count = 0;
+        if (!run->sequence || run->lost)
             continue;
         run->row_count = run_rows(run->run);
-        if (run->run->score && run->run->next >= vocab)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: next token %u",
-                             (unsigned long long)run->run->sequence, run->run->next);
-        if (new_place)
+        if (plan->place_count == 0 || plan->places[plan->place_count - 1].index != run->place)
             plan->places[plan->place_count++] = (struct step_place){.index = run->place, .first_row = row};
         plan->places[plan->place_count - 1].row_count += run->row_count;
         for (uint32_t n = 0; n < run->row_count; n++, row++) {
@@ -153,11 +161,27 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
                 .sequence = run->run->sequence,
                 .token = run->run->n_tokens ? run->run->tokens[n] : run->sequence->last_token,
                 .position = run->run->position + n,
-                .local = request->places[run->place]->worker == 0,
+                .local = plan->request->places[run->place]->worker == 0,
             };
         }
         add_outputs(plan, run);
     }
     plan->row_count = row;
+}
+
+enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
+                           uint32_t vocab, uint32_t context_tokens, struct error *error)
+{
+    enum status status = take_runs(plan, request, table, vocab, context_tokens, error);
+    if (status)
+        return status;
+    plan->request = request;
+    build(plan);
     return STATUS_OK;
+}
+
+void step_plan_drop(struct step_plan *plan, uint32_t run_index)
+{
+    plan->runs[run_index].lost = true;
+    build(plan);
 }

@@ -1,12 +1,12 @@
-/* attend_wire.c: see attend_wire.h. Hosts are little-endian (asserted at compile time): tensors are used as they lie. */
-#include "services/kv-worker/attend_wire.h"
+/* attend.c: see attend.h. Hosts are little-endian (asserted at compile time): tensors are used as they lie. */
+#include "common/wire/attend.h"
 
 #include "common/wire/wire.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors travel in little-endian order");
 
 enum { Q_INCARNATION = 1, Q_STEP = 2, Q_MINI_BATCH = 3, Q_LAYER = 4, Q_ROW_COUNT = 5, Q_SEQUENCE = 6, Q_POSITION = 7,
-       Q_Q = 9, Q_K = 10, Q_V = 11 };
+       Q_PADDING = 8, Q_Q = 9, Q_K = 10, Q_V = 11 };
 enum { R_STEP = 1, R_LAYER = 2, R_ATTEND_US = 3, R_LOST = 4, R_PADDING = 5, R_O = 6 };
 
 /* The fields as ranges, before their sizes are checked. */
@@ -18,7 +18,7 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
 {
     static const enum wire_type types[Q_V + 1] = {
         [Q_INCARNATION] = WIRE_FIXED64, [Q_STEP] = WIRE_FIXED64, [Q_MINI_BATCH] = WIRE_VARINT, [Q_LAYER] = WIRE_VARINT,
-        [Q_ROW_COUNT] = WIRE_VARINT, [Q_SEQUENCE] = WIRE_BYTES, [Q_POSITION] = WIRE_BYTES, [8] = WIRE_BYTES,
+        [Q_ROW_COUNT] = WIRE_VARINT, [Q_SEQUENCE] = WIRE_BYTES, [Q_POSITION] = WIRE_BYTES, [Q_PADDING] = WIRE_BYTES,
         [Q_Q] = WIRE_BYTES, [Q_K] = WIRE_BYTES, [Q_V] = WIRE_BYTES,
     };
 
@@ -128,4 +128,86 @@ float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, ui
         wire_put_varint(&writer, R_LOST, lost[i]);
     wire_put_bytes(&writer, R_PADDING, zeros, wire_padding_length((size_t)(writer.at - bytes), wire_size_bytes(R_O, o) - o));
     return (float *)(void *)wire_put_bytes_in_place(&writer, R_O, o);
+}
+
+/* --- the s-part's side ------------------------------------------------------------------------------------------------ */
+
+static size_t request_head_bytes(uint32_t mini_batch, uint32_t layer, uint32_t row_count)
+{
+    return wire_size_fixed64(Q_INCARNATION) + wire_size_fixed64(Q_STEP) + wire_size_varint(Q_MINI_BATCH, mini_batch) +
+           wire_size_varint(Q_LAYER, layer) + wire_size_varint(Q_ROW_COUNT, row_count) +
+           (layer == 0 ? wire_size_bytes(Q_SEQUENCE, row_count * 8ull) + wire_size_bytes(Q_POSITION, row_count * 4ull) : 0);
+}
+
+/* Each tensor is preceded by a padding field of its own, so that all three are aligned (a field may come repeatedly). */
+size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width)
+{
+    size_t at = request_head_bytes(mini_batch, layer, row_count), q = (size_t)row_count * q_width * 4, kv = (size_t)row_count * kv_width * 4;
+    (void)step;
+    at += 2 + wire_padding_length(at, wire_size_bytes(Q_Q, q) - q) + wire_size_bytes(Q_Q, q);
+    at += 2 + wire_padding_length(at, wire_size_bytes(Q_K, kv) - kv) + wire_size_bytes(Q_K, kv);
+    return at + 2 + wire_padding_length(at, wire_size_bytes(Q_V, kv) - kv) + wire_size_bytes(Q_V, kv);
+}
+
+static float *put_tensor(struct wire_writer *writer, const unsigned char *begin, uint32_t number, size_t bytes)
+{
+    static const unsigned char zeros[4];
+    wire_put_bytes(writer, Q_PADDING, zeros, wire_padding_length((size_t)(writer->at - begin), wire_size_bytes(number, bytes) - bytes));
+    return (float *)(void *)wire_put_bytes_in_place(writer, number, bytes);
+}
+
+void attend_request_begin(unsigned char *bytes, size_t length, uint64_t incarnation, uint64_t step, uint32_t mini_batch,
+                          uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width,
+                          struct attend_request_parts *out)
+{
+    struct wire_writer writer = {bytes, bytes + length};
+
+    *out = (struct attend_request_parts){0};
+    wire_put_fixed64(&writer, Q_INCARNATION, incarnation);
+    wire_put_fixed64(&writer, Q_STEP, step);
+    wire_put_varint(&writer, Q_MINI_BATCH, mini_batch);
+    wire_put_varint(&writer, Q_LAYER, layer);
+    wire_put_varint(&writer, Q_ROW_COUNT, row_count);
+    if (layer == 0) {
+        out->row_sequence = wire_put_bytes_in_place(&writer, Q_SEQUENCE, row_count * 8ull);
+        out->row_position = wire_put_bytes_in_place(&writer, Q_POSITION, row_count * 4ull);
+    }
+    out->q = put_tensor(&writer, bytes, Q_Q, (size_t)row_count * q_width * 4);
+    out->k = put_tensor(&writer, bytes, Q_K, (size_t)row_count * kv_width * 4);
+    out->v = put_tensor(&writer, bytes, Q_V, (size_t)row_count * kv_width * 4);
+}
+
+enum status attend_reply_parse(const unsigned char *bytes, size_t length, uint32_t row_count, uint32_t q_width,
+                               void (*on_lost)(void *user, uint32_t row), void *user, struct attend_reply *out,
+                               struct error *error)
+{
+    struct wire_reader reader;
+    struct wire_field field;
+    size_t wanted = (size_t)row_count * q_width * sizeof(float);
+    bool bad;
+
+    *out = (struct attend_reply){0};
+    wire_reader_init(&reader, bytes, length);
+    while (wire_next(&reader, &field, &bad)) {
+        if (field.number == R_STEP && field.type == WIRE_FIXED64) {
+            out->step = field.value;
+        } else if (field.number == R_LAYER && field.type == WIRE_VARINT) {
+            out->layer = (uint32_t)field.value;
+        } else if (field.number == R_ATTEND_US && field.type == WIRE_FIXED32) {
+            out->attend_us = (uint32_t)field.value;
+        } else if (field.number == R_LOST && field.type == WIRE_VARINT) {
+            if (field.value >= row_count)
+                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: lost row %llu of %u", (unsigned long long)field.value, row_count);
+            on_lost(user, (uint32_t)field.value);
+        } else if (field.number == R_O && field.type == WIRE_BYTES) {
+            if (field.length != wanted || (uintptr_t)field.bytes % sizeof(float))
+                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: o has %zu bytes, want %zu, aligned to 4", field.length, wanted);
+            out->o = (const float *)(const void *)field.bytes;
+        } else if (field.number <= R_O && field.number != R_PADDING) {
+            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: field %u has wire type %d", field.number, (int)field.type);
+        }
+    }
+    if (bad || !out->o)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: malformed, or without o");
+    return STATUS_OK;
 }

@@ -1,0 +1,60 @@
+/* attend.h: AttendRequest and AttendReply (proto/attend.proto) read and written in place, both sides. */
+#ifndef FD_WIRE_ATTEND_H
+#define FD_WIRE_ATTEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+/* A request, where it lies. */
+struct attend_request {
+    uint64_t incarnation, step;
+    uint32_t mini_batch, layer, row_count;
+    const unsigned char *row_sequence; /* [row_count] u64 little-endian, with layer 0; else NULL */
+    const unsigned char *row_position; /* [row_count] u32 little-endian, with layer 0; else NULL */
+    const float *q; /* [row_count][q_width] f32, aligned to 4 bytes */
+    const float *k, *v; /* [row_count][kv_width] f32 */
+};
+
+/* Checks sizes against row_count and the widths. INVALID_ARGUMENT says which field is wrong. */
+enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
+                                 struct attend_request *out, struct error *error) MUST_CHECK;
+
+/* Size of a reply with lost_count lost rows. */
+size_t attend_reply_size(uint32_t row_count, uint32_t lost_count, const uint32_t *lost, uint32_t layer, uint32_t q_width);
+
+/* Writes the head of a reply and returns where o goes: [row_count][q_width] f32; *attend_us: where to put the time. */
+float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, uint32_t layer, uint32_t row_count,
+                          uint32_t lost_count, const uint32_t *lost, uint32_t q_width, unsigned char **attend_us);
+
+/* --- the s-part's side --- */
+
+/* Size of a request; rows are described with layer 0 only. */
+size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width);
+
+/* Where the parts of a request go. */
+struct attend_request_parts {
+    unsigned char *row_sequence; /* [row_count] u64, with layer 0; else NULL */
+    unsigned char *row_position; /* [row_count] u32, with layer 0; else NULL */
+    float *q, *k, *v;
+};
+
+/* Writes the head of a request of attend_request_size() bytes; the caller fills the parts. */
+void attend_request_begin(unsigned char *bytes, size_t length, uint64_t incarnation, uint64_t step, uint32_t mini_batch,
+                          uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width,
+                          struct attend_request_parts *out);
+
+/* A reply, where it lies. */
+struct attend_reply {
+    uint64_t step;
+    uint32_t layer, attend_us;
+    const float *o; /* [row_count][q_width] f32, aligned to 4 bytes */
+};
+
+/* on_lost(user, row) is called for each lost row, all below row_count. INVALID_ARGUMENT says which field is wrong. */
+enum status attend_reply_parse(const unsigned char *bytes, size_t length, uint32_t row_count, uint32_t q_width,
+                               void (*on_lost)(void *user, uint32_t row), void *user, struct attend_reply *out,
+                               struct error *error) MUST_CHECK;
+
+#endif

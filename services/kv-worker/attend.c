@@ -1,0 +1,208 @@
+/* attend.c: one layer of one step: append k and v, attend, reply o.
+ *
+ * Rows are described with layer 0 and planned once for the step. Rows whose sequence is not held as far as it must be, or
+ * that there are no pages for, are lost: their o is zero, the reply names them, and the rest of the step goes on.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/wire/wire.h"
+#include "common/wire/attend.h"
+#include "services/kv-worker/worker.h"
+
+enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error)
+{
+    enum status status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->store, error);
+
+    if (status)
+        return status;
+    worker->shape = *shape;
+    worker->q_width = shape->heads * shape->head_dim;
+    worker->kv_width = shape->kv_heads * shape->head_dim;
+    worker->rows = calloc(WORKER_ROWS_MAX, sizeof *worker->rows);
+    worker->q = calloc(WORKER_ROWS_MAX, sizeof *worker->q);
+    worker->k = calloc(WORKER_ROWS_MAX, sizeof *worker->k);
+    worker->v = calloc(WORKER_ROWS_MAX, sizeof *worker->v);
+    worker->o = calloc(WORKER_ROWS_MAX, sizeof *worker->o);
+    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o;
+    for (uint32_t i = 0; ok && i < WORKER_BATCHES_MAX; i++) {
+        struct attend_batch *batch = &worker->batches[i];
+        batch->kept = calloc(WORKER_ROWS_MAX, sizeof *batch->kept);
+        batch->lost = calloc(WORKER_ROWS_MAX, sizeof *batch->lost);
+        ok = batch->kept && batch->lost;
+    }
+    if (!ok) {
+        attend_close(worker);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the tables of the KV worker");
+    }
+    attend_publish(worker);
+    return STATUS_OK;
+}
+
+void attend_close(struct worker *worker)
+{
+    for (uint32_t i = 0; i < WORKER_BATCHES_MAX; i++) {
+        kv_batch_close(worker->batches[i].kv);
+        free(worker->batches[i].kept);
+        free(worker->batches[i].lost);
+    }
+    memset(worker->batches, 0, sizeof worker->batches);
+    kv_store_close(worker->store);
+    worker->store = NULL;
+    free(worker->rows);
+    free(worker->q);
+    free(worker->k);
+    free(worker->v);
+    free(worker->o);
+    worker->rows = NULL;
+    worker->q = worker->k = worker->v = NULL;
+    worker->o = NULL;
+}
+
+void attend_publish(struct worker *worker)
+{
+    struct kv_stats stats;
+    kv_store_stats(worker->store, &stats);
+    atomic_store_explicit(&worker->pages_total, kv_store_pages_total(worker->store), memory_order_relaxed);
+    atomic_store_explicit(&worker->pages_used, kv_store_pages_used(worker->store), memory_order_relaxed);
+    atomic_store_explicit(&worker->kv_bytes_read, stats.bytes_read, memory_order_relaxed);
+    atomic_store_explicit(&worker->busy_us, stats.attend_ns / 1000, memory_order_relaxed);
+    atomic_store_explicit(&worker->rows_done, stats.rows, memory_order_relaxed);
+}
+
+static void lose_sequence(struct attend_batch *batch, const struct attend_request *request, uint64_t sequence)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < batch->kept_count; i++) {
+        uint32_t row = batch->kept[i];
+        if (wire_load_u64(request->row_sequence + row * 8ull) == sequence)
+            batch->lost[batch->lost_count++] = row;
+        else
+            batch->kept[kept++] = row;
+    }
+    batch->kept_count = kept;
+}
+
+static struct kv_row row_at(const struct attend_request *request, uint32_t row)
+{
+    return (struct kv_row){wire_load_u64(request->row_sequence + row * 8ull), wire_load_u32(request->row_position + row * 4ull)};
+}
+
+/* Pages for the sequences of the request; those that get none are lost. */
+static void reserve(struct worker *worker, struct attend_batch *batch, const struct attend_request *request)
+{
+    for (uint32_t i = 0; i < batch->kept_count;) {
+        struct kv_row row = row_at(request, batch->kept[i]);
+        uint32_t end = i + 1;
+        struct error error;
+        while (end < batch->kept_count && row_at(request, batch->kept[end]).sequence == row.sequence)
+            row = row_at(request, batch->kept[end++]);
+        if (row.position < worker->shape.max_context &&
+            !kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)) {
+            i = end;
+            continue;
+        }
+        log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u", (unsigned long long)row.sequence, row.position,
+                 kv_store_pages_used(worker->store));
+        lose_sequence(batch, request, row.sequence); /* closes up behind i */
+    }
+}
+
+static enum status plan(struct worker *worker, struct attend_batch *batch, const struct attend_request *request, struct error *error)
+{
+    uint32_t bad = 0;
+    enum status status;
+
+    if (!batch->kv && kv_batch_open(worker->store, &batch->kv))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
+    batch->planned = false;
+    batch->step = request->step;
+    batch->row_count = batch->kept_count = request->row_count;
+    batch->lost_count = 0;
+    for (uint32_t i = 0; i < request->row_count; i++)
+        batch->kept[i] = i;
+    reserve(worker, batch, request);
+    for (;;) {
+        for (uint32_t i = 0; i < batch->kept_count; i++)
+            worker->rows[i] = row_at(request, batch->kept[i]);
+        status = kv_batch_plan(batch->kv, worker->rows, batch->kept_count, &bad, error);
+        if (status != STATUS_FAILED_PRECONDITION)
+            break;
+        log_info("KV-NOT-HELD", "sequence=%llx position=%u", (unsigned long long)worker->rows[bad].sequence, worker->rows[bad].position);
+        lose_sequence(batch, request, worker->rows[bad].sequence);
+    }
+    batch->planned = status == STATUS_OK;
+    return status;
+}
+
+static void attend(struct worker *worker, struct rpc_call *call, struct attend_batch *batch, const struct attend_request *request)
+{
+    size_t size = attend_reply_size(batch->row_count, batch->lost_count, batch->lost, request->layer, worker->q_width);
+    uint64_t began_us = clock_now_us();
+    unsigned char *payload, *attend_us;
+    struct rpc_buffer *reply = rpc_reply_buffer(call, size, &payload);
+    float *o;
+
+    if (!reply) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for a reply of %zu bytes", size);
+        return;
+    }
+    o = attend_reply_begin(payload, size, request->step, request->layer, batch->row_count, batch->lost_count, batch->lost,
+                           worker->q_width, &attend_us);
+    for (uint32_t i = 0; i < batch->lost_count; i++)
+        memset(o + (size_t)batch->lost[i] * worker->q_width, 0, worker->q_width * sizeof *o);
+    for (uint32_t i = 0; i < batch->kept_count; i++) {
+        size_t row = batch->kept[i];
+        worker->q[i] = request->q + row * worker->q_width;
+        worker->k[i] = request->k + row * worker->kv_width;
+        worker->v[i] = request->v + row * worker->kv_width;
+        worker->o[i] = o + row * worker->q_width;
+    }
+    if (batch->kept_count)
+        kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
+    wire_store_u32(attend_us, (uint32_t)(clock_now_us() - began_us));
+    rpc_call_reply_buffer(call, reply);
+    if (request->layer + 1 == worker->shape.layers) {
+        batch->planned = false;
+        attend_publish(worker);
+    }
+}
+
+void attend_handler(struct rpc_call *call, void *user)
+{
+    struct worker *worker = user;
+    struct attend_request request;
+    struct error error;
+    size_t length;
+    const unsigned char *payload = rpc_message_payload(rpc_call_message(call), &length);
+
+    if (!worker->store) {
+        rpc_call_fail(call, STATUS_UNAVAILABLE, "no model is known here yet");
+        return;
+    }
+    if (attend_request_parse(payload, length, WORKER_ROWS_MAX, worker->q_width, worker->kv_width, &request, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
+        return;
+    }
+    if (request.incarnation < worker->s_part_incarnation) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "an s-part that started later is known here");
+        return;
+    }
+    worker->s_part_incarnation = request.incarnation;
+    if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->shape.layers) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: mini-batch %u or layer %u out of range", request.mini_batch, request.layer);
+        return;
+    }
+    struct attend_batch *batch = &worker->batches[request.mini_batch];
+    if (request.layer == 0 && plan(worker, batch, &request, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
+        return;
+    }
+    if (!batch->planned || batch->step != request.step || batch->row_count != request.row_count) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is not under way here", (unsigned long long)request.step);
+        return;
+    }
+    attend(worker, call, batch, &request);
+}

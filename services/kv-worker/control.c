@@ -1,0 +1,329 @@
+/* control.c: the control thread: membership, Free, Held, Fetch. Whatever touches the store is posted to the tensor thread,
+ * and its outcome is posted back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "services/kv-worker/worker.h"
+
+/* A job for the tensor thread, and its answer. */
+struct job {
+    struct worker *worker;
+    struct rpc_call *call; /* NULL: it is for a registration */
+    uint64_t *sequences;   /* to free; owned */
+    uint32_t count;
+    struct kv_held *held;  /* what is held; owned */
+    uint32_t held_count;
+    uint64_t pages_free;
+    struct kv_shape shape; /* to open the store with */
+    bool failed;
+    struct error error;
+};
+
+static struct job *new_job(struct worker *worker, struct rpc_call *call)
+{
+    struct job *job = calloc(1, sizeof *job);
+    assert_always(job); /* a hundred bytes */
+    job->worker = worker;
+    job->call = call;
+    return job;
+}
+
+static void free_job(struct job *job)
+{
+    free(job->sequences);
+    free(job->held);
+    free(job);
+}
+
+/* --- Free ----------------------------------------------------------------------------------------------------------- */
+
+static void freed(void *arg)
+{
+    struct job *job = arg;
+    Fastdecode__FreeReply reply = FASTDECODE__FREE_REPLY__INIT;
+    reply.pages_free = job->pages_free;
+    rpc_call_reply(job->call, &reply.base);
+    free_job(job);
+}
+
+static void do_free(void *arg)
+{
+    struct job *job = arg;
+    struct kv_store *store = job->worker->store;
+    for (uint32_t i = 0; store && i < job->count; i++)
+        kv_store_free(store, job->sequences[i]);
+    if (store) {
+        job->pages_free = kv_store_pages_total(store) - kv_store_pages_used(store);
+        attend_publish(job->worker);
+    }
+    rpc_loop_post(job->worker->control_loop, freed, job);
+}
+
+static void free_handler(struct rpc_call *call, void *user)
+{
+    struct worker *worker = user;
+    Fastdecode__FreeRequest *request = rpc_call_unpack(call, &fastdecode__free_request__descriptor);
+    if (!request)
+        return;
+    struct job *job = new_job(worker, call);
+    job->count = (uint32_t)request->n_sequence;
+    job->sequences = malloc((request->n_sequence + 1) * sizeof *job->sequences);
+    if (!job->sequences) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory");
+        free_job(job);
+        return;
+    }
+    memcpy(job->sequences, request->sequence, request->n_sequence * sizeof *job->sequences);
+    rpc_loop_post(worker->tensor_loop, do_free, job);
+}
+
+/* --- Held, and what is told at registration ------------------------------------------------------------------------- */
+
+static Fastdecode__HeldSequence **held_messages(const struct job *job, Fastdecode__HeldSequence **items)
+{
+    Fastdecode__HeldSequence **pointers = calloc(job->held_count + 1u, sizeof *pointers);
+    *items = calloc(job->held_count + 1u, sizeof **items);
+    assert_always(pointers && *items);
+    for (uint32_t i = 0; i < job->held_count; i++) {
+        fastdecode__held_sequence__init(&(*items)[i]);
+        (*items)[i].sequence = job->held[i].sequence;
+        (*items)[i].positions = job->held[i].positions;
+        pointers[i] = &(*items)[i];
+    }
+    return pointers;
+}
+
+static void send_registration(struct job *job)
+{
+    struct worker *worker = job->worker;
+    Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
+    Fastdecode__KvShape shape = FASTDECODE__KV_SHAPE__INIT;
+    Fastdecode__HeldSequence *items, **pointers = held_messages(job, &items);
+
+    request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
+    request.control_address = worker->control_address;
+    request.tensor_address = worker->tensor_address;
+    request.kv_bytes = worker->settings.kv_memory;
+    request.pages_total = atomic_load_explicit(&worker->pages_total, memory_order_relaxed);
+    request.n_held = job->held_count;
+    request.held = pointers;
+    request.kv_bytes_per_second = worker->bytes_per_second;
+    request.threads = thread_pool_threads(worker->pool);
+    request.shares_cores = worker->settings.shares_cores;
+    if (request.pages_total) {
+        shape.layers = job->shape.layers;
+        shape.heads = job->shape.heads;
+        shape.kv_heads = job->shape.kv_heads;
+        shape.head_dim = job->shape.head_dim;
+        shape.page_tokens = job->shape.page_tokens;
+        shape.type = (Fastdecode__KvType)job->shape.type;
+        shape.context_tokens = job->shape.max_context;
+        request.kv = &shape;
+    }
+    member_register(worker->member, &request);
+    free(items);
+    free(pointers);
+}
+
+static void held_listed(void *arg)
+{
+    struct job *job = arg;
+    if (job->call) {
+        Fastdecode__HeldReply reply = FASTDECODE__HELD_REPLY__INIT;
+        Fastdecode__HeldSequence *items;
+        reply.n_held = job->held_count;
+        reply.held = held_messages(job, &items);
+        rpc_call_reply(job->call, &reply.base);
+        free(items);
+        free(reply.held);
+    } else {
+        send_registration(job);
+    }
+    free_job(job);
+}
+
+static void list_held(void *arg)
+{
+    struct job *job = arg;
+    struct worker *worker = job->worker;
+    uint32_t cursor = 0, capacity = 0;
+    struct kv_held item;
+
+    job->shape = worker->shape;
+    while (worker->store && kv_store_next(worker->store, &cursor, &item)) {
+        if (job->held_count == capacity) {
+            struct kv_held *grown = realloc(job->held, (capacity = capacity ? capacity * 2 : 64) * sizeof *grown);
+            assert_always(grown);
+            job->held = grown;
+        }
+        job->held[job->held_count++] = item;
+    }
+    rpc_loop_post(worker->control_loop, held_listed, job);
+}
+
+static void held_handler(struct rpc_call *call, void *user)
+{
+    struct worker *worker = user;
+    rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, call));
+}
+
+static void on_connect(void *user)
+{
+    struct worker *worker = user;
+    rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, NULL));
+}
+
+/* --- the shape, once the scheduler knows it -------------------------------------------------------------------------- */
+
+static void store_opened(void *arg)
+{
+    struct job *job = arg;
+    if (job->failed) {
+        log_error("KV-STORE-NOT-OPENED", "error=\"%s\"", job->error.text);
+        exit(2); /* a setting that starting again does not help */
+    }
+    log_info("KV-STORE", "pages=%llu page_bytes=%llu kv_memory=%llu",
+             (unsigned long long)atomic_load_explicit(&job->worker->pages_total, memory_order_relaxed),
+             (unsigned long long)kv_page_bytes(&job->shape), (unsigned long long)job->worker->settings.kv_memory);
+    on_connect(job->worker); /* register again, with pages */
+    free_job(job);
+}
+
+static void open_store(void *arg)
+{
+    struct job *job = arg;
+    struct worker *worker = job->worker;
+
+    if (worker->store && memcmp(&worker->shape, &job->shape, sizeof job->shape)) {
+        log_warn("KV-SHAPE-CHANGED", "the model is another one: what is held is dropped");
+        attend_close(worker);
+    }
+    if (!worker->store)
+        job->failed = attend_open(worker, &job->shape, &job->error) != STATUS_OK;
+    rpc_loop_post(worker->control_loop, store_opened, job);
+}
+
+static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
+{
+    struct worker *worker = user;
+    const Fastdecode__KvShape *kv = reply->kv;
+
+    if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed)) {
+        log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);
+        return; /* without a shape: the scheduler has no s-part yet, and will say when it has */
+    }
+    struct job *job = new_job(worker, NULL);
+    job->shape = (struct kv_shape){
+        .layers = kv->layers, .heads = kv->heads, .kv_heads = kv->kv_heads, .head_dim = kv->head_dim,
+        .page_tokens = kv->page_tokens, .type = (enum kv_type)kv->type, .max_sequences = WORKER_SEQUENCES_MAX,
+        .max_context = kv->context_tokens,
+    };
+    rpc_loop_post(worker->tensor_loop, open_store, job);
+}
+
+static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
+{
+    struct worker *worker = user;
+    heartbeat->pages_used = atomic_load_explicit(&worker->pages_used, memory_order_relaxed);
+    heartbeat->kv_bytes_read = atomic_load_explicit(&worker->kv_bytes_read, memory_order_relaxed);
+    heartbeat->busy_us = atomic_load_explicit(&worker->busy_us, memory_order_relaxed);
+    heartbeat->rows = atomic_load_explicit(&worker->rows_done, memory_order_relaxed);
+}
+
+/* --- Fetch ---------------------------------------------------------------------------------------------------------- */
+
+static void fetch_handler(struct rpc_call *call, void *user)
+{
+    struct worker *worker = user;
+    Fastdecode__FetchRequest *request = rpc_call_unpack(call, &fastdecode__fetch_request__descriptor);
+    struct fetch *fetch;
+
+    if (!request)
+        return;
+    if (request->positions == 0 || strlen(request->tensor_address) >= ADDRESS_BYTES) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "FetchRequest: positions or tensor_address out of range");
+        return;
+    }
+    fetch = calloc(1, sizeof *fetch);
+    if (!fetch) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory");
+        return;
+    }
+    fetch->worker = worker;
+    fetch->call = call;
+    fetch->sequence = request->sequence;
+    fetch->positions = request->positions;
+    snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
+    rpc_loop_post(worker->tensor_loop, fetch_begin, fetch);
+}
+
+void fetch_done(void *arg)
+{
+    struct fetch *fetch = arg;
+    Fastdecode__FetchReply reply = FASTDECODE__FETCH_REPLY__INIT;
+
+    if (fetch->status) {
+        rpc_call_fail(fetch->call, fetch->status, "%s", fetch->why);
+    } else {
+        reply.positions = fetch->received;
+        rpc_call_reply(fetch->call, &reply.base);
+    }
+    free(fetch);
+}
+
+/* --- start and end --------------------------------------------------------------------------------------------------- */
+
+static bool ready(void *user, char *reason, size_t reason_bytes)
+{
+    struct worker *worker = user;
+    bool ok = atomic_load_explicit(&worker->pages_total, memory_order_relaxed) && member_is_registered(worker->member);
+    if (!ok)
+        snprintf(reason, reason_bytes, "not registered with the scheduler at %s, or it has no model yet", worker->settings.scheduler);
+    return ok;
+}
+
+enum status control_open(struct worker *worker, struct error *error)
+{
+    const struct rpc_method methods[] = {
+        {&fastdecode__kv_control__descriptor, "Free", free_handler, worker},
+        {&fastdecode__kv_control__descriptor, "Held", held_handler, worker},
+        {&fastdecode__kv_control__descriptor, "Fetch", fetch_handler, worker},
+    };
+    const struct rpc_hello hello = {.service = "kv-worker", .incarnation = worker->incarnation};
+    const struct rpc_server_config config = {
+        .addresses = &worker->settings.listen, .address_count = 1, .hello = hello, .methods = methods,
+        .method_count = sizeof methods / sizeof methods[0], .ready = ready, .user = worker,
+    };
+    enum status status = rpc_server_open(worker->control_loop, &config, &worker->control_server, error);
+
+    if (status)
+        return status;
+    snprintf(worker->control_address, sizeof worker->control_address, "%s",
+             worker->settings.advertise ? worker->settings.advertise : rpc_server_address(worker->control_server, 0));
+    const struct member_config member = {
+        .scheduler = worker->settings.scheduler, .hello = hello, .name = worker->settings.name, .on_connect = on_connect,
+        .on_registered = on_registered, .fill_heartbeat = fill_heartbeat, .user = worker,
+    };
+    return member_open(worker->control_loop, &member, &worker->member, error);
+}
+
+void control_close(struct worker *worker)
+{
+    member_close(worker->member);
+    rpc_server_close(worker->control_server);
+}
+
+static void on_drained(void *user)
+{
+    struct worker *worker = user;
+    worker->drained = true;
+}
+
+void control_drain(struct worker *worker)
+{
+    worker->draining = true;
+    log_info("DRAINING", "pages_used=%llu", (unsigned long long)atomic_load_explicit(&worker->pages_used, memory_order_relaxed));
+    member_drain(worker->member, on_drained, worker);
+}

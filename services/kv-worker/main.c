@@ -1,0 +1,193 @@
+/* main.c: kv-worker: holds KV pages and attends over them. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "kernels/dispatch/kernels.h"
+#include "services/kv-worker/worker.h"
+
+enum { MEASURE_BYTES = 64 << 20, SPIN_US = 30 };
+
+static struct worker worker;
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    asked_to_stop++;
+    if (worker.control_loop)
+        rpc_loop_wake(worker.control_loop);
+}
+
+/* --- read bandwidth, the first guess of this worker's speed ---------------------------------------------------------- */
+
+struct measure {
+    const uint64_t *words;
+    uint64_t sums[1024];
+};
+
+static void read_words(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    struct measure *measure = arg;
+    size_t count = MEASURE_BYTES / sizeof(uint64_t) / thread_count;
+    const uint64_t *words = measure->words + count * thread_index;
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    for (size_t i = 0; i + 4 <= count; i += 4) {
+        a += words[i];
+        b += words[i + 1];
+        c += words[i + 2];
+        d += words[i + 3];
+    }
+    measure->sums[thread_index] = a + b + c + d;
+}
+
+static double measure_bytes_per_second(struct thread_pool *pool)
+{
+    static struct measure measure;
+    uint64_t *words = malloc(MEASURE_BYTES), best_ns = UINT64_MAX;
+
+    if (!words)
+        return 1e9;
+    memset(words, 1, MEASURE_BYTES);
+    measure.words = words;
+    for (int round = 0; round < 5; round++) {
+        uint64_t began_ns = clock_now_ns();
+        thread_pool_run(pool, read_words, &measure);
+        best_ns = MIN(best_ns, clock_now_ns() - began_ns);
+    }
+    free(words);
+    return (double)MEASURE_BYTES * 1e9 / (double)best_ns;
+}
+
+/* --- the tensor thread ----------------------------------------------------------------------------------------------- */
+
+static enum status open_tensors(struct error *error)
+{
+    const struct rpc_method methods[] = {
+        {&fastdecode__kv_worker__descriptor, "Attend", attend_handler, &worker},
+        {&fastdecode__kv_handover__descriptor, "ReadPage", read_page_handler, &worker},
+    };
+    const struct rpc_server_config config = {
+        .addresses = &worker.settings.listen_tensors, .address_count = 1, .methods = methods,
+        .hello = {.service = "kv-worker", .incarnation = worker.incarnation}, .method_count = 2,
+        .max_message_bytes = 1ull << 30,
+    };
+    enum status status = rpc_server_open(worker.tensor_loop, &config, &worker.tensor_server, error);
+
+    if (!status)
+        snprintf(worker.tensor_address, sizeof worker.tensor_address, "%s",
+                 worker.settings.advertise_tensors ? worker.settings.advertise_tensors : rpc_server_address(worker.tensor_server, 0));
+    return status;
+}
+
+static void *tensor_main(void *arg)
+{
+    (void)arg;
+    while (!atomic_load_explicit(&worker.stop, memory_order_relaxed))
+        rpc_loop_run(worker.tensor_loop, 1000000, SPIN_US);
+    rpc_server_close(worker.tensor_server);
+    attend_close(&worker);
+    return NULL;
+}
+
+/* --- start and end --------------------------------------------------------------------------------------------------- */
+
+static enum status parse(int argc, char **argv, bool *check_only, struct error *error)
+{
+    struct worker_settings *s = &worker.settings;
+    const struct option options[] = {
+        {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts; default: kv-worker-HOST", 0, 0},
+        {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "where the scheduler is", 0, 0},
+        {"listen", OPTION_STRING, &s->listen, "ADDRESS", "control socket", 0, 0},
+        {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS", "tensor socket", 0, 0},
+        {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "the control socket as the scheduler reaches it", 0, 0},
+        {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "the tensor socket as the s-part reaches it", 0, 0},
+        {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
+        {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one a usable CPU", 0, 1024},
+        {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
+        {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
+    };
+    struct program program = {.name = "kv-worker", .purpose = "holds the KV cache of sequences and attends over it",
+                              .options = options, .option_count = ARRAY_COUNT(options)};
+    static char name[96];
+    char host[64] = "";
+    enum status status = options_parse(&program, argc, argv, error);
+
+    *check_only = program.check_only;
+    if (!status && !s->name) {
+        gethostname(host, sizeof host - 1);
+        snprintf(name, sizeof name, "kv-worker-%s", host);
+        s->name = name;
+    }
+    return status ? status : kernels_init(s->isa, error);
+}
+
+static enum status start(struct error *error)
+{
+    enum status status;
+
+    worker.incarnation = member_incarnation();
+    if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), NULL, &worker.pool) ||
+        rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
+    worker.bytes_per_second = measure_bytes_per_second(worker.pool);
+    if ((status = open_tensors(error)) || (status = control_open(&worker, error)))
+        return status;
+    if (pthread_create(&worker.tensor_thread, NULL, tensor_main, NULL))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread for tensors");
+    log_info("KV-WORKER", "name=%s control=%s tensors=%s threads=%u kernels=%s kv_memory=%llu read_gb_per_s=%.1f",
+             worker.settings.name, worker.control_address, worker.tensor_address, thread_pool_threads(worker.pool),
+             kernels_level_name(), (unsigned long long)worker.settings.kv_memory, worker.bytes_per_second / 1e9);
+    return STATUS_OK;
+}
+
+static void serve(void)
+{
+    /* The first signal drains; a second one ends at once. */
+    while (!worker.drained && asked_to_stop < 2) {
+        rpc_loop_run(worker.control_loop, 1000000, 0);
+        if (asked_to_stop && !worker.draining)
+            control_drain(&worker);
+    }
+    atomic_store_explicit(&worker.stop, true, memory_order_relaxed);
+    rpc_loop_wake(worker.tensor_loop);
+    pthread_join(worker.tensor_thread, NULL);
+    rpc_loop_run(worker.control_loop, 0, 0); /* what the tensor thread posted last */
+    control_close(&worker);
+    rpc_loop_close(worker.tensor_loop);
+    rpc_loop_close(worker.control_loop);
+    thread_pool_close(worker.pool);
+    log_info("END", "name=%s", worker.settings.name);
+}
+
+int main(int argc, char **argv)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    struct error error;
+    bool check_only;
+
+    worker.settings = (struct worker_settings){
+        .scheduler = "tcp://127.0.0.1:7400", .listen = "tcp://127.0.0.1:0", .listen_tensors = "tcp://127.0.0.1:0", .kv_memory = 1ull << 30,
+    };
+    if (parse(argc, argv, &check_only, &error)) {
+        fprintf(stderr, "kv-worker: %s\n", error.text);
+        return 2;
+    }
+    if (check_only)
+        return 0;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    if (start(&error)) {
+        fprintf(stderr, "kv-worker: %s\n", error.text);
+        return 2;
+    }
+    serve();
+    return 0;
+}

@@ -1,0 +1,100 @@
+/* worker.h: what the files of the kv-worker share.
+ *
+ * Two threads. The tensor thread owns the store and the tensor socket: it appends, attends and hands pages out. The control
+ * thread owns the control socket and the membership, computes nothing, and asks the tensor thread by posting to its loop.
+ *
+ *     s-part ──Attend──▶ tensor thread (attend.c, handover.c) ◀──post──▶ control thread (control.c) ◀──▶ scheduler
+ */
+#ifndef FD_SERVICES_KV_WORKER_WORKER_H
+#define FD_SERVICES_KV_WORKER_WORKER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attend.pb-c.h"
+#include "common/kv/kv_store.h"
+#include "common/member/member.h"
+#include "common/rpc/rpc.h"
+
+enum { WORKER_BATCHES_MAX = 8, WORKER_ROWS_MAX = 8192, WORKER_SEQUENCES_MAX = 1 << 16, NAME_BYTES = 64, ADDRESS_BYTES = 200 };
+
+struct worker_settings {
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa;
+    uint64_t kv_memory;
+    uint32_t threads;
+    bool shares_cores;
+};
+
+/* The step that a mini-batch is in. */
+struct attend_batch {
+    struct kv_batch *kv;
+    bool planned;
+    uint64_t step;
+    uint32_t row_count, kept_count, lost_count;
+    uint32_t *kept;           /* [WORKER_ROWS_MAX] row of the request for each row of the plan */
+    uint32_t *lost;           /* [WORKER_ROWS_MAX] rows of the request that are not held */
+};
+
+struct worker {
+    struct worker_settings settings;
+    uint64_t incarnation;
+    double bytes_per_second; /* measured at start */
+
+    /* tensor thread */
+    pthread_t tensor_thread;
+    struct rpc_loop *tensor_loop;
+    struct rpc_server *tensor_server;
+    struct thread_pool *pool;
+    struct kv_shape shape;
+    struct kv_store *store;  /* NULL until the shape is known */
+    struct attend_batch batches[WORKER_BATCHES_MAX];
+    uint64_t s_part_incarnation; /* the newest seen: older ones are refused */
+    uint32_t q_width, kv_width;
+    struct kv_row *rows;     /* [WORKER_ROWS_MAX] scratch */
+    const float **q, **k, **v;
+    float **o;
+
+    /* control thread */
+    struct rpc_loop *control_loop;
+    struct rpc_server *control_server;
+    struct member *member;
+    bool draining, drained;
+
+    /* both */
+    atomic_bool stop; /* relaxed: the loops are woken after it is set */
+    atomic_ullong pages_total, pages_used, kv_bytes_read, busy_us, rows_done; /* relaxed: numbers for heartbeats */
+    atomic_bool tensors_ready;
+    char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
+};
+
+/* attend.c: on the tensor thread. */
+void attend_handler(struct rpc_call *call, void *user);
+enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error) MUST_CHECK;
+void attend_close(struct worker *worker);
+void attend_publish(struct worker *worker);
+
+/* handover.c: pages from worker to worker; on the tensor thread. */
+void read_page_handler(struct rpc_call *call, void *user);
+struct fetch {
+    struct worker *worker;
+    struct rpc_call *call; /* of the control loop: only carried here */
+    uint64_t sequence;
+    uint32_t positions, next_page, received;
+    char address[ADDRESS_BYTES];
+    struct rpc_channel *channel;
+    uint64_t timer;
+    enum status status;
+    char why[256];
+};
+/* Posted to the tensor loop with a struct fetch; posts fetch_done() back to the control loop. */
+void fetch_begin(void *fetch);
+
+/* control.c: on the control thread. */
+enum status control_open(struct worker *worker, struct error *error) MUST_CHECK;
+void control_close(struct worker *worker);
+void control_drain(struct worker *worker);
+void fetch_done(void *fetch);
+
+#endif
