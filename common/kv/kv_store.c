@@ -1,0 +1,194 @@
+/* kv_store.c: memory, pages and sequences of a KV store.
+ *
+ * One mapping holds the pages and every table; it becomes resident as it is touched. Free pages and free slots are
+ * stacks, low numbers on top, so that a store that was never full never touches its upper end. A sequence is found by
+ * open addressing over at most half full buckets; removal closes the gap.
+ *
+ *     id ─hash▶ bucket ─▶ slot ─▶ { generation, complete, page_count }, tables[slot] ─▶ page numbers
+ *
+ * A slot's generation grows when the sequence is freed or truncated, so that rows planned before notice.
+ */
+#include <string.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "common/base/checked.h"
+#include "common/kv/kv_state.h"
+#include "kernels/dispatch/kernels.h"
+
+_Static_assert((int)KV_F16 == (int)ATTEND_F16 && (int)KV_F32 == (int)ATTEND_F32, "one numbering");
+
+#define MAX_LAYERS 4096u
+#define MAX_HEADS 4096u
+#define MAX_SEQUENCES (1u << 20)
+#define MAX_CONTEXT (1u << 24)
+#define MAX_ROWS (1u << 20)
+#define MAX_PAGES (1u << 30)
+
+static enum status check_shape(const struct kv_shape *shape, struct error *error)
+{
+    if (!shape->layers || shape->layers > MAX_LAYERS || !shape->heads || shape->heads > MAX_HEADS || !shape->kv_heads)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: %u layers, %u heads, %u KV heads: out of range",
+                         shape->layers, shape->heads, shape->kv_heads);
+    if (shape->heads % shape->kv_heads)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: %u heads are not a multiple of %u KV heads",
+                         shape->heads, shape->kv_heads);
+    if (!shape->head_dim || shape->head_dim % 16 || shape->head_dim > ATTEND_MAX_HEAD_DIM)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: head_dim %u is not a multiple of 16 up to %u",
+                         shape->head_dim, ATTEND_MAX_HEAD_DIM);
+    if (shape->page_tokens != 16 && shape->page_tokens != 32)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: page_tokens is %u: must be 16 or 32", shape->page_tokens);
+    if (shape->type != KV_F16 && shape->type != KV_F32)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: element type %d is unknown", (int)shape->type);
+    if (!shape->max_sequences || shape->max_sequences > MAX_SEQUENCES || !shape->max_context || shape->max_context > MAX_CONTEXT)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: max_sequences %u or max_context %u out of range",
+                         shape->max_sequences, shape->max_context);
+    return STATUS_OK;
+}
+
+uint64_t kv_page_bytes(const struct kv_shape *shape)
+{
+    if (check_shape(shape, NULL))
+        return 0;
+    return (uint64_t)shape->layers * shape->kv_heads * (shape->page_tokens / ATTEND_TILE) * 2 *
+           attend_half_bytes(shape->head_dim, (enum attend_type)shape->type);
+}
+
+/* One slice of the mapping. */
+struct slice {
+    void **out;
+    uint64_t bytes;
+};
+
+enum { SLICE_COUNT = 9 };
+
+/* Sizes that follow from the shape. `store` has shape, max_rows and pages_total set. */
+static void set_sizes(struct kv_store *store, uint32_t threads)
+{
+    const struct kv_shape *shape = &store->shape;
+    uint32_t lines, ranges, buckets = 2;
+    uint64_t wanted, line_bytes = (shape->head_dim + 2) * sizeof(float);
+
+    store->page_bytes = kv_page_bytes(shape);
+    store->page_tiles = shape->page_tokens / ATTEND_TILE;
+    store->tile_bytes = 2 * attend_half_bytes(shape->head_dim, (enum attend_type)shape->type);
+    store->group_heads = shape->heads / shape->kv_heads;
+    store->block_rows = MAX(1u, KV_BLOCK_LINES / store->group_heads);
+    store->table_length = MIN((shape->max_context + shape->page_tokens - 1) / shape->page_tokens, store->pages_total);
+    while (buckets < 2 * shape->max_sequences)
+        buckets *= 2;
+    store->bucket_mask = buckets - 1;
+
+    lines = MIN(store->block_rows, store->max_rows) * store->group_heads;
+    ranges = (shape->max_context + ATTEND_RANGE - 1) / ATTEND_RANGE;
+    store->scratch_floats = kv_scratch_floats(lines, shape->head_dim);
+    /* A block that is split has over 1 / (threads * KV_UNITS_PER_THREAD) of all work, so there are fewer than that. */
+    wanted = MIN((uint64_t)threads * KV_UNITS_PER_THREAD * ranges * lines, KV_PARTIAL_BYTES_MAX / line_bytes);
+    store->partial_lines = threads > 1 && ranges > 1 ? (uint32_t)wanted : 0;
+    store->unit_capacity = store->max_rows + (threads > 1 ? threads * KV_UNITS_PER_THREAD * ranges : 0);
+}
+
+static uint64_t batch_bytes(const struct kv_store *store)
+{
+    return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 48) + (uint64_t)store->unit_capacity * 8;
+}
+
+static void set_slices(struct kv_store *store, uint32_t threads, struct slice *slices)
+{
+    uint64_t sequences = store->shape.max_sequences, line_floats = store->shape.head_dim + 2;
+    const struct slice all[SLICE_COUNT] = {
+        {(void **)&store->free_pages, store->pages_total * sizeof(uint32_t)},
+        {(void **)&store->references, store->pages_total * sizeof(uint32_t)},
+        {(void **)&store->sequences, sequences * sizeof(struct kv_sequence)},
+        {(void **)&store->tables, sequences * store->table_length * sizeof(uint32_t)},
+        {(void **)&store->free_slots, sequences * sizeof(uint32_t)},
+        {(void **)&store->buckets, ((uint64_t)store->bucket_mask + 1) * sizeof(uint32_t)},
+        {(void **)&store->scratch, threads * store->scratch_floats * sizeof(float)},
+        {(void **)&store->partials, store->partial_lines * line_floats * sizeof(float)},
+        {(void **)&store->pages, store->pages_total * store->page_bytes},
+    };
+    memcpy(slices, all, sizeof all);
+}
+
+/* Pages lie last and begin at a huge page. */
+#define HUGE_PAGE (2ull << 20)
+static uint64_t slice_offset(const struct slice *slices, uint32_t index)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < index; i++)
+        at += (slices[i].bytes + 63) / 64 * 64;
+    return index + 1 == SLICE_COUNT ? (at + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : at;
+}
+
+uint64_t kv_store_fixed_bytes(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows)
+{
+    struct kv_store store = {.shape = *shape, .max_rows = max_rows};
+    struct slice slices[SLICE_COUNT];
+    uint64_t page_bytes = kv_page_bytes(shape);
+
+    if (!page_bytes || max_rows > MAX_ROWS)
+        return 0;
+    store.pages_total = (uint32_t)MIN(pool_bytes / page_bytes, MAX_PAGES);
+    set_sizes(&store, cpu_count_usable());
+    set_slices(&store, cpu_count_usable(), slices);
+    return slice_offset(slices, SLICE_COUNT - 1) + sizeof store + 4 * batch_bytes(&store);
+}
+
+enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, struct thread_pool *pool,
+                          struct kv_store **out, struct error *error)
+{
+    struct slice slices[SLICE_COUNT];
+    uint64_t page_bytes = kv_page_bytes(shape);
+    struct kv_store *store;
+    enum status status = check_shape(shape, error);
+
+    if (status)
+        return status;
+    if (pool_bytes / page_bytes == 0 || pool_bytes / page_bytes > MAX_PAGES || !max_rows || max_rows > MAX_ROWS)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: a pool of %llu bytes (a page is %llu) and %u rows: out of range",
+                         (unsigned long long)pool_bytes, (unsigned long long)page_bytes, max_rows);
+    assert_always(kernels);
+    store = calloc(1, sizeof *store);
+    if (!store)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV store: no memory");
+    store->shape = *shape;
+    store->pool = pool;
+    store->kernels = attention_of_level(kernels->level);
+    store->max_rows = max_rows;
+    store->pages_total = (uint32_t)(pool_bytes / page_bytes);
+    set_sizes(store, thread_pool_threads(pool));
+    set_slices(store, thread_pool_threads(pool), slices);
+    store->memory_bytes = slice_offset(slices, SLICE_COUNT - 1) + slices[SLICE_COUNT - 1].bytes + HUGE_PAGE;
+    store->memory = mmap(NULL, store->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (store->memory == MAP_FAILED) {
+        uint64_t bytes = store->memory_bytes;
+        free(store);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV store: no memory for %llu bytes", (unsigned long long)bytes);
+    }
+    uintptr_t base = ((uintptr_t)store->memory + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    for (uint32_t i = 0; i < SLICE_COUNT; i++)
+        *slices[i].out = (void *)(base + slice_offset(slices, i));
+    madvise(store->pages, slices[SLICE_COUNT - 1].bytes, MADV_HUGEPAGE); /* a wish: reads are random at the size of a page */
+    for (uint32_t i = 0; i < store->pages_total; i++)
+        store->free_pages[i] = store->pages_total - 1 - i;
+    store->free_count = store->pages_total;
+    for (uint32_t i = 0; i < shape->max_sequences; i++)
+        store->free_slots[i] = shape->max_sequences - 1 - i;
+    store->free_slot_count = shape->max_sequences;
+    memset(store->buckets, 0xff, ((size_t)store->bucket_mask + 1) * sizeof *store->buckets);
+    *out = store;
+    return STATUS_OK;
+}
+
+void kv_store_close(struct kv_store *store)
+{
+    if (!store)
+        return;
+    assert_always(store->batch_count == 0);
+    munmap(store->memory, store->memory_bytes);
+    free(store);
+}
+
+uint32_t kv_store_pages_total(const struct kv_store *store) { return store->pages_total; }
+uint32_t kv_store_pages_used(const struct kv_store *store) { return store->pages_total - store->free_count; }
+void kv_store_stats(const struct kv_store *store, struct kv_stats *out) { *out = store->stats; }
