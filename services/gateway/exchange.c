@@ -262,7 +262,7 @@ static struct MHD_Response *make_response(struct exchange *exchange)
     return response;
 }
 
-/* With the mutex held. */
+/* Without the mutex, which libmicrohttpd's reader takes under its own: an answer that is decided does not change. */
 static enum MHD_Result queue_answer(struct exchange *exchange, bool close_after, const char *cors_origin)
 {
     struct MHD_Response *response = make_response(exchange);
@@ -286,23 +286,22 @@ static enum MHD_Result queue_answer(struct exchange *exchange, bool close_after,
         MHD_add_response_header(response, exchange->headers[i].name, exchange->headers[i].value);
     result = MHD_queue_response(exchange->connection, (unsigned)exchange->status, response);
     MHD_destroy_response(response);
-    exchange->queued = true;
     return result;
 }
 
 enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, const char *cors_origin)
 {
-    enum MHD_Result result = MHD_YES;
+    bool gone, answered;
 
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange_is_gone(exchange)) {
-        result = MHD_NO;
-    } else if (exchange->answer != ANSWER_NONE) {
-        result = queue_answer(exchange, close_after, cors_origin);
-    } else {
+    gone = exchange_is_gone(exchange);
+    answered = exchange->answer != ANSWER_NONE;
+    if (!gone && !answered) {
         exchange->suspended = true;
         MHD_suspend_connection(exchange->connection);
     }
     pthread_mutex_unlock(&exchange->mutex);
-    return result;
+    if (gone)
+        return MHD_NO;
+    return answered ? queue_answer(exchange, close_after, cors_origin) : MHD_YES;
 }

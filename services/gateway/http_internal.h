@@ -30,7 +30,6 @@ struct exchange {
     struct MHD_Connection *connection; /* NULL once it is completed */
     bool suspended;
     enum exchange_answer answer;
-    bool queued; /* given to libmicrohttpd */
     int status;
     const char *content_type;
     uint32_t header_count;

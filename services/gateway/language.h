@@ -27,15 +27,18 @@ uint32_t language_vocab(const struct language *language);
 uint32_t language_context(const struct language *language);
 uint64_t language_fingerprint(const struct language *language);
 
-/* Text -> ids; the caller frees *ids. At most max_tokens are given back (OUT_OF_RANGE beyond, *count: at least so many). */
-enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special,
-                            bool parse_special, uint32_t **ids, uint32_t *count, struct error *error) MUST_CHECK;
-/* A conversation -> ids by the chat template. INVALID_ARGUMENT: the template refuses it, or there is none. */
+/* Text -> ids; the caller frees *ids. More than max_tokens: OUT_OF_RANGE, and *count is a lower bound of how many. */
+enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special, bool parse_special,
+                            uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error) MUST_CHECK;
+/* A conversation -> ids by the chat template; special tokens are recognized in the template's text alone.
+ * INVALID_ARGUMENT: the template refuses it. FAILED_PRECONDITION: there is no template. OUT_OF_RANGE as above. */
 enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
-                                 bool add_generation_prompt, uint32_t **ids, uint32_t *count, struct error *error) MUST_CHECK;
+                                 bool add_generation_prompt, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
+                                 struct error *error) MUST_CHECK;
 
-/* A token's bytes, special ones too (their name). Borrowed. */
+/* A token's bytes, special ones too (their name). Borrowed; not terminated. */
 const char *language_token(const struct language *language, uint32_t id, size_t *bytes);
+/* A token that is not shown: a control token, or one that ends an answer. */
 bool language_is_special(const struct language *language, uint32_t id);
 
 /* Ids -> text, special tokens left out or shown. Appends to *out. */

@@ -22,7 +22,15 @@ static bool language_failed(struct api_error *error, const char *param, const st
     return api_fail(error, 400, "invalid_value", param, "%s", reason->text);
 }
 
-static bool encode_prompt(const struct language *language, const struct api_request *api, uint32_t index,
+/* What every client of this API looks for in the text of this error. */
+static bool too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
+{
+    return api_fail(error, 400, "context_length_exceeded", param,
+                    "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
+                    "Please reduce the length of the %s.", context, param, bound, count, param);
+}
+
+static bool encode_prompt(const struct language *language, const struct api_request *api, uint32_t index, uint32_t context,
                           struct request_prompt *out, struct api_error *error)
 {
     struct api_prompt *given = &api->prompts[index];
@@ -30,7 +38,10 @@ static bool encode_prompt(const struct language *language, const struct api_requ
     bool keep_text = api->echo;
 
     if (given->text) {
-        if (language_encode(language, given->text, given->bytes, true, true, &out->ids, &out->count, &reason) != STATUS_OK)
+        enum status status = language_encode(language, given->text, given->bytes, true, true, context, &out->ids, &out->count, &reason);
+        if (status == STATUS_OUT_OF_RANGE)
+            return too_long(error, "prompt", context, "at least ", out->count);
+        if (status != STATUS_OK)
             return language_failed(error, "prompt", &reason);
         if (keep_text)
             text_append(&out->echo, given->text, given->bytes);
@@ -48,10 +59,11 @@ static bool encode_prompt(const struct language *language, const struct api_requ
     return true;
 }
 
-static bool encode_all(const struct language *language, const struct api_request *api, struct request *request,
-                       struct api_error *error)
+static bool encode_all(const struct language *language, const struct api_request *api, uint32_t context,
+                       struct request *request, struct api_error *error)
 {
     struct error reason = {0};
+    enum status status;
     uint32_t i;
 
     request->prompt_count = api->kind == API_CHAT ? 1 : api->prompt_count;
@@ -61,14 +73,17 @@ static bool encode_all(const struct language *language, const struct api_request
         return no_memory(error);
     }
     if (api->kind == API_CHAT) {
-        if (language_encode_chat(language, api->messages, api->message_count, api->add_generation_prompt,
-                                 &request->prompts[0].ids, &request->prompts[0].count, &reason) != STATUS_OK)
+        status = language_encode_chat(language, api->messages, api->message_count, api->add_generation_prompt, context,
+                                      &request->prompts[0].ids, &request->prompts[0].count, &reason);
+        if (status == STATUS_OUT_OF_RANGE)
+            return too_long(error, "messages", context, "at least ", request->prompts[0].count);
+        if (status != STATUS_OK)
             return language_failed(error, "messages", &reason);
         return request->prompts[0].count > 0 ||
                api_fail(error, 400, "invalid_value", "messages", "the chat template makes no tokens of 'messages'");
     }
     for (i = 0; i < request->prompt_count; i++)
-        if (!encode_prompt(language, api, i, &request->prompts[i], error))
+        if (!encode_prompt(language, api, i, context, &request->prompts[i], error))
             return false;
     return true;
 }
@@ -84,9 +99,7 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
         longest = MAX(longest, request->prompts[i].count);
     wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
     if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
-        return api_fail(error, 400, "context_length_exceeded", param,
-                        "This model's maximum context length is %u tokens. However, your %s resulted in %u tokens. "
-                        "Please reduce the length of the %s.", context, param, longest, param);
+        return too_long(error, param, context, "", longest);
     if (longest + wanted > context)
         return api_fail(error, 400, "context_length_exceeded", "max_tokens",
                         "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
@@ -218,7 +231,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl", exchange_request_id(exchange));
     request->head = (struct respond_head){.kind = api->kind, .id = request->id, .model = language_name(language),
                                           .created_s = clock_wall_us() / 1000000, .include_usage = api->include_usage};
-    ok = encode_all(language, api, request, error) && check_lengths(api, context, request, error);
+    ok = encode_all(language, api, context, request, error) && check_lengths(api, context, request, error);
     if (ok && !(set_sampling(api, request) && copy_stops(api, request) && make_choices(language, (uint32_t)api->n, request)))
         ok = no_memory(error);
     api_request_free(api);

@@ -323,11 +323,11 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
     enum status status;
 
     if (api->messages)
-        status = language_encode_chat(gateway->language, api->messages, api->message_count, api->add_generation_prompt, &ids,
-                                      &count, &reason);
+        status = language_encode_chat(gateway->language, api->messages, api->message_count, api->add_generation_prompt,
+                                      UINT32_MAX, &ids, &count, &reason);
     else
         status = language_encode(gateway->language, api->prompts[0].text, api->prompts[0].bytes, api->add_special_tokens,
-                                 api->parse_special, &ids, &count, &reason);
+                                 api->parse_special, UINT32_MAX, &ids, &count, &reason);
     if (status != STATUS_OK) {
         api_fail(&error, status == STATUS_RESOURCE_EXHAUSTED ? 500 : 400, "invalid_value", api->messages ? "messages" : "prompt",
                  "%s", reason.text);

@@ -65,7 +65,7 @@ static void learn_letters(void)
     for (i = 0; i < FAKE_LETTERS; i++) {
         char letter = (char)('a' + i);
         uint32_t *ids, count;
-        assert_int_equal(language_encode(language, &letter, 1, false, false, &ids, &count, &error), STATUS_OK);
+        assert_int_equal(language_encode(language, &letter, 1, false, false, 10, &ids, &count, &error), STATUS_OK);
         assert_int_equal(count, 1);
         fake.letters[i] = ids[0];
         free(ids);

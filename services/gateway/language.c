@@ -1,0 +1,376 @@
+/* language.c: see language.h: the model file's metadata made into a tokenizer and a chat template; the file is closed again.
+ *
+ * Where the file does not say whether a begin token or a space goes before a text, the kind's custom holds: SentencePiece
+ * vocabularies have both, byte-level ones neither.
+ */
+#include "services/gateway/language.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/model/model.h"
+#include "common/tokenizer/chat_template.h"
+#include "common/tokenizer/tokenizer.h"
+
+struct language {
+    char *name;
+    uint32_t context;
+    uint64_t fingerprint;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat; /* NULL: none */
+};
+
+struct language_stream {
+    struct detokenizer detokenizer;
+    size_t max_output;
+};
+
+static char *copy_string(struct gguf_string from)
+{
+    char *copy = malloc(from.length + 1);
+
+    if (!copy)
+        return NULL;
+    if (from.length)
+        memcpy(copy, from.data, from.length);
+    copy[from.length] = '\0';
+    return copy;
+}
+
+/* "models/Tiny.Q4_1.gguf" -> "Tiny.Q4_1" */
+static char *file_stem(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *begin = slash ? slash + 1 : path;
+    size_t length = strlen(begin);
+
+    if (length > 5 && strcmp(begin + length - 5, ".gguf") == 0)
+        length -= 5;
+    return strndup(begin, length);
+}
+
+/* --- tokenizer ---------------------------------------------------------------------------------------------------- */
+
+/* Arrays that a spec points to. */
+struct spec_arrays {
+    struct text_span *tokens, *merges;
+    float *scores;
+    int32_t *types;
+    char *kind, *pre;
+};
+
+static void free_arrays(struct spec_arrays *arrays)
+{
+    free(arrays->tokens);
+    free(arrays->merges);
+    free(arrays->scores);
+    free(arrays->types);
+    free(arrays->kind);
+    free(arrays->pre);
+}
+
+static bool copy_spans(const struct gguf_array *from, struct text_span **out)
+{
+    struct gguf_strings strings = gguf_strings_of(from);
+    struct gguf_string string;
+    uint64_t i = 0;
+
+    *out = calloc(from->count + 1, sizeof **out);
+    if (!*out)
+        return false;
+    while (i < from->count && gguf_next_string(&strings, &string))
+        (*out)[i++] = (struct text_span){string.data, string.length};
+    return true;
+}
+
+static bool fill_arrays(const struct model_tokenizer *from, struct spec_arrays *arrays)
+{
+    uint64_t i;
+
+    arrays->kind = copy_string(from->kind);
+    arrays->pre = copy_string(from->pre);
+    if (!arrays->kind || !arrays->pre || !copy_spans(&from->tokens, &arrays->tokens) ||
+        (from->merges.count && !copy_spans(&from->merges, &arrays->merges)))
+        return false;
+    if (from->scores.count) {
+        arrays->scores = calloc(from->scores.count, sizeof *arrays->scores);
+        if (!arrays->scores)
+            return false;
+        for (i = 0; i < from->scores.count; i++)
+            arrays->scores[i] = (float)gguf_array_float(&from->scores, i);
+    }
+    if (from->token_types.count) {
+        arrays->types = calloc(from->token_types.count, sizeof *arrays->types);
+        if (!arrays->types)
+            return false;
+        for (i = 0; i < from->token_types.count; i++)
+            arrays->types[i] = (int32_t)gguf_array_integer(&from->token_types, i);
+    }
+    return true;
+}
+
+static int64_t optional_id(uint32_t id) { return id == MODEL_NO_TOKEN ? -1 : (int64_t)id; }
+
+static enum status open_tokenizer(const struct model *model, struct tokenizer **out, struct error *error)
+{
+    const struct model_tokenizer *from = &model->tokenizer;
+    struct spec_arrays arrays = {0};
+    struct tokenizer_spec spec;
+    bool is_llama;
+    enum status status;
+
+    if (!fill_arrays(from, &arrays)) {
+        free_arrays(&arrays);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    is_llama = strcmp(arrays.kind, "llama") == 0;
+    spec = (struct tokenizer_spec){
+        .model = arrays.kind, .pre = from->pre.length ? arrays.pre : NULL, .token_count = (uint32_t)from->tokens.count,
+        .tokens = arrays.tokens, .scores = arrays.scores, .types = arrays.types, .merge_count = (uint32_t)from->merges.count,
+        .merges = arrays.merges, .bos_id = optional_id(from->bos), .eos_id = optional_id(from->eos),
+        .unknown_id = optional_id(from->unknown), .eot_id = optional_id(from->eot),
+        .add_bos = from->add_bos_known ? from->add_bos : is_llama, .add_eos = from->add_eos_known && from->add_eos,
+        .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
+    };
+    status = tokenizer_open(&spec, out, error);
+    free_arrays(&arrays);
+    return status;
+}
+
+/* --- chat template ------------------------------------------------------------------------------------------------ */
+static enum status read_template(const char *path, char **out, size_t *length, struct error *error)
+{
+    FILE *file = fopen(path, "re");
+    enum status status = STATUS_OK;
+
+    *out = NULL;
+    if (!file)
+        return error_set(error, STATUS_NOT_FOUND, "--chat-template %s: %s", path, strerror(errno));
+    *out = malloc(CHAT_TEMPLATE_MAX_BYTES + 1);
+    if (!*out) {
+        fclose(file);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    *length = fread(*out, 1, CHAT_TEMPLATE_MAX_BYTES + 1, file);
+    if (ferror(file))
+        status = error_set(error, STATUS_UNKNOWN, "--chat-template %s: it cannot be read", path);
+    else if (*length > CHAT_TEMPLATE_MAX_BYTES)
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: longer than %u bytes", path, CHAT_TEMPLATE_MAX_BYTES);
+    fclose(file);
+    return status;
+}
+
+/* A special token's text, owned by the caller; NULL: there is none. */
+static char *token_text(const struct tokenizer *tokenizer, uint32_t id)
+{
+    struct text_span bytes;
+
+    if (id == MODEL_NO_TOKEN)
+        return NULL;
+    bytes = tokenizer_token_bytes(tokenizer, id);
+    return copy_string((struct gguf_string){bytes.bytes, bytes.length});
+}
+
+static enum status open_template(const struct language_config *config, const struct model *model, struct language *language,
+                                 struct error *error)
+{
+    const struct gguf_string own = model->tokenizer.chat_template;
+    char *source = NULL, *bos, *eos;
+    size_t length = 0;
+    enum status status = STATUS_OK;
+
+    if (config->chat_template_path)
+        status = read_template(config->chat_template_path, &source, &length, error);
+    if (status != STATUS_OK || (!config->chat_template_path && own.length == 0)) {
+        free(source);
+        return status;
+    }
+    bos = token_text(language->tokenizer, model->tokenizer.bos);
+    eos = token_text(language->tokenizer, model->tokenizer.eos);
+    status = chat_template_open(source ? source : own.data, source ? length : own.length, bos, eos, &language->chat, error);
+    if (status != STATUS_OK && error)
+        error_prefix(error, "%s", config->chat_template_path ? config->chat_template_path : config->model_path);
+    free(bos);
+    free(eos);
+    free(source);
+    return status;
+}
+
+/* --- lifecycle ---------------------------------------------------------------------------------------------------- */
+enum status language_open(const struct language_config *config, struct language **out, struct error *error)
+{
+    struct language *language = calloc(1, sizeof *language);
+    struct model *model = NULL;
+    enum status status;
+
+    *out = NULL;
+    if (!language)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    language->name = config->served_name ? strdup(config->served_name) : file_stem(config->model_path);
+    status = language->name ? model_open(config->model_path, &model, error)
+                            : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (status == STATUS_OK) {
+        language->context = model->shape.context_length;
+        if (config->context_tokens)
+            language->context = MIN(language->context, config->context_tokens);
+        language->fingerprint = model->fingerprint;
+        status = open_tokenizer(model, &language->tokenizer, error);
+    }
+    if (status == STATUS_OK)
+        status = open_template(config, model, language, error);
+    model_close(model);
+    if (status != STATUS_OK) {
+        language_close(language);
+        return status;
+    }
+    *out = language;
+    return STATUS_OK;
+}
+
+void language_close(struct language *language)
+{
+    if (!language)
+        return;
+    chat_template_close(language->chat);
+    tokenizer_close(language->tokenizer);
+    free(language->name);
+    free(language);
+}
+
+const char *language_name(const struct language *language) { return language->name; }
+
+bool language_is_named(const struct language *language, const char *name)
+{
+    return strcmp(name, language->name) == 0 || strcmp(name, "default") == 0;
+}
+
+uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }
+uint32_t language_context(const struct language *language) { return language->context; }
+uint64_t language_fingerprint(const struct language *language) { return language->fingerprint; }
+
+/* --- text to ids -------------------------------------------------------------------------------------------------- */
+enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special, bool parse_special,
+                            uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error)
+{
+    struct text_segment segment = {.bytes = text, .length = bytes, .parse_special = parse_special};
+
+    return tokenizer_encode(language->tokenizer, &segment, 1, add_special, max_tokens, ids, count, error);
+}
+
+/* The rendered text cut at its spans: content may not hold special tokens, the rest may. */
+static enum status encode_output(const struct language *language, const struct chat_output *output, uint32_t max_tokens,
+                                 uint32_t **ids, uint32_t *count, struct error *error)
+{
+    struct text_segment *segments = calloc((size_t)output->span_count * 2 + 1, sizeof *segments);
+    uint32_t i, segment_count = 0;
+    size_t at = 0;
+    enum status status;
+
+    if (!segments)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    for (i = 0; i < output->span_count; i++) {
+        const struct chat_span *span = &output->spans[i];
+        if (span->begin > at)
+            segments[segment_count++] = (struct text_segment){output->text + at, span->begin - at, true};
+        segments[segment_count++] = (struct text_segment){output->text + span->begin, span->end - span->begin, false};
+        at = span->end;
+    }
+    if (output->length > at)
+        segments[segment_count++] = (struct text_segment){output->text + at, output->length - at, true};
+    status = tokenizer_encode(language->tokenizer, segments, segment_count, false, max_tokens, ids, count, error);
+    free(segments);
+    return status;
+}
+
+enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
+                                 bool add_generation_prompt, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
+                                 struct error *error)
+{
+    struct chat_message *given;
+    struct chat_output output;
+    enum status status;
+    uint32_t i;
+
+    *ids = NULL;
+    *count = 0;
+    if (!language->chat)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template, so it takes completions only");
+    given = calloc(message_count, sizeof *given);
+    if (!given)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    for (i = 0; i < message_count; i++)
+        given[i] = (struct chat_message){.role = messages[i].role, .content = messages[i].content,
+                                         .content_length = messages[i].bytes};
+    status = chat_template_render(language->chat, given, message_count, add_generation_prompt, &output, error);
+    free(given);
+    if (status != STATUS_OK)
+        return status;
+    status = encode_output(language, &output, max_tokens, ids, count, error);
+    chat_output_free(&output);
+    return status;
+}
+
+/* --- ids to text -------------------------------------------------------------------------------------------------- */
+const char *language_token(const struct language *language, uint32_t id, size_t *bytes)
+{
+    struct text_span span = tokenizer_token_bytes(language->tokenizer, id);
+
+    *bytes = span.length;
+    return span.length ? span.bytes : "";
+}
+
+bool language_is_special(const struct language *language, uint32_t id)
+{
+    return tokenizer_is_control(language->tokenizer, id) || tokenizer_is_end(language->tokenizer, id);
+}
+
+/* What detokenizer_push() may write: a token, what was held back before it, each wrong byte as three. */
+static size_t output_room(const struct tokenizer *tokenizer) { return 3 * tokenizer_max_token_bytes(tokenizer) + 16; }
+
+static void push(struct detokenizer *detokenizer, size_t max_output, uint32_t id, struct text *out)
+{
+    if (text_reserve(out, max_output))
+        out->bytes += detokenizer_push(detokenizer, id, out->data + out->bytes, max_output);
+}
+
+static void flush(struct detokenizer *detokenizer, struct text *out)
+{
+    if (text_reserve(out, 4))
+        out->bytes += detokenizer_flush(detokenizer, out->data + out->bytes, 4);
+}
+
+void language_decode(const struct language *language, const uint32_t *ids, uint32_t count, bool show_special, struct text *out)
+{
+    size_t max_output = output_room(language->tokenizer);
+    struct detokenizer detokenizer;
+    uint32_t i;
+
+    detokenizer_init(&detokenizer, language->tokenizer, !show_special);
+    for (i = 0; i < count; i++)
+        push(&detokenizer, max_output, ids[i], out);
+    flush(&detokenizer, out);
+}
+
+struct language_stream *language_stream_open(const struct language *language)
+{
+    struct language_stream *stream = malloc(sizeof *stream);
+
+    if (!stream)
+        return NULL;
+    detokenizer_init(&stream->detokenizer, language->tokenizer, true);
+    stream->detokenizer.drop_space = false; /* it goes on where the prompt ends */
+    stream->max_output = output_room(language->tokenizer);
+    return stream;
+}
+
+void language_stream_close(struct language_stream *stream) { free(stream); }
+
+void language_stream_push(struct language_stream *stream, uint32_t id, struct text *out)
+{
+    push(&stream->detokenizer, stream->max_output, id, out);
+}
+
+void language_stream_finish(struct language_stream *stream, struct text *out) { flush(&stream->detokenizer, out); }
