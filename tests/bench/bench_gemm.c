@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
@@ -17,6 +18,7 @@
 #include "kernels/dispatch/kernels.h"
 
 #define STREAM_BYTES (256ull << 20)
+#define HUGE_PAGE (2u << 20) /* weights lie in huge pages where the system grants them */
 #define MAX_THREADS 2u
 #define GRAIN 8u
 
@@ -149,10 +151,11 @@ static void bench_shape(const struct shape *shape, struct thread_pool *pool, con
     }
     uint32_t copy_count = (uint32_t)(STREAM_BYTES / plan.bytes) + 1, max_rows = row_counts[ARRAY_COUNT(row_counts) - 1];
     struct packed_matrix *copies = calloc(copy_count, sizeof *copies);
-    uint8_t *memory = aligned_alloc(64, copy_count * plan.bytes), *source = malloc(shape->outputs * plan.source_row_bytes);
+    uint8_t *memory = aligned_alloc(HUGE_PAGE, (copy_count * plan.bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE), *source = malloc(shape->outputs * plan.source_row_bytes);
     float *values = malloc((size_t)max_rows * shape->k * sizeof *values), *y = malloc((size_t)max_rows * shape->outputs * sizeof *y);
     size_t x_bytes = quantized_rows_bytes(max_rows, shape->k);
     void *blocks = aligned_alloc(64, x_bytes);
+    madvise(memory, copy_count * plan.bytes, MADV_HUGEPAGE);
     fill(source, shape->outputs * plan.source_row_bytes);
     for (size_t i = 0; i < (size_t)max_rows * shape->k; i++)
         values[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
@@ -193,7 +196,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
-    uint8_t *stream = aligned_alloc(64, STREAM_BYTES);
+    uint8_t *stream = aligned_alloc(HUGE_PAGE, STREAM_BYTES);
+    madvise(stream, STREAM_BYTES, MADV_HUGEPAGE);
     memset(stream, 1, STREAM_BYTES);
     printf("level %s; 1 row: GB/s of packed weights (share of read bandwidth) | 2, 4, 8, 32, 128 rows: GOPS (share of the int8 peak)\n",
            kernels_level_name());
