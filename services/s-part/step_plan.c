@@ -140,13 +140,14 @@ static void add_outputs(struct step_plan *plan, struct step_run *run)
 }
 
 /* Rows and outputs of the runs that are known and not lost. */
-static void build(struct step_plan *plan)
+void step_plan_rebuild(struct step_plan *plan)
 {
     uint32_t row = 0;
 
     plan->place_count = plan->output_count = 0;
     for (uint32_t i = 0; i < plan->run_count; i++) {
         struct step_run *run = &plan->runs[i];
+        run->sequence = sequence_table_find(plan->table, run->run->sequence); /* the table may have moved it */
         run->first_row = row;
         run->row_count = run->output_count = 0;
         if (!run->sequence || run->lost)
@@ -176,12 +177,13 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
     if (status)
         return status;
     plan->request = request;
-    build(plan);
+    plan->table = table;
+    step_plan_rebuild(plan);
     return STATUS_OK;
 }
 
 void step_plan_drop(struct step_plan *plan, uint32_t run_index)
 {
     plan->runs[run_index].lost = true;
-    build(plan);
+    step_plan_rebuild(plan);
 }

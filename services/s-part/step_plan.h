@@ -40,6 +40,7 @@ struct step_place {
 struct step_plan {
     uint32_t max_rows;
     const Fastdecode__StepRequest *request;
+    struct sequence_table *table;
     uint32_t run_count, row_count, place_count, output_count;
     struct step_run *runs;       /* [max_rows] in row order */
     struct backend_row *rows;    /* [max_rows] */
@@ -57,6 +58,9 @@ void step_plan_close(struct step_plan *plan);
  * sequence NULL. INVALID_ARGUMENT says what of the request is wrong, and the plan is not to be used. No allocation. */
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                            uint32_t vocab, uint32_t context_tokens, struct error *error) MUST_CHECK;
+
+/* Builds rows and outputs anew after runs were marked lost. */
+void step_plan_rebuild(struct step_plan *plan);
 
 /* Takes a run out of the plan (it is lost): its rows and outputs go, the others keep their order. */
 void step_plan_drop(struct step_plan *plan, uint32_t run_index);

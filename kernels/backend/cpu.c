@@ -1,0 +1,326 @@
+/* cpu.c: the CPU backend: memory, batches, the local pool, and the table of entries.
+ *
+ * Everything is finished when an entry returns. Activations of a mini-batch are one mapping, touched as rows are used.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cblas.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "kernels/backend/cpu.h"
+
+/* One slice of a batch's mapping. */
+struct slice {
+    void **out;
+    uint64_t bytes;
+};
+
+enum { SLICE_COUNT = 13 };
+
+static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
+{
+    const struct model_shape *shape = &config->model->shape;
+    uint64_t rows = config->max_rows, q = (uint64_t)shape->heads * shape->head_dim, kv = (uint64_t)shape->kv_heads * shape->head_dim;
+    uint32_t widest = MAX(MAX(shape->hidden, shape->ffn), (uint32_t)q);
+    const struct slice all[SLICE_COUNT] = {
+        {(void **)&batch->rows, rows * sizeof *batch->rows},
+        {(void **)&batch->x, rows * shape->hidden * 4},
+        {(void **)&batch->h, rows * shape->hidden * 4},
+        {(void **)&batch->qkv, rows * (q + 2 * kv) * 4},
+        {(void **)&batch->att, rows * q * 4},
+        {(void **)&batch->gate, rows * shape->ffn * 4},
+        {(void **)&batch->up, rows * shape->ffn * 4},
+        {&batch->quant, quantized_rows_bytes(config->max_rows, widest)},
+        {(void **)&batch->kv_rows, rows * sizeof *batch->kv_rows},
+        {(void **)&batch->kv_q, rows * sizeof(void *)},
+        {(void **)&batch->kv_k, rows * sizeof(void *)},
+        {(void **)&batch->kv_v, rows * sizeof(void *)},
+        {(void **)&batch->kv_o, rows * sizeof(void *)},
+    };
+    memcpy(slices, all, sizeof all);
+}
+
+static uint64_t batch_bytes(const struct backend_config *config)
+{
+    struct backend_batch unused;
+    struct slice slices[SLICE_COUNT];
+    uint64_t sum = 0;
+
+    batch_slices(config, &unused, slices);
+    for (uint32_t i = 0; i < SLICE_COUNT; i++)
+        sum += (slices[i].bytes + 63) / 64 * 64;
+    return sum;
+}
+
+static struct kv_shape pool_shape(const struct backend_config *config)
+{
+    const struct model_shape *shape = &config->model->shape;
+    return (struct kv_shape){
+        .layers = shape->layers, .heads = shape->heads, .kv_heads = shape->kv_heads, .head_dim = shape->head_dim,
+        .page_tokens = config->page_tokens, .type = (enum kv_type)config->kv_type,
+        .max_sequences = config->max_sequences, .max_context = config->context_tokens,
+    };
+}
+
+static enum status cpu_plan(const struct backend_config *config, struct backend_plan *plan, struct error *error)
+{
+    const struct model_shape *shape = &config->model->shape;
+    struct kv_shape kv = pool_shape(config);
+    struct rope_params rope = {.dims = shape->rope_dim};
+    enum status status;
+
+    memset(plan, 0, sizeof *plan);
+    status = cpu_plan_weights(config->model, cpu_wants_dense(config), &plan->weight_bytes, error);
+    if (status)
+        return status;
+    plan->activation_bytes = batch_bytes(config) * config->max_batches +
+                             (uint64_t)MIN((uint32_t)CPU_HEAD_ROWS, config->max_rows) * shape->vocab * 4 +
+                             rope_row_floats(&rope) * config->context_tokens * 4 +
+                             (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16;
+    plan->pool_page_bytes = kv_page_bytes(&kv);
+    if (config->local_pool_bytes) {
+        plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
+        plan->pool_fixed_bytes = kv_store_fixed_bytes(&kv, config->local_pool_bytes, config->max_rows);
+    }
+    return STATUS_OK;
+}
+
+static enum status open_tables(struct backend *backend, struct error *error)
+{
+    const struct model_shape *shape = &backend->shape;
+    uint32_t threads = thread_pool_threads(backend->config.pool);
+    struct rope_params rope = {
+        .style = shape->rope_style, .dims = shape->rope_dim, .base = (double)shape->rope_base,
+        .freq_scale = (double)shape->rope_freq_scale, .freq_factors = shape->rope_factors,
+    };
+
+    backend->rope_row = rope_row_floats(&rope);
+    backend->layers = calloc(shape->layers, sizeof *backend->layers);
+    backend->rope_table = malloc(backend->rope_row * backend->config.context_tokens * sizeof(float));
+    backend->logits = malloc((size_t)MIN((uint32_t)CPU_HEAD_ROWS, backend->config.max_rows) * shape->vocab * sizeof(float));
+    backend->scratch = calloc(threads, sizeof *backend->scratch);
+    if (!backend->layers || !backend->rope_table || !backend->logits || !backend->scratch)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the tables of the CPU backend");
+    rope_table_build(&rope, 0, backend->config.context_tokens, backend->rope_table);
+    for (uint32_t i = 0; i < threads; i++)
+        if (sampler_scratch_open(shape->vocab, &backend->scratch[i]))
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
+    return STATUS_OK;
+}
+
+static void cpu_close(struct backend *backend)
+{
+    if (!backend)
+        return;
+    kv_store_close(backend->kv);
+    for (uint32_t i = 0; backend->scratch && i < thread_pool_threads(backend->config.pool); i++)
+        sampler_scratch_close(backend->scratch[i]);
+    if (backend->weights)
+        munmap(backend->weights, backend->weights_bytes);
+    free(backend->scratch);
+    free(backend->logits);
+    free(backend->rope_table);
+    free(backend->layers);
+    free(backend);
+}
+
+static enum status cpu_open(const struct backend_config *config, struct backend **out, struct error *error)
+{
+    struct backend *backend = calloc(1, sizeof *backend);
+    enum status status;
+
+    if (!backend)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the CPU backend");
+    backend->config = *config;
+    backend->shape = config->model->shape;
+    backend->dense = cpu_wants_dense(config);
+    backend->q_width = backend->shape.heads * backend->shape.head_dim;
+    backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
+    snprintf(backend->level, sizeof backend->level, "%s/%s", backend->dense ? "f32" : "int8", kernels_level_name());
+    if (backend->dense)
+        openblas_set_num_threads((int)thread_pool_threads(config->pool));
+    status = open_tables(backend, error);
+    if (!status)
+        status = cpu_load_weights(backend, error);
+    if (!status && config->local_pool_bytes) {
+        struct kv_shape kv = pool_shape(config);
+        status = kv_store_open(&kv, config->local_pool_bytes, config->max_rows, config->pool, &backend->kv, error);
+    }
+    if (status) {
+        cpu_close(backend);
+        return status;
+    }
+    *out = backend;
+    return STATUS_OK;
+}
+
+static void cpu_info(const struct backend *backend, struct backend_info *info)
+{
+    *info = (struct backend_info){.device = "cpu", .level = backend->level, .attend_bytes = backend->attend_bytes,
+                                  .attend_us = backend->attend_us};
+    if (backend->kv) {
+        info->pages_total = kv_store_pages_total(backend->kv);
+        info->pages_used = kv_store_pages_used(backend->kv);
+    }
+}
+
+static void cpu_batch_close(struct backend_batch *batch)
+{
+    if (!batch)
+        return;
+    kv_batch_close(batch->kv);
+    if (batch->memory)
+        munmap(batch->memory, batch->memory_bytes);
+    free(batch);
+}
+
+static enum status cpu_batch_open(struct backend *backend, struct backend_batch **out, struct error *error)
+{
+    struct backend_batch *batch = calloc(1, sizeof *batch);
+    struct slice slices[SLICE_COUNT];
+    unsigned char *at;
+
+    if (!batch)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
+    batch->backend = backend;
+    batch->memory_bytes = batch_bytes(&backend->config);
+    batch->memory = mmap(NULL, batch->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (batch->memory == MAP_FAILED) {
+        batch->memory = NULL;
+        cpu_batch_close(batch);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the activations of a mini-batch");
+    }
+    at = batch->memory;
+    batch_slices(&backend->config, batch, slices);
+    for (uint32_t i = 0; i < SLICE_COUNT; i++) {
+        *slices[i].out = at;
+        at += (slices[i].bytes + 63) / 64 * 64;
+    }
+    if (backend->kv && kv_batch_open(backend->kv, &batch->kv)) {
+        cpu_batch_close(batch);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch of the local pool");
+    }
+    *out = batch;
+    return STATUS_OK;
+}
+
+/* Pages for the local rows, and the plan of their attention. */
+static enum status plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
+{
+    struct backend *backend = batch->backend;
+    size_t width = backend->q_width + 2u * backend->kv_width;
+    uint32_t bad = 0, count = 0;
+    enum status status;
+
+    for (uint32_t row = 0; row < batch->row_count; row++) {
+        if (!batch->rows[row].local)
+            continue;
+        bool last_of_sequence = row + 1 == batch->row_count || !batch->rows[row + 1].local ||
+                                batch->rows[row + 1].sequence != batch->rows[row].sequence;
+        *bad_row = row;
+        if (!backend->kv)
+            return error_set(error, STATUS_FAILED_PRECONDITION, "there is no local pool");
+        if (last_of_sequence) {
+            status = kv_store_reserve(backend->kv, batch->rows[row].sequence, batch->rows[row].position + 1, error);
+            if (status)
+                return status;
+        }
+        batch->kv_rows[count] = (struct kv_row){batch->rows[row].sequence, batch->rows[row].position};
+        batch->kv_q[count] = batch->qkv + row * width;
+        batch->kv_k[count] = batch->kv_q[count] + backend->q_width;
+        batch->kv_v[count] = batch->kv_k[count] + backend->kv_width;
+        batch->kv_o[count] = batch->att + (size_t)row * backend->q_width;
+        count++;
+    }
+    batch->local_count = count;
+    if (!count)
+        return STATUS_OK;
+    status = kv_batch_plan(batch->kv, batch->kv_rows, count, &bad, error);
+    for (uint32_t row = 0; status && row < batch->row_count; row++)
+        if (batch->rows[row].local && bad-- == 0) {
+            *bad_row = row;
+            break;
+        }
+    return status;
+}
+
+static enum status cpu_begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count,
+                             uint32_t *bad_row, struct error *error)
+{
+    struct backend *backend = batch->backend;
+    enum status status;
+
+    assert_always(row_count <= backend->config.max_rows);
+    memcpy(batch->rows, rows, row_count * sizeof *rows);
+    batch->row_count = row_count;
+    for (uint32_t row = 0; row < row_count; row++) {
+        *bad_row = row;
+        if (rows[row].token >= backend->shape.vocab || rows[row].position >= backend->config.context_tokens)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: token %u or position %u out of range", row,
+                             rows[row].token, rows[row].position);
+    }
+    status = plan_local(batch, bad_row, error);
+    if (!status)
+        cpu_embed(batch);
+    return status;
+}
+
+static void cpu_attend(struct backend_batch *batch, uint32_t layer)
+{
+    struct backend *backend = batch->backend;
+    struct kv_stats before, after;
+
+    if (!batch->local_count)
+        return;
+    kv_store_stats(backend->kv, &before);
+    kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
+    kv_store_stats(backend->kv, &after);
+    backend->attend_bytes += after.bytes_read - before.bytes_read;
+    backend->attend_us = after.attend_ns / 1000;
+}
+
+static bool cpu_done(struct backend_batch *batch)
+{
+    (void)batch;
+    return true;
+}
+
+static void cpu_pool_release(struct backend *backend, uint64_t sequence)
+{
+    if (backend->kv)
+        kv_store_free(backend->kv, sequence);
+}
+
+static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity)
+{
+    uint32_t count = 0;
+    struct kv_held item;
+
+    if (!backend->kv)
+        return 0;
+    for (uint32_t at = 0; kv_store_next(backend->kv, &at, &item); count++)
+        if (count < capacity)
+            held[count] = (struct backend_held){item.sequence, item.positions};
+    return count;
+}
+
+const struct backend_ops backend_cpu = {
+    .name = "cpu",
+    .plan = cpu_plan,
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .batch_open = cpu_batch_open,
+    .batch_close = cpu_batch_close,
+    .begin = cpu_begin,
+    .segment = cpu_segment,
+    .attend = cpu_attend,
+    .head = cpu_head,
+    .done = cpu_done,
+    .pool_release = cpu_pool_release,
+    .pool_held = cpu_pool_held,
+};

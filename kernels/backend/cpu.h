@@ -1,0 +1,86 @@
+/* cpu.h: what the files of the CPU backend share. Not included from elsewhere. */
+#ifndef FD_KERNELS_BACKEND_CPU_H
+#define FD_KERNELS_BACKEND_CPU_H
+
+#include "common/kv/kv_store.h"
+#include "common/model/model.h"
+#include "kernels/backend/backend.h"
+#include "kernels/dispatch/kernels.h"
+
+enum { CPU_HEAD_ROWS = 64 }; /* rows of logits at once: 64 x 49,152 x 4 bytes = 12.6 MB */
+
+/* One matrix: packed (int8), or dense f32 for OpenBLAS. */
+struct cpu_linear {
+    struct packed_matrix packed;
+    const float *dense; /* [outputs][inputs] f32, or NULL */
+    const float *bias;  /* [outputs] f32, or NULL */
+    uint32_t outputs, inputs;
+};
+
+struct cpu_layer {
+    const float *attn_norm, *ffn_norm; /* [hidden] f32 */
+    struct cpu_linear q, k, v, o, gate, up, down;
+};
+
+struct backend {
+    struct backend_config config;
+    struct model_shape shape;
+    bool dense;       /* COMPUTE_F32 */
+    char level[32];
+    uint32_t q_width, kv_width; /* heads x head_dim, kv_heads x head_dim */
+    struct cpu_layer *layers;   /* [shape.layers] */
+    struct cpu_linear embedding, output;
+    const float *output_norm;   /* [hidden] f32 */
+    float *rope_table;          /* [context_tokens][rope_row_floats] f32 */
+    size_t rope_row;
+    struct kv_store *kv;        /* NULL without a local pool */
+    unsigned char *weights;     /* one mapping: packed or dense matrices, norms, biases */
+    uint64_t weights_bytes;
+    float *logits;              /* [CPU_HEAD_ROWS][vocab] f32 */
+    struct sampler_scratch **scratch; /* [threads] */
+    uint64_t attend_bytes, attend_us;
+};
+
+struct backend_batch {
+    struct backend *backend;
+    uint32_t row_count, local_count;
+    struct backend_row *rows; /* [max_rows] */
+    float *x;                 /* [max_rows][hidden] f32: the residual stream */
+    float *h;                 /* [max_rows][hidden] f32: normed */
+    float *qkv;               /* [max_rows][q_width + 2 kv_width] f32 */
+    float *att;               /* [max_rows][q_width] f32: o */
+    float *gate, *up;         /* [max_rows][ffn] f32 */
+    void *quant;              /* quantized rows of whichever width the phase has */
+    unsigned char *memory;    /* the one allocation behind all of these */
+    uint64_t memory_bytes;
+    struct kv_batch *kv;
+    struct kv_row *kv_rows;   /* [max_rows] local rows */
+    const float **kv_q, **kv_k, **kv_v; /* [max_rows] -> row of qkv */
+    float **kv_o;             /* [max_rows] -> row of att */
+};
+
+/* cpu_load.c */
+enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, struct error *error) MUST_CHECK;
+enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
+bool cpu_wants_dense(const struct backend_config *config);
+
+/* cpu_segment.c */
+void cpu_embed(struct backend_batch *batch);
+void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
+
+/* cpu_head.c */
+void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
+
+/* cpu_segment.c: inside a job, one linear phase for rows [0, rows) of `in` into `out`; ends with a barrier. */
+struct cpu_product {
+    const struct cpu_linear *linear;
+    const float *in; /* [rows][in_stride] f32 */
+    size_t in_stride;
+    float *out;      /* [rows][out_stride] f32 */
+    size_t out_stride;
+    enum gemm_store store;
+};
+void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows,
+                  void *quant, uint32_t row_capacity, uint32_t thread_index);
+
+#endif

@@ -1,0 +1,53 @@
+/* cpu_head.c: final norm, output projection, sampling and scoring, for blocks of CPU_HEAD_ROWS rows.
+ *
+ * The rows wanted are gathered into h, so that the product is over them alone. The output projection is the largest
+ * matrix of a small model (49,152 x 576 here: as much as eight layers), hence never computed for a row nobody asked for.
+ */
+#include "common/base/checked.h"
+#include "kernels/backend/cpu.h"
+
+struct head_job {
+    struct backend_batch *batch;
+    const uint32_t *row_index;
+    const struct backend_sample *samples;
+    uint32_t count;
+};
+
+static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    struct head_job *job = arg;
+    struct backend_batch *batch = job->batch;
+    struct backend *backend = batch->backend;
+    uint32_t hidden = backend->shape.hidden, vocab = backend->shape.vocab, item;
+    const struct cpu_product product = {&backend->output, batch->h, hidden, backend->logits, vocab, GEMM_SET};
+    struct quantized_rows x;
+
+    (void)thread_count;
+    quantized_rows_init(&x, batch->quant, backend->config.max_rows, hidden);
+    quantized_rows_source(&x, batch->h, hidden);
+    while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
+        kernels->rms_norm(batch->x + (size_t)job->row_index[item] * hidden, backend->output_norm,
+                          backend->shape.norm_epsilon, hidden, batch->h + (size_t)item * hidden);
+        if (!backend->dense)
+            kernels->quantize_rows(&x, item, 1);
+    }
+    thread_pool_barrier(backend->config.pool);
+    cpu_products(backend, &product, 1, job->count, batch->quant, backend->config.max_rows, thread_index);
+    while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
+        const struct backend_sample *sample = &job->samples[item];
+        const float *logits = backend->logits + (size_t)item * vocab;
+        if (sample->sampler)
+            sampler_sample(sample->sampler, logits, sample->index, backend->scratch[thread_index], sample->result);
+        else
+            sampler_score(logits, vocab, sample->token, sample->top_count, backend->scratch[thread_index], sample->result);
+    }
+}
+
+void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)
+{
+    uint32_t block = MIN((uint32_t)CPU_HEAD_ROWS, batch->backend->config.max_rows);
+    for (uint32_t begin = 0; begin < count; begin += block) {
+        struct head_job job = {batch, row_index + begin, samples + begin, MIN(block, count - begin)};
+        thread_pool_run(batch->backend->config.pool, head_thread, &job);
+    }
+}

@@ -1,0 +1,543 @@
+/* engine.c: see engine.h. */
+#include "services/s-part/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/wire/attend.h"
+#include "common/wire/wire.h"
+
+static void start_next(struct mini_batch *batch);
+
+/* --- what is lost ---------------------------------------------------------------------------------------------------- */
+
+/* The rows of a place in mid-step: the rest of the step goes on. */
+static void lose_place(struct mini_batch *batch, struct link_use *use)
+{
+    if (use->dead)
+        return;
+    use->dead = true;
+    for (uint32_t row = use->place->first_row; row < use->place->first_row + use->place->row_count; row++)
+        batch->plan.runs[batch->plan.row_run[row]].lost = true;
+}
+
+static void lose_row(void *user, uint32_t row)
+{
+    struct link_use *use = user;
+    use->batch->plan.runs[use->batch->plan.row_run[use->place->first_row + row]].lost = true;
+}
+
+static void make_ready(struct mini_batch *batch)
+{
+    batch->state = BATCH_READY;
+    batch->ready_order = batch->engine->ready_counter++;
+    batch->r_part_us += clock_now_us() - batch->sent_us;
+}
+
+/* --- attention at the workers ---------------------------------------------------------------------------------------- */
+
+static void on_reply(void *user, struct rpc_message *message)
+{
+    struct link_use *use = user;
+    struct mini_batch *batch = use->batch;
+    struct attend_reply reply;
+    struct error error;
+    size_t length;
+    const unsigned char *payload = rpc_message_payload(message, &length);
+
+    if (attend_reply_parse(payload, length, use->place->row_count, batch->engine->q_width, lose_row, use, &reply, &error) ||
+        reply.step != batch->request->step || reply.layer + 1 != batch->segment) {
+        log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\"", use->link->worker, error.text);
+        lose_place(batch, use);
+        return;
+    }
+    use->reply = rpc_message_keep(message);
+    use->o = reply.o;
+}
+
+static void on_end(void *user, enum status status, const char *text)
+{
+    struct link_use *use = user;
+    struct mini_batch *batch = use->batch;
+
+    use->waiting = false;
+    use->r_part_us += (uint32_t)(clock_now_us() - use->sent_us);
+    if (status) {
+        log_warn("ATTEND-FAILED", "worker=%u step=%llu status=%s why=\"%s\"", use->link->worker,
+                 (unsigned long long)batch->request->step, status_name(status), text);
+        lose_place(batch, use);
+    }
+    if (--batch->waiting == 0 && batch->state == BATCH_WAITING)
+        make_ready(batch);
+}
+
+/* Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go. */
+static struct rpc_buffer *prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer)
+{
+    struct engine *engine = batch->engine;
+    const struct step_place *place = use->place;
+    struct attend_request_parts parts;
+    unsigned char *payload;
+    size_t size = attend_request_size(batch->request->step, batch->index, layer, place->row_count, engine->q_width, engine->kv_width);
+    struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, 0, size, &payload);
+
+    if (!buffer)
+        return NULL;
+    attend_request_begin(payload, size, engine->incarnation, batch->request->step, batch->index, layer, place->row_count,
+                         engine->q_width, engine->kv_width, &parts);
+    for (uint32_t i = 0; i < place->row_count; i++) {
+        uint32_t row = place->first_row + i;
+        batch->q[row] = parts.q + (size_t)i * engine->q_width;
+        batch->k[row] = parts.k + (size_t)i * engine->kv_width;
+        batch->v[row] = parts.v + (size_t)i * engine->kv_width;
+        if (layer == 0) {
+            wire_store_u64(parts.row_sequence + i * 8ull, batch->plan.rows[row].sequence);
+            wire_store_u32(parts.row_position + i * 4ull, batch->plan.rows[row].position);
+        }
+    }
+    return buffer;
+}
+
+static void point_to_trash(struct mini_batch *batch, const struct step_place *place)
+{
+    for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++) {
+        batch->q[row] = batch->trash;
+        batch->k[row] = batch->trash + batch->engine->q_width;
+        batch->v[row] = batch->k[row] + batch->engine->kv_width;
+    }
+}
+
+/* o of the layer before, for the rows of workers. */
+static void point_to_replies(struct mini_batch *batch)
+{
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        const struct link_use *use = &batch->uses[p];
+        for (uint32_t i = 0; use->link && i < use->place->row_count; i++)
+            batch->o[use->place->first_row + i] = use->dead || !use->o ? batch->engine->zeros : use->o + (size_t)i * batch->engine->q_width;
+    }
+}
+
+static void free_replies(struct mini_batch *batch)
+{
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        rpc_message_free(batch->uses[p].reply);
+        batch->uses[p].reply = NULL;
+        batch->uses[p].o = NULL;
+    }
+}
+
+static void send_all(struct mini_batch *batch, struct rpc_buffer **buffers)
+{
+    static const struct rpc_callbacks callbacks = {on_reply, on_end};
+
+    batch->state = BATCH_WAITING;
+    batch->sent_us = clock_now_us();
+    batch->waiting = 1; /* until all are sent and the local rows are done: a failing send may call back at once */
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        struct link_use *use = &batch->uses[p];
+        if (!buffers[p])
+            continue;
+        use->sent_us = clock_now_us();
+        use->waiting = true;
+        batch->waiting++;
+        if (rpc_call_start_buffer(use->link->channel, buffers[p], &callbacks, use, NULL)) {
+            use->waiting = false;
+            batch->waiting--;
+            lose_place(batch, use);
+        }
+    }
+}
+
+/* Local rows, in place, while the others are away. */
+static void attend_local(struct mini_batch *batch, uint32_t layer)
+{
+    struct engine *engine = batch->engine;
+    uint64_t began_us = clock_now_us();
+
+    for (uint32_t p = 0; p < batch->plan.place_count; p++)
+        if (!batch->uses[p].link) {
+            engine->ops->attend(batch->backend, layer);
+            batch->uses[p].r_part_us += (uint32_t)(clock_now_us() - began_us);
+        }
+}
+
+/* --- a segment --------------------------------------------------------------------------------------------------------- */
+
+static void finish(struct mini_batch *batch);
+
+static void run_segment(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    struct rpc_buffer *buffers[STEP_PLACES_MAX] = {0};
+    const struct backend_links links = {.o = batch->o, .q = batch->q, .k = batch->k, .v = batch->v};
+    bool last = batch->segment == engine->shape.layers;
+    uint64_t began_us = clock_now_us();
+
+    point_to_replies(batch);
+    for (uint32_t p = 0; !last && p < batch->plan.place_count; p++) {
+        struct link_use *use = &batch->uses[p];
+        if (!use->link)
+            continue;
+        if (!use->dead && !(buffers[p] = prepare(batch, use, batch->segment)))
+            lose_place(batch, use);
+        if (use->dead)
+            point_to_trash(batch, use->place);
+    }
+    engine->ops->segment(batch->backend, batch->segment, &links);
+    while (!engine->ops->done(batch->backend)) {
+    }
+    free_replies(batch);
+    batch->segment++;
+    batch->s_part_us += clock_now_us() - began_us;
+    if (last) {
+        finish(batch);
+        return;
+    }
+    send_all(batch, buffers);
+    attend_local(batch, batch->segment - 1);
+    if (--batch->waiting == 0)
+        make_ready(batch);
+}
+
+/* Sampling and scoring for the runs that are not lost, then the reply. */
+static void finish(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    struct step_plan *plan = &batch->plan;
+    uint64_t began_us = clock_now_us();
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < plan->output_count; i++)
+        if (!plan->runs[plan->row_run[plan->output_row[i]]].lost) {
+            batch->kept_rows[kept] = plan->output_row[i];
+            batch->kept_outputs[kept++] = plan->outputs[i];
+        }
+    if (kept)
+        engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, kept);
+    while (!engine->ops->done(batch->backend)) {
+    }
+    for (uint32_t i = 0; i < kept; i++) {
+        struct sequence *sequence = sequence_table_find(engine->sequences, plan->rows[batch->kept_rows[i]].sequence);
+        if (!batch->kept_outputs[i].sampler || !sequence)
+            continue;
+        sequence->last_token = batch->kept_outputs[i].result->token;
+        sampler_see_generated(sequence->sampler, sequence->last_token);
+    }
+    batch->s_part_us += clock_now_us() - began_us;
+    atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
+    atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
+    reply_send(batch);
+    batch->state = BATCH_IDLE;
+    start_next(batch);
+}
+
+bool engine_advance(struct engine *engine)
+{
+    struct mini_batch *oldest = NULL;
+
+    for (uint32_t i = 0; i < engine->batch_count; i++) {
+        struct mini_batch *batch = &engine->batches[i];
+        if (batch->state == BATCH_READY && (!oldest || batch->ready_order < oldest->ready_order))
+            oldest = batch;
+    }
+    if (oldest)
+        run_segment(oldest);
+    return oldest;
+}
+
+/* --- the start of a step ------------------------------------------------------------------------------------------------ */
+
+static bool in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except)
+{
+    for (uint32_t b = 0; b < engine->batch_count; b++) {
+        const struct mini_batch *batch = &engine->batches[b];
+        for (uint32_t i = 0; batch->state != BATCH_IDLE && batch != except && i < batch->plan.run_count; i++)
+            if (batch->plan.runs[i].run->sequence == sequence)
+                return true;
+    }
+    return false;
+}
+
+static enum status open_sequences(struct mini_batch *batch, struct error *error)
+{
+    struct sampler_bias bias[SAMPLER_BIAS_MAX];
+
+    for (size_t i = 0; i < batch->request->n_open; i++) {
+        const Fastdecode__SequenceOpen *open = batch->request->open[i];
+        const Fastdecode__Sampling *s = open->sampling;
+        if (!s || s->n_bias > SAMPLER_BIAS_MAX || in_use(batch->engine, open->sequence, batch))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx: no sampling parameters, too many biases, or in another mini-batch",
+                             (unsigned long long)open->sequence);
+        for (size_t b = 0; b < s->n_bias; b++)
+            bias[b] = (struct sampler_bias){s->bias[b]->token, s->bias[b]->bias};
+        const struct sampler_params params = {
+            .temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p > 0 ? s->top_p : 1, .min_p = s->min_p,
+            .presence_penalty = s->presence_penalty, .frequency_penalty = s->frequency_penalty,
+            .repetition_penalty = s->repetition_penalty > 0 ? s->repetition_penalty : 1, .seed = s->seed, .choice = s->choice,
+            .logprobs = s->logprobs || s->prompt_logprobs, .top_logprobs = s->top_logprobs,
+            .bias_count = (uint32_t)s->n_bias, .bias = bias,
+        };
+        enum status status = sequence_table_put(batch->engine->sequences, open->sequence, &params, s->prompt_logprobs, open->tokens,
+                                                (uint32_t)open->n_tokens, open->prompt_tokens, error);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+/* Finds the links of the step's places. True: one of them is still connecting. */
+static bool find_links(struct mini_batch *batch)
+{
+    bool connecting = false;
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        struct step_place *place = &batch->plan.places[p];
+        const Fastdecode__Place *wanted = batch->request->places[place->index];
+        struct link_use *use = &batch->uses[p];
+        *use = (struct link_use){.batch = batch, .place = place};
+        if (wanted->worker == 0)
+            continue;
+        use->link = link_get(batch->engine, wanted);
+        if (use->link && !use->link->down && !rpc_channel_is_up(use->link->channel))
+            connecting = true;
+    }
+    return connecting;
+}
+
+/* Drops what cannot run: places without a link, and local sequences that are not held. */
+static void begin_step(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    struct step_plan *plan = &batch->plan;
+    uint32_t bad_row;
+    struct error error;
+
+    for (uint32_t p = 0; p < plan->place_count; p++) {
+        const Fastdecode__Place *wanted = batch->request->places[plan->places[p].index];
+        struct link *link = wanted->worker ? link_get(engine, wanted) : NULL;
+        if (wanted->worker == 0 || (link && !link->down && rpc_channel_is_up(link->channel)))
+            continue;
+        log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
+        for (uint32_t i = 0; i < plan->run_count; i++)
+            if (plan->runs[i].place == plan->places[p].index && plan->runs[i].sequence)
+                plan->runs[i].lost = true;
+    }
+    if (plan->run_count)
+        step_plan_rebuild(plan);
+    while (plan->row_count && engine->ops->begin(batch->backend, plan->rows, plan->row_count, &bad_row, &error)) {
+        log_warn("ROW-NOT-BEGUN", "sequence=%llx why=\"%s\"", (unsigned long long)plan->rows[bad_row].sequence, error.text);
+        step_plan_drop(plan, plan->row_run[bad_row]);
+    }
+    find_links(batch);
+    batch->segment = 0;
+    if (plan->row_count == 0) {
+        reply_send(batch);
+        batch->state = BATCH_IDLE;
+        start_next(batch);
+        return;
+    }
+    batch->sent_us = clock_now_us();
+    make_ready(batch);
+}
+
+static void refuse(struct mini_batch *batch, const struct error *error)
+{
+    log_warn("STEP-REFUSED", "mini_batch=%u why=\"%s\"", batch->index, error->text);
+    rpc_call_fail(batch->call, error->status, "%s", error->text);
+    batch->call = NULL;
+}
+
+static void start_next(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    struct error error;
+
+    while (batch->state == BATCH_IDLE && batch->queue_count) {
+        batch->call = batch->queue[batch->queue_head];
+        batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
+        batch->queue_count--;
+        batch->plan.run_count = 0;
+        batch->began_us = clock_now_us();
+        batch->s_part_us = batch->r_part_us = 0;
+        batch->request = rpc_call_unpack(batch->call, &fastdecode__step_request__descriptor);
+        if (!batch->request) {
+            batch->call = NULL;
+            continue;
+        }
+        if (batch->request->scheduler_incarnation < engine->scheduler_incarnation) {
+            error_set(&error, STATUS_FAILED_PRECONDITION, "a scheduler that started later is known here");
+            refuse(batch, &error);
+            continue;
+        }
+        engine->scheduler_incarnation = batch->request->scheduler_incarnation;
+        if (open_sequences(batch, &error) || step_plan_fill(&batch->plan, batch->request, engine->sequences, engine->shape.vocab,
+                                                             engine->context_tokens, &error)) {
+            batch->plan.run_count = 0;
+            refuse(batch, &error);
+            continue;
+        }
+        if (find_links(batch))
+            batch->state = BATCH_CONNECTING; /* engine_link_changed() goes on */
+        else
+            begin_step(batch);
+    }
+}
+
+void engine_link_changed(struct engine *engine, struct link *link)
+{
+    for (uint32_t b = 0; b < engine->batch_count; b++) {
+        struct mini_batch *batch = &engine->batches[b];
+        bool connecting = false;
+        for (uint32_t p = 0; batch->state != BATCH_IDLE && p < batch->plan.place_count; p++) {
+            struct link_use *use = &batch->uses[p];
+            if (use->link == link && link->down && batch->state != BATCH_CONNECTING)
+                lose_place(batch, use);
+            connecting |= use->link && !use->link->down && !rpc_channel_is_up(use->link->channel);
+        }
+        if (batch->state == BATCH_CONNECTING && !connecting)
+            begin_step(batch);
+    }
+}
+
+/* --- handlers ----------------------------------------------------------------------------------------------------------- */
+
+void engine_step_handler(struct rpc_call *call, void *user)
+{
+    struct engine *engine = user;
+    Fastdecode__StepRequest *request = rpc_call_unpack(call, &fastdecode__step_request__descriptor);
+
+    if (!request)
+        return;
+    if (request->mini_batch >= engine->batch_count) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", request->mini_batch, engine->batch_count);
+        return;
+    }
+    struct mini_batch *batch = &engine->batches[request->mini_batch];
+    if (batch->queue_count == ENGINE_QUEUE_MAX) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "mini-batch %u has %d steps queued", batch->index, ENGINE_QUEUE_MAX);
+        return;
+    }
+    batch->queue[(batch->queue_head + batch->queue_count++) % ENGINE_QUEUE_MAX] = call;
+    start_next(batch);
+}
+
+static void release(struct engine *engine, uint64_t sequence)
+{
+    sequence_table_remove(engine->sequences, sequence);
+    engine->ops->pool_release(engine->backend, sequence);
+}
+
+/* Those that a step still uses are let go when it has ended. */
+static void release_or_defer(struct engine *engine, uint64_t sequence)
+{
+    if (!in_use(engine, sequence, NULL)) {
+        release(engine, sequence);
+        return;
+    }
+    if (engine->deferred_count < DEFERRED_MAX)
+        engine->deferred[engine->deferred_count++] = sequence;
+    else
+        log_warn("RELEASE-LOST", "sequence=%llx", (unsigned long long)sequence);
+}
+
+void engine_release_handler(struct rpc_call *call, void *user)
+{
+    struct engine *engine = user;
+    Fastdecode__ReleaseReply reply = FASTDECODE__RELEASE_REPLY__INIT;
+    Fastdecode__ReleaseRequest *request = rpc_call_unpack(call, &fastdecode__release_request__descriptor);
+    uint32_t kept = 0;
+
+    if (!request)
+        return;
+    for (uint32_t i = 0; i < engine->deferred_count; i++)
+        if (in_use(engine, engine->deferred[i], NULL))
+            engine->deferred[kept++] = engine->deferred[i];
+        else
+            release(engine, engine->deferred[i]);
+    engine->deferred_count = kept;
+    for (size_t i = 0; i < request->n_sequence; i++)
+        release_or_defer(engine, request->sequence[i]);
+    rpc_call_reply(call, &reply.base);
+}
+
+void engine_exclude_handler(struct rpc_call *call, void *user)
+{
+    struct engine *engine = user;
+    Fastdecode__ExcludeReply reply = FASTDECODE__EXCLUDE_REPLY__INIT;
+    Fastdecode__ExcludeRequest *request = rpc_call_unpack(call, &fastdecode__exclude_request__descriptor);
+
+    if (!request)
+        return;
+    for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++) {
+        struct link *link = &engine->links[i];
+        if (!link->channel || link->worker != request->worker || link->incarnation != request->incarnation)
+            continue;
+        log_warn("LINK-EXCLUDED", "worker=%u", link->worker);
+        struct rpc_channel *channel = link->channel;
+        link->down = true;
+        engine_link_changed(engine, link);
+        rpc_channel_close(channel); /* ends what is out: on_end */
+        link->channel = NULL;
+    }
+    rpc_call_reply(call, &reply.base);
+}
+
+/* --- open and close ------------------------------------------------------------------------------------------------------ */
+
+static enum status open_batch(struct engine *engine, uint32_t index, struct error *error)
+{
+    struct mini_batch *batch = &engine->batches[index];
+    uint32_t rows = engine->max_rows;
+
+    batch->engine = engine;
+    batch->index = index;
+    batch->o = calloc(rows, sizeof *batch->o);
+    batch->q = calloc(rows, sizeof *batch->q);
+    batch->k = calloc(rows, sizeof *batch->k);
+    batch->v = calloc(rows, sizeof *batch->v);
+    batch->trash = calloc(engine->q_width + 2u * engine->kv_width, sizeof *batch->trash);
+    batch->kept_rows = calloc(rows, sizeof *batch->kept_rows);
+    batch->kept_outputs = calloc(rows, sizeof *batch->kept_outputs);
+    if (!batch->o || !batch->q || !batch->k || !batch->v || !batch->trash || !batch->kept_rows || !batch->kept_outputs ||
+        step_plan_open(rows, &batch->plan) || reply_open(batch))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
+    return engine->ops->batch_open(engine->backend, &batch->backend, error);
+}
+
+enum status engine_open(struct engine *engine, struct error *error)
+{
+    enum status status = STATUS_OK;
+
+    engine->q_width = engine->shape.heads * engine->shape.head_dim;
+    engine->kv_width = engine->shape.kv_heads * engine->shape.head_dim;
+    engine->attend_method = rpc_method_id(&fastdecode__kv_worker__descriptor, "Attend");
+    engine->zeros = calloc(engine->q_width, sizeof *engine->zeros);
+    if (!engine->zeros)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
+    for (uint32_t i = 0; !status && i < engine->batch_count; i++)
+        status = open_batch(engine, i, error);
+    return status;
+}
+
+void engine_close(struct engine *engine)
+{
+    link_close_all(engine);
+    for (uint32_t i = 0; i < engine->batch_count; i++) {
+        struct mini_batch *batch = &engine->batches[i];
+        if (batch->engine)
+            free_replies(batch);
+        engine->ops->batch_close(batch->backend);
+        step_plan_close(&batch->plan);
+        reply_close(batch);
+        free(batch->o);
+        free(batch->q);
+        free(batch->k);
+        free(batch->v);
+        free(batch->trash);
+        free(batch->kept_rows);
+        free(batch->kept_outputs);
+    }
+    free(engine->zeros);
+}

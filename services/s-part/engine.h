@@ -1,0 +1,128 @@
+/* engine.h: steps through the layers: the state of each mini-batch, and the links to KV workers.
+ *
+ * One thread owns it all: it computes segments and, between them, takes what has arrived. A mini-batch is
+ *
+ *     IDLE ─▶ begin, segment 0 ─▶ WAITING (o of layer 0 is with the workers) ─▶ READY ─▶ segment 1 ─▶ … ─▶ head ─▶ reply
+ *
+ * While one waits, another that is ready runs: so S-part and R-part work at the same time. Steps of one mini-batch run in
+ * the order in which they came. Nothing is allocated in a step but messages.
+ */
+#ifndef FD_SERVICES_S_PART_ENGINE_H
+#define FD_SERVICES_S_PART_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attend.pb-c.h"
+#include "common/model/model.h"
+#include "common/rpc/rpc.h"
+#include "kernels/backend/backend.h"
+#include "services/s-part/sequence_table.h"
+#include "services/s-part/step_plan.h"
+
+enum { ENGINE_BATCHES_MAX = 8, ENGINE_QUEUE_MAX = 8, ENGINE_LINKS_MAX = 256, DEFERRED_MAX = 1024 };
+
+struct engine;
+struct mini_batch;
+
+/* The connection to a KV worker. */
+struct link {
+    struct engine *engine;
+    uint32_t worker;
+    uint64_t incarnation;
+    char address[200];
+    struct rpc_channel *channel; /* NULL: free entry */
+    bool down;                   /* refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again */
+    uint64_t opened_us;
+    bool was_up;
+};
+
+/* A place in the step under way. */
+struct link_use {
+    struct mini_batch *batch;
+    struct link *link;           /* NULL: the local pool */
+    struct step_place *place;
+    bool dead, waiting;
+    struct rpc_message *reply;   /* of the layer before: o is read where it lies */
+    const float *o;
+    uint64_t sent_us;
+    uint32_t r_part_us;
+};
+
+enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_WAITING, BATCH_READY };
+
+struct mini_batch {
+    struct engine *engine;
+    uint32_t index;
+    struct rpc_call *queue[ENGINE_QUEUE_MAX];
+    uint32_t queue_head, queue_count;
+
+    enum batch_state state;
+    uint64_t ready_order;        /* the longest ready goes first */
+    struct rpc_call *call;
+    Fastdecode__StepRequest *request;
+    struct backend_batch *backend;
+    struct step_plan plan;
+    uint32_t segment;            /* next to run */
+    uint32_t waiting;            /* replies that are out */
+    struct link_use uses[STEP_PLACES_MAX];
+    const float **o;             /* [max_rows] */
+    float **q, **k, **v;         /* [max_rows] */
+    float *trash;                /* [q_width + 2 kv_width]: where rows of dead places go */
+    uint64_t began_us, s_part_us, sent_us, r_part_us;
+
+    /* the reply, sized once */
+    Fastdecode__RunResult *results;          /* [max_rows] */
+    Fastdecode__RunResult **result_pointers;
+    Fastdecode__Token *tokens;               /* [max_rows] one an output */
+    Fastdecode__Token **token_pointers;
+    Fastdecode__TopToken *tops;              /* [max_rows * SAMPLER_TOP_LOGPROBS_MAX] */
+    Fastdecode__TopToken **top_pointers;
+    uint32_t *kept_rows;                     /* [max_rows] outputs of runs that are not lost */
+    struct backend_sample *kept_outputs;
+};
+
+struct engine {
+    struct rpc_loop *loop;
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct sequence_table *sequences;
+    struct model_shape shape;
+    uint32_t context_tokens, max_rows, batch_count, q_width, kv_width;
+    uint64_t incarnation, scheduler_incarnation;
+    uint32_t attend_method;
+    struct mini_batch batches[ENGINE_BATCHES_MAX];
+    struct link links[ENGINE_LINKS_MAX];
+    float *zeros;                /* [q_width] */
+    uint64_t ready_counter;
+    uint64_t deferred[DEFERRED_MAX]; /* sequences to release when no step uses them */
+    uint32_t deferred_count;
+    atomic_ullong busy_us, rows_done, pages_used, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
+};
+
+/* max_rows: rows of a step; batch_count: mini-batches. The backend is the engine's to use, the caller's to close. */
+enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
+void engine_close(struct engine *engine);
+
+/* Runs the segment that has waited longest. False: nothing is ready. */
+bool engine_advance(struct engine *engine);
+
+/* Handlers of the SPart service. */
+void engine_step_handler(struct rpc_call *call, void *user);
+void engine_release_handler(struct rpc_call *call, void *user);
+void engine_exclude_handler(struct rpc_call *call, void *user);
+
+/* links.c */
+struct link *link_get(struct engine *engine, const Fastdecode__Place *place);
+void link_close_all(struct engine *engine);
+
+/* reply.c: turns results into the StepReply and ends the call. */
+enum status reply_open(struct mini_batch *batch) MUST_CHECK;
+void reply_close(struct mini_batch *batch);
+void reply_send(struct mini_batch *batch);
+
+/* engine.c: a link went down or came up. */
+void engine_link_changed(struct engine *engine, struct link *link);
+
+#endif

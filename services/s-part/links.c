@@ -1,0 +1,105 @@
+/* links.c: connections to KV workers, opened when a step first names them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/s-part/engine.h"
+
+enum { CONNECT_LIMIT_US = 1000000 };
+
+static void on_up(void *user, const struct rpc_peer *peer)
+{
+    struct link *link = user;
+    if (peer->incarnation != link->incarnation) { /* started again behind our back: it holds nothing of what we think */
+        log_warn("LINK-OTHER", "worker=%u address=%s", link->worker, link->address);
+        link->down = true;
+    } else {
+        link->down = false;
+        link->was_up = true;
+        log_info("LINK-UP", "worker=%u address=%s", link->worker, link->address);
+    }
+    engine_link_changed(link->engine, link);
+}
+
+static void on_down(void *user, const char *why)
+{
+    struct link *link = user;
+    log_warn("LINK-DOWN", "worker=%u why=\"%s\"", link->worker, why);
+    link->down = true;
+    engine_link_changed(link->engine, link);
+}
+
+/* It has not come up in time. */
+static void on_late(void *arg)
+{
+    struct engine *engine = arg;
+    for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++) {
+        struct link *link = &engine->links[i];
+        if (link->channel && !link->was_up && !link->down && clock_now_us() - link->opened_us >= CONNECT_LIMIT_US) {
+            log_warn("LINK-LATE", "worker=%u address=%s", link->worker, link->address);
+            link->down = true;
+            engine_link_changed(engine, link);
+        }
+    }
+}
+
+static enum status open_link(struct link *link, const Fastdecode__Place *place)
+{
+    struct engine *engine = link->engine;
+    struct error error;
+
+    link->worker = place->worker;
+    link->incarnation = place->incarnation;
+    link->down = link->was_up = false;
+    link->opened_us = clock_now_us();
+    snprintf(link->address, sizeof link->address, "%s", place->tensor_address);
+    const struct rpc_channel_config config = {
+        .address = link->address, .hello = {.service = "s-part", .incarnation = engine->incarnation},
+        .max_message_bytes = 1ull << 30, .on_up = on_up, .on_down = on_down, .user = link,
+    };
+    if (rpc_channel_open(engine->loop, &config, &link->channel, &error)) {
+        log_warn("LINK-NOT-OPENED", "worker=%u error=\"%s\"", place->worker, error.text);
+        link->channel = NULL;
+        return error.status;
+    }
+    rpc_loop_timer(engine->loop, CONNECT_LIMIT_US, on_late, engine);
+    return STATUS_OK;
+}
+
+struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
+{
+    struct link *free_link = NULL;
+
+    for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++) {
+        struct link *link = &engine->links[i];
+        if (!link->channel) {
+            free_link = free_link ? free_link : link;
+            continue;
+        }
+        if (link->worker != place->worker)
+            continue;
+        if (link->incarnation == place->incarnation && !strcmp(link->address, place->tensor_address))
+            return link;
+        if (link->incarnation > place->incarnation)
+            return NULL; /* the step is older than the worker */
+        link->down = true;
+        engine_link_changed(engine, link); /* steps that still use the old one lose its rows */
+        rpc_channel_close(link->channel);
+        link->channel = NULL;
+        free_link = link;
+        break;
+    }
+    if (!free_link)
+        return NULL;
+    free_link->engine = engine;
+    return open_link(free_link, place) ? NULL : free_link;
+}
+
+void link_close_all(struct engine *engine)
+{
+    for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++) {
+        rpc_channel_close(engine->links[i].channel);
+        engine->links[i].channel = NULL;
+    }
+}

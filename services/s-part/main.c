@@ -1,0 +1,386 @@
+/* main.c: s-part: weights, the forward pass, sampling, the local KV pool.
+ *
+ * Two threads: the engine's computes and serves Step; the main one keeps the membership, so that a long segment never
+ * delays a heartbeat.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "common/kv/kv_store.h"
+#include "common/member/member.h"
+#include "kernels/dispatch/kernels.h"
+#include "services/s-part/engine.h"
+
+enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384, SPIN_US = 50, END_TOKENS_MAX = 16 };
+
+static struct s_part {
+    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type, *isa;
+    uint32_t context, max_batch, max_rows, mini_batches, threads;
+    uint64_t local_pool;
+
+    uint64_t incarnation;
+    struct model *model;
+    struct thread_pool *pool;
+    struct rpc_loop *control_loop;
+    struct rpc_server *server; /* on the engine's loop */
+    struct member *member;
+    struct engine engine;
+    struct backend_plan plan;
+    pthread_t engine_thread;
+    atomic_bool stop; /* relaxed: the loop is woken after it is set */
+    char address[200];
+} s_part;
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    asked_to_stop = 1;
+    if (s_part.control_loop)
+        rpc_loop_wake(s_part.control_loop);
+}
+
+/* --- settings -------------------------------------------------------------------------------------------------------- */
+
+static enum status parse(int argc, char **argv, bool *check_only, struct error *error)
+{
+    struct s_part *s = &s_part;
+    const struct option options[] = {
+        {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
+        {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "where the scheduler is", 0, 0},
+        {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where steps come in", 0, 0},
+        {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
+        {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
+        {"compute", OPTION_STRING, &s->compute, "MODE", "auto, f32 (reference, OpenBLAS) or int8", 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: f16 or f32", 0, 0},
+        {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
+        {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
+        {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, 8192},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
+        {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
+    };
+    struct program program = {.name = "s-part", .purpose = "weights, forward pass, sampling and the local KV pool",
+                              .options = options, .option_count = ARRAY_COUNT(options)};
+    enum status status = options_parse(&program, argc, argv, error);
+
+    *check_only = program.check_only;
+    if (status)
+        return status;
+    if (!s->model_path)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
+    if (strcmp(s->compute, "auto") && strcmp(s->compute, "f32") && strcmp(s->compute, "int8"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s->compute);
+    if (strcmp(s->kv_type, "f16") && strcmp(s->kv_type, "f32"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--kv-type is '%s', want f16 or f32", s->kv_type);
+    if (!s->max_rows)
+        s->max_rows = MIN(8192u, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
+    return kernels_init(s->isa, error);
+}
+
+static struct backend_config backend_config(void)
+{
+    return (struct backend_config){
+        .model = s_part.model,
+        .compute = !strcmp(s_part.compute, "f32") ? COMPUTE_F32 : !strcmp(s_part.compute, "int8") ? COMPUTE_INT8 : COMPUTE_AUTO,
+        .pool = s_part.pool, .max_rows = s_part.max_rows, .max_batches = s_part.mini_batches, .context_tokens = s_part.context,
+        .kv_type = !strcmp(s_part.kv_type, "f32") ? KV_F32 : KV_F16, .page_tokens = PAGE_TOKENS,
+        .max_sequences = SEQUENCES_MAX, .local_pool_bytes = s_part.local_pool,
+    };
+}
+
+/* --- membership ------------------------------------------------------------------------------------------------------- */
+
+struct held_list {
+    struct backend_held *items;
+    uint32_t count;
+};
+
+static uint32_t end_tokens(uint32_t *tokens)
+{
+    const struct model_tokenizer *t = &s_part.model->tokenizer;
+    const uint32_t candidates[] = {t->eos, t->eot, t->eom};
+    uint32_t count = 0;
+    for (size_t i = 0; i < ARRAY_COUNT(candidates); i++) {
+        bool known = candidates[i] == MODEL_NO_TOKEN;
+        for (uint32_t k = 0; k < count; k++)
+            known |= tokens[k] == candidates[i];
+        if (!known)
+            tokens[count++] = candidates[i];
+    }
+    return count;
+}
+
+static Fastdecode__KvType wire_kv_type(void)
+{
+    return !strcmp(s_part.kv_type, "f32") ? FASTDECODE__KV_TYPE__KV_TYPE_F32 : FASTDECODE__KV_TYPE__KV_TYPE_F16;
+}
+
+/* On the control loop, with what the local pool holds. */
+static void send_registration(void *arg)
+{
+    struct held_list *list = arg;
+    const struct model_shape *shape = &s_part.model->shape;
+    Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
+    Fastdecode__ModelInfo info = FASTDECODE__MODEL_INFO__INIT;
+    Fastdecode__KvShape kv = FASTDECODE__KV_SHAPE__INIT;
+    Fastdecode__HeldSequence *items = calloc(list->count + 1u, sizeof *items), **pointers = calloc(list->count + 1u, sizeof *pointers);
+    uint32_t ends[END_TOKENS_MAX];
+    char name[256];
+
+    assert_always(items && pointers);
+    for (uint32_t i = 0; i < list->count; i++) {
+        fastdecode__held_sequence__init(&items[i]);
+        items[i].sequence = list->items[i].sequence;
+        items[i].positions = list->items[i].positions;
+        pointers[i] = &items[i];
+    }
+    kv.layers = shape->layers;
+    kv.heads = shape->heads;
+    kv.kv_heads = shape->kv_heads;
+    kv.head_dim = shape->head_dim;
+    kv.page_tokens = PAGE_TOKENS;
+    kv.type = wire_kv_type();
+    kv.context_tokens = s_part.context;
+    snprintf(name, sizeof name, "%.*s", (int)MIN(s_part.model->name.length, (size_t)255), s_part.model->name.bytes);
+    info.name = name;
+    info.vocab = shape->vocab;
+    info.context_tokens = s_part.context;
+    info.n_end_token = end_tokens(ends);
+    info.end_token = ends;
+    info.fingerprint = s_part.model->fingerprint;
+    info.kv = &kv;
+    request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
+    request.control_address = s_part.address;
+    request.model = &info;
+    request.kv_bytes = s_part.local_pool;
+    request.pages_total = s_part.plan.pool_pages;
+    request.n_held = list->count;
+    request.held = pointers;
+    request.numeric_level = (char *)kernels_level_name();
+    request.max_rows = s_part.max_rows;
+    request.threads = thread_pool_threads(s_part.pool);
+    member_register(s_part.member, &request);
+    free(items);
+    free(pointers);
+    free(list->items);
+    free(list);
+}
+
+/* On the engine's loop. */
+static void list_held(void *arg)
+{
+    struct engine *engine = &s_part.engine;
+    struct held_list *list = calloc(1, sizeof *list);
+    uint32_t count = engine->ops->pool_held(engine->backend, NULL, 0);
+
+    (void)arg;
+    assert_always(list);
+    list->items = calloc(count + 1u, sizeof *list->items);
+    assert_always(list->items);
+    list->count = MIN(count, engine->ops->pool_held(engine->backend, list->items, count));
+    rpc_loop_post(s_part.control_loop, send_registration, list);
+}
+
+static void on_connect(void *user)
+{
+    (void)user;
+    rpc_loop_post(s_part.engine.loop, list_held, NULL);
+}
+
+static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
+{
+    (void)user, (void)reply;
+    log_info("REGISTERED", "scheduler=%s", s_part.scheduler);
+}
+
+static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
+{
+    struct engine *engine = &s_part.engine;
+    (void)user;
+    heartbeat->pages_used = atomic_load_explicit(&engine->pages_used, memory_order_relaxed);
+    heartbeat->kv_bytes_read = atomic_load_explicit(&engine->kv_bytes_read, memory_order_relaxed);
+    heartbeat->busy_us = atomic_load_explicit(&engine->busy_us, memory_order_relaxed);
+    heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
+}
+
+/* --- the engine's thread ---------------------------------------------------------------------------------------------- */
+
+static void publish(struct engine *engine)
+{
+    struct backend_info info;
+    engine->ops->info(engine->backend, &info);
+    atomic_store_explicit(&engine->pages_used, info.pages_used, memory_order_relaxed);
+    atomic_store_explicit(&engine->kv_bytes_read, info.attend_bytes, memory_order_relaxed);
+}
+
+static void *engine_main(void *arg)
+{
+    struct engine *engine = &s_part.engine;
+    (void)arg;
+    while (!atomic_load_explicit(&s_part.stop, memory_order_relaxed)) {
+        if (engine_advance(engine)) {
+            rpc_loop_run(engine->loop, 0, 0);
+        } else {
+            publish(engine);
+            rpc_loop_run(engine->loop, 1000000, SPIN_US);
+        }
+    }
+    rpc_server_close(s_part.server);
+    engine_close(engine);
+    return NULL;
+}
+
+/* --- start and end ----------------------------------------------------------------------------------------------------- */
+
+static bool ready(void *user, char *reason, size_t reason_bytes)
+{
+    (void)user;
+    if (member_is_registered(s_part.member))
+        return true;
+    snprintf(reason, reason_bytes, "not registered with the scheduler at %s", s_part.scheduler);
+    return false;
+}
+
+static enum status open_server(struct error *error)
+{
+    struct engine *engine = &s_part.engine;
+    const struct rpc_method methods[] = {
+        {&fastdecode__spart__descriptor, "Step", engine_step_handler, engine},
+        {&fastdecode__spart__descriptor, "Release", engine_release_handler, engine},
+        {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
+    };
+    const struct rpc_server_config config = {
+        .addresses = &s_part.listen, .address_count = 1, .methods = methods, .method_count = 3, .ready = ready,
+        .hello = {.service = "s-part", .incarnation = s_part.incarnation},
+    };
+    enum status status = rpc_server_open(engine->loop, &config, &s_part.server, error);
+    if (!status)
+        snprintf(s_part.address, sizeof s_part.address, "%s", s_part.advertise ? s_part.advertise : rpc_server_address(s_part.server, 0));
+    return status;
+}
+
+static void log_plan(const struct backend_plan *plan)
+{
+    log_info("MEMORY-PLAN", "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f page_kib=%.1f pool_pages=%llu pool_mib=%.1f",
+             (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576, (double)plan->pool_fixed_bytes / 1048576,
+             (double)plan->pool_page_bytes / 1024, (unsigned long long)plan->pool_pages, (double)s_part.local_pool / 1048576);
+}
+
+static enum status load(struct error *error)
+{
+    struct engine *engine = &s_part.engine;
+    uint64_t began_us = clock_now_us();
+    enum status status = model_open(s_part.model_path, &s_part.model, error);
+
+    if (status)
+        return status;
+    if (!s_part.context || s_part.context > s_part.model->shape.context_length)
+        s_part.context = s_part.model->shape.context_length;
+    const struct backend_config config = backend_config();
+    engine->ops = &backend_cpu;
+    if ((status = engine->ops->plan(&config, &s_part.plan, error)))
+        return status;
+    log_plan(&s_part.plan);
+    if (s_part.local_pool && s_part.plan.pool_pages == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool %llu bytes is less than one page (%llu)",
+                         (unsigned long long)s_part.local_pool, (unsigned long long)s_part.plan.pool_page_bytes);
+    if ((status = engine->ops->open(&config, &engine->backend, error)))
+        return status;
+    model_release_file_pages(s_part.model);
+    struct backend_info info;
+    engine->ops->info(engine->backend, &info);
+    log_info("MODEL-LOADED", "file=%s device=%s level=%s context=%u max_rows=%u threads=%u load_ms=%llu", s_part.model_path,
+             info.device, info.level, s_part.context, s_part.max_rows, thread_pool_threads(s_part.pool),
+             (unsigned long long)(clock_now_us() - began_us) / 1000);
+    return STATUS_OK;
+}
+
+static enum status start(struct error *error)
+{
+    struct engine *engine = &s_part.engine;
+    enum status status;
+
+    s_part.incarnation = member_incarnation();
+    if (thread_pool_open(s_part.threads ? s_part.threads : cpu_count_usable(), NULL, &s_part.pool) ||
+        rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&engine->loop))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
+    if ((status = load(error)))
+        return status;
+    engine->shape = s_part.model->shape;
+    engine->context_tokens = s_part.context;
+    engine->max_rows = s_part.max_rows;
+    engine->batch_count = s_part.mini_batches;
+    engine->incarnation = s_part.incarnation;
+    if (sequence_table_open(SEQUENCES_MAX, engine->shape.vocab, s_part.context, &engine->sequences))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sequences");
+    if ((status = engine_open(engine, error)) || (status = open_server(error)))
+        return status;
+    const struct member_config member = {
+        .scheduler = s_part.scheduler, .hello = {.service = "s-part", .incarnation = s_part.incarnation}, .name = s_part.name,
+        .on_connect = on_connect, .on_registered = on_registered, .fill_heartbeat = fill_heartbeat,
+    };
+    if ((status = member_open(s_part.control_loop, &member, &s_part.member, error)))
+        return status;
+    if (pthread_create(&s_part.engine_thread, NULL, engine_main, NULL))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread for the engine");
+    return STATUS_OK;
+}
+
+static void serve(void)
+{
+    while (!asked_to_stop)
+        rpc_loop_run(s_part.control_loop, 1000000, 0);
+    atomic_store_explicit(&s_part.stop, true, memory_order_relaxed);
+    rpc_loop_wake(s_part.engine.loop);
+    pthread_join(s_part.engine_thread, NULL);
+    rpc_loop_run(s_part.control_loop, 0, 0);
+    member_close(s_part.member);
+    s_part.engine.ops->close(s_part.engine.backend);
+    sequence_table_close(s_part.engine.sequences);
+    rpc_loop_close(s_part.engine.loop);
+    rpc_loop_close(s_part.control_loop);
+    thread_pool_close(s_part.pool);
+    model_close(s_part.model);
+    log_info("END", "name=%s", s_part.name);
+}
+
+int main(int argc, char **argv)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    struct error error;
+    bool check_only;
+
+    s_part.scheduler = "tcp://127.0.0.1:7400";
+    s_part.listen = "tcp://127.0.0.1:0";
+    s_part.name = "s-part";
+    s_part.compute = "auto";
+    s_part.kv_type = "f16";
+    s_part.local_pool = 1ull << 30;
+    s_part.max_batch = 128;
+    s_part.mini_batches = 1;
+    if (parse(argc, argv, &check_only, &error)) {
+        fprintf(stderr, "s-part: %s\n", error.text);
+        return 2;
+    }
+    if (check_only)
+        return 0;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    if (start(&error)) {
+        fprintf(stderr, "s-part: %s\n", error.text);
+        return 2;
+    }
+    serve();
+    return 0;
+}

@@ -1,0 +1,105 @@
+/* reply.c: the StepReply of a mini-batch, in arrays that are sized once. */
+#include <stdlib.h>
+
+#include "common/base/clock.h"
+#include "services/s-part/engine.h"
+
+enum status reply_open(struct mini_batch *batch)
+{
+    uint32_t rows = batch->engine->max_rows, tops = rows * SAMPLER_TOP_LOGPROBS_MAX;
+
+    batch->results = calloc(rows, sizeof *batch->results);
+    batch->result_pointers = calloc(rows, sizeof *batch->result_pointers);
+    batch->tokens = calloc(rows, sizeof *batch->tokens);
+    batch->token_pointers = calloc(rows, sizeof *batch->token_pointers);
+    batch->tops = calloc(tops, sizeof *batch->tops);
+    batch->top_pointers = calloc(tops, sizeof *batch->top_pointers);
+    if (!batch->results || !batch->result_pointers || !batch->tokens || !batch->token_pointers || !batch->tops || !batch->top_pointers)
+        return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 0; i < rows; i++) {
+        batch->result_pointers[i] = &batch->results[i];
+        batch->token_pointers[i] = &batch->tokens[i];
+    }
+    for (uint32_t i = 0; i < tops; i++)
+        batch->top_pointers[i] = &batch->tops[i];
+    return STATUS_OK;
+}
+
+void reply_close(struct mini_batch *batch)
+{
+    free(batch->results);
+    free(batch->result_pointers);
+    free(batch->tokens);
+    free(batch->token_pointers);
+    free(batch->tops);
+    free(batch->top_pointers);
+}
+
+static void fill_token(struct mini_batch *batch, uint32_t output)
+{
+    const struct sampler_result *result = &batch->plan.results[output];
+    Fastdecode__Token *token = &batch->tokens[output];
+    uint32_t first = output * SAMPLER_TOP_LOGPROBS_MAX;
+
+    fastdecode__token__init(token);
+    token->token = result->token;
+    token->logprob = result->logprob;
+    token->n_top = result->top_count;
+    token->top = &batch->top_pointers[first];
+    for (uint32_t i = 0; i < result->top_count; i++) {
+        fastdecode__top_token__init(&batch->tops[first + i]);
+        batch->tops[first + i].token = result->top[i].token;
+        batch->tops[first + i].logprob = result->top[i].logprob;
+    }
+}
+
+/* Outputs of a run: its scores in row order, then its sample. */
+static void fill_run(struct mini_batch *batch, const struct step_run *run)
+{
+    Fastdecode__RunResult *result = &batch->results[run->result_index];
+
+    fastdecode__run_result__init(result);
+    result->sequence = run->run->sequence;
+    if (run->lost || !run->sequence) {
+        result->outcome = run->lost ? FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST : FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN;
+        return;
+    }
+    result->outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
+    uint32_t scores = run->output_count, last = run->first_output + run->output_count;
+    if (scores && batch->plan.outputs[last - 1].sampler) {
+        result->sampled = &batch->tokens[last - 1];
+        scores--;
+    }
+    result->n_scores = scores;
+    result->scores = &batch->token_pointers[run->first_output];
+    for (uint32_t output = run->first_output; output < last; output++)
+        fill_token(batch, output);
+}
+
+void reply_send(struct mini_batch *batch)
+{
+    Fastdecode__StepReply reply = FASTDECODE__STEP_REPLY__INIT;
+    Fastdecode__PlaceTime times[STEP_PLACES_MAX], *time_pointers[STEP_PLACES_MAX];
+
+    for (uint32_t i = 0; i < batch->plan.run_count; i++)
+        fill_run(batch, &batch->plan.runs[i]);
+    for (uint32_t i = 0; i < batch->plan.place_count; i++) {
+        const struct step_place *place = &batch->plan.places[i];
+        fastdecode__place_time__init(&times[i]);
+        times[i].worker = batch->request->places[place->index]->worker;
+        times[i].r_part_us = batch->uses[i].r_part_us;
+        for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++)
+            times[i].tokens_read += batch->plan.rows[row].position + 1;
+        time_pointers[i] = &times[i];
+    }
+    reply.step = batch->request->step;
+    reply.n_results = batch->plan.run_count;
+    reply.results = batch->result_pointers;
+    reply.total_us = (uint32_t)(clock_now_us() - batch->began_us);
+    reply.s_part_us = (uint32_t)batch->s_part_us;
+    reply.r_part_us = (uint32_t)batch->r_part_us;
+    reply.n_places = batch->plan.place_count;
+    reply.places = time_pointers;
+    rpc_call_reply(batch->call, &reply.base);
+    batch->call = NULL;
+}
