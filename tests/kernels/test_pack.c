@@ -1,5 +1,6 @@
 /* test_pack.c: what comes out of the packed tiles is bit for bit what the source's format says. */
 #include "kernel_test.h"
+#include "kernels/quant/dequant.h"
 
 static float half_at(const uint8_t *p)
 {
@@ -73,16 +74,19 @@ static void check_type(const struct source_type *type, uint32_t outputs, uint32_
     memset(matrix.data, 0xa5, matrix.bytes);
     for (uint32_t t = matrix.tile_count; t-- > 0;) /* tiles are independent: any order */
         pack_tiles(&matrix, misaligned + 1, t, 1);
-    float *row = malloc(k * sizeof *row);
+    float *row = malloc(k * sizeof *row), *read = malloc(k * sizeof *read);
     for (uint32_t o = 0; o < outputs; o++) {
         pack_dequantize_row(&matrix, o, row);
+        dequantize((enum tensor_type)type->type, misaligned + 1 + o * matrix.source_row_bytes, k, read);
         for (uint32_t i = 0; i < k; i++) {
+            assert_true(row[i] == read[i] || (isnan(row[i]) && isnan(read[i]))); /* what the f32 mode computes with */
             const uint8_t *block = source + ((size_t)o * k + i) / type->block_values * type->block_bytes;
             float expected = source_value(type->type, block, i % type->block_values);
             if (f32_bits(expected) != f32_bits(row[i]) && !(expected == 0 && row[i] == 0))
                 fail_msg("%s %ux%u: output %u input %u is %a, expected %a", type->name, outputs, k, o, i, (double)row[i], (double)expected);
         }
     }
+    free(read);
     free(row);
     free(matrix.data);
     free(misaligned);
