@@ -152,7 +152,7 @@ static void send_registration(void *arg)
     kv.page_tokens = PAGE_TOKENS;
     kv.type = wire_kv_type();
     kv.context_tokens = s_part.context;
-    snprintf(name, sizeof name, "%.*s", (int)MIN(s_part.model->name.length, (size_t)255), s_part.model->name.bytes);
+    snprintf(name, sizeof name, "%.*s", (int)MIN(s_part.model->name.length, (size_t)255), s_part.model->name.data);
     info.name = name;
     info.vocab = shape->vocab;
     info.context_tokens = s_part.context;
