@@ -1,0 +1,352 @@
+/* test_attention.c: attention through the KV store, against plain sums in double over the rounded K and V, and the promise
+ * that a row's bits depend on nothing but its own sequence: not on chunks, company, threads, pages, or avx2/avx512. */
+#include "tests/kernels/kernel_test.h"
+
+#include <float.h>
+
+#include "common/kv/kv_store.h"
+#include "kernels/attention/attention.h"
+
+#define LIMIT 4e-6 /* of the largest |v| that a row sees */
+
+/* One sequence's inputs and results. All tensors begin one float off a 16-byte boundary. */
+struct feed {
+    uint64_t id;
+    struct kv_shape shape;
+    uint32_t positions, fed;
+    float *q, *o; /* [layers][positions][heads][head_dim] */
+    float *k, *v; /* [layers][positions][kv_heads][head_dim] */
+    void *memory;
+};
+
+struct rig {
+    struct thread_pool *pool;
+    struct kv_store *store;
+    struct kv_batch *batch;
+};
+
+enum { MAX_ROWS = 2048 };
+
+static struct kv_shape shape_of(uint32_t kv_heads, uint32_t group, uint32_t head_dim, enum kv_type type)
+{
+    return (struct kv_shape){.layers = 2, .heads = kv_heads * group, .kv_heads = kv_heads, .head_dim = head_dim,
+                             .page_tokens = 16, .type = type, .max_sequences = 16, .max_context = 2048};
+}
+
+static struct rig rig_open(const struct kv_shape *shape, uint32_t threads, const char *level)
+{
+    struct rig rig;
+    struct error error;
+    assert_int_equal(kernels_init(level, &error), STATUS_OK);
+    assert_int_equal(thread_pool_open(threads, NULL, &rig.pool), STATUS_OK);
+    assert_int_equal(kv_store_open(shape, kv_page_bytes(shape) * 400, MAX_ROWS, rig.pool, &rig.store, &error), STATUS_OK);
+    assert_int_equal(kv_batch_open(rig.store, &rig.batch), STATUS_OK);
+    return rig;
+}
+
+static void rig_close(struct rig *rig)
+{
+    kv_batch_close(rig->batch);
+    kv_store_close(rig->store);
+    thread_pool_close(rig->pool);
+}
+
+static struct feed feed_make(const struct kv_shape *shape, uint64_t id, uint32_t positions, float q_size, uint64_t seed)
+{
+    struct feed feed = {.id = id, .shape = *shape, .positions = positions};
+    size_t q_count = (size_t)shape->layers * positions * shape->heads * shape->head_dim;
+    size_t kv_count = (size_t)shape->layers * positions * shape->kv_heads * shape->head_dim;
+    float *at = feed.memory = test_alloc((2 * q_count + 2 * kv_count + 1) * sizeof(float));
+
+    feed.q = at + 1, feed.o = feed.q + q_count, feed.k = feed.o + q_count, feed.v = feed.k + kv_count;
+    for (size_t i = 0; i < q_count; i++)
+        feed.q[i] = q_size * random_normal(&seed), feed.o[i] = NAN;
+    for (size_t i = 0; i < 2 * kv_count; i++)
+        feed.k[i] = random_normal(&seed);
+    return feed;
+}
+
+static const char *fast_level(void) { return isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : "ref"; }
+
+/* Feeds sequences (ascending ids) to their ends, `chunks[i]` rows of each a step, all in one batch. */
+static void feed_all(struct rig *rig, struct feed *feeds, const uint32_t *chunks, uint32_t count)
+{
+    static struct kv_row rows[MAX_ROWS];
+    static const float *q[MAX_ROWS], *k[MAX_ROWS], *v[MAX_ROWS];
+    static float *o[MAX_ROWS];
+    static uint32_t owner[MAX_ROWS];
+    struct error error;
+    uint32_t bad, n;
+
+    for (uint32_t i = 0; i < count; i++)
+        feeds[i].fed = 0;
+    do {
+        n = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t take = MIN(chunks[i], feeds[i].positions - feeds[i].fed);
+            assert_int_equal(kv_store_reserve(rig->store, feeds[i].id, feeds[i].fed + take, &error), STATUS_OK);
+            for (uint32_t j = 0; j < take; j++, n++) {
+                owner[n] = i;
+                rows[n] = (struct kv_row){feeds[i].id, feeds[i].fed++};
+            }
+        }
+        assert_int_equal(kv_batch_plan(rig->batch, rows, n, &bad, &error), STATUS_OK);
+        for (uint32_t layer = 0; n && layer < feeds->shape.layers; layer++) {
+            for (uint32_t j = 0; j < n; j++) {
+                struct feed *feed = &feeds[owner[j]];
+                size_t at = (size_t)layer * feed->positions + rows[j].position;
+                size_t q_width = (size_t)feed->shape.heads * feed->shape.head_dim;
+                size_t kv_width = (size_t)feed->shape.kv_heads * feed->shape.head_dim;
+                q[j] = feed->q + at * q_width, o[j] = feed->o + at * q_width;
+                k[j] = feed->k + at * kv_width, v[j] = feed->v + at * kv_width;
+            }
+            kv_batch_attend(rig->batch, layer, q, k, v, o);
+        }
+    } while (n);
+}
+
+/* A rig of its own for one way of feeding. */
+static void feed_alone(struct feed *feed, uint32_t chunk, uint32_t threads, const char *level)
+{
+    struct rig rig = rig_open(&feed->shape, threads, level);
+    feed_all(&rig, feed, &chunk, 1);
+    rig_close(&rig);
+}
+
+static double stored(const struct kv_shape *shape, float x)
+{
+    return (double)(shape->type == KV_F32 ? x : f16_to_float(f16_from_float(MAX(-65504.0f, MIN(65504.0f, x)))));
+}
+
+/* The largest error of one row, as a share of the largest |v|. */
+static double row_error(const struct feed *feed, uint32_t layer, uint32_t position)
+{
+    const struct kv_shape *shape = &feed->shape;
+    uint32_t head_dim = shape->head_dim, group = shape->heads / shape->kv_heads;
+    double worst = 0, largest = 0;
+    double *p = malloc((position + 1) * sizeof *p);
+
+    for (uint32_t head = 0; head < shape->heads; head++) {
+        size_t row = (size_t)layer * feed->positions + position;
+        const float *q = feed->q + (row * shape->heads + head) * head_dim, *o = feed->o + (row * shape->heads + head) * head_dim;
+        double best = -INFINITY, sum = 0;
+        for (uint32_t t = 0; t <= position; t++) {
+            const float *k = feed->k + (((size_t)layer * feed->positions + t) * shape->kv_heads + head / group) * head_dim;
+            p[t] = 0;
+            for (uint32_t i = 0; i < head_dim; i++)
+                p[t] += (double)q[i] * stored(shape, k[i]);
+            p[t] /= sqrt((double)head_dim);
+            best = MAX(best, p[t]);
+        }
+        for (uint32_t t = 0; t <= position; t++)
+            sum += p[t] = exp(p[t] - best);
+        for (uint32_t i = 0; i < head_dim; i++) {
+            double expected = 0;
+            for (uint32_t t = 0; t <= position; t++) {
+                double v = stored(shape, feed->v[(((size_t)layer * feed->positions + t) * shape->kv_heads + head / group) * head_dim + i]);
+                expected += p[t] / sum * v;
+                largest = MAX(largest, fabs(v));
+            }
+            double error = fabs(expected - (double)o[i]);
+            worst = error <= worst ? worst : error; /* NaN counts */
+        }
+    }
+    free(p);
+    return worst / largest;
+}
+
+static const uint32_t contexts[] = {1, 2, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1023, 1500};
+
+static void check_rows(const struct feed *feed, const char *what)
+{
+    for (uint32_t i = 0; i < ARRAY_COUNT(contexts) && contexts[i] <= feed->positions; i++)
+        for (uint32_t layer = 0; layer < feed->shape.layers; layer++) {
+            double error = row_error(feed, layer, contexts[i] - 1);
+            if (!(error <= LIMIT))
+                fail_msg("%s: context %u layer %u: error %g", what, contexts[i], layer, error);
+        }
+}
+
+static size_t output_bytes(const struct feed *feed)
+{
+    return (size_t)feed->shape.layers * feed->positions * feed->shape.heads * feed->shape.head_dim * sizeof(float);
+}
+
+/* The outputs, for a comparison; clears them. free() it. */
+static float *take_outputs(struct feed *feed)
+{
+    float *copy = malloc(output_bytes(feed));
+    memcpy(copy, feed->o, output_bytes(feed));
+    memset(feed->o, 0xff, output_bytes(feed));
+    return copy;
+}
+
+static void assert_same(const struct feed *feed, const float *expected, const char *what)
+{
+    size_t width = (size_t)feed->shape.heads * feed->shape.head_dim;
+    for (size_t row = 0; row < (size_t)feed->shape.layers * feed->positions; row++)
+        if (memcmp(feed->o + row * width, expected + row * width, width * sizeof(float)))
+            fail_msg("%s: layer %zu position %zu differs", what, row / feed->positions, row % feed->positions);
+}
+
+static void test_against_sums(void **state)
+{
+    static const struct { uint32_t group, head_dim, positions; enum kv_type type; } cases[] = {
+        {1, 64, 520, KV_F16}, {3, 64, 1500, KV_F16}, {4, 128, 520, KV_F16}, {8, 64, 520, KV_F16}, {8, 128, 80, KV_F16},
+        {5, 80, 520, KV_F16}, {3, 80, 80, KV_F32}, {1, 16, 520, KV_F32}, {2, 256, 80, KV_F16}, {7, 48, 80, KV_F16},
+        {6, 112, 80, KV_F16}, {71, 64, 40, KV_F16}, {4, 64, 520, KV_F32},
+    };
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct kv_shape shape = shape_of(cases[i].group > 8 ? 1 : 2, cases[i].group, cases[i].head_dim, cases[i].type);
+        struct feed feed = feed_make(&shape, 7, cases[i].positions, 2, i);
+        for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++) {
+            if (!isa_supported((enum isa_level)level) || level == ISA_VNNI)
+                continue;
+            if (level == ISA_REF && cases[i].positions > 600)
+                continue;
+            feed_alone(&feed, 37, 2, isa_name((enum isa_level)level));
+            check_rows(&feed, isa_name((enum isa_level)level));
+        }
+        free(feed.memory);
+    }
+}
+
+/* Whole numbers, whose dot products are exact in f32: logits of ±500000 must still give the right softmax. */
+static void test_large_logits(void **state)
+{
+    struct kv_shape shape = shape_of(1, 3, 64, KV_F16);
+    struct feed feed = feed_make(&shape, 1, 600, 1, 5);
+    (void)state;
+    for (size_t i = 0; i < output_bytes(&feed) / sizeof(float); i++)
+        feed.q[i] = roundf(feed.q[i] * 100);
+    for (size_t i = 0; i < output_bytes(&feed) / sizeof(float) / 3; i++)
+        feed.k[i] = roundf(feed.k[i] * 100);
+    feed_alone(&feed, 50, 1, fast_level());
+    check_rows(&feed, "large logits");
+    free(feed.memory);
+}
+
+/* Scores and values beyond the range of f32 and f16: results stay finite. */
+static void test_overflow(void **state)
+{
+    (void)state;
+    for (int type = KV_F16; type <= KV_F32; type++)
+        for (int level = ISA_REF; level <= ISA_AVX512; level++) {
+            struct kv_shape shape = shape_of(1, 2, 64, (enum kv_type)type);
+            struct feed feed = feed_make(&shape, 1, 70, 1e25f, 6);
+            if (!isa_supported((enum isa_level)level)) {
+                free(feed.memory);
+                continue;
+            }
+            for (size_t i = 0; i < output_bytes(&feed) / sizeof(float) / 2; i++)
+                feed.k[i] = 1e25f * fabsf(feed.k[i]); /* one sign: infinities that cancel are NaN by right */
+            for (size_t i = 0; i < output_bytes(&feed) / sizeof(float); i++)
+                feed.q[i] = fabsf(feed.q[i]);
+            for (size_t i = 0; i < output_bytes(&feed) / sizeof(float) / 2; i++)
+                feed.v[i] *= 1e6f;
+            feed_alone(&feed, 70, 1, isa_name((enum isa_level)level));
+            for (size_t i = 0; i < output_bytes(&feed) / sizeof(float); i++)
+                assert_true(isfinite(feed.o[i]));
+            free(feed.memory);
+        }
+}
+
+static void test_chunks_and_threads(void **state)
+{
+    static const struct { uint32_t group, head_dim; enum kv_type type; } cases[] = {
+        {3, 64, KV_F16}, {1, 64, KV_F16}, {8, 80, KV_F16}, {4, 32, KV_F32}};
+    static const uint32_t chunks[] = {1, 7, 333, 1100};
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct kv_shape shape = shape_of(1, cases[i].group, cases[i].head_dim, cases[i].type);
+        struct feed feed = feed_make(&shape, 3, 1100, 2, 10 + i);
+        feed_alone(&feed, 100, 1, fast_level());
+        float *expected = take_outputs(&feed);
+        for (uint32_t c = 0; c < ARRAY_COUNT(chunks); c++)
+            for (uint32_t threads = 1; threads <= 5; threads += 2) {
+                if (threads == 5 && c > 0)
+                    continue;
+                feed_alone(&feed, chunks[c], threads, fast_level());
+                assert_same(&feed, expected, "chunk and thread count");
+                memset(feed.o, 0xff, output_bytes(&feed));
+            }
+        shape.page_tokens = feed.shape.page_tokens = 32;
+        feed_alone(&feed, 100, 2, fast_level());
+        assert_same(&feed, expected, "pages of 32");
+        free(expected);
+        free(feed.memory);
+    }
+}
+
+static void test_levels_agree(void **state)
+{
+    static const uint32_t groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 11};
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(groups); i++) {
+        struct kv_shape shape = shape_of(2, groups[i], i % 2 ? 80 : 64, i % 3 == 2 ? KV_F32 : KV_F16);
+        struct feed feed = feed_make(&shape, 3, 600, 3, 20 + i);
+        float *expected = NULL;
+        for (int level = ISA_AVX2; level < ISA_LEVEL_COUNT; level++) {
+            if (!isa_supported((enum isa_level)level))
+                continue;
+            feed_alone(&feed, 90, 1, isa_name((enum isa_level)level));
+            if (expected)
+                assert_same(&feed, expected, isa_name((enum isa_level)level));
+            else
+                expected = take_outputs(&feed);
+        }
+        free(expected);
+        free(feed.memory);
+    }
+}
+
+/* With others in the batch, at other positions and chunk sizes, on pages that held NaN. */
+static void test_company_and_stale_pages(void **state)
+{
+    static const uint32_t lengths[] = {700, 1, 33, 1200, 512}, chunks[] = {40, 1, 5, 300, 1};
+    struct kv_shape shape = shape_of(2, 3, 64, KV_F16);
+    struct feed feeds[5];
+    float *expected[5];
+    (void)state;
+    for (uint32_t i = 0; i < 5; i++) {
+        feeds[i] = feed_make(&shape, 10 + i, lengths[i], 2, 30 + i);
+        feed_alone(&feeds[i], 64, 1, fast_level());
+        expected[i] = take_outputs(&feeds[i]);
+    }
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        struct rig rig = rig_open(&shape, threads, NULL);
+        struct feed junk[3];
+        uint32_t whole[3] = {512, 512, 512};
+        for (uint32_t j = 0; j < 3; j++) {
+            junk[j] = feed_make(&shape, 90 + j, 2040, 1, 99);
+            for (size_t i = 0; i < output_bytes(&junk[j]) / sizeof(float) / 3; i++)
+                junk[j].k[i] = junk[j].v[i] = NAN;
+        }
+        feed_all(&rig, junk, whole, 3);
+        for (uint32_t j = 0; j < 3; j++) {
+            kv_store_free(rig.store, 90 + j);
+            free(junk[j].memory);
+        }
+        feed_all(&rig, feeds, chunks, 5);
+        for (uint32_t i = 0; i < 5; i++) {
+            assert_same(&feeds[i], expected[i], "company");
+            memset(feeds[i].o, 0xff, output_bytes(&feeds[i]));
+        }
+        rig_close(&rig);
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+        free(expected[i]);
+        free(feeds[i].memory);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_sums), cmocka_unit_test(test_large_logits), cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_levels_agree), cmocka_unit_test(test_chunks_and_threads),
+        cmocka_unit_test(test_company_and_stale_pages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
