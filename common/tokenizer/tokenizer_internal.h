@@ -105,6 +105,8 @@ MUST_CHECK bool bpe_decode_text(struct text_span text, char *out, size_t *length
 MUST_CHECK enum status bpe_open(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, struct error *error);
 
 /* --- spm.c --------------------------------------------------------------------------------------------------------------- */
+/* Appends a symbol for each character that occurs in pieces and is none; checks that pieces are UTF-8. */
+MUST_CHECK enum status spm_add_characters(struct tokenizer *tokenizer, struct error *error);
 /* Fills merges from pieces and scores. */
 MUST_CHECK enum status spm_open(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, struct error *error);
 /* Encodes valid UTF-8 between special tokens; space_first: put a space before it. */
