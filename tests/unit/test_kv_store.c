@@ -1,0 +1,395 @@
+/* test_kv_store.c: pages, sequences, plans and handing over, without regard to what attention computes; and a random
+ * walk beside a model of a few arrays. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/checked.h"
+#include "common/kv/kv_store.h"
+#include "kernels/dispatch/kernels.h"
+
+enum { MAX_ROWS = 64, WIDTH = 32 };
+
+static const struct kv_shape small = {.layers = 3, .heads = 2, .kv_heads = 1, .head_dim = 16, .page_tokens = 16, .type = KV_F16,
+                                      .max_sequences = 4, .max_context = 200};
+
+struct rig {
+    struct thread_pool *pool;
+    struct kv_store *store;
+    struct kv_batch *batch;
+};
+
+static struct rig rig_open(uint32_t pages)
+{
+    struct rig rig;
+    struct error error;
+    assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
+    assert_int_equal(thread_pool_open(2, NULL, &rig.pool), STATUS_OK);
+    assert_int_equal(kv_store_open(&small, pages * kv_page_bytes(&small) + 7, MAX_ROWS, rig.pool, &rig.store, &error), STATUS_OK);
+    assert_int_equal(kv_batch_open(rig.store, &rig.batch), STATUS_OK);
+    return rig;
+}
+
+static void rig_close(struct rig *rig)
+{
+    kv_batch_close(rig->batch);
+    kv_store_close(rig->store);
+    thread_pool_close(rig->pool);
+}
+
+static uint64_t random_u64(uint64_t *state) /* splitmix64 */
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* What a row's tensors hold: a function of what it is, so that repeats and copies agree. */
+static float value_of(uint64_t sequence, uint32_t position, uint32_t layer, uint32_t which, uint32_t i)
+{
+    uint64_t state = sequence * 1000003 + position * 8191u + layer * 131u + which * 17u + i * 0x10001u;
+    return (float)(random_u64(&state) % 2001) / 1000.0f - 1.0f;
+}
+
+static float outputs[MAX_ROWS][WIDTH];
+
+/* One layer of the planned rows. */
+static void attend(struct kv_batch *batch, const struct kv_row *rows, uint32_t count, uint32_t layer)
+{
+    static float tensors[MAX_ROWS][3][WIDTH];
+    const float *q[MAX_ROWS], *k[MAX_ROWS], *v[MAX_ROWS];
+    float *o[MAX_ROWS];
+    for (uint32_t row = 0; row < count; row++) {
+        for (uint32_t which = 0; which < 3; which++)
+            for (uint32_t i = 0; i < WIDTH; i++)
+                tensors[row][which][i] = value_of(rows[row].sequence, rows[row].position, layer, which, i);
+        q[row] = tensors[row][0], k[row] = tensors[row][1], v[row] = tensors[row][2], o[row] = outputs[row];
+    }
+    kv_batch_attend(batch, layer, q, k, v, o);
+}
+
+static uint32_t rows_of(struct kv_row *rows, uint32_t count, uint64_t sequence, uint32_t begin, uint32_t end)
+{
+    for (; begin < end; begin++)
+        rows[count++] = (struct kv_row){sequence, begin};
+    return count;
+}
+
+static enum status plan(struct rig *rig, const struct kv_row *rows, uint32_t count, uint32_t *bad)
+{
+    struct error error;
+    return kv_batch_plan(rig->batch, rows, count, bad, &error);
+}
+
+/* Reserves, plans and runs all layers for positions [begin, end). */
+static void write_range(struct rig *rig, uint64_t sequence, uint32_t begin, uint32_t end)
+{
+    struct kv_row rows[MAX_ROWS];
+    uint32_t count = rows_of(rows, 0, sequence, begin, end), bad;
+    struct error error;
+    assert_int_equal(kv_store_reserve(rig->store, sequence, end, &error), STATUS_OK);
+    assert_int_equal(plan(rig, rows, count, &bad), STATUS_OK);
+    for (uint32_t layer = 0; layer < small.layers; layer++)
+        attend(rig->batch, rows, count, layer);
+}
+
+static uint32_t held(const struct rig *rig, uint64_t sequence)
+{
+    struct kv_held item;
+    return kv_store_find(rig->store, sequence, &item) ? item.positions : UINT32_MAX;
+}
+
+static void test_shapes(void **state)
+{
+    struct rig rig = rig_open(2);
+    struct kv_store *store = NULL;
+    struct error error;
+    struct kv_shape bad[8];
+    (void)state;
+    for (uint32_t i = 0; i < 8; i++)
+        bad[i] = small;
+    bad[0].layers = 0, bad[1].heads = 3, bad[1].kv_heads = 2, bad[2].head_dim = 24, bad[3].head_dim = 272;
+    bad[4].page_tokens = 8, bad[5].type = (enum kv_type)9, bad[6].max_sequences = 0, bad[7].max_context = UINT32_MAX;
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(kv_store_open(&bad[i], 1 << 20, 4, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
+        assert_true(strncmp(error.text, "KV store: ", 10) == 0);
+        assert_int_equal(kv_page_bytes(&bad[i]), 0);
+        assert_int_equal(kv_store_fixed_bytes(&bad[i], 1 << 20, 4), 0);
+    }
+    assert_int_equal(kv_page_bytes(&small), 3 * 2 * 16 * 16 * 2);
+    assert_int_equal(kv_store_open(&small, kv_page_bytes(&small) - 1, 4, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(kv_store_open(&small, 1 << 20, 0, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
+    assert_null(store);
+    assert_true(kv_store_fixed_bytes(&small, 1 << 20, 4) > 0);
+    assert_int_equal(kv_store_pages_total(rig.store), 2);
+    kv_store_close(NULL);
+    kv_batch_close(NULL);
+    rig_close(&rig);
+}
+
+static void test_pages(void **state)
+{
+    struct rig rig = rig_open(5);
+    struct error error;
+    struct kv_held item;
+    (void)state;
+    assert_int_equal(kv_store_reserve(rig.store, 1, 33, &error), STATUS_OK);
+    assert_int_equal(kv_store_pages_used(rig.store), 3);
+    assert_int_equal(kv_store_reserve(rig.store, 1, 10, &error), STATUS_OK); /* never takes pages away */
+    assert_int_equal(kv_store_reserve(rig.store, 1, 48, &error), STATUS_OK);
+    assert_int_equal(kv_store_pages_used(rig.store), 3);
+    assert_int_equal(kv_store_reserve(rig.store, 2, 33, &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(error.text, "2 of 5"));
+    assert_false(kv_store_find(rig.store, 2, &item)); /* nothing changed */
+    assert_int_equal(kv_store_pages_used(rig.store), 3);
+    assert_int_equal(kv_store_reserve(rig.store, 1, 201, &error), STATUS_OUT_OF_RANGE);
+    assert_int_equal(kv_store_reserve(rig.store, 2, 32, &error), STATUS_OK);
+    assert_int_equal(kv_store_reserve(rig.store, 3, 0, &error), STATUS_OK);
+    assert_int_equal(kv_store_reserve(rig.store, 4, 1, &error), STATUS_RESOURCE_EXHAUSTED);
+    kv_store_free(rig.store, 1);
+    kv_store_free(rig.store, 1);
+    kv_store_free(rig.store, 77);
+    assert_int_equal(kv_store_pages_used(rig.store), 2);
+    assert_int_equal(kv_store_reserve(rig.store, 4, 48, &error), STATUS_OK);
+    assert_int_equal(kv_store_reserve(rig.store, 5, 0, &error), STATUS_OK);
+    assert_int_equal(kv_store_reserve(rig.store, 6, 0, &error), STATUS_RESOURCE_EXHAUSTED); /* four sequences */
+    kv_store_truncate(rig.store, 4, 17);
+    assert_int_equal(kv_store_pages_used(rig.store), 4);
+    kv_store_truncate(rig.store, 4, 16);
+    assert_int_equal(kv_store_pages_used(rig.store), 3);
+    kv_store_truncate(rig.store, 4, 0);
+    assert_int_equal(kv_store_pages_used(rig.store), 2);
+    assert_int_equal(held(&rig, 4), 0);
+    rig_close(&rig);
+}
+
+static void test_plan_refusals(void **state)
+{
+    struct rig rig = rig_open(8);
+    struct error error;
+    struct kv_row rows[MAX_ROWS + 1];
+    uint32_t bad = 99;
+    (void)state;
+    assert_int_equal(kv_store_reserve(rig.store, 5, 16, &error), STATUS_OK);
+    rows[0] = (struct kv_row){4, 0};
+    assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION); /* unknown */
+    assert_int_equal(bad, 0);
+    rows[0] = (struct kv_row){5, 1};
+    assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION); /* position 0 is missing */
+    rows[0] = (struct kv_row){5, 0}, rows[1] = (struct kv_row){5, 2};
+    assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_FAILED_PRECONDITION); /* a gap */
+    assert_int_equal(bad, 1);
+    rows_of(rows, 0, 5, 0, 17);
+    assert_int_equal(plan(&rig, rows, 17, &bad), STATUS_FAILED_PRECONDITION); /* no page */
+    assert_int_equal(bad, 16);
+    attend(rig.batch, rows, 17, 0); /* after a failure there are no rows */
+    assert_int_equal(held(&rig, 5), 0);
+    rows[1] = (struct kv_row){5, 0};
+    assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_INVALID_ARGUMENT); /* twice */
+    assert_int_equal(bad, 1);
+    assert_int_equal(kv_store_reserve(rig.store, 3, 16, &error), STATUS_OK);
+    rows[1] = (struct kv_row){3, 0};
+    assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_INVALID_ARGUMENT); /* not sorted */
+    assert_int_equal(plan(&rig, rows, MAX_ROWS + 1, &bad), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(plan(&rig, rows, 0, &bad), STATUS_OK);
+    rig_close(&rig);
+}
+
+static void test_layers_and_repeats(void **state)
+{
+    struct rig rig = rig_open(8);
+    struct kv_row rows[MAX_ROWS];
+    float before[MAX_ROWS][WIDTH];
+    struct kv_stats stats;
+    struct error error;
+    uint32_t bad, count = rows_of(rows, 0, 9, 0, 20);
+    (void)state;
+    assert_int_equal(kv_store_reserve(rig.store, 9, 20, &error), STATUS_OK);
+    assert_int_equal(plan(&rig, rows, count, &bad), STATUS_OK);
+    attend(rig.batch, rows, count, 0);
+    attend(rig.batch, rows, count, 1);
+    assert_int_equal(held(&rig, 9), 0); /* half-way does not exist */
+    assert_int_equal(plan(&rig, rows, count, &bad), STATUS_OK);
+    attend(rig.batch, rows, count, 2); /* the last layer alone completes nothing */
+    assert_int_equal(held(&rig, 9), 0);
+    assert_int_equal(plan(&rig, rows, count, &bad), STATUS_OK);
+    for (uint32_t layer = 0; layer < 3; layer++)
+        attend(rig.batch, rows, count, layer);
+    assert_int_equal(held(&rig, 9), 20);
+    memcpy(before, outputs, sizeof before);
+    memset(outputs, 0xff, sizeof outputs);
+    write_range(&rig, 9, 0, 20); /* the whole step again */
+    assert_int_equal(held(&rig, 9), 20);
+    assert_memory_equal(before, outputs, 20 * sizeof *outputs);
+    write_range(&rig, 9, 13, 14); /* one row from the middle */
+    assert_int_equal(held(&rig, 9), 20);
+    assert_memory_equal(before[13], outputs[0], sizeof *outputs);
+    kv_store_stats(rig.store, &stats);
+    assert_int_equal(stats.rows, 20 * 9 + 3);
+    assert_int_equal(stats.tokens_read, 210 * 9 + 3 * 14);
+    assert_int_equal(stats.bytes_read, (2 * 9 + 3) * 1024);
+    rig_close(&rig);
+}
+
+static bool all_zero(uint32_t row)
+{
+    for (uint32_t i = 0; i < WIDTH; i++)
+        if (outputs[row][i] != 0)
+            return false;
+    return true;
+}
+
+/* A sequence freed (and its pages given to another) between plan and attend: its rows give 0, and nothing else changes. */
+static void test_freed_in_flight(void **state)
+{
+    struct rig rig = rig_open(3), other = rig;
+    struct kv_row rows[MAX_ROWS];
+    float expected[WIDTH];
+    uint32_t bad, count;
+    (void)state;
+    assert_int_equal(kv_batch_open(rig.store, &other.batch), STATUS_OK);
+    write_range(&rig, 2, 0, 5);
+    memcpy(expected, outputs[4], sizeof expected);
+    kv_store_truncate(rig.store, 2, 4);
+    assert_int_equal(held(&rig, 2), 4);
+    write_range(&rig, 1, 0, 3);
+    for (uint32_t again = 0; again < 2; again++) {
+        count = rows_of(rows, rows_of(rows, 0, 1, 3, 5), 2, 4, 5);
+        assert_int_equal(plan(&rig, rows, count, &bad), STATUS_OK);
+        attend(rig.batch, rows, count, 0);
+        assert_false(all_zero(0));
+        if (again)
+            kv_store_truncate(rig.store, 1, 2);
+        else
+            kv_store_free(rig.store, 1);
+        if (!again) {
+            write_range(&other, 1, 0, 3); /* known again, on the same pages: still not what was planned */
+            write_range(&other, 3, 0, 16);
+        }
+        for (uint32_t layer = 1; layer < 3; layer++) {
+            attend(rig.batch, rows, count, layer);
+            assert_true(all_zero(0));
+            assert_true(all_zero(1));
+        }
+        assert_memory_equal(outputs[2], expected, sizeof expected);
+        assert_int_equal(held(&rig, 1), again ? 2 : 3);
+        assert_int_equal(held(&rig, 2), 5);
+    }
+    kv_batch_close(other.batch);
+    rig_close(&rig);
+}
+
+static void test_handing_over(void **state)
+{
+    struct rig from = rig_open(8), to = rig_open(3);
+    unsigned char *page = malloc(kv_page_bytes(&small));
+    struct error error;
+    uint32_t positions = 0;
+    float expected[WIDTH];
+    (void)state;
+    write_range(&from, 6, 0, 41);
+    assert_int_equal(kv_store_export_page(from.store, 6, 3, page, &positions), STATUS_NOT_FOUND);
+    assert_int_equal(kv_store_export_page(from.store, 5, 0, page, &positions), STATUS_NOT_FOUND);
+    assert_int_equal(kv_store_import_page(to.store, 6, 1, page, 16, &error), STATUS_FAILED_PRECONDITION); /* out of order */
+    assert_int_equal(held(&to, 6), UINT32_MAX);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(kv_store_export_page(from.store, 6, i, page, &positions), STATUS_OK);
+        assert_int_equal(positions, i < 2 ? 16 : 9);
+        assert_int_equal(kv_store_import_page(to.store, 6, i, page, 17, &error), STATUS_INVALID_ARGUMENT);
+        assert_int_equal(kv_store_import_page(to.store, 6, i, page, 0, &error), STATUS_INVALID_ARGUMENT);
+        assert_int_equal(kv_store_import_page(to.store, 6, i, page, positions, &error), STATUS_OK);
+        assert_int_equal(kv_store_import_page(to.store, 6, i, page, positions, &error), STATUS_OK); /* sent twice */
+    }
+    assert_int_equal(held(&to, 6), 41);
+    assert_int_equal(kv_store_import_page(to.store, 6, 2, page, 8, &error), STATUS_FAILED_PRECONDITION); /* shorter */
+    assert_int_equal(kv_store_import_page(to.store, 6, 0, page, 16, &error), STATUS_FAILED_PRECONDITION);
+    assert_int_equal(kv_store_import_page(to.store, 6, 12, page, 9, &error), STATUS_OUT_OF_RANGE);
+    assert_int_equal(kv_store_import_page(to.store, 7, 0, page, 1, &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_int_equal(held(&to, 6), 41);
+    write_range(&from, 6, 41, 42);
+    memcpy(expected, outputs[0], sizeof expected);
+    write_range(&to, 6, 41, 42); /* decoding goes on with the same bits */
+    assert_memory_equal(expected, outputs[0], sizeof expected);
+    free(page);
+    rig_close(&from);
+    rig_close(&to);
+}
+
+/* Random calls beside a model: for each id, what is reserved and what is complete. */
+static void test_random_walk(void **state)
+{
+    enum { IDS = 7, PAGES = 12 };
+    struct rig rig = rig_open(PAGES);
+    uint32_t known[IDS] = {0}, pages[IDS] = {0}, complete[IDS] = {0}, seen[IDS] = {0};
+    uint64_t seed = 42;
+    struct error error;
+    (void)state;
+    for (uint32_t step = 0; step < 4000; step++) {
+        uint32_t i = (uint32_t)(random_u64(&seed) % IDS), n = (uint32_t)(random_u64(&seed) % 60), used = 0, count = 0;
+        uint64_t id = (uint64_t)i << 32 | i; /* both halves: ids that differ only high up */
+        uint32_t need = MAX(pages[i], (n + 15) / 16);
+        for (uint32_t j = 0; j < IDS; j++)
+            used += pages[j], count += known[j];
+        switch (random_u64(&seed) % 5) {
+        case 0: {
+            bool fits = used - pages[i] + need <= PAGES && (known[i] || count < small.max_sequences);
+            assert_int_equal(kv_store_reserve(rig.store, id, n, &error), fits ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED);
+            if (fits)
+                known[i] = 1, pages[i] = need;
+            break;
+        }
+        case 1:
+        case 2: {
+            struct kv_row rows[MAX_ROWS];
+            uint32_t begin = complete[i] - MIN(complete[i], n % 3), end = begin + 1 + n % 20, bad;
+            bool fits = known[i] && end <= pages[i] * 16;
+            count = rows_of(rows, 0, id, begin, end);
+            assert_int_equal(plan(&rig, rows, count, &bad), fits ? STATUS_OK : STATUS_FAILED_PRECONDITION);
+            for (uint32_t layer = 0; fits && layer < (n % 4 ? 3 : 2); layer++)
+                attend(rig.batch, rows, count, layer);
+            if (fits && n % 4)
+                complete[i] = MAX(complete[i], end);
+            break;
+        }
+        case 3:
+            kv_store_truncate(rig.store, id, n);
+            pages[i] = MIN(pages[i], (n + 15) / 16);
+            complete[i] = MIN(complete[i], n);
+            break;
+        default:
+            if (n < 30)
+                kv_store_free(rig.store, id), known[i] = pages[i] = complete[i] = 0;
+        }
+        used = count = 0;
+        for (uint32_t j = 0; j < IDS; j++) {
+            used += pages[j], count += known[j];
+            assert_int_equal(held(&rig, (uint64_t)j << 32 | j), known[j] ? complete[j] : UINT32_MAX);
+        }
+        assert_int_equal(kv_store_pages_used(rig.store), used);
+        struct kv_held item;
+        memset(seen, 0, sizeof seen);
+        for (uint32_t cursor = 0; kv_store_next(rig.store, &cursor, &item); count--) {
+            uint32_t j = (uint32_t)item.sequence;
+            assert_true(known[j] && !seen[j] && item.positions == complete[j]);
+            seen[j] = 1;
+        }
+        assert_int_equal(count, 0);
+    }
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_pages), cmocka_unit_test(test_plan_refusals),
+        cmocka_unit_test(test_layers_and_repeats), cmocka_unit_test(test_freed_in_flight),
+        cmocka_unit_test(test_handing_over), cmocka_unit_test(test_random_walk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
