@@ -137,6 +137,10 @@ const struct rpc_peer *rpc_call_peer(const struct rpc_call *call);
  * touched after fn returns. Without it, such a call lives on until it is ended, to no effect. */
 void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *user);
 
+/* A pointer that the handler's owner keeps with the call. */
+void rpc_call_set_user(struct rpc_call *call, void *user);
+void *rpc_call_user(const struct rpc_call *call);
+
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 void rpc_call_fail(struct rpc_call *call, enum status status, const char *format, ...) PRINTF_LIKE(3, 4);
 /* One message of a stream. RESOURCE_EXHAUSTED: the client does not read; its connection is being closed. */

@@ -45,7 +45,7 @@ struct rpc_call {
     uint64_t id;
     uint32_t pipe;
     void (*on_cancel)(void *user);
-    void *cancel_user;
+    void *cancel_user, *user;
 };
 
 struct server_method {
@@ -385,6 +385,9 @@ void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *use
     call->on_cancel = fn;
     call->cancel_user = user;
 }
+
+void rpc_call_set_user(struct rpc_call *call, void *user) { call->user = user; }
+void *rpc_call_user(const struct rpc_call *call) { return call->user; }
 
 static void end_with(struct rpc_call *call, const struct envelope *head, const ProtobufCMessage *payload)
 {

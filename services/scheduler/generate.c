@@ -1,0 +1,213 @@
+/* generate.c: sequences from the gateways, and tokens back to them. */
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/scheduler/scheduler.h"
+
+static void on_cancel(void *user)
+{
+    struct token_log *log = user;
+    struct scheduler *scheduler = rpc_call_user(log->call);
+    const struct sched_event event = {.kind = SCHED_CANCEL, .sequence = log->id};
+
+    log->call = NULL;
+    log->request = NULL;
+    if (!log->over)
+        scheduler_event(scheduler, &event);
+}
+
+static void arrive(struct scheduler *scheduler, const struct token_log *log, uint32_t place, uint32_t positions)
+{
+    const Fastdecode__GenerateRequest *request = log->request;
+    const struct sched_event event = {
+        .kind = SCHED_ARRIVE,
+        .arrive = {
+            .sequence = log->id,
+            .prompt_tokens = log->prompt_count,
+            .generated_tokens = log->token_count - log->prompt_count,
+            .max_new_tokens = request->max_tokens,
+            .deadline_us = request->timeout_ms ? log->arrived_us + request->timeout_ms * 1000 : 0,
+            .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
+            .held_place = place,
+            .held_positions = MIN(positions, log->token_count - 1),
+        },
+    };
+    scheduler_event(scheduler, &event);
+}
+
+static enum status check(const struct scheduler *scheduler, const Fastdecode__GenerateRequest *request, struct error *error)
+{
+    size_t tokens = request->n_prompt + request->n_generated;
+
+    if (request->n_prompt == 0 || tokens > scheduler->model.context_tokens)
+        return error_set(error, STATUS_OUT_OF_RANGE, "prompt and generated tokens are %zu, want 1 to %u", tokens, scheduler->model.context_tokens);
+    if (!request->sampling)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling is missing");
+    for (size_t i = 0; i < request->n_prompt; i++)
+        if (request->prompt[i] >= scheduler->model.vocab)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "prompt: token %u, the vocabulary has %u", request->prompt[i], scheduler->model.vocab);
+    for (size_t i = 0; i < request->n_generated; i++)
+        if (request->generated[i] >= scheduler->model.vocab)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "generated: token %u, the vocabulary has %u", request->generated[i], scheduler->model.vocab);
+    return STATUS_OK;
+}
+
+static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__GenerateRequest *request)
+{
+    uint32_t known = (uint32_t)(request->n_prompt + request->n_generated);
+    uint32_t capacity = MIN(scheduler->model.context_tokens, known + MIN(request->max_tokens, scheduler->model.context_tokens)) + 1;
+    uint64_t id = request->sequence && !token_logs_find(scheduler->logs, request->sequence) ? request->sequence : scheduler->next_sequence++;
+    struct token_log *log;
+
+    if (token_logs_add(scheduler->logs, id, capacity, &log))
+        return NULL;
+    log->call = call;
+    log->request = request;
+    log->ignore_eos = request->ignore_eos;
+    log->arrived_us = clock_now_us();
+    for (size_t i = 0; i < request->n_prompt; i++)
+        log->tokens[log->token_count++] = request->prompt[i];
+    log->prompt_count = log->token_count;
+    for (size_t i = 0; i < request->n_generated; i++)
+        log->tokens[log->token_count++] = request->generated[i];
+    return log;
+}
+
+void generate_handler(struct rpc_call *call, void *user)
+{
+    struct scheduler *scheduler = user;
+    Fastdecode__GenerateEvent hello = FASTDECODE__GENERATE_EVENT__INIT;
+    struct token_log *log;
+    struct error error;
+
+    if (!scheduler->core) {
+        rpc_call_fail(call, STATUS_UNAVAILABLE, "no s-part has registered yet");
+        return;
+    }
+    const Fastdecode__GenerateRequest *request = rpc_call_unpack(call, &fastdecode__generate_request__descriptor);
+    if (!request)
+        return;
+    if (check(scheduler, request, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
+        return;
+    }
+    log = new_log(scheduler, call, request);
+    if (!log) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the scheduler holds %u sequences, its limit", token_logs_count(scheduler->logs));
+        return;
+    }
+    rpc_call_set_user(call, scheduler);
+    rpc_call_on_cancel(call, on_cancel, log);
+    scheduler->prompt_tokens += log->prompt_count;
+    hello.sequence = log->id;
+    (void)!rpc_call_send(call, &hello.base); /* a client that is gone is reported by on_cancel */
+    log_debug("GENERATE", "id=%s sequence=%llx prompt=%u generated=%zu max=%u", rpc_call_request_id(call), (unsigned long long)log->id,
+              log->prompt_count, request->n_generated, request->max_tokens);
+    if (request->sequence && clock_now_us() - scheduler->started_us < CLAIM_US && scheduler->settling_count < scheduler->settling_capacity)
+        scheduler->settling[scheduler->settling_count++] = log->id;
+    else
+        arrive(scheduler, log, SCHED_NO_PLACE, 0);
+}
+
+/* Resubmitted sequences start as soon as the place that holds their pages is up, or when none has shown up in time. */
+void generate_settle(struct scheduler *scheduler)
+{
+    bool late = clock_now_us() - scheduler->started_us > SETTLE_US;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < scheduler->settling_count; i++) {
+        struct token_log *log = token_logs_find(scheduler->logs, scheduler->settling[i]);
+        struct held held;
+        if (!log)
+            continue;
+        if (!log->call) { /* cancelled before it began: the core never knew it */
+            token_logs_remove(scheduler->logs, log->id);
+        } else if (members_claim(scheduler, log->id, &held)) {
+            log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, held.place, held.positions);
+            arrive(scheduler, log, held.place, held.positions);
+        } else if (late) {
+            arrive(scheduler, log, SCHED_NO_PLACE, 0);
+        } else {
+            scheduler->settling[kept++] = log->id;
+        }
+    }
+    scheduler->settling_count = kept;
+}
+
+void generate_token(struct scheduler *scheduler, struct token_log *log, const Fastdecode__Token *token)
+{
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+    Fastdecode__Token *tokens[1] = {(Fastdecode__Token *)token};
+
+    scheduler->generated_tokens++;
+    if (!log->first_token_us)
+        log->first_token_us = clock_now_us();
+    if (!log->call)
+        return;
+    event.sequence = log->id;
+    event.index = log->token_count - 1 - log->prompt_count;
+    event.n_tokens = 1;
+    event.tokens = tokens;
+    (void)!rpc_call_send(log->call, &event.base); /* see generate_handler */
+}
+
+/* scores[i] is of prompt token index + i + 1. What was passed on before (a rebuilt prompt) is not sent again. */
+void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count)
+{
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+    uint32_t first = index + 1, skip = log->scored + 1 > first ? log->scored + 1 - first : 0;
+
+    (void)scheduler;
+    if (!log->call || skip >= count)
+        return;
+    event.sequence = log->id;
+    event.prompt_index = first + skip;
+    event.n_prompt = count - skip;
+    event.prompt = scores + skip;
+    log->scored = first + (uint32_t)count - 1;
+    (void)!rpc_call_send(log->call, &event.base); /* see generate_handler */
+}
+
+void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason)
+{
+    static const Fastdecode__Finish finishes[] = {
+        [SCHED_LENGTH] = FASTDECODE__FINISH__FINISH_LENGTH,     [SCHED_EOS] = FASTDECODE__FINISH__FINISH_EOS,
+        [SCHED_DEADLINE] = FASTDECODE__FINISH__FINISH_DEADLINE, [SCHED_CANCELLED] = FASTDECODE__FINISH__FINISH_ERROR,
+        [SCHED_TOO_LONG] = FASTDECODE__FINISH__FINISH_ERROR,    [SCHED_NO_SPACE] = FASTDECODE__FINISH__FINISH_ERROR,
+    };
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+    struct rpc_call *call = log->call;
+
+    log->over = true;
+    reason == SCHED_CANCELLED ? scheduler->cancelled++ : scheduler->finished++;
+    if (!call)
+        return;
+    log->call = NULL;
+    log->request = NULL;
+    event.sequence = log->id;
+    event.index = log->token_count - log->prompt_count;
+    event.finish = finishes[reason];
+    if (reason == SCHED_TOO_LONG)
+        event.error = (char *)"the prompt leaves no room in the context";
+    else if (reason == SCHED_NO_SPACE)
+        event.error = (char *)"no KV worker or local pool has enough memory for a sequence of this length";
+    else if (reason == SCHED_CANCELLED)
+        event.error = (char *)"cancelled";
+    (void)!rpc_call_send(call, &event.base); /* see generate_handler */
+    rpc_call_end(call);
+}
+
+void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us)
+{
+    struct rpc_call *call = log->call;
+
+    (void)scheduler;
+    log->over = true;
+    if (!call)
+        return;
+    log->call = NULL;
+    log->request = NULL;
+    rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the queue is full; retry after %llu ms", (unsigned long long)(retry_after_us / 1000));
+}

@@ -1,0 +1,175 @@
+/* places.c: what the core asks of the places: freeing, moving, draining; calls to the s-part and the KV workers. */
+#include <stdlib.h>
+
+#include "attend.pb-c.h"
+#include "common/base/log.h"
+#include "services/scheduler/scheduler.h"
+
+enum { CONTROL_TIMEOUT_MS = 10000 };
+
+/* What an answer is about. */
+struct errand {
+    struct scheduler *scheduler;
+    uint64_t sequence;
+    uint32_t place, from, positions;
+    struct member *member;
+    void (*done)(struct member *member);
+};
+
+static struct errand *new_errand(struct scheduler *scheduler)
+{
+    struct errand *errand = calloc(1, sizeof *errand);
+    assert_always(errand); /* 64 bytes */
+    errand->scheduler = scheduler;
+    return errand;
+}
+
+static const struct rpc_options options = {.timeout_ms = CONTROL_TIMEOUT_MS};
+
+/* Asks a place to free sequences. False: it cannot be asked. */
+static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t *sequences, size_t count,
+                     void (*on_end)(void *user, enum status status, const char *error), struct errand *errand)
+{
+    const struct rpc_callbacks callbacks = {NULL, on_end};
+    struct rpc_channel *channel = scheduler->members[place].channel;
+    struct error error;
+
+    if (!channel)
+        return false;
+    if (place == 0) {
+        Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
+        request.n_sequence = count;
+        request.sequence = (uint64_t *)sequences;
+        return !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &options, &callbacks, errand, NULL, &error);
+    }
+    Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
+    request.scheduler_incarnation = scheduler->incarnation;
+    request.n_sequence = count;
+    request.sequence = (uint64_t *)sequences;
+    return !rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, &options, &callbacks, errand, NULL, &error);
+}
+
+static void on_released(void *user, enum status status, const char *text)
+{
+    struct errand *errand = user;
+    const struct sched_event event = {.kind = SCHED_RELEASED, .released = {errand->sequence, errand->place}};
+
+    if (status && status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED)
+        log_warn("RELEASE-FAILED", "sequence=%llx place=%u why=\"%s\"", (unsigned long long)errand->sequence, errand->place, text);
+    scheduler_event(errand->scheduler, &event); /* also when it failed: the place is down then, or will be */
+    free(errand);
+}
+
+static void ignore_end(void *user, enum status status, const char *text)
+{
+    (void)status, (void)text;
+    free(user);
+}
+
+void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget)
+{
+    if (forget && place != 0) { /* its sampler too */
+        struct errand *errand = new_errand(scheduler);
+        if (!ask_free(scheduler, 0, &sequence, 1, ignore_end, errand))
+            free(errand);
+    }
+    if (place == SCHED_NO_PLACE)
+        return;
+    struct errand *errand = new_errand(scheduler);
+    errand->sequence = sequence;
+    errand->place = place;
+    if (!ask_free(scheduler, place, &sequence, 1, on_released, errand))
+        on_released(errand, STATUS_UNAVAILABLE, "");
+}
+
+static void on_cleaned(void *user, enum status status, const char *text)
+{
+    struct errand *errand = user;
+    (void)status, (void)text;
+    errand->done(errand->member);
+    free(errand);
+}
+
+void place_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member))
+{
+    struct errand *errand = new_errand(member->scheduler);
+    errand->member = member;
+    errand->done = done;
+    if (count == 0 || !ask_free(member->scheduler, member->place, sequences, count, on_cleaned, errand))
+        on_cleaned(errand, STATUS_OK, "");
+}
+
+/* --- handing over ------------------------------------------------------------------------------------------------------ */
+
+static void report_move(struct errand *errand, bool ok)
+{
+    const struct sched_event event = {
+        .kind = SCHED_MOVED,
+        .moved = {.sequence = errand->sequence, .to = errand->place, .positions = errand->positions, .ok = ok},
+    };
+    log_info("MOVED", "sequence=%llx from=%u to=%u positions=%u ok=%d", (unsigned long long)errand->sequence, errand->from,
+             errand->place, errand->positions, ok);
+    scheduler_event(errand->scheduler, &event);
+    free(errand);
+}
+
+static void on_source_freed(void *user, enum status status, const char *text)
+{
+    (void)status, (void)text;
+    report_move(user, true);
+}
+
+static void on_fetched(void *user, enum status status, const char *text)
+{
+    struct errand *errand = user;
+    if (status) {
+        log_warn("MOVE-FAILED", "sequence=%llx why=\"%s\"", (unsigned long long)errand->sequence, text);
+        report_move(errand, false);
+    } else if (!ask_free(errand->scheduler, errand->from, &errand->sequence, 1, on_source_freed, errand)) {
+        report_move(errand, true);
+    }
+}
+
+void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions)
+{
+    Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {NULL, on_fetched};
+    struct rpc_channel *channel = scheduler->members[to].channel;
+    struct errand *errand = new_errand(scheduler);
+    struct error error;
+
+    errand->sequence = sequence;
+    errand->from = from;
+    errand->place = to;
+    errand->positions = positions;
+    request.scheduler_incarnation = scheduler->incarnation;
+    request.sequence = sequence;
+    request.tensor_address = scheduler->members[from].tensor_address;
+    request.positions = positions;
+    if (!channel || rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &options, &callbacks, errand, NULL, &error))
+        report_move(errand, false);
+}
+
+void place_drained(struct scheduler *scheduler, uint32_t place)
+{
+    struct member *member = &scheduler->members[place];
+    Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
+
+    log_info("PLACE-DRAINED", "name=%s", member->name);
+    if (member->draining)
+        rpc_call_reply(member->draining, &reply.base);
+    member->draining = NULL;
+}
+
+void place_exclude(struct scheduler *scheduler, const struct member *member)
+{
+    Fastdecode__ExcludeRequest request = FASTDECODE__EXCLUDE_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {NULL, NULL};
+    struct error error;
+
+    request.worker = member->place;
+    request.incarnation = member->incarnation;
+    if (!scheduler->members[0].channel ||
+        rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Exclude", &request.base, &options, &callbacks, NULL, NULL, &error))
+        log_debug("EXCLUDE-NOT-SENT", "worker=%u", member->place);
+}

@@ -1,0 +1,156 @@
+/* scheduler.h: what the files of the scheduler service share.
+ *
+ * One thread owns everything: its loop runs handlers, which turn what happened into events of the scheduling core
+ * (common/sched); after each round scheduler_tick() gives them to the core and carries out its actions.
+ *
+ *     gateways ──Generate──▶ generate.c ─┐                       ┌─▶ s-part: Step, Release   (tick.c)
+ *     members ──Register, Heartbeat──▶ members.c ─▶ events ─▶ core ─▶ kv-workers: Free, Fetch (places.c)
+ *     s-part ──replies──▶ tick.c ────────┘                       └─▶ gateways: tokens        (generate.c)
+ */
+#ifndef FD_SERVICES_SCHEDULER_SCHEDULER_H
+#define FD_SERVICES_SCHEDULER_SCHEDULER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cluster.pb-c.h"
+#include "common/rpc/rpc.h"
+#include "common/sched/sched.h"
+#include "services/scheduler/token_logs.h"
+#include "step.pb-c.h"
+
+enum {
+    PLACES_MAX = 257,        /* the local pool is 0 */
+    STEPS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX,
+    WATCHERS_MAX = 256,
+    EVENTS_MAX = 4096,
+    NAME_BYTES = 64,
+    ADDRESS_BYTES = 128,
+    SETTLE_US = 2000000,     /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
+    CLAIM_US = 15000000,     /* pages that nobody claims are freed then */
+};
+
+struct scheduler_settings {
+    const char *listen;
+    uint32_t max_queue, max_batch, mini_batches, chunk, worker_timeout_ms;
+};
+
+/* A sequence that a member said it holds and that nobody has claimed yet (after a start of the scheduler). */
+struct held {
+    uint64_t sequence;
+    uint32_t place, positions;
+};
+
+/* The s-part or a kv-worker. The s-part's local pool is place 0; kv-worker i is place i. */
+struct member {
+    struct scheduler *scheduler;
+    bool registered;   /* has said who it is, and is not known to be dead */
+    bool up;           /* the core was told */
+    bool cleaning;     /* stale sequences are being freed there: not up before */
+    uint32_t place;
+    char name[NAME_BYTES];
+    uint64_t incarnation;
+    char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
+    struct rpc_channel *channel;
+    uint64_t heard_us;
+    uint64_t pages_total;
+    double bytes_per_second;
+    bool shares_cores;
+    struct rpc_call *draining; /* its Drain call, to be answered */
+    Fastdecode__HeartbeatRequest last; /* numbers only */
+};
+
+/* A step that the s-part has. Arrays are [max rows], sized once. */
+struct flight {
+    bool used;
+    uint64_t step;
+    struct scheduler *scheduler;
+    uint32_t run_count;
+    uint64_t *sequences;        /* of its runs */
+    uint32_t *positions;
+    struct sched_result *results;
+    struct sched_place_time places[64];
+    uint32_t place_count;
+    struct rpc_message *message; /* the reply, kept until the tick; NULL: it has not come */
+    const Fastdecode__StepReply *reply; /* in it */
+};
+
+struct scheduler {
+    struct scheduler_settings settings;
+    uint64_t incarnation, next_sequence, started_us;
+    struct rpc_loop *loop;
+    struct rpc_server *server;
+    struct sched *core;           /* NULL until the first s-part has said what the model is */
+    struct sched_config core_config;
+    struct token_logs *logs;
+
+    /* the model, from the s-part */
+    bool model_known;
+    Fastdecode__ModelInfo model;
+    Fastdecode__KvShape kv;
+    char model_name[NAME_BYTES];
+    uint32_t end_tokens[16];
+    uint32_t end_token_count;
+    uint64_t page_bytes;
+
+    struct member members[PLACES_MAX];
+    uint32_t member_count;        /* used entries; 0 is the s-part */
+
+    struct sched_event events[EVENTS_MAX];
+    uint32_t event_count;
+    struct sched_action *actions; /* [EVENTS_MAX + SCHED_ACTIONS_SPARE] */
+    struct flight flights[STEPS_MAX];
+
+    struct held *held;            /* [held_count] */
+    uint32_t held_count, held_capacity;
+    uint64_t *settling;           /* ids of resubmitted ones that wait for their holders */
+    uint32_t settling_count, settling_capacity;
+
+    struct rpc_call *watchers[WATCHERS_MAX];
+    uint32_t watcher_count;
+    uint64_t watched_us;
+    Fastdecode__MeshState last_state;
+
+    uint64_t generated_tokens, prompt_tokens, finished, cancelled, s_part_busy_us, s_part_wait_us;
+};
+
+/* An event for the next tick. The queue has room for what one round of the loop can bring; when it is full a tick is
+ * run at once. */
+void scheduler_event(struct scheduler *scheduler, const struct sched_event *event);
+
+/* tick.c: gives the core its events, carries out its actions. */
+enum status scheduler_open_core(struct scheduler *scheduler, struct error *error) MUST_CHECK;
+void scheduler_tick(struct scheduler *scheduler);
+void scheduler_void_flights(struct scheduler *scheduler);
+
+/* generate.c */
+void generate_handler(struct rpc_call *call, void *user);
+void generate_token(struct scheduler *scheduler, struct token_log *log, const Fastdecode__Token *token);
+void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
+void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason);
+void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us);
+void generate_settle(struct scheduler *scheduler);
+
+/* members.c */
+void register_handler(struct rpc_call *call, void *user);
+void heartbeat_handler(struct rpc_call *call, void *user);
+void drain_handler(struct rpc_call *call, void *user);
+void members_check(struct scheduler *scheduler, uint64_t now_us);
+void members_close(struct scheduler *scheduler);
+/* Takes the entry of a held sequence out; false if nobody holds it. */
+bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out);
+
+/* places.c: what the core asks of the places. */
+void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);
+void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions);
+void place_drained(struct scheduler *scheduler, uint32_t place);
+void place_exclude(struct scheduler *scheduler, const struct member *member);
+/* Frees what a member holds of sequences that are not there any more; done(member) when it has, or cannot be asked. */
+void place_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member));
+
+/* watch.c */
+void watch_handler(struct rpc_call *call, void *user);
+void metrics_handler(struct rpc_call *call, void *user);
+void watch_publish(struct scheduler *scheduler, uint64_t now_us);
+
+#endif

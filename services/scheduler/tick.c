@@ -1,0 +1,304 @@
+/* tick.c: between the core and the mesh: events in, actions carried out, steps sent and answered. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/scheduler/scheduler.h"
+
+enum { STEP_TIMEOUT_MS = 60000, DEFAULT_MAX_ROWS = 640 };
+
+/* Scratch for one StepRequest: sized once, used for one message at a time. */
+static struct {
+    Fastdecode__Run *runs;            /* [capacity] */
+    Fastdecode__Run **run_pointers;
+    Fastdecode__SequenceOpen *opens;
+    Fastdecode__SequenceOpen **open_pointers;
+    Fastdecode__Place places[PLACES_MAX];
+    Fastdecode__Place *place_pointers[PLACES_MAX];
+    uint32_t capacity;
+} scratch;
+
+enum status scheduler_open_core(struct scheduler *scheduler, struct error *error)
+{
+    struct sched_config *config = &scheduler->core_config;
+    uint32_t rows;
+
+    rows = config->max_batch_rows ? config->max_batch_rows : DEFAULT_MAX_ROWS;
+    *config = (struct sched_config){
+        .max_sequences = scheduler->settings.max_queue + scheduler->settings.max_batch + 1024,
+        .max_running = scheduler->settings.max_batch,
+        .max_waiting = scheduler->settings.max_queue,
+        .max_batch_rows = rows,
+        .mini_batches = scheduler->settings.mini_batches,
+        .chunk_tokens = scheduler->settings.chunk,
+        .page_tokens = scheduler->kv.page_tokens,
+        .context_tokens = scheduler->model.context_tokens,
+        .max_places = PLACES_MAX,
+        .layers = scheduler->kv.layers,
+        .kv_bytes_per_token = scheduler->page_bytes / scheduler->kv.page_tokens,
+        .release_ack = true,
+    };
+    scratch.capacity = rows;
+    scratch.runs = calloc(rows, sizeof *scratch.runs);
+    scratch.run_pointers = calloc(rows, sizeof *scratch.run_pointers);
+    scratch.opens = calloc(rows, sizeof *scratch.opens);
+    scratch.open_pointers = calloc(rows, sizeof *scratch.open_pointers);
+    scheduler->actions = calloc(EVENTS_MAX + SCHED_ACTIONS_SPARE, sizeof *scheduler->actions);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        flight->results = calloc(rows, sizeof *flight->results);
+        flight->sequences = calloc(rows, sizeof *flight->sequences);
+        flight->positions = calloc(rows, sizeof *flight->positions);
+        if (!flight->results || !flight->sequences || !flight->positions)
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduling core");
+    }
+    if (!scratch.runs || !scratch.run_pointers || !scratch.opens || !scratch.open_pointers || !scheduler->actions)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduling core");
+    for (uint32_t i = 0; i < rows; i++) {
+        scratch.run_pointers[i] = &scratch.runs[i];
+        scratch.open_pointers[i] = &scratch.opens[i];
+    }
+    for (uint32_t i = 0; i < PLACES_MAX; i++)
+        scratch.place_pointers[i] = &scratch.places[i];
+    return sched_init(config, &scheduler->core, error);
+}
+
+void scheduler_event(struct scheduler *scheduler, const struct sched_event *event)
+{
+    if (scheduler->event_count == EVENTS_MAX)
+        scheduler_tick(scheduler);
+    scheduler->events[scheduler->event_count++] = *event;
+}
+
+/* --- a step on its way out --------------------------------------------------------------------------------------- */
+
+static uint32_t place_index(const struct scheduler *scheduler, uint32_t place, uint32_t *count)
+{
+    for (uint32_t i = 0; i < *count; i++)
+        if (scratch.places[i].worker == place)
+            return i;
+    Fastdecode__Place *out = &scratch.places[*count];
+    fastdecode__place__init(out);
+    out->worker = place;
+    out->incarnation = scheduler->members[place].incarnation;
+    out->tensor_address = (char *)scheduler->members[place].tensor_address;
+    return (*count)++;
+}
+
+static void fill_open(Fastdecode__SequenceOpen *open, const struct token_log *log)
+{
+    fastdecode__sequence_open__init(open);
+    open->sequence = log->id;
+    open->sampling = log->request->sampling;
+    open->prompt_tokens = log->prompt_count;
+    open->n_tokens = log->token_count;
+    open->tokens = log->tokens;
+}
+
+static void fill_run(Fastdecode__Run *out, const struct sched_run *run, const struct token_log *log)
+{
+    fastdecode__run__init(out);
+    out->sequence = run->sequence;
+    out->position = run->position;
+    out->sample = run->sample;
+    out->score = run->score;
+    if (!run->use_last_sampled) {
+        assert_always(run->position + run->count <= log->token_count);
+        out->tokens = log->tokens + run->position;
+        out->n_tokens = run->count;
+    }
+    if (run->score && run->position + run->count < log->prompt_count)
+        out->next = log->tokens[run->position + run->count];
+}
+
+static struct flight *free_flight(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++)
+        if (!scheduler->flights[i].used)
+            return &scheduler->flights[i];
+    return NULL;
+}
+
+static void on_step_reply(void *user, struct rpc_message *message)
+{
+    struct flight *flight = user;
+    struct sched_event event = {.kind = SCHED_STEP_DONE};
+    Fastdecode__StepReply *reply = rpc_message_unpack(message, &fastdecode__step_reply__descriptor);
+
+    if (!flight->used || !reply || reply->n_results != flight->run_count)
+        return; /* on_end reports it as failed */
+    flight->message = rpc_message_keep(message);
+    flight->reply = reply;
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = reply->results[i];
+        struct token_log *log = token_logs_find(flight->scheduler->logs, flight->sequences[i]);
+        struct sched_result *out = &flight->results[i];
+        *out = (struct sched_result){.outcome = SCHED_LOST};
+        if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE)
+            out->outcome = SCHED_DONE;
+        else if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN)
+            out->outcome = SCHED_UNKNOWN;
+        out->sampled = out->outcome == SCHED_DONE && result->sampled;
+        for (uint32_t e = 0; out->sampled && log && !log->ignore_eos && e < flight->scheduler->end_token_count; e++)
+            out->ended |= result->sampled->token == flight->scheduler->end_tokens[e];
+    }
+    flight->place_count = (uint32_t)MIN(reply->n_places, (size_t)ARRAY_COUNT(flight->places));
+    for (uint32_t i = 0; i < flight->place_count; i++)
+        flight->places[i] = (struct sched_place_time){reply->places[i]->worker, reply->places[i]->r_part_us,
+                                                      reply->places[i]->tokens_read};
+    flight->scheduler->s_part_busy_us += reply->s_part_us;
+    flight->scheduler->s_part_wait_us += reply->r_part_us;
+    event.step_done = (struct sched_step_done){
+        .step = flight->step, .results = flight->results, .result_count = flight->run_count, .total_us = reply->total_us,
+        .places = flight->places, .place_count = flight->place_count,
+    };
+    scheduler_event(flight->scheduler, &event);
+}
+
+static void on_step_end(void *user, enum status status, const char *text)
+{
+    struct flight *flight = user;
+    struct sched_event event = {.kind = SCHED_STEP_FAILED, .step = flight->step};
+
+    if (!flight->used || flight->reply)
+        return;
+    log_warn("STEP-FAILED", "step=%llu status=%s error=%s", (unsigned long long)flight->step, status_name(status), text);
+    flight->used = false;
+    scheduler_event(flight->scheduler, &event);
+}
+
+static void send_step(struct scheduler *scheduler, const struct sched_step_action *action)
+{
+    Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
+    struct flight *flight = free_flight(scheduler);
+    struct sched_event failed = {.kind = SCHED_STEP_FAILED, .step = action->step};
+    uint32_t places = 0, opens = 0;
+    struct error error;
+
+    assert_always(flight && action->run_count <= scratch.capacity);
+    for (uint32_t i = 0; i < action->run_count; i++) {
+        const struct sched_run *run = &action->runs[i];
+        struct token_log *log = token_logs_find(scheduler->logs, run->sequence);
+        assert_always(log);
+        fill_run(&scratch.runs[i], run, log);
+        flight->sequences[i] = run->sequence;
+        flight->positions[i] = run->position;
+        scratch.runs[i].place = place_index(scheduler, run->place, &places);
+        if (run->open && log->call)
+            fill_open(&scratch.opens[opens++], log);
+    }
+    request.scheduler_incarnation = scheduler->incarnation;
+    request.step = action->step;
+    request.mini_batch = action->mini_batch;
+    request.n_runs = action->run_count;
+    request.runs = scratch.run_pointers;
+    request.n_open = opens;
+    request.open = scratch.open_pointers;
+    request.n_places = places;
+    request.places = scratch.place_pointers;
+    flight->used = true;
+    flight->reply = NULL;
+    flight->step = action->step;
+    flight->run_count = action->run_count;
+    flight->scheduler = scheduler;
+    const struct rpc_options options = {.timeout_ms = STEP_TIMEOUT_MS};
+    const struct rpc_callbacks callbacks = {on_step_reply, on_step_end};
+    if (!scheduler->members[0].channel ||
+        rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step", &request.base, &options,
+                       &callbacks, flight, NULL, &error)) {
+        flight->used = false;
+        scheduler_event(scheduler, &failed);
+    }
+}
+
+/* --- answers ------------------------------------------------------------------------------------------------------- */
+
+/* What the core took of an answered step goes into the logs and to the gateways. */
+static void take_results(struct scheduler *scheduler, struct flight *flight)
+{
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = flight->reply->results[i];
+        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        if (!flight->results[i].taken || !log)
+            continue;
+        if (result->n_scores)
+            generate_scores(scheduler, log, flight->positions[i], result->scores, result->n_scores);
+        if (flight->results[i].sampled && log->token_count < log->capacity) {
+            log->tokens[log->token_count++] = result->sampled->token;
+            generate_token(scheduler, log, result->sampled);
+        }
+    }
+}
+
+static void end_flight(struct flight *flight)
+{
+    if (flight->message)
+        rpc_message_free(flight->message);
+    flight->message = NULL;
+    flight->reply = NULL;
+    flight->used = false;
+}
+
+/* The s-part is gone: its steps are void. The core was told by S_PART_DOWN. */
+void scheduler_void_flights(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++)
+        if (scheduler->flights[i].used && !scheduler->flights[i].reply)
+            scheduler->flights[i].used = false;
+}
+
+static void carry_out(struct scheduler *scheduler, const struct sched_action *action)
+{
+    struct token_log *log;
+
+    switch (action->kind) {
+    case SCHED_STEP:
+        send_step(scheduler, &action->step);
+        return;
+    case SCHED_RELEASE:
+        place_release(scheduler, action->release.sequence, action->release.place, action->release.last);
+        if (action->release.last)
+            token_logs_remove(scheduler->logs, action->release.sequence);
+        return;
+    case SCHED_FINISHED:
+        log = token_logs_find(scheduler->logs, action->finished.sequence);
+        if (log)
+            generate_finish(scheduler, log, action->finished.reason);
+        return;
+    case SCHED_REJECT:
+        log = token_logs_find(scheduler->logs, action->reject.sequence);
+        if (log)
+            generate_reject(scheduler, log, action->reject.retry_after_us);
+        token_logs_remove(scheduler->logs, action->reject.sequence);
+        return;
+    case SCHED_MOVE:
+        place_move(scheduler, action->move.sequence, action->move.from, action->move.to, action->move.positions);
+        return;
+    case SCHED_DRAINED:
+        place_drained(scheduler, action->place);
+        return;
+    }
+}
+
+void scheduler_tick(struct scheduler *scheduler)
+{
+    if (!scheduler->core) {
+        scheduler->event_count = 0;
+        return;
+    }
+    do {
+        uint32_t event_count = scheduler->event_count;
+        size_t count = sched_step(scheduler->core, clock_now_us(), scheduler->events, event_count, scheduler->actions,
+                                  EVENTS_MAX + SCHED_ACTIONS_SPARE);
+        scheduler->event_count = 0; /* carrying out actions may add events: the next round's */
+        for (uint32_t i = 0; i < STEPS_MAX; i++)
+            if (scheduler->flights[i].used && scheduler->flights[i].reply) {
+                take_results(scheduler, &scheduler->flights[i]);
+                end_flight(&scheduler->flights[i]);
+            }
+        for (size_t i = 0; i < count; i++)
+            carry_out(scheduler, &scheduler->actions[i]);
+    } while (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us());
+}

@@ -1,0 +1,41 @@
+/* token_logs.h: the token log of every sequence that the scheduler knows: prompt, what was generated, who listens.
+ *
+ * Enough to rebuild the sequence anywhere. Memory of a log is taken when its sequence arrives (prompt and the most it may
+ * generate), so that a step allocates nothing. Owned by the scheduler's thread.
+ */
+#ifndef FD_SERVICES_SCHEDULER_TOKEN_LOGS_H
+#define FD_SERVICES_SCHEDULER_TOKEN_LOGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "generate.pb-c.h"
+
+struct rpc_call;
+
+struct token_log {
+    uint64_t id;               /* 0: empty slot */
+    struct rpc_call *call;     /* NULL: nobody listens any more */
+    const Fastdecode__GenerateRequest *request; /* in the call's memory: valid while `call` is */
+    uint32_t *tokens;          /* [capacity] prompt, then generated; owned */
+    uint32_t prompt_count, token_count, capacity;
+    uint32_t scored;           /* prompt tokens whose scores were passed on */
+    uint64_t arrived_us, first_token_us;
+    bool ignore_eos;
+    bool over;                 /* its stream has ended */
+};
+
+struct token_logs;
+
+enum status token_logs_open(uint32_t capacity, struct token_logs **out) MUST_CHECK;
+void token_logs_close(struct token_logs *logs);
+
+/* A log with room for `capacity` tokens. RESOURCE_EXHAUSTED: too many; ALREADY_EXISTS. The pointer stays valid until
+ * token_logs_remove(). */
+enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capacity, struct token_log **out) MUST_CHECK;
+struct token_log *token_logs_find(struct token_logs *logs, uint64_t id);
+void token_logs_remove(struct token_logs *logs, uint64_t id);
+uint32_t token_logs_count(const struct token_logs *logs);
+
+#endif
