@@ -53,9 +53,9 @@ static void attend_line(const struct attend_range *range, uint32_t line)
         for (uint32_t i = 0; i < head_dim; i++)
             scores[t] += (double)q[i] * element(range->type, k, (size_t)i * ATTEND_TILE + t % ATTEND_TILE);
         scores[t] = scores[t] > FLT_MAX ? FLT_MAX : scores[t] < -FLT_MAX ? -FLT_MAX : scores[t];
+        scores[t] = (double)(float)scores[t]; /* m leaves as f32, and no score may be above it */
         best = scores[t] > best ? scores[t] : best;
     }
-    best = (double)(float)best; /* m leaves as f32: the sums must be relative to what leaves */
     for (uint32_t t = 0; t < count; t++) {
         const unsigned char *v = range->tiles[t / ATTEND_TILE] + half;
         double p = exp(scores[t] - best);
