@@ -354,8 +354,6 @@ static bool check_together(struct schema_run *run)
         return api_fail(error, 400, "missing_required_parameter", "tokens", "'tokens' is required");
     if (out->kind == API_TOKENIZE && has_prompt == has_messages)
         return api_fail(error, 400, "missing_required_parameter", "prompt", "exactly one of 'prompt' and 'messages' is required");
-    if (out->kind == API_TOKENIZE && has_prompt && (out->prompt_count != 1 || !out->prompts[0].text))
-        return api_fail(error, 400, "invalid_type", "prompt", "'prompt' must be a string");
     if (out->kind == API_CHAT && out->top_logprobs > 0 && !out->logprobs)
         return api_fail(error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
     if (out->include_usage && !out->stream)

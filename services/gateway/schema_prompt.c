@@ -54,6 +54,8 @@ bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *
     size_t i, count = is_list ? json_array_size(value) : 1;
     char where[96];
 
+    if (out->kind == API_TOKENIZE && !json_is_string(value))
+        return schema_wrong_type(run, name, "a string", value);
     if (!json_is_string(value) && !json_is_array(value))
         return schema_wrong_type(run, name, "a string, an array of strings, of token ids, or of arrays of token ids", value);
     if (json_is_array(value) && json_array_size(value) == 0)
