@@ -82,6 +82,13 @@ void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t plac
         on_released(errand, STATUS_UNAVAILABLE, "");
 }
 
+void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence)
+{
+    struct errand *errand = new_errand(scheduler);
+    if (!ask_free(scheduler, place, &sequence, 1, ignore_end, errand))
+        free(errand);
+}
+
 static void on_cleaned(void *user, enum status status, const char *text)
 {
     struct errand *errand = user;

@@ -144,6 +144,7 @@ bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *
 void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);
 void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions);
 void place_drained(struct scheduler *scheduler, uint32_t place);
+void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence);
 void place_exclude(struct scheduler *scheduler, const struct member *member);
 /* Frees what a member holds of sequences that are not there any more; done(member) when it has, or cannot be asked. */
 void place_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member));

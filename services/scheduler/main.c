@@ -1,0 +1,139 @@
+/* main.c: scheduler: the queue, placement, mini-batches, membership. One thread. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "common/member/member.h"
+#include "services/scheduler/scheduler.h"
+
+enum { IDLE_US = 50000, SPIN_US = 20, SETTLING_MAX = 1 << 16 };
+
+static struct scheduler scheduler; /* large: events, places */
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    asked_to_stop = 1;
+    if (scheduler.loop)
+        rpc_loop_wake(scheduler.loop);
+}
+
+static enum status parse(int argc, char **argv, bool *check_only, struct error *error)
+{
+    struct scheduler_settings *s = &scheduler.settings;
+    const struct option options[] = {
+        {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where gateways, s-part and KV workers connect", 0, 0},
+        {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, SCHED_MINI_BATCHES_MAX},
+        {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
+        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a member that is silent so long is dead", 100, 600000},
+    };
+    struct program program = {.name = "scheduler", .purpose = "queues, places and batches sequences; knows who is in the mesh",
+                              .options = options, .option_count = ARRAY_COUNT(options)};
+    enum status status = options_parse(&program, argc, argv, error);
+    *check_only = program.check_only;
+    return status;
+}
+
+static bool ready(void *user, char *reason, size_t reason_bytes)
+{
+    (void)user;
+    if (scheduler.members[0].up)
+        return true;
+    snprintf(reason, reason_bytes, "no s-part is up");
+    return false;
+}
+
+static enum status start(struct error *error)
+{
+    const struct rpc_method methods[] = {
+        {&fastdecode__generator__descriptor, "Generate", generate_handler, &scheduler},
+        {&fastdecode__generator__descriptor, "Watch", watch_handler, &scheduler},
+        {&fastdecode__generator__descriptor, "Metrics", metrics_handler, &scheduler},
+        {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, &scheduler},
+        {&fastdecode__cluster__descriptor, "Heartbeat", heartbeat_handler, &scheduler},
+        {&fastdecode__cluster__descriptor, "Drain", drain_handler, &scheduler},
+    };
+    enum status status;
+
+    scheduler.incarnation = member_incarnation();
+    scheduler.next_sequence = scheduler.incarnation + 1;
+    scheduler.started_us = clock_now_us();
+    scheduler.member_count = 1; /* place 0 is the s-part's */
+    scheduler.members[0].scheduler = &scheduler;
+    scheduler.settling_capacity = SETTLING_MAX;
+    scheduler.settling = calloc(SETTLING_MAX, sizeof *scheduler.settling);
+    if (!scheduler.settling || rpc_loop_open(&scheduler.loop) ||
+        token_logs_open(scheduler.settings.max_queue + scheduler.settings.max_batch + SETTLING_MAX, &scheduler.logs))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to start with");
+    const struct rpc_server_config config = {
+        .addresses = &scheduler.settings.listen, .address_count = 1, .methods = methods, .method_count = ARRAY_COUNT(methods),
+        .hello = {.service = "scheduler", .incarnation = scheduler.incarnation}, .ready = ready,
+    };
+    status = rpc_server_open(scheduler.loop, &config, &scheduler.server, error);
+    if (!status)
+        log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler.server, 0), (unsigned long long)scheduler.incarnation);
+    return status;
+}
+
+static uint64_t wait_us(void)
+{
+    uint64_t now_us = clock_now_us(), wake_us = scheduler.core ? sched_next_wake_us(scheduler.core) : SCHED_NEVER;
+    return wake_us <= now_us ? 0 : MIN((uint64_t)IDLE_US, wake_us - now_us);
+}
+
+static void serve(void)
+{
+    uint64_t checked_us = 0;
+
+    while (!asked_to_stop) {
+        rpc_loop_run(scheduler.loop, wait_us(), scheduler.core ? SPIN_US : 0);
+        uint64_t now_us = clock_now_us();
+        if (now_us - checked_us > IDLE_US) {
+            checked_us = now_us;
+            members_check(&scheduler, now_us);
+        }
+        if (scheduler.settling_count)
+            generate_settle(&scheduler);
+        scheduler_tick(&scheduler);
+        watch_publish(&scheduler, now_us);
+    }
+    members_close(&scheduler);
+    rpc_server_close(scheduler.server);
+    rpc_loop_run(scheduler.loop, 0, 0); /* channels that were to be closed */
+    rpc_loop_close(scheduler.loop);
+    token_logs_close(scheduler.logs);
+    sched_fini(scheduler.core);
+    log_info("END", "incarnation=%llx", (unsigned long long)scheduler.incarnation);
+}
+
+int main(int argc, char **argv)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    struct error error;
+    bool check_only;
+
+    scheduler.settings = (struct scheduler_settings){
+        .listen = "tcp://127.0.0.1:7400", .max_queue = 1024, .max_batch = 128, .mini_batches = 1, .worker_timeout_ms = 2000,
+    };
+    if (parse(argc, argv, &check_only, &error)) {
+        fprintf(stderr, "scheduler: %s\n", error.text);
+        return 2;
+    }
+    if (check_only)
+        return 0;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    if (start(&error)) {
+        fprintf(stderr, "scheduler: %s\n", error.text);
+        return 2;
+    }
+    serve();
+    return 0;
+}

@@ -1,0 +1,359 @@
+/* members.c: the s-part and the KV workers: who is there, who is dead, who holds what.
+ *
+ * A member is a place by its name, which it keeps over restarts. It is up when it has registered, the connection to it
+ * stands, and what it holds that nobody needs has been freed; only then the core hears of it. It is down when the connection
+ * breaks or it was silent for worker_timeout_ms; what it held is then rebuilt elsewhere.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/scheduler/scheduler.h"
+
+enum { LINK_US_GUESS = 200, WINDOW = 4096 };
+static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
+
+/* --- up and down -------------------------------------------------------------------------------------------------------- */
+
+static void tell_up(struct member *member)
+{
+    struct scheduler *scheduler = member->scheduler;
+    struct sched_event event = {.kind = SCHED_S_PART_UP, .max_rows = scheduler->core_config.max_batch_rows};
+
+    member->cleaning = false;
+    if (!member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))
+        return;
+    member->up = true;
+    log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, member->place, (unsigned long long)member->pages_total);
+    if (member->place == 0)
+        scheduler_event(scheduler, &event);
+    if (member->pages_total == 0)
+        return;
+    event = (struct sched_event){
+        .kind = SCHED_PLACE_UP,
+        .place_up = {
+            .place = member->place,
+            .pages_total = (uint32_t)MIN(member->pages_total, UINT32_MAX),
+            .bytes_per_second = member->bytes_per_second > 0 ? (uint64_t)member->bytes_per_second : BYTES_PER_SECOND_GUESS,
+            .link_us = member->place ? LINK_US_GUESS : 0,
+            .local = member->place == 0,
+            .shares_cores = member->shares_cores,
+            .accepts_moves = member->place != 0,
+        },
+    };
+    scheduler_event(scheduler, &event);
+}
+
+static void tell_down(struct member *member, const char *why)
+{
+    struct scheduler *scheduler = member->scheduler;
+    struct sched_event event = {.kind = SCHED_PLACE_DOWN, .place = member->place};
+
+    member->registered = false;
+    if (!member->up)
+        return;
+    member->up = false;
+    log_warn("PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, member->place, why);
+    if (member->place == 0) {
+        event.kind = SCHED_S_PART_DOWN;
+        scheduler_void_flights(scheduler);
+    } else {
+        place_exclude(scheduler, member);
+    }
+    scheduler_event(scheduler, &event);
+}
+
+static void close_channel(void *arg)
+{
+    rpc_channel_close(arg);
+}
+
+/* The channel may be the one whose callback runs: closed by the loop, a moment later. */
+static void drop_channel(struct member *member)
+{
+    if (member->channel)
+        rpc_loop_post(member->scheduler->loop, close_channel, member->channel);
+    member->channel = NULL;
+}
+
+/* What the member holds and nobody needs: everything that is not waiting to be claimed. */
+static void clean_then_up(struct member *member)
+{
+    if (member->registered && member->channel && rpc_channel_is_up(member->channel) && !member->up && !member->cleaning) {
+        struct scheduler *scheduler = member->scheduler;
+        uint64_t *stale = malloc((scheduler->held_count + 1u) * sizeof *stale);
+        uint32_t count = 0, kept = 0;
+        bool claimable = clock_now_us() - scheduler->started_us < CLAIM_US;
+        assert_always(stale);
+        for (uint32_t i = 0; i < scheduler->held_count; i++) {
+            struct held *held = &scheduler->held[i];
+            struct token_log *log = token_logs_find(scheduler->logs, held->sequence);
+            bool settling = false;
+            for (uint32_t s = 0; s < scheduler->settling_count; s++)
+                settling |= scheduler->settling[s] == held->sequence;
+            if (held->place == member->place && (!claimable || (log && !settling)))
+                stale[count++] = held->sequence;
+            else
+                scheduler->held[kept++] = *held;
+        }
+        scheduler->held_count = kept;
+        member->cleaning = true;
+        place_clean(member, stale, count, tell_up);
+        free(stale);
+    }
+}
+
+static void on_up(void *user, const struct rpc_peer *peer)
+{
+    struct member *member = user;
+    if (peer->incarnation != member->incarnation) {
+        log_warn("MEMBER-OTHER", "name=%s", member->name); /* it registers by itself */
+        return;
+    }
+    clean_then_up(member);
+}
+
+static void on_down(void *user, const char *why)
+{
+    tell_down(user, why);
+}
+
+/* --- registration --------------------------------------------------------------------------------------------------------- */
+
+static struct member *find_or_add(struct scheduler *scheduler, bool s_part, const char *name)
+{
+    if (s_part)
+        return &scheduler->members[0];
+    for (uint32_t i = 1; i < scheduler->member_count; i++)
+        if (!strcmp(scheduler->members[i].name, name))
+            return &scheduler->members[i];
+    return scheduler->member_count < PLACES_MAX ? &scheduler->members[scheduler->member_count++] : NULL;
+}
+
+static uint64_t page_bytes(const Fastdecode__KvShape *kv)
+{
+    uint64_t element = kv->type == FASTDECODE__KV_TYPE__KV_TYPE_F32 ? 4 : 2;
+    return 2ull * kv->layers * kv->kv_heads * kv->head_dim * kv->page_tokens * element;
+}
+
+static enum status take_model(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)
+{
+    const Fastdecode__ModelInfo *model = request->model;
+
+    if (!model || !model->kv || !model->vocab || !model->context_tokens || !model->kv->page_tokens || !model->kv->layers ||
+        model->n_end_token > ARRAY_COUNT(scheduler->end_tokens) || request->max_rows == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part without a complete model");
+    if (scheduler->model_known) {
+        if (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens)
+            return error_set(error, STATUS_FAILED_PRECONDITION, "the mesh serves another model; start the scheduler again to change it");
+        return STATUS_OK;
+    }
+    scheduler->kv = *model->kv;
+    scheduler->model = *model;
+    snprintf(scheduler->model_name, sizeof scheduler->model_name, "%s", model->name);
+    scheduler->model.name = scheduler->model_name;
+    scheduler->end_token_count = (uint32_t)model->n_end_token;
+    for (size_t i = 0; i < model->n_end_token; i++)
+        scheduler->end_tokens[i] = model->end_token[i];
+    scheduler->model.end_token = scheduler->end_tokens;
+    scheduler->model.kv = &scheduler->kv;
+    scheduler->page_bytes = page_bytes(&scheduler->kv);
+    scheduler->core_config.max_batch_rows = request->max_rows;
+    scheduler->model_known = true;
+    return scheduler_open_core(scheduler, error);
+}
+
+static bool same_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
+{
+    return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens;
+}
+
+static void take_held(struct scheduler *scheduler, uint32_t place, const Fastdecode__RegisterRequest *request)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < scheduler->held_count; i++)
+        if (scheduler->held[i].place != place)
+            scheduler->held[kept++] = scheduler->held[i];
+    scheduler->held_count = kept;
+    if (kept + request->n_held > scheduler->held_capacity) {
+        uint32_t capacity = kept + (uint32_t)request->n_held + 1024;
+        struct held *grown = realloc(scheduler->held, capacity * sizeof *grown);
+        assert_always(grown);
+        scheduler->held = grown;
+        scheduler->held_capacity = capacity;
+    }
+    for (size_t i = 0; i < request->n_held; i++)
+        scheduler->held[scheduler->held_count++] = (struct held){request->held[i]->sequence, place, request->held[i]->positions};
+}
+
+bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out)
+{
+    for (uint32_t i = 0; i < scheduler->held_count; i++)
+        if (scheduler->held[i].sequence == sequence && scheduler->members[scheduler->held[i].place].up) {
+            *out = scheduler->held[i];
+            scheduler->held[i] = scheduler->held[--scheduler->held_count];
+            return out->positions > 0;
+        }
+    return false;
+}
+
+/* A member that starts, comes back, or is told what the model is. */
+static void take_member(struct scheduler *scheduler, struct member *member, const Fastdecode__RegisterRequest *request)
+{
+    bool other = member->incarnation != request->incarnation || strcmp(member->control_address, request->control_address);
+
+    tell_down(member, "it registers anew");
+    if (other)
+        drop_channel(member);
+    member->scheduler = scheduler;
+    member->place = (uint32_t)(member - scheduler->members);
+    snprintf(member->name, sizeof member->name, "%s", request->name);
+    snprintf(member->control_address, sizeof member->control_address, "%s", request->control_address);
+    snprintf(member->tensor_address, sizeof member->tensor_address, "%s", request->tensor_address);
+    member->incarnation = request->incarnation;
+    member->pages_total = request->pages_total;
+    member->bytes_per_second = request->kv_bytes_per_second;
+    member->shares_cores = request->shares_cores;
+    member->heard_us = clock_now_us();
+    member->registered = member->place == 0 || request->pages_total > 0;
+    member->cleaning = false;
+    take_held(scheduler, member->place, request);
+    if (member->registered && !member->channel) {
+        struct error error;
+        const struct rpc_channel_config config = {
+            .address = member->control_address, .hello = {.service = "scheduler", .incarnation = scheduler->incarnation},
+            .window = WINDOW, .on_up = on_up, .on_down = on_down, .user = member,
+        };
+        if (rpc_channel_open(scheduler->loop, &config, &member->channel, &error))
+            log_warn("MEMBER-UNREACHABLE", "name=%s error=\"%s\"", member->name, error.text);
+    } else {
+        clean_then_up(member);
+    }
+}
+
+void register_handler(struct rpc_call *call, void *user)
+{
+    struct scheduler *scheduler = user;
+    Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
+    Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
+    struct member *member;
+    struct error error;
+    bool s_part;
+
+    if (!request)
+        return;
+    s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
+    if ((!s_part && request->kind != FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER) || !request->name[0] ||
+        strlen(request->name) >= NAME_BYTES || !request->control_address[0] || strlen(request->control_address) >= ADDRESS_BYTES ||
+        strlen(request->tensor_address) >= ADDRESS_BYTES || request->incarnation == 0) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "registration: kind, name, address or incarnation is missing or too long");
+        return;
+    }
+    if (s_part && take_model(scheduler, request, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
+        return;
+    }
+    if (!s_part && request->kv && scheduler->model_known && !same_shape(request->kv, &scheduler->kv)) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "the worker was started for another model or KV type: start it again");
+        return;
+    }
+    member = find_or_add(scheduler, s_part, request->name);
+    if (!member || request->incarnation < member->incarnation) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, member ? "one of that name that started later is known" : "there are too many workers");
+        return;
+    }
+    log_info("REGISTER", "name=%s incarnation=%llx pages=%llu held=%zu", request->name, (unsigned long long)request->incarnation,
+             (unsigned long long)request->pages_total, request->n_held);
+    take_member(scheduler, member, request);
+    reply.scheduler_incarnation = scheduler->incarnation;
+    reply.kv = scheduler->model_known ? &scheduler->kv : NULL;
+    rpc_call_reply(call, &reply.base);
+}
+
+static struct member *find_incarnation(struct scheduler *scheduler, const char *name, uint64_t incarnation)
+{
+    for (uint32_t i = 0; i < scheduler->member_count; i++)
+        if (!strcmp(scheduler->members[i].name, name) && scheduler->members[i].incarnation == incarnation)
+            return &scheduler->members[i];
+    return NULL;
+}
+
+void heartbeat_handler(struct rpc_call *call, void *user)
+{
+    struct scheduler *scheduler = user;
+    Fastdecode__HeartbeatRequest *request = rpc_call_unpack(call, &fastdecode__heartbeat_request__descriptor);
+    Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
+
+    if (!request)
+        return;
+    struct member *member = find_incarnation(scheduler, request->name, request->incarnation);
+    bool wants_shape = member && member->place && !member->registered && member->pages_total == 0 && scheduler->model_known;
+    if (!member || (!member->registered && (member->pages_total || member->place == 0)) || wants_shape) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "register again");
+        return;
+    }
+    member->heard_us = clock_now_us();
+    member->last = *request;
+    member->last.name = NULL; /* it lies in the call */
+    reply.scheduler_incarnation = scheduler->incarnation;
+    rpc_call_reply(call, &reply.base);
+}
+
+static void on_drain_cancelled(void *user)
+{
+    struct member *member = user;
+    member->draining = NULL;
+}
+
+void drain_handler(struct rpc_call *call, void *user)
+{
+    struct scheduler *scheduler = user;
+    Fastdecode__DrainRequest *request = rpc_call_unpack(call, &fastdecode__drain_request__descriptor);
+    Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
+
+    if (!request)
+        return;
+    struct member *member = find_incarnation(scheduler, request->name, request->incarnation);
+    if (!member || !member->up || member->place == 0 || member->draining) {
+        rpc_call_reply(call, &reply.base);
+        return;
+    }
+    const struct sched_event event = {.kind = SCHED_PLACE_DRAIN, .place = member->place};
+    log_info("PLACE-DRAINS", "name=%s", member->name);
+    member->draining = call;
+    rpc_call_on_cancel(call, on_drain_cancelled, member);
+    scheduler_event(scheduler, &event);
+}
+
+/* The silent are dead; what nobody has claimed is freed. */
+void members_check(struct scheduler *scheduler, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < scheduler->member_count; i++) {
+        struct member *member = &scheduler->members[i];
+        if (!member->registered || now_us - member->heard_us < scheduler->settings.worker_timeout_ms * 1000ull)
+            continue;
+        tell_down(member, "it was silent");
+        drop_channel(member);
+    }
+    if (scheduler->held_count && now_us - scheduler->started_us > CLAIM_US)
+        for (uint32_t i = scheduler->held_count; i-- > 0;) {
+            struct held held = scheduler->held[i];
+            if (!scheduler->members[held.place].up)
+                continue;
+            log_info("UNCLAIMED", "sequence=%llx place=%u", (unsigned long long)held.sequence, held.place);
+            scheduler->held[i] = scheduler->held[--scheduler->held_count];
+            place_free_unclaimed(scheduler, held.place, held.sequence);
+        }
+}
+
+void members_close(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < scheduler->member_count; i++) {
+        rpc_channel_close(scheduler->members[i].channel);
+        scheduler->members[i].channel = NULL;
+    }
+}

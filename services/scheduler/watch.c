@@ -1,0 +1,161 @@
+/* watch.c: the mesh's state for gateways, and its metrics. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "services/scheduler/scheduler.h"
+
+enum { METRICS_BYTES = 1 << 18, PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };
+
+static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState *state)
+{
+    struct sched_stats stats = {0};
+    uint64_t pages_total = 0, pages_used = 0;
+    uint32_t workers = 0;
+
+    fastdecode__mesh_state__init(state);
+    if (scheduler->core)
+        sched_get_stats(scheduler->core, &stats);
+    for (uint32_t i = 0; scheduler->core && i < scheduler->member_count; i++) {
+        struct sched_place_info info;
+        sched_get_place(scheduler->core, i, &info);
+        if (!info.up)
+            continue;
+        workers += i > 0;
+        pages_total += info.pages_total;
+        pages_used += info.pages_used;
+    }
+    state->ready = scheduler->members[0].up && pages_total > 0;
+    state->reason = (char *)(!scheduler->members[0].up ? "no s-part is up" : pages_total == 0 ? "no KV worker is up" : "");
+    state->running = stats.running;
+    state->waiting = stats.waiting;
+    state->max_queue = scheduler->settings.max_queue;
+    state->predicted_wait_ms = scheduler->core ? (uint32_t)MIN(sched_predicted_wait_us(scheduler->core) / 1000, 3600000u) : 0;
+    state->model = scheduler->model_known ? (Fastdecode__ModelInfo *)&scheduler->model : NULL;
+    state->workers = workers;
+    state->kv_pages_total = pages_total;
+    state->kv_pages_used = pages_used;
+}
+
+static void on_watcher_gone(void *user)
+{
+    struct rpc_call **slot = user;
+    *slot = NULL;
+}
+
+void watch_handler(struct rpc_call *call, void *user)
+{
+    struct scheduler *scheduler = user;
+    Fastdecode__MeshState state;
+
+    for (uint32_t i = 0; i < WATCHERS_MAX; i++) {
+        if (scheduler->watchers[i])
+            continue;
+        scheduler->watchers[i] = call;
+        rpc_call_on_cancel(call, on_watcher_gone, &scheduler->watchers[i]);
+        fill_state(scheduler, &state);
+        (void)!rpc_call_send(call, &state.base); /* one that is gone is reported by on_watcher_gone */
+        return;
+    }
+    rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "more than %d watchers", WATCHERS_MAX);
+}
+
+void watch_publish(struct scheduler *scheduler, uint64_t now_us)
+{
+    const Fastdecode__MeshState *last = &scheduler->last_state;
+    Fastdecode__MeshState state;
+
+    if (now_us - scheduler->watched_us < CHANGE_EVERY_US)
+        return;
+    fill_state(scheduler, &state);
+    bool changed = state.ready != last->ready || state.running != last->running || state.waiting != last->waiting ||
+                   state.workers != last->workers || (state.model != NULL) != (last->model != NULL);
+    if (!changed && now_us - scheduler->watched_us < PUBLISH_EVERY_US)
+        return;
+    scheduler->watched_us = now_us;
+    scheduler->last_state = state;
+    for (uint32_t i = 0; i < WATCHERS_MAX; i++)
+        if (scheduler->watchers[i])
+            (void)!rpc_call_send(scheduler->watchers[i], &state.base); /* see watch_handler */
+}
+
+/* --- metrics ------------------------------------------------------------------------------------------------------------- */
+
+struct text {
+    char *bytes;
+    size_t length;
+};
+
+static void add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
+static void add(struct text *text, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(text->bytes + text->length, METRICS_BYTES - text->length, format, args);
+    va_end(args);
+    text->length = MIN(text->length + (size_t)MAX(length, 0), (size_t)METRICS_BYTES - 1);
+}
+
+static void one(struct text *text, const char *name, const char *type, const char *help, double value)
+{
+    add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\nfastdecode_%s %.17g\n", name, help, name, type, name, value);
+}
+
+static void add_places(struct text *text, const struct scheduler *scheduler)
+{
+    static const char *const gauges[][2] = {
+        {"kv_pages_used", "pages in use"}, {"kv_pages_total", "pages there are"}, {"place_up", "1 while it takes part"},
+        {"place_sequences", "sequences that hold pages there"}, {"place_token_seconds", "measured time of one context token, all layers"},
+        {"place_busy_seconds_total", "time in attention (the s-part: in segments)"},
+    };
+    for (size_t g = 0; g < ARRAY_COUNT(gauges); g++) {
+        add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", gauges[g][0], gauges[g][1], gauges[g][0],
+            strstr(gauges[g][0], "_total") && g == 5 ? "counter" : "gauge");
+        for (uint32_t i = 0; i < scheduler->member_count; i++) {
+            const struct member *member = &scheduler->members[i];
+            struct sched_place_info info;
+            sched_get_place(scheduler->core, i, &info);
+            const double values[] = {info.up ? info.pages_used : 0, info.up ? info.pages_total : 0, info.up, info.sequences,
+                                     info.token_us / 1e6, (double)member->last.busy_us / 1e6};
+            add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", gauges[g][0], i ? member->name : "local", values[g]);
+        }
+    }
+}
+
+void metrics_handler(struct rpc_call *call, void *user)
+{
+    static char bytes[METRICS_BYTES];
+    struct scheduler *scheduler = user;
+    struct text text = {bytes, 0};
+    Fastdecode__MetricsReply reply = FASTDECODE__METRICS_REPLY__INIT;
+    struct sched_stats s = {0};
+
+    if (scheduler->core)
+        sched_get_stats(scheduler->core, &s);
+    one(&text, "requests_running", "gauge", "sequences that are placed and run", s.running);
+    one(&text, "requests_waiting", "gauge", "sequences that wait", s.waiting);
+    one(&text, "sequences_retiring", "gauge", "sequences that have ended and whose pages are not free yet", s.retiring);
+    one(&text, "steps_in_flight", "gauge", "steps that the s-part has", s.steps_in_flight);
+    one(&text, "prefill_tokens_total", "counter", "rows computed for prompts, and for what was rebuilt", (double)s.prefill_rows);
+    one(&text, "decode_tokens_total", "counter", "rows computed for decoding", (double)s.decode_rows);
+    one(&text, "wasted_rows_total", "counter", "rows whose result was not used", (double)s.wasted_rows);
+    one(&text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->generated_tokens);
+    one(&text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);
+    one(&text, "steps_total", "counter", "steps given to the s-part", (double)s.steps);
+    one(&text, "steps_failed_total", "counter", "steps that the s-part did not answer", (double)s.steps_failed);
+    one(&text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->finished);
+    one(&text, "sequences_cancelled_total", "counter", "sequences whose client left", (double)scheduler->cancelled);
+    one(&text, "sequences_rebuilt_total", "counter", "sequences rebuilt because their KV was lost", (double)s.rebuilt);
+    one(&text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s.preempted);
+    one(&text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s.moved);
+    one(&text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s.rebuilt_tokens);
+    one(&text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
+    one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention", (double)scheduler->s_part_wait_us / 1e6);
+    if (scheduler->core)
+        add_places(&text, scheduler);
+    reply.text = bytes;
+    rpc_call_reply(call, &reply.base);
+}
