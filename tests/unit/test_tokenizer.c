@@ -193,10 +193,256 @@ static void test_golden_spm(void **state) {
     assert_int_equal(index, 2);
 }
 
+/* --- segments and special tokens ------------------------------------------------------------------------------------------ */
+static uint32_t encode_segments(const struct tokenizer *tokenizer, const struct text_segment *segments, uint32_t segment_count, uint32_t **ids) {
+    uint32_t count;
+    struct error error = {0};
+    if (tokenizer_encode(tokenizer, segments, segment_count, false, UINT32_MAX, ids, &count, &error)) fail_msg("%s", error.text);
+    return count;
+}
+
+static unsigned count_id(const uint32_t *ids, uint32_t count, uint32_t id) {
+    unsigned n = 0;
+    for (uint32_t i = 0; i < count; i++) n += ids[i] == id;
+    return n;
+}
+
+static void test_special_only_where_allowed(void **state) {
+    (void)state;
+    const uint32_t im_end = 2;
+    const struct { struct text_segment parts[3]; unsigned wanted; } cases[] = {
+        {{{"a<|im_end|>", 11, false}, {"", 0, false}, {"", 0, false}}, 0},
+        {{{"a<|im_end|>", 11, true}, {"", 0, false}, {"", 0, false}}, 1},
+        {{{"<|im_", 5, true}, {"end|>", 5, true}, {"", 0, false}}, 1},
+        {{{"<|im_", 5, true}, {"end|>", 5, false}, {"", 0, false}}, 0},
+        {{{"<|im_", 5, false}, {"end|>", 5, true}, {"", 0, false}}, 0},
+        {{{"<|im_", 5, true}, {"", 0, false}, {"end|>", 5, true}}, 0},
+        {{{"<|im_end|>", 10, true}, {"<|im_end|>", 10, false}, {"<|im_end|>", 10, true}}, 2},
+    };
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        uint32_t *ids, count = encode_segments(smollm, cases[i].parts, 3, &ids);
+        if (count_id(ids, count, im_end) != cases[i].wanted) fail_msg("case %zu: %u, wanted %u", i, count_id(ids, count, im_end), cases[i].wanted);
+        free(ids);
+    }
+}
+
+/* Words are not cut where segments are, characters neither. */
+static void test_segments_are_one_text(void **state) {
+    (void)state;
+    static const char text[] = "antidisestablishmentarianism 日本語 naïve   \n\n x";
+    size_t length = sizeof text - 1;
+    uint32_t *whole, *cut, count = encode(smollm, text, length, false, &whole);
+    for (size_t at = 0; at <= length; at++) {
+        struct text_segment parts[2] = {{text, at, at % 2 == 0}, {text + at, length - at, false}};
+        assert_int_equal(encode_segments(smollm, parts, 2, &cut), count);
+        assert_memory_equal(cut, whole, count * sizeof *cut);
+        free(cut);
+    }
+    free(whole);
+}
+
+static void test_max_tokens(void **state) {
+    (void)state;
+    struct text_segment segment = {"one two three four", 18, true};
+    struct error error = {0};
+    uint32_t *ids, count;
+    assert_int_equal(tokenizer_encode(smollm, &segment, 1, false, 4, &ids, &count, &error), STATUS_OK);
+    assert_int_equal(count, 4);
+    free(ids);
+    assert_int_equal(tokenizer_encode(smollm, &segment, 1, false, 3, &ids, &count, &error), STATUS_OUT_OF_RANGE);
+    assert_int_equal(count, 4);
+    assert_null(ids);
+    assert_non_null(strstr(error.text, "more than 3 tokens"));
+    assert_int_equal(tokenizer_encode(smollm, NULL, 0, true, 0, &ids, &count, &error), STATUS_OK);
+    assert_int_equal(count, 0);
+    free(ids);
+}
+
+static void test_end_tokens(void **state) {
+    (void)state;
+    uint32_t ends[TOKENIZER_MAX_END_TOKENS];
+    assert_int_equal(tokenizer_end_tokens(smollm, ends, 16), 2); /* <|endoftext|>, <|im_end|> */
+    assert_int_equal(ends[0], 0);
+    assert_int_equal(ends[1], 2);
+    assert_true(tokenizer_is_end(smollm, 2) && !tokenizer_is_end(smollm, 1) && !tokenizer_is_end(smollm, UINT32_MAX));
+    assert_true(tokenizer_is_control(smollm, 1) && !tokenizer_is_control(smollm, 100) && !tokenizer_is_control(smollm, UINT32_MAX));
+    assert_int_equal(tokenizer_token_bytes(smollm, UINT32_MAX).length, 0);
+    assert_int_equal(tokenizer_vocab(smollm), 49152);
+}
+
+/* --- back to text ----------------------------------------------------------------------------------------------------------- */
+static size_t decode(const struct tokenizer *tokenizer, const uint32_t *ids, uint32_t count, bool skip, char *out) {
+    struct detokenizer detokenizer;
+    detokenizer_init(&detokenizer, tokenizer, skip);
+    size_t room = tokenizer_max_token_bytes(tokenizer) + 8, n = 0;
+    for (uint32_t i = 0; i < count; i++) n += detokenizer_push(&detokenizer, ids[i], out + n, room);
+    return n + detokenizer_flush(&detokenizer, out + n, room);
+}
+
+static unsigned round_trip(const struct tokenizer *tokenizer, json_t *cases) {
+    unsigned tried = 0;
+    size_t index;
+    json_t *item;
+    json_array_foreach(cases, index, item) {
+        if (!json_object_get(item, "text")) continue; /* broken UTF-8 does not come back */
+        size_t length;
+        char *text = text_of(item, &length), *out = malloc(4 * length + 4096);
+        uint32_t *ids, count = encode(tokenizer, text, length, true, &ids);
+        size_t got = decode(tokenizer, ids, count, false, out);
+        if (strstr(text, "\xe2\x96\x81") == NULL && (got != length || memcmp(out, text, length) != 0)) fail_msg("case %zu \"%.40s\" came back as \"%.*s\"", index, text, (int)got, out);
+        free(ids);
+        free(out);
+        free(text);
+        tried++;
+    }
+    return tried;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    assert_true(round_trip(smollm, json_object_get(json_object_get(golden, "bpe"), "smollm")) > 300);
+    json_t *source = json_array_get(json_object_get(golden, "spm"), 0);
+    struct tokenizer *spm = open_spm(source);
+    assert_true(round_trip(spm, json_object_get(source, "cases")) > 100);
+    tokenizer_close(spm);
+}
+
+/* Bytes, each as the token of that byte, and what Python's decode(errors="replace") says. */
+static void test_stream_of_bytes(void **state) {
+    (void)state;
+    static const struct { const char *in, *out; } cases[] = {
+        {"caf\xc3\xa9!", "café!"}, {"\xf0\x9f\x98\x80", "😀"}, {"\xff" "a", "\xef\xbf\xbd" "a"}, {"\xe2\x82", "\xef\xbf\xbd"},
+        {"\xe2\x82x", "\xef\xbf\xbdx"}, {"\xe2\xe2\x82\xac", "\xef\xbf\xbd€"}, {"\xf0\x9f\x98\xc3\xa9", "\xef\xbf\xbdé"},
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"}, {"\x80\xc3", "\xef\xbf\xbd\xef\xbf\xbd"},
+    };
+    json_t *source = json_array_get(json_object_get(golden, "spm"), 0); /* it has a token for each byte */
+    struct tokenizer *spm = open_spm(source);
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        uint32_t ids[16], count = 0;
+        for (const char *in = cases[i].in; *in; in++) ids[count++] = 3 + (unsigned char)*in; /* <unk> <s> </s> <0x00> … */
+        char out[4096];
+        size_t length = decode(spm, ids, count, false, out);
+        out[length] = '\0';
+        assert_string_equal(out, cases[i].out);
+        struct detokenizer detokenizer; /* nothing is given out before it is whole */
+        detokenizer_init(&detokenizer, spm, false);
+        if (i == 1)
+            for (int k = 0; k < 3; k++) assert_int_equal(detokenizer_push(&detokenizer, ids[k], out, sizeof out), 0);
+    }
+    uint32_t hello[] = {1, 3 + 'h', 2};
+    char out[4096];
+    assert_int_equal(decode(spm, hello, 3, true, out), 1);   /* <s> and </s> are skipped */
+    assert_int_equal(decode(spm, hello, 3, false, out), 8);  /* or shown */
+    tokenizer_close(spm);
+}
+
+/* --- "llama" by hand ---------------------------------------------------------------------------------------------------------- */
+#define SPAN(text) {text, sizeof text - 1}
+static void test_spm_rules(void **state) {
+    (void)state;
+    const struct text_span pieces[] = {SPAN("<unk>"), SPAN("<s>"), SPAN("</s>"), SPAN("\xe2\x96\x81"), SPAN("a"), SPAN("b"), SPAN("\xe2\x96\x81" "a"), SPAN("ab"), SPAN("[X]"), SPAN("cd")};
+    const float scores[] = {0, 0, 0, -9, -9, -9, -2, -1, 0, -5};
+    const int32_t kinds[] = {2, 3, 3, 1, 1, 1, 1, 1, 4, 1};
+    struct tokenizer_spec spec = {.model = "llama", .token_count = ARRAY_COUNT(pieces), .tokens = pieces, .scores = scores, .types = kinds,
+                                  .bos_id = 1, .eos_id = 2, .unknown_id = 0, .eot_id = -1, .add_bos = true, .add_eos = true, .add_space_prefix = true};
+    struct tokenizer *tokenizer = open_spec(&spec);
+    const struct { const char *text; bool special; uint32_t count, ids[8]; } cases[] = {
+        {"", true, 2, {1, 2}}, {"ab", true, 4, {1, 3, 7, 2}}, /* ab is worth more than ▁a */
+        {"a", true, 3, {1, 6, 2}}, {" a", true, 4, {1, 3, 6, 2}},
+        {"cd", true, 4, {1, 3, 9, 2}}, /* c and d are no pieces: cd is */
+        {"xyz a", true, 5, {1, 3, 0, 6, 2}}, /* a run of unknown characters is one <unk> */
+        {"a[X]a</s>b", true, 8, {1, 6, 8, 6, 2, 3, 5, 2}}, /* a space again after each special token */
+        {"a[X]", false, 4, {1, 6, 0, 2}},
+    };
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct text_segment segment = {cases[i].text, strlen(cases[i].text), cases[i].special};
+        uint32_t *ids, count;
+        assert_int_equal(tokenizer_encode(tokenizer, &segment, 1, true, 100, &ids, &count, NULL), STATUS_OK);
+        if (count != cases[i].count || memcmp(ids, cases[i].ids, count * sizeof *ids) != 0) fail_msg("\"%s\": %u ids: %u %u %u", cases[i].text, count, ids[0], ids[1], ids[2]);
+        free(ids);
+    }
+    tokenizer_close(tokenizer);
+}
+
+/* --- what is refused -------------------------------------------------------------------------------------------------------------- */
+static void refuse(struct tokenizer_spec spec, enum status wanted, const char *words) {
+    struct tokenizer *tokenizer;
+    struct error error = {0};
+    assert_int_equal(tokenizer_open(&spec, &tokenizer, &error), wanted);
+    assert_null(tokenizer);
+    if (!strstr(error.text, words)) fail_msg("\"%s\" lacks \"%s\"", error.text, words);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    const struct text_span some[] = {SPAN("a"), SPAN("b"), SPAN("ab")}, bad_merge[] = {SPAN("a c")}, no_merge[] = {SPAN("ab")};
+    const int32_t bad_types[] = {1, 1, 7};
+    const float bad_scores[] = {0, 0, 0.0f / 0.0f};
+    const struct text_span broken[] = {SPAN("a"), SPAN("b"), SPAN("a\xff")};
+    struct text_span *huge = calloc(3, sizeof *huge);
+    char *long_text = calloc(1, TOKENIZER_MAX_TOKEN_BYTES + 1);
+    huge[2] = (struct text_span){long_text, TOKENIZER_MAX_TOKEN_BYTES + 1};
+    const struct tokenizer_spec good = {.model = "gpt2", .pre = "gpt-2", .token_count = 3, .tokens = some, .bos_id = -1, .eos_id = -1, .unknown_id = -1, .eot_id = -1};
+    struct tokenizer_spec spec = good;
+    tokenizer_close(open_spec(&spec));
+    spec.model = "bert", refuse(spec, STATUS_UNIMPLEMENTED, "supported: gpt2, llama"), spec = good;
+    spec.pre = "nobody", refuse(spec, STATUS_UNIMPLEMENTED, "\"nobody\" is not supported; supported: gpt-2, smollm"), spec = good;
+    spec.token_count = 0, refuse(spec, STATUS_INVALID_ARGUMENT, "0 tokens"), spec = good;
+    spec.eos_id = 3, refuse(spec, STATUS_INVALID_ARGUMENT, "eos id 3 is none of the 3 tokens"), spec = good;
+    spec.types = bad_types, refuse(spec, STATUS_INVALID_ARGUMENT, "token 2 has type 7"), spec = good;
+    spec.tokens = huge, refuse(spec, STATUS_INVALID_ARGUMENT, "token 2 has 4097 bytes"), spec = good;
+    spec.merge_count = 1, spec.merges = bad_merge, refuse(spec, STATUS_INVALID_ARGUMENT, "merge 0: its right part is no token"), spec = good;
+    spec.merge_count = 1, spec.merges = no_merge, refuse(spec, STATUS_INVALID_ARGUMENT, "merge 0 is not \"left right\""), spec = good;
+    spec.model = "llama", refuse(spec, STATUS_INVALID_ARGUMENT, "needs scores");
+    spec.scores = bad_scores, refuse(spec, STATUS_INVALID_ARGUMENT, "score of token 2 is not a number");
+    spec.tokens = broken, refuse(spec, STATUS_INVALID_ARGUMENT, "token 2 is not UTF-8");
+    free(huge);
+    free(long_text);
+}
+
+/* --- long words ------------------------------------------------------------------------------------------------------------------- */
+static void encode_run(const struct tokenizer *tokenizer, const char *unit, size_t length) {
+    char *text = malloc(length);
+    for (size_t i = 0, n = strlen(unit); i < length; i++) text[i] = unit[i % n];
+    uint32_t *ids;
+    (void)encode(tokenizer, text, length, true, &ids);
+    free(ids);
+    struct text_segment segment = {text, length, true};
+    uint32_t count;
+    assert_int_equal(tokenizer_encode(tokenizer, &segment, 1, false, 100, &ids, &count, NULL), STATUS_OUT_OF_RANGE);
+    assert_true(count > 100);
+    free(text);
+}
+
+/* Were one of these quadratic, it would take minutes: 400,000² pairs. */
+static void test_long_runs(void **state) {
+    (void)state;
+    static const char *const units[] = {"a", " ", "\n", " \n", "\xcc\x81\xcc\xa3", "\xff", "<|im_end|", "1", "!"};
+    struct tokenizer_spec spec = bpe_spec("qwen2");
+    struct tokenizer *tokenizers[3] = {open_spec(&spec), open_spm(json_array_get(json_object_get(golden, "spm"), 0)),
+                                       open_spm(json_array_get(json_object_get(golden, "spm"), 1))};
+    clock_t start = clock();
+    for (size_t t = 0; t < 3; t++) {
+        for (size_t i = 0; i < ARRAY_COUNT(units); i++)
+            if (t != 2 || i < 2) encode_run(tokenizers[t], units[i], 400000);
+        tokenizer_close(tokenizers[t]);
+    }
+    assert_true((clock() - start) / CLOCKS_PER_SEC < 60); /* processor time */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_bpe),
         cmocka_unit_test(test_golden_spm),
+        cmocka_unit_test(test_special_only_where_allowed),
+        cmocka_unit_test(test_segments_are_one_text),
+        cmocka_unit_test(test_max_tokens),
+        cmocka_unit_test(test_end_tokens),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_stream_of_bytes),
+        cmocka_unit_test(test_spm_rules),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_long_runs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
