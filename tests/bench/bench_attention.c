@@ -1,7 +1,7 @@
 /* bench_attention.c: decode attention as GB/s of K and V read, beside the read bandwidth of the same pool in the same run;
  * prefill chunks as GFLOP/s, beside the peak of fused multiply-adds on registers.
  *
- *     bench_attention [level] [threads] [MiB]
+ *     bench_attention [level] [threads] [MiB] [heads per KV head: only those]
  *
  * The pool (512 MiB unless said) exceeds the caches by far: one layer, as many sequences as fill it, one row each a step,
  * so that each step reads the whole pool once. A figure is the best of several passes. Ceilings are measured between the
@@ -234,6 +234,7 @@ int main(int argc, char **argv)
     uint32_t threads = argc > 2 ? (uint32_t)atoi(argv[2]) : cpu_count_usable();
     struct thread_pool *pool;
     struct error error;
+    uint32_t only = argc > 4 ? (uint32_t)atoi(argv[4]) : 0;
     struct job job = {.size = (argc > 3 ? (uint64_t)atoi(argv[3]) : 512) << 20};
 
     if (kernels_init(argc > 1 && strcmp(argv[1], "auto") ? argv[1] : NULL, &error))
@@ -249,11 +250,11 @@ int main(int argc, char **argv)
     job.bytes = memory;
     printf("level %s, %u threads\n", kernels_level_name(), threads);
     for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
-        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++)
+        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++)
             for (uint32_t c = 0; c < ARRAY_COUNT(contexts); c++)
                 decode(pool, &job, groups[g], head_dims[d], contexts[c]);
     for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
-        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++)
+        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++)
             prefill(pool, groups[g], head_dims[d], 1024);
     munmap(memory, job.size);
     thread_pool_close(pool);
