@@ -61,6 +61,7 @@ size_t detokenizer_push(struct detokenizer *detokenizer, uint32_t id, char *out,
 
 size_t detokenizer_flush(struct detokenizer *detokenizer, char *out, size_t out_capacity) {
     assert_always(out_capacity >= 4);
+    detokenizer->drop_space = false;
     if (detokenizer->pending_bytes == 0) return 0;
     detokenizer->pending_bytes = 0;
     return put_replacement(out);

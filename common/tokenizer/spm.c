@@ -157,6 +157,7 @@ enum status spm_open(struct tokenizer *tokenizer, const struct tokenizer_spec *s
     if (!spec->scores) return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: model llama needs scores");
     uint64_t cuts = 0;
     tokenizer->cut_at_spaces = true;
+    if (!tokenizer->has_bytes) tokenizer->max_symbols = UINT32_MAX; /* one unknown token covers any number of characters */
     for (uint32_t id = 0; id < tokenizer->vocab; id++) {
         struct text_span span = token_span(tokenizer, id);
         if (!is_piece(tokenizer, id)) continue;

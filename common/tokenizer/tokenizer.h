@@ -10,7 +10,8 @@
  * becomes one U+FFFD, then it is encoded like any text. So decode(encode(x)) gives x for valid UTF-8 (but for "qwen2",
  * which normalizes to NFC first, and for characters that a "llama" vocabulary lacks when it has no byte tokens).
  *
- * Time is near-linear in the text's length whatever the text is; memory is at most about 64 bytes a byte of the longest word.
+ * Time is near-linear in the text's length whatever the text is; memory is about 44 bytes a byte of the longest word, which is
+ * refused before it is merged if it must have more than max_tokens.
  *
  * Threads: a tokenizer does not change between open and close; all calls may be made on it from any thread at once.
  * Nothing here blocks.
@@ -73,11 +74,12 @@ struct text_segment {
     bool parse_special;
 };
 
-/* Encodes the segments, joined, as one text. Control and user-defined tokens are matched only where they lie in one
+/* Encodes the segments, joined, as one text. Special (control, user-defined and unknown) tokens are matched only where they lie in one
  * segment that has parse_special; elsewhere, or across a boundary, their text is plain text. (Two neighbours that both
  * have parse_special are one.) At each place the longest token wins. add_special adds bos and eos as the spec says.
- * On OK *ids is malloc'd (never NULL), the caller's to free. More than max_tokens: OUT_OF_RANGE, as soon as that is known, and *count is a
- * lower bound of the number. Other failures: RESOURCE_EXHAUSTED (memory), INTERNAL (PCRE2). On failure *ids is NULL. */
+ * On OK *ids is malloc'd (never NULL), the caller's to free. More than max_tokens: OUT_OF_RANGE, as soon as that is known,
+ * and *count is a lower bound of the number. Other failures: RESOURCE_EXHAUSTED (memory), INTERNAL (PCRE2). On failure
+ * *ids is NULL. Bytes that a byte-level vocabulary has no token for are left out. */
 MUST_CHECK enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct text_segment *segments,
                                         uint32_t segment_count, bool add_special, uint32_t max_tokens, uint32_t **ids,
                                         uint32_t *count, struct error *error);
@@ -113,8 +115,8 @@ struct detokenizer {
     unsigned char pending[4]; /* the start of a character */
 };
 
-/* skip_special: control tokens give no text. With "llama" and add_space_prefix the first space of the text is dropped. A caller that continues
- * a text, rather than starting one, clears drop_space. */
+/* skip_special: control tokens give no text. With "llama" and add_space_prefix the first space of the text is dropped; a
+ * caller that continues a text, rather than starting one, clears drop_space. */
 void detokenizer_init(struct detokenizer *detokenizer, const struct tokenizer *tokenizer, bool skip_special);
 
 /* Writes what token `id` completes; returns the bytes written. out_capacity must be at least

@@ -53,7 +53,7 @@ struct tokenizer {
     uint32_t bos, eos, unknown; /* or TOKEN_NONE */
     uint32_t end_ids[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_count;
-    uint32_t max_symbols;      /* most bytes ("llama": characters) that a token can cover */
+    uint32_t max_symbols;      /* no token covers more bytes ("llama": characters) */
     size_t max_token_bytes;    /* see tokenizer_max_token_bytes() */
 };
 

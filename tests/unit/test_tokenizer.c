@@ -95,7 +95,7 @@ static size_t decode_base64(const char *text, char *out) {
     return n;
 }
 
-/* The bytes of a case; malloc'd. */
+/* The bytes of a case and a zero behind them; malloc'd. */
 static char *text_of(json_t *item, size_t *length) {
     json_t *text = json_object_get(item, "text");
     const char *base64 = json_string_value(json_object_get(item, "base64"));
@@ -106,6 +106,7 @@ static char *text_of(json_t *item, size_t *length) {
     else one = decode_base64(base64, out);
     for (size_t i = 1; i < times; i++) memcpy(out + i * one, out, one);
     *length = one * times;
+    out[*length] = '\0';
     return out;
 }
 
