@@ -2,7 +2,7 @@
  *
  * A connection that went down takes its socket with it, so that nothing queued for the old one reaches the new one; a timer
  * opens the next, after a backoff that doubles from 50 ms to 2 s, with jitter. (nng dials again by itself while it has not
- * connected yet.)
+ * connected yet.) A peer that accepts and then does not answer the hello in GREETING_US is given up and dialed again.
  *
  *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received──▶ UP
  *        ▲                                                                              │ pipe gone, refused
@@ -20,7 +20,7 @@
 #include "common/base/log.h"
 #include "common/rpc/internal.h"
 
-enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, DIAL_AGAIN_MS = 50, HEADER = (int)0x80000000 };
+enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, DIAL_AGAIN_MS = 50, GREETING_US = 5000000, HEADER = (int)0x80000000 };
 
 enum channel_state { CHANNEL_CLOSED, CHANNEL_DIALING, CHANNEL_GREETING, CHANNEL_UP };
 
@@ -41,8 +41,8 @@ struct rpc_channel {
     char service[32];
     enum channel_state state;
     uint32_t pipe, backoff_ms, unacked;
-    uint64_t timer;
-    uint64_t max_message_bytes;
+    uint64_t timer; /* to connect again, or the greeting's deadline */
+    uint64_t max_message_bytes, peer_max_bytes;
     struct slot *slots; /* [window] */
     uint32_t window, first_free, in_flight;
     uint32_t depth; /* callbacks under way: it is freed when the last has returned */
@@ -67,21 +67,27 @@ static void leave(struct rpc_channel *channel)
 
 /* --- sending ------------------------------------------------------------------------------------------------------- */
 
+/* True: nng has it. Otherwise it is freed. */
 static bool send_raw(struct rpc_channel *channel, nng_msg *nng)
 {
     if (!nng)
         return false;
-    if (nng_msg_header_append_u32(nng, (uint32_t)HEADER)) { /* raw REQ wants a request id with the top bit set */
+    /* raw REQ wants a request id with the top bit set */
+    if (nng_msg_header_append_u32(nng, (uint32_t)HEADER) || !endpoint_send(&channel->endpoint, nng)) {
         nng_msg_free(nng);
         return false;
     }
-    return endpoint_send(&channel->endpoint, nng);
+    return true;
 }
 
+/* A CANCEL or ACK that is lost would leave both sides with different ideas. So where it cannot be sent (the peer has read
+ * nothing for thousands of messages) the connection is closed; PIPE_GONE follows. */
 static void send_plain(struct rpc_channel *channel, enum envelope_kind kind, uint64_t call_id, uint32_t status)
 {
     const struct envelope head = {.kind = kind, .call_id = call_id, .status = status};
-    send_raw(channel, pack_message(channel->loop, &head, NULL));
+
+    if (channel->state == CHANNEL_UP && !send_raw(channel, pack_message(channel->loop, &head, NULL)))
+        endpoint_close_pipe(&channel->endpoint, channel->pipe);
 }
 
 /* --- calls --------------------------------------------------------------------------------------------------------- */
@@ -136,7 +142,7 @@ static enum status start(struct rpc_channel *channel, nng_msg *nng, uint32_t tim
 
     if (!nng)
         return STATUS_RESOURCE_EXHAUSTED;
-    if (channel->state != CHANNEL_UP || index == UINT32_MAX) {
+    if (channel->state != CHANNEL_UP || index == UINT32_MAX || nng_msg_len(nng) > channel->peer_max_bytes) {
         nng_msg_free(nng);
         return channel->state != CHANNEL_UP ? STATUS_UNAVAILABLE : STATUS_RESOURCE_EXHAUSTED;
     }
@@ -188,6 +194,10 @@ enum status rpc_call_start(struct rpc_channel *channel, const ProtobufCServiceDe
     if (channel->state != CHANNEL_UP)
         return error_set(error, STATUS_UNAVAILABLE, "%s: not connected", channel->address);
     set_ids(&head, options);
+    size_t payload_at, bytes = envelope_size(&head, protobuf_c_message_get_packed_size(request), &payload_at);
+    if (bytes > channel->peer_max_bytes)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: a request of %zu bytes, the peer takes at most %llu",
+                         channel->address, bytes, (unsigned long long)channel->peer_max_bytes);
     status = start(channel, pack_message(channel->loop, &head, request), head.timeout_ms, callbacks, user, handle);
     if (status)
         return error_set(error, status, "%s: %u calls in flight, the limit is %u", channel->address, channel->in_flight, channel->window);
@@ -204,8 +214,9 @@ struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t meth
 enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer,
                                   const struct rpc_callbacks *callbacks, void *user, struct rpc_handle *handle)
 {
+    uint32_t timeout_ms = buffer->timeout_ms;
     loop_assert_owner(channel->loop);
-    return start(channel, buffer_take(buffer), 0, callbacks, user, handle);
+    return start(channel, buffer_take(buffer), timeout_ms, callbacks, user, handle);
 }
 
 void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
@@ -214,8 +225,7 @@ void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
     if (handle.slot >= channel->window || !channel->slots[handle.slot].used ||
         channel->slots[handle.slot].generation != handle.generation)
         return;
-    if (channel->state == CHANNEL_UP)
-        send_plain(channel, ENVELOPE_CANCEL, call_id_of(handle.slot, handle.generation), 0);
+    send_plain(channel, ENVELOPE_CANCEL, call_id_of(handle.slot, handle.generation), 0);
     enter(channel);
     end_call(channel, handle.slot, STATUS_CANCELLED, "cancelled");
     leave(channel);
@@ -225,17 +235,19 @@ void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
 
 static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
 {
-    struct rpc_peer peer;
-    uint32_t protocol;
+    struct greeting greeting;
 
-    if (channel->state != CHANNEL_GREETING || !parse_hello(message, &peer, &protocol) || protocol != RPC_PROTOCOL) {
+    if (channel->state != CHANNEL_GREETING || !parse_hello(message, &greeting) || greeting.protocol != RPC_PROTOCOL) {
         go_down(channel, "the peer speaks another protocol", true);
         return;
     }
+    rpc_loop_cancel_timer(channel->loop, channel->timer);
+    channel->timer = 0;
     channel->state = CHANNEL_UP;
     channel->backoff_ms = BACKOFF_FIRST_MS;
+    channel->peer_max_bytes = greeting.max_message_bytes;
     if (channel->config.on_up)
-        channel->config.on_up(channel->config.user, &peer);
+        channel->config.on_up(channel->config.user, &greeting.peer);
 }
 
 /* STREAM or REPLY. */
@@ -257,28 +269,37 @@ static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
     if (slot->callbacks.on_message && envelope->status == 0 && (!last || envelope->method != 0))
         slot->callbacks.on_message(slot->user, message);
     if (last && slot->used && slot->generation == generation)
-        end_call(channel, index, (enum status)envelope->status, envelope->error);
+        end_call(channel, index, envelope->status <= STATUS_UNAUTHENTICATED ? (enum status)envelope->status : STATUS_UNKNOWN,
+                 envelope->error);
 }
 
 static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
 {
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
-    struct rpc_message *message = message_open(channel->loop, nng);
+    struct rpc_message *message = NULL;
 
     (void)pipe;
     enter(channel);
+    if (nng_msg_len(nng) > endpoint->max_message_bytes) /* inproc: nng checks the others */
+        nng_msg_free(nng);
+    else
+        message = message_open(channel->loop, nng);
     if (!message) {
-        go_down(channel, "the peer sent what is no envelope", true);
+        go_down(channel, "the peer sent what is no envelope, or too large a one", true);
         leave(channel);
         return;
     }
+    message->borrowed = true;
     switch (message->envelope.kind) {
     case ENVELOPE_HELLO:
         on_hello(channel, message);
         break;
     case ENVELOPE_STREAM:
     case ENVELOPE_REPLY:
-        on_answer(channel, message);
+        if (channel->state == CHANNEL_UP)
+            on_answer(channel, message);
+        else
+            go_down(channel, "an answer before the handshake", true);
         break;
     case ENVELOPE_REFUSED:
         log_warn("RPC-REFUSED", "address=%s why=%s", channel->address, message->envelope.error);
@@ -287,8 +308,18 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
     default:
         go_down(channel, "the peer sent a message of a kind that only clients send", true);
     }
+    message->borrowed = false;
     if (!message->kept)
         rpc_message_free(message);
+    leave(channel);
+}
+
+static void on_silence(void *arg)
+{
+    struct rpc_channel *channel = arg;
+    channel->timer = 0;
+    enter(channel);
+    go_down(channel, "the peer does not answer the handshake", true);
     leave(channel);
 }
 
@@ -299,7 +330,9 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
     if (event == PIPE_ADDED && channel->state == CHANNEL_DIALING) {
         channel->pipe = pipe;
         channel->state = CHANNEL_GREETING;
-        send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes));
+        channel->timer = rpc_loop_timer(channel->loop, GREETING_US, on_silence, channel);
+        if (!send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes)))
+            endpoint_close_pipe(endpoint, pipe);
     } else if (event == PIPE_GONE && pipe == channel->pipe && channel->state >= CHANNEL_GREETING) {
         enter(channel);
         go_down(channel, "the connection closed", true);
@@ -357,7 +390,9 @@ static void go_down(struct rpc_channel *channel, const char *why, bool again)
     snprintf(reason, sizeof reason, "%s: %s", channel->address, why); /* `why` may be in a message that ends */
     channel->state = CHANNEL_CLOSED;
     endpoint_close(&channel->endpoint);
-    if (again && !channel->closing && !channel->timer)
+    rpc_loop_cancel_timer(channel->loop, channel->timer);
+    channel->timer = 0;
+    if (again && !channel->closing)
         schedule(channel);
     end_all_calls(channel, channel->closing ? STATUS_CANCELLED : STATUS_UNAVAILABLE, reason);
     if (told && !channel->closing && channel->config.on_down)
@@ -367,11 +402,14 @@ static void go_down(struct rpc_channel *channel, const char *why, bool again)
 enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_config *config, struct rpc_channel **out,
                              struct error *error)
 {
-    struct rpc_channel *channel = calloc(1, sizeof *channel);
+    struct rpc_channel *channel;
     int rv;
 
     loop_assert_owner(loop);
-    if (!channel)
+    if (strlen(config->address) >= sizeof channel->address)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "an address of %zu bytes, at most %zu are taken",
+                         strlen(config->address), sizeof channel->address - 1);
+    if (!(channel = calloc(1, sizeof *channel)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");
     channel->loop = loop;
     channel->config = *config;
@@ -408,8 +446,6 @@ void rpc_channel_close(struct rpc_channel *channel)
         return;
     loop_assert_owner(channel->loop);
     channel->closing = true;
-    rpc_loop_cancel_timer(channel->loop, channel->timer);
-    channel->timer = 0;
     enter(channel);
     go_down(channel, "closed here", false);
     leave(channel);

@@ -27,7 +27,7 @@ static bool take_field(struct envelope *out, const struct wire_field *field)
 
     if (!known)
         return true;
-    if (field->type != types[field->number])
+    if (field->type != types[field->number] || (field->type == WIRE_VARINT && field->value > UINT32_MAX))
         return false;
     switch (field->number) {
     case F_KIND: out->kind = (uint32_t)field->value; break;

@@ -28,7 +28,7 @@ struct envelope {
     size_t payload_length;
 };
 
-/* False: not an envelope. Unknown fields are skipped; text is cut to fit. */
+/* False: not an envelope: malformed, of no known kind, or a known field of another type or out of its range. Unknown fields are skipped; text is cut to fit. */
 bool envelope_parse(const unsigned char *bytes, size_t length, struct envelope *out);
 
 /* Bytes that an envelope with this head and a payload of payload_length takes; *payload_at: where the payload goes,

@@ -1,10 +1,17 @@
 /* loop.c: the loop: a queue that nng's threads and other threads fill, and that one thread empties; timers; endpoints.
  *
  * The queue is a ring under a mutex that is held for a few instructions. The owner sleeps in poll(2) on an eventfd that
- * is written only while `parked` is set, so that under load there are no system calls. When the ring is full of messages
- * an endpoint keeps the one it has and does not ask nng for more until there is room: back-pressure reaches the peer.
+ * is written only while `parked` is set, so that under load there are no system calls. When the ring holds RING_MESSAGES_MAX
+ * messages or RING_BYTES_MAX bytes an endpoint keeps the one it has and does not ask nng for more until there is room:
+ * back-pressure reaches the peer. (Worked number: 64 KiB messages stop at 4,096 of them, 256 MiB.)
  *
- * Timers are a binary heap; a cancelled one stays in it, marked, until its time.
+ * Timers are a binary heap over slots: a slot knows its place in the heap, so cancelling is O(log n).
+ *
+ * Three of nng 1.5.2's edges are dealt with here:
+ * - a receive that is asked for while the socket closes stays in a queue that is then freed. So nobody asks any more once
+ *   `closing` is set, and the aio is stopped before the socket is closed;
+ * - a pipe's first message may overtake its NNG_PIPE_EV_ADD_POST, so pipes are announced by ADD_PRE;
+ * - messages of a pipe may come after its NNG_PIPE_EV_REM_POST: servers ignore those of pipes they do not know.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,7 +26,7 @@
 #include "common/base/log.h"
 #include "common/rpc/internal.h"
 
-enum { RING_MESSAGES_MAX = 8192, BATCH = 256, SEND_QUEUE = 8192, RECEIVE_QUEUE = 128, FREE_MESSAGES_MAX = 4096 };
+enum { RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, BATCH = 256, SEND_QUEUE = 8192, RECEIVE_QUEUE = 128, FREE_MESSAGES_MAX = 4096 };
 
 enum entry_kind { ENTRY_MESSAGE, ENTRY_PIPE, ENTRY_POST };
 
@@ -35,7 +42,9 @@ struct entry {
 };
 
 struct timer {
-    uint64_t at_us, id;
+    uint64_t at_us;
+    uint32_t generation; /* 0: free */
+    uint32_t place;      /* in the heap; of a free one: the next free slot */
     void (*fn)(void *arg);
     void *arg;
 };
@@ -44,6 +53,7 @@ struct rpc_loop {
     pthread_mutex_t lock;
     struct entry *ring; /* [capacity], a power of two; under lock */
     uint32_t capacity, head, count;
+    uint64_t bytes; /* of the messages in the ring */
     atomic_uint pending; /* count, readable without the lock */
     atomic_bool parked, woken;
     int event_fd;
@@ -52,9 +62,10 @@ struct rpc_loop {
     pthread_t owner;
     bool owned;
     struct entry batch[BATCH];
-    struct timer *timers; /* heap */
-    uint32_t timer_count, timer_capacity;
-    uint64_t next_timer, next_epoch;
+    struct timer *timers; /* [timer_capacity] slots */
+    uint32_t *heap;       /* [timer_count] slots, the earliest first */
+    uint32_t timer_count, timer_capacity, free_timer, timer_generation;
+    uint64_t next_epoch;
     struct endpoint *endpoints;
     struct rpc_message *free_messages;
     uint32_t free_message_count;
@@ -72,7 +83,8 @@ enum status rpc_loop_open(struct rpc_loop **out)
     loop->ring = calloc(loop->capacity, sizeof *loop->ring);
     loop->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&loop->lock, NULL);
-    loop->next_timer = loop->next_epoch = 1;
+    loop->next_epoch = 1;
+    loop->free_timer = UINT32_MAX;
     loop->random = clock_now_ns() | 1;
     if (!loop->ring || loop->event_fd < 0) {
         rpc_loop_close(loop);
@@ -107,6 +119,7 @@ void rpc_loop_close(struct rpc_loop *loop)
         close(loop->event_fd);
     pthread_mutex_destroy(&loop->lock);
     free(loop->timers);
+    free(loop->heap);
     free(loop->ring);
     free(loop);
 }
@@ -148,6 +161,7 @@ static void ring_put(struct rpc_loop *loop, const struct entry *entry)
         loop->capacity *= 2;
     }
     loop->ring[(loop->head + loop->count++) & (loop->capacity - 1)] = *entry;
+    loop->bytes += entry->nng ? nng_msg_len(entry->nng) : 0;
     atomic_store_explicit(&loop->pending, loop->count, memory_order_seq_cst); /* see rpc_loop_wake */
 }
 
@@ -173,8 +187,10 @@ static uint32_t ring_take(struct rpc_loop *loop)
     uint32_t count;
     pthread_mutex_lock(&loop->lock);
     count = MIN(loop->count, (uint32_t)BATCH);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         loop->batch[i] = loop->ring[(loop->head + i) & (loop->capacity - 1)];
+        loop->bytes -= loop->batch[i].nng ? nng_msg_len(loop->batch[i].nng) : 0;
+    }
     loop->head = (loop->head + count) & (loop->capacity - 1);
     loop->count -= count;
     atomic_store_explicit(&loop->pending, loop->count, memory_order_relaxed); /* only the owner lowers it */
@@ -184,71 +200,120 @@ static uint32_t ring_take(struct rpc_loop *loop)
 
 /* --- timers -------------------------------------------------------------------------------------------------------- */
 
-static void sift_up(struct timer *heap, uint32_t at)
+static void place_timer(struct rpc_loop *loop, uint32_t at, uint32_t slot)
 {
-    for (; at && heap[at].at_us < heap[(at - 1) / 2].at_us; at = (at - 1) / 2) {
-        struct timer swap = heap[at];
-        heap[at] = heap[(at - 1) / 2];
-        heap[(at - 1) / 2] = swap;
-    }
+    loop->heap[at] = slot;
+    loop->timers[slot].place = at;
 }
 
-static void sift_down(struct timer *heap, uint32_t count, uint32_t at)
+static void sift_up(struct rpc_loop *loop, uint32_t at)
 {
-    for (uint32_t child; (child = at * 2 + 1) < count; at = child) {
-        if (child + 1 < count && heap[child + 1].at_us < heap[child].at_us)
+    uint32_t slot = loop->heap[at];
+    for (; at && loop->timers[slot].at_us < loop->timers[loop->heap[(at - 1) / 2]].at_us; at = (at - 1) / 2)
+        place_timer(loop, at, loop->heap[(at - 1) / 2]);
+    place_timer(loop, at, slot);
+}
+
+static void sift_down(struct rpc_loop *loop, uint32_t at)
+{
+    uint32_t slot = loop->heap[at];
+    for (uint32_t child; (child = at * 2 + 1) < loop->timer_count; at = child) {
+        if (child + 1 < loop->timer_count &&
+            loop->timers[loop->heap[child + 1]].at_us < loop->timers[loop->heap[child]].at_us)
             child++;
-        if (heap[at].at_us <= heap[child].at_us)
-            return;
-        struct timer swap = heap[at];
-        heap[at] = heap[child];
-        heap[child] = swap;
+        if (loop->timers[slot].at_us <= loop->timers[loop->heap[child]].at_us)
+            break;
+        place_timer(loop, at, loop->heap[child]);
     }
+    place_timer(loop, at, slot);
+}
+
+static void grow_timers(struct rpc_loop *loop)
+{
+    uint32_t capacity = MAX(64u, loop->timer_capacity * 2);
+    struct timer *timers = realloc(loop->timers, capacity * sizeof *timers);
+    uint32_t *heap = realloc(loop->heap, capacity * sizeof *heap);
+
+    assert_always(timers && heap);
+    for (uint32_t i = loop->timer_capacity; i < capacity; i++)
+        timers[i] = (struct timer){.place = i + 1 < capacity ? i + 1 : UINT32_MAX};
+    loop->free_timer = loop->timer_capacity;
+    loop->timers = timers;
+    loop->heap = heap;
+    loop->timer_capacity = capacity;
 }
 
 uint64_t rpc_loop_timer(struct rpc_loop *loop, uint64_t delay_us, void (*fn)(void *arg), void *arg)
 {
+    uint32_t slot;
+
     loop_assert_owner(loop);
-    if (loop->timer_count == loop->timer_capacity) {
-        uint32_t capacity = MAX(64u, loop->timer_capacity * 2);
-        struct timer *grown = realloc(loop->timers, capacity * sizeof *grown);
-        assert_always(grown);
-        loop->timers = grown;
-        loop->timer_capacity = capacity;
+    if (loop->free_timer == UINT32_MAX)
+        grow_timers(loop);
+    slot = loop->free_timer;
+    loop->free_timer = loop->timers[slot].place;
+    if (++loop->timer_generation == 0)
+        loop->timer_generation = 1;
+    loop->timers[slot] = (struct timer){.at_us = clock_now_us() + delay_us, .generation = loop->timer_generation, .fn = fn, .arg = arg};
+    loop->heap[loop->timer_count] = slot;
+    sift_up(loop, loop->timer_count++);
+    return (uint64_t)loop->timers[slot].generation << 32 | slot;
+}
+
+static void remove_timer(struct rpc_loop *loop, uint32_t slot)
+{
+    uint32_t at = loop->timers[slot].place, last = loop->heap[--loop->timer_count];
+
+    if (last != slot) {
+        place_timer(loop, at, last);
+        sift_up(loop, at);
+        sift_down(loop, loop->timers[last].place);
     }
-    loop->timers[loop->timer_count] = (struct timer){clock_now_us() + delay_us, loop->next_timer++, fn, arg};
-    sift_up(loop->timers, loop->timer_count++);
-    return loop->next_timer - 1;
+    loop->timers[slot] = (struct timer){.place = loop->free_timer};
+    loop->free_timer = slot;
 }
 
 void rpc_loop_cancel_timer(struct rpc_loop *loop, uint64_t timer)
 {
+    uint32_t slot = (uint32_t)timer, generation = (uint32_t)(timer >> 32);
+
     loop_assert_owner(loop);
-    for (uint32_t i = 0; timer && i < loop->timer_count; i++)
-        if (loop->timers[i].id == timer) {
-            loop->timers[i] = loop->timers[--loop->timer_count];
-            if (i < loop->timer_count) {
-                sift_up(loop->timers, i);
-                sift_down(loop->timers, loop->timer_count, i);
-            }
-            return;
-        }
+    if (generation && slot < loop->timer_capacity && loop->timers[slot].generation == generation)
+        remove_timer(loop, slot);
 }
 
+static uint64_t next_timer_us(const struct rpc_loop *loop)
+{
+    return loop->timer_count ? loop->timers[loop->heap[0]].at_us : UINT64_MAX;
+}
+
+/* Those that are due now; what they set anew with no delay waits for the next round. */
 static uint32_t fire_timers(struct rpc_loop *loop)
 {
     uint32_t fired = 0;
-    while (loop->timer_count && loop->timers[0].at_us <= clock_now_us()) {
-        struct timer due = loop->timers[0];
-        loop->timers[0] = loop->timers[--loop->timer_count];
-        sift_down(loop->timers, loop->timer_count, 0);
+    uint64_t now_us;
+
+    if (!loop->timer_count)
+        return 0;
+    now_us = clock_now_us();
+    for (; next_timer_us(loop) <= now_us && fired < BATCH; fired++) {
+        struct timer due = loop->timers[loop->heap[0]];
+        remove_timer(loop, loop->heap[0]);
         due.fn(due.arg);
-        fired++;
     }
     return fired;
 }
 
 /* --- endpoints ----------------------------------------------------------------------------------------------------- */
+
+/* Under no lock but the guard: nng runs no callback of ours inside this call. */
+static void receive_next(struct endpoint *endpoint)
+{
+    pthread_mutex_lock(&endpoint->guard);
+    if (!endpoint->closing)
+        nng_recv_aio(endpoint->socket, endpoint->receive);
+    pthread_mutex_unlock(&endpoint->guard);
+}
 
 /* On an nng thread. */
 static void on_receive(void *arg)
@@ -259,19 +324,19 @@ static void on_receive(void *arg)
     bool full;
 
     if (nng_aio_result(endpoint->receive))
-        return; /* closed */
+        return; /* stopped */
     entry.nng = nng_aio_get_msg(endpoint->receive);
     nng_aio_set_msg(endpoint->receive, NULL);
     entry.pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(entry.nng));
     pthread_mutex_lock(&loop->lock);
-    full = loop->count >= RING_MESSAGES_MAX;
+    full = loop->count >= RING_MESSAGES_MAX || loop->bytes >= RING_BYTES_MAX;
     if (full)
         endpoint->stalled = entry.nng;
     pthread_mutex_unlock(&loop->lock);
     if (full)
         return;
     put_entry(loop, &entry);
-    nng_recv_aio(endpoint->socket, endpoint->receive);
+    receive_next(endpoint);
 }
 
 static void on_pipe_event(nng_pipe pipe, nng_pipe_ev event, void *arg)
@@ -279,9 +344,22 @@ static void on_pipe_event(nng_pipe pipe, nng_pipe_ev event, void *arg)
     struct endpoint *endpoint = arg;
     const struct entry entry = {
         .kind = ENTRY_PIPE, .endpoint = endpoint, .epoch = endpoint->epoch, .pipe = (uint32_t)nng_pipe_id(pipe),
-        .pipe_event = event == NNG_PIPE_EV_ADD_POST ? PIPE_ADDED : PIPE_GONE,
+        .pipe_event = event == NNG_PIPE_EV_ADD_PRE ? PIPE_ADDED : PIPE_GONE,
     };
     put_entry(endpoint->loop, &entry);
+}
+
+static int set_options(struct endpoint *endpoint)
+{
+    size_t max_bytes = (size_t)endpoint->max_message_bytes + HEADER_SLACK;
+    int rv;
+
+    if ((rv = nng_socket_set_int(endpoint->socket, NNG_OPT_SENDBUF, SEND_QUEUE)) ||
+        (rv = nng_socket_set_int(endpoint->socket, NNG_OPT_RECVBUF, RECEIVE_QUEUE)) ||
+        (rv = nng_socket_set_size(endpoint->socket, NNG_OPT_RECVMAXSZ, max_bytes)) ||
+        (rv = nng_pipe_notify(endpoint->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_event, endpoint)))
+        return rv;
+    return nng_pipe_notify(endpoint->socket, NNG_PIPE_EV_REM_POST, on_pipe_event, endpoint);
 }
 
 int endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, int (*open_raw)(nng_socket *), uint64_t max_message_bytes)
@@ -292,21 +370,20 @@ int endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, int (*open_r
     endpoint->loop = loop;
     endpoint->epoch = loop->next_epoch++;
     endpoint->stalled = NULL;
+    endpoint->closing = false;
+    endpoint->receive = endpoint->send = NULL;
+    endpoint->max_message_bytes = max_message_bytes;
     if ((rv = open_raw(&endpoint->socket)))
         return rv;
-    if ((rv = nng_aio_alloc(&endpoint->receive, on_receive, endpoint))) {
-        nng_close(endpoint->socket);
-        return rv;
-    }
-    if ((rv = nng_socket_set_int(endpoint->socket, NNG_OPT_SENDBUF, SEND_QUEUE)) ||
-        (rv = nng_socket_set_int(endpoint->socket, NNG_OPT_RECVBUF, RECEIVE_QUEUE)) ||
-        (rv = nng_socket_set_size(endpoint->socket, NNG_OPT_RECVMAXSZ, (size_t)max_message_bytes)) ||
-        (rv = nng_pipe_notify(endpoint->socket, NNG_PIPE_EV_ADD_POST, on_pipe_event, endpoint)) ||
-        (rv = nng_pipe_notify(endpoint->socket, NNG_PIPE_EV_REM_POST, on_pipe_event, endpoint))) {
+    if ((rv = nng_aio_alloc(&endpoint->receive, on_receive, endpoint)) || (rv = nng_aio_alloc(&endpoint->send, NULL, NULL)) ||
+        (rv = set_options(endpoint))) {
         nng_close(endpoint->socket);
         nng_aio_free(endpoint->receive);
+        nng_aio_free(endpoint->send);
         return rv;
     }
+    nng_aio_set_timeout(endpoint->send, NNG_DURATION_ZERO);
+    pthread_mutex_init(&endpoint->guard, NULL);
     endpoint->opened = true;
     endpoint->next = loop->endpoints;
     loop->endpoints = endpoint;
@@ -315,28 +392,18 @@ int endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, int (*open_r
 
 void endpoint_start(struct endpoint *endpoint)
 {
-    nng_recv_aio(endpoint->socket, endpoint->receive);
+    receive_next(endpoint);
 }
 
-void endpoint_close(struct endpoint *endpoint)
+/* Nothing in the queue, or taken from it already, may name the endpoint any more. */
+static void forget(struct rpc_loop *loop, struct endpoint *endpoint)
 {
-    struct rpc_loop *loop = endpoint->loop;
-
-    if (!endpoint->opened)
-        return;
-    endpoint->opened = false;
-    nng_close(endpoint->socket); /* waits for the pipes' callbacks; none runs under our lock */
-    nng_aio_stop(endpoint->receive);
-    nng_aio_free(endpoint->receive);
-    if (endpoint->stalled)
-        nng_msg_free(endpoint->stalled);
-    endpoint->stalled = NULL;
     for (struct endpoint **at = &loop->endpoints; *at; at = &(*at)->next)
         if (*at == endpoint) {
             *at = endpoint->next;
             break;
         }
-    pthread_mutex_lock(&loop->lock); /* nothing in the queue may name it any more */
+    pthread_mutex_lock(&loop->lock);
     for (uint32_t i = 0; i < loop->count; i++) {
         struct entry *entry = &loop->ring[(loop->head + i) & (loop->capacity - 1)];
         if (entry->endpoint == endpoint)
@@ -348,6 +415,25 @@ void endpoint_close(struct endpoint *endpoint)
             loop->batch[i].endpoint = NULL;
 }
 
+void endpoint_close(struct endpoint *endpoint)
+{
+    if (!endpoint->opened)
+        return;
+    endpoint->opened = false;
+    pthread_mutex_lock(&endpoint->guard);
+    endpoint->closing = true;
+    pthread_mutex_unlock(&endpoint->guard);
+    nng_aio_stop(endpoint->receive); /* first: nng leaves it in the queue of a closed socket */
+    nng_close(endpoint->socket);     /* waits for the pipes' callbacks; none of them waits for us */
+    nng_aio_free(endpoint->receive);
+    nng_aio_free(endpoint->send);
+    pthread_mutex_destroy(&endpoint->guard);
+    if (endpoint->stalled)
+        nng_msg_free(endpoint->stalled);
+    endpoint->stalled = NULL;
+    forget(endpoint->loop, endpoint);
+}
+
 void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe)
 {
     (void)endpoint;
@@ -356,9 +442,12 @@ void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe)
 
 bool endpoint_send(struct endpoint *endpoint, nng_msg *nng)
 {
-    if (nng_sendmsg(endpoint->socket, nng, NNG_FLAG_NONBLOCK) == 0)
+    nng_aio_set_msg(endpoint->send, nng);
+    nng_send_aio(endpoint->socket, endpoint->send);
+    nng_aio_wait(endpoint->send); /* its timeout is 0: done or refused */
+    if (nng_aio_result(endpoint->send) == 0)
         return true;
-    nng_msg_free(nng);
+    nng_aio_set_msg(endpoint->send, NULL);
     return false;
 }
 
@@ -368,7 +457,7 @@ static void restart_stalled(struct rpc_loop *loop)
     for (struct endpoint *endpoint = loop->endpoints; endpoint; endpoint = endpoint->next) {
         nng_msg *nng;
         pthread_mutex_lock(&loop->lock);
-        nng = loop->count < RING_MESSAGES_MAX / 2 ? endpoint->stalled : NULL;
+        nng = loop->count < RING_MESSAGES_MAX / 2 && loop->bytes < RING_BYTES_MAX / 2 ? endpoint->stalled : NULL;
         if (nng)
             endpoint->stalled = NULL;
         pthread_mutex_unlock(&loop->lock);
@@ -376,7 +465,7 @@ static void restart_stalled(struct rpc_loop *loop)
             const struct entry entry = {.kind = ENTRY_MESSAGE, .endpoint = endpoint, .epoch = endpoint->epoch, .nng = nng,
                                         .pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(nng))};
             put_entry(loop, &entry);
-            nng_recv_aio(endpoint->socket, endpoint->receive);
+            receive_next(endpoint);
         }
     }
 }
@@ -447,22 +536,25 @@ uint32_t rpc_loop_run(struct rpc_loop *loop, uint64_t timeout_us, uint64_t spin_
     began_us = clock_now_us();
     while (spin_us && clock_now_us() - began_us < spin_us) {
         for (int i = 0; i < 64; i++) {
-            if (atomic_load_explicit(&loop->pending, memory_order_relaxed)) /* the lock in ring_take orders the rest */
+            if (atomic_load_explicit(&loop->pending, memory_order_relaxed) || /* the lock in ring_take orders the rest */
+                atomic_load_explicit(&loop->woken, memory_order_relaxed)) {
+                atomic_store_explicit(&loop->woken, false, memory_order_seq_cst);
                 return handle_all(loop);
+            }
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
         }
-        if (loop->timer_count && loop->timers[0].at_us <= clock_now_us())
+        if (next_timer_us(loop) <= clock_now_us())
             return fire_timers(loop) + handle_all(loop);
     }
     if (loop->timer_count) {
-        uint64_t now_us = clock_now_us();
-        timeout_us = MIN(timeout_us, loop->timers[0].at_us > now_us ? loop->timers[0].at_us - now_us : 0);
+        uint64_t now_us = clock_now_us(), at_us = next_timer_us(loop);
+        timeout_us = MIN(timeout_us, at_us > now_us ? at_us - now_us : 0);
     }
     if (timeout_us)
         park(loop, timeout_us);
-    atomic_store_explicit(&loop->woken, false, memory_order_relaxed);
+    atomic_store_explicit(&loop->woken, false, memory_order_seq_cst); /* what the waker wrote before is seen by the caller */
     return fire_timers(loop) + handle_all(loop);
 }
 

@@ -11,8 +11,8 @@
  * repeated by the runtime: that is the caller's choice, and every method can stand it.
  *
  * Flow: a client has at most `window` calls in flight; a server has at most RPC_UNACKED_MAX messages to one client under
- * way that the client has not acknowledged, the others wait in a queue; a client that lets RPC_QUEUE_MAX pile up loses
- * its connection. (nng's raw REP drops silently from the 65th on: see server.c.)
+ * way that the client has not acknowledged, the others wait in a queue; a client that lets RPC_QUEUE_MAX messages or
+ * RPC_QUEUE_BYTES pile up loses its connection. (nng's raw REP drops silently from the 65th on: see connection.c.)
  *
  * Everything received is checked. A message that is not an envelope, or breaks the protocol, costs its sender the
  * connection; a payload that does not unpack is answered INVALID_ARGUMENT.
@@ -33,6 +33,8 @@ enum {
     RPC_UNACKED_MAX = 48,
     RPC_ACK_EVERY = 16,
     RPC_QUEUE_MAX = 1 << 16,
+    RPC_QUEUE_BYTES = 128 << 20, /* of what waits for one client, beside a single larger message */
+    RPC_CALLS_MAX = 1 << 16,     /* of a server, those of clients that are gone included */
     RPC_WINDOW_DEFAULT = 64,
     RPC_WINDOW_MAX = 1 << 14,
     RPC_MESSAGE_BYTES_DEFAULT = 64 << 20,
@@ -44,7 +46,7 @@ enum {
 struct rpc_loop;
 
 enum status rpc_loop_open(struct rpc_loop **out) MUST_CHECK;
-/* All servers and channels on it must be closed before. */
+/* All servers and channels on it must be closed, kept messages freed before. What was posted and has not run will not. */
 void rpc_loop_close(struct rpc_loop *loop);
 
 /* Handles what has arrived; waits for it up to timeout_us (0: not at all; UINT64_MAX: for ever), of that spin_us busily. The
@@ -84,7 +86,8 @@ struct rpc_buffer;  /* one to be sent, written in place */
 const unsigned char *rpc_message_payload(const struct rpc_message *message, size_t *length);
 /* The payload unpacked into the message's arena; NULL if it is malformed or too large unpacked. Valid as long as the message. */
 void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDescriptor *descriptor);
-/* A callback's message ends with the callback, unless it is kept; then rpc_message_free() ends it. Returns message. */
+/* A callback's message ends with the callback, a call's with the call, unless it is kept; then rpc_message_free() ends it,
+ * on the loop's thread, before the loop closes. Returns message. */
 struct rpc_message *rpc_message_keep(struct rpc_message *message);
 void rpc_message_free(struct rpc_message *message);
 
@@ -133,8 +136,8 @@ const char *rpc_call_trace_id(const struct rpc_call *call);
 uint32_t rpc_call_timeout_ms(const struct rpc_call *call); /* 0: none */
 const struct rpc_peer *rpc_call_peer(const struct rpc_call *call);
 
-/* fn(user) runs once if the client cancels or goes away before the call is ended; the call is over then and must not be
- * touched after fn returns. Without it, such a call lives on until it is ended, to no effect. */
+/* fn(user) runs once if the client cancels or goes away before the call is ended; the call is over then: fn must not end it,
+ * and nobody may touch it after fn returns. Other calls may be ended in fn. Without it, such a call lives on until it is ended, to no effect. */
 void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *user);
 
 /* A pointer that the handler's owner keeps with the call. */
@@ -143,7 +146,8 @@ void *rpc_call_user(const struct rpc_call *call);
 
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 void rpc_call_fail(struct rpc_call *call, enum status status, const char *format, ...) PRINTF_LIKE(3, 4);
-/* One message of a stream. RESOURCE_EXHAUSTED: the client does not read; its connection is being closed. */
+/* One message of a stream. RESOURCE_EXHAUSTED: the client does not read; its connection is being closed. UNAVAILABLE: the
+ * client is gone. OUT_OF_RANGE: larger than what the client takes; nothing was sent. */
 enum status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message);
 /* A stream ends well, without a message of its own. */
 void rpc_call_end(struct rpc_call *call);
@@ -189,14 +193,15 @@ void rpc_channel_close(struct rpc_channel *channel);
 bool rpc_channel_is_up(const struct rpc_channel *channel);
 const char *rpc_channel_address(const struct rpc_channel *channel);
 
-/* Starts a call. UNAVAILABLE: the channel is not up; RESOURCE_EXHAUSTED: the window is full; then no callback comes.
+/* Starts a call. UNAVAILABLE: the channel is not up; RESOURCE_EXHAUSTED: the window is full, or the request larger than
+ * what the peer takes; then no callback comes.
  * handle may be NULL. A unary call gives one message, then OK. */
 enum status rpc_call_start(struct rpc_channel *channel, const ProtobufCServiceDescriptor *service, const char *method,
                            const ProtobufCMessage *request, const struct rpc_options *options,
                            const struct rpc_callbacks *callbacks, void *user, struct rpc_handle *handle,
                            struct error *error) MUST_CHECK;
 
-/* The same with a payload written in place. The buffer is used up, whatever the status. */
+/* The same with a payload written in place; timeout_ms 0: none. The buffer is used up, whatever the status. */
 struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t method_id, uint32_t timeout_ms,
                                       size_t payload_bytes, unsigned char **payload);
 enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer,

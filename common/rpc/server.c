@@ -1,15 +1,13 @@
-/* server.c: the server's side: one raw REP socket for all clients.
+/* server.c: the server's side: one raw REP socket for all clients; calls, the handshake, the Health service.
  *
  * Why raw REQ/REP: it is nng's only pattern in which the server can answer one particular client any number of times, in
  * any order (streams), with one socket, and in which the peer's identity (the pipe) comes with each message. The runtime
- * correlates calls by its own ids; nng's resending belongs to cooked REQ and is not there.
+ * correlates calls by its own ids; nng's resending belongs to cooked REQ and is not there. Its price is a queue of 64
+ * messages a pipe that drops silently: connection.c keeps below it.
  *
- * Its price: a raw REP socket queues 64 messages a pipe and drops the next silently. So the server never has more
- * than RPC_UNACKED_MAX messages under way to one client: the client acknowledges every RPC_ACK_EVERY of them, and what is
- * over waits in a list here. Worked number: 48 under way + 16 acknowledged at a time is at most 64 in nng's queue.
- *
- *     rpc_call_send ─▶ unacked < 48 ? ──yes──▶ nng ─▶ client ─▶ ACK(16)
- *                            └──no──▶ backlog (at most RPC_QUEUE_MAX; then the connection is closed)
+ * A call lives from its request to its answer. It is in a table (by pipe and id, for CANCEL) and in its connection's list
+ * (for the connection's end). A cancelled call whose handler set no on_cancel stays in the table, without a connection,
+ * until the handler ends it; RPC_CALLS_MAX bounds all of them.
  */
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -21,73 +19,10 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
-#include "common/rpc/internal.h"
+#include "common/rpc/server_internal.h"
 #include "envelope.pb-c.h"
 
-enum { CALL_BUCKETS = 4096, CONNECTION_BUCKETS = 64, METHODS_MAX = 32, ADDRESSES_MAX = 4, BACKLOG_START = 64 };
-
-struct connection {
-    struct rpc_server *server;
-    struct connection *next; /* of its bucket */
-    uint32_t pipe, in_flight, unacked;
-    bool greeted, dead;
-    struct rpc_peer peer;
-    uint32_t nng_request_id; /* of the header: raw REP wants it back */
-    nng_msg **backlog;       /* ring [backlog_capacity] */
-    uint32_t backlog_capacity, backlog_head, backlog_count;
-};
-
-struct rpc_call {
-    struct rpc_server *server;
-    struct rpc_call *next;          /* of its bucket, or of the free list */
-    struct connection *connection;  /* NULL: the client is gone, or has cancelled */
-    struct rpc_message *message;
-    uint64_t id;
-    uint32_t pipe;
-    void (*on_cancel)(void *user);
-    void *cancel_user, *user;
-};
-
-struct server_method {
-    struct rpc_method method;
-    uint32_t id;
-};
-
-struct rpc_server {
-    struct endpoint endpoint; /* first: callbacks cast back */
-    struct rpc_loop *loop;
-    struct rpc_server_config config;
-    char service[32];
-    uint64_t max_message_bytes;
-    uint32_t window;
-    struct server_method methods[METHODS_MAX];
-    uint32_t method_count;
-    char addresses[ADDRESSES_MAX][256];
-    uint32_t address_count;
-    struct connection *connections[CONNECTION_BUCKETS];
-    struct rpc_call *calls[CALL_BUCKETS];
-    struct rpc_call *free_calls;
-};
-
-/* --- connections --------------------------------------------------------------------------------------------------- */
-
-static struct connection *find_connection(struct rpc_server *server, uint32_t pipe)
-{
-    struct connection *connection = server->connections[pipe % CONNECTION_BUCKETS];
-    while (connection && connection->pipe != pipe)
-        connection = connection->next;
-    return connection;
-}
-
-static void kick(struct connection *connection, const char *why)
-{
-    if (connection->dead)
-        return;
-    log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=\"%s\"", connection->server->service,
-             connection->peer.service[0] ? connection->peer.service : "?", connection->pipe, why);
-    connection->dead = true;
-    endpoint_close_pipe(&connection->server->endpoint, connection->pipe); /* PIPE_GONE follows */
-}
+/* --- calls --------------------------------------------------------------------------------------------------------- */
 
 static struct rpc_call **call_bucket(struct rpc_server *server, uint32_t pipe, uint64_t id)
 {
@@ -95,268 +30,189 @@ static struct rpc_call **call_bucket(struct rpc_server *server, uint32_t pipe, u
     return &server->calls[hash >> 52 & (CALL_BUCKETS - 1)];
 }
 
-static void unlink_call(struct rpc_call *call)
+static struct rpc_call *find_call(struct connection *connection, uint64_t id)
 {
-    struct rpc_call **at = call_bucket(call->server, call->pipe, call->id);
-    while (*at != call)
-        at = &(*at)->next;
-    *at = call->next;
+    struct rpc_call *call = *call_bucket(connection->server, connection->pipe, id);
+    while (call && (call->id != id || call->connection != connection))
+        call = call->next;
+    return call;
+}
+
+static void leave_connection(struct rpc_call *call)
+{
+    if (!call->connection)
+        return;
+    call->connection->in_flight--;
+    *call->sibling_place = call->sibling;
+    if (call->sibling)
+        call->sibling->sibling_place = call->sibling_place;
+    call->connection = NULL;
 }
 
 static void free_call(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
-    unlink_call(call);
-    if (call->connection)
-        call->connection->in_flight--;
-    rpc_message_free(call->message);
+    struct rpc_call **at = call_bucket(server, call->pipe, call->id);
+
+    while (*at != call)
+        at = &(*at)->next;
+    *at = call->next;
+    leave_connection(call);
+    if (!call->message->kept)
+        rpc_message_free(call->message);
     call->next = server->free_calls;
     server->free_calls = call;
+    server->call_count--;
 }
 
-/* The client has cancelled or is gone. */
-static void drop_call(struct rpc_call *call)
+void call_drop(struct rpc_call *call)
 {
-    call->connection->in_flight--;
-    call->connection = NULL;
+    leave_connection(call);
     if (call->on_cancel) {
+        call->dropping = true;
         call->on_cancel(call->cancel_user);
         free_call(call);
     }
 }
 
-static void close_connection(struct connection *connection)
+static struct rpc_call *new_call(struct connection *connection, struct rpc_message *message)
 {
     struct rpc_server *server = connection->server;
+    struct rpc_call *call = server->free_calls, **bucket = call_bucket(server, connection->pipe, message->envelope.call_id);
 
-    connection->dead = true;
-    for (uint32_t bucket = 0; bucket < CALL_BUCKETS && connection->in_flight; bucket++)
-        for (struct rpc_call *call = server->calls[bucket], *next; call; call = next) {
-            next = call->next;
-            if (call->connection == connection)
-                drop_call(call);
-        }
-    for (struct connection **at = &server->connections[connection->pipe % CONNECTION_BUCKETS]; *at; at = &(*at)->next)
-        if (*at == connection) {
-            *at = connection->next;
-            break;
-        }
-    for (uint32_t i = 0; i < connection->backlog_count; i++)
-        nng_msg_free(connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity]);
-    free(connection->backlog);
-    free(connection);
+    if (call)
+        server->free_calls = call->next;
+    else if (!(call = malloc(sizeof *call)))
+        return NULL;
+    *call = (struct rpc_call){.server = server, .connection = connection, .message = message, .next = *bucket,
+                              .id = message->envelope.call_id, .pipe = connection->pipe,
+                              .sibling = connection->calls, .sibling_place = &connection->calls};
+    *bucket = call;
+    if (call->sibling)
+        call->sibling->sibling_place = &call->sibling;
+    connection->calls = call;
+    connection->in_flight++;
+    server->call_count++;
+    return call;
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------- */
-
-static bool send_now(struct connection *connection, nng_msg *nng)
-{
-    nng_msg_header_clear(nng);
-    if (nng_msg_header_append_u32(nng, connection->pipe) || nng_msg_header_append_u32(nng, connection->nng_request_id)) {
-        nng_msg_free(nng);
-        return false;
-    }
-    return endpoint_send(&connection->server->endpoint, nng);
-}
-
-static enum status backlog_put(struct connection *connection, nng_msg *nng)
-{
-    if (connection->backlog_count == connection->backlog_capacity) {
-        uint32_t capacity = MAX((uint32_t)BACKLOG_START, connection->backlog_capacity * 2);
-        nng_msg **grown = capacity <= RPC_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
-        if (!grown) {
-            nng_msg_free(nng);
-            kick(connection, "it does not read what it is sent");
-            return STATUS_RESOURCE_EXHAUSTED;
-        }
-        for (uint32_t i = 0; i < connection->backlog_count; i++)
-            grown[i] = connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity];
-        free(connection->backlog);
-        connection->backlog = grown;
-        connection->backlog_capacity = capacity;
-        connection->backlog_head = 0;
-    }
-    connection->backlog[(connection->backlog_head + connection->backlog_count++) % connection->backlog_capacity] = nng;
-    return STATUS_OK;
-}
-
-static enum status send_message(struct connection *connection, nng_msg *nng)
-{
-    if (!nng) {
-        kick(connection, "no memory for a message to it");
-        return STATUS_RESOURCE_EXHAUSTED;
-    }
-    if (connection->dead) {
-        nng_msg_free(nng);
-        return STATUS_UNAVAILABLE;
-    }
-    if (connection->unacked >= RPC_UNACKED_MAX)
-        return backlog_put(connection, nng);
-    connection->unacked++;
-    if (!send_now(connection, nng)) {
-        kick(connection, "the send queue is full");
-        return STATUS_RESOURCE_EXHAUSTED;
-    }
-    return STATUS_OK;
-}
-
-static void on_ack(struct connection *connection, uint32_t count)
-{
-    if (count > connection->unacked) {
-        kick(connection, "it acknowledged what it was not sent");
-        return;
-    }
-    connection->unacked -= count;
-    while (connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && !connection->dead) {
-        nng_msg *nng = connection->backlog[connection->backlog_head];
-        connection->backlog_head = (connection->backlog_head + 1) % connection->backlog_capacity;
-        connection->backlog_count--;
-        send_message(connection, nng);
-    }
-}
-
-/* --- calls --------------------------------------------------------------------------------------------------------- */
-
+/* Takes the message. */
 static void start_call(struct connection *connection, struct rpc_message *message)
 {
     struct rpc_server *server = connection->server;
     const struct server_method *method = NULL;
-    struct rpc_call **bucket, *call = server->free_calls;
+    struct rpc_call *call;
 
     for (uint32_t i = 0; i < server->method_count; i++)
         if (server->methods[i].id == message->envelope.method)
             method = &server->methods[i];
     if (connection->in_flight >= server->window) {
-        kick(connection, "more calls in flight than its window");
+        connection_kick(connection, "more calls in flight than its window");
         rpc_message_free(message);
         return;
     }
-    if (call)
-        server->free_calls = call->next;
-    else
-        call = malloc(sizeof *call);
-    if (!call) {
-        kick(connection, "no memory for a call of it");
+    if (!(call = new_call(connection, message))) {
+        connection_kick(connection, "no memory for a call of it");
         rpc_message_free(message);
         return;
     }
-    bucket = call_bucket(server, connection->pipe, message->envelope.call_id);
-    *call = (struct rpc_call){.server = server, .connection = connection, .message = message, .next = *bucket,
-                              .id = message->envelope.call_id, .pipe = connection->pipe};
-    *bucket = call;
-    connection->in_flight++;
-    if (!method) {
+    if (!method)
         rpc_call_fail(call, STATUS_UNIMPLEMENTED, "%s has no method %08x", server->service, message->envelope.method);
-        return;
-    }
-    method->method.handler(call, method->method.user);
+    else if (server->call_count > RPC_CALLS_MAX)
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u calls that were not answered yet", server->service, RPC_CALLS_MAX);
+    else
+        method->method.handler(call, method->method.user);
 }
 
-static void cancel_call(struct connection *connection, uint64_t id)
-{
-    struct rpc_call *call = *call_bucket(connection->server, connection->pipe, id);
-    while (call && (call->id != id || call->connection != connection))
-        call = call->next;
-    if (call)
-        drop_call(call); /* otherwise it had ended */
-}
-
-static bool call_exists(struct connection *connection, uint64_t id)
-{
-    struct rpc_call *call = *call_bucket(connection->server, connection->pipe, id);
-    while (call && (call->id != id || call->pipe != connection->pipe))
-        call = call->next;
-    return call;
-}
+/* --- messages of clients --------------------------------------------------------------------------------------------- */
 
 static void on_hello(struct connection *connection, struct rpc_message *message)
 {
     struct rpc_server *server = connection->server;
+    const struct greeting *greeting = &connection->greeting;
     struct envelope refused = {.kind = ENVELOPE_REFUSED};
     uint64_t own = server->config.hello.fingerprint;
-    uint32_t protocol = 0;
 
-    if (connection->greeted || !parse_hello(message, &connection->peer, &protocol)) {
-        kick(connection, "a bad handshake");
+    if (connection->greeted || connection->greeting.protocol || !parse_hello(message, &connection->greeting)) {
+        connection_kick(connection, "a bad handshake");
         return;
     }
-    if (protocol != RPC_PROTOCOL)
+    if (greeting->protocol != RPC_PROTOCOL)
         snprintf(refused.error, sizeof refused.error, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service,
-                 RPC_PROTOCOL, connection->peer.service, protocol);
-    else if (own && connection->peer.fingerprint && own != connection->peer.fingerprint)
+                 RPC_PROTOCOL, greeting->peer.service, greeting->protocol);
+    else if (own && greeting->peer.fingerprint && own != greeting->peer.fingerprint)
         snprintf(refused.error, sizeof refused.error, "%s and %s do not agree on the model or its KV shape", server->service,
-                 connection->peer.service);
+                 greeting->peer.service);
     if (refused.error[0]) {
-        nng_msg *nng = pack_message(server->loop, &refused, NULL);
-        if (nng)
-            send_now(connection, nng);
-        log_warn("RPC-REFUSED", "service=%s peer=%s why=\"%s\"", server->service, connection->peer.service, refused.error);
-        return; /* the client closes; until then nothing but HELLO is taken from it */
+        connection_send_now(connection, pack_message(server->loop, &refused, NULL));
+        log_warn("RPC-REFUSED", "service=%s peer=%s why=\"%s\"", server->service, greeting->peer.service, refused.error);
+        return; /* the client closes, or its time to say hello runs out; until then nothing is taken from it */
     }
-    connection->greeted = true;
-    nng_msg *nng = pack_hello(server->loop, &server->config.hello, server->max_message_bytes);
-    if (!nng || !send_now(connection, nng))
-        kick(connection, "the handshake cannot be answered");
+    connection_greeted(connection);
+    if (!connection_send_now(connection, pack_hello(server->loop, &server->config.hello, server->max_message_bytes)))
+        connection_kick(connection, "the handshake cannot be answered");
+}
+
+/* Takes the message. */
+static void on_envelope(struct connection *connection, struct rpc_message *message)
+{
+    const struct envelope *envelope = &message->envelope;
+
+    if (envelope->kind != ENVELOPE_HELLO && !connection->greeted) {
+        connection_kick(connection, "a message before the handshake");
+    } else if (envelope->kind == ENVELOPE_REQUEST) {
+        if (!find_call(connection, envelope->call_id)) {
+            start_call(connection, message);
+            return; /* the call owns the message */
+        }
+        connection_kick(connection, "a call id in use");
+    } else if (envelope->kind == ENVELOPE_CANCEL) {
+        struct rpc_call *call = find_call(connection, envelope->call_id);
+        if (call)
+            call_drop(call); /* otherwise it had ended */
+    } else if (envelope->kind == ENVELOPE_ACK) {
+        connection_acknowledged(connection, envelope->status);
+    } else if (envelope->kind == ENVELOPE_HELLO) {
+        on_hello(connection, message);
+    } else {
+        connection_kick(connection, "a message of a kind that only servers send");
+    }
+    rpc_message_free(message);
 }
 
 static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
 {
     struct rpc_server *server = (struct rpc_server *)endpoint;
-    struct connection *connection = find_connection(server, pipe);
-    unsigned char *header = nng_msg_header(nng);
+    struct connection *connection = connection_find(server, pipe);
+    const unsigned char *header = nng_msg_header(nng);
     struct rpc_message *message;
 
-    if (!connection || connection->dead || nng_msg_header_len(nng) != 8) { /* pipe, request id: no device in between */
+    if (!connection || connection->dead) {
         nng_msg_free(nng);
-        if (connection)
-            kick(connection, "a bad header");
+        return;
+    }
+    if (nng_msg_header_len(nng) != 8 || nng_msg_len(nng) > server->max_message_bytes) { /* pipe, request id: no device between */
+        nng_msg_free(nng);
+        connection_kick(connection, "a bad header, or too large a message");
         return;
     }
     connection->nng_request_id = (uint32_t)header[4] << 24 | (uint32_t)header[5] << 16 | (uint32_t)header[6] << 8 | header[7];
     message = message_open(server->loop, nng);
-    if (!message) {
-        kick(connection, "what it sent is no envelope");
-        return;
-    }
-    const struct envelope *envelope = &message->envelope;
-    if (envelope->kind != ENVELOPE_HELLO && !connection->greeted) {
-        kick(connection, "a message before the handshake");
-    } else if (envelope->kind == ENVELOPE_REQUEST) {
-        if (!call_exists(connection, envelope->call_id)) {
-            start_call(connection, message);
-            return; /* the call owns the message */
-        }
-        kick(connection, "a call id in use");
-    } else if (envelope->kind == ENVELOPE_CANCEL) {
-        cancel_call(connection, envelope->call_id);
-    } else if (envelope->kind == ENVELOPE_ACK) {
-        on_ack(connection, envelope->status);
-    } else if (envelope->kind == ENVELOPE_HELLO) {
-        on_hello(connection, message);
-    } else {
-        kick(connection, "a message of a kind that only servers send");
-    }
-    rpc_message_free(message);
+    if (message)
+        on_envelope(connection, message);
+    else
+        connection_kick(connection, "what it sent is no envelope");
 }
 
 static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
 {
     struct rpc_server *server = (struct rpc_server *)endpoint;
-    struct connection *connection = find_connection(server, pipe);
+    struct connection *connection = connection_find(server, pipe);
 
-    if (event == PIPE_GONE && connection) {
-        close_connection(connection);
-    } else if (event == PIPE_ADDED && !connection) {
-        connection = calloc(1, sizeof *connection);
-        if (!connection) {
-            endpoint_close_pipe(endpoint, pipe);
-            return;
-        }
-        connection->server = server;
-        connection->pipe = pipe;
-        connection->next = server->connections[pipe % CONNECTION_BUCKETS];
-        server->connections[pipe % CONNECTION_BUCKETS] = connection;
-    }
+    if (event == PIPE_GONE && connection)
+        connection_close(connection);
+    else if (event == PIPE_ADDED && !connection && !connection_open(server, pipe))
+        endpoint_close_pipe(endpoint, pipe);
 }
 
 /* --- a call's answers ---------------------------------------------------------------------------------------------- */
@@ -369,7 +225,7 @@ uint32_t rpc_call_timeout_ms(const struct rpc_call *call) { return call->message
 const struct rpc_peer *rpc_call_peer(const struct rpc_call *call)
 {
     static const struct rpc_peer gone;
-    return call->connection ? &call->connection->peer : &gone;
+    return call->connection ? &call->connection->greeting.peer : &gone;
 }
 
 void *rpc_call_unpack(struct rpc_call *call, const ProtobufCMessageDescriptor *descriptor)
@@ -389,24 +245,36 @@ void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *use
 void rpc_call_set_user(struct rpc_call *call, void *user) { call->user = user; }
 void *rpc_call_user(const struct rpc_call *call) { return call->user; }
 
-static void end_with(struct rpc_call *call, const struct envelope *head, const ProtobufCMessage *payload)
+/* Takes the message (NULL: there was no memory). One that the client would not take ends the call with a status instead,
+ * since nng would close the connection. */
+static void end_with(struct rpc_call *call, nng_msg *nng)
 {
     loop_assert_owner(call->server->loop);
-    if (call->connection)
-        send_message(call->connection, pack_message(call->server->loop, head, payload));
+    assert_always(!call->dropping);
+    if (!call->connection) {
+        nng_msg_free(nng);
+    } else if (nng && nng_msg_len(nng) > call->connection->greeting.max_message_bytes) {
+        size_t bytes = nng_msg_len(nng);
+        nng_msg_free(nng);
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "a reply of %zu bytes, the caller takes at most %llu", bytes,
+                      (unsigned long long)call->connection->greeting.max_message_bytes);
+        return;
+    } else {
+        connection_send(call->connection, nng);
+    }
     free_call(call);
 }
 
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     const struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = call->id, .method = call->message->envelope.method};
-    end_with(call, &head, reply);
+    end_with(call, call->connection ? pack_message(call->server->loop, &head, reply) : NULL);
 }
 
 void rpc_call_end(struct rpc_call *call)
 {
     const struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = call->id};
-    end_with(call, &head, NULL);
+    end_with(call, call->connection ? pack_message(call->server->loop, &head, NULL) : NULL);
 }
 
 void rpc_call_fail(struct rpc_call *call, enum status status, const char *format, ...)
@@ -417,16 +285,20 @@ void rpc_call_fail(struct rpc_call *call, enum status status, const char *format
     va_start(args, format);
     vsnprintf(head.error, sizeof head.error, format, args);
     va_end(args);
-    end_with(call, &head, NULL);
+    end_with(call, call->connection ? pack_message(call->server->loop, &head, NULL) : NULL);
 }
 
 enum status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
 {
     const struct envelope head = {.kind = ENVELOPE_STREAM, .call_id = call->id, .method = call->message->envelope.method};
+    size_t payload_at;
+
     loop_assert_owner(call->server->loop);
-    if (!call->connection)
+    if (!call->connection || call->connection->dead)
         return STATUS_UNAVAILABLE;
-    return send_message(call->connection, pack_message(call->server->loop, &head, message));
+    if (envelope_size(&head, protobuf_c_message_get_packed_size(message), &payload_at) > call->connection->greeting.max_message_bytes)
+        return STATUS_OUT_OF_RANGE;
+    return connection_send(call->connection, pack_message(call->server->loop, &head, message));
 }
 
 struct rpc_buffer *rpc_reply_buffer(struct rpc_call *call, size_t payload_bytes, unsigned char **payload)
@@ -437,13 +309,7 @@ struct rpc_buffer *rpc_reply_buffer(struct rpc_call *call, size_t payload_bytes,
 
 void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer)
 {
-    loop_assert_owner(call->server->loop);
-    nng_msg *nng = buffer_take(buffer);
-    if (call->connection)
-        send_message(call->connection, nng);
-    else
-        nng_msg_free(nng);
-    free_call(call);
+    end_with(call, buffer_take(buffer));
 }
 
 /* --- the server ---------------------------------------------------------------------------------------------------- */
@@ -492,11 +358,15 @@ static enum status listen_on(struct rpc_server *server, const char *address, str
 enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_config *config, struct rpc_server **out,
                             struct error *error)
 {
-    struct rpc_server *server = calloc(1, sizeof *server);
+    struct rpc_server *server;
     enum status status = STATUS_OK;
 
     loop_assert_owner(loop);
-    if (!server)
+    for (uint32_t i = 0; i < config->address_count; i++)
+        if (strlen(config->addresses[i]) >= sizeof server->addresses[0])
+            return error_set(error, STATUS_INVALID_ARGUMENT, "an address of %zu bytes, at most %zu are taken",
+                             strlen(config->addresses[i]), sizeof server->addresses[0] - 1);
+    if (!(server = calloc(1, sizeof *server)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");
     server->loop = loop;
     server->config = *config;
@@ -533,10 +403,10 @@ void rpc_server_close(struct rpc_server *server)
     endpoint_close(&server->endpoint);
     for (uint32_t bucket = 0; bucket < CALL_BUCKETS; bucket++)
         while (server->calls[bucket])
-            free_call(server->calls[bucket]);
+            free_call(server->calls[bucket]); /* without on_cancel: whoever closes the server knows */
     for (uint32_t bucket = 0; bucket < CONNECTION_BUCKETS; bucket++)
         while (server->connections[bucket])
-            close_connection(server->connections[bucket]);
+            connection_close(server->connections[bucket]);
     while (server->free_calls) {
         struct rpc_call *call = server->free_calls;
         server->free_calls = call->next;

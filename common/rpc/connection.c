@@ -1,0 +1,207 @@
+/* connection.c: the server's view of one client: its window, what is under way to it, what waits.
+ *
+ * nng's raw REP socket queues 64 messages a pipe and drops the next silently. So the server never has more than
+ * RPC_UNACKED_MAX messages under way to one client: the client acknowledges every RPC_ACK_EVERY of them, and what is over
+ * waits in a list here. Worked number: 48 under way, and the handshake's answer, are 49 of nng's 64; a client that has read
+ * everything has at most 15 unacknowledged, so 33 can always be sent.
+ *
+ *     connection_send ─▶ unacked < 48 ? ──yes──▶ nng ─▶ client ─▶ ACK(16)
+ *                               └──no──▶ backlog (at most RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES; then it is kicked)
+ *
+ * All clients' messages pass nng's one queue of the socket; where that is full (hundreds of clients at once) they wait in
+ * the backlog too, and a timer tries again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/rpc/server_internal.h"
+
+enum { BACKLOG_START = 64, HELLO_US = 5000000, RETRY_US = 1000 };
+
+static struct connection **bucket_of(struct rpc_server *server, uint32_t pipe)
+{
+    return &server->connections[pipe % CONNECTION_BUCKETS];
+}
+
+struct connection *connection_find(struct rpc_server *server, uint32_t pipe)
+{
+    struct connection *connection = *bucket_of(server, pipe);
+    while (connection && connection->pipe != pipe)
+        connection = connection->next;
+    return connection;
+}
+
+static void on_silence(void *arg)
+{
+    struct connection *connection = arg;
+    connection->timer = 0;
+    connection_kick(connection, "no handshake in time");
+}
+
+struct connection *connection_open(struct rpc_server *server, uint32_t pipe)
+{
+    struct connection *connection = calloc(1, sizeof *connection), **bucket = bucket_of(server, pipe);
+
+    if (!connection)
+        return NULL;
+    connection->server = server;
+    connection->pipe = pipe;
+    connection->timer = rpc_loop_timer(server->loop, HELLO_US, on_silence, connection);
+    connection->next = *bucket;
+    *bucket = connection;
+    return connection;
+}
+
+void connection_greeted(struct connection *connection)
+{
+    connection->greeted = true;
+    rpc_loop_cancel_timer(connection->server->loop, connection->timer);
+    connection->timer = 0;
+}
+
+static void clear_backlog(struct connection *connection)
+{
+    for (uint32_t i = 0; i < connection->backlog_count; i++)
+        nng_msg_free(connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity]);
+    free(connection->backlog);
+    connection->backlog = NULL;
+    connection->backlog_capacity = connection->backlog_head = connection->backlog_count = 0;
+    connection->backlog_bytes = 0;
+}
+
+void connection_kick(struct connection *connection, const char *why)
+{
+    if (connection->dead)
+        return;
+    log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=\"%s\"", connection->server->service,
+             connection->greeting.peer.service[0] ? connection->greeting.peer.service : "?", connection->pipe, why);
+    connection->dead = true;
+    clear_backlog(connection);
+    endpoint_close_pipe(&connection->server->endpoint, connection->pipe); /* PIPE_GONE follows */
+}
+
+void connection_close(struct connection *connection)
+{
+    struct connection **at = bucket_of(connection->server, connection->pipe);
+
+    connection->dead = true;
+    while (connection->calls) /* a cancelled call's owner may end others: always the first one */
+        call_drop(connection->calls);
+    while (*at != connection)
+        at = &(*at)->next;
+    *at = connection->next;
+    rpc_loop_cancel_timer(connection->server->loop, connection->timer);
+    clear_backlog(connection);
+    free(connection);
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------------- */
+
+/* False: nng has no room, and the message still is the caller's. */
+static bool try_send(struct connection *connection, nng_msg *nng)
+{
+    nng_msg_header_clear(nng);
+    return nng_msg_header_append_u32(nng, connection->pipe) == 0 &&
+           nng_msg_header_append_u32(nng, connection->nng_request_id) == 0 && endpoint_send(&connection->server->endpoint, nng);
+}
+
+bool connection_send_now(struct connection *connection, nng_msg *nng)
+{
+    if (!nng)
+        return false;
+    if (try_send(connection, nng))
+        return true;
+    nng_msg_free(nng);
+    return false;
+}
+
+static void flush_backlog(struct connection *connection);
+
+static void on_retry(void *arg)
+{
+    struct connection *connection = arg;
+    connection->timer = 0;
+    flush_backlog(connection);
+}
+
+static void flush_backlog(struct connection *connection)
+{
+    while (connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && !connection->dead) {
+        nng_msg *nng = connection->backlog[connection->backlog_head];
+        size_t bytes = nng_msg_len(nng);
+        if (!try_send(connection, nng)) {
+            if (!connection->timer)
+                connection->timer = rpc_loop_timer(connection->server->loop, RETRY_US, on_retry, connection);
+            return;
+        }
+        connection->unacked++;
+        connection->backlog_bytes -= bytes;
+        connection->backlog_head = (connection->backlog_head + 1) % connection->backlog_capacity;
+        connection->backlog_count--;
+    }
+}
+
+static bool grow_backlog(struct connection *connection)
+{
+    uint32_t capacity = MAX((uint32_t)BACKLOG_START, connection->backlog_capacity * 2);
+    nng_msg **grown = capacity <= RPC_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
+
+    if (!grown)
+        return false;
+    for (uint32_t i = 0; i < connection->backlog_count; i++)
+        grown[i] = connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity];
+    free(connection->backlog);
+    connection->backlog = grown;
+    connection->backlog_capacity = capacity;
+    connection->backlog_head = 0;
+    return true;
+}
+
+static enum status backlog_put(struct connection *connection, nng_msg *nng)
+{
+    size_t bytes = nng_msg_len(nng);
+
+    if ((connection->backlog_count && connection->backlog_bytes + bytes > RPC_QUEUE_BYTES) ||
+        (connection->backlog_count == connection->backlog_capacity && !grow_backlog(connection))) {
+        nng_msg_free(nng);
+        connection_kick(connection, "it does not read what it is sent");
+        return STATUS_RESOURCE_EXHAUSTED;
+    }
+    connection->backlog[(connection->backlog_head + connection->backlog_count++) % connection->backlog_capacity] = nng;
+    connection->backlog_bytes += bytes;
+    return STATUS_OK;
+}
+
+enum status connection_send(struct connection *connection, nng_msg *nng)
+{
+    enum status status;
+
+    if (connection->dead) {
+        nng_msg_free(nng);
+        return STATUS_UNAVAILABLE;
+    }
+    if (!nng) {
+        connection_kick(connection, "no memory for a message to it");
+        return STATUS_RESOURCE_EXHAUSTED;
+    }
+    if (!connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && try_send(connection, nng)) {
+        connection->unacked++;
+        return STATUS_OK;
+    }
+    status = backlog_put(connection, nng); /* behind what waits: the order stays */
+    if (status == STATUS_OK)
+        flush_backlog(connection);
+    return status;
+}
+
+void connection_acknowledged(struct connection *connection, uint32_t count)
+{
+    if (count > connection->unacked) {
+        connection_kick(connection, "it acknowledged what it was not sent");
+        return;
+    }
+    connection->unacked -= count;
+    flush_backlog(connection);
+}
