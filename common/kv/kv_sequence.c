@@ -147,6 +147,22 @@ enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence
     return STATUS_OK;
 }
 
+/* The first `positions` tokens of a page, in all layers. What lies behind them stays: rows of a planned batch may have been
+ * written there in some layers, and an import that is sent twice must not undo that. */
+static void copy_tokens(const struct kv_store *store, unsigned char *to, const unsigned char *from, uint32_t positions)
+{
+    uint64_t tile_count = store->page_bytes / store->tile_bytes, half = store->tile_bytes / 2;
+    uint64_t column = half / store->shape.head_dim; /* the same value of K of a tile's tokens */
+
+    for (uint64_t tile = 0; tile < tile_count; tile++, to += store->tile_bytes, from += store->tile_bytes) {
+        uint32_t before = (uint32_t)(tile % store->page_tiles) * ATTEND_TILE;
+        uint64_t count = positions > before ? MIN(positions - before, ATTEND_TILE) : 0;
+        for (uint64_t at = 0; at < half; at += column)
+            memcpy(to + at, from + at, column / ATTEND_TILE * count);
+        memcpy(to + half, from + half, half / ATTEND_TILE * count);
+    }
+}
+
 enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint32_t page_index, const void *page,
                                  uint32_t positions, struct error *error)
 {
@@ -169,7 +185,7 @@ enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint
     if (status)
         return status;
     uint32_t slot = kv_sequence_slot(store, sequence);
-    memcpy(kv_tile(store, slot, 0, 0, page_index * store->page_tiles), page, store->page_bytes);
+    copy_tokens(store, kv_tile(store, slot, 0, 0, page_index * store->page_tiles), page, positions);
     store->sequences[slot].complete = (uint32_t)end;
     return STATUS_OK;
 }

@@ -66,7 +66,8 @@ enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t
  * o = 0 from then on, even if the sequence becomes known again. */
 void kv_store_free(struct kv_store *store, uint64_t sequence);
 
-/* Forgets positions [positions, ...) and frees the pages that only they used. One that is unknown is fine. */
+/* Forgets positions [positions, ...) and frees the pages that only they used. One that is unknown is fine. If pages were
+ * reserved for any of them, all planned rows of the sequence, those below too, give o = 0 from then on: plan again. */
 void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions);
 
 /* What is held of a sequence. */
@@ -121,8 +122,8 @@ void kv_store_stats(const struct kv_store *store, struct kv_stats *out);
 enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence, uint32_t page_index, void *out,
                                  uint32_t *positions) MUST_CHECK;
 
-/* Takes a page that a store of the same shape exported; its `positions` positions become complete. Makes the sequence
- * known if it is not. Pages come in order: FAILED_PRECONDITION if positions before page_index are not complete, or the
+/* Takes a page that a store of the same shape exported; its `positions` positions become complete, and rows in flight
+ * behind them keep what they wrote. Makes the sequence known if it is not. Pages come in order: FAILED_PRECONDITION if positions before page_index are not complete, or the
  * page would shorten what is complete; INVALID_ARGUMENT for a count that no page has; OUT_OF_RANGE and
  * RESOURCE_EXHAUSTED as kv_store_reserve. A failure changes nothing. */
 enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint32_t page_index, const void *page,

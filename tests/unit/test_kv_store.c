@@ -24,16 +24,18 @@ struct rig {
     struct kv_batch *batch;
 };
 
-static struct rig rig_open(uint32_t pages)
+static struct rig rig_open_shape(const struct kv_shape *shape, uint32_t pages)
 {
     struct rig rig;
     struct error error;
     assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
     assert_int_equal(thread_pool_open(2, NULL, &rig.pool), STATUS_OK);
-    assert_int_equal(kv_store_open(&small, pages * kv_page_bytes(&small) + 7, MAX_ROWS, rig.pool, &rig.store, &error), STATUS_OK);
+    assert_int_equal(kv_store_open(shape, pages * kv_page_bytes(shape) + 7, MAX_ROWS, rig.pool, &rig.store, &error), STATUS_OK);
     assert_int_equal(kv_batch_open(rig.store, &rig.batch), STATUS_OK);
     return rig;
 }
+
+static struct rig rig_open(uint32_t pages) { return rig_open_shape(&small, pages); }
 
 static void rig_close(struct rig *rig)
 {
@@ -321,6 +323,46 @@ static void test_handing_over(void **state)
     rig_close(&to);
 }
 
+/* The last page of `positions` positions arrives twice, the second time while the row behind them is half-way through its
+ * layers: what that row had written stays. */
+static void test_page_twice_in_flight(void **state)
+{
+    static const uint32_t lengths[] = {10, 26};
+    (void)state;
+    for (uint32_t page_tokens = 16; page_tokens <= 32; page_tokens += 16)
+        for (uint32_t i = 0; i < ARRAY_COUNT(lengths); i++) {
+            struct kv_shape shape = small;
+            shape.page_tokens = page_tokens;
+            struct rig from = rig_open_shape(&shape, 8), to = rig_open_shape(&shape, 8);
+            unsigned char *page = malloc(kv_page_bytes(&shape)), *expected = malloc(kv_page_bytes(&shape));
+            uint32_t length = lengths[i], last = (length - 1) / page_tokens, positions = 0, bad;
+            struct kv_row row = {6, length};
+            struct error error;
+
+            write_range(&from, 6, 0, length);
+            for (uint32_t at = 0; at * page_tokens < length; at++) {
+                assert_int_equal(kv_store_export_page(from.store, 6, at, page, &positions), STATUS_OK);
+                assert_int_equal(kv_store_import_page(to.store, 6, at, page, positions, &error), STATUS_OK);
+            }
+            assert_int_equal(kv_store_reserve(to.store, 6, length + 1, &error), STATUS_OK);
+            assert_int_equal(plan(&to, &row, 1, &bad), STATUS_OK);
+            for (uint32_t layer = 0; layer < small.layers; layer++) {
+                attend(to.batch, &row, 1, layer);
+                assert_int_equal(kv_store_import_page(to.store, 6, last, page, positions, &error),
+                                 layer + 1 < small.layers ? STATUS_OK : STATUS_FAILED_PRECONDITION);
+            }
+            assert_int_equal(held(&to, 6), length + 1);
+            write_range(&from, 6, length, length + 1);
+            assert_int_equal(kv_store_export_page(from.store, 6, last, expected, &positions), STATUS_OK);
+            assert_int_equal(kv_store_export_page(to.store, 6, last, page, &positions), STATUS_OK);
+            assert_memory_equal(expected, page, kv_page_bytes(&shape)); /* every layer; unused slots are 0 in both */
+            free(expected);
+            free(page);
+            rig_close(&from);
+            rig_close(&to);
+        }
+}
+
 /* Random calls beside a model: for each id, what is reserved and what is complete. */
 static void test_random_walk(void **state)
 {
@@ -389,7 +431,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes), cmocka_unit_test(test_pages), cmocka_unit_test(test_plan_refusals),
         cmocka_unit_test(test_layers_and_repeats), cmocka_unit_test(test_freed_in_flight),
-        cmocka_unit_test(test_handing_over), cmocka_unit_test(test_random_walk),
+        cmocka_unit_test(test_handing_over), cmocka_unit_test(test_page_twice_in_flight), cmocka_unit_test(test_random_walk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
