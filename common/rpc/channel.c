@@ -302,8 +302,8 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
             go_down(channel, "an answer before the handshake", true);
         break;
     case ENVELOPE_REFUSED:
-        log_warn("RPC-REFUSED", "address=%s why=%s", channel->address, message->envelope.error);
-        go_down(channel, message->envelope.error, true);
+        log_warn("RPC-REFUSED", "address=%s why=\"%s\"", channel->address, message->envelope.error);
+        go_down(channel, message->envelope.error[0] ? message->envelope.error : "refused, without a reason", true);
         break;
     default:
         go_down(channel, "the peer sent a message of a kind that only clients send", true);

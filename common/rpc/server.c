@@ -320,6 +320,8 @@ static void health_handler(struct rpc_call *call, void *user)
     Fastdecode__HealthReply reply = FASTDECODE__HEALTH_REPLY__INIT;
     char reason[256] = "";
 
+    if (!rpc_call_unpack(call, &fastdecode__health_request__descriptor))
+        return;
     reply.ready = !server->config.ready || server->config.ready(server->config.user, reason, sizeof reason);
     reply.reason = reason;
     reply.service = server->service;

@@ -1,0 +1,240 @@
+/* test_rpc_frames.c: malformed messages, to a server from a hostile client and to a channel from a hostile server. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/rpc/rpc.h"
+#include "tests/integration/rpc_bad_frames.h"
+
+enum { LIMIT_US = 20 * 1000 * 1000 };
+
+struct test_server {
+    pthread_t thread;
+    const char *listen;
+    char address[256];
+    atomic_bool ready, stop;
+};
+
+static void *serve(void *arg)
+{
+    struct test_server *server = arg;
+    const struct rpc_server_config config = {.addresses = &server->listen, .address_count = 1, .hello = {.service = "test"},
+                                             .max_message_bytes = 1 << 20};
+    struct rpc_server *rpc;
+    struct rpc_loop *loop;
+    struct error error;
+
+    assert_always(rpc_loop_open(&loop) == STATUS_OK && rpc_server_open(loop, &config, &rpc, &error) == STATUS_OK);
+    snprintf(server->address, sizeof server->address, "%s", rpc_server_address(rpc, 0));
+    atomic_store(&server->ready, true);
+    while (!atomic_load(&server->stop))
+        rpc_loop_run(loop, 10000, 0);
+    rpc_server_close(rpc);
+    rpc_loop_close(loop);
+    return NULL;
+}
+
+static void run_frames(const char *listen)
+{
+    struct test_server server = {.listen = listen};
+    struct pollfd closed = {.events = POLLIN};
+    unsigned char hello[8];
+
+    pthread_create(&server.thread, NULL, serve, &server);
+    while (!atomic_load(&server.ready))
+        usleep(1000);
+    struct sp_socket silent = sp_connect(server.address);
+    assert_true(sp_handshake(&silent, SP_REQ)); /* and not one word more */
+    assert_true(ARRAY_COUNT(bad_frames) >= 30);
+    assert_int_equal(bad_frames_run(server.address), 0);
+    closed.fd = silent.fd;
+    assert_int_equal(poll(&closed, 1, SP_WAIT_MS), 1);
+    assert_int_equal(recv(silent.fd, hello, sizeof hello, 0), 0);
+    close(silent.fd);
+    atomic_store(&server.stop, true);
+    pthread_join(server.thread, NULL);
+}
+
+static void a_server_survives_bad_frames_over_tcp(void **state)
+{
+    (void)state;
+    run_frames("tcp://127.0.0.1:0");
+}
+
+static void a_server_survives_bad_frames_over_ipc(void **state)
+{
+    char address[128];
+    (void)state;
+    snprintf(address, sizeof address, "ipc:///tmp/fd-test-frames-%d.sock", (int)getpid());
+    run_frames(address);
+}
+
+/* --- a hostile server ---------------------------------------------------------------------------------------------- */
+
+#define B(text) (text), sizeof(text) - 1
+
+/* What it answers: in place of its hello, or to the first request. All of them must cost it the connection. */
+static const struct answer {
+    const char *name;
+    bool greeted;
+    const char *bytes;
+    size_t length;
+} answers[] = {
+    {"an empty body for a hello", false, "", 0},
+    {"text for a hello", false, B("SSH-2.0-OpenSSH_9.2")},
+    {"a hello of another protocol", false, B("\x08\x01\x7a\x02\x08\x63")},
+    {"a hello that is no PeerHello", false, B("\x08\x01\x7a\x02\xff\xff")},
+    {"a reply for a hello", false, B("\x08\x05\x11\0\0\0\0\1\0\0\0")},
+    {"a request for a hello", false, B("\x08\x02")},
+    {"a refusal", false, B("\x08\x07\x2a\x02no")},
+    {"a refusal without a reason", false, B("\x08\x07")},
+    {"text", true, B("what?")},
+    {"a cut reply", true, B("\x08\x05\x11\0\0")},
+    {"a payload beyond the end", true, B("\x08\x05\x11\0\0\0\0\1\0\0\0\x7a\x20x")},
+    {"a second hello", true, B("\x08\x01\x7a\x02\x08\x01")},
+    {"a request", true, B("\x08\x02\x11\0\0\0\0\1\0\0\0")},
+    {"an acknowledgement", true, B("\x08\x06\x20\x01")},
+    {"kind 99", true, B("\x08\x63")},
+    {"a refusal after the hello", true, B("\x08\x07\x2a\x04late")},
+};
+
+struct hostile {
+    pthread_t thread;
+    int listener;
+    atomic_uint answer; /* which */
+    atomic_bool stop;
+};
+
+static void answer_one(struct hostile *hostile, struct sp_socket *sp)
+{
+    unsigned char body[SP_BODY_MAX];
+    uint32_t which = atomic_load(&hostile->answer);
+
+    if (!sp_handshake(sp, SP_REP) || sp_receive(sp, body) < 0)
+        return;
+    if (answers[which].greeted) {
+        sp_send(sp, sp->request_id, B("\x08\x01\x7a\x02\x08\x01"));
+        if (sp_receive(sp, body) < 0) /* the request */
+            return;
+    }
+    sp_send(sp, sp->request_id, answers[which].bytes, answers[which].length);
+    sp_receive(sp, body); /* until it is closed */
+}
+
+static void *be_hostile(void *arg)
+{
+    struct hostile *hostile = arg;
+    while (!atomic_load(&hostile->stop)) {
+        struct pollfd ready = {.fd = hostile->listener, .events = POLLIN};
+        if (poll(&ready, 1, 20) != 1)
+            continue;
+        struct sp_socket sp = {.fd = accept(hostile->listener, NULL, NULL)};
+        answer_one(hostile, &sp);
+        close(sp.fd);
+    }
+    return NULL;
+}
+
+struct client {
+    uint32_t ups, downs;
+    char why[256];
+    uint32_t ended;
+    enum status status;
+};
+
+static void on_up(void *user, const struct rpc_peer *peer)
+{
+    struct client *client = user;
+    (void)peer;
+    client->ups++;
+}
+
+static void on_down(void *user, const char *why)
+{
+    struct client *client = user;
+    client->downs++;
+    snprintf(client->why, sizeof client->why, "%s", why);
+}
+
+static void on_end(void *user, enum status status, const char *error)
+{
+    struct client *client = user;
+    (void)error;
+    client->ended++;
+    client->status = status;
+}
+
+/* One answer: the channel goes down with a reason; a call that was out ends with UNAVAILABLE. */
+static void meet(struct rpc_loop *loop, const char *address, const struct answer *answer)
+{
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
+    struct client client = {0};
+    const struct rpc_channel_config config = {
+        .address = address, .hello = {.service = "client"}, .on_up = on_up, .on_down = on_down, .user = &client};
+    struct rpc_channel *channel;
+    struct error error;
+    uint64_t limit_us = clock_now_us() + LIMIT_US;
+    bool called = false;
+
+    assert_int_equal(rpc_channel_open(loop, &config, &channel, &error), STATUS_OK);
+    while (!client.downs) {
+        rpc_loop_run(loop, 10000, 0);
+        if (client.ups && !called && rpc_channel_is_up(channel)) {
+            assert_int_equal(rpc_call_start(channel, &fastdecode__health__descriptor, "Check", &request.base, NULL, &callbacks,
+                                            &client, NULL, &error), STATUS_OK);
+            called = true;
+        }
+        if (clock_now_us() > limit_us)
+            fail_msg("%s: the channel stayed", answer->name);
+    }
+    assert_int_equal(client.ups, answer->greeted);
+    assert_int_equal(client.ended, answer->greeted);
+    if (answer->greeted)
+        assert_int_equal(client.status, STATUS_UNAVAILABLE);
+    assert_true(strlen(client.why) > strlen(address) + 2);
+    rpc_channel_close(channel);
+}
+
+static void a_channel_survives_bad_answers(void **state)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    struct hostile hostile = {.listener = socket(AF_INET, SOCK_STREAM, 0)};
+    socklen_t length = sizeof at;
+    struct rpc_loop *loop;
+    char address[64];
+
+    (void)state;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(hostile.listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(hostile.listener, 8), 0);
+    getsockname(hostile.listener, (struct sockaddr *)&at, &length);
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    pthread_create(&hostile.thread, NULL, be_hostile, &hostile);
+    assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
+    for (uint32_t i = 0; i < ARRAY_COUNT(answers); i++) {
+        atomic_store(&hostile.answer, i);
+        meet(loop, address, &answers[i]);
+    }
+    rpc_loop_close(loop);
+    atomic_store(&hostile.stop, true);
+    pthread_join(hostile.thread, NULL);
+    close(hostile.listener);
+}
+
+int main(void)
+{
+    log_init("test", LOG_ERROR, false);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_survives_bad_frames_over_tcp),
+        cmocka_unit_test(a_server_survives_bad_frames_over_ipc),
+        cmocka_unit_test(a_channel_survives_bad_answers),
+    };
+    return cmocka_run_group_tests_name("rpc frames", tests, NULL, NULL);
+}
