@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -33,6 +34,7 @@ static void watched_signals(sigset_t *set)
 enum status supervise_open(struct supervisor *supervisor, const char *run_dir, struct error *error)
 {
     sigset_t set;
+    char path[160];
 
     memset(supervisor, 0, sizeof *supervisor);
     if (strlen(run_dir) >= sizeof supervisor->run_dir - 32)
@@ -42,6 +44,10 @@ enum status supervise_open(struct supervisor *supervisor, const char *run_dir, s
     if (mkdir(run_dir, 0700) && errno != EEXIST)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: %s", run_dir, strerror(errno));
     snprintf(supervisor->run_dir, sizeof supervisor->run_dir, "%s", run_dir);
+    snprintf(path, sizeof path, "%s/lock", run_dir);
+    supervisor->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (supervisor->lock_fd < 0 || flock(supervisor->lock_fd, LOCK_EX | LOCK_NB))
+        return error_set(error, STATUS_ALREADY_EXISTS, "--run-dir %s: another mesh runs there", run_dir);
     watched_signals(&set);
     sigprocmask(SIG_BLOCK, &set, NULL);
     supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -60,6 +66,7 @@ void supervise_close(struct supervisor *supervisor)
             free(*argument);
     }
     close(supervisor->signal_fd);
+    close(supervisor->lock_fd);
 }
 
 struct child *supervise_add(struct supervisor *supervisor, const char *name, const char *program)

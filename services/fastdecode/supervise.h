@@ -33,6 +33,7 @@ struct supervisor {
     struct child children[SUPERVISE_CHILDREN_MAX];
     uint32_t child_count;
     int signal_fd; /* SIGCHLD, SIGTERM, SIGINT, SIGHUP */
+    int lock_fd;   /* DIR/lock: one mesh a folder */
     bool stop_asked;
 };
 

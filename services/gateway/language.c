@@ -22,6 +22,8 @@ struct language {
     uint64_t fingerprint;
     struct tokenizer *tokenizer;
     struct chat_template *chat; /* NULL: none */
+    uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
+    uint32_t end_token_count;
 };
 
 struct language_stream {
@@ -220,6 +222,8 @@ enum status language_open(const struct language_config *config, struct language 
         status = open_tokenizer(model, &language->tokenizer, error);
     }
     if (status == STATUS_OK)
+        language->end_token_count = tokenizer_end_tokens(language->tokenizer, language->end_tokens, TOKENIZER_MAX_END_TOKENS);
+    if (status == STATUS_OK)
         status = open_template(config, model, language, error);
     model_close(model);
     if (status != STATUS_OK) {
@@ -245,6 +249,13 @@ const char *language_name(const struct language *language) { return language->na
 bool language_is_named(const struct language *language, const char *name)
 {
     return strcmp(name, language->name) == 0 || strcmp(name, "default") == 0;
+}
+
+
+uint32_t *language_end_tokens(const struct language *language, uint32_t *count)
+{
+    *count = language->end_token_count;
+    return (uint32_t *)(uintptr_t)language->end_tokens;
 }
 
 uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }

@@ -26,6 +26,8 @@ bool language_is_named(const struct language *language, const char *name);
 uint32_t language_vocab(const struct language *language);
 uint32_t language_context(const struct language *language);
 uint64_t language_fingerprint(const struct language *language);
+/* Tokens that end an answer: those of the file, and control tokens with the usual names. Owned by the language. */
+uint32_t *language_end_tokens(const struct language *language, uint32_t *count);
 
 /* Text -> ids; the caller frees *ids. More than max_tokens: OUT_OF_RANGE, and *count is a lower bound of how many. */
 enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special, bool parse_special,

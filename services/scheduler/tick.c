@@ -121,6 +121,19 @@ static struct flight *free_flight(struct scheduler *scheduler)
     return NULL;
 }
 
+static bool is_end(const struct scheduler *scheduler, const struct token_log *log, uint32_t token)
+{
+    bool ended = false;
+
+    if (log->ignore_eos)
+        return false;
+    for (uint32_t i = 0; i < scheduler->end_token_count; i++)
+        ended |= token == scheduler->end_tokens[i];
+    for (size_t i = 0; log->request && i < log->request->n_end_token; i++)
+        ended |= token == log->request->end_token[i];
+    return ended;
+}
+
 static void on_step_reply(void *user, struct rpc_message *message)
 {
     struct flight *flight = user;
@@ -141,8 +154,7 @@ static void on_step_reply(void *user, struct rpc_message *message)
         else if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN)
             out->outcome = SCHED_UNKNOWN;
         out->sampled = out->outcome == SCHED_DONE && result->sampled;
-        for (uint32_t e = 0; out->sampled && log && !log->ignore_eos && e < flight->scheduler->end_token_count; e++)
-            out->ended |= result->sampled->token == flight->scheduler->end_tokens[e];
+        out->ended = out->sampled && log && is_end(flight->scheduler, log, result->sampled->token);
     }
     flight->place_count = (uint32_t)MIN(reply->n_places, (size_t)ARRAY_COUNT(flight->places));
     for (uint32_t i = 0; i < flight->place_count; i++)
