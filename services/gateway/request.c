@@ -349,7 +349,7 @@ static void fill_request(const struct choice *choice, uint64_t now_us, Fastdecod
     out->sequence = choice->sequence;
     out->tenant = request->tenant;
     uint32_t end_count;
-    out->end_token = language_end_tokens(request->requests->config.language, &end_count);
+    out->end_token = language_end_tokens(request->owner->config.language, &end_count);
     out->n_end_token = end_count;
 }
 

@@ -221,7 +221,7 @@ def test_not_http(server, sent):
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
             data = read_all(connection)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:  # reset, or closed before all was sent
             data = b""
     assert data == b"" or data.split(b" ")[1][:1] in (b"4", b"5"), data[:200]
     assert call(server, "GET", "/health")[0] == 200
