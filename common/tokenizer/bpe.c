@@ -17,9 +17,9 @@
 
 enum { SHORT_WORD = 24, NO_LINK = UINT32_MAX };
 
-enum status bpe_reserve(struct encoder *encoder, size_t count) {
+enum status bpe_reserve(struct encoder *encoder, size_t count, size_t covered) {
     if (count <= encoder->symbol_capacity) return STATUS_OK;
-    if (count / encoder->tokenizer->max_symbols > encoder->max_tokens - encoder->count) {
+    if (covered / encoder->tokenizer->max_symbols > encoder->max_tokens - encoder->count) {
         encoder->count = encoder->max_tokens;
         return encoder_put(encoder, 0); /* that is one too many */
     }
@@ -130,9 +130,10 @@ enum status bpe_encode_word(struct encoder *encoder, const char *bytes, size_t l
         uint32_t id = text_map_get(&tokenizer->texts, tokenizer, bytes, length);
         if (id != TOKEN_NONE && tokenizer->whole[id]) return encoder_put(encoder, id);
     }
-    enum status status = bpe_reserve(encoder, length);
+    size_t known = 0, count = 0, left;
+    for (size_t i = 0; i < length; i++) known += tokenizer->byte_ids[(unsigned char)bytes[i]] != TOKEN_NONE;
+    enum status status = bpe_reserve(encoder, known, known);
     if (status) return status;
-    size_t count = 0, left;
     for (size_t i = 0; i < length; i++) {
         uint32_t id = tokenizer->byte_ids[(unsigned char)bytes[i]];
         if (id != TOKEN_NONE) encoder->symbols[count++] = id; /* a vocabulary may lack bytes: they vanish */

@@ -103,7 +103,6 @@ enum status bpe_open(struct tokenizer *tokenizer, const struct tokenizer_spec *s
         missing += tokenizer->byte_ids[byte] == TOKEN_NONE;
     }
     if (missing == 256) return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: no token is a single byte");
-    if (missing) tokenizer->max_symbols = UINT32_MAX; /* a text may vanish */
     if (missing) log_debug("TOKENIZER-BYTES", "missing=%u", missing);
     for (uint32_t i = 0; status == STATUS_OK && i < spec->merge_count; i++)
         status = add_merge(tokenizer, spec, i, &skipped, error);

@@ -157,7 +157,6 @@ enum status spm_open(struct tokenizer *tokenizer, const struct tokenizer_spec *s
     if (!spec->scores) return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: model llama needs scores");
     uint64_t cuts = 0;
     tokenizer->cut_at_spaces = true;
-    if (!tokenizer->has_bytes) tokenizer->max_symbols = UINT32_MAX; /* one unknown token covers any number of characters */
     for (uint32_t id = 0; id < tokenizer->vocab; id++) {
         struct text_span span = token_span(tokenizer, id);
         if (!is_piece(tokenizer, id)) continue;
@@ -195,12 +194,25 @@ static enum status put_unknown(struct encoder *encoder, const char *bytes, size_
     return status;
 }
 
+/* How many of a stretch's characters are sure to be part of some token's text. Without byte tokens one unknown token stands for
+ * any number of characters, and only those that are pieces themselves count. */
+static size_t count_covered(const struct tokenizer *tokenizer, const char *text, size_t length, size_t count) {
+    if (tokenizer->has_bytes && tokenizer->unknown != TOKEN_NONE) return count;
+    size_t covered = 0;
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        bytes = character_bytes((unsigned char)text[i]);
+        covered += symbol_of(tokenizer, text + i, bytes) < tokenizer->vocab;
+    }
+    return covered;
+}
+
 /* Encodes one stretch that no merge crosses the ends of. */
 static enum status encode_stretch(struct encoder *encoder, const char *text, size_t length, bool *was_unknown) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     size_t count = 0, left = 0;
     for (size_t i = 0; i < length; i += character_bytes((unsigned char)text[i])) count++;
-    enum status status = bpe_reserve(encoder, count);
+    size_t covered = count > encoder->symbol_capacity ? count_covered(tokenizer, text, length, count) : count;
+    enum status status = bpe_reserve(encoder, count, covered);
     if (status) return status;
     count = 0;
     for (size_t i = 0, bytes; i < length; i += bytes) {

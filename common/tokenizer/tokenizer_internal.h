@@ -93,8 +93,9 @@ void merge_map_put(struct merge_map *map, uint32_t left, uint32_t right, uint32_
 const struct merge_slot *merge_map_get(const struct merge_map *map, uint32_t left, uint32_t right); /* NULL: none */
 
 /* --- bpe.c, bpe_open.c --------------------------------------------------------------------------------------------------- */
-/* Room for a word of count symbols in encoder->symbols. */
-MUST_CHECK enum status bpe_reserve(struct encoder *encoder, size_t count);
+/* Room for a word of count symbols in encoder->symbols. `covered` of them will each be part of some token's text, the others may
+ * give nothing: OUT_OF_RANGE at once where that alone makes more than max_tokens. */
+MUST_CHECK enum status bpe_reserve(struct encoder *encoder, size_t count, size_t covered);
 /* Merges encoder->symbols[0 .. count) in place; returns how many are left, or writes a status. */
 MUST_CHECK enum status bpe_merge(struct encoder *encoder, size_t count, size_t *left);
 /* Encodes one word of the pre-tokenizer. */

@@ -431,6 +431,37 @@ static void test_long_runs(void **state) {
     assert_true((clock() - start) / CLOCKS_PER_SEC < 60); /* processor time */
 }
 
+/* Encodes a run with a limit; returns its processor time. */
+static double time_run(const struct tokenizer *tokenizer, const char *unit, size_t length, uint32_t max_tokens, enum status wanted) {
+    char *text = malloc(length);
+    for (size_t i = 0, n = strlen(unit); i < length; i++) text[i] = unit[i % n];
+    struct text_segment segment = {text, length, true};
+    uint32_t *ids, count;
+    clock_t start = clock();
+    assert_int_equal(tokenizer_encode(tokenizer, &segment, 1, false, max_tokens, &ids, &count, NULL), wanted);
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    free(ids);
+    free(text);
+    return seconds;
+}
+
+/* A word that must have too many tokens is refused before it is merged, which is most of the work. What a vocabulary has no token
+ * for does not count: SmolLM2's lacks 21 bytes, the second "llama" model has no byte tokens. */
+static void test_long_word_is_refused_early(void **state) {
+    (void)state;
+    const size_t length = 2000000;
+    struct tokenizer *spm = open_spm(json_array_get(json_object_get(golden, "spm"), 1));
+    const struct { const struct tokenizer *tokenizer; const char *unit; } cases[] = {{smollm, "a"}, {smollm, " "}, {spm, "to"}};
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        double merged = time_run(cases[i].tokenizer, cases[i].unit, length, UINT32_MAX, STATUS_OK);
+        double refused = time_run(cases[i].tokenizer, cases[i].unit, length, 2048, STATUS_OUT_OF_RANGE);
+        if (refused > merged / 2) fail_msg("\"%s\": refused in %.3f s, merged in %.3f s", cases[i].unit, refused, merged);
+    }
+    (void)time_run(smollm, "\x04", 1000000, 0, STATUS_OK); /* no token at all */
+    (void)time_run(spm, "\xe2\x98\x83", 999999, 2, STATUS_OK); /* a space and one <unk> */
+    tokenizer_close(spm);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_bpe),
@@ -444,6 +475,7 @@ int main(void) {
         cmocka_unit_test(test_spm_rules),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_long_word_is_refused_early),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
