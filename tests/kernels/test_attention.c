@@ -253,6 +253,40 @@ static void test_overflow(void **state)
         }
 }
 
+/* Every level stores the same bits, in its slot and nowhere else; what f16 cannot hold becomes its largest value. */
+static void test_stored_bits(void **state)
+{
+    enum { HEAD_DIM = 48, VALUES = HEAD_DIM * ATTEND_TILE, SLOT = 5 };
+    static const float hard[] = {0, -0.0f, 1, 65504, 65519, 65520, -65520, 1e30f, -1e30f, INFINITY, -INFINITY, 5.9604645e-8f,
+                                 2.9802322e-8f, 2.9802326e-8f, 6.1e-5f, 1.00048828125f, 1.00146484375f, FLT_MIN, FLT_MAX};
+    uint16_t half[2 * VALUES];
+    float whole[2 * VALUES], k[HEAD_DIM], v[HEAD_DIM];
+    uint64_t seed = 8;
+    (void)state;
+    for (uint32_t i = 0; i < HEAD_DIM; i++) {
+        k[i] = i < ARRAY_COUNT(hard) ? hard[i] : random_normal(&seed);
+        v[HEAD_DIM - 1 - i] = k[i];
+    }
+    for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++) {
+        const struct attention_kernels *table = attention_of_level((enum isa_level)level);
+        if (!table)
+            continue;
+        memset(half, 0x55, sizeof half);
+        memset(whole, 0x55, sizeof whole);
+        table->store(ATTEND_F16, HEAD_DIM, k, v, half, SLOT);
+        table->store(ATTEND_F32, HEAD_DIM, k, v, whole, SLOT);
+        for (uint32_t i = 0; i < VALUES; i++) {
+            bool in_k = i % ATTEND_TILE == SLOT, in_v = i / HEAD_DIM == SLOT;
+            float k_value = k[i / ATTEND_TILE], v_value = v[i % HEAD_DIM], untouched;
+            memset(&untouched, 0x55, sizeof untouched);
+            assert_int_equal(half[i], in_k ? f16_from_float(MAX(-65504.0f, MIN(65504.0f, k_value))) : 0x5555);
+            assert_int_equal(half[VALUES + i], in_v ? f16_from_float(MAX(-65504.0f, MIN(65504.0f, v_value))) : 0x5555);
+            assert_memory_equal(&whole[i], in_k ? &k_value : &untouched, sizeof untouched);
+            assert_memory_equal(&whole[VALUES + i], in_v ? &v_value : &untouched, sizeof untouched);
+        }
+    }
+}
+
 static void test_chunks_and_threads(void **state)
 {
     static const struct { uint32_t group, head_dim; enum kv_type type; } cases[] = {
@@ -346,6 +380,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_sums), cmocka_unit_test(test_large_logits), cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_stored_bits),
         cmocka_unit_test(test_levels_agree), cmocka_unit_test(test_chunks_and_threads),
         cmocka_unit_test(test_company_and_stale_pages),
     };
