@@ -244,6 +244,18 @@ static void take_results(struct scheduler *scheduler, struct flight *flight)
     }
 }
 
+/* In the order of the steps: two answers may come in one tick, and a sequence's tokens may be in both. */
+static struct flight *oldest_answered(struct scheduler *scheduler)
+{
+    struct flight *oldest = NULL;
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        if (flight->used && flight->reply && (!oldest || flight->step < oldest->step))
+            oldest = flight;
+    }
+    return oldest;
+}
+
 static void end_flight(struct flight *flight)
 {
     if (flight->message)
@@ -305,11 +317,10 @@ void scheduler_tick(struct scheduler *scheduler)
         size_t count = sched_step(scheduler->core, clock_now_us(), scheduler->events, event_count, scheduler->actions,
                                   EVENTS_MAX + SCHED_ACTIONS_SPARE);
         scheduler->event_count = 0; /* carrying out actions may add events: the next round's */
-        for (uint32_t i = 0; i < STEPS_MAX; i++)
-            if (scheduler->flights[i].used && scheduler->flights[i].reply) {
-                take_results(scheduler, &scheduler->flights[i]);
-                end_flight(&scheduler->flights[i]);
-            }
+        for (struct flight *flight; (flight = oldest_answered(scheduler));) {
+            take_results(scheduler, flight);
+            end_flight(flight);
+        }
         for (size_t i = 0; i < count; i++)
             carry_out(scheduler, &scheduler->actions[i]);
     } while (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us());
