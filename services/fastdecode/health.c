@@ -1,0 +1,105 @@
+/* health.c: `fastdecode health ADDRESS`: asks a service whether it is ready; the exit status serves container probes. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "common/rpc/rpc.h"
+#include "envelope.pb-c.h"
+#include "services/fastdecode/commands.h"
+
+struct probe {
+    struct rpc_channel *channel;
+    bool over, ready;
+    char why[300];
+};
+
+static void on_reply(void *user, struct rpc_message *message)
+{
+    struct probe *probe = user;
+    const Fastdecode__HealthReply *reply = rpc_message_unpack(message, &fastdecode__health_reply__descriptor);
+    if (!reply) {
+        snprintf(probe->why, sizeof probe->why, "its answer is malformed");
+        return;
+    }
+    probe->ready = reply->ready;
+    printf("%s %s %s%s%s\n", reply->service, reply->version, reply->ready ? "ready" : "not ready", reply->ready ? "" : ": ",
+           reply->ready ? "" : reply->reason);
+}
+
+static void on_end(void *user, enum status status, const char *text)
+{
+    struct probe *probe = user;
+    probe->over = true;
+    if (status)
+        snprintf(probe->why, sizeof probe->why, "%s: %s", status_name(status), text);
+}
+
+static void on_up(void *user, const struct rpc_peer *peer)
+{
+    struct probe *probe = user;
+    Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {on_reply, on_end};
+    struct error error;
+
+    (void)peer;
+    if (rpc_call_start(probe->channel, &fastdecode__health__descriptor, "Check", &request.base, NULL, &callbacks, probe, NULL, &error)) {
+        snprintf(probe->why, sizeof probe->why, "%s", error.text);
+        probe->over = true;
+    }
+}
+
+static void on_down(void *user, const char *why)
+{
+    struct probe *probe = user;
+    if (!probe->over)
+        snprintf(probe->why, sizeof probe->why, "%.250s", why);
+}
+
+static int ask(const char *address, uint32_t timeout_ms)
+{
+    struct probe probe = {.why = "nothing answers there"};
+    uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
+    struct rpc_loop *loop;
+    struct error error;
+    const struct rpc_channel_config config = {.address = address, .hello = {.service = "health"}, .on_up = on_up,
+                                              .on_down = on_down, .user = &probe};
+
+    if (rpc_loop_open(&loop)) {
+        fprintf(stderr, "fastdecode health: no memory\n");
+        return 1;
+    }
+    if (rpc_channel_open(loop, &config, &probe.channel, &error)) {
+        fprintf(stderr, "fastdecode health: %s\n", error.text);
+        rpc_loop_close(loop);
+        return 2;
+    }
+    while (!probe.over && clock_now_us() < limit_us)
+        rpc_loop_run(loop, limit_us - MIN(limit_us, clock_now_us()), 0);
+    if (!probe.over || (!probe.ready && probe.why[0] && strcmp(probe.why, "nothing answers there")))
+        fprintf(stderr, "fastdecode health: %s: %s\n", address, probe.why);
+    bool ready = probe.ready;
+    probe.over = true;
+    rpc_channel_close(probe.channel);
+    rpc_loop_close(loop);
+    return ready ? 0 : 1;
+}
+
+int health_main(int argc, char **argv)
+{
+    uint32_t timeout_ms = 2000;
+    const struct option options[] = {
+        {"timeout-ms", OPTION_U32, &timeout_ms, "MS", "how long to wait for the answer", 1, 600000},
+    };
+    struct program program = {.name = "fastdecode health", .purpose = "asks a service whether it is ready (exit status 0: it is)",
+                              .options = options, .option_count = ARRAY_COUNT(options), .operand_name = "ADDRESS"};
+    struct error error;
+
+    if (options_parse(&program, argc, argv, &error) || program.operand_count != 1) {
+        fprintf(stderr, "fastdecode health: %s\n", program.operand_count == 1 ? error.text : "want one ADDRESS such as tcp://127.0.0.1:7400 (see --help)");
+        return 2;
+    }
+    return program.check_only ? 0 : ask(program.operands[0], timeout_ms);
+}
