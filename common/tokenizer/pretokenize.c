@@ -1,6 +1,7 @@
 /* pretokenize.c: cuts a text into the words that byte-level BPE works on, by the published regular expressions.
  *
- * They run on PCRE2, by its JIT compiler where there is one. White space is written out as a class (WS), for PCRE2's \s has
+ * They run on PCRE2, by its JIT compiler where there is one; what is a letter or a number is as its Unicode tables say (14.0 in
+ * PCRE2 10.42: a letter that came later counts as a symbol). White space is written out as a class (WS), for PCRE2's \s has
  * one character more (U+180E) than the engines that the expressions were published for. Digits that stand alone
  * ("smollm": split off every \p{N}, then GPT-2's expression on what is between) are folded into one expression:
  * the end of a piece is what \s+(?!\S) sees as the end of text, so a digit counts as one there.

@@ -8,7 +8,8 @@
  *
  * Text that is not UTF-8 is read as Python's bytes.decode("utf-8", errors="replace") would: each maximal broken sequence
  * becomes one U+FFFD, then it is encoded like any text. So decode(encode(x)) gives x for valid UTF-8 (but for "qwen2",
- * which normalizes to NFC first, and for characters that a "llama" vocabulary lacks when it has no byte tokens).
+ * which normalizes to NFC first, for bytes that a byte-level vocabulary lacks (SmolLM2's has no token for 21 of them, 0x04 among
+ * others), and for characters that a "llama" vocabulary lacks when it has no byte tokens).
  *
  * Time is near-linear in the text's length whatever the text is; memory is about 44 bytes a byte of the longest word, which is
  * refused before it is merged if it must have more than max_tokens.
