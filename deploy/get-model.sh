@@ -12,7 +12,7 @@ check() {
 }
 
 if [ -f "$file" ]; then
-    [ -f "$file.checked" ] && [ "$file.checked" -nt "$file" ] && exit 0
+    [ -n "$(find "$file.checked" -newer "$file" 2>/dev/null)" ] && exit 0
     if check "$file"; then
         touch "$file.checked"
         exit 0

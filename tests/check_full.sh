@@ -2,7 +2,7 @@
 # check_full.sh: the long checks, after `make check`: sanitizers, fuzzing, the whole product of settings, deployment.
 # Goes on after a failure and says in the end what failed; the last line is "N passed, N failed".
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 jobs=${JOBS:-2}
 venv=${VENV:-build/venv}
 FD_TALLY=$(mktemp)

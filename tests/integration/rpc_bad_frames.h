@@ -9,7 +9,7 @@
 #include "common/base/checked.h"
 #include "common/rpc/rpc.h"
 #include "envelope.pb-c.h"
-#include "tests/integration/sp_socket.h"
+#include "tests/integration/frame_socket.h"
 
 enum frame_outcome {
     FRAME_CLOSED,  /* the sender loses its connection */
@@ -19,8 +19,7 @@ enum frame_outcome {
 };
 
 enum frame_level {
-    LEVEL_SOCKET,   /* instead of nng's handshake */
-    LEVEL_MESSAGE,  /* after nng's handshake, the length and header included */
+    LEVEL_SOCKET,   /* instead of a frame */
     LEVEL_ENVELOPE, /* a body, before HELLO */
     LEVEL_GREETED,  /* a body, after HELLO */
 };
@@ -40,16 +39,14 @@ struct bad_frame {
 
 static const struct bad_frame bad_frames[] = {
     {"an HTTP request", LEVEL_SOCKET, FRAME_CLOSED, 0, B("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
-    {"zeros instead of SP", LEVEL_SOCKET, FRAME_CLOSED, 0, B("\0\0\0\0\0\0\0\0\0\0\0\0")},
-    {"another version of SP", LEVEL_SOCKET, FRAME_CLOSED, 0, B("\0SP\x07\0\x30\0\0")},
-    {"the protocol PAIR", LEVEL_SOCKET, FRAME_CLOSED, 0, B("\0SP\0\0\x10\0\0")},
-    {"the protocol REP", LEVEL_SOCKET, FRAME_CLOSED, 0, B("\0SP\0\0\x31\0\0")},
-    {"a message of 2^40 bytes", LEVEL_MESSAGE, FRAME_CLOSED, 0, B("\0\0\1\0\0\0\0\0\x80\0\0\1")},
-    {"a message of 2^64-1 bytes", LEVEL_MESSAGE, FRAME_CLOSED, 0, B("\xff\xff\xff\xff\xff\xff\xff\xff\x80\0\0\1")},
-    {"a message of no bytes", LEVEL_MESSAGE, FRAME_CLOSED, 0, B("\0\0\0\0\0\0\0\0")},
-    {"a message shorter than its header", LEVEL_MESSAGE, FRAME_CLOSED, 0, B("\0\0\0\0\0\0\0\2\x80\0")},
-    {"a header without an end", LEVEL_MESSAGE, FRAME_CLOSED, 0, B("\0\0\0\0\0\0\0\6\0\0\0\1\0\0")},
-    {"a header of two hops", LEVEL_MESSAGE, FRAME_CLOSED, 0, B("\0\0\0\0\0\0\0\x0a\0\0\0\1\x80\0\0\1\x08\x01")},
+    {"one letter of a stranger", LEVEL_SOCKET, FRAME_CLOSED, 0, B("S")},
+    {"zeros", LEVEL_SOCKET, FRAME_CLOSED, 0, B("\0\0\0\0\0\0\0\0\0\0\0\0")},
+    {"another version of the framing", LEVEL_SOCKET, FRAME_CLOSED, 0, B("FDR2\2\0\0\0\x08\x01")},
+    {"a TLS hello", LEVEL_SOCKET, FRAME_CLOSED, 0, B("\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03")},
+    {"a message of 2 GB", LEVEL_SOCKET, FRAME_CLOSED, 0, B("FDR1\0\0\xff\x7f")},
+    {"a message of 2^32-1 bytes", LEVEL_SOCKET, FRAME_CLOSED, 0, B("FDR1\xff\xff\xff\xff")},
+    {"a message of no bytes", LEVEL_SOCKET, FRAME_CLOSED, 0, B("FDR1\0\0\0\0")},
+    {"a stranger after a hello", LEVEL_SOCKET, FRAME_CLOSED, 0, B("FDR1\2\0\0\0\x08\x02GET /")},
     {"an empty body", LEVEL_ENVELOPE, FRAME_CLOSED, 0, "", 0},
     {"text", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("hello, world")},
     {"bytes of 0xff", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")},
@@ -99,24 +96,24 @@ static const struct bad_frame bad_frames[] = {
     {"an acknowledgement of nothing", LEVEL_GREETED, FRAME_IGNORED, 0, B("\x08\x06")},
 };
 
-static inline bool bad_frame_hello(struct sp_socket *sp)
+static inline bool bad_frame_hello(struct frame_socket *client)
 {
-    unsigned char body[SP_BODY_MAX];
+    unsigned char body[FRAME_BODY_MAX];
     /* HELLO { protocol = 1, service = "tester", max_message_bytes = 65536 } */
-    return sp_handshake(sp, SP_REQ) && sp_send(sp, 0x80000001u, B("\x08\x01\x7a\x0e\x08\x01\x12\x06tester\x30\x80\x80\x04")) &&
-           sp_receive(sp, body) > 2 && body[1] == 1;
+    return frame_send(client, B("\x08\x01\x7a\x0e\x08\x01\x12\x06tester\x30\x80\x80\x04")) &&
+           frame_receive(client, body) > 2 && body[1] == 1;
 }
 
 /* The next envelope that comes; NULL: closed. */
-static inline Fastdecode__Envelope *bad_frame_answer(struct sp_socket *sp)
+static inline Fastdecode__Envelope *bad_frame_answer(struct frame_socket *client)
 {
-    unsigned char body[SP_BODY_MAX];
-    long length = sp_receive(sp, body);
+    unsigned char body[FRAME_BODY_MAX];
+    long length = frame_receive(client, body);
     return length < 0 ? NULL : fastdecode__envelope__unpack(NULL, (size_t)length, body);
 }
 
 /* Health.Check over a greeted connection. */
-static inline bool bad_frame_healthy(struct sp_socket *sp, uint64_t call_id)
+static inline bool bad_frame_healthy(struct frame_socket *client, uint64_t call_id)
 {
     Fastdecode__Envelope request = FASTDECODE__ENVELOPE__INIT, *reply;
     unsigned char body[128];
@@ -125,16 +122,16 @@ static inline bool bad_frame_healthy(struct sp_socket *sp, uint64_t call_id)
     request.kind = FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REQUEST;
     request.call_id = call_id;
     request.method = rpc_method_id(&fastdecode__health__descriptor, "Check");
-    if (!sp_send(sp, 0x80000002u, body, fastdecode__envelope__pack(&request, body)) || !(reply = bad_frame_answer(sp)))
+    if (!frame_send(client, body, fastdecode__envelope__pack(&request, body)) || !(reply = bad_frame_answer(client)))
         return false;
     healthy = reply->call_id == call_id && reply->status == 0 && reply->payload.len > 0;
     fastdecode__envelope__free_unpacked(reply, NULL);
     return healthy;
 }
 
-static inline bool bad_frame_send(struct sp_socket *sp, const struct bad_frame *frame)
+static inline bool bad_frame_send(struct frame_socket *client, const struct bad_frame *frame)
 {
-    unsigned char bytes[SP_BODY_MAX];
+    unsigned char bytes[FRAME_BODY_MAX];
     uint32_t check = rpc_method_id(&fastdecode__health__descriptor, "Check");
 
     memcpy(bytes, frame->bytes, frame->length);
@@ -142,29 +139,27 @@ static inline bool bad_frame_send(struct sp_socket *sp, const struct bad_frame *
         if (!memcmp(bytes + i, CHECK, 5))
             memcpy(bytes + i + 1, &check, 4);
     if (frame->level == LEVEL_SOCKET)
-        return sp_write(sp, bytes, frame->length);
-    if (frame->level == LEVEL_MESSAGE)
-        return sp_handshake(sp, SP_REQ) && (!sp->ipc || sp_write(sp, "\x01", 1)) && sp_write(sp, bytes, frame->length);
-    if (!(frame->level == LEVEL_GREETED ? bad_frame_hello(sp) : sp_handshake(sp, SP_REQ)))
+        return frame_write(client, bytes, frame->length);
+    if (frame->level == LEVEL_GREETED && !bad_frame_hello(client))
         return false;
-    return sp_send(sp, 0x80000003u, bytes, frame->length);
+    return frame_send(client, bytes, frame->length);
 }
 
 static inline const char *bad_frame_check(const char *address, const struct bad_frame *frame)
 {
-    struct sp_socket sp = sp_connect(address);
-    const char *wrong = bad_frame_send(&sp, frame) ? NULL : "could not be sent";
+    struct frame_socket client = frame_connect(address);
+    const char *wrong = bad_frame_send(&client, frame) ? NULL : "could not be sent";
     unsigned char byte;
 
     if (!wrong && frame->outcome == FRAME_CLOSED) {
-        struct pollfd ready = {.fd = sp.fd, .events = POLLIN};
-        while (poll(&ready, 1, SP_WAIT_MS) == 1 && recv(sp.fd, &byte, 1, 0) == 1) /* its half of nng's handshake */
+        struct pollfd ready = {.fd = client.fd, .events = POLLIN};
+        while (poll(&ready, 1, FRAME_WAIT_MS) == 1 && recv(client.fd, &byte, 1, 0) == 1) /* its hello */
             ;
         wrong = poll(&ready, 1, 0) == 1 ? NULL : "the connection was not closed";
     } else if (!wrong && frame->outcome == FRAME_IGNORED) {
-        wrong = bad_frame_healthy(&sp, 2) ? NULL : "the connection did not go on";
+        wrong = bad_frame_healthy(&client, 2) ? NULL : "the connection did not go on";
     } else if (!wrong) {
-        Fastdecode__Envelope *answer = bad_frame_answer(&sp);
+        Fastdecode__Envelope *answer = bad_frame_answer(&client);
         if (!answer)
             wrong = "no answer";
         else if (frame->outcome == FRAME_REFUSED)
@@ -172,18 +167,18 @@ static inline const char *bad_frame_check(const char *address, const struct bad_
         else if (answer->kind != FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY || answer->status != frame->status ||
                  (frame->status && !answer->error[0]))
             wrong = "another status";
-        else if (!bad_frame_healthy(&sp, 2))
+        else if (!bad_frame_healthy(&client, 2))
             wrong = "the connection did not go on";
         if (answer)
             fastdecode__envelope__free_unpacked(answer, NULL);
     }
-    close(sp.fd);
+    close(client.fd);
     return wrong;
 }
 
 static inline uint32_t bad_frames_run(const char *address)
 {
-    struct sp_socket before = sp_connect(address), after;
+    struct frame_socket before = frame_connect(address), after;
     uint32_t failed = !bad_frame_hello(&before);
 
     for (size_t i = 0; i < ARRAY_COUNT(bad_frames); i++) {
@@ -192,7 +187,7 @@ static inline uint32_t bad_frames_run(const char *address)
             fprintf(stderr, "%s: %s: %s\n", address, bad_frames[i].name, wrong);
         failed += wrong != NULL;
     }
-    after = sp_connect(address);
+    after = frame_connect(address);
     if (!bad_frame_healthy(&before, 9) || !bad_frame_hello(&after) || !bad_frame_healthy(&after, 9)) {
         fprintf(stderr, "%s: others were disturbed\n", address);
         failed++;

@@ -49,12 +49,11 @@ static void run_frames(const char *listen)
     pthread_create(&server.thread, NULL, serve, &server);
     while (!atomic_load(&server.ready))
         usleep(1000);
-    struct sp_socket silent = sp_connect(server.address);
-    assert_true(sp_handshake(&silent, SP_REQ)); /* and not one word more */
+    struct frame_socket silent = frame_connect(server.address); /* and not one word more */
     assert_true(ARRAY_COUNT(bad_frames) >= 30);
     assert_int_equal(bad_frames_run(server.address), 0);
     closed.fd = silent.fd;
-    assert_int_equal(poll(&closed, 1, SP_WAIT_MS), 1);
+    assert_int_equal(poll(&closed, 1, FRAME_WAIT_MS), 1);
     assert_int_equal(recv(silent.fd, hello, sizeof hello, 0), 0);
     close(silent.fd);
     atomic_store(&server.stop, true);
@@ -111,20 +110,20 @@ struct hostile {
     atomic_bool stop;
 };
 
-static void answer_one(struct hostile *hostile, struct sp_socket *sp)
+static void answer_one(struct hostile *hostile, struct frame_socket *client)
 {
-    unsigned char body[SP_BODY_MAX];
+    unsigned char body[FRAME_BODY_MAX];
     uint32_t which = atomic_load(&hostile->answer);
 
-    if (!sp_handshake(sp, SP_REP) || sp_receive(sp, body) < 0)
+    if (frame_receive(client, body) < 0)
         return;
     if (answers[which].greeted) {
-        sp_send(sp, sp->request_id, B("\x08\x01\x7a\x02\x08\x01"));
-        if (sp_receive(sp, body) < 0) /* the request */
+        frame_send(client, B("\x08\x01\x7a\x02\x08\x01"));
+        if (frame_receive(client, body) < 0) /* the request */
             return;
     }
-    sp_send(sp, sp->request_id, answers[which].bytes, answers[which].length);
-    sp_receive(sp, body); /* until it is closed */
+    frame_send(client, answers[which].bytes, answers[which].length);
+    frame_receive(client, body); /* until it is closed */
 }
 
 static void *be_hostile(void *arg)
@@ -134,9 +133,9 @@ static void *be_hostile(void *arg)
         struct pollfd ready = {.fd = hostile->listener, .events = POLLIN};
         if (poll(&ready, 1, 20) != 1)
             continue;
-        struct sp_socket sp = {.fd = accept(hostile->listener, NULL, NULL)};
-        answer_one(hostile, &sp);
-        close(sp.fd);
+        struct frame_socket client = {.fd = accept(hostile->listener, NULL, NULL)};
+        answer_one(hostile, &client);
+        close(client.fd);
     }
     return NULL;
 }

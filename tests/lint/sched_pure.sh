@@ -19,7 +19,7 @@ allowed='^(memcpy|memset|memmove|memcmp|calloc|aligned_alloc|free|assert_failed|
 foreign=$(nm -u "$@" | awk '$1 == "U" { print $2 }' | sort -u | comm -23 - "$defined" | grep -Ev "$allowed" || true)
 rm -f "$defined"
 if [ -n "$foreign" ]; then
-    echo "sched_pure: the scheduling core may not use:" $foreign
+    echo "sched_pure: the scheduling core may not use: $foreign"
     exit 1
 fi
 for object in "$@"; do

@@ -2,8 +2,7 @@
 # words.sh: nothing promises work that is not done; no tracked file is large; shell scripts are clean.
 set -u
 bad=0
-if git grep -nEi '\b(TODO|FIXME|XXX|HACK|not implemented|unimplemented)\b' -- '*.c' '*.h' '*.cu' '*.py' Makefile README.md \
-    ':!tests/lint' ':!common/base/status.*' | grep -v 'STATUS_UNIMPLEMENTED'; then
+if git grep -nE '\b(TODO|FIXME|XXX|HACK)\b|[Nn]ot implemented' -- '*.c' '*.h' '*.cu' '*.py' Makefile README.md ':!tests/lint'; then
     echo "words that promise work not done"
     bad=1
 fi
