@@ -1,8 +1,7 @@
-/* channel.c: the client's side: one raw REQ socket and one dialer a connection.
+/* channel.c: the client's side of one connection.
  *
- * A connection that went down takes its socket with it, so that nothing queued for the old one reaches the new one; a timer
- * opens the next, after a backoff that doubles from 50 ms to 2 s, with jitter. (nng dials again by itself while it has not
- * connected yet.) A peer that accepts and then does not answer the hello in GREETING_US is given up and dialed again.
+ * A connection that went down takes what was queued with it; a timer dials again, after a backoff that doubles from 50 ms to
+ * 2 s, with jitter. A peer that accepts and then does not answer the hello in GREETING_US is given up and dialed again.
  *
  *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received──▶ UP
  *        ▲                                                                              │ pipe gone, refused
@@ -11,7 +10,6 @@
  * Calls live in slots; a call id is slot and generation, so a late answer finds nothing.
  */
 #include <nng/nng.h>
-#include <nng/protocol/reqrep0/req.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +18,7 @@
 #include "common/base/log.h"
 #include "common/rpc/internal.h"
 
-enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, DIAL_AGAIN_MS = 50, GREETING_US = 5000000, HEADER = (int)0x80000000 };
+enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, GREETING_US = 5000000 };
 
 enum channel_state { CHANNEL_CLOSED, CHANNEL_DIALING, CHANNEL_GREETING, CHANNEL_UP };
 
@@ -67,27 +65,21 @@ static void leave(struct rpc_channel *channel)
 
 /* --- sending ------------------------------------------------------------------------------------------------------- */
 
-/* True: nng has it. Otherwise it is freed. */
-static bool send_raw(struct rpc_channel *channel, nng_msg *nng)
+/* NULL: there was no memory for it. A message that is lost would leave both sides with different ideas, so then the
+ * connection is closed; GONE follows. */
+static void send_raw(struct rpc_channel *channel, nng_msg *nng)
 {
-    if (!nng)
-        return false;
-    /* raw REQ wants a request id with the top bit set */
-    if (nng_msg_header_append_u32(nng, (uint32_t)HEADER) || !endpoint_send(&channel->endpoint, nng)) {
-        nng_msg_free(nng);
-        return false;
-    }
-    return true;
+    if (nng)
+        endpoint_send(&channel->endpoint, channel->pipe, nng);
+    else
+        endpoint_close_pipe(&channel->endpoint, channel->pipe);
 }
 
-/* A CANCEL or ACK that is lost would leave both sides with different ideas. So where it cannot be sent (the peer has read
- * nothing for thousands of messages) the connection is closed; PIPE_GONE follows. */
 static void send_plain(struct rpc_channel *channel, enum envelope_kind kind, uint64_t call_id, uint32_t status)
 {
     const struct envelope head = {.kind = kind, .call_id = call_id, .status = status};
-
-    if (channel->state == CHANNEL_UP && !send_raw(channel, pack_message(channel->loop, &head, NULL)))
-        endpoint_close_pipe(&channel->endpoint, channel->pipe);
+    if (channel->state == CHANNEL_UP)
+        send_raw(channel, pack_message(channel->loop, &head, NULL));
 }
 
 /* --- calls --------------------------------------------------------------------------------------------------------- */
@@ -148,8 +140,7 @@ static enum status start(struct rpc_channel *channel, nng_msg *nng, uint32_t tim
     }
     slot = &channel->slots[index];
     envelope_set_call_id(nng_msg_body(nng), call_id_of(index, slot->generation));
-    if (!send_raw(channel, nng))
-        return STATUS_RESOURCE_EXHAUSTED;
+    send_raw(channel, nng);
     channel->first_free = slot->next_free;
     channel->in_flight++;
     slot->used = true;
@@ -276,16 +267,12 @@ static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
 static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
 {
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
-    struct rpc_message *message = NULL;
+    struct rpc_message *message = message_open(channel->loop, nng);
 
     (void)pipe;
     enter(channel);
-    if (nng_msg_len(nng) > endpoint->max_message_bytes) /* inproc: nng checks the others */
-        nng_msg_free(nng);
-    else
-        message = message_open(channel->loop, nng);
     if (!message) {
-        go_down(channel, "the peer sent what is no envelope, or too large a one", true);
+        go_down(channel, "the peer sent what is no envelope", true);
         leave(channel);
         return;
     }
@@ -331,9 +318,8 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
         channel->pipe = pipe;
         channel->state = CHANNEL_GREETING;
         channel->timer = rpc_loop_timer(channel->loop, GREETING_US, on_silence, channel);
-        if (!send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes)))
-            endpoint_close_pipe(endpoint, pipe);
-    } else if (event == PIPE_GONE && pipe == channel->pipe && channel->state >= CHANNEL_GREETING) {
+        send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes));
+    } else if (event == PIPE_GONE) {
         enter(channel);
         go_down(channel, "the connection closed", true);
         leave(channel);
@@ -346,21 +332,12 @@ static void connect_again(void *arg);
 
 static int dial(struct rpc_channel *channel)
 {
-    nng_dialer dialer;
-    int rv = endpoint_open(&channel->endpoint, channel->loop, nng_req0_open_raw, channel->max_message_bytes);
+    int rv;
 
-    if (rv)
-        return rv;
-    if ((rv = nng_dialer_create(&dialer, channel->endpoint.socket, channel->address)) ||
-        (rv = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMINT, DIAL_AGAIN_MS)) ||
-        (rv = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMAXT, BACKOFF_MOST_MS / 4))) {
-        endpoint_close(&channel->endpoint);
-        return rv;
-    }
+    endpoint_open(&channel->endpoint, channel->loop, channel->max_message_bytes);
     channel->state = CHANNEL_DIALING;
     channel->unacked = 0;
-    endpoint_start(&channel->endpoint);
-    if ((rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK)))
+    if ((rv = endpoint_dial(&channel->endpoint, channel->address)))
         endpoint_close(&channel->endpoint);
     return rv;
 }

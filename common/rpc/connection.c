@@ -1,15 +1,12 @@
 /* connection.c: the server's view of one client: its window, what is under way to it, what waits.
  *
- * nng's raw REP socket queues 64 messages a pipe and drops the next silently. So the server never has more than
- * RPC_UNACKED_MAX messages under way to one client: the client acknowledges every RPC_ACK_EVERY of them, and what is over
- * waits in a list here. Worked number: 48 under way, and the handshake's answer, are 49 of nng's 64; a client that has read
- * everything has at most 15 unacknowledged, so 33 can always be sent.
+ * The server never has more than RPC_UNACKED_MAX messages under way to one client, whatever the transport buffers: the
+ * client acknowledges every RPC_ACK_EVERY that its owner has taken, and what is over waits in a list here. So a client that
+ * stops reading is seen here, and not in a buffer of the kernel. Worked number: a client that has read everything has at
+ * most 15 unacknowledged, so 33 can always be sent.
  *
- *     connection_send ─▶ unacked < 48 ? ──yes──▶ nng ─▶ client ─▶ ACK(16)
+ *     connection_send ─▶ unacked < 48 ? ──yes──▶ endpoint ─▶ client ─▶ ACK(16)
  *                               └──no──▶ backlog (at most RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES; then it is kicked)
- *
- * All clients' messages pass nng's one queue of the socket; where that is full (hundreds of clients at once) they wait in
- * the backlog too, and a timer tries again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +15,7 @@
 #include "common/base/log.h"
 #include "common/rpc/server_internal.h"
 
-enum { BACKLOG_START = 64, HELLO_US = 5000000, RETRY_US = 1000 };
+enum { BACKLOG_START = 64, HELLO_US = 5000000 };
 
 static struct connection **bucket_of(struct rpc_server *server, uint32_t pipe)
 {
@@ -99,47 +96,23 @@ void connection_close(struct connection *connection)
 
 /* --- sending ------------------------------------------------------------------------------------------------------- */
 
-/* False: nng has no room, and the message still is the caller's. */
-static bool try_send(struct connection *connection, nng_msg *nng)
+void connection_send_now(struct connection *connection, nng_msg *nng)
 {
-    nng_msg_header_clear(nng);
-    return nng_msg_header_append_u32(nng, connection->pipe) == 0 &&
-           nng_msg_header_append_u32(nng, connection->nng_request_id) == 0 && endpoint_send(&connection->server->endpoint, nng);
-}
-
-bool connection_send_now(struct connection *connection, nng_msg *nng)
-{
-    if (!nng)
-        return false;
-    if (try_send(connection, nng))
-        return true;
-    nng_msg_free(nng);
-    return false;
-}
-
-static void flush_backlog(struct connection *connection);
-
-static void on_retry(void *arg)
-{
-    struct connection *connection = arg;
-    connection->timer = 0;
-    flush_backlog(connection);
+    if (nng)
+        endpoint_send(&connection->server->endpoint, connection->pipe, nng);
+    else
+        connection_kick(connection, "no memory for a message to it");
 }
 
 static void flush_backlog(struct connection *connection)
 {
     while (connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && !connection->dead) {
         nng_msg *nng = connection->backlog[connection->backlog_head];
-        size_t bytes = nng_msg_len(nng);
-        if (!try_send(connection, nng)) {
-            if (!connection->timer)
-                connection->timer = rpc_loop_timer(connection->server->loop, RETRY_US, on_retry, connection);
-            return;
-        }
-        connection->unacked++;
-        connection->backlog_bytes -= bytes;
+        connection->backlog_bytes -= nng_msg_len(nng);
         connection->backlog_head = (connection->backlog_head + 1) % connection->backlog_capacity;
         connection->backlog_count--;
+        connection->unacked++;
+        connection_send_now(connection, nng);
     }
 }
 
@@ -176,8 +149,6 @@ static enum status backlog_put(struct connection *connection, nng_msg *nng)
 
 enum status connection_send(struct connection *connection, nng_msg *nng)
 {
-    enum status status;
-
     if (connection->dead) {
         nng_msg_free(nng);
         return STATUS_UNAVAILABLE;
@@ -186,14 +157,11 @@ enum status connection_send(struct connection *connection, nng_msg *nng)
         connection_kick(connection, "no memory for a message to it");
         return STATUS_RESOURCE_EXHAUSTED;
     }
-    if (!connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && try_send(connection, nng)) {
-        connection->unacked++;
-        return STATUS_OK;
-    }
-    status = backlog_put(connection, nng); /* behind what waits: the order stays */
-    if (status == STATUS_OK)
-        flush_backlog(connection);
-    return status;
+    if (connection->unacked >= RPC_UNACKED_MAX) /* the backlog is empty otherwise: the order stays */
+        return backlog_put(connection, nng);
+    connection->unacked++;
+    connection_send_now(connection, nng);
+    return STATUS_OK;
 }
 
 void connection_acknowledged(struct connection *connection, uint32_t count)

@@ -4,6 +4,7 @@
 
 #include <nng/nng.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/rpc/envelope.h"
 #include "common/rpc/rpc.h"
@@ -59,32 +60,73 @@ struct greeting {
 
 bool parse_hello(struct rpc_message *message, struct greeting *out);
 
-/* --- endpoints: a socket whose messages and pipes are reported to the loop ---------------------------------------- */
+/* --- endpoint.c: what listens or dials, with its connections ("pipes") ---------------------------------------------- */
 
-enum { PIPE_ADDED = 1, PIPE_GONE = 2 };
-enum { HEADER_SLACK = 64 }; /* nng counts its header to a message's size */
+enum { PIPE_ADDED = 1, PIPE_GONE = 2, ENDPOINT_LISTENERS_MAX = 4 };
+
+struct link; /* a connection, in endpoint.c */
+
+struct listener {
+    struct endpoint *endpoint;
+    nng_stream_listener *stream;
+    nng_aio *aio;
+};
 
 struct endpoint {
     struct rpc_loop *loop;
-    nng_socket socket;
-    nng_aio *receive, *send;
-    pthread_mutex_t guard; /* of `closing`, held while receiving is asked for: see endpoint_close */
-    bool opened, closing;
-    uint64_t max_message_bytes; /* nng does not check it on inproc */
-    uint64_t epoch; /* of this opening: what an older one still had in the queue is dropped */
-    void (*on_message)(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng);
-    void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);
-    nng_msg *stalled; /* what the queue had no room for; receiving goes on when it has. Under the loop's lock */
+    bool opened;
+    uint32_t next_pipe; /* ids are not used twice, over openings too */
+    uint64_t max_message_bytes;
+    struct link *links;
+    struct listener listeners[ENDPOINT_LISTENERS_MAX];
+    uint32_t listener_count;
+    nng_stream_dialer *dialer;
+    nng_aio *dial;
+    void (*on_message)(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng); /* takes nng */
+    void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);       /* GONE of pipe 0: dialing failed */
     struct endpoint *next; /* of the loop's list */
 };
 
-/* open_raw: nng_req0_open_raw or nng_rep0_open_raw. Returns an nng error. */
-int endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, int (*open_raw)(nng_socket *), uint64_t max_message_bytes);
-void endpoint_start(struct endpoint *endpoint);
+/* All on the owner's thread; none blocks for longer than a callback of nng takes. The callbacks set before are kept. */
+void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t max_message_bytes);
+/* Return nng errors. *port: the bound one of tcp, else 0. One dial an opening. */
+int endpoint_listen(struct endpoint *endpoint, const char *address, int *port) MUST_CHECK;
+int endpoint_dial(struct endpoint *endpoint, const char *address) MUST_CHECK;
+/* No callback comes any more; what was queued is dropped. */
 void endpoint_close(struct endpoint *endpoint);
+/* GONE follows. */
 void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
-/* True: the message is nng's now. False: the socket's queue is full, and it still is the caller's. */
-bool endpoint_send(struct endpoint *endpoint, nng_msg *nng) MUST_CHECK;
+/* Takes the message. A pipe that is gone, or that does not take what it is sent: GONE is on its way. */
+void endpoint_send(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng);
+
+/* --- loop.c ---------------------------------------------------------------------------------------------------------- */
+
+enum entry_kind { ENTRY_MESSAGE, ENTRY_PIPE, ENTRY_POST };
+
+struct loop_entry {
+    enum entry_kind kind;
+    int pipe_event;
+    uint32_t pipe;
+    struct endpoint *endpoint; /* NULL: it has been closed */
+    struct link *link;         /* of PIPE_ADDED */
+    nng_msg *nng;
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+/* Any thread. */
+void loop_put(struct rpc_loop *loop, const struct loop_entry *entry);
+/* Any thread: true if the queue is full; *stalled is set then. */
+bool loop_stalls(struct rpc_loop *loop, bool *stalled);
+/* The owner: true if *stalled was set and there is room; it is cleared then. */
+bool loop_restarts(struct rpc_loop *loop, bool *stalled);
+void loop_add_endpoint(struct rpc_loop *loop, struct endpoint *endpoint);
+void loop_forget_endpoint(struct rpc_loop *loop, struct endpoint *endpoint);
+
+/* endpoint.c, for loop.c */
+void endpoint_on_entry(struct endpoint *endpoint, const struct loop_entry *entry);
+void endpoint_restart(struct endpoint *endpoint);
+void link_free(struct link *link);
 
 void loop_assert_owner(struct rpc_loop *loop);
 struct rpc_message *loop_take_message(struct rpc_loop *loop);

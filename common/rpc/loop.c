@@ -2,16 +2,9 @@
  *
  * The queue is a ring under a mutex that is held for a few instructions. The owner sleeps in poll(2) on an eventfd that
  * is written only while `parked` is set, so that under load there are no system calls. When the ring holds RING_MESSAGES_MAX
- * messages or RING_BYTES_MAX bytes an endpoint keeps the one it has and does not ask nng for more until there is room:
- * back-pressure reaches the peer. (Worked number: 64 KiB messages stop at 4,096 of them, 256 MiB.)
+ * messages or RING_BYTES_MAX bytes connections do not ask nng for more until there is room: back-pressure reaches the peer. (Worked number: 64 KiB messages stop at 4,096 of them, 256 MiB.)
  *
  * Timers are a binary heap over slots: a slot knows its place in the heap, so cancelling is O(log n).
- *
- * Three of nng 1.5.2's edges are dealt with here:
- * - a receive that is asked for while the socket closes stays in a queue that is then freed. So nobody asks any more once
- *   `closing` is set, and the aio is stopped before the socket is closed;
- * - a pipe's first message may overtake its NNG_PIPE_EV_ADD_POST, so pipes are announced by ADD_PRE;
- * - messages of a pipe may come after its NNG_PIPE_EV_REM_POST: servers ignore those of pipes they do not know.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,20 +19,7 @@
 #include "common/base/log.h"
 #include "common/rpc/internal.h"
 
-enum { RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, BATCH = 256, SEND_QUEUE = 8192, RECEIVE_QUEUE = 128, FREE_MESSAGES_MAX = 4096 };
-
-enum entry_kind { ENTRY_MESSAGE, ENTRY_PIPE, ENTRY_POST };
-
-struct entry {
-    enum entry_kind kind;
-    int pipe_event;
-    uint32_t pipe;
-    struct endpoint *endpoint;
-    uint64_t epoch;
-    nng_msg *nng;
-    void (*fn)(void *arg);
-    void *arg;
-};
+enum { RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, BATCH = 256, FREE_MESSAGES_MAX = 4096 };
 
 struct timer {
     uint64_t at_us;
@@ -51,9 +31,10 @@ struct timer {
 
 struct rpc_loop {
     pthread_mutex_t lock;
-    struct entry *ring; /* [capacity], a power of two; under lock */
+    struct loop_entry *ring; /* [capacity], a power of two; under lock */
     uint32_t capacity, head, count;
     uint64_t bytes; /* of the messages in the ring */
+    bool stalled;   /* a connection waits for room */
     atomic_uint pending; /* count, readable without the lock */
     atomic_bool parked, woken;
     int event_fd;
@@ -61,11 +42,10 @@ struct rpc_loop {
     /* owner's only */
     pthread_t owner;
     bool owned;
-    struct entry batch[BATCH];
+    struct loop_entry batch[BATCH];
     struct timer *timers; /* [timer_capacity] slots */
     uint32_t *heap;       /* [timer_count] slots, the earliest first */
     uint32_t timer_count, timer_capacity, free_timer, timer_generation;
-    uint64_t next_epoch;
     struct endpoint *endpoints;
     struct rpc_message *free_messages;
     uint32_t free_message_count;
@@ -83,7 +63,6 @@ enum status rpc_loop_open(struct rpc_loop **out)
     loop->ring = calloc(loop->capacity, sizeof *loop->ring);
     loop->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&loop->lock, NULL);
-    loop->next_epoch = 1;
     loop->free_timer = UINT32_MAX;
     loop->random = clock_now_ns() | 1;
     if (!loop->ring || loop->event_fd < 0) {
@@ -100,7 +79,7 @@ void rpc_loop_close(struct rpc_loop *loop)
         return;
     assert_always(!loop->endpoints);
     for (uint32_t i = 0; i < loop->count; i++) {
-        struct entry *entry = &loop->ring[(loop->head + i) & (loop->capacity - 1)];
+        struct loop_entry *entry = &loop->ring[(loop->head + i) & (loop->capacity - 1)];
         if (entry->kind == ENTRY_MESSAGE)
             nng_msg_free(entry->nng);
     }
@@ -148,10 +127,10 @@ void rpc_loop_wake(struct rpc_loop *loop)
 }
 
 /* Under the lock. Grows; without memory for that the process cannot go on. */
-static void ring_put(struct rpc_loop *loop, const struct entry *entry)
+static void ring_put(struct rpc_loop *loop, const struct loop_entry *entry)
 {
     if (loop->count == loop->capacity) {
-        struct entry *grown = calloc(loop->capacity * 2u, sizeof *grown);
+        struct loop_entry *grown = calloc(loop->capacity * 2u, sizeof *grown);
         assert_always(grown);
         for (uint32_t i = 0; i < loop->count; i++)
             grown[i] = loop->ring[(loop->head + i) & (loop->capacity - 1)];
@@ -165,7 +144,7 @@ static void ring_put(struct rpc_loop *loop, const struct entry *entry)
     atomic_store_explicit(&loop->pending, loop->count, memory_order_seq_cst); /* see rpc_loop_wake */
 }
 
-static void put_entry(struct rpc_loop *loop, const struct entry *entry)
+void loop_put(struct rpc_loop *loop, const struct loop_entry *entry)
 {
     uint64_t one = 1;
     pthread_mutex_lock(&loop->lock);
@@ -178,8 +157,8 @@ static void put_entry(struct rpc_loop *loop, const struct entry *entry)
 
 void rpc_loop_post(struct rpc_loop *loop, void (*fn)(void *arg), void *arg)
 {
-    const struct entry entry = {.kind = ENTRY_POST, .fn = fn, .arg = arg};
-    put_entry(loop, &entry);
+    const struct loop_entry entry = {.kind = ENTRY_POST, .fn = fn, .arg = arg};
+    loop_put(loop, &entry);
 }
 
 static uint32_t ring_take(struct rpc_loop *loop)
@@ -306,192 +285,91 @@ static uint32_t fire_timers(struct rpc_loop *loop)
 
 /* --- endpoints ----------------------------------------------------------------------------------------------------- */
 
-/* Under no lock but the guard: nng runs no callback of ours inside this call. */
-static void receive_next(struct endpoint *endpoint)
+static bool is_full(const struct rpc_loop *loop, uint32_t part)
 {
-    pthread_mutex_lock(&endpoint->guard);
-    if (!endpoint->closing)
-        nng_recv_aio(endpoint->socket, endpoint->receive);
-    pthread_mutex_unlock(&endpoint->guard);
+    return loop->count >= RING_MESSAGES_MAX / part || loop->bytes >= RING_BYTES_MAX / part;
 }
 
-/* On an nng thread. */
-static void on_receive(void *arg)
+bool loop_stalls(struct rpc_loop *loop, bool *stalled)
 {
-    struct endpoint *endpoint = arg;
-    struct rpc_loop *loop = endpoint->loop;
-    struct entry entry = {.kind = ENTRY_MESSAGE, .endpoint = endpoint, .epoch = endpoint->epoch};
     bool full;
-
-    if (nng_aio_result(endpoint->receive))
-        return; /* stopped */
-    entry.nng = nng_aio_get_msg(endpoint->receive);
-    nng_aio_set_msg(endpoint->receive, NULL);
-    entry.pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(entry.nng));
     pthread_mutex_lock(&loop->lock);
-    full = loop->count >= RING_MESSAGES_MAX || loop->bytes >= RING_BYTES_MAX;
-    if (full)
-        endpoint->stalled = entry.nng;
+    full = is_full(loop, 1);
+    *stalled = full;
+    loop->stalled |= full;
     pthread_mutex_unlock(&loop->lock);
-    if (full)
-        return;
-    put_entry(loop, &entry);
-    receive_next(endpoint);
+    return full;
 }
 
-static void on_pipe_event(nng_pipe pipe, nng_pipe_ev event, void *arg)
+bool loop_restarts(struct rpc_loop *loop, bool *stalled)
 {
-    struct endpoint *endpoint = arg;
-    const struct entry entry = {
-        .kind = ENTRY_PIPE, .endpoint = endpoint, .epoch = endpoint->epoch, .pipe = (uint32_t)nng_pipe_id(pipe),
-        .pipe_event = event == NNG_PIPE_EV_ADD_PRE ? PIPE_ADDED : PIPE_GONE,
-    };
-    put_entry(endpoint->loop, &entry);
+    bool restarts;
+    pthread_mutex_lock(&loop->lock);
+    restarts = *stalled;
+    *stalled = false;
+    pthread_mutex_unlock(&loop->lock);
+    return restarts;
 }
 
-static int set_options(struct endpoint *endpoint)
+/* Those that found the queue full go on. It was not empty then, so this is called again after they stalled. */
+static void restart_stalled(struct rpc_loop *loop)
 {
-    size_t max_bytes = (size_t)endpoint->max_message_bytes + HEADER_SLACK;
-    int rv;
-
-    if ((rv = nng_socket_set_int(endpoint->socket, NNG_OPT_SENDBUF, SEND_QUEUE)) ||
-        (rv = nng_socket_set_int(endpoint->socket, NNG_OPT_RECVBUF, RECEIVE_QUEUE)) ||
-        (rv = nng_socket_set_size(endpoint->socket, NNG_OPT_RECVMAXSZ, max_bytes)) ||
-        (rv = nng_pipe_notify(endpoint->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_event, endpoint)))
-        return rv;
-    return nng_pipe_notify(endpoint->socket, NNG_PIPE_EV_REM_POST, on_pipe_event, endpoint);
+    bool restart;
+    pthread_mutex_lock(&loop->lock);
+    restart = loop->stalled && !is_full(loop, 2);
+    if (restart)
+        loop->stalled = false;
+    pthread_mutex_unlock(&loop->lock);
+    for (struct endpoint *endpoint = loop->endpoints; restart && endpoint; endpoint = endpoint->next)
+        endpoint_restart(endpoint);
 }
 
-int endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, int (*open_raw)(nng_socket *), uint64_t max_message_bytes)
+void loop_add_endpoint(struct rpc_loop *loop, struct endpoint *endpoint)
 {
-    int rv;
-
-    loop_assert_owner(loop);
-    endpoint->loop = loop;
-    endpoint->epoch = loop->next_epoch++;
-    endpoint->stalled = NULL;
-    endpoint->closing = false;
-    endpoint->receive = endpoint->send = NULL;
-    endpoint->max_message_bytes = max_message_bytes;
-    if ((rv = open_raw(&endpoint->socket)))
-        return rv;
-    if ((rv = nng_aio_alloc(&endpoint->receive, on_receive, endpoint)) || (rv = nng_aio_alloc(&endpoint->send, NULL, NULL)) ||
-        (rv = set_options(endpoint))) {
-        nng_close(endpoint->socket);
-        nng_aio_free(endpoint->receive);
-        nng_aio_free(endpoint->send);
-        return rv;
-    }
-    nng_aio_set_timeout(endpoint->send, NNG_DURATION_ZERO);
-    pthread_mutex_init(&endpoint->guard, NULL);
-    endpoint->opened = true;
     endpoint->next = loop->endpoints;
     loop->endpoints = endpoint;
-    return 0;
 }
 
-void endpoint_start(struct endpoint *endpoint)
+static void forget_in(struct loop_entry *entry, struct endpoint *endpoint)
 {
-    receive_next(endpoint);
+    if (entry->endpoint != endpoint)
+        return;
+    entry->endpoint = NULL;
+    if (entry->link)
+        link_free(entry->link);
+    entry->link = NULL;
 }
 
-/* Nothing in the queue, or taken from it already, may name the endpoint any more. */
-static void forget(struct rpc_loop *loop, struct endpoint *endpoint)
+void loop_forget_endpoint(struct rpc_loop *loop, struct endpoint *endpoint)
 {
     for (struct endpoint **at = &loop->endpoints; *at; at = &(*at)->next)
         if (*at == endpoint) {
             *at = endpoint->next;
             break;
         }
-    pthread_mutex_lock(&loop->lock);
-    for (uint32_t i = 0; i < loop->count; i++) {
-        struct entry *entry = &loop->ring[(loop->head + i) & (loop->capacity - 1)];
-        if (entry->endpoint == endpoint)
-            entry->endpoint = NULL;
-    }
+    pthread_mutex_lock(&loop->lock); /* links in the queue have not been started: freeing them waits for no callback */
+    for (uint32_t i = 0; i < loop->count; i++)
+        forget_in(&loop->ring[(loop->head + i) & (loop->capacity - 1)], endpoint);
     pthread_mutex_unlock(&loop->lock);
     for (uint32_t i = 0; i < BATCH; i++)
-        if (loop->batch[i].endpoint == endpoint)
-            loop->batch[i].endpoint = NULL;
-}
-
-void endpoint_close(struct endpoint *endpoint)
-{
-    if (!endpoint->opened)
-        return;
-    endpoint->opened = false;
-    pthread_mutex_lock(&endpoint->guard);
-    endpoint->closing = true;
-    pthread_mutex_unlock(&endpoint->guard);
-    nng_aio_stop(endpoint->receive); /* first: nng leaves it in the queue of a closed socket */
-    nng_close(endpoint->socket);     /* waits for the pipes' callbacks; none of them waits for us */
-    nng_aio_free(endpoint->receive);
-    nng_aio_free(endpoint->send);
-    pthread_mutex_destroy(&endpoint->guard);
-    if (endpoint->stalled)
-        nng_msg_free(endpoint->stalled);
-    endpoint->stalled = NULL;
-    forget(endpoint->loop, endpoint);
-}
-
-void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe)
-{
-    (void)endpoint;
-    nng_pipe_close((nng_pipe){.id = pipe});
-}
-
-bool endpoint_send(struct endpoint *endpoint, nng_msg *nng)
-{
-    nng_aio_set_msg(endpoint->send, nng);
-    nng_send_aio(endpoint->socket, endpoint->send);
-    nng_aio_wait(endpoint->send); /* its timeout is 0: done or refused */
-    if (nng_aio_result(endpoint->send) == 0)
-        return true;
-    nng_aio_set_msg(endpoint->send, NULL);
-    return false;
-}
-
-/* Endpoints that had no room for a message hand it in now. */
-static void restart_stalled(struct rpc_loop *loop)
-{
-    for (struct endpoint *endpoint = loop->endpoints; endpoint; endpoint = endpoint->next) {
-        nng_msg *nng;
-        pthread_mutex_lock(&loop->lock);
-        nng = loop->count < RING_MESSAGES_MAX / 2 && loop->bytes < RING_BYTES_MAX / 2 ? endpoint->stalled : NULL;
-        if (nng)
-            endpoint->stalled = NULL;
-        pthread_mutex_unlock(&loop->lock);
-        if (nng) {
-            const struct entry entry = {.kind = ENTRY_MESSAGE, .endpoint = endpoint, .epoch = endpoint->epoch, .nng = nng,
-                                        .pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(nng))};
-            put_entry(loop, &entry);
-            receive_next(endpoint);
-        }
-    }
+        forget_in(&loop->batch[i], endpoint);
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------- */
 
-static void handle(struct entry *entry)
+static void handle(struct loop_entry *entry)
 {
-    struct endpoint *endpoint = entry->endpoint;
-    bool current = endpoint && endpoint->opened && endpoint->epoch == entry->epoch;
+    struct loop_entry now = *entry;
 
-    switch (entry->kind) {
-    case ENTRY_POST:
-        entry->fn(entry->arg);
-        break;
-    case ENTRY_PIPE:
-        if (current)
-            endpoint->on_pipe(endpoint, entry->pipe, entry->pipe_event);
-        break;
-    case ENTRY_MESSAGE:
-        if (current)
-            endpoint->on_message(endpoint, entry->pipe, entry->nng);
-        else
-            nng_msg_free(entry->nng);
-        break;
-    }
+    *entry = (struct loop_entry){0}; /* it has been handled, if its endpoint is closed meanwhile */
+    if (now.kind == ENTRY_POST)
+        now.fn(now.arg);
+    else if (now.kind == ENTRY_PIPE && now.endpoint)
+        endpoint_on_entry(now.endpoint, &now);
+    else if (now.kind == ENTRY_MESSAGE && now.endpoint)
+        now.endpoint->on_message(now.endpoint, now.pipe, now.nng);
+    else if (now.kind == ENTRY_MESSAGE)
+        nng_msg_free(now.nng);
 }
 
 static uint32_t handle_all(struct rpc_loop *loop)
@@ -499,8 +377,6 @@ static uint32_t handle_all(struct rpc_loop *loop)
     uint32_t count = ring_take(loop);
     for (uint32_t i = 0; i < count; i++)
         handle(&loop->batch[i]);
-    if (count)
-        memset(loop->batch, 0, count * sizeof *loop->batch);
     restart_stalled(loop);
     return count;
 }

@@ -12,7 +12,7 @@
  *
  * Flow: a client has at most `window` calls in flight; a server has at most RPC_UNACKED_MAX messages to one client under
  * way that the client has not acknowledged, the others wait in a queue; a client that lets RPC_QUEUE_MAX messages or
- * RPC_QUEUE_BYTES pile up loses its connection. (nng's raw REP drops silently from the 65th on: see connection.c.)
+ * RPC_QUEUE_BYTES pile up loses its connection.
  *
  * Everything received is checked. A message that is not an envelope, or breaks the protocol, costs its sender the
  * connection; a payload that does not unpack is answered INVALID_ARGUMENT.

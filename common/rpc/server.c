@@ -1,16 +1,10 @@
-/* server.c: the server's side: one raw REP socket for all clients; calls, the handshake, the Health service.
- *
- * Why raw REQ/REP: it is nng's only pattern in which the server can answer one particular client any number of times, in
- * any order (streams), with one socket, and in which the peer's identity (the pipe) comes with each message. The runtime
- * correlates calls by its own ids; nng's resending belongs to cooked REQ and is not there. Its price is a queue of 64
- * messages a pipe that drops silently: connection.c keeps below it.
+/* server.c: the server's side: calls, the handshake, the Health service.
  *
  * A call lives from its request to its answer. It is in a table (by pipe and id, for CANCEL) and in its connection's list
  * (for the connection's end). A cancelled call whose handler set no on_cancel stays in the table, without a connection,
  * until the handler ends it; RPC_CALLS_MAX bounds all of them.
  */
 #include <nng/nng.h>
-#include <nng/protocol/reqrep0/rep.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,8 +143,7 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
         return; /* the client closes, or its time to say hello runs out; until then nothing is taken from it */
     }
     connection_greeted(connection);
-    if (!connection_send_now(connection, pack_hello(server->loop, &server->config.hello, server->max_message_bytes)))
-        connection_kick(connection, "the handshake cannot be answered");
+    connection_send_now(connection, pack_hello(server->loop, &server->config.hello, server->max_message_bytes));
 }
 
 /* Takes the message. */
@@ -184,19 +177,12 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
 {
     struct rpc_server *server = (struct rpc_server *)endpoint;
     struct connection *connection = connection_find(server, pipe);
-    const unsigned char *header = nng_msg_header(nng);
     struct rpc_message *message;
 
     if (!connection || connection->dead) {
         nng_msg_free(nng);
         return;
     }
-    if (nng_msg_header_len(nng) != 8 || nng_msg_len(nng) > server->max_message_bytes) { /* pipe, request id: no device between */
-        nng_msg_free(nng);
-        connection_kick(connection, "a bad header, or too large a message");
-        return;
-    }
-    connection->nng_request_id = (uint32_t)header[4] << 24 | (uint32_t)header[5] << 16 | (uint32_t)header[6] << 8 | header[7];
     message = message_open(server->loop, nng);
     if (message)
         on_envelope(connection, message);
@@ -341,17 +327,16 @@ static void add_method(struct rpc_server *server, const struct rpc_method *metho
 
 static enum status listen_on(struct rpc_server *server, const char *address, struct error *error)
 {
-    nng_listener listener;
     int port, rv;
     char *bound = server->addresses[server->address_count];
     const char *colon = strrchr(address, ':');
 
-    if (server->address_count == ADDRESSES_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "more than %d addresses to listen on", ADDRESSES_MAX);
-    if ((rv = nng_listener_create(&listener, server->endpoint.socket, address)) || (rv = nng_listener_start(listener, 0)))
+    if (server->address_count == ENDPOINT_LISTENERS_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "more than %d addresses to listen on", ENDPOINT_LISTENERS_MAX);
+    if ((rv = endpoint_listen(&server->endpoint, address, &port)))
         return error_set(error, STATUS_UNAVAILABLE, "cannot listen on '%s': %s", address, nng_strerror(rv));
     snprintf(bound, sizeof server->addresses[0], "%s", address);
-    if (!strncmp(address, "tcp", 3) && colon && !nng_listener_get_int(listener, NNG_OPT_TCP_BOUND_PORT, &port))
+    if (port)
         snprintf(bound, sizeof server->addresses[0], "%.*s:%d", (int)(colon - address), address, port);
     server->address_count++;
     return STATUS_OK;
@@ -382,18 +367,13 @@ enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_confi
         add_method(server, &config->methods[i]);
     const struct rpc_method health = {&fastdecode__health__descriptor, "Check", health_handler, server};
     add_method(server, &health);
-    int rv = endpoint_open(&server->endpoint, loop, nng_rep0_open_raw, server->max_message_bytes);
-    if (rv) {
-        free(server);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot open a socket: %s", nng_strerror(rv));
-    }
+    endpoint_open(&server->endpoint, loop, server->max_message_bytes);
     for (uint32_t i = 0; !status && i < config->address_count; i++)
         status = listen_on(server, config->addresses[i], error);
     if (status) {
         rpc_server_close(server);
         return status;
     }
-    endpoint_start(&server->endpoint);
     *out = server;
     return STATUS_OK;
 }

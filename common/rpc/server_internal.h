@@ -4,7 +4,7 @@
 
 #include "common/rpc/internal.h"
 
-enum { CALL_BUCKETS = 4096, CONNECTION_BUCKETS = 256, METHODS_MAX = 32, ADDRESSES_MAX = 4 };
+enum { CALL_BUCKETS = 4096, CONNECTION_BUCKETS = 256, METHODS_MAX = 32 };
 
 struct connection {
     struct rpc_server *server;
@@ -12,9 +12,8 @@ struct connection {
     uint32_t pipe, in_flight, unacked;
     bool greeted, dead;
     struct greeting greeting;
-    uint64_t timer;          /* the handshake's deadline, or when to try the backlog again */
-    uint32_t nng_request_id; /* of the header: raw REP wants it back */
-    struct rpc_call *calls;  /* not ended and not cancelled */
+    uint64_t timer;         /* the handshake's deadline */
+    struct rpc_call *calls; /* not ended and not cancelled */
     nng_msg **backlog;       /* ring [backlog_capacity] */
     uint32_t backlog_capacity, backlog_head, backlog_count;
     uint64_t backlog_bytes;
@@ -47,7 +46,7 @@ struct rpc_server {
     uint32_t window;
     struct server_method methods[METHODS_MAX];
     uint32_t method_count;
-    char addresses[ADDRESSES_MAX][256];
+    char addresses[ENDPOINT_LISTENERS_MAX][256];
     uint32_t address_count;
     struct connection *connections[CONNECTION_BUCKETS];
     struct rpc_call *calls[CALL_BUCKETS];
@@ -66,8 +65,8 @@ void connection_close(struct connection *connection);
 void connection_kick(struct connection *connection, const char *why);
 void connection_greeted(struct connection *connection);
 
-/* What goes before the handshake is through, or outside of the window. Takes the message; false: it was not sent. */
-bool connection_send_now(struct connection *connection, nng_msg *nng);
+/* Outside of the window: what belongs to the handshake. Takes the message (NULL: there was no memory for it: a kick). */
+void connection_send_now(struct connection *connection, nng_msg *nng);
 /* Takes the message (NULL: there was no memory for it). RESOURCE_EXHAUSTED: the client does not read, and is kicked. */
 enum status connection_send(struct connection *connection, nng_msg *nng);
 void connection_acknowledged(struct connection *connection, uint32_t count);
