@@ -216,12 +216,15 @@ static void send_rest(struct link *link)
     nng_stream_send(link->stream, link->tx);
 }
 
-/* By whoever set `sending`. */
+/* By whoever set `sending`. Once it is cleared, the next sender owns the batch: nothing of it is looked at afterwards. */
 static void send_next(struct link *link)
 {
+    bool any;
+
+    link->tx_count = 0;
     link->tx_sent = link->tx_total = 0;
     pthread_mutex_lock(&link->lock);
-    for (link->tx_count = 0; link->tx_count < TX_BATCH && link->queue_count; link->queue_count--) {
+    for (; link->tx_count < TX_BATCH && link->queue_count; link->queue_count--) {
         nng_msg *nng = link->queue[link->queue_head];
         link->queue_head = (link->queue_head + 1) & (link->queue_capacity - 1);
         memcpy(link->tx_heads[link->tx_count], magic, sizeof magic);
@@ -229,9 +232,10 @@ static void send_next(struct link *link)
         link->tx_total += HEAD + nng_msg_len(nng);
         link->tx_messages[link->tx_count++] = nng;
     }
-    link->sending = link->tx_count != 0;
+    any = link->tx_count != 0;
+    link->sending = any;
     pthread_mutex_unlock(&link->lock);
-    if (link->tx_count)
+    if (any)
         send_rest(link);
 }
 
@@ -251,7 +255,6 @@ static void on_tx(void *arg)
     }
     for (uint32_t i = 0; i < link->tx_count; i++)
         nng_msg_free(link->tx_messages[i]);
-    link->tx_count = 0;
     send_next(link);
 }
 

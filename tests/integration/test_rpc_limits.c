@@ -156,7 +156,10 @@ static int stopped_client(const char *address)
     while (!result.ends)
         rpc_loop_run(client.loop, 10000, 0);
     harness_close(&client);
-    return result.status == STATUS_OK && result.messages == request.max_tokens ? 0 : 3;
+    if (result.status == STATUS_OK && result.messages == request.max_tokens)
+        return 0;
+    fprintf(stderr, "the stopped client got %u messages, then %s: %s\n", result.messages, status_name(result.status), result.error);
+    return 3;
 }
 
 static void a_stopped_client_gets_everything(void **state)
