@@ -10,7 +10,8 @@
  *
  * Example: local pool at 0.02 us a token, one remote worker as fast with 30 layers x 60 us of link. A first sequence of
  * 1,000 tokens: local 20 us, remote 1,820 us: local. With 90,000 tokens in the local pool: local 1,820 us at the
- * next 1,000, remote max(1,800, 1,820): from here on both grow alike.
+ * next 1,000, remote max(1,800, 1,820): from here on both grow alike. Workers on the s-part's cores among themselves: the
+ * one with the least load x token_us, so that each holds its share and the death of one loses no more than that.
  */
 #include <string.h>
 
@@ -164,21 +165,36 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
             second_us = MAX(second_us, us);
         }
     }
-    uint32_t best = NONE;
-    double best_us = 0, best_own_us = 0;
+    uint32_t best = NONE, sharing = NONE;
+    double best_us = 0, best_own_us = 0, sharing_us = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         if (!place_takes(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
             continue;
         double own_us = place_time_us(p, mini_batch, tokens);
-        double us = p->local || p->shares_cores
-                        ? MAX(shared_us - place_time_us(p, mini_batch, 0) + own_us, first_us)
-                        : MAX(shared_us, MAX(own_us, i == first ? second_us : first_us));
+        if (p->shares_cores && !p->local) {
+            // Their times add up whichever takes it, so the sum says nothing: they share the context by their speed.
+            double context_us = (double)(p->load[mini_batch] + tokens) * p->token_us;
+            if (sharing == NONE || context_us < sharing_us) {
+                sharing = i;
+                sharing_us = context_us;
+            }
+            continue;
+        }
+        double us = p->local ? MAX(shared_us - place_time_us(p, mini_batch, 0) + own_us, first_us)
+                             : MAX(shared_us, MAX(own_us, i == first ? second_us : first_us));
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
             best_us = us;
             best_own_us = own_us;
         }
+    }
+    if (sharing != NONE) {
+        const struct place *p = &s->places[sharing];
+        double own_us = place_time_us(p, mini_batch, tokens);
+        double us = MAX(shared_us - place_time_us(p, mini_batch, 0) + own_us, first_us);
+        if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
+            best = sharing;
     }
     return best;
 }
