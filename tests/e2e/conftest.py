@@ -49,7 +49,7 @@ class Mesh:
         self._ready.set()
 
     def logs(self, lines=30):
-        text = ""
+        text = "--- up\n" + "".join(self.output[-lines:])
         if os.path.isdir(self.run_dir):
             for name in sorted(os.listdir(self.run_dir)):
                 if name.endswith(".log"):
