@@ -35,7 +35,7 @@ class Mesh:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._ready.wait(ready_s) or self.url is None:
-            text = "".join(self.output[-50:]) + self.logs()
+            text = self.logs()
             self.stop()
             raise RuntimeError(f"the mesh is not ready after {ready_s} s:\n{text}")
 

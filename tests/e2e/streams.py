@@ -41,6 +41,7 @@ class Stream(threading.Thread):
         self.url, self.request, self.timeout = url, request, timeout
         self.tokens, self.logprobs, self.top, self.text = [], [], [], ""
         self.times = []  # of each token
+        self.event_times = []  # of each event with text; what there is without log-probabilities
         self.began = time.monotonic()
         self.finish_reason = self.stop_reason = self.error = self.usage = None
         self.status, self.headers, self.done = None, {}, False
@@ -86,6 +87,8 @@ class Stream(threading.Thread):
         with self._news:
             for choice in event["choices"]:
                 self.text += choice["text"]
+                if choice["text"]:
+                    self.event_times.append(time.monotonic())
                 self.finish_reason = choice["finish_reason"] or self.finish_reason
                 self.stop_reason = choice.get("stop_reason") or self.stop_reason
                 if choice["logprobs"]:
