@@ -1,17 +1,25 @@
 /* gemm.h: matrix products with packed weights: y[row][o] = sum over i of w[o][i] * x[row][i].
  *
- * Activations are quantized row by row in groups of 32 inputs to s8 with an f32 scale. The integer dot product of a group
- * is exact at every ISA level; it is turned to f32 and accumulated over the groups in order. So
+ * Activations are quantized row by row in groups of 32 inputs to s8 with an f32 scale. One input of each group, the
+ * outlier, is left out: the one of largest magnitude keeps its f32 value, its q is 0, and the other 31 are quantized with
+ * the scale of the second largest magnitude. In the rows of a transformer a few channels are many times the others; within
+ * the quantization they would set the scale and cost the rest their bits. Worked number: a group of one 60 and 31 values
+ * up to 1 has steps of 60 / 127 = 0.47 with the outlier quantized, of 1 / 127 = 0.008 with it apart.
  *
- *     y = sum_g  dot(g) * (scale_w(g) * scale_x(g))   +   sum_g  xsum(g) * min_w(g)
+ * The integer dot product of a group is exact at every ISA level; it is turned to f32 and accumulated over the groups in
+ * order. With wq the integer weight at the outlier's place
  *
- * each sum one chain of fused multiply-adds in the order of g, then added. Neither depends on how many rows or tiles share
+ *     y = sum_g  scale_w(g) * (dot(g) * scale_x(g) + wq(g) * outlier(g))   +   sum_g  xsum(g) * min_w(g)
+ *
+ * each sum one chain of fused multiply-adds in the order of g, then added; in the parentheses the first product is rounded,
+ * the rest is one fused multiply-add. With two scales a group it is three links of the chain: either half's dot * scale_x,
+ * then wq * outlier. (Magnitudes beyond 2^120 may overflow before scale_w makes them small again.) Neither depends on how many rows or tiles share
  * a call nor on who computes them: a row's result is its own. Float layouts are a chain of fused multiply-adds in order
  * of k on the unquantized rows. AVX2, AVX-512 and VNNI give the same bits.
  *
  * The rows of x are stored in blocks of eight, so that one pointer reaches all that a register block of eight rows needs:
  *
- *     blocks[row / 8][group] = { q[8][32] s8, part[8] {scale, sum, bias, bias_low} }      384 bytes
+ *     blocks[row / 8][group] = { q[8][32] s8, part[8] {scale, sum, bias, bias_low, outlier, index} }      448 bytes
  *
  * A group of x that holds a NaN or an infinity makes that row's results NaN.
  */
@@ -26,17 +34,19 @@
 #define QUANT_BLOCK_ROWS 8u
 
 struct quant_part {
-    float scale;      /* largest magnitude / 127; 0 for a group of zeros */
-    float sum;        /* scale * (sum of q), rounded once: what multiplies a minimum */
+    float scale;      /* second largest magnitude / 127; 0 where that is 0 */
+    float sum;        /* scale * (sum of q) + outlier, rounded once: what multiplies a minimum */
     int32_t bias;     /* -128 * (sum of q): takes the offset of 128 out of a dot product with S8 weights */
     int32_t bias_low; /* the same for the first 16 of the group */
+    float outlier;    /* the value of largest magnitude; 0 for a group of zeros */
+    uint32_t index;   /* where: 0..31; of equal magnitudes the first; 0 for a group of zeros */
 };
 
 struct quant_block {
     int8_t q[QUANT_BLOCK_ROWS][PACK_GROUP]; /* -127..127 */
     struct quant_part part[QUANT_BLOCK_ROWS];
 };
-_Static_assert(sizeof(struct quant_block) == 384, "kernels address the block by constant offsets");
+_Static_assert(sizeof(struct quant_block) == 448, "kernels address the block by constant offsets");
 
 /* Rows of activations, and their quantized form once quantize_rows ran. A plain value that views the caller's memory. */
 struct quantized_rows {

@@ -1,5 +1,7 @@
 /* gemm_avx2.c: the GEMM on two halves of 8 outputs: vpmaddubsw sums two products into 16 bits, which are added up over 32
  * inputs (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them. */
+#include <stdbool.h>
+
 #include "kernels/dispatch/lanes.h"
 #include "kernels/gemm/gemm.h"
 
@@ -33,5 +35,14 @@ LANES_INLINE lanes_i counts_finish(counts a)
     __m256i ones = _mm256_set1_epi16(1);
     return (lanes_i){_mm256_madd_epi16(a.lo, ones), _mm256_madd_epi16(a.hi, ones)};
 }
+LANES_INLINE lanes pick(const uint8_t *line, uint32_t shift, int32_t mask, int32_t offset)
+{
+    lanes_i words = quad_load(line), wide = lanes_set1_i(mask);
+    __m256i count = _mm256_set1_epi32((int32_t)shift);
+    words = (lanes_i){_mm256_srlv_epi32(words.lo, count), _mm256_srlv_epi32(words.hi, count)};
+    return lanes_from_i(lanes_sub_i(lanes_and_i(words, wide), lanes_set1_i(offset)));
+}
+LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias) { return pick(line, *shift, 15, bias ? 8 : 0); }
+LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift) { return pick(line, *shift, 255, 128); }
 
 #include "kernels/gemm/gemm_lanes.h"

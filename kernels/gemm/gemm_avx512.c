@@ -1,5 +1,7 @@
 /* gemm_avx512.c: the GEMM without VNNI: vpmaddubsw sums two products into 16 bits, which are added up over 32 inputs
  * (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them. */
+#include <stdbool.h>
+
 #include "kernels/dispatch/lanes.h"
 #include "kernels/gemm/gemm.h"
 
@@ -21,5 +23,17 @@ LANES_INLINE counts counts_add(counts a, quad w, const int8_t *x)
     return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, _mm512_set1_epi32(four)));
 }
 LANES_INLINE lanes_i counts_finish(counts a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
+/* A table of the 16 values: its look-up reads the low four bits of each word, so it masks, converts and takes the bias off. */
+LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias)
+{
+    float b = bias ? 8 : 0;
+    __m512 table = _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_ps(b));
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_loadu_si512(line), _mm512_set1_epi32((int32_t)*shift)), table);
+}
+LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift)
+{
+    __m512i word = _mm512_srlv_epi32(_mm512_loadu_si512(line), _mm512_set1_epi32((int32_t)*shift));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(word, _mm512_set1_epi32(255)), _mm512_set1_epi32(128)));
+}
 
 #include "kernels/gemm/gemm_lanes.h"

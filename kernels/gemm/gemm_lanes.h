@@ -8,13 +8,16 @@
  *     counts_zero()
  *     counts_add(a, w, x)   a += w (unsigned) * the four signed bytes of x
  *     counts_finish(a)      as lanes_i: sums of 16 outputs
+ *     pick_nibble(line, shift, bias)   of 16 words of four bytes the four bits from *shift on, less 8 if bias, as f32
+ *     pick_byte(line, shift)           the eight bits from *shift on, less 128, as f32
  *     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
  *                      over 32 inputs (vpmaddubsw saturates at 16 bits): then S8 weights are taken as two nibbles
  *
  * One block_quantized() is one register block: n rows (8, 4, 2 or 1), one tile of 16 outputs, all of k. Per group of 32 and
- * row that is 8 vpdpbusd, one conversion, one multiplication of scales and one fused multiply-add; unpacking the weights is
- * shared by the rows; a minimum is one more fused multiply-add, in a chain of its own. So the ceiling on a machine whose
- * multipliers take both is 8 / 11 of the int8 peak with minima and 8 / 10 without. n is a constant after inlining.
+ * row that is 8 vpdpbusd, one conversion, one multiplication and two fused multiply-adds, of which one is the outlier's, whose
+ * weight costs a shift and a look-up; unpacking the weights is shared by the rows; a minimum is one more fused multiply-add,
+ * in a chain of its own. So the ceiling on a machine whose multipliers take both is 8 / 12 of the int8 peak with minima and
+ * 8 / 11 without. n is a constant after inlining.
  *
  * Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile; within a panel, tile by
  * tile, all register blocks of a tile while it is in L1.
@@ -120,10 +123,48 @@ LANES_INLINE void dot_s8(const uint8_t *quants, const struct quant_block *x, uin
 #endif
 }
 
-LANES_INLINE void accumulate(const struct quant_block *x, uint32_t slot, uint32_t n, lanes scale, const lanes_i *dot, lanes *sum)
+/* Where a word of a line has input i of a group. */
+#define OF_BYTES(a, b, c, d) a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d
+#define OF_NIBBLES(a) a, a + 8, a + 16, a + 24, a + 4, a + 12, a + 20, a + 28
+static const uint32_t byte_shift[PACK_GROUP] = {OF_BYTES(0, 8, 16, 24)};
+static const uint32_t nibble_shift[PACK_GROUP] = {OF_NIBBLES(0), OF_NIBBLES(0), OF_NIBBLES(0), OF_NIBBLES(0)};
+#undef OF_BYTES
+#undef OF_NIBBLES
+
+/* The weights of 16 outputs at input `index` of the group, without their scale. */
+LANES_INLINE lanes pick_weight(const uint8_t *quants, size_t index, enum pack_layout layout, bool bias)
+{
+    return layout == PACK_U4 ? pick_nibble(quants + index / 8 * 64, &nibble_shift[index], bias)
+                             : pick_byte(quants + index / 4 * 64, &byte_shift[index]);
+}
+
+/* sum += scale * (dot * scale of x + weight * outlier) */
+LANES_INLINE void accumulate(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n,
+                             enum pack_layout layout, bool bias, lanes scale, const lanes_i *dot, lanes *sum)
+{
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        const struct quant_part *p = &x->part[slot + r];
+        lanes value = lanes_mul(lanes_from_i(dot[r]), lanes_set1(p->scale));
+        value = lanes_fma(pick_weight(quants, p->index, layout, bias), lanes_set1(p->outlier), value);
+        sum[r] = lanes_fma(scale, value, sum[r]);
+    }
+}
+
+/* The same in two steps for layouts with a scale for each half: either half's dot products, then the outlier. */
+LANES_INLINE void accumulate_half(const struct quant_block *x, uint32_t slot, uint32_t n, lanes scale, const lanes_i *dot, lanes *sum)
 {
     UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = lanes_fma(lanes_from_i(dot[r]), lanes_mul(scale, lanes_set1(x->part[slot + r].scale)), sum[r]);
+        sum[r] = lanes_fma(scale, lanes_mul(lanes_from_i(dot[r]), lanes_set1(x->part[slot + r].scale)), sum[r]);
+}
+
+LANES_INLINE void accumulate_outlier(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n,
+                                     enum pack_layout layout, const lanes scale[2], lanes *sum)
+{
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        const struct quant_part *p = &x->part[slot + r];
+        lanes value = lanes_mul(pick_weight(quants, p->index, layout, true), lanes_set1(p->outlier));
+        sum[r] = lanes_fma(scale[p->index / (PACK_GROUP / 2)], value, sum[r]);
+    }
 }
 
 /* minimum: the minima's part in the same loop, in a chain of its own that is added at the end. */
@@ -147,17 +188,20 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layo
             low[r] = x->part[slot + r].bias_low;
             rest[r] = layout == PACK_S8_HALVES ? x->part[slot + r].bias - low[r] : x->part[slot + r].bias;
         }
+        const uint8_t *line = quants + (size_t)g * (layout == PACK_U4 ? 256 : 512);
         if (layout == PACK_U4) {
-            dot_u4(quants + (size_t)g * 256, x, slot, n, bias, dot);
-            accumulate(x, slot, n, load_scale(w, b->tile, g, g), dot, sum);
+            dot_u4(line, x, slot, n, bias, dot);
+            accumulate(line, x, slot, n, layout, bias, load_scale(w, b->tile, g, g), dot, sum);
         } else if (layout == PACK_S8) {
-            dot_s8(quants + (size_t)g * 512, x, slot, n, 0, 8, rest, dot);
-            accumulate(x, slot, n, load_scale(w, b->tile, g, g), dot, sum);
+            dot_s8(line, x, slot, n, 0, 8, rest, dot);
+            accumulate(line, x, slot, n, layout, bias, load_scale(w, b->tile, g, g), dot, sum);
         } else {
-            dot_s8(quants + (size_t)g * 512, x, slot, n, 0, 4, low, dot);
-            accumulate(x, slot, n, load_scale(w, b->tile, g, (size_t)g * 2), dot, sum);
-            dot_s8(quants + (size_t)g * 512, x, slot, n, 4, 8, rest, dot);
-            accumulate(x, slot, n, load_scale(w, b->tile, g, (size_t)g * 2 + 1), dot, sum);
+            const lanes scale[2] = {load_scale(w, b->tile, g, (size_t)g * 2), load_scale(w, b->tile, g, (size_t)g * 2 + 1)};
+            dot_s8(line, x, slot, n, 0, 4, low, dot);
+            accumulate_half(x, slot, n, scale[0], dot, sum);
+            dot_s8(line, x, slot, n, 4, 8, rest, dot);
+            accumulate_half(x, slot, n, scale[1], dot, sum);
+            accumulate_outlier(line, x, slot, n, layout, scale, sum);
         }
         if (minimum) {
             lanes least = load_minimum(w, b->tile, g);
@@ -295,7 +339,7 @@ static void tile_float(const struct packed_matrix *w, const struct quantized_row
 /* Rows of a panel: a multiple of 8. */
 static uint32_t panel_rows(uint32_t k)
 {
-    uint32_t row_bytes = k + k / 2; /* 384 bytes for 8 rows of 32; about right for f32 rows too */
+    uint32_t row_bytes = k + k / 4 * 3; /* 448 bytes for 8 rows of 32; about right for f32 rows too */
     return MAX(PANEL_BYTES / (row_bytes + 1) / QUANT_BLOCK_ROWS * QUANT_BLOCK_ROWS, QUANT_BLOCK_ROWS);
 }
 

@@ -45,13 +45,15 @@ static double dot_quantized(const struct packed_matrix *w, const uint8_t *tile, 
     double total = 0;
     for (uint32_t g = 0; g < w->group_count; g++) {
         const int8_t *x = blocks[g].q[slot];
+        const struct quant_part *part = &blocks[g].part[slot];
         int32_t dot[2] = {0, 0};
         for (uint32_t i = 0; i < PACK_GROUP; i++)
             dot[i / 16] += quant_of(w, tile, g, i, column) * x[i];
-        double scale = (double)blocks[g].part[slot].scale;
+        double scale = (double)part->scale;
         total += scale * (dot[0] * scale_of(w, tile, g, 0, column) + dot[1] * scale_of(w, tile, g, 1, column));
+        total += (double)part->outlier * quant_of(w, tile, g, part->index, column) * scale_of(w, tile, g, part->index / 16, column);
         if (w->minimum)
-            total += (double)blocks[g].part[slot].sum * minimum_of(w, tile, g, column);
+            total += (double)part->sum * minimum_of(w, tile, g, column);
     }
     return total;
 }

@@ -12,10 +12,29 @@
 
 #define QUANT_LEAST 1e-30f
 
-LANES_INLINE void quantize_group(lanes low, lanes high, int8_t *q, struct quant_part *part)
+/* Loaded from 31 - index on, 32 words keep all of a group but element `index`. */
+static const uint32_t all_but_one[63] = {
+#define ONES ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u
+    ONES, ONES, ~0u, 0, ~0u, ONES, ONES,
+#undef ONES
+};
+
+LANES_INLINE lanes_i magnitude(lanes x) { return lanes_and_i(lanes_as_i(x), lanes_set1_i(0x7fffffff)); }
+
+LANES_INLINE uint32_t largest(lanes low, lanes high)
 {
-    lanes_i magnitude = lanes_set1_i(0x7fffffff);
-    uint32_t amax_bits = lanes_max_all_u(lanes_max_u(lanes_and_i(lanes_as_i(low), magnitude), lanes_and_i(lanes_as_i(high), magnitude)));
+    return lanes_max_all_u(lanes_max_u(magnitude(low), magnitude(high)));
+}
+
+LANES_INLINE lanes keep(lanes x, const uint32_t *mask)
+{
+    return lanes_as_f(lanes_and_i(lanes_as_i(x), lanes_as_i(lanes_load((const float *)mask))));
+}
+
+/* low, high: x, with zeros beyond its end. */
+LANES_INLINE void quantize_group(const float *x, lanes low, lanes high, int8_t *q, struct quant_part *part)
+{
+    uint32_t amax_bits = largest(low, high);
     float amax = f32_from_bits(amax_bits);
     if (!(amax >= QUANT_LEAST) || amax_bits >= 0x7f800000u) {
         float scale = amax_bits >= 0x7f800000u ? NAN : 0.0f;
@@ -24,13 +43,21 @@ LANES_INLINE void quantize_group(lanes low, lanes high, int8_t *q, struct quant_
         *part = (struct quant_part){.scale = scale, .sum = scale};
         return;
     }
-    lanes inverse = lanes_set1(127.0f / amax);
-    lanes_i q_low = lanes_to_i(lanes_mul(low, inverse)), q_high = lanes_to_i(lanes_mul(high, inverse));
+    lanes limit = lanes_set1(amax);
+    uint32_t index = (uint32_t)__builtin_ctz(lanes_equal_bits(lanes_as_f(magnitude(low)), limit) |
+                                             lanes_equal_bits(lanes_as_f(magnitude(high)), limit) << LANES);
+    const uint32_t *mask = &all_but_one[PACK_GROUP - 1 - index];
+    lanes rest_low = keep(low, mask), rest_high = keep(high, mask + LANES);
+    float outlier = x[index], second = f32_from_bits(largest(rest_low, rest_high));
+    bool used = second >= QUANT_LEAST;
+    lanes inverse = lanes_set1(used ? 127.0f / second : 0.0f);
+    lanes_i q_low = lanes_to_i(lanes_mul(rest_low, inverse)), q_high = lanes_to_i(lanes_mul(rest_high, inverse));
     lanes_store_s8(q, q_low);
     lanes_store_s8(q + LANES, q_high);
     int32_t sum_low = lanes_sum_i(q_low), sum = sum_low + lanes_sum_i(q_high);
-    float scale = amax / 127.0f;
-    *part = (struct quant_part){.scale = scale, .sum = scale * (float)sum, .bias = -128 * sum, .bias_low = -128 * sum_low};
+    float scale = used ? second / 127.0f : 0.0f;
+    *part = (struct quant_part){.scale = scale, .sum = fmaf(scale, (float)sum, outlier), .bias = -128 * sum,
+                                .bias_low = -128 * sum_low, .outlier = outlier, .index = index};
 }
 
 void QUANTIZE_NAME(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count)
@@ -42,10 +69,10 @@ void QUANTIZE_NAME(const struct quantized_rows *rows, uint32_t row_begin, uint32
         struct quant_block *blocks = rows->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * rows->group_count;
         uint32_t slot = row % QUANT_BLOCK_ROWS;
         for (uint32_t g = 0; g < full; g++, x += PACK_GROUP)
-            quantize_group(lanes_load(x), lanes_load(x + LANES), blocks[g].q[slot], &blocks[g].part[slot]);
+            quantize_group(x, lanes_load(x), lanes_load(x + LANES), blocks[g].q[slot], &blocks[g].part[slot]);
         if (rest) {
             lanes high = rest > LANES ? lanes_load_tail(x + LANES, rest - LANES) : lanes_zero();
-            quantize_group(lanes_load_tail(x, MIN(rest, LANES)), high, blocks[full].q[slot], &blocks[full].part[slot]);
+            quantize_group(x, lanes_load_tail(x, MIN(rest, LANES)), high, blocks[full].q[slot], &blocks[full].part[slot]);
         }
     }
 }

@@ -1,8 +1,8 @@
 /* quantize_ref.c: activations to s8 in plain loops.
  *
  * The one definition of quantization; the lanes code follows it step by step, and every step is exact or correctly
- * rounded, so even ref gives the same bits here. Not finite: NaN scale and sum. Below 1e-30: zero, since 127 / amax
- * would overflow.
+ * rounded, so even ref gives the same bits here. Not finite: NaN scale and sum, no outlier. Largest magnitude below
+ * 1e-30: all zero. Second largest below: the outlier alone, since 127 / second would overflow.
  */
 #include <math.h>
 
@@ -14,21 +14,34 @@
 
 static void quantize_group(const float *x, uint32_t n, int8_t *q, struct quant_part *part)
 {
-    uint32_t amax_bits = 0;
-    for (uint32_t i = 0; i < n; i++)
-        amax_bits = MAX(amax_bits, f32_bits(x[i]) & 0x7fffffffu);
-    float amax = f32_from_bits(amax_bits);
-    bool finite = amax_bits < 0x7f800000u, used = finite && amax >= QUANT_LEAST;
-    float inverse = used ? 127.0f / amax : 0.0f;
+    uint32_t amax_bits = 0, second_bits = 0, index = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits = f32_bits(x[i]) & 0x7fffffffu;
+        if (bits > amax_bits) {
+            second_bits = amax_bits;
+            amax_bits = bits;
+            index = i;
+        } else {
+            second_bits = MAX(second_bits, bits);
+        }
+    }
+    float second = f32_from_bits(second_bits), outlier = x[index];
+    bool finite = amax_bits < 0x7f800000u, used = finite && second >= QUANT_LEAST;
+    if (!finite || !(fabsf(outlier) >= QUANT_LEAST)) {
+        outlier = 0;
+        index = 0;
+    }
+    float inverse = used ? 127.0f / second : 0.0f;
     int32_t sum = 0, sum_low = 0;
     for (uint32_t i = 0; i < PACK_GROUP; i++) {
-        q[i] = used && i < n ? (int8_t)lrintf(x[i] * inverse) : 0;
+        q[i] = used && i < n && i != index ? (int8_t)lrintf(x[i] * inverse) : 0;
         sum += q[i];
         if (i < PACK_GROUP / 2)
             sum_low += q[i];
     }
-    float scale = !finite ? NAN : used ? amax / 127.0f : 0.0f;
-    *part = (struct quant_part){.scale = scale, .sum = scale * (float)sum, .bias = -128 * sum, .bias_low = -128 * sum_low};
+    float scale = !finite ? NAN : used ? second / 127.0f : 0.0f;
+    *part = (struct quant_part){.scale = scale, .sum = fmaf(scale, (float)sum, outlier), .bias = -128 * sum,
+                                .bias_low = -128 * sum_low, .outlier = outlier, .index = index};
 }
 
 void quantize_rows_ref(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count)

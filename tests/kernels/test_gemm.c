@@ -99,8 +99,10 @@ static void check_ref(const struct fixture *f)
             double sum = 0;
             for (uint32_t i = 0; i < f->k; i++) {
                 const struct quant_block *block = &f->x.blocks[r / 8 * f->x.group_count + i / 32];
-                double x = f->w.group_count ? (double)block->part[r % 8].scale * block->q[r % 8][i % 32]
-                                            : (double)f->values[r * f->x_stride + i];
+                const struct quant_part *part = &block->part[r % 8];
+                double x = !f->w.group_count      ? (double)f->values[r * f->x_stride + i]
+                           : i % 32 == part->index ? (double)part->outlier
+                                                   : (double)part->scale * block->q[r % 8][i % 32];
                 sum += (double)weights[i] * x;
             }
             assert_true(fabs(sum - (double)y[(size_t)r * f->outputs + o]) <= error_limit(f, r, weights));
@@ -259,17 +261,29 @@ static void check_quantized_row(const struct quantized_rows *x, uint32_t row)
         const struct quant_block *block = &x->blocks[row / 8 * x->group_count + g];
         const struct quant_part *part = &block->part[row % 8];
         int sum = 0, sum_low = 0;
+        float second = 0;
+        assert_in_range(part->index, 0, 31);
+        assert_int_equal(block->q[row % 8][part->index], 0);
         for (uint32_t i = 0; i < 32; i++) {
             int q = block->q[row % 8][i];
             float value = g * 32 + i < x->k ? values[g * 32 + i] : 0;
             sum += q;
             sum_low += i < 16 ? q : 0;
             assert_in_range(q + 127, 0, 254);
+            if (i == part->index) { /* exact */
+                assert_true(value == part->outlier || (fabsf(value) < 1e-30f && part->outlier == 0));
+                continue;
+            }
+            second = fmaxf(second, fabsf(value));
+            assert_true(fabsf(value) <= fabsf(part->outlier) || fabsf(value) < 1e-30f);
+            assert_true(i > part->index || fabsf(value) < fabsf(part->outlier) || part->outlier == 0); /* the first of equals */
             assert_true(fabs((double)value - (double)part->scale * q) <= (double)part->scale * 0.50001 + 1e-30);
         }
+        assert_true(part->outlier != 0 || part->index == 0);
+        assert_int_equal(f32_bits(part->scale), f32_bits(second < 1e-30f ? 0 : second / 127));
         assert_int_equal(part->bias, -128 * sum);
         assert_int_equal(part->bias_low, -128 * sum_low);
-        assert_true(part->sum == part->scale * (float)sum);
+        assert_int_equal(f32_bits(part->sum), f32_bits(fmaf(part->scale, (float)sum, part->outlier)));
     }
 }
 
@@ -291,6 +305,9 @@ static void test_quantize(void **state)
             values[k + i] = 0x1p-140f;
             values[2 * k + i] = i % 2 ? 3.4e38f : -3.4e38f;
             values[3 * k + i] = i % 32 == 0 ? 127.0f : (float)(i % 32) - 10.5f;
+            values[4 * k + i] = i % 7 == 3 ? -5.0f : i % 7 == 5 ? 5.0f : 0.25f;
+            values[5 * k + i] = i % 32 == 19 ? -7.0f : 0; /* nothing but outliers */
+            values[6 * k + i] = i % 32 == 31 ? 7.0f : i % 32 == 30 ? 0x1p-120f : 0;
         }
         size_t bytes = quantized_rows_bytes(rows, k);
         void *expected = NULL;
@@ -314,7 +331,51 @@ static void test_quantize(void **state)
         free(expected);
         free(memory);
     }
-    assert_int_equal(quantized_rows_bytes(9, 33), 2 * 2 * 384);
+    assert_int_equal(quantized_rows_bytes(9, 33), 2 * 2 * 448);
+}
+
+/* One huge input a group, at each place in turn: the product is as near to the exact one as the others' own steps allow.
+ * Quantized with the rest it would set steps of 8 instead of 1 / 127, beyond the limit many times. */
+static void test_outlier(void **state)
+{
+    (void)state;
+    const struct kernels *levels[ISA_LEVEL_COUNT];
+    uint32_t level_count = fast_levels(levels);
+    levels[level_count++] = kernels_of_level(ISA_REF);
+    for (size_t t = 0; t < ARRAY_COUNT(source_types); t++) {
+        struct fixture f;
+        fixture_open(&f, &source_types[t], 24, 256, 32);
+        if (!f.w.group_count) {
+            fixture_close(&f);
+            continue;
+        }
+        for (uint32_t r = 0; r < f.rows; r++)
+            for (uint32_t i = 0; i < f.k; i++) {
+                float *value = &f.values[r * f.x_stride + i];
+                *value = i % 32 == (r + i / 32) % 32 ? (r % 2 ? -1000.0f : 1000.0f) + (float)i : (float)((i * 37 + r * 11) % 64) / 32 - 1;
+            }
+        float *weights = malloc(f.k * sizeof *weights);
+        for (uint32_t l = 0; l < level_count; l++) {
+            levels[l]->quantize_rows(&f.x, 0, f.rows);
+            float *y = product(&f, levels[l]);
+            for (uint32_t o = 0; o < f.outputs; o++) {
+                pack_dequantize_row(&f.w, o, weights);
+                for (uint32_t r = 0; r < f.rows; r++) {
+                    double want = 0, limit = error_limit(&f, r, weights);
+                    for (uint32_t i = 0; i < f.k; i++) {
+                        want += (double)weights[i] * (double)f.values[r * f.x_stride + i];
+                        limit += fabs((double)weights[i]) * (0.51 / 127);
+                    }
+                    if (!(fabs(want - (double)y[(size_t)r * f.outputs + o]) <= limit))
+                        fail_msg("%s %s row %u output %u: %g, expected %g (limit %g)", isa_name(levels[l]->level), f.type->name,
+                                 r, o, (double)y[(size_t)r * f.outputs + o], want, limit);
+                }
+            }
+            free(y);
+        }
+        free(weights);
+        fixture_close(&f);
+    }
 }
 
 int main(void)
@@ -323,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_ref),           cmocka_unit_test(test_levels), cmocka_unit_test(test_independence),
         cmocka_unit_test(test_add),           cmocka_unit_test(test_extreme_quants), cmocka_unit_test(test_panels),
         cmocka_unit_test(test_not_finite),    cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_outlier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
