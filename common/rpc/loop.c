@@ -17,9 +17,10 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/thread_pool.h"
 #include "common/rpc/internal.h"
 
-enum { RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, BATCH = 256, FREE_MESSAGES_MAX = 4096 };
+enum { RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, BATCH = 256, FREE_MESSAGES_MAX = 4096, SPIN_CPUS = 4 };
 
 struct timer {
     uint64_t at_us;
@@ -41,7 +42,7 @@ struct rpc_loop {
 
     /* owner's only */
     pthread_t owner;
-    bool owned;
+    bool owned, may_spin;
     struct loop_entry batch[BATCH];
     struct timer *timers; /* [timer_capacity] slots */
     uint32_t *heap;       /* [timer_count] slots, the earliest first */
@@ -64,6 +65,7 @@ enum status rpc_loop_open(struct rpc_loop **out)
     loop->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&loop->lock, NULL);
     loop->free_timer = UINT32_MAX;
+    loop->may_spin = cpu_count_usable() >= SPIN_CPUS;
     loop->random = clock_now_ns() | 1;
     if (!loop->ring || loop->event_fd < 0) {
         rpc_loop_close(loop);
@@ -410,7 +412,7 @@ uint32_t rpc_loop_run(struct rpc_loop *loop, uint64_t timeout_us, uint64_t spin_
     if (handled || timeout_us == 0)
         return handled;
     began_us = clock_now_us();
-    while (spin_us && clock_now_us() - began_us < spin_us) {
+    while (loop->may_spin && spin_us && clock_now_us() - began_us < spin_us) {
         for (int i = 0; i < 64; i++) {
             if (atomic_load_explicit(&loop->pending, memory_order_relaxed) || /* the lock in ring_take orders the rest */
                 atomic_load_explicit(&loop->woken, memory_order_relaxed)) {

@@ -1,0 +1,87 @@
+/* fuzz_rpc_frame.c: envelopes, and the tensor messages inside them: whatever the bytes, what is handed out lies within them,
+ * and what was parsed can be written and parsed again. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/status.h"
+#include "common/rpc/envelope.h"
+#include "common/wire/attend.h"
+#include "common/wire/wire.h"
+
+enum { ROWS_MAX = 64, Q_WIDTH = 6, KV_WIDTH = 2 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void within(const void *part, size_t part_bytes, const uint8_t *data, size_t size)
+{
+    const uint8_t *at = part;
+    assert_always(at >= data && at <= data + size && part_bytes <= (size_t)(data + size - at));
+}
+
+static void check_envelope(const uint8_t *data, size_t size)
+{
+    struct envelope first, second;
+    size_t payload_at, bytes;
+    unsigned char *written;
+
+    if (!envelope_parse(data, size, &first))
+        return;
+    within(first.payload, first.payload_length, data, size);
+    bytes = envelope_size(&first, first.payload_length, &payload_at);
+    assert_always(payload_at % 4 == 0);
+    written = malloc(bytes);
+    envelope_write(&first, first.payload_length, written);
+    memcpy(written + payload_at, first.payload, first.payload_length);
+    assert_always(envelope_parse(written, bytes, &second));
+    assert_always(first.kind == second.kind && first.call_id == second.call_id && first.method == second.method &&
+                  first.status == second.status && first.timeout_ms == second.timeout_ms &&
+                  first.payload_length == second.payload_length && !strcmp(first.error, second.error) &&
+                  !strcmp(first.request_id, second.request_id) && !strcmp(first.trace_id, second.trace_id));
+    free(written);
+}
+
+static void on_lost(void *user, uint32_t row)
+{
+    assert_always(row < *(uint32_t *)user);
+}
+
+static void check_tensors(const uint8_t *data, size_t size)
+{
+    struct attend_request request;
+    struct attend_reply reply;
+    struct error error;
+    uint32_t rows = 3;
+
+    if (attend_request_parse(data, size, ROWS_MAX, Q_WIDTH, KV_WIDTH, &request, &error) == STATUS_OK) {
+        assert_always(request.row_count >= 1 && request.row_count <= ROWS_MAX);
+        within(request.q, request.row_count * Q_WIDTH * sizeof(float), data, size);
+        within(request.k, request.row_count * KV_WIDTH * sizeof(float), data, size);
+        within(request.v, request.row_count * KV_WIDTH * sizeof(float), data, size);
+        if (request.row_sequence)
+            within(request.row_sequence, request.row_count * sizeof(uint64_t), data, size);
+        if (request.row_position)
+            within(request.row_position, request.row_count * sizeof(uint32_t), data, size);
+    }
+    if (attend_reply_parse(data, size, rows, Q_WIDTH, on_lost, &rows, &reply, &error) == STATUS_OK)
+        within(reply.o, rows * Q_WIDTH * sizeof(float), data, size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct wire_reader reader;
+    struct wire_field field;
+    bool bad;
+
+    wire_reader_init(&reader, data, size);
+    while (wire_next(&reader, &field, &bad)) {
+        if (field.type == WIRE_BYTES)
+            within(field.bytes, field.length, data, size);
+        assert_always(field.number >= 1);
+    }
+    within(reader.at, 0, data, size);
+    check_envelope(data, size);
+    check_tensors(data, size);
+    return 0;
+}
