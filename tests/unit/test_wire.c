@@ -1,0 +1,216 @@
+/* test_wire.c: protobuf's wire format in place: equal to protobuf-c's bytes, every malformed field refused; the envelope. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attend.pb-c.h"
+#include "common/base/checked.h"
+#include "common/rpc/envelope.h"
+#include "common/wire/attend.h"
+#include "common/wire/wire.h"
+#include "envelope.pb-c.h"
+
+#define B(text) (const unsigned char *)(text), sizeof(text) - 1
+
+static void numbers_are_written_as_protobuf_does(void **state)
+{
+    static const uint64_t values[] = {0, 1, 127, 128, 16383, 16384, UINT32_MAX, 1ull << 63, UINT64_MAX};
+    unsigned char bytes[64];
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(values); i++) {
+        struct wire_writer writer = {bytes, bytes + sizeof bytes};
+        struct wire_reader reader;
+        struct wire_field field;
+        bool bad;
+        wire_put_varint(&writer, 3, values[i]);
+        assert_int_equal(writer.at - bytes, wire_size_varint(3, values[i]));
+        wire_put_fixed64(&writer, 200, values[i]);
+        wire_put_fixed32(&writer, 536870911, (uint32_t)values[i]);
+        assert_int_equal(writer.at - bytes,
+                         wire_size_varint(3, values[i]) + wire_size_fixed64(200) + wire_size_fixed32(536870911));
+        wire_reader_init(&reader, bytes, (size_t)(writer.at - bytes));
+        assert_true(wire_next(&reader, &field, &bad) && field.number == 3 && field.type == WIRE_VARINT && field.value == values[i]);
+        assert_true(wire_next(&reader, &field, &bad) && field.number == 200 && field.type == WIRE_FIXED64 && field.value == values[i]);
+        assert_true(wire_next(&reader, &field, &bad) && field.number == 536870911 && field.value == (uint32_t)values[i]);
+        assert_false(wire_next(&reader, &field, &bad));
+        assert_false(bad);
+    }
+}
+
+/* Bytes, and where the reader must stop. */
+static const struct {
+    const char *name;
+    const unsigned char *bytes;
+    size_t length;
+} malformed[] = {
+    {"a tag without an end", B("\x80")},
+    {"a tag of eleven bytes", B("\x88\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01\x00")},
+    {"a tag beyond 64 bits", B("\x88\x80\x80\x80\x80\x80\x80\x80\x80\x02\x00")},
+    {"field number 0", B("\x00\x00")},
+    {"field number 2^29", B("\x80\x80\x80\x80\x10\x00")},
+    {"no value", B("\x08")},
+    {"a value without an end", B("\x08\xff\xff")},
+    {"a value of eleven bytes", B("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")},
+    {"a value beyond 64 bits", B("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02")},
+    {"fixed32 of three bytes", B("\x0d\1\2\3")},
+    {"fixed64 of seven bytes", B("\x09\1\2\3\4\5\6\7")},
+    {"bytes without a length", B("\x0a")},
+    {"bytes beyond the end", B("\x0a\x02x")},
+    {"2^64-1 bytes", B("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01x")},
+    {"a group's begin", B("\x0b")},
+    {"a group's end", B("\x0c")},
+    {"wire type 6", B("\x0e\x00")},
+    {"wire type 7", B("\x0f\x00")},
+};
+
+static void malformed_fields_are_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(malformed); i++) {
+        unsigned char *exact = malloc(malformed[i].length); /* a byte too far is seen by the sanitizer */
+        struct wire_reader reader;
+        struct wire_field field;
+        bool bad;
+        memcpy(exact, malformed[i].bytes, malformed[i].length);
+        wire_reader_init(&reader, exact, malformed[i].length);
+        if (wire_next(&reader, &field, &bad) || !bad)
+            fail_msg("%s was taken", malformed[i].name);
+        assert_true(reader.at <= reader.end);
+        free(exact);
+    }
+}
+
+/* Any decoder reads our envelopes, we read any encoder's, and the payload is aligned whatever stands before it. */
+static void envelopes_are_protobuf(void **state)
+{
+    (void)state;
+    for (size_t length = 0; length < 300; length = length * 2 + 1)
+        for (size_t id = 0; id < 20; id++) {
+            struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = 0x0102030405060708, .method = (uint32_t)(id % 3) * 77,
+                                    .status = (uint32_t)id % 17, .timeout_ms = (uint32_t)id * 100}, back;
+            size_t payload_at, size;
+            unsigned char *bytes;
+            memset(head.request_id, 'r', id);
+            memset(head.trace_id, 't', id * 3);
+            memset(head.error, 'e', id * 2);
+            size = envelope_size(&head, length, &payload_at);
+            assert_int_equal(payload_at % 4, 0);
+            bytes = malloc(size);
+            envelope_write(&head, length, bytes);
+            memset(bytes + payload_at, 0x5a, length);
+            envelope_set_call_id(bytes, 99);
+            Fastdecode__Envelope *read = fastdecode__envelope__unpack(NULL, size, bytes);
+            assert_non_null(read);
+            assert_int_equal(read->kind, ENVELOPE_REPLY);
+            assert_int_equal(read->call_id, 99);
+            assert_int_equal(read->method, head.method);
+            assert_int_equal(read->status, head.status);
+            assert_int_equal(read->timeout_ms, head.timeout_ms);
+            assert_string_equal(read->request_id, head.request_id);
+            assert_string_equal(read->trace_id, head.trace_id);
+            assert_string_equal(read->error, head.error);
+            assert_int_equal(read->payload.len, length);
+            unsigned char *again = malloc(fastdecode__envelope__get_packed_size(read));
+            assert_true(envelope_parse(again, fastdecode__envelope__pack(read, again), &back));
+            assert_int_equal(back.call_id, 99);
+            assert_string_equal(back.error, head.error);
+            assert_int_equal(back.payload_length, length);
+            fastdecode__envelope__free_unpacked(read, NULL);
+            free(again);
+            free(bytes);
+        }
+}
+
+static void texts_are_cut_and_clean(void **state)
+{
+    Fastdecode__Envelope envelope = FASTDECODE__ENVELOPE__INIT;
+    char text[1000];
+    unsigned char bytes[4096];
+    struct envelope back;
+    (void)state;
+    memset(text, 'x', sizeof text);
+    text[3] = '\n';
+    text[sizeof text - 1] = '\0';
+    envelope.kind = FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REQUEST;
+    envelope.request_id = envelope.trace_id = envelope.error = text;
+    assert_true(envelope_parse(bytes, fastdecode__envelope__pack(&envelope, bytes), &back));
+    assert_int_equal(strlen(back.request_id), RPC_ID_BYTES - 1);
+    assert_int_equal(strlen(back.trace_id), RPC_ID_BYTES - 1);
+    assert_int_equal(strlen(back.error), sizeof back.error - 1);
+    assert_int_equal(back.request_id[3], '?');
+}
+
+/* protobuf-c reads our tensor messages, field by field; the parser reads them back where they lie. */
+static void tensor_messages_are_protobuf(void **state)
+{
+    enum { Q = 5, KV = 3 };
+    (void)state;
+    for (uint32_t layer = 0; layer < 2; layer++)
+        for (uint32_t rows = 1; rows < 40; rows += 7) {
+            size_t size = attend_request_size(7, 1, layer, rows, Q, KV);
+            unsigned char *bytes = malloc(size);
+            struct attend_request_parts parts;
+            struct attend_request request;
+            struct error error;
+            attend_request_begin(bytes, size, 11, 7, 1, layer, rows, Q, KV, &parts);
+            for (uint32_t i = 0; i < rows * Q; i++)
+                parts.q[i] = (float)i;
+            for (uint32_t i = 0; i < rows * KV; i++) {
+                parts.k[i] = (float)i + 0.25f;
+                parts.v[i] = (float)i + 0.5f;
+            }
+            for (uint32_t i = 0; layer == 0 && i < rows; i++) {
+                wire_store_u64(parts.row_sequence + 8 * i, 1000 + i);
+                wire_store_u32(parts.row_position + 4 * i, i);
+            }
+            Fastdecode__AttendRequest *read = fastdecode__attend_request__unpack(NULL, size, bytes);
+            assert_non_null(read);
+            assert_int_equal(read->incarnation, 11);
+            assert_int_equal(read->step, 7);
+            assert_int_equal(read->row_count, rows);
+            assert_int_equal(read->n_row_sequence, layer ? 0 : rows);
+            assert_int_equal(read->q.len, rows * Q * sizeof(float));
+            assert_memory_equal(read->q.data, parts.q, read->q.len);
+            assert_memory_equal(read->v.data, parts.v, read->v.len);
+            assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV, &request, &error), STATUS_OK);
+            assert_ptr_equal(request.q, parts.q);
+            assert_ptr_equal(request.k, parts.k);
+            assert_ptr_equal(request.v, parts.v);
+            assert_int_equal(request.row_sequence ? wire_load_u64(request.row_sequence) : 1000, 1000);
+            /* widths that do not fit, too many rows, a cut message: refused with a reason */
+            assert_int_equal(attend_request_parse(bytes, size, 64, Q + 1, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+            assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV - 1, &request, &error), STATUS_INVALID_ARGUMENT);
+            assert_int_equal(attend_request_parse(bytes, size, rows - 1, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+            for (size_t cut = 0; cut < size; cut += 1 + size / 50)
+                assert_int_equal(attend_request_parse(bytes, cut, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+            fastdecode__attend_request__free_unpacked(read, NULL);
+            free(bytes);
+        }
+}
+
+static void padding_aligns(void **state)
+{
+    (void)state;
+    for (size_t at = 0; at < 9; at++)
+        for (size_t after = 0; after < 9; after++) {
+            assert_true(wire_padding_length(at, after) < 4);
+            assert_int_equal((at + 2 + wire_padding_length(at, after) + after) % 4, 0);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_written_as_protobuf_does),
+        cmocka_unit_test(malformed_fields_are_refused),
+        cmocka_unit_test(envelopes_are_protobuf),
+        cmocka_unit_test(texts_are_cut_and_clean),
+        cmocka_unit_test(tensor_messages_are_protobuf),
+        cmocka_unit_test(padding_aligns),
+    };
+    return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+}
