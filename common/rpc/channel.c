@@ -268,6 +268,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
 {
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
     struct rpc_message *message = message_open(channel->loop, nng);
+    char quoted[320];
 
     (void)pipe;
     enter(channel);
@@ -289,7 +290,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
             go_down(channel, "an answer before the handshake", true);
         break;
     case ENVELOPE_REFUSED:
-        log_warn("RPC-REFUSED", "address=%s why=\"%s\"", channel->address, message->envelope.error);
+        log_warn("RPC-REFUSED", "address=%s why=%s", channel->address, log_quote(quoted, sizeof quoted, message->envelope.error));
         go_down(channel, message->envelope.error[0] ? message->envelope.error : "refused, without a reason", true);
         break;
     default:

@@ -70,10 +70,12 @@ static void clear_backlog(struct connection *connection)
 
 void connection_kick(struct connection *connection, const char *why)
 {
+    char quoted[80];
+
     if (connection->dead)
         return;
     log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=\"%s\"", connection->server->service,
-             connection->greeting.peer.service[0] ? connection->greeting.peer.service : "?", connection->pipe, why);
+             log_quote(quoted, sizeof quoted, connection->greeting.peer.service), connection->pipe, why);
     connection->dead = true;
     clear_backlog(connection);
     endpoint_close_pipe(&connection->server->endpoint, connection->pipe); /* PIPE_GONE follows */

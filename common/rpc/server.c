@@ -126,6 +126,7 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
     const struct greeting *greeting = &connection->greeting;
     struct envelope refused = {.kind = ENVELOPE_REFUSED};
     uint64_t own = server->config.hello.fingerprint;
+    char quoted[320];
 
     if (connection->greeted || connection->greeting.protocol || !parse_hello(message, &connection->greeting)) {
         connection_kick(connection, "a bad handshake");
@@ -139,7 +140,7 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
                  greeting->peer.service);
     if (refused.error[0]) {
         connection_send_now(connection, pack_message(server->loop, &refused, NULL));
-        log_warn("RPC-REFUSED", "service=%s peer=%s why=\"%s\"", server->service, greeting->peer.service, refused.error);
+        log_warn("RPC-REFUSED", "service=%s why=%s", server->service, log_quote(quoted, sizeof quoted, refused.error));
         return; /* the client closes, or its time to say hello runs out; until then nothing is taken from it */
     }
     connection_greeted(connection);
