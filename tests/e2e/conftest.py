@@ -118,9 +118,17 @@ def mesh():
         yield running
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    item.failed = getattr(item, "failed", False) or report.failed
+    return report
+
+
 @pytest.fixture
-def start_mesh():
-    """A function that starts a mesh with the given options; all are stopped at the end of the test."""
+def start_mesh(request):
+    """A function that starts a mesh with the given options; all are stopped at the end of the test, and what they logged
+    is shown when it has failed."""
     started = []
 
     def start(*options, **settings):
@@ -129,4 +137,6 @@ def start_mesh():
 
     yield start
     for running in started:
+        if getattr(request.node, "failed", False):
+            print(running.logs())
         running.stop()
