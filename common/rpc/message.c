@@ -10,6 +10,7 @@
 /* A packed message of n bytes may take CAP_BASE + CAP_FACTOR * n bytes unpacked, and no more than CAP_MOST: sub-messages of
  * two bytes become structs of a hundred. Worked number: a prompt of 8,192 ids is 24 KB packed and 32 KB unpacked. */
 enum { CHUNK_BYTES = 4096, CHUNK_KEPT_BYTES = 1 << 18, CAP_BASE = 1 << 16, CAP_FACTOR = 100, CAP_MOST = 256 << 20 };
+enum { PEER_BYTES_LEAST = 4096 }; /* every peer takes an error: whoever says less is sent that much */
 
 void *arena_take(struct arena *arena, size_t size)
 {
@@ -192,5 +193,6 @@ bool parse_hello(struct rpc_message *message, struct greeting *out)
     out->peer.fingerprint = hello->fingerprint;
     out->protocol = hello->protocol;
     out->max_message_bytes = hello->max_message_bytes ? hello->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
+    out->max_message_bytes = MAX(out->max_message_bytes, (uint64_t)PEER_BYTES_LEAST);
     return true;
 }

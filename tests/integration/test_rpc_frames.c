@@ -52,6 +52,14 @@ static void run_frames(const char *listen)
     struct frame_socket silent = frame_connect(server.address); /* and not one word more */
     assert_true(ARRAY_COUNT(bad_frames) >= 30);
     assert_int_equal(bad_frames_run(server.address), 0);
+    /* a client that takes messages of one byte, it says: its errors are sent all the same */
+    struct frame_socket small = frame_connect(server.address);
+    unsigned char body[FRAME_BODY_MAX];
+    assert_true(frame_send(&small, "\x08\x01\x7a\x04\x08\x01\x30\x01", 8));
+    assert_true(frame_receive(&small, body) > 0);
+    assert_true(frame_send(&small, "\x08\x02\x11\x01\0\0\0\0\0\0\0", 11));
+    assert_true(frame_receive(&small, body) > 0);
+    close(small.fd);
     closed.fd = silent.fd;
     assert_int_equal(poll(&closed, 1, FRAME_WAIT_MS), 1);
     assert_int_equal(recv(silent.fd, hello, sizeof hello, 0), 0);
