@@ -77,11 +77,16 @@ struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
             free_link = free_link ? free_link : link;
             continue;
         }
-        if (link->worker != place->worker)
+        /* By address: a scheduler that is started again numbers the workers anew. Under its number a worker may only be
+         * replaced (a new port) once the old one is gone. */
+        bool same = !strcmp(link->address, place->tensor_address);
+        if (!same && !(link->worker == place->worker && link->down))
             continue;
-        if (link->incarnation == place->incarnation && !strcmp(link->address, place->tensor_address))
+        if (same && link->incarnation == place->incarnation) {
+            link->worker = place->worker;
             return link;
-        if (link->incarnation > place->incarnation)
+        }
+        if (same && link->incarnation > place->incarnation)
             return NULL; /* the step is older than the worker */
         link->down = true;
         engine_link_changed(engine, link); /* steps that still use the old one lose its rows */
