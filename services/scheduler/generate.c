@@ -78,7 +78,6 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
 void generate_handler(struct rpc_call *call, void *user)
 {
     struct scheduler *scheduler = user;
-    Fastdecode__GenerateEvent hello = FASTDECODE__GENERATE_EVENT__INIT;
     struct token_log *log;
     struct error error;
 
@@ -101,8 +100,6 @@ void generate_handler(struct rpc_call *call, void *user)
     rpc_call_set_user(call, scheduler);
     rpc_call_on_cancel(call, on_cancel, log);
     scheduler->prompt_tokens += log->prompt_count;
-    hello.sequence = log->id;
-    (void)!rpc_call_send(call, &hello.base); /* a client that is gone is reported by on_cancel */
     log_debug("GENERATE", "id=%s sequence=%llx prompt=%u generated=%zu max=%u", rpc_call_request_id(call), (unsigned long long)log->id,
               log->prompt_count, request->n_generated, request->max_tokens);
     if (request->sequence && clock_now_us() - scheduler->started_us < CLAIM_US && scheduler->settling_count < scheduler->settling_capacity)
@@ -150,7 +147,7 @@ void generate_token(struct scheduler *scheduler, struct token_log *log, const Fa
     event.index = log->token_count - 1 - log->prompt_count;
     event.n_tokens = 1;
     event.tokens = tokens;
-    (void)!rpc_call_send(log->call, &event.base); /* see generate_handler */
+    (void)!rpc_call_send(log->call, &event.base); /* one that is gone is reported by on_cancel */
 }
 
 /* scores[i] is of prompt token index + i + 1. What was passed on before (a rebuilt prompt) is not sent again. */
@@ -167,7 +164,7 @@ void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_
     event.n_prompt = count - skip;
     event.prompt = scores + skip;
     log->scored = first + (uint32_t)count - 1;
-    (void)!rpc_call_send(log->call, &event.base); /* see generate_handler */
+    (void)!rpc_call_send(log->call, &event.base); /* one that is gone is reported by on_cancel */
 }
 
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason)
@@ -195,7 +192,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
         event.error = (char *)"no KV worker or local pool has enough memory for a sequence of this length";
     else if (reason == SCHED_CANCELLED)
         event.error = (char *)"cancelled";
-    (void)!rpc_call_send(call, &event.base); /* see generate_handler */
+    (void)!rpc_call_send(call, &event.base); /* one that is gone is reported by on_cancel */
     rpc_call_end(call);
 }
 

@@ -268,7 +268,11 @@ void register_handler(struct rpc_call *call, void *user)
     }
     log_info("REGISTER", "name=%s incarnation=%llx pages=%llu held=%zu", request->name, (unsigned long long)request->incarnation,
              (unsigned long long)request->pages_total, request->n_held);
-    take_member(scheduler, member, request);
+    if (member->up && member->incarnation == request->incarnation && member->pages_total == request->pages_total &&
+        !strcmp(member->control_address, request->control_address))
+        member->heard_us = clock_now_us(); /* it asked twice because the first answer was late: nothing has changed */
+    else
+        take_member(scheduler, member, request);
     reply.scheduler_incarnation = scheduler->incarnation;
     reply.kv = scheduler->model_known ? &scheduler->kv : NULL;
     rpc_call_reply(call, &reply.base);
