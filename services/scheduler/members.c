@@ -24,8 +24,8 @@ static void tell_up(struct member *member)
     struct sched_event event = {.kind = SCHED_S_PART_UP, .max_rows = scheduler->core_config.max_batch_rows};
 
     member->cleaning = false;
-    if (!member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))
-        return;
+    if (!scheduler->core || !member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))
+        return; /* without a core: it is told once the s-part has said what the model is */
     member->up = true;
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, member->place, (unsigned long long)member->pages_total);
     if (member->place == 0)
@@ -266,6 +266,8 @@ void register_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, member ? "one of that name that started later is known" : "there are too many workers");
         return;
     }
+    for (uint32_t i = 1; s_part && i < scheduler->member_count; i++)
+        clean_then_up(&scheduler->members[i]); /* workers that came before the core was there */
     log_info("REGISTER", "name=%s incarnation=%llx pages=%llu held=%zu", request->name, (unsigned long long)request->incarnation,
              (unsigned long long)request->pages_total, request->n_held);
     if (member->up && member->incarnation == request->incarnation && member->pages_total == request->pages_total &&
