@@ -41,7 +41,7 @@ step "build with ThreadSanitizer" make -j"$jobs" SAN=thread programs
 TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" groups build-thread unit integration e2e-sanitizer
 step "build the fuzz targets" make fuzz
 groups build fuzz
-if [ -z "${SKIP_DEPLOY:-}" ]; then
+if [ -f docker/Dockerfile ] && [ -z "${SKIP_DEPLOY:-}" ]; then
     step "deployment" make check-deploy
 fi
 
