@@ -108,6 +108,9 @@ check: packages-build packages-test ## lint, unit, kernel, integration and end-t
 check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment
 	$(Q)tests/check_full.sh
 
+check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
+	$(Q)tests/deploy/check_deploy.sh
+
 programs: $(BINS) $(UNIT) $(KERNEL) $(INTEG)
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
@@ -128,5 +131,5 @@ bench-programs: $(BENCH) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all serve model packages-build packages-test packages-deploy check check-full programs fuzz venv lint unit \
+.PHONY: help all serve model packages-build packages-test packages-deploy check check-full check-deploy programs fuzz venv lint unit \
         kernel integration bench-programs clean FORCE

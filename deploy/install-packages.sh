@@ -1,12 +1,21 @@
 #!/bin/sh
-# install-packages.sh GROUP...: installs the Debian packages that a group needs and that are missing.
-# Groups: build (compile and serve), test (make check), deploy (containers). Says what it installs, asks nothing.
+# install-packages.sh [--list] GROUP...: installs the Debian packages that a group needs and that are missing.
+# Groups: build (compile and serve), test (make check), deploy (make check-deploy), runtime (what the programs need to
+# run, save the gateway) and gateway (what it needs beyond that). Says what it installs, asks nothing. --list prints names.
 set -eu
 
 build="gcc libc6-dev make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libopenblas-dev libmicrohttpd-dev
 libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libglpk-dev python3 python3-venv"
 test="libcmocka-dev clang libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags"
-deploy="podman runc debootstrap crun uidmap slirp4netns iptables"
+deploy="podman runc debootstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
+runtime="libnng1 libprotobuf-c1 libjansson4 libcurl4 libopenblas0-pthread"
+gateway="libmicrohttpd12 libpcre2-8-0 libutf8proc2"
+
+list=""
+if [ "${1:-}" = --list ]; then
+    list=1
+    shift
+fi
 
 packages=""
 for group in "$@"; do
@@ -14,9 +23,16 @@ for group in "$@"; do
     build) packages="$packages $build" ;;
     test) packages="$packages $test" ;;
     deploy) packages="$packages $deploy" ;;
-    *) echo "install-packages.sh: unknown group '$group' (build, test, deploy)" >&2; exit 2 ;;
+    runtime) packages="$packages $runtime" ;;
+    gateway) packages="$packages $gateway" ;;
+    *) echo "install-packages.sh: unknown group '$group' (build, test, deploy, runtime, gateway)" >&2; exit 2 ;;
     esac
 done
+if [ -n "$list" ]; then
+    # shellcheck disable=SC2086  # the lists are words
+    printf '%s\n' $packages
+    exit 0
+fi
 
 missing=""
 for package in $packages; do

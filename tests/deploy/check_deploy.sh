@@ -1,0 +1,200 @@
+#!/bin/bash
+# check_deploy.sh: the first deployment, for real and without a container registry: two Debian bases by debootstrap, the
+# four images on them without network, compose with two KV workers, one right answer through the published port.
+# The Kubernetes manifests are checked against the API's schema. As root; state lies in build/deploy and is the check's own
+# (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the cached
+# bases is taken down again, whatever happens.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+state=$root/build/deploy
+release=bookworm
+model=SmolLM2-135M-Instruct.Q4_1.gguf
+workers=2
+services="gateway scheduler s-part kv-worker"
+
+die() {
+    echo "check-deploy: $*" >&2
+    exit 1
+}
+say() { echo "check-deploy: $*"; }
+
+# The mirror that the machine's own apt uses for the release.
+find_mirror() {
+    # shellcheck disable=SC2016  # apt's own variables
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' |
+        awk -v release=$release '$2 == release && $3 == "main" {print $1; exit}'
+}
+
+# make_base NAME GROUP...: build/deploy/NAME.tar, a minimal Debian with the packages of these groups; made once a list
+make_base() {
+    local name=$1 packages mirror
+    shift
+    packages=$(deploy/install-packages.sh --list "$@" | sort -u | paste -sd, -)
+    if [ -f "$state/$name.tar" ] && [ "$(cat "$state/$name.packages" 2>/dev/null)" = "$packages" ]; then
+        return 0
+    fi
+    mirror=$(find_mirror)
+    [ -n "$mirror" ] || die "no mirror of $release main among apt's sources: apt-get update, or add one"
+    say "making $name.tar"
+    rm -rf "${state:?}/$name" "$state/$name.packages"
+    debootstrap --variant=minbase --cache-dir="$state/debs" --include="$packages" "$release" "$state/$name" "$mirror" \
+        >"$state/$name.log" 2>&1 || { tail -20 "$state/$name.log" >&2; die "debootstrap of $name failed"; }
+    tar -C "$state/$name" --exclude=./var/cache/apt/archives/*.deb --exclude=./var/lib/apt/lists/* --exclude=./dev/* \
+        -cf "$state/$name.tar.part" .
+    mv "$state/$name.tar.part" "$state/$name.tar"
+    rm -rf "${state:?}/$name"
+    echo "$packages" >"$state/$name.packages"
+}
+
+# Podman's settings, all of them ours: runc and cgroupfs work without systemd; limits no higher than we have ourselves.
+configure_podman() {
+    local driver=overlay probe=$state/probe
+    mkdir -p "$state/cni" "$probe/lower" "$probe/upper" "$probe/work" "$probe/merged"
+    if mount -t overlay overlay -o "lowerdir=$probe/lower,upperdir=$probe/upper,workdir=$probe/work" "$probe/merged" 2>/dev/null; then
+        umount "$probe/merged"
+    else
+        driver=vfs
+        say "no overlay mounts here: storage driver vfs"
+    fi
+    rm -rf "$probe"
+    cat >"$state/storage.conf" <<END
+[storage]
+driver = "$driver"
+graphroot = "$state/storage"
+runroot = "$state/run"
+END
+    cat >"$state/containers.conf" <<END
+[containers]
+default_ulimits = ["nofile=$(ulimit -Hn):$(ulimit -Hn)"]
+log_driver = "k8s-file"
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[network]
+network_backend = "netavark"
+network_config_dir = "$state/cni"
+END
+    export CONTAINERS_STORAGE_CONF=$state/storage.conf CONTAINERS_CONF=$state/containers.conf
+}
+
+compose() {
+    "$state/venv/bin/podman-compose" --project-name fastdecode-check --file deploy/compose/compose.yaml "$@"
+}
+
+tear_down() {
+    local status=$? id left
+    trap - EXIT INT TERM
+    if [ -n "${CONTAINERS_CONF:-}" ]; then
+        if [ $status != 0 ]; then
+            for id in $(podman ps -aq); do
+                echo "--- $(podman inspect --format '{{.Name}} {{.State.Status}} {{.State.ExitCode}}' "$id")" >&2
+                podman logs --tail 30 "$id" >&2 || true
+            done
+        fi
+        podman rm -af --time 5 >/dev/null 2>&1 || true
+        podman network prune -f >/dev/null 2>&1 || true
+        podman rmi -af >/dev/null 2>&1 || true
+        left=$(podman ps -aq; podman images -aq; podman network ls --quiet --filter name=fastdecode)
+        if [ -n "$left" ]; then
+            echo "check-deploy: left over: $left" >&2
+            [ $status != 0 ] || status=1
+        fi
+        umount "$state/storage/overlay" 2>/dev/null || true
+        rm -rf "$state/storage" "$state/run" "$state/cni"
+    fi
+    exit $status
+}
+
+build_images() {
+    local service
+    podman import --quiet "$state/base.tar" localhost/fastdecode-base >/dev/null
+    podman import --quiet "$state/build-base.tar" localhost/fastdecode-build-base >/dev/null
+    for service in $services; do
+        say "building fastdecode-$service"
+        podman build --quiet --network none --pull=never --build-arg BASE=localhost/fastdecode-base \
+            --build-arg BUILD_BASE=localhost/fastdecode-build-base --file docker/Dockerfile --target "$service" \
+            --tag "localhost/fastdecode-$service" . >"$state/build.log" 2>&1 ||
+            { tail -40 "$state/build.log" >&2; die "building the image of $service failed"; }
+    done
+}
+
+# await SECONDS WHAT COMMAND...: repeats the command until it succeeds
+await() {
+    local limit=$((SECONDS + $1)) what=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $limit ] || die "$what: not within its time"
+        sleep 0.2
+    done
+}
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# All KV workers are in the mesh, each under an address of its own.
+all_workers_in() {
+    [ "$(curl -fsS "$url/metrics" | grep -c '^fastdecode_kv_pages_total{')" = "$workers" ]
+}
+
+containers_of() {
+    podman ps --quiet --filter "label=com.docker.compose.service=$1"
+}
+
+check_answer() {
+    local answer
+    answer=$(curl -fsS --max-time 60 "$url/v1/completions" -H 'Content-Type: application/json' \
+        -d '{"model": "default", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}')
+    case $answer in
+    *Paris*) say "answer: $answer" ;;
+    *) die "wrong answer: $answer" ;;
+    esac
+}
+
+check_health() {
+    local service id count
+    for service in $services; do
+        count=0
+        for id in $(containers_of "$service"); do
+            await 30 "health check of $service" podman healthcheck run "$id"
+            count=$((count + 1))
+        done
+        say "$service: $count healthy"
+        [ "$count" = "$([ "$service" = kv-worker ] && echo $workers || echo 1)" ] || die "$service: $count containers"
+    done
+}
+
+[ "$(id -u)" = 0 ] || die "run as root: it makes file systems and networks"
+[ -f "models/$model" ] || die "models/$model is missing: make model"
+mkdir -p "$state/debs"
+if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
+    python3 -m venv "$state/venv"
+    "$state/venv/bin/pip" install -q --disable-pip-version-check -r tests/deploy/requirements.txt
+    touch "$state/venv/ready"
+fi
+PATH=$state/venv/bin:$PATH
+"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes
+
+make_base base runtime gateway
+make_base build-base build
+configure_podman
+trap tear_down EXIT
+trap 'exit 130' INT TERM
+build_images
+
+# Everything in the KV workers: the answer crosses both of the network's paths.
+FD_PORT=$(free_port)
+export FD_PORT FD_LOCAL_POOL=0 FD_KV_MEMORY=67108864
+url=http://127.0.0.1:$FD_PORT
+say "starting compose with $workers KV workers"
+compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 ||
+    { tail -40 "$state/compose.log" >&2; die "compose up failed"; }
+await 60 "ready" curl -fsS "$url/ready"
+await 30 "$workers KV workers" all_workers_in
+check_health
+check_answer
+compose down --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
+[ -z "$(podman ps -aq)" ] || die "compose down left containers"
+say "passed"
