@@ -47,7 +47,8 @@ make_base() {
     echo "$packages" >"$state/$name.packages"
 }
 
-# Podman's settings, all of them ours: runc and cgroupfs work without systemd; limits no higher than we have ourselves.
+# Podman's settings, all of them ours: runc and cgroupfs work without systemd; limits low enough to need no
+# privilege to set.
 configure_podman() {
     local driver=overlay probe=$state/probe
     mkdir -p "$state/cni" "$probe/lower" "$probe/upper" "$probe/work" "$probe/merged"
@@ -66,7 +67,7 @@ runroot = "$state/run"
 END
     cat >"$state/containers.conf" <<END
 [containers]
-default_ulimits = ["nofile=$(ulimit -Hn):$(ulimit -Hn)"]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 log_driver = "k8s-file"
 [engine]
 runtime = "runc"
@@ -134,23 +135,31 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# All KV workers are in the mesh, each under an address of its own.
-all_workers_in() {
-    [ "$(curl -fsS "$url/metrics" | grep -c '^fastdecode_kv_pages_total{')" = "$workers" ]
+# count_workers METRIC: KV workers whose gauge is above zero
+count_workers() {
+    curl -fsS "$url/metrics" | grep "^fastdecode_$1{place=" | grep -v '"local"' | awk '$NF > 0' | wc -l
 }
+all_workers_in() { [ "$(count_workers place_up)" = "$workers" ]; }
+all_workers_attended() { [ "$(count_workers place_busy_seconds_total)" = "$workers" ]; } # told by heartbeats
 
 containers_of() {
     podman ps --quiet --filter "label=com.docker.compose.service=$1"
 }
 
+# Several prompts at once, so that every worker gets one, and all of them attended.
 check_answer() {
-    local answer
+    local answer city
     answer=$(curl -fsS --max-time 60 "$url/v1/completions" -H 'Content-Type: application/json' \
-        -d '{"model": "default", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}')
-    case $answer in
-    *Paris*) say "answer: $answer" ;;
-    *) die "wrong answer: $answer" ;;
-    esac
+        -d '{"model": "default", "max_tokens": 8, "temperature": 0, "prompt": ["The capital of France is", "The capital of Italy is",
+             "The capital of Japan is", "The capital of Germany is"]}')
+    for city in Paris Rome Tokyo Berlin; do
+        case $answer in
+        *" $city"*) ;;
+        *) die "no $city in the answer: $answer" ;;
+        esac
+    done
+    await 10 "attention on every KV worker" all_workers_attended
+    say "answer: Paris, Rome, Tokyo, Berlin"
 }
 
 check_health() {
