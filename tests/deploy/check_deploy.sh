@@ -204,6 +204,6 @@ await 60 "ready" curl -fsS "$url/ready"
 await 30 "$workers KV workers" all_workers_in
 check_health
 check_answer
-compose down --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
+compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
 say "passed"
