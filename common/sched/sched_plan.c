@@ -13,22 +13,41 @@ uint32_t chunk_cap(const struct sched *s)
     return MIN(cap, s->rows_max);
 }
 
+/* A line through the sizes of step that were seen, each size class counting once, by its relative error: then neither a
+ * hundred decode steps that are all alike, whose differences are noise, nor one that was disturbed makes the slope. */
+static void model_fit(struct step_model *m)
+{
+    double n = 0, x = 0, y = 0, xx = 0, xy = 0, least_row_us = 0;
+    for (uint32_t i = 0; i < STEP_SIZES; i++) {
+        const struct step_size *size = &m->sizes[i];
+        if (size->rows == 0)
+            continue;
+        double weight = 1 / (size->us * size->us);
+        n += weight;
+        x += weight * size->rows;
+        y += weight * size->us;
+        xx += weight * size->rows * size->rows;
+        xy += weight * size->rows * size->us;
+        least_row_us = size->us / size->rows;
+        m->rows_seen = size->rows;
+    }
+    double variance = n * xx - x * x, covariance = n * xy - x * y;
+    m->row_us = least_row_us;  // sizes all alike: as if a step had no fixed cost, which errs to small chunks
+    if (variance > 0.01 * n * xx && covariance > 0)
+        m->row_us = MIN(covariance / variance, least_row_us);
+    m->base_us = MAX(0, (y - m->row_us * x) / n);
+}
+
 void model_learn(struct step_model *m, double rows, double total_us)
 {
-    const double keep = 0.98;  // about the last 50 steps
-    m->n = keep * m->n + 1;
-    m->x = keep * m->x + rows;
-    m->y = keep * m->y + total_us;
-    m->xx = keep * m->xx + rows * rows;
-    m->xy = keep * m->xy + rows * total_us;
-    double mean_x = m->x / m->n, mean_y = m->y / m->n;
-    double variance = m->xx / m->n - mean_x * mean_x;
-    double covariance = m->xy / m->n - mean_x * mean_y;
-    if (variance > 1 && covariance > 0)
-        m->row_us = MIN(covariance / variance, mean_y / mean_x);
-    else if (m->row_us == 0 || m->row_us > mean_y / mean_x)
-        m->row_us = mean_y / mean_x;  // steps all alike: as if every row cost the same, which errs to small chunks
-    m->base_us = MAX(0, mean_y - m->row_us * mean_x);
+    uint32_t class = 0;
+    while (class + 1 < STEP_SIZES && rows >= 2u << class)
+        class++;
+    struct step_size *size = &m->sizes[class];
+    double weight = size->rows == 0 ? 1 : 0.1;  // about the last ten of its size
+    size->rows += weight * (rows - size->rows);
+    size->us += weight * (MAX(total_us, 1) - size->us);
+    model_fit(m);
 }
 
 /* How many prefill rows this step may have. */
@@ -42,9 +61,10 @@ static uint32_t chunk_rows(const struct sched *s, uint32_t decode_rows)
         uint32_t decoding = 0;
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
             decoding += s->mini_batches[m].member_count;
-        if (decoding > 0 && s->model.n > 0) {
-            double rows = (s->config.step_target_us - s->model.base_us) / s->model.row_us - decode_rows;
-            chunk = rows > cap ? cap : rows < tile ? tile : (uint32_t)rows;
+        if (decoding > 0 && s->model.rows_seen > 0) {
+            // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
+            double rows = MIN((s->config.step_target_us - s->model.base_us) / s->model.row_us, 2 * s->model.rows_seen);
+            chunk = (uint32_t)MAX(MIN(rows - decode_rows, cap), tile);
         } else if (decoding > 0) {
             chunk = MIN(cap, 4 * tile);  // nothing measured yet
         }

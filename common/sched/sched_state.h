@@ -123,10 +123,12 @@ struct mini_batch {
     uint32_t spare_count;
 };
 
-/* Exponentially forgotten sums of (rows, time) for step time = base + row x rows. */
+/* Step time = base + row x rows, learned. Class i holds steps of 2^i rows and more, below 2^(i+1). */
+enum { STEP_SIZES = 16 };
 struct step_model {
-    double n, x, y, xx, xy;
+    struct step_size { double rows, us; } sizes[STEP_SIZES];  // smoothed; rows 0: none seen
     double base_us, row_us;
+    double rows_seen;  // of the largest class seen; 0: nothing measured
 };
 
 struct sched {

@@ -297,7 +297,7 @@ static bool find_links(struct mini_batch *batch)
         const Fastdecode__Place *wanted = batch->request->places[place->index];
         struct link_use *use = &batch->uses[p];
         *use = (struct link_use){.batch = batch, .place = place};
-        if (wanted->worker == 0)
+        if (wanted->worker == 0 || wanted->tensor_address[0] == '\0')
             continue;
         use->link = link_get(batch->engine, wanted);
         if (use->link && !use->link->down && !rpc_channel_is_up(use->link->channel))
@@ -316,7 +316,7 @@ static void begin_step(struct mini_batch *batch)
 
     for (uint32_t p = 0; p < plan->place_count; p++) {
         const Fastdecode__Place *wanted = batch->request->places[plan->places[p].index];
-        struct link *link = wanted->worker ? link_get(engine, wanted) : NULL;
+        struct link *link = wanted->worker && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
         if (wanted->worker == 0 || (link && !link->down && rpc_channel_is_up(link->channel)))
             continue;
         log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
@@ -462,6 +462,22 @@ void engine_release_handler(struct rpc_call *call, void *user)
     rpc_call_reply(call, &reply.base);
 }
 
+/* Steps that were planned before the worker was given up still name it: they must not open its connection anew and wait. */
+static void strike_place(struct engine *engine, const Fastdecode__ExcludeRequest *gone)
+{
+    for (uint32_t b = 0; b < engine->batch_count; b++) {
+        struct mini_batch *batch = &engine->batches[b];
+        for (uint32_t i = 0; i < batch->queue_count; i++) {
+            Fastdecode__StepRequest *request = batch->queue[(batch->queue_head + i) % ENGINE_QUEUE_MAX].request;
+            for (size_t p = 0; p < request->n_places; p++) {
+                Fastdecode__Place *place = request->places[p];
+                if (place->worker == gone->worker && place->incarnation == gone->incarnation && place->tensor_address[0] != '\0')
+                    place->tensor_address[0] = '\0';
+            }
+        }
+    }
+}
+
 void engine_exclude_handler(struct rpc_call *call, void *user)
 {
     struct engine *engine = user;
@@ -470,6 +486,7 @@ void engine_exclude_handler(struct rpc_call *call, void *user)
 
     if (!request)
         return;
+    strike_place(engine, request);
     for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++) {
         struct link *link = &engine->links[i];
         if (!link->channel || link->worker != request->worker || link->incarnation != request->incarnation)

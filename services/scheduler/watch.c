@@ -141,6 +141,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "steps_in_flight", "gauge", "steps that the s-part has", s.steps_in_flight);
     one(&text, "prefill_tokens_total", "counter", "rows computed for prompts, and for what was rebuilt", (double)s.prefill_rows);
     one(&text, "decode_tokens_total", "counter", "rows computed for decoding", (double)s.decode_rows);
+    one(&text, "step_base_seconds", "gauge", "learned: a step takes this and step_row_seconds for each row", s.step_base_us * 1e-6);
+    one(&text, "step_row_seconds", "gauge", "learned: what a row adds to a step", s.row_us * 1e-6);
     one(&text, "wasted_rows_total", "counter", "rows whose result was not used", (double)s.wasted_rows);
     one(&text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->generated_tokens);
     one(&text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);

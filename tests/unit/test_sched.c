@@ -156,6 +156,31 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     end(m);
 }
 
+/* Steps that are all nearly alike say nothing of what a row more costs, only noise: still no step may be far too long. */
+static void noise_does_not_make_the_chunk_large(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.plan_ahead = 1;
+    config.max_batch_rows = 1024;
+    config.step_target_us = 5000;  // room for 80 rows
+    for (uint32_t seed = 0; seed < 50; seed++) {
+        struct mesh *m = start(config);
+        m->jitter_permille = 200;
+        m->rng += seed;
+        for (int i = 0; i < 16; i++)
+            mesh_arrive(m, 5, 360 + 12 * i, 0);  // 16 rows a step, and fewer towards the end
+        for (int i = 0; i < 430; i++)
+            next_tick(m);
+        mesh_arrive(m, 900, 5, 0);
+        for (int i = 0; i < 5; i++) {
+            const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+            assert_in_range(1000 + 50 * step->row_count, 1000 + 50 * 16, 1.5 * config.step_target_us);
+        }
+        end(m);
+    }
+}
+
 static void few_sequences_use_one_mini_batch(void **state)
 {
     (void)state;
@@ -398,6 +423,7 @@ int main(void)
         cmocka_unit_test(decodes_and_chunk_fill_tiles),
         cmocka_unit_test(a_fixed_chunk_is_kept_and_shared),
         cmocka_unit_test(the_chosen_chunk_keeps_the_step_target),
+        cmocka_unit_test(noise_does_not_make_the_chunk_large),
         cmocka_unit_test(few_sequences_use_one_mini_batch),
         cmocka_unit_test(the_local_pool_comes_first_and_workers_take_over),
         cmocka_unit_test(load_follows_measured_speed),

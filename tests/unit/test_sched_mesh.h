@@ -62,6 +62,7 @@ struct mesh {
     uint32_t event_count;
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
+    uint32_t jitter_permille;      // of the step times that it reports
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
     bool calm;                     // no drains, no shortage: then no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
@@ -419,7 +420,9 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     e->step_done.step = s.a.step;
     e->step_done.results = results;
     e->step_done.result_count = s.a.run_count;
-    e->step_done.total_us = 1000 + 50 * s.a.row_count;
+    uint32_t total_us = 1000 + 50 * s.a.row_count;
+    uint32_t jitter_us = total_us * m->jitter_permille / 1000;
+    e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
 }
 
 MESH_FUNCTION void mesh_answer_others(struct mesh *m)
