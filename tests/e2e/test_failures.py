@@ -80,7 +80,7 @@ def assert_used_again(mesh, place, streams):
 # --- kv-worker ----------------------------------------------------------------------------------------------------------------
 
 
-def kill_a_worker(start_mesh, survivors_too=False):
+def test_worker_killed(start_mesh):
     """kill -9 of one of two workers under 16 streams: all complete with the text they would have had."""
     mesh = start_mesh(*TWO_WORKERS)
     wanted, tokens_per_s = undisturbed(mesh)
@@ -104,21 +104,11 @@ def kill_a_worker(start_mesh, survivors_too=False):
     print(f"{rebuilt} rebuilt, {lost:.0f} tokens at {tokens_per_s:.0f} a second: gaps {gaps[0]:.3f} to {gaps[-1]:.3f} s, limit "
           f"{limit:.3f} s; the longest step undisturbed {longest_step:.3f} s")
     assert gaps[-1] <= limit
-    if survivors_too:
-        assert gaps[STREAMS - rebuilt - 1] <= 3 * longest_step, "streams of the other worker paused for more than 3 steps"
+    assert gaps[STREAMS - rebuilt - 1] <= 3 * longest_step, "streams of the other worker paused for more than 3 steps"
 
     idle(mesh)
     assert mesh.pid("kv-worker-0") != old_pid
     assert_used_again(mesh, "kv-worker-0", wanted)
-
-
-def test_worker_killed(start_mesh):
-    kill_a_worker(start_mesh)
-
-
-@pytest.mark.full  # fails today: the chunks that rebuild what was lost are too large for the survivors (0.27 s, limit 0.21 s)
-def test_worker_killed_survivors_pause_three_steps(start_mesh):
-    kill_a_worker(start_mesh, survivors_too=True)
 
 
 def test_worker_stopped(start_mesh):
