@@ -3,11 +3,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
 enum { HEARTBEAT_US = 500000, CALL_TIMEOUT_MS = 2000, AGAIN_US = 200000, DRAIN_TIMEOUT_MS = 60000 };
+static const uint64_t CLOCKS_APART_MS = 86400000; /* a day: hosts of a mesh agree on the time better than that */
 
 struct member {
     struct rpc_loop *loop;
@@ -23,6 +25,26 @@ struct member {
 uint64_t member_incarnation(void)
 {
     return clock_wall_us() / 1000 << 20;
+}
+
+bool member_caller_is(struct rpc_call *call, const char *service, uint64_t incarnation, uint64_t newest)
+{
+    const struct rpc_peer *peer = rpc_call_peer(call);
+    char quoted[80];
+
+    if (service && strcmp(peer->service, service))
+        rpc_call_fail(call, STATUS_PERMISSION_DENIED, "only the %s may call this; the peer said hello as %s", service,
+                      log_quote(quoted, sizeof quoted, peer->service));
+    else if (incarnation != peer->incarnation)
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "incarnation %llx in the message, %llx in the hello of the %s",
+                      (unsigned long long)incarnation, (unsigned long long)peer->incarnation, service ? service : "caller");
+    else if (incarnation >> 20 > clock_wall_us() / 1000 + CLOCKS_APART_MS)
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "incarnation %llx is of the future", (unsigned long long)incarnation);
+    else if (incarnation < newest)
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "a %s that started later is known here", service ? service : "peer");
+    else
+        return true;
+    return false;
 }
 
 static void on_timer(void *arg);

@@ -38,4 +38,10 @@ void member_drain(struct member *member, void (*on_done)(void *user), void *user
 /* A number that grows at each start of a service: milliseconds since 1970, shifted to leave room for a counter below. */
 uint64_t member_incarnation(void);
 
+/* Fencing. True: the caller said hello as `service` (NULL: as anyone), and `incarnation` is the one it said, not of the future, and not below
+ * `newest`, the newest of that service known here. Otherwise the call has been ended: PERMISSION_DENIED, INVALID_ARGUMENT or
+ * FAILED_PRECONDITION, with the reason. So a confused message cannot fence out those that are right; who may say hello as
+ * what is for the transport's certificates. */
+bool member_caller_is(struct rpc_call *call, const char *service, uint64_t incarnation, uint64_t newest);
+
 #endif

@@ -60,7 +60,7 @@ static bool has_penalties(const struct sampler_params *p)
     return p->presence_penalty != 0 || p->frequency_penalty != 0 || p->repetition_penalty != 1;
 }
 
-static enum status check_params(const struct sampler_params *p, uint32_t vocab, struct error *error)
+enum status sampler_check(const struct sampler_params *p, uint32_t vocab, struct error *error)
 {
 #define REQUIRE(condition, name, wanted) \
     if (!(condition))                    \
@@ -75,7 +75,7 @@ static enum status check_params(const struct sampler_params *p, uint32_t vocab, 
     REQUIRE(p->bias_count <= SAMPLER_BIAS_MAX, "logit_bias", "at most 1024 entries");
     for (uint32_t i = 0; i < p->bias_count; i++) {
         REQUIRE(p->bias[i].token < vocab, "logit_bias", "for tokens of the vocabulary");
-        REQUIRE(!isnan(p->bias[i].bias), "logit_bias", "a number");
+        REQUIRE(p->bias[i].bias < INFINITY && !isnan(p->bias[i].bias), "logit_bias", "a number below infinity"); /* -inf bans */
     }
 #undef REQUIRE
     return STATUS_OK;
@@ -85,7 +85,7 @@ enum status sampler_open(const struct sampler_params *params, uint32_t vocab, ui
                          struct sampler **out, struct error *error)
 {
     struct sampler *sampler;
-    enum status status = check_params(params, vocab, error);
+    enum status status = sampler_check(params, vocab, error);
 
     if (status)
         return status;
@@ -211,9 +211,30 @@ static bool heavier(const struct candidate *a, const struct candidate *b)
     return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
 }
 
-static int by_weight(const void *left, const void *right)
+static void sift_down(struct candidate *c, uint32_t at, uint32_t count)
 {
-    return heavier(left, right) ? -1 : 1;
+    struct candidate moving = c[at];
+    for (uint32_t child; (child = at * 2 + 1) < count; at = child) {
+        if (child + 1 < count && heavier(&c[child], &c[child + 1]))
+            child++;
+        if (!heavier(&moving, &c[child]))
+            break;
+        c[at] = c[child];
+    }
+    c[at] = moving;
+}
+
+/* Heaviest first. A heap sort with the lightest on top: qsort(3) allocates, and a step does not. */
+static void sort_all(struct candidate *c, uint32_t count)
+{
+    for (uint32_t at = count / 2; at-- > 0;)
+        sift_down(c, at, count);
+    for (uint32_t end = count; end-- > 1;) {
+        struct candidate lightest = c[0];
+        c[0] = c[end];
+        c[end] = lightest;
+        sift_down(c, 0, end);
+    }
 }
 
 /* The `keep` heaviest of the candidates, sorted, to the front: quickselect, then a sort of what is kept. */
@@ -241,7 +262,7 @@ static void sort_top(struct candidate *c, uint32_t count, uint32_t keep)
         if (low >= keep)
             break;
     }
-    qsort(c, MAX(high, MIN(keep, count)), sizeof *c, by_weight);
+    sort_all(c, MAX(high, MIN(keep, count)));
 }
 
 /* Candidates after top-k, top-p, min-p, heaviest first; returns how many. */
@@ -282,7 +303,7 @@ static uint32_t draw(const struct sampler *sampler, uint32_t index, struct sampl
 {
     const struct sampler_params *p = &sampler->params;
     float max = softmax_max(scratch->adjusted, sampler->vocab);
-    double total = softmax_weights(scratch->adjusted, sampler->vocab, max, 1.0f / p->temperature, scratch->weights);
+    double total = softmax_weights(scratch->adjusted, sampler->vocab, max, 1.0f / MAX(p->temperature, 1e-6f), scratch->weights);
     uint32_t count;
     double sum = 0, target;
 

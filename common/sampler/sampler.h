@@ -54,7 +54,10 @@ struct sampler_result {
 struct sampler;
 struct sampler_scratch;
 
-/* INVALID_ARGUMENT names a parameter out of range. history_tokens: the most tokens the sequence can have, prompt
+/* INVALID_ARGUMENT names a parameter out of range (NaN is). */
+enum status sampler_check(const struct sampler_params *params, uint32_t vocab, struct error *error) MUST_CHECK;
+
+/* INVALID_ARGUMENT: see sampler_check(). history_tokens: the most tokens the sequence can have, prompt
  * included; memory for the penalties' counts is taken here and only if they are on. Caller closes. */
 enum status sampler_open(const struct sampler_params *params, uint32_t vocab, uint32_t history_tokens,
                          struct sampler **out, struct error *error) MUST_CHECK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/wire/wire.h"
@@ -90,22 +91,51 @@ static struct kv_row row_at(const struct attend_request *request, uint32_t row)
     return (struct kv_row){wire_load_u64(request->row_sequence + row * 8ull), wire_load_u32(request->row_position + row * 4ull)};
 }
 
-/* Pages for the sequences of the request; those that get none are lost. */
+/* Before anything is changed for them: a refused request leaves no pages and no plan behind. */
+static enum status check_rows(const struct worker *worker, const struct attend_request *request, struct error *error)
+{
+    struct kv_row before = {0};
+
+    for (uint32_t i = 0; i < request->row_count; i++) {
+        const struct kv_row row = row_at(request, i);
+        if (row.sequence == 0 || row.position >= worker->shape.max_context)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is position %u of sequence %llx, the context is %u",
+                             i, row.position, (unsigned long long)row.sequence, worker->shape.max_context);
+        if (row.sequence < before.sequence || (row.sequence == before.sequence && row.position <= before.position))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is not sorted by sequence and position", i);
+        before = row;
+    }
+    return STATUS_OK;
+}
+
+/* Pages for the sequences of the request; those that get none, or whose earlier positions are not held, are lost. */
 static void reserve(struct worker *worker, struct attend_batch *batch, const struct attend_request *request)
 {
     for (uint32_t i = 0; i < batch->kept_count;) {
         struct kv_row row = row_at(request, batch->kept[i]);
-        uint32_t end = i + 1;
+        struct kv_held held = {.sequence = row.sequence};
+        uint32_t end = i;
         struct error error;
-        while (end < batch->kept_count && row_at(request, batch->kept[end]).sequence == row.sequence)
-            row = row_at(request, batch->kept[end++]);
-        if (row.position < worker->shape.max_context &&
-            !kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)) {
+
+        (void)kv_store_find(worker->store, row.sequence, &held);
+        for (; end < batch->kept_count; end++) {
+            const struct kv_row next = row_at(request, batch->kept[end]);
+            if (next.sequence != row.sequence)
+                break;
+            row = next;
+            if (row.position > held.positions)
+                break;
+            held.positions = MAX(held.positions, row.position + 1);
+        }
+        if (row.position > held.positions) {
+            log_info("KV-NOT-HELD", "sequence=%llx position=%u held=%u", (unsigned long long)row.sequence, row.position, held.positions);
+        } else if (!kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)) {
             i = end;
             continue;
+        } else {
+            log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u", (unsigned long long)row.sequence, row.position,
+                     kv_store_pages_used(worker->store));
         }
-        log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u", (unsigned long long)row.sequence, row.position,
-                 kv_store_pages_used(worker->store));
         lose_sequence(batch, request, row.sequence); /* closes up behind i */
     }
 }
@@ -186,15 +216,18 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    if (request.incarnation < worker->s_part_incarnation) {
-        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "an s-part that started later is known here");
+    if (!member_caller_is(call, "s-part", request.incarnation, worker->s_part_incarnation))
+        return;
+    if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->shape.layers) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: mini-batch %u of %d or layer %u of %u out of range",
+                      request.mini_batch, WORKER_BATCHES_MAX, request.layer, worker->shape.layers);
+        return;
+    }
+    if (request.layer == 0 && check_rows(worker, &request, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
     worker->s_part_incarnation = request.incarnation;
-    if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->shape.layers) {
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: mini-batch %u or layer %u out of range", request.mini_batch, request.layer);
-        return;
-    }
     struct attend_batch *batch = &worker->batches[request.mini_batch];
     if (request.layer == 0 && plan(worker, batch, &request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);

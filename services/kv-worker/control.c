@@ -65,7 +65,7 @@ static void free_handler(struct rpc_call *call, void *user)
 {
     struct worker *worker = user;
     Fastdecode__FreeRequest *request = rpc_call_unpack(call, &fastdecode__free_request__descriptor);
-    if (!request)
+    if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->scheduler_incarnation))
         return;
     struct job *job = new_job(worker, call);
     job->count = (uint32_t)request->n_sequence;
@@ -166,7 +166,8 @@ static void list_held(void *arg)
 static void held_handler(struct rpc_call *call, void *user)
 {
     struct worker *worker = user;
-    rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, call));
+    if (rpc_call_unpack(call, &fastdecode__held_request__descriptor))
+        rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, call));
 }
 
 static void on_connect(void *user)
@@ -210,6 +211,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     struct worker *worker = user;
     const Fastdecode__KvShape *kv = reply->kv;
 
+    worker->scheduler_incarnation = reply->scheduler_incarnation;
     if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed)) {
         log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);
         return; /* without a shape: the scheduler has no s-part yet, and will say when it has */
@@ -240,10 +242,12 @@ static void fetch_handler(struct rpc_call *call, void *user)
     Fastdecode__FetchRequest *request = rpc_call_unpack(call, &fastdecode__fetch_request__descriptor);
     struct fetch *fetch;
 
-    if (!request)
+    if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->scheduler_incarnation))
         return;
-    if (request->positions == 0 || strlen(request->tensor_address) >= ADDRESS_BYTES) {
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "FetchRequest: positions or tensor_address out of range");
+    if (request->sequence == 0 || request->positions == 0 || !strstr(request->tensor_address, "://") ||
+        strlen(request->tensor_address) >= ADDRESS_BYTES) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "FetchRequest: sequence %llx, %u positions, an address of %zu bytes: one is out of range",
+                      (unsigned long long)request->sequence, request->positions, strlen(request->tensor_address));
         return;
     }
     fetch = calloc(1, sizeof *fetch);

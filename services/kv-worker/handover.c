@@ -167,6 +167,13 @@ void fetch_begin(void *arg)
         give_up(fetch, STATUS_UNAVAILABLE, "no model is known here yet");
         return;
     }
+    if (fetch->positions > fetch->worker->shape.max_context) {
+        fetch->status = STATUS_INVALID_ARGUMENT;
+        snprintf(fetch->why, sizeof fetch->why, "FetchRequest: %u positions, the context is %u", fetch->positions,
+                 fetch->worker->shape.max_context);
+        rpc_loop_post(fetch->worker->control_loop, fetch_done, fetch);
+        return;
+    }
     kv_store_free(fetch->worker->store, fetch->sequence); /* what an earlier try left */
     if (rpc_channel_open(fetch->worker->tensor_loop, &config, &fetch->channel, &error))
         give_up(fetch, error.status, error.text);

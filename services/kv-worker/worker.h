@@ -60,6 +60,7 @@ struct worker {
     struct rpc_loop *control_loop;
     struct rpc_server *control_server;
     struct member *member;
+    uint64_t scheduler_incarnation; /* of the one that registration was answered by: older ones are refused */
     bool draining, drained;
 
     /* both */

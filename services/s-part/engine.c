@@ -7,7 +7,9 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/member/member.h"
 #include "common/wire/attend.h"
+#include "common/wire/sampling.h"
 #include "common/wire/wire.h"
 
 static void start_next(struct mini_batch *batch);
@@ -264,24 +266,17 @@ static bool in_use(const struct engine *engine, uint64_t sequence, const struct 
 static enum status open_sequences(struct mini_batch *batch, struct error *error)
 {
     struct sampler_bias bias[SAMPLER_BIAS_MAX];
+    struct sampler_params params;
 
     for (size_t i = 0; i < batch->request->n_open; i++) {
         const Fastdecode__SequenceOpen *open = batch->request->open[i];
-        const Fastdecode__Sampling *s = open->sampling;
-        if (!s || s->n_bias > SAMPLER_BIAS_MAX || in_use(batch->engine, open->sequence, batch))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx: no sampling parameters, too many biases, or in another mini-batch",
+        if (in_use(batch->engine, open->sequence, batch))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx is opened, and in a step of another mini-batch",
                              (unsigned long long)open->sequence);
-        for (size_t b = 0; b < s->n_bias; b++)
-            bias[b] = (struct sampler_bias){s->bias[b]->token, s->bias[b]->bias};
-        const struct sampler_params params = {
-            .temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p > 0 ? s->top_p : 1, .min_p = s->min_p,
-            .presence_penalty = s->presence_penalty, .frequency_penalty = s->frequency_penalty,
-            .repetition_penalty = s->repetition_penalty > 0 ? s->repetition_penalty : 1, .seed = s->seed, .choice = s->choice,
-            .logprobs = s->logprobs || s->prompt_logprobs, .top_logprobs = s->top_logprobs,
-            .bias_count = (uint32_t)s->n_bias, .bias = bias,
-        };
-        enum status status = sequence_table_put(batch->engine->sequences, open->sequence, &params, s->prompt_logprobs, open->tokens,
-                                                (uint32_t)open->n_tokens, open->prompt_tokens, error);
+        enum status status = sampling_parse(open->sampling, batch->engine->shape.vocab, bias, &params, error);
+        if (!status)
+            status = sequence_table_put(batch->engine->sequences, open->sequence, &params, open->sampling->prompt_logprobs,
+                                        open->tokens, (uint32_t)open->n_tokens, open->prompt_tokens, error);
         if (status)
             return status;
     }
@@ -342,6 +337,11 @@ static void begin_step(struct mini_batch *batch)
     make_ready(batch);
 }
 
+static uint64_t newest_scheduler(const struct engine *engine)
+{
+    return atomic_load_explicit(&engine->scheduler_incarnation, memory_order_relaxed);
+}
+
 static void refuse(struct mini_batch *batch, const struct error *error)
 {
     log_warn("STEP-REFUSED", "mini_batch=%u why=\"%s\"", batch->index, error->text);
@@ -355,25 +355,20 @@ static void start_next(struct mini_batch *batch)
     struct error error;
 
     while (batch->state == BATCH_IDLE && batch->queue_count) {
-        batch->call = batch->queue[batch->queue_head];
+        batch->call = batch->queue[batch->queue_head].call;
+        batch->request = batch->queue[batch->queue_head].request;
         batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
         batch->queue_count--;
         batch->plan.run_count = 0;
         batch->began_us = clock_now_us();
         batch->s_part_us = batch->r_part_us = 0;
-        batch->request = rpc_call_unpack(batch->call, &fastdecode__step_request__descriptor);
-        if (!batch->request) {
-            batch->call = NULL;
-            continue;
-        }
-        if (batch->request->scheduler_incarnation < engine->scheduler_incarnation) {
+        if (batch->request->scheduler_incarnation < newest_scheduler(engine)) { /* it was not when the step was queued */
             error_set(&error, STATUS_FAILED_PRECONDITION, "a scheduler that started later is known here");
             refuse(batch, &error);
             continue;
         }
-        engine->scheduler_incarnation = batch->request->scheduler_incarnation;
-        if (open_sequences(batch, &error) || step_plan_fill(&batch->plan, batch->request, engine->sequences, engine->shape.vocab,
-                                                             engine->context_tokens, &error)) {
+        if (step_plan_check(&batch->plan, batch->request, engine->shape.vocab, engine->context_tokens, &error) ||
+            open_sequences(batch, &error) || step_plan_fill(&batch->plan, batch->request, engine->sequences, &error)) {
             batch->plan.run_count = 0;
             refuse(batch, &error);
             continue;
@@ -408,7 +403,7 @@ void engine_step_handler(struct rpc_call *call, void *user)
     struct engine *engine = user;
     Fastdecode__StepRequest *request = rpc_call_unpack(call, &fastdecode__step_request__descriptor);
 
-    if (!request)
+    if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, newest_scheduler(engine)))
         return;
     if (request->mini_batch >= engine->batch_count) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", request->mini_batch, engine->batch_count);
@@ -419,7 +414,7 @@ void engine_step_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "mini-batch %u has %d steps queued", batch->index, ENGINE_QUEUE_MAX);
         return;
     }
-    batch->queue[(batch->queue_head + batch->queue_count++) % ENGINE_QUEUE_MAX] = call;
+    batch->queue[(batch->queue_head + batch->queue_count++) % ENGINE_QUEUE_MAX] = (struct queued_step){call, request};
     start_next(batch);
 }
 
@@ -449,7 +444,7 @@ void engine_release_handler(struct rpc_call *call, void *user)
     Fastdecode__ReleaseRequest *request = rpc_call_unpack(call, &fastdecode__release_request__descriptor);
     uint32_t kept = 0;
 
-    if (!request)
+    if (!request || !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, newest_scheduler(engine)))
         return;
     for (uint32_t i = 0; i < engine->deferred_count; i++)
         if (in_use(engine, engine->deferred[i], NULL))
@@ -484,7 +479,7 @@ void engine_exclude_handler(struct rpc_call *call, void *user)
     Fastdecode__ExcludeReply reply = FASTDECODE__EXCLUDE_REPLY__INIT;
     Fastdecode__ExcludeRequest *request = rpc_call_unpack(call, &fastdecode__exclude_request__descriptor);
 
-    if (!request)
+    if (!request || !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, newest_scheduler(engine)))
         return;
     strike_place(engine, request);
     for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++) {

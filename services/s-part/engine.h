@@ -52,10 +52,16 @@ struct link_use {
 
 enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_WAITING, BATCH_READY };
 
+/* A step that waits for its turn. The request lies in the call's memory. */
+struct queued_step {
+    struct rpc_call *call;
+    Fastdecode__StepRequest *request;
+};
+
 struct mini_batch {
     struct engine *engine;
     uint32_t index;
-    struct rpc_call *queue[ENGINE_QUEUE_MAX];
+    struct queued_step queue[ENGINE_QUEUE_MAX];
     uint32_t queue_head, queue_count;
 
     enum batch_state state;
@@ -90,7 +96,8 @@ struct engine {
     struct sequence_table *sequences;
     struct model_shape shape;
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width;
-    uint64_t incarnation, scheduler_incarnation;
+    uint64_t incarnation;
+    atomic_ullong scheduler_incarnation; /* of the one that registration was answered by; relaxed: only ever compared */
     uint32_t attend_method;
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];

@@ -200,7 +200,8 @@ static void on_connect(void *user)
 
 static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
 {
-    (void)user, (void)reply;
+    (void)user;
+    atomic_store_explicit(&s_part.engine.scheduler_incarnation, reply->scheduler_incarnation, memory_order_relaxed);
     log_info("REGISTERED", "scheduler=%s", s_part.scheduler);
 }
 

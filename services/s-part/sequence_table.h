@@ -19,6 +19,7 @@ struct sequence {
     uint32_t last_token; /* the last of prompt and generated */
     uint32_t top_logprobs;
     bool prompt_logprobs;
+    bool in_step; /* while a step is being planned: it has a run already */
 };
 
 struct sequence_table;

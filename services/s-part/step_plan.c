@@ -77,9 +77,8 @@ static enum status check_run(const Fastdecode__StepRequest *request, const Fastd
     return STATUS_OK;
 }
 
-/* The runs of the request, checked and sorted. */
-static enum status take_runs(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
-                             uint32_t vocab, uint32_t context_tokens, struct error *error)
+enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, uint32_t vocab,
+                            uint32_t context_tokens, struct error *error)
 {
     uint64_t rows = 0;
 
@@ -87,23 +86,38 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
         return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %zu runs at %zu places (limits %u and %u)",
                          request->n_runs, request->n_places, plan->max_rows, (unsigned)STEP_PLACES_MAX);
     for (size_t i = 0; i < request->n_runs; i++) {
-        const Fastdecode__Run *run = request->runs[i];
-        enum status status = check_run(request, run, vocab, context_tokens, error);
+        enum status status = check_run(request, request->runs[i], vocab, context_tokens, error);
         if (status)
             return status;
-        rows += run_rows(run);
-        plan->runs[i] = (struct step_run){.run = run, .place = run->place, .result_index = (uint32_t)i,
-                                          .sequence = sequence_table_find(table, run->sequence)};
+        rows += run_rows(request->runs[i]);
     }
     if (rows > plan->max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %llu rows, the limit is %u",
                          (unsigned long long)rows, plan->max_rows);
+    return STATUS_OK;
+}
+
+/* The runs of the request, sorted. */
+static enum status take_runs(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
+                             struct error *error)
+{
+    for (size_t i = 0; i < request->n_runs; i++) {
+        const Fastdecode__Run *run = request->runs[i];
+        plan->runs[i] = (struct step_run){.run = run, .place = run->place, .result_index = (uint32_t)i,
+                                          .sequence = sequence_table_find(table, run->sequence)};
+    }
     plan->run_count = (uint32_t)request->n_runs;
+    for (uint32_t i = 0; i < plan->run_count; i++)
+        if (plan->runs[i].sequence)
+            plan->runs[i].sequence->in_step = false;
+    for (uint32_t i = 0; i < plan->run_count; i++) { /* unknown ones have no rows: they may come as often as they like */
+        struct sequence *sequence = plan->runs[i].sequence;
+        if (sequence && sequence->in_step)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx has two runs in one step", (unsigned long long)sequence->id);
+        if (sequence)
+            sequence->in_step = true;
+    }
     sort_runs(plan->runs, plan->run_count);
-    for (uint32_t i = 1; i < plan->run_count; i++)
-        if (plan->runs[i].run->sequence == plan->runs[i - 1].run->sequence)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx has two runs in one step",
-                             (unsigned long long)plan->runs[i].run->sequence);
     return STATUS_OK;
 }
 
@@ -171,9 +185,9 @@ void step_plan_rebuild(struct step_plan *plan)
 }
 
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
-                           uint32_t vocab, uint32_t context_tokens, struct error *error)
+                           struct error *error)
 {
-    enum status status = take_runs(plan, request, table, vocab, context_tokens, error);
+    enum status status = take_runs(plan, request, table, error);
     if (status)
         return status;
     plan->request = request;

@@ -54,10 +54,14 @@ struct step_plan {
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan) MUST_CHECK;
 void step_plan_close(struct step_plan *plan);
 
-/* Fills the plan. The request must outlive it. Runs of sequences that the table does not know have no rows and
- * sequence NULL. INVALID_ARGUMENT says what of the request is wrong, and the plan is not to be used. No allocation. */
+/* Whether the request's runs can be a step at all. INVALID_ARGUMENT says what of it is wrong. Changes nothing. */
+enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, uint32_t vocab,
+                            uint32_t context_tokens, struct error *error) MUST_CHECK;
+
+/* Fills the plan from a request that was checked. The request must outlive it. Runs of sequences that the table does not
+ * know have no rows and sequence NULL. INVALID_ARGUMENT: a sequence has two runs; the plan is not to be used. No allocation. */
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
-                           uint32_t vocab, uint32_t context_tokens, struct error *error) MUST_CHECK;
+                           struct error *error) MUST_CHECK;
 
 /* Builds rows and outputs anew after runs were marked lost. */
 void step_plan_rebuild(struct step_plan *plan);

@@ -4,7 +4,10 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/wire/sampling.h"
 #include "services/scheduler/scheduler.h"
+
+enum { TIMEOUT_MS_MAX = 1 << 30 }; /* twelve days */
 
 static void on_cancel(void *user)
 {
@@ -28,7 +31,7 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, uin
             .prompt_tokens = log->prompt_count,
             .generated_tokens = log->token_count - log->prompt_count,
             .max_new_tokens = request->max_tokens,
-            .deadline_us = request->timeout_ms ? log->arrived_us + request->timeout_ms * 1000 : 0,
+            .deadline_us = request->timeout_ms ? log->arrived_us + MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX) * 1000 : 0,
             .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
             .held_place = place,
             .held_positions = MIN(positions, log->token_count - 1),
@@ -37,14 +40,17 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, uin
     scheduler_event(scheduler, &event);
 }
 
+/* Whatever would be refused in a step must be refused here: a step is of many. */
 static enum status check(const struct scheduler *scheduler, const Fastdecode__GenerateRequest *request, struct error *error)
 {
+    static struct sampler_bias bias[SAMPLER_BIAS_MAX];
+    struct sampler_params params;
     size_t tokens = request->n_prompt + request->n_generated;
 
     if (request->n_prompt == 0 || tokens > scheduler->model.context_tokens)
         return error_set(error, STATUS_OUT_OF_RANGE, "prompt and generated tokens are %zu, want 1 to %u", tokens, scheduler->model.context_tokens);
-    if (!request->sampling)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling is missing");
+    if (sampling_parse(request->sampling, scheduler->model.vocab, bias, &params, error))
+        return error->status;
     for (size_t i = 0; i < request->n_prompt; i++)
         if (request->prompt[i] >= scheduler->model.vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "prompt: token %u, the vocabulary has %u", request->prompt[i], scheduler->model.vocab);
@@ -58,9 +64,14 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
 {
     uint32_t known = (uint32_t)(request->n_prompt + request->n_generated);
     uint32_t capacity = MIN(scheduler->model.context_tokens, known + MIN(request->max_tokens, scheduler->model.context_tokens)) + 1;
-    uint64_t id = request->sequence && !token_logs_find(scheduler->logs, request->sequence) ? request->sequence : scheduler->next_sequence++;
+    uint64_t id = request->sequence;
     struct token_log *log;
 
+    if (!id || token_logs_find(scheduler->logs, id)) {
+        while (token_logs_find(scheduler->logs, scheduler->next_sequence)) /* one that was resubmitted may have it */
+            scheduler->next_sequence++;
+        id = scheduler->next_sequence++;
+    }
     if (token_logs_add(scheduler->logs, id, capacity, &log))
         return NULL;
     log->call = call;

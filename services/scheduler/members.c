@@ -11,9 +11,10 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/member/member.h"
 #include "services/scheduler/scheduler.h"
 
-enum { LINK_US_GUESS = 200, WINDOW = 4096 };
+enum { LINK_US_GUESS = 200, WINDOW = 4096, ROWS_MAX = 65536 };
 static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
 
 /* --- up and down -------------------------------------------------------------------------------------------------------- */
@@ -26,7 +27,7 @@ static void tell_up(struct member *member)
     member->cleaning = false;
     if (!scheduler->core || !member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))
         return; /* without a core: it is told once the s-part has said what the model is */
-    member->up = true;
+    member->up = member->was_up = true;
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, member->place, (unsigned long long)member->pages_total);
     if (member->place == 0)
         scheduler_event(scheduler, &event);
@@ -37,7 +38,7 @@ static void tell_up(struct member *member)
         .place_up = {
             .place = member->place,
             .pages_total = (uint32_t)MIN(member->pages_total, UINT32_MAX),
-            .bytes_per_second = member->bytes_per_second > 0 ? (uint64_t)member->bytes_per_second : BYTES_PER_SECOND_GUESS,
+            .bytes_per_second = (uint64_t)member->bytes_per_second,
             .link_us = member->place ? LINK_US_GUESS : 0,
             .local = member->place == 0,
             .shares_cores = member->shares_cores,
@@ -130,7 +131,18 @@ static struct member *find_or_add(struct scheduler *scheduler, bool s_part, cons
     for (uint32_t i = 1; i < scheduler->member_count; i++)
         if (!strcmp(scheduler->members[i].name, name))
             return &scheduler->members[i];
-    return scheduler->member_count < PLACES_MAX ? &scheduler->members[scheduler->member_count++] : NULL;
+    if (scheduler->member_count < PLACES_MAX)
+        return &scheduler->members[scheduler->member_count++];
+    for (uint32_t i = 1; i < PLACES_MAX; i++) { /* the entry of one that was never there: a wrong address, a worker of another mesh */
+        struct member *member = &scheduler->members[i];
+        bool silent = clock_now_us() - member->heard_us > scheduler->settings.worker_timeout_ms * 1000ull;
+        if (!member->registered && !member->was_up && !member->cleaning && silent) {
+            drop_channel(member);
+            *member = (struct member){0};
+            return member;
+        }
+    }
+    return NULL;
 }
 
 static uint64_t page_bytes(const Fastdecode__KvShape *kv)
@@ -139,15 +151,33 @@ static uint64_t page_bytes(const Fastdecode__KvShape *kv)
     return 2ull * kv->layers * kv->kv_heads * kv->head_dim * kv->page_tokens * element;
 }
 
+static bool same_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
+{
+    return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens;
+}
+
+static bool out_of_range(uint32_t value, uint32_t most)
+{
+    return value == 0 || value > most;
+}
+
 static enum status take_model(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)
 {
     const Fastdecode__ModelInfo *model = request->model;
 
-    if (!model || !model->kv || !model->vocab || !model->context_tokens || !model->kv->page_tokens || !model->kv->layers ||
-        model->n_end_token > ARRAY_COUNT(scheduler->end_tokens) || request->max_rows == 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part without a complete model");
+    if (!model || !model->kv || !model->vocab || !model->context_tokens || model->context_tokens > 1 << 28 ||
+        model->n_end_token > ARRAY_COUNT(scheduler->end_tokens) || request->max_rows == 0 || request->max_rows > ROWS_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: model, vocab, context_tokens, end_token or max_rows "
+                         "is missing or out of range");
+    if (out_of_range(model->kv->layers, 1 << 12) || out_of_range(model->kv->heads, 1 << 12) || out_of_range(model->kv->kv_heads, 1 << 12) ||
+        out_of_range(model->kv->head_dim, 1 << 12) || out_of_range(model->kv->page_tokens, 1 << 10))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: KV shape of %u layers, %u heads, %u KV heads of %u, %u "
+                         "tokens a page: one is out of range", model->kv->layers, model->kv->heads, model->kv->kv_heads,
+                         model->kv->head_dim, model->kv->page_tokens);
     if (scheduler->model_known) {
-        if (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens)
+        if (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
+            !same_shape(&scheduler->kv, model->kv))
             return error_set(error, STATUS_FAILED_PRECONDITION, "the mesh serves another model; start the scheduler again to change it");
         return STATUS_OK;
     }
@@ -164,12 +194,6 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     scheduler->core_config.max_batch_rows = request->max_rows;
     scheduler->model_known = true;
     return scheduler_open_core(scheduler, error);
-}
-
-static bool same_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
-{
-    return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
-           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens;
 }
 
 static void take_held(struct scheduler *scheduler, uint32_t place, const Fastdecode__RegisterRequest *request)
@@ -216,7 +240,8 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
     snprintf(member->tensor_address, sizeof member->tensor_address, "%s", request->tensor_address);
     member->incarnation = request->incarnation;
     member->pages_total = request->pages_total;
-    member->bytes_per_second = request->kv_bytes_per_second;
+    member->bytes_per_second = request->kv_bytes_per_second > 0 && request->kv_bytes_per_second < 1e15
+                                   ? request->kv_bytes_per_second : (double)BYTES_PER_SECOND_GUESS;
     member->shares_cores = request->shares_cores;
     member->heard_us = clock_now_us();
     member->registered = member->place == 0 || request->pages_total > 0;
@@ -253,6 +278,8 @@ void register_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "registration: kind, name, address or incarnation is missing or too long");
         return;
     }
+    if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, 0))
+        return;
     if (s_part && take_model(scheduler, request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
@@ -294,7 +321,7 @@ void heartbeat_handler(struct rpc_call *call, void *user)
     Fastdecode__HeartbeatRequest *request = rpc_call_unpack(call, &fastdecode__heartbeat_request__descriptor);
     Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
 
-    if (!request)
+    if (!request || !member_caller_is(call, NULL, request->incarnation, 0))
         return;
     struct member *member = find_incarnation(scheduler, request->name, request->incarnation);
     bool wants_shape = member && member->place && !member->registered && member->pages_total == 0 && scheduler->model_known;
@@ -321,7 +348,7 @@ void drain_handler(struct rpc_call *call, void *user)
     Fastdecode__DrainRequest *request = rpc_call_unpack(call, &fastdecode__drain_request__descriptor);
     Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
 
-    if (!request)
+    if (!request || !member_caller_is(call, NULL, request->incarnation, 0))
         return;
     struct member *member = find_incarnation(scheduler, request->name, request->incarnation);
     if (!member || !member->up || member->place == 0 || member->draining) {

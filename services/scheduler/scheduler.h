@@ -46,6 +46,7 @@ struct member {
     struct scheduler *scheduler;
     bool registered;   /* has said who it is, and is not known to be dead */
     bool up;           /* the core was told */
+    bool was_up;       /* once: the core may know sequences there */
     bool cleaning;     /* stale sequences are being freed there: not up before */
     uint32_t place;
     char name[NAME_BYTES];

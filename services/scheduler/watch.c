@@ -51,6 +51,8 @@ void watch_handler(struct rpc_call *call, void *user)
     struct scheduler *scheduler = user;
     Fastdecode__MeshState state;
 
+    if (!rpc_call_unpack(call, &fastdecode__watch_request__descriptor))
+        return;
     for (uint32_t i = 0; i < WATCHERS_MAX; i++) {
         if (scheduler->watchers[i])
             continue;
@@ -133,6 +135,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     Fastdecode__MetricsReply reply = FASTDECODE__METRICS_REPLY__INIT;
     struct sched_stats s = {0};
 
+    if (!rpc_call_unpack(call, &fastdecode__metrics_request__descriptor))
+        return;
     if (scheduler->core)
         sched_get_stats(scheduler->core, &s);
     one(&text, "requests_running", "gauge", "sequences that are placed and run", s.running);

@@ -1,0 +1,514 @@
+"""Malformed messages to the four services of a running mesh: a clear error each, and the others' requests go on.
+
+Frames: what tests/integration/rpc_bad_frames.h lists (53 of them), sent by that program. Calls: well-framed messages whose
+payload is wrong for the method, said by someone who said hello as the service that may call it; some by a stranger.
+Meanwhile a completion streams through the gateway again and again, over the worker that is being attacked; it must give its
+text, without an error or a pause. Nobody may have been started again, and no page may have been lost.
+"""
+import math
+import os
+import struct
+import subprocess
+import threading
+
+import pytest
+
+from conftest import BUILD, Mesh
+from rpc_client import Connection, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
+from streams import Stream, assert_same, body, run_all, words
+
+SERVICES = ("gateway", "scheduler", "s-part", "kv-worker-0")
+FRAMES_AT_LEAST, CALLS_AT_LEAST = 50, 30
+U32, U64 = 2**32 - 1, 2**64 - 1
+LONGEST_PAUSE_S = 1.5
+NAN, INFINITY = math.nan, math.inf
+
+GARBAGE = {
+    "bytes of 0xff": b"\xff" * 12,
+    "a cut tag": b"\x80",
+    "a length beyond the end": b"\x0a\x7f\x01",
+    "a length of 2^63": b"\x0a" + b"\x80" * 9 + b"\x01",
+    "a group": b"\x0b\x0c",
+    "wire type 7": b"\x0f\x00",
+    "field number 0": b"\x00\x00",
+}
+
+
+def ipc(mesh, name):
+    return f"ipc://{mesh.run_dir}/{name}.sock"
+
+
+class Bystander(threading.Thread):
+    """One completion after the other, until told to stop. Each must be what it was before, without a pause."""
+
+    def __init__(self, mesh):
+        super().__init__(daemon=True)
+        self.mesh, self.request = mesh, body(words(40, 9), 120, 1, sampled=True)
+        self.wanted = run_all(mesh.url, [self.request])
+        assert self.wanted[0].error is None
+        self.streams, self.streaming, self.asked_to_stop = [], threading.Event(), threading.Event()
+
+    def run(self):
+        while not self.asked_to_stop.is_set():
+            self.streams.append(Stream(self.mesh.url, self.request))
+            self.streams[-1].wait_tokens(2)
+            self.streaming.set()
+            self.streams[-1].join()
+
+    def __enter__(self):
+        self.start()
+        assert self.streaming.wait(30)
+        return self
+
+    def __exit__(self, kind, *_):
+        self.asked_to_stop.set()
+        self.join(60)
+        if kind is None:
+            assert self.streams and not self.is_alive()
+            assert_same(self.streams, self.wanted * len(self.streams))
+            gap = max(stream.longest_gap() for stream in self.streams)
+            print(f"{len(self.streams)} completions beside it, longest gap {gap:.3f} s")
+            assert gap < LONGEST_PAUSE_S
+
+
+@pytest.fixture(scope="module")
+def attacked():
+    """A mesh that does all attention at its one worker, and what its processes are."""
+    with Mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "256M") as mesh:
+        yield mesh, {service: mesh.pid(service) for service in SERVICES}
+
+
+@pytest.fixture
+def target(attacked):
+    """Checks around each test: others get their answers, processes are the same, pages are free again."""
+    mesh, pids = attacked
+    free = pages_free(mesh)
+    with Bystander(mesh):
+        yield mesh
+    assert {service: mesh.pid(service) for service in SERVICES} == pids, "a service was started again"
+    for name in ("fastdecode_requests_running", "fastdecode_requests_waiting", "fastdecode_kv_pages_used"):
+        mesh.wait_metric(name, lambda value: value == 0, 10)
+    assert pages_free(mesh) == free, "pages were lost"
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
+
+
+def incarnation_of(mesh, socket_name):
+    connection = Connection(ipc(mesh, socket_name))
+    connection.close()
+    return connection.incarnation
+
+
+def as_scheduler(mesh, name):
+    return Connection(ipc(mesh, name), "scheduler", incarnation_of(mesh, "scheduler"))
+
+
+def free_request(incarnation, *sequences):
+    return fixed64(1, incarnation) + packed64(2, sequences)
+
+
+def pages_free(mesh):
+    """What the worker's store itself says."""
+    connection = as_scheduler(mesh, "kv-worker-0")
+    answer = connection.call("KvControl/Free", free_request(incarnation_of(mesh, "scheduler")))
+    connection.close()
+    assert answer.status == "OK", answer
+    return one(decode(answer.messages[0]), 1)
+
+
+@pytest.fixture(scope="module")
+def model(attacked):
+    """ModelInfo and KvShape, as the scheduler tells them to gateways."""
+    connection = Connection(ipc(attacked[0], "scheduler"), "gateway")
+    state = decode(connection.call("Generator/Watch", b"", messages=1).messages[0])
+    connection.close()
+    info = decode(one(state, 7))
+    shape = decode(one(info, 6))
+    return {"vocab": one(info, 2), "context": one(shape, 7), "fingerprint": one(info, 5), "kv": one(info, 6),
+            "layers": one(shape, 1), "q": 4 * one(shape, 2) * one(shape, 4), "kv_row": 4 * one(shape, 3) * one(shape, 4)}
+
+
+def check(open_connection, cases, at_least=CALLS_AT_LEAST):
+    """cases: (name, method, payload, statuses, part of the text). A connection of its own for each."""
+    wrong = []
+    for name, method, payload, statuses, text in cases:
+        connection = open_connection()
+        answer = connection.call(method, payload)
+        connection.close()
+        good = answer.status in statuses.split("|") and text in answer.error
+        if answer.status not in ("OK", "CLOSED"):
+            good = good and len(answer.error) >= 8
+        print(f"{method} {name}: {answer}")
+        if not good:
+            wrong.append(f"{method}, {name}: {answer}, want {statuses} with {text!r}")
+    assert not wrong, "\n".join(wrong)
+    assert len(cases) >= at_least, f"only {len(cases)} cases"
+
+
+def garbage(method, message):
+    return [(name, method, payload, "INVALID_ARGUMENT", message) for name, payload in GARBAGE.items()]
+
+
+def strangers(*methods):
+    """Methods that are none of this service's."""
+    return [("not a method of it", method, b"", "UNIMPLEMENTED", "has no method") for method in methods]
+
+
+# --- frames -------------------------------------------------------------------------------------------------------------------
+
+
+def test_malformed_frames(target):
+    sockets = ("gateway", "scheduler", "s-part", "kv-worker-0", "kv-worker-0-t")
+    program = os.path.join(BUILD, "tests", "integration", "test_rpc_frames")
+    done = subprocess.run([program, *(ipc(target, name) for name in sockets)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = [int(line.rsplit(": ", 1)[1].split()[0]) for line in done.stdout.splitlines() if "malformed" in line]
+    assert len(counts) == len(sockets) and min(counts) >= FRAMES_AT_LEAST, done.stdout
+
+
+# --- gateway ------------------------------------------------------------------------------------------------------------------
+
+
+def test_calls_to_the_gateway(target):
+    """It has no method but Health.Check."""
+    cases = garbage("Health/Check", "HealthRequest")
+    cases += [("every prefix of a field that is cut", "Health/Check", (blob(9, b"x" * 40))[:length], "INVALID_ARGUMENT", "HealthRequest")
+              for length in range(1, 16)]
+    cases += strangers("Generator/Generate", "Generator/Watch", "Generator/Metrics", "Cluster/RegisterMember", "Cluster/Heartbeat",
+                       "Cluster/Drain", "SPart/Step", "SPart/Release", "SPart/Exclude", "KvWorker/Attend", "KvControl/Free",
+                       "KvHandover/ReadPage", "Health/Nothing", 0, U32)
+    cases += [("8 MB of an unknown field", "Health/Check", blob(99, bytes(8 << 20)), "OK|INVALID_ARGUMENT", ""),
+              ("a million unknown fields", "Health/Check", varint(99, 1) * 1000000, "OK|INVALID_ARGUMENT", "")]
+    check(lambda: Connection(ipc(target, "gateway")), cases)
+
+
+# --- scheduler ----------------------------------------------------------------------------------------------------------------
+
+
+def generate(prompt=(1, 2, 3), sampling=b"", max_tokens=4, more=b""):
+    return blob(1, "hostile") + packed(2, prompt) + (blob(3, sampling) if sampling is not None else b"") + varint(4, max_tokens) + more
+
+
+def bias(token, value):
+    return blob(8, varint(1, token), real(2, value))
+
+
+def generate_cases(model):
+    method, vocab, context = "Generator/Generate", model["vocab"], model["context"]
+
+    def bad(name, payload, text, status="INVALID_ARGUMENT"):
+        return (name, method, payload, status, text)
+
+    cases = garbage(method, "GenerateRequest")
+    cases += [bad("nothing", b"", "prompt", "OUT_OF_RANGE"), bad("no prompt", generate(()), "prompt", "OUT_OF_RANGE"),
+              bad("no sampling", generate(sampling=None), "sampling is missing"),
+              bad("a token that is the vocabulary's size", generate((1, vocab)), "vocabulary"),
+              bad("a token of 2^32 - 1", generate((U32,)), "vocabulary"),
+              bad("a generated token beyond the vocabulary", generate(more=packed(7, (1, vocab))), "vocabulary"),
+              bad("a prompt longer than the context", generate([1] * (context + 1)), "8193", "OUT_OF_RANGE"),
+              bad("a prompt of a million tokens", generate([1] * 1000000), "1000000", "OUT_OF_RANGE"),
+              bad("prompt and generated longer than the context", generate([1] * context, more=packed(7, [1])), "8193", "OUT_OF_RANGE"),
+              bad("a prompt that is a message of messages", blob(2, blob(2, blob(2, b"\x80"))), "GenerateRequest"),
+              bad("text that is not UTF-8 where a number is due", varint(1, 7) + generate(), "GenerateRequest")]
+    for number, name in ((1, "temperature"), (3, "top_p"), (4, "min_p"), (5, "presence_penalty"), (6, "frequency_penalty"),
+                         (7, "repetition_penalty")):
+        cases += [bad(f"{name} of {value}", generate(sampling=real(number, value)), name)
+                  for value in (NAN, INFINITY, -INFINITY, -1000.0)]
+    cases += [bad("a negative temperature", generate(sampling=real(1, -0.5)), "temperature"),
+              bad("2^32 - 1 top log-probabilities", generate(sampling=varint(12, U32)), "top_logprobs"),
+              bad("a bias of a token beyond the vocabulary", generate(sampling=bias(vocab, 1)), "logit_bias"),
+              bad("a bias that is no number", generate(sampling=bias(1, NAN)), "logit_bias"),
+              bad("an infinite bias", generate(sampling=bias(1, INFINITY)), "logit_bias"),
+              bad("a hundred thousand biases", generate(sampling=bias(1, 1) * 100000), "biases")]
+    return cases
+
+
+def register(kind=4, name="kv-worker-9", incarnation=1 << 40, control="ipc:///nowhere.sock", tensors="ipc:///nowhere-t.sock", more=b""):
+    return (varint(1, kind) + blob(2, name) + fixed64(3, incarnation) + blob(4, control) + blob(5, tensors) + more)
+
+
+def shape(layers=30, heads=9, kv_heads=3, head_dim=64, page_tokens=16, kind=1, context=8192):
+    return b"".join(varint(i + 1, value) for i, value in enumerate((layers, heads, kv_heads, head_dim, page_tokens, kind, context)))
+
+
+def model_info(model, kv=None, vocab=None, context=None, fingerprint=None, ends=()):
+    return blob(6, blob(1, "m"), varint(2, model["vocab"] if vocab is None else vocab),
+                varint(3, model["context"] if context is None else context), packed(4, ends),
+                fixed64(5, model["fingerprint"] if fingerprint is None else fingerprint), blob(6, model["kv"] if kv is None else kv))
+
+
+def register_cases():
+    method = "Cluster/RegisterMember"
+
+    def bad(name, payload, text="registration", status="INVALID_ARGUMENT"):
+        return (name, method, payload, status, text)
+
+    cases = garbage(method, "RegisterRequest")
+    cases += [bad("nothing", b""), bad("a kind of no member", register(kind=2)), bad("kind 99", register(kind=99)),
+              bad("no name", register(name="")), bad("a name of 10,000 bytes", register(name="n" * 10000)),
+              bad("no address", register(control="")), bad("an address of 10,000 bytes", register(control="ipc://" + "a" * 10000)),
+              bad("a tensor address of 10,000 bytes", register(tensors="ipc://" + "a" * 10000)),
+              bad("no incarnation", register(incarnation=0)),
+              bad("another incarnation than in the hello", register(incarnation=1 << 41), "hello"),
+              bad("an older incarnation of a worker that is there", register(name="kv-worker-0"), "later", "FAILED_PRECONDITION"),
+              bad("a worker of another shape", register(more=blob(7, shape(layers=31))), "another model", "FAILED_PRECONDITION")]
+    return cases
+
+
+def s_part_register_cases(model):
+    method, rows = "Cluster/RegisterMember", varint(12, 640)
+
+    def bad(name, more, text="registration", status="INVALID_ARGUMENT"):
+        return (name, method, register(kind=3, name="s-part", more=more), status, text)
+
+    return [bad("an s-part without a model", rows), bad("without rows", model_info(model)),
+            bad("2^32 - 1 rows", model_info(model) + varint(12, U32)),
+            bad("without a vocabulary", model_info(model, vocab=0) + rows),
+            bad("without a context", model_info(model, context=0) + rows),
+            bad("a context of 2^32 - 1", model_info(model, context=U32) + rows),
+            bad("without a shape", model_info(model, kv=b"") + rows),
+            bad("2^32 - 1 layers, heads and all", model_info(model, kv=shape(U32, U32, U32, U32, U32)) + rows),
+            bad("pages of no token", model_info(model, kv=shape(page_tokens=0)) + rows),
+            bad("a thousand end tokens", model_info(model, ends=range(1000)) + rows),
+            bad("another model file", model_info(model, fingerprint=1) + rows, "another model", "FAILED_PRECONDITION"),
+            bad("another shape", model_info(model, kv=shape(layers=31)) + rows, "another model", "FAILED_PRECONDITION"),
+            bad("an older s-part", model_info(model) + rows, "later", "FAILED_PRECONDITION")]
+
+
+def heartbeat_cases():
+    return (garbage("Cluster/Heartbeat", "HeartbeatRequest") + garbage("Cluster/Drain", "DrainRequest") +
+            garbage("Generator/Watch", "WatchRequest") + garbage("Generator/Metrics", "MetricsRequest") +
+            [("of nobody", "Cluster/Heartbeat", blob(1, "nobody") + fixed64(2, 1 << 40), "FAILED_PRECONDITION", "register"),
+             ("of an older worker", "Cluster/Heartbeat", blob(1, "kv-worker-0") + fixed64(2, 1 << 40), "FAILED_PRECONDITION", "register"),
+             ("without anything", "Cluster/Heartbeat", b"", "INVALID_ARGUMENT", "hello"),
+             ("another incarnation than in the hello", "Cluster/Drain", blob(1, "kv-worker-0") + fixed64(2, 5), "INVALID_ARGUMENT", "hello"),
+             ("of an older worker", "Cluster/Drain", blob(1, "kv-worker-0") + fixed64(2, 1 << 40), "OK", "")])
+
+
+def test_calls_to_the_scheduler(target, model):
+    address = ipc(target, "scheduler")
+    check(lambda: Connection(address, "gateway"), generate_cases(model) + strangers("SPart/Step", "KvWorker/Attend", 0))
+    check(lambda: Connection(address, "kv-worker", 1 << 40), register_cases() + heartbeat_cases())
+    check(lambda: Connection(address, "s-part", 1 << 40), s_part_register_cases(model), 10)
+    future = lambda: Connection(address, "kv-worker", U64)
+    check(future, [("of the future", "Cluster/RegisterMember", register(name="kv-worker-0", incarnation=U64), "INVALID_ARGUMENT", "future")], 1)
+    check(lambda: Connection(address), [
+        ("by a stranger", "Cluster/RegisterMember", register(incarnation=0xfffff), "PERMISSION_DENIED", "kv-worker")], 1)
+
+
+def test_odd_requests_to_the_scheduler(target, model):
+    """Nothing in them is wrong: they are carried out, or end, and disturb nobody."""
+    address, ids = ipc(target, "scheduler"), set()
+    odd = {
+        "max_tokens 2^32 - 1, then the client leaves": generate(max_tokens=U32),
+        "a timeout of 2^64 - 1 ms": generate(more=varint(6, U64)),
+        "a timeout of 1 ms": generate(more=varint(6, 1)),
+        "a temperature of 1e-30": generate(sampling=real(1, 1e-30)),
+        "a temperature of 100 and all else at its limit": generate(sampling=real(1, 100) + real(3, 1e-30) + real(4, 1) + real(5, 100) +
+                                                                   real(6, -100) + real(7, 100) + varint(2, U32)),
+        "a ban of each of 1,024 tokens": generate(sampling=b"".join(bias(i, -INFINITY) for i in range(1024))),
+        "more was generated than may be": generate(more=packed(7, [1] * 20)),
+        "end tokens that no vocabulary has": generate(more=packed(10, [U32] * 1000)),
+        "a sequence id of 2^64 - 1": generate(more=fixed64(8, U64)),
+        "a prompt that fills the context": generate([1] * model["context"]),
+        "nothing to generate": generate(max_tokens=0),
+        "a tenant of a megabyte": generate(more=blob(9, "t" * (1 << 20))),
+        "unknown fields": generate(more=varint(100, 1) * 1000 + blob(200, b"x" * 1000)),
+    }
+    for name, payload in odd.items():
+        connection = Connection(address, "gateway")
+        answer = connection.call("Generator/Generate", payload, messages=6)
+        connection.close()
+        assert answer.status == "OK" and answer.messages, f"{name}: {answer}"
+        ids.update(one(decode(message), 1) for message in answer.messages)
+    # the ids that will be given out next, claimed: those who come later get others
+    connection = Connection(address, "gateway")
+    newest = max(i for i in ids if i != U64)
+    calls = [connection.start("Generator/Generate", generate(max_tokens=30, more=fixed64(8, newest + k))) for k in range(1, 9)]
+    streams = run_all(target.url, [body("One", 8)] * 4)
+    assert [stream.error for stream in streams] == [None] * 4 and len(calls) == 8
+    connection.close()
+    watchers = [Connection(address, "gateway") for _ in range(20)]  # that never read
+    for watcher in watchers:
+        watcher.start("Generator/Watch", b"")
+        watcher.close()
+
+
+# --- s-part -------------------------------------------------------------------------------------------------------------------
+
+
+def run_of(sequence=7, position=0, tokens=(1,), place=0, more=b""):
+    return blob(6, fixed64(1, sequence) + varint(2, position) + packed(3, tokens) + varint(4, place) + more)
+
+
+def place(worker=0, incarnation=0, address=""):
+    return blob(5, varint(1, worker), fixed64(2, incarnation), blob(3, address))
+
+
+def opening(sequence=7, sampling=b"", prompt=1, tokens=(1,)):
+    return blob(4, fixed64(1, sequence), blob(2, sampling) if sampling is not None else b"", varint(3, prompt), packed(4, tokens))
+
+
+def step_cases(model, incarnation):
+    vocab, context = model["vocab"], model["context"]
+
+    def step(*parts, by=incarnation, mini_batch=0):
+        return fixed64(1, by) + varint(2, 1) + varint(3, mini_batch) + b"".join(parts)
+
+    def bad(name, payload, text, status="INVALID_ARGUMENT"):
+        return (name, "SPart/Step", payload, status, text)
+
+    cases = garbage("SPart/Step", "StepRequest")
+    cases += [bad("another incarnation than in the hello", step(by=5), "hello"), bad("a mini-batch that is not there", step(mini_batch=1), "mini-batch"),
+              bad("mini-batch 2^32 - 1", step(mini_batch=U32), "mini-batch"),
+              bad("a run at no place", step(run_of()), "place 0 of 0"), bad("a run at place 2^32 - 1", step(run_of(place=U32), place()), "place"),
+              bad("a position of the context's length", step(run_of(position=context), place()), "position"),
+              bad("a position of 2^32 - 1", step(run_of(position=U32), place()), "position"),
+              bad("rows beyond the context", step(run_of(position=context - 1, tokens=(1, 1)), place()), "position"),
+              bad("a token beyond the vocabulary", step(run_of(tokens=(vocab,)), place()), "vocabulary"),
+              bad("a next token beyond the vocabulary", step(run_of(more=varint(7, U32)), place()), "vocabulary"),
+              bad("more runs than rows", step(*[run_of(i + 1) for i in range(1000)], place()), "1000 runs"),
+              bad("more rows than there may be", step(run_of(tokens=[1] * 700), place()), "700 rows"),
+              bad("a hundred thousand runs", step(run_of() * 100000, place()), "100000 runs"),
+              bad("more places than there may be", step(place() * 300), "300 places"),
+              bad("a sequence opened without sampling", step(opening(sampling=None)), "sampling is missing"),
+              bad("a sequence opened without an id", step(opening(sequence=0)), "sequence 0"),
+              bad("a sequence opened without tokens", step(opening(tokens=())), "0 tokens"),
+              bad("a prompt longer than the tokens", step(opening(prompt=2)), "2 of them prompt"),
+              bad("a prompt of none", step(opening(prompt=0)), "0 of them prompt"),
+              bad("a log longer than the context", step(opening(tokens=[1] * (context + 1))), "8193 tokens"),
+              bad("a log with a token beyond the vocabulary", step(opening(tokens=(1, vocab))), "vocabulary"),
+              bad("a bias beyond the vocabulary", step(opening(sampling=bias(vocab, 1))), "logit_bias"),
+              bad("ten thousand biases", step(opening(sampling=bias(1, 1) * 10000)), "biases"),
+              bad("a run twice, of a sequence that is opened", step(opening(), run_of(), run_of(position=1), place()), "two runs"),
+              bad("a run twice, at two places", step(opening(), run_of(), run_of(place=1), place(), place(1, 1, "ipc:///x")), "two runs"),
+              bad("a run that is no message", step(blob(6, b"\xff\xff")), "StepRequest"),
+              bad("nested a hundred deep", step(*[blob(4, blob(2, blob(8, b"\x80")))]), "StepRequest")]
+    cases += [bad(f"opened with {name} of {value}", step(opening(sampling=real(number, value))), name)
+              for number, name in ((1, "temperature"), (3, "top_p"), (5, "presence_penalty")) for value in (NAN, -1000.0)]
+    cases += garbage("SPart/Release", "ReleaseRequest") + garbage("SPart/Exclude", "ExcludeRequest")
+    return cases
+
+
+def test_calls_to_the_s_part(target, model):
+    incarnation = incarnation_of(target, "scheduler")
+    connect = lambda: as_scheduler(target, "s-part")
+    check(connect, step_cases(model, incarnation) + strangers("Generator/Generate", "KvWorker/Attend", "KvControl/Free", 0, U32))
+    step = fixed64(1, incarnation) + varint(2, 1)
+    unknown = step + run_of(99) + run_of(98, tokens=()) + place()
+    answer = connect().call("SPart/Step", unknown)
+    results = [decode(result) for result in decode(answer.messages[0])[2]]
+    assert [(one(result, 1), one(result, 2)) for result in results] == [(99, 3), (98, 3)], "sequences that it does not know"
+    check(connect, [("a million that are not there", "SPart/Release", packed64(1, range(1 << 40, (1 << 40) + 1000000)), "OK", ""),
+                    ("a worker that is not there", "SPart/Exclude", varint(1, U32) + fixed64(2, U64), "OK", ""),
+                    ("what the steps above opened", "SPart/Release", packed64(1, [7]), "OK", "")], 3)
+    check(lambda: Connection(ipc(target, "s-part"), "scheduler", 5), [
+        ("by an older scheduler", "SPart/Step", fixed64(1, 5), "FAILED_PRECONDITION", "later"),
+        ("by an older scheduler", "SPart/Release", packed64(1, [1]), "FAILED_PRECONDITION", "later"),
+        ("by an older scheduler", "SPart/Exclude", varint(1, 1), "FAILED_PRECONDITION", "later")], 3)
+    check(lambda: Connection(ipc(target, "s-part"), "scheduler", U64), [
+        ("by a scheduler of the future", "SPart/Step", fixed64(1, U64), "INVALID_ARGUMENT", "future")], 1)
+    check(lambda: Connection(ipc(target, "s-part")), [
+        ("by a stranger", "SPart/Step", step, "INVALID_ARGUMENT|PERMISSION_DENIED", "scheduler"),
+        ("by a stranger", "SPart/Release", packed64(1, [1]), "PERMISSION_DENIED", "scheduler"),
+        ("by a stranger", "SPart/Exclude", varint(1, 1), "PERMISSION_DENIED", "scheduler")], 3)
+
+
+# --- kv-worker ----------------------------------------------------------------------------------------------------------------
+
+
+def attend_cases(model, incarnation):
+    q, kv = model["q"], model["kv_row"]
+
+    def attend(rows=((5, 0),), by=incarnation, step=1, mini_batch=7, layer=0, count=None, q_bytes=None, k_bytes=None, v_bytes=None,
+               shift=0, told=None):
+        count = len(rows) if count is None else count
+        head = fixed64(1, by) + fixed64(2, step) + varint(3, mini_batch) + varint(4, layer) + varint(5, count)
+        told = rows if told is None else told
+        if layer == 0:
+            head += packed64(6, [row[0] for row in told]) + packed32(7, [row[1] for row in told])
+        for number, wanted, given in ((9, q, q_bytes), (10, kv, k_bytes), (11, kv, v_bytes)):
+            data = bytes(wanted * len(rows)) if given is None else given
+            after = 1 + len(raw_varint(len(data)))
+            head += blob(8, bytes((-(len(head) + 2 + after) + shift) % 4)) + blob(number, data)
+        return head
+
+    def bad(name, payload, text, status="INVALID_ARGUMENT"):
+        return (name, "KvWorker/Attend", payload, status, text)
+
+    cases = garbage("KvWorker/Attend", "AttendRequest")
+    cases += [bad("nothing", b"", "0 rows"), bad("no rows", attend(count=0), "0 rows"), bad("2^32 - 1 rows", attend(count=U32), "4294967295 rows"),
+              bad("8,193 rows", attend(count=8193), "8193 rows"), bad("a row count that overflows", attend(count=2**32), "AttendRequest"),
+              bad("two rows told, one sent", attend(count=2), "row_sequence has 8 bytes"),
+              bad("one position for two rows", attend(((5, 0), (6, 0)), told=((5, 0),)), "row_sequence has 8"),
+              bad("q is too short", attend(q_bytes=bytes(q - 4)), f"q has {q - 4} bytes"),
+              bad("q is too long", attend(q_bytes=bytes(q + 4)), f"q has {q + 4} bytes"), bad("q is empty", attend(q_bytes=b""), "q has 0 bytes"),
+              bad("k is too short", attend(k_bytes=bytes(kv - 1)), "k has"), bad("k is too long", attend(k_bytes=bytes(2 * kv)), "k has"),
+              bad("v is too short", attend(v_bytes=b""), "v has"), bad("v is of 8 MB", attend(v_bytes=bytes(8 << 20)), "v has 8388608 bytes"),
+              bad("tensors at odd places", attend(shift=1), "not aligned"),
+              bad("a field of another type", varint(1, 5) + attend(), "field 1 has wire type 0"),
+              bad("q as a number", attend() + varint(9, 1), "field 9 has wire type 0"),
+              bad("mini-batch 8", attend(mini_batch=8), "mini-batch 8"), bad("mini-batch 2^32 - 1", attend(mini_batch=U32), "mini-batch"),
+              bad("the layer behind the last", attend(layer=model["layers"]), "layer"), bad("layer 2^32 - 1", attend(layer=U32), "layer"),
+              bad("a position of the context's length", attend(((5, model["context"]),)), "context"),
+              bad("position 2^32 - 1", attend(((5, U32),)), "context"), bad("sequence 0", attend(((0, 0),)), "sequence 0"),
+              bad("rows that are not sorted by sequence", attend(((6, 0), (5, 0))), "not sorted"),
+              bad("rows that are not sorted by position", attend(((5, 1), (5, 0))), "not sorted"),
+              bad("a row twice", attend(((5, 0), (5, 0))), "not sorted"),
+              bad("the same, of the mini-batch that is running", attend(((5, 1), (5, 0)), mini_batch=0), "not sorted"),
+              bad("a layer of a step that was never begun", attend(layer=3, step=12345), "not under way", "FAILED_PRECONDITION"),
+              bad("the same, of the mini-batch that is running", attend(layer=3, step=2**63, mini_batch=0), "not under way", "FAILED_PRECONDITION"),
+              bad("another incarnation than in the hello", attend(by=incarnation + 1), "hello")]
+    return cases, attend
+
+
+def test_attend_at_the_worker(target, model):
+    address, incarnation = ipc(target, "kv-worker-0-t"), incarnation_of(target, "s-part")
+    connect = lambda: Connection(address, "s-part", incarnation)
+    cases, attend = attend_cases(model, incarnation)
+    cases += garbage("KvHandover/ReadPage", "ReadPageRequest")
+    cases += [("a sequence that is not held", "KvHandover/ReadPage", fixed64(1, 99), "NOT_FOUND", "not held"),
+              ("page 2^32 - 1", "KvHandover/ReadPage", fixed64(1, 99) + varint(2, U32), "NOT_FOUND", "not held")]
+    check(connect, cases + strangers("KvControl/Free", "KvControl/Fetch", "Generator/Generate", "SPart/Step", 0, U32))
+    check(lambda: Connection(address, "s-part", 5), [("by an older s-part", "KvWorker/Attend", attend(by=5), "FAILED_PRECONDITION", "later")], 1)
+    check(lambda: Connection(address, "s-part", U64), [("by one of the future", "KvWorker/Attend", attend(by=U64), "INVALID_ARGUMENT", "future")], 1)
+    check(lambda: Connection(address), [("by a stranger", "KvWorker/Attend", attend(by=0), "PERMISSION_DENIED", "s-part")], 1)
+
+    # rows that go on what is not held are lost, and take no pages; what is no number stays with its own row
+    answer = connect().call("KvWorker/Attend", attend(((91, 5), (92, 8000), (93, 0), (94, 0), (94, 2)),
+                                                      q_bytes=struct.pack("<f", NAN) * (5 * model["q"] // 4)))
+    reply = decode(answer.messages[0])
+    assert sorted(reply[4]) == [0, 1, 3, 4] and len(one(reply, 6)) == 5 * model["q"], answer
+    lost = one(reply, 6)[:model["q"]]
+    assert lost == bytes(model["q"])
+    scheduler = incarnation_of(target, "scheduler")
+    assert as_scheduler(target, "kv-worker-0").call("KvControl/Free", free_request(scheduler, 91, 92, 93, 94)).status == "OK"
+
+
+def test_control_of_the_worker(target, model):
+    address, incarnation = ipc(target, "kv-worker-0"), incarnation_of(target, "scheduler")
+    connect = lambda: as_scheduler(target, "kv-worker-0")
+
+    def fetch(sequence=77, tensors="ipc:///nowhere.sock", positions=16, by=incarnation):
+        return fixed64(1, by) + fixed64(2, sequence) + blob(3, tensors) + varint(4, positions)
+
+    cases = garbage("KvControl/Free", "FreeRequest") + garbage("KvControl/Held", "HeldRequest") + garbage("KvControl/Fetch", "FetchRequest")
+    cases += [("another incarnation than in the hello", "KvControl/Free", free_request(5, 1), "INVALID_ARGUMENT", "hello"),
+              ("half an id", "KvControl/Free", fixed64(1, incarnation) + blob(2, b"1234"), "INVALID_ARGUMENT", "FreeRequest"),
+              ("a million that are not there", "KvControl/Free", free_request(incarnation, *range(1 << 40, (1 << 40) + 1000000)), "OK", ""),
+              ("another incarnation than in the hello", "KvControl/Fetch", fetch(by=5), "INVALID_ARGUMENT", "hello"),
+              ("no sequence", "KvControl/Fetch", fetch(sequence=0), "INVALID_ARGUMENT", "FetchRequest"),
+              ("no positions", "KvControl/Fetch", fetch(positions=0), "INVALID_ARGUMENT", "FetchRequest"),
+              ("positions beyond the context", "KvControl/Fetch", fetch(positions=model["context"] + 1), "INVALID_ARGUMENT", "context"),
+              ("2^32 - 1 positions", "KvControl/Fetch", fetch(positions=U32), "INVALID_ARGUMENT", "context"),
+              ("no address", "KvControl/Fetch", fetch(tensors=""), "INVALID_ARGUMENT", "address"),
+              ("an address of 10,000 bytes", "KvControl/Fetch", fetch(tensors="ipc://" + "x" * 10000), "INVALID_ARGUMENT", "address"),
+              ("an address that is none", "KvControl/Fetch", fetch(tensors="what"), "INVALID_ARGUMENT", "address"),
+              ("an address of no transport", "KvControl/Fetch", fetch(tensors="warp://here"), "INVALID_ARGUMENT", "warp"),
+              ("a sequence that is not there, from itself", "KvControl/Fetch", fetch(tensors=ipc(target, "kv-worker-0-t")), "NOT_FOUND", "not held"),
+              ("pages from one who does not know what they are", "KvControl/Fetch", fetch(tensors=ipc(target, "gateway")), "UNIMPLEMENTED", "")]
+    check(connect, cases + strangers("KvWorker/Attend", "KvHandover/ReadPage", "Generator/Generate", 0, U32))
+    check(lambda: Connection(address, "scheduler", 5), [
+        ("by an older scheduler", "KvControl/Free", free_request(5, 1), "FAILED_PRECONDITION", "later"),
+        ("by an older scheduler", "KvControl/Fetch", fetch(by=5), "FAILED_PRECONDITION", "later")], 2)
+    check(lambda: Connection(address), [("by a stranger", "KvControl/Free", free_request(0, 1), "PERMISSION_DENIED", "scheduler"),
+                                        ("by a stranger", "KvControl/Fetch", fetch(by=0), "PERMISSION_DENIED", "scheduler")], 2)
