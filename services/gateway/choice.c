@@ -18,6 +18,7 @@ bool choice_open(struct choice *choice, const struct language *language)
 
     stop_match_init(&choice->stop, request->stops, request->stop_count);
     choice->text_stream = language_stream_open(language);
+    choice->generated = malloc((request->max_tokens + 1u) * sizeof *choice->generated);
     if (request->echo && request->logprobs) {
         choice->prompt_scores = calloc(choice->prompt->count + 1, sizeof *choice->prompt_scores);
         if (request->top_logprobs)
@@ -27,7 +28,7 @@ bool choice_open(struct choice *choice, const struct language *language)
         choice->prompt_scored = 1;
     }
     choice->echoed = !request->echo;
-    return choice->text_stream != NULL;
+    return choice->text_stream && choice->generated;
 }
 
 void choice_close(struct choice *choice)
@@ -117,40 +118,25 @@ static void echo_prompt(struct choice *choice, const struct language *language)
     choice->prompt_tops = NULL;
 }
 
-static bool log_token(struct choice *choice, uint32_t id)
-{
-    if (choice->generated_count == choice->generated_capacity) {
-        uint32_t capacity = choice->generated_capacity ? choice->generated_capacity * 2 : 32;
-        uint32_t *grown = realloc(choice->generated, capacity * sizeof *grown);
-        if (!grown)
-            return false;
-        choice->generated = grown;
-        choice->generated_capacity = capacity;
-    }
-    choice->generated[choice->generated_count++] = id;
-    return true;
-}
-
 static bool take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)
 {
-    struct text piece = {0};
-    bool ok;
+    struct text *piece = &choice->request->owner->piece;
     size_t j;
 
-    if (token->token >= language_vocab(language) || !log_token(choice, token->token))
+    if (token->token >= language_vocab(language))
         return false;
+    choice->generated[choice->generated_count++] = token->token;
     if (is_end)
         return true; /* the end token is counted and not shown */
-    language_stream_push(choice->text_stream, token->token, &piece);
+    text_clear(piece);
+    language_stream_push(choice->text_stream, token->token, piece);
     if (choice->request->logprobs) {
         show_token(choice, language, token->token, &token->logprob);
         for (j = 0; j < MIN(token->n_top, choice->request->top_logprobs); j++)
             show_top(choice, language, token->top[j]->token, token->top[j]->logprob);
     }
-    stop_match_push(&choice->stop, piece.data, piece.bytes, &choice->visible);
-    ok = !piece.failed && !choice->visible.failed && !choice->stop.held.failed && !choice->logprobs.failed;
-    text_free(&piece);
-    return ok;
+    stop_match_push(&choice->stop, piece->data, piece->bytes, &choice->visible);
+    return !piece->failed && !choice->visible.failed && !choice->stop.held.failed && !choice->logprobs.failed;
 }
 
 bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language)

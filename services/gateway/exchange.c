@@ -8,7 +8,8 @@
  * Whether the connection is suspended is decided under the exchange's mutex, together with "there is nothing to send",
  * so that a wake-up is never lost: a writer either sees it suspended and resumes it, or the reader sees the bytes.
  *
- * A stream that has nothing to send costs this struct, about 600 bytes, and its share of libmicrohttpd's pools.
+ * A stream that has nothing to send costs this struct, about 600 bytes, KEEP_OUT_BYTES, and its share of libmicrohttpd's
+ * pools.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
 #include "common/base/clock.h"
 #include "services/gateway/http_internal.h"
 
-enum { BLOCK_BYTES = 2048, KEEP_OUT_BYTES = 4096 };
+enum { BLOCK_BYTES = 2048, KEEP_OUT_BYTES = 8192 };
 
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path)
 {
@@ -149,6 +150,7 @@ void exchange_begin(struct exchange *exchange, const char *content_type)
         exchange->answer = ANSWER_STREAM;
         exchange->status = 200;
         exchange->content_type = content_type;
+        (void)text_reserve(&exchange->out, KEEP_OUT_BYTES); /* a token, or a few that wait, then allocates nothing */
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);

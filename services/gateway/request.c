@@ -45,6 +45,8 @@ void requests_close(struct requests *requests)
         requests->first = request->next;
         request_discard(request);
     }
+    text_free(&requests->piece);
+    text_free(&requests->chunk);
     free(requests);
 }
 
@@ -195,14 +197,16 @@ static void finish_choice(struct choice *choice, const char *reason, const char 
 static void show_news(struct choice *choice)
 {
     struct request *request = choice->request;
-    struct text chunk = {0};
+    struct text *chunk = &request->owner->chunk;
 
     if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) ||
         exchange_backlog(request->exchange) > BACKLOG_BYTES)
         return;
-    choice_show(choice, &chunk);
-    write_stream(request, &chunk);
-    text_free(&chunk);
+    text_clear(chunk);
+    choice_show(choice, chunk);
+    write_stream(request, chunk);
+    if (chunk->capacity > BACKLOG_BYTES)
+        text_free(chunk); /* a long echo, most likely */
 }
 
 /* --- the mesh's events -------------------------------------------------------------------------------------------- */

@@ -34,7 +34,7 @@ struct choice {
     uint32_t failures; /* in a row */
     /* token log */
     uint32_t *generated;
-    uint32_t generated_count, generated_capacity;
+    uint32_t generated_count; /* at most max_tokens, for which there is room from the beginning */
     /* text */
     struct language_stream *text_stream;
     struct stop_match stop;
@@ -84,6 +84,7 @@ struct requests {
     struct requests_config config;
     struct request *first; /* loop thread */
     struct mesh_state state; /* loop thread: as of the last tick */
+    struct text piece, chunk; /* loop thread: scratch of one token and of one event, kept so that a token allocates nothing */
     /* relaxed: numbers to look at */
     atomic_uint running, waiting;
 };

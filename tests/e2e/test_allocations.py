@@ -1,0 +1,97 @@
+"""No allocation by our own code in a decode step: counted in the real processes (count_allocations.c is preloaded).
+
+Streams run; between two moments, with a hundred decode tokens of each of them in between, the counts of the s-part, the KV
+worker, the scheduler and the gateway must not have grown. What grows once (queues, arenas) has grown in the rounds before.
+"""
+import os
+import struct
+import subprocess
+import time
+
+import pytest
+
+from conftest import BUILD, MODEL, ROOT
+from streams import body, join_all, run_all, start_all, words
+
+PROGRAMS = ("s-part", "kv-worker", "scheduler", "gateway")
+MODULES = ("the program", "protobuf-c", "libc")
+COUNTER, CALLER = struct.Struct("<3Q"), struct.Struct("<3Q")
+STREAMS, FIRST, LAST = 8, 60, 160
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("preload") / "count_allocations.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", path,
+                    os.path.join(ROOT, "tests", "e2e", "count_allocations.c")], check=True)
+    return path
+
+
+def counts(folder):
+    """{program: {(module, address): calls}}, of all its processes."""
+    found = {program: {} for program in PROGRAMS}
+    for name in os.listdir(folder):
+        program = name.rsplit(".", 1)[0]
+        with open(os.path.join(folder, name), "rb") as file:
+            data = file.read()
+        for address, count, module in CALLER.iter_unpack(data[COUNTER.size:]):
+            if program in found and address:
+                found[program][module, address] = found[program].get((module, address), 0) + count
+    return found
+
+
+def told(program, grown):
+    lines = []
+    for (module, address), count in sorted(grown.items(), key=lambda item: -item[1]):
+        where = ""
+        if module == 0:
+            done = subprocess.run(["addr2line", "-fpse", os.path.join(BUILD, "bin", program), hex(address - 1)], capture_output=True,
+                                  text=True, check=False)
+            where = done.stdout.strip()
+        lines.append(f"  {program}: {count} from {MODULES[module]} at {address:#x} {where}")
+    return "\n".join(lines)
+
+
+def requests(sampled):
+    """Half of them with all that sampling can do; one with log-probabilities of 20 tokens and stop strings that never come."""
+    found = [body(words(20 + 5 * i, i), LAST + 60, i, sampled) for i in range(STREAMS)]
+    if sampled:
+        found[1].update(top_k=40, top_p=0.9)
+        found[2].update(top_p=0.95)
+        found[3].update(min_p=0.05, logit_bias={"260": 1.5})
+        found[4].update(logprobs=20)
+        found[5].update(stop=["nothing like this", "nor this"])
+    return found
+
+
+def wait_all(streams, tokens):
+    for stream in streams:
+        stream.wait_tokens(tokens)
+
+
+AT_A_WORKER, LOCAL = ("--local-pool", 0), ("--kv-workers", 0)
+
+
+@pytest.mark.parametrize("place,sampled", [
+    pytest.param(AT_A_WORKER, True, id="worker-sampled"), pytest.param(LOCAL, False, id="local-greedy"),
+    pytest.param(AT_A_WORKER, False, id="worker-greedy", marks=pytest.mark.full),
+    pytest.param(LOCAL, True, id="local-sampled", marks=pytest.mark.full)])
+def test_no_allocation_in_a_decode_step(start_mesh, counter, tmp_path, place, sampled):
+    mesh = start_mesh(*place, "--context", 1024, env={"LD_PRELOAD": counter, "FD_ALLOCATIONS": str(tmp_path)})
+    for _ in range(2):
+        assert [stream.error for stream in run_all(mesh.url, requests(sampled)) if stream.error] == []
+    streams = start_all(mesh.url, requests(sampled))
+    wait_all(streams, FIRST)
+    before = counts(tmp_path)
+    assert all(before[program] for program in PROGRAMS if program != "kv-worker" or place == AT_A_WORKER), "nothing was counted"
+    wait_all(streams, LAST)
+    after = counts(tmp_path)
+    assert not any(stream.finish_reason for stream in streams), "a stream ended while it was counted"
+    join_all(streams)
+    grown = {program: {key: count - before[program].get(key, 0) for key, count in after[program].items()
+                       if count != before[program].get(key, 0)} for program in PROGRAMS}
+    text = f"in {LAST - FIRST} decode steps:\n" + "\n".join(told(*item) for item in grown.items() if item[1])
+    once = sum(grown.pop("gateway").values())
+    assert not any(grown.values()), text
+    assert once <= 2 * STREAMS, text  # no allocation a token; a client that reads late makes its stream's buffers grow, once
+    print(text)
