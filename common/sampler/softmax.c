@@ -8,6 +8,7 @@
 #include "common/sampler/softmax.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { LANES = 16 };
@@ -20,6 +21,8 @@ enum { LANES = 16 };
 
 static inline float exp_negative(float x)
 {
+    bool tiny = !(x > -87.0f); /* below the smallest normal float; and what is no number */
+    x = tiny ? -87.0f : x;
     float n = x * 1.44269504f;
     n = (n + 12582912.0f) - 12582912.0f; /* round to nearest: |n| < 2^22 */
     float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -32,7 +35,7 @@ static inline float exp_negative(float x)
     int32_t bits = ((int32_t)n + 127) << 23;
     float power;
     memcpy(&power, &bits, sizeof power);
-    return x < -87.0f ? 0.0f : p * power;
+    return tiny ? 0.0f : p * power;
 }
 
 CLONES float softmax_max(const float *values, uint32_t count)
