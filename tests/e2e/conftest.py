@@ -1,6 +1,7 @@
 """A mesh for tests: real processes, a port that the kernel picks, ended by process id.
 
 `mesh` is one mesh for the whole session with the default settings; `start_mesh(...)` starts another with its own."""
+import glob
 import json
 import os
 import re
@@ -16,6 +17,19 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
 MODEL = os.environ.get("FD_TEST_MODEL", os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+def sanitizer_report(run_dir, output):
+    """What a sanitizer has to say in the output of `up` or in a service's log, or None."""
+    texts = {"up": output}
+    for path in glob.glob(os.path.join(run_dir, "*.log")):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            texts[os.path.basename(path)] = file.read()
+    for name, text in texts.items():
+        found = re.search(r"(?m)^.*(?:ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:)", text)
+        if found:
+            return f"{name}:\n" + text[found.start():][:8000]
+    return None
 
 
 class Mesh:
@@ -102,7 +116,9 @@ class Mesh:
                 self.process.wait()
                 raise RuntimeError("`fastdecode up` did not end within 30 s of SIGTERM\n" + self.logs())
         self._reader.join(5)
+        found = sanitizer_report(self.run_dir, "".join(self.output))
         self.folder.cleanup()
+        assert found is None, found
         return self.process.returncode
 
     def __enter__(self):

@@ -7,6 +7,8 @@ import pytest
 
 from api_client import call, connect, post, raw_socket, server  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.sanitizer
+
 C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 HELLO = [{"role": "user", "content": "hi"}]
 

@@ -111,6 +111,7 @@ def test_worker_killed(start_mesh):
     assert_used_again(mesh, "kv-worker-0", wanted)
 
 
+@pytest.mark.sanitizer
 def test_worker_stopped(start_mesh):
     """SIGSTOP: its connections stand, but it says nothing. It is dead after the time-out, and used again when it wakes."""
     mesh = start_mesh(*TWO_WORKERS)
@@ -130,6 +131,7 @@ def test_worker_stopped(start_mesh):
     assert mesh.pid("kv-worker-1") == pid
 
 
+@pytest.mark.sanitizer
 def test_worker_drains(start_mesh):
     """SIGTERM: its pages are handed over, nothing is computed anew, it ends with status 0, and its successor is used."""
     mesh = start_mesh(*TWO_WORKERS)
@@ -159,6 +161,7 @@ def wait_for_output(mesh, pattern, limit_s=20):
 # --- s-part and scheduler ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sanitizer
 def test_s_part_killed_with_everything_local(start_mesh):
     """Its pool is gone with it: all is rebuilt from token logs."""
     mesh = start_mesh(*ALL_LOCAL)
@@ -173,6 +176,7 @@ def test_s_part_killed_with_everything_local(start_mesh):
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 
 
+@pytest.mark.sanitizer
 def test_s_part_killed_with_everything_at_workers(start_mesh):
     """The workers keep their pages: the step is repeated, and nothing else."""
     mesh = start_mesh(*TWO_WORKERS)
@@ -187,6 +191,7 @@ def test_s_part_killed_with_everything_at_workers(start_mesh):
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 
 
+@pytest.mark.sanitizer
 def test_scheduler_killed(start_mesh):
     """The gateway submits its token logs to the next one; the workers say what they hold, and that is used."""
     mesh = start_mesh(*TWO_WORKERS)
@@ -246,6 +251,7 @@ class SecondGateway:
         self.output.close()
 
 
+@pytest.mark.sanitizer
 def test_gateway_killed(start_mesh):
     """Its clients lose their connection and come back; the scheduler cancels what it had; another gateway notices nothing."""
     mesh = start_mesh()
@@ -279,6 +285,7 @@ def test_gateway_killed(start_mesh):
     idle(mesh)
 
 
+@pytest.mark.sanitizer
 def test_client_leaves_in_decode(mesh):
     """Its pages and rows are free before the second next step; here: before a few dozen tokens of 6,000 were computed."""
     idle(mesh)
@@ -296,6 +303,7 @@ def test_client_leaves_in_decode(mesh):
     assert took < 1.0, f"its pages were held for {took:.2f} s after it had left"
 
 
+@pytest.mark.sanitizer
 def test_client_leaves_in_prefill(mesh):
     """A prompt of 7,000 tokens, left in its first second: most of it is never computed."""
     idle(mesh)
@@ -309,6 +317,7 @@ def test_client_leaves_in_prefill(mesh):
     assert mesh.metric(PREFILL) - before < 6000 and not stream.tokens
 
 
+@pytest.mark.sanitizer
 def test_client_leaves_before_a_whole_answer(mesh):
     """Not streamed: the connection is suspended and nobody writes to it, so its end must be watched for."""
     idle(mesh)
@@ -323,6 +332,7 @@ def test_client_leaves_before_a_whole_answer(mesh):
 # --- limits ----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sanitizer
 def test_queue_full(start_mesh):
     """What does not fit gets 429 with a time to come back, at once; the others finish."""
     mesh = start_mesh("--max-queue", 2, "--max-batch", 2)
@@ -351,6 +361,7 @@ def test_deadline(start_mesh):
     idle(mesh)
 
 
+@pytest.mark.sanitizer
 def test_out_of_pages(start_mesh, mesh):
     """Eight sequences that grow to four times what the pages hold together: some pause, all end as if they had been alone."""
     requests = [body(words(40 + i, 300 + i), 300, i, sampled=i % 2 == 1) for i in range(8)]
@@ -362,6 +373,7 @@ def test_out_of_pages(start_mesh, mesh):
     idle(small)
 
 
+@pytest.mark.sanitizer
 def test_prompt_larger_than_all_pages(start_mesh):
     """What can never fit is refused with a reason; others go on."""
     mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "16M")

@@ -17,6 +17,8 @@ from conftest import BUILD, Mesh
 from rpc_client import Connection, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
 from streams import Stream, assert_same, body, run_all, words
 
+pytestmark = pytest.mark.sanitizer
+
 SERVICES = ("gateway", "scheduler", "s-part", "kv-worker-0")
 FRAMES_AT_LEAST, CALLS_AT_LEAST = 50, 30
 U32, U64 = 2**32 - 1, 2**64 - 1

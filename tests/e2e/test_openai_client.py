@@ -6,6 +6,8 @@ import pytest
 
 from api_client import call, server  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.sanitizer
+
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
 
 

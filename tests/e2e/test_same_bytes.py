@@ -121,6 +121,7 @@ def test_s_part_instruction_set(start_mesh, wanted):
     check(start_mesh("--kv-workers", 1, "--local-pool", 0, env={"FD_ISA": "avx2"}), wanted, COMPANY)
 
 
+@pytest.mark.sanitizer
 def test_threads_and_pool(start_mesh, wanted):
     """One thread, and a local pool too small for all: some sequences here, some there."""
     check(start_mesh("--kv-workers", 1, "--local-pool", "64M", "--threads", 1), wanted, COMPANY)
