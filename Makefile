@@ -15,7 +15,7 @@ VENV    ?= $(BUILD)/venv
 Q       := $(if $(V),,@)
 , := ,
 
-WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-format-truncation $(WERROR)
+WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),,-Wno-format-truncation) $(WERROR)
 CFLAGS  ?= -O2 -g
 BASE    := -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
 SANFLAGS := $(if $(FUZZER),-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=undefined) $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
