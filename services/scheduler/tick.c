@@ -7,7 +7,8 @@
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
-enum { STEP_TIMEOUT_MS = 60000, DEFAULT_MAX_ROWS = 640 };
+/* A step is given up when its rows have taken a second each: reference kernels take a quarter of one (135 M parameters). */
+enum { STEP_TIMEOUT_MS = 60000, ROW_TIMEOUT_MS = 1000, DEFAULT_MAX_ROWS = 640 };
 
 /* Scratch for one StepRequest: sized once, used for one message at a time. */
 static struct {
@@ -186,7 +187,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
     struct flight *flight = free_flight(scheduler);
     struct sched_event failed = {.kind = SCHED_STEP_FAILED, .step = action->step};
-    uint32_t places = 0, opens = 0;
+    uint32_t places = 0, opens = 0, rows = 0;
     struct error error;
 
     assert_always(flight && action->run_count <= scratch.capacity);
@@ -195,6 +196,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
         struct token_log *log = token_logs_find(scheduler->logs, run->sequence);
         assert_always(log);
         fill_run(&scratch.runs[i], run, log);
+        rows += run->count;
         flight->sequences[i] = run->sequence;
         flight->positions[i] = run->position;
         scratch.runs[i].place = place_index(scheduler, run->place, &places);
@@ -215,7 +217,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     flight->step = action->step;
     flight->run_count = action->run_count;
     flight->scheduler = scheduler;
-    const struct rpc_options options = {.timeout_ms = STEP_TIMEOUT_MS};
+    const struct rpc_options options = {.timeout_ms = STEP_TIMEOUT_MS + rows * ROW_TIMEOUT_MS};
     const struct rpc_callbacks callbacks = {on_step_reply, on_step_end};
     if (!scheduler->members[0].channel ||
         rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step", &request.base, &options,

@@ -42,6 +42,7 @@ class Stream(threading.Thread):
         self.tokens, self.logprobs, self.top, self.text = [], [], [], ""
         self.times = []  # of each token
         self.event_times = []  # of each event with text; what there is without log-probabilities
+        self.comment_times = []  # of each line that only keeps the connection open
         self.began = time.monotonic()
         self.finish_reason = self.stop_reason = self.error = self.usage = None
         self.status, self.headers, self.done = None, {}, False
@@ -75,6 +76,8 @@ class Stream(threading.Thread):
                 ended = True
             elif line.startswith(b"data: "):
                 self._event(json.loads(line[6:]))
+            elif line.startswith(b":"):
+                self.comment_times.append(time.monotonic())
         if not ended:
             self.error = self.error or "the stream broke off"
         connection.close()

@@ -1,0 +1,114 @@
+"""A client that leaves, in each phase: what it had is free before the second next step of its mini-batch.
+
+Counted in steps and rows, not in seconds: the scheduler's numbers come in one piece (one scrape), so what was computed after
+it knew that the client had left shows. A step that was sent already ends; with the one planned ahead that makes two.
+"""
+import re
+import time
+
+import pytest
+
+from streams import Stream, assert_same, body, run_all, words
+from test_failures import idle
+
+CHUNK = 64
+CANCELLED, PREFILL = "fastdecode_sequences_cancelled_total", "fastdecode_prefill_tokens_total"
+STEPS_AT_MOST = 2
+
+
+@pytest.fixture(scope="module", params=[("--kv-workers", 0), ("--local-pool", 0)], ids=["local", "worker"])
+def small(request):
+    """Few sequences and small chunks: everything takes several steps. The pages are local, or a worker's."""
+    from conftest import Mesh
+    with Mesh(*request.param, "--chunk", CHUNK, "--max-batch", 2) as mesh:
+        yield mesh
+
+
+def numbers(mesh):
+    """All metrics without labels as of one moment, and the pages of all places together."""
+    text = mesh.get("/metrics")
+    found = {name: float(value) for name, value in re.findall(r"^(fastdecode_\w+) (\S+)$", text, re.M)}
+    pages = re.findall(r'^fastdecode_kv_pages_used\{place="[^"]*"\} (\S+)$', text, re.M)
+    return {**found, "pages": sum(map(float, pages))}
+
+
+def leave_and_watch(mesh, stream, pages_left):
+    """(the last numbers before the scheduler knew, the first ones with no more than pages_left in use)."""
+    before = known = numbers(mesh)
+    stream.leave()
+    deadline = time.monotonic() + 10
+    while True:
+        now = numbers(mesh)
+        if now[CANCELLED] == before[CANCELLED]:
+            known = now
+        elif now["pages"] <= pages_left:
+            return known, now
+        assert time.monotonic() < deadline, f"{now['pages']} pages are still held"
+
+
+def test_in_decode(small):
+    """Beside one that goes on."""
+    wanted = run_all(small.url, [body(words(20, 7), 150)])
+    idle(small)
+    other = Stream(small.url, body(words(20, 7), 150))
+    other.wait_tokens(2)
+    begun = numbers(small)
+    stream = Stream(small.url, body(words(300, 3), 4000))
+    stream.wait_tokens(5)
+    before, after = leave_and_watch(small, stream, begun["pages"] + 150 / 16 + 1)
+    steps = after["fastdecode_steps_total"] - before["fastdecode_steps_total"]
+    other.join()
+    assert_same([other], wanted)
+    idle(small)
+    end = numbers(small)
+    wasted = end["fastdecode_wasted_rows_total"] - begun["fastdecode_wasted_rows_total"]
+    print(f"{steps:.0f} steps from before it was known until the pages were free, {wasted:.0f} rows for nothing")
+    # a scrape takes about as long as a step: one each before and after the moment
+    assert steps <= STEPS_AT_MOST + 2
+    assert wasted <= STEPS_AT_MOST + 1, "of the other stream's end one more"
+    assert end[CANCELLED] == begun[CANCELLED] + 1
+
+
+def test_in_prefill(small):
+    """A prompt of 4,000 tokens, left when some of its chunks are done."""
+    idle(small)
+    begun = numbers(small)
+    stream = Stream(small.url, body(words(4000, 4), 10))
+    small.wait_metric(PREFILL, lambda value: value > begun[PREFILL] + 2 * CHUNK, 10)
+    before, after = leave_and_watch(small, stream, 0)
+    idle(small)
+    rows = numbers(small)[PREFILL] - before[PREFILL]
+    print(f"{rows:.0f} rows of prefill after the last look at which it was not known")
+    assert rows <= (STEPS_AT_MOST + 2) * CHUNK and numbers(small)[PREFILL] - begun[PREFILL] < 3000
+    assert after[CANCELLED] == begun[CANCELLED] + 1 and not stream.tokens
+
+
+def test_while_waiting(small):
+    """It has never been in a step: nothing is computed for it, and those behind it are not held up."""
+    idle(small)
+    running = [Stream(small.url, body(words(20, i), 200)) for i in range(2)]
+    for stream in running:
+        stream.wait_tokens(1)
+    waiting = Stream(small.url, body(words(1000, 9), 10))
+    small.wait_metric("fastdecode_requests_waiting", lambda value: value == 1, 5)
+    begun = numbers(small)
+    waiting.leave()
+    small.wait_metric("fastdecode_requests_waiting", lambda value: value == 0, 5)
+    assert numbers(small)[CANCELLED] == begun[CANCELLED] + 1
+    for stream in running:
+        stream.join()
+        assert stream.error is None and len(stream.tokens) == 200
+    idle(small)
+    assert numbers(small)[PREFILL] == begun[PREFILL] and not waiting.tokens
+
+
+def test_two_choices_of_four_are_left_alone(small):
+    """One request of several prompts ends as a whole; what others asked for does not."""
+    idle(small)
+    other = Stream(small.url, body(words(20, 1), 100))
+    several = Stream(small.url, body([words(30, i) for i in range(4)], 4000))
+    other.wait_tokens(3)
+    several.leave()
+    other.join()
+    assert other.error is None and len(other.tokens) == 100
+    idle(small)
