@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from conftest import Mesh
 from streams import Stream, assert_same, body, run_all, words
 from test_failures import idle
 
@@ -19,7 +20,6 @@ STEPS_AT_MOST = 2
 @pytest.fixture(scope="module", params=[("--kv-workers", 0), ("--local-pool", 0)], ids=["local", "worker"])
 def small(request):
     """Few sequences and small chunks: everything takes several steps. The pages are local, or a worker's."""
-    from conftest import Mesh
     with Mesh(*request.param, "--chunk", CHUNK, "--max-batch", 2) as mesh:
         yield mesh
 

@@ -1,0 +1,113 @@
+"""The queue's end of the table of failures: what is refused while it is full, and what time does to those who wait."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+import urllib.error
+
+import pytest
+
+from conftest import BUILD, Mesh
+from streams import Stream, body, run_all, start_all, words
+from test_failures import idle
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    """One sequence runs, two may wait."""
+    with Mesh("--max-batch", 1, "--max-queue", 2) as mesh:
+        yield mesh
+
+
+@pytest.fixture
+def full(narrow):
+    """The mesh while its queue is full; those in it are let go in the end."""
+    idle(narrow)
+    streams = [Stream(narrow.url, body(words(20, 1), 6000))]
+    streams[0].wait_tokens(1)
+    streams += start_all(narrow.url, [body(words(20, i), 3000) for i in (2, 3)])
+    narrow.wait_metric("fastdecode_requests_waiting", lambda value: value == 2, 10)
+    yield narrow
+    for stream in streams:
+        stream.leave()
+    idle(narrow)
+
+
+def refused(mesh, request):
+    began = time.monotonic()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        mesh.post("/v1/completions", request)
+    return caught.value, time.monotonic() - began
+
+
+def test_refused_before_it_is_tokenized(full):
+    """A prompt that is much too long gets 429 as any other does, at once; when there is room it gets 400."""
+    long = body(words(30000, 1), 5)
+    deadline = time.monotonic() + 1
+    while True:
+        error, took = refused(full, long)
+        if error.code == 429 or time.monotonic() > deadline:  # the gateway is told of a full queue within 50 ms
+            break
+    assert error.code == 429, error.read()
+    told = json.loads(error.read())["error"]
+    assert told["code"] == "rate_limit_exceeded" and "queue is full" in told["message"]
+    assert took < 0.5
+
+
+def test_there_is_room_again(narrow):
+    idle(narrow)
+    error, _ = refused(narrow, body(words(30000, 1), 5))
+    assert error.code == 400 and json.loads(error.read())["error"]["code"] == "context_length_exceeded"
+
+
+def test_times_to_come_back_differ(full):
+    """Whole seconds, so that not all come back at once; never more than a minute."""
+    times = []
+    for i in range(24):
+        error, _ = refused(full, body("One", 5, i))
+        assert error.code == 429
+        times.append(error.headers["Retry-After"])
+    assert all(re.fullmatch(r"[0-9]+", text) and 1 <= int(text) <= 60 for text in times), times
+    assert len(set(times)) >= 3, f"{times} for thousands of tokens to wait for"
+
+
+def test_deadline_in_the_queue(start_mesh):
+    """Who waits until the time is up gets an answer of no tokens, not an error."""
+    mesh = start_mesh("--max-batch", 1, "--request-timeout", 1)
+    first, second = Stream(mesh.url, body(words(20, 1), 6000)), None
+    first.wait_tokens(1)
+    second = run_all(mesh.url, [body(words(20, 2), 6000)])[0]
+    assert second.error is None and (second.finish_reason, second.stop_reason) == ("length", "deadline")
+    assert len(second.tokens) < 10 + len(first.tokens)
+    first.join(10)
+    assert (first.finish_reason, first.stop_reason) == ("length", "deadline") and first.tokens
+    idle(mesh)
+
+
+@pytest.fixture
+def short_folder():
+    """For sockets: their paths may not be long."""
+    with tempfile.TemporaryDirectory(prefix="fd-e2e-") as folder:
+        yield pathlib.Path(folder)
+
+
+DAMAGED = {"a text file": b"not a model\n" * 100, "a cut file": b"GGUF\x03\0\0\0" + b"\xff" * 20, "an empty file": b""}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED, "a folder"])
+def test_bad_model_file(short_folder, damage):
+    """One line that says what is wrong with which file; nothing is left running."""
+    path, run = short_folder / "model.gguf", short_folder / "run"
+    if damage == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(DAMAGED[damage])
+    done = subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "up", "--model", str(path), "--port", "0", "--run-dir", str(run)],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert re.search(r"(?m)^fastdecode up: .* cannot start: .*model\.gguf: .+$", done.stderr), done.stderr
+    for pid_file in run.glob("*.pid"):
+        assert not os.path.exists(f"/proc/{int(pid_file.read_text())}"), f"{pid_file.name} is left"
