@@ -86,12 +86,30 @@ static enum status set_number(const struct option *option, const char *value, co
     return STATUS_OK;
 }
 
+/* A copy that lives as long as the process. */
+static const char *keep_text(const char *text)
+{
+    static struct kept {
+        struct kept *next;
+        char text[];
+    } *all;
+    size_t size = strlen(text) + 1;
+    struct kept *kept = malloc(sizeof *kept + size);
+
+    if (!kept)
+        return NULL;
+    memcpy(kept->text, text, size);
+    kept->next = all;
+    all = kept;
+    return kept->text;
+}
+
 static enum status set_value(const struct option *option, const char *value, const char *source, struct error *error)
 {
     switch (option->kind) {
     case OPTION_STRING:
-        *(const char **)option->target = strdup(value);
-        return STATUS_OK;
+        *(const char **)option->target = keep_text(value);
+        return *(const char **)option->target ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for --%s", option->name);
     case OPTION_SIZE:
         if (options_parse_size(value, option->target))
             return bad_value(option, value, source, "bytes such as 512M or 2G", error);
