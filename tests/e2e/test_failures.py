@@ -18,6 +18,8 @@ from streams import Stream, assert_same, body, join_all, of_place, run_all, samp
 
 STREAMS, TOKENS = 16, 96
 DETECTION_S = 1.0
+SILENCE_S = 2.0  # of a worker that is stopped, until it is dead
+NOTICE_S = 0.5  # from then on, until it is rebuilt elsewhere, on two cores that are busy
 REQUESTS = [body(words(24 + 9 * i, i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
 TWO_WORKERS = ("--kv-workers", 2, "--local-pool", 0, "--kv-memory", "512M")
 ALL_LOCAL = ("--kv-workers", 0, "--local-pool", "1G")
@@ -114,15 +116,24 @@ def test_worker_killed(start_mesh):
 @pytest.mark.sanitizer
 def test_worker_stopped(start_mesh):
     """SIGSTOP: its connections stand, but it says nothing. It is dead after the time-out, and used again when it wakes."""
-    mesh = start_mesh(*TWO_WORKERS)
-    wanted, _ = undisturbed(mesh)
+    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(SILENCE_S * 1000))
+    wanted, tokens_per_s = undisturbed(mesh)
+    prefill, prompts = mesh.metric(PREFILL), sum(stream.usage["prompt_tokens"] for stream in wanted)
     streams = half_way(mesh)
-    assert of_place(mesh, "fastdecode_place_sequences", "kv-worker-1") > 0
+    lost_count = int(of_place(mesh, "fastdecode_place_sequences", "kv-worker-1"))
+    assert lost_count > 0
     pid = mesh.kill("kv-worker-1", signal.SIGSTOP)
+    stopped = time.monotonic()
+    lost_at_most = sum(known_tokens(streams)[:lost_count]) + 8 * lost_count
     try:
         assert_same(join_all(streams), wanted)
         assert of_place(mesh, "fastdecode_place_up", "kv-worker-1") == 0
-        assert mesh.metric("fastdecode_sequences_rebuilt_total") > 0
+        rebuilt, lost = int(mesh.metric("fastdecode_sequences_rebuilt_total")), mesh.metric(REBUILT_TOKENS)
+        extra = mesh.metric(PREFILL) - prefill - prompts
+        assert rebuilt == lost_count and 0 < extra <= lost <= lost_at_most
+        gap, limit = max(stream.longest_gap(stopped) for stream in streams), SILENCE_S + NOTICE_S + 1.5 * lost / tokens_per_s
+        print(f"{rebuilt} rebuilt, {lost:.0f} tokens at {tokens_per_s:.0f} a second: longest gap {gap:.3f} s, limit {limit:.3f} s")
+        assert gap <= limit
         assert_same(run_all(mesh.url, REQUESTS[:4]), wanted[:4])
     finally:
         os.kill(pid, signal.SIGCONT)
