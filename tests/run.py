@@ -108,7 +108,7 @@ def pytest_group(tally, venv, group):
         report = os.path.join(folder, "report.xml")
         command = [f"{venv}/bin/python", "-m", "pytest", "-q", "-x" if os.environ.get("FAIL_FAST") else "-q",
                    "--junitxml", report, "-m", {"e2e": "not full", "e2e-full": "full", "e2e-sanitizer": "sanitizer"}[group], "tests/e2e"]
-        code, output = run_command(command, LIMIT_S[group])
+        code, output = run_command(command, LIMIT_S[group], dict(os.environ, FD_SANITIZED="1") if group == "e2e-sanitizer" else None)
         count = 0
         try:
             for case, skipped, failure in junit_cases(report):

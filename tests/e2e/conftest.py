@@ -16,6 +16,7 @@ import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
+SANITIZED = bool(os.environ.get("FD_SANITIZED"))  # then all is several times slower, and tests do less of it
 MODEL = os.environ.get("FD_TEST_MODEL", os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
 
 
@@ -48,7 +49,7 @@ class Mesh:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(ready_s) or self.url is None:
+        if not self._ready.wait(ready_s * (4 if SANITIZED else 1)) or self.url is None:
             text = self.logs()
             self.stop()
             raise RuntimeError(f"the mesh is not ready after {ready_s} s:\n{text}")
@@ -110,11 +111,11 @@ class Mesh:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(120 if SANITIZED else 30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-                raise RuntimeError("`fastdecode up` did not end within 30 s of SIGTERM\n" + self.logs())
+                raise RuntimeError("`fastdecode up` did not end in time after SIGTERM\n" + self.logs())
         self._reader.join(5)
         found = sanitizer_report(self.run_dir, "".join(self.output))
         self.folder.cleanup()

@@ -13,10 +13,10 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, Mesh
+from conftest import BUILD, MODEL, SANITIZED, Mesh
 from streams import Stream, assert_same, body, join_all, of_place, run_all, samples, start_all, words
 
-STREAMS, TOKENS = 16, 96
+STREAMS, TOKENS = (6, 32) if SANITIZED else (16, 96)
 DETECTION_S = 1.0
 SILENCE_S = 2.0  # of a worker that is stopped, until it is dead
 NOTICE_S = 0.5  # from then on, until it is rebuilt elsewhere, on two cores that are busy
