@@ -75,7 +75,8 @@ static void free_handler(struct rpc_call *call, void *user)
         free_job(job);
         return;
     }
-    memcpy(job->sequences, request->sequence, request->n_sequence * sizeof *job->sequences);
+    for (size_t i = 0; i < request->n_sequence; i++)
+        job->sequences[i] = request->sequence[i];
     rpc_loop_post(worker->tensor_loop, do_free, job);
 }
 
