@@ -314,7 +314,6 @@ def test_client_leaves_in_decode(mesh):
     assert took < 1.0, f"its pages were held for {took:.2f} s after it had left"
 
 
-@pytest.mark.sanitizer
 def test_client_leaves_in_prefill(mesh):
     """A prompt of 7,000 tokens, left in its first second: most of it is never computed."""
     idle(mesh)
@@ -372,7 +371,6 @@ def test_deadline(start_mesh):
     idle(mesh)
 
 
-@pytest.mark.sanitizer
 def test_out_of_pages(start_mesh, mesh):
     """Eight sequences that grow to four times what the pages hold together: some pause, all end as if they had been alone."""
     requests = [body(words(40 + i, 300 + i), 300, i, sampled=i % 2 == 1) for i in range(8)]
