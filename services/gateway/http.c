@@ -299,6 +299,7 @@ enum status http_server_start(const struct http_config *config, struct http_serv
         free(server);
         return status;
     }
+    *out = server; /* first: a request may arrive before the call returns */
     server->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
         server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener,
@@ -309,9 +310,9 @@ enum status http_server_start(const struct http_config *config, struct http_serv
         watch_stop(server->watch);
         close(listener);
         free(server);
+        *out = NULL;
         return error_set(error, STATUS_INTERNAL, "cannot start the HTTP server: %m");
     }
-    *out = server;
     return STATUS_OK;
 }
 
