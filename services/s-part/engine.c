@@ -12,6 +12,10 @@
 #include "common/wire/sampling.h"
 #include "common/wire/wire.h"
 
+/* A layer's attention that has not come by then does not come: the worker beats, and its tensors do not get through. Of one
+ * decode row that is some thousand times what it takes; of a chunk it is what reference kernels take at a long context. */
+enum { ATTEND_TIMEOUT_MS = 10000, ATTEND_ROW_TIMEOUT_MS = 50 };
+
 static void start_next(struct mini_batch *batch);
 
 /* --- what is lost ---------------------------------------------------------------------------------------------------- */
@@ -60,6 +64,17 @@ static void on_reply(void *user, struct rpc_message *message)
     use->o = reply.o;
 }
 
+/* Its rows are lost. */
+static void drop_link(struct link *link)
+{
+    struct rpc_channel *channel = link->channel;
+
+    link->down = true;
+    link->channel = NULL; /* first: what ends now may look for the link */
+    engine_link_changed(link->engine, link);
+    rpc_channel_close(channel); /* ends what is out: on_end */
+}
+
 static void on_end(void *user, enum status status, const char *text)
 {
     struct link_use *use = user;
@@ -74,6 +89,8 @@ static void on_end(void *user, enum status status, const char *text)
     }
     if (--batch->waiting == 0 && batch->state == BATCH_WAITING)
         make_ready(batch);
+    if (status == STATUS_DEADLINE_EXCEEDED) /* nothing comes through, though nobody has closed it: a new connection may */
+        drop_link(use->link);
 }
 
 /* Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go. */
@@ -84,7 +101,8 @@ static struct rpc_buffer *prepare(struct mini_batch *batch, struct link_use *use
     struct attend_request_parts parts;
     unsigned char *payload;
     size_t size = attend_request_size(batch->request->step, batch->index, layer, place->row_count, engine->q_width, engine->kv_width);
-    struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, 0, size, &payload);
+    uint32_t timeout_ms = ATTEND_TIMEOUT_MS + place->row_count * ATTEND_ROW_TIMEOUT_MS;
+    struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, timeout_ms, size, &payload);
 
     if (!buffer)
         return NULL;
@@ -487,11 +505,7 @@ void engine_exclude_handler(struct rpc_call *call, void *user)
         if (!link->channel || link->worker != request->worker || link->incarnation != request->incarnation)
             continue;
         log_warn("LINK-EXCLUDED", "worker=%u", link->worker);
-        struct rpc_channel *channel = link->channel;
-        link->down = true;
-        engine_link_changed(engine, link);
-        rpc_channel_close(channel); /* ends what is out: on_end */
-        link->channel = NULL;
+        drop_link(link);
     }
     rpc_call_reply(call, &reply.base);
 }

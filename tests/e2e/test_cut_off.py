@@ -1,0 +1,189 @@
+"""A worker that is cut off: it lives and beats, and its tensors do not get through.
+
+The services are started by hand, over tcp, so that a relay can stand between the s-part and each worker's tensor socket.
+"""
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+
+from conftest import BUILD, MODEL, Mesh
+from streams import assert_same, body, join_all, of_place, run_all, start_all, words
+
+STREAMS, TOKENS = 6, 120
+REQUESTS = [body(words(20 + 15 * i, i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
+ATTEND_TIMEOUT_S = 10
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Relay(threading.Thread):
+    """Passes bytes on to a port. `closed`: connections are ended, new ones too. `silent`: nothing is passed on any more."""
+
+    def __init__(self, to_port):
+        super().__init__(daemon=True)
+        self.to_port, self.mode, self.stopped = to_port, "open", False
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.selector, self.other = selectors.DefaultSelector(), {}
+        self.selector.register(self.listener, selectors.EVENT_READ)
+        self.start()
+
+    def end(self, one):
+        for end in (one, self.other.pop(one, None)):
+            if end:
+                self.other.pop(end, None)
+                self.selector.unregister(end)
+                end.close()
+
+    def accept(self):
+        client, _ = self.listener.accept()
+        if self.mode == "closed":
+            client.close()
+            return
+        server = socket.create_connection(("127.0.0.1", self.to_port))
+        for end, other in ((client, server), (server, client)):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.other[end] = other
+            self.selector.register(end, selectors.EVENT_READ)
+
+    def run(self):
+        while not self.stopped:
+            for key, _ in self.selector.select(0.05):
+                if key.fileobj is self.listener:
+                    self.accept()
+                elif key.fileobj in self.other:
+                    self.pass_on(key.fileobj)
+            if self.mode == "closed":
+                for end in list(self.other):
+                    if end in self.other:
+                        self.end(end)
+
+    def pass_on(self, end):
+        try:
+            data = end.recv(1 << 20)
+            if data and self.mode != "silent":
+                self.other[end].sendall(data)
+        except OSError:
+            data = b""
+        if not data:
+            self.end(end)
+
+
+class HandMade:
+    """Gateway, scheduler, s-part and two workers behind relays. What of Mesh the tests use works on it too."""
+
+    get, metric, wait_metric = Mesh.get, Mesh.metric, Mesh.wait_metric
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
+        self.run_dir, self.processes, self.relays = self.folder.name, [], []
+        scheduler, port = f"ipc://{self.run_dir}/scheduler.sock", free_port()
+        self.start("scheduler", "scheduler", f"--listen={scheduler}")
+        self.start("s-part", "s-part", f"--scheduler={scheduler}", f"--listen=ipc://{self.run_dir}/s-part.sock", f"--model={MODEL}",
+                   "--local-pool=0", "--context=1024")
+        for i in range(2):
+            tensors = free_port()
+            self.relays.append(Relay(tensors))
+            self.start(f"kv-worker-{i}", "kv-worker", f"--scheduler={scheduler}", f"--name=kv-worker-{i}", "--shares-cores",
+                       f"--listen=ipc://{self.run_dir}/kv-worker-{i}.sock", f"--listen-tensors=tcp://127.0.0.1:{tensors}",
+                       f"--advertise-tensors=tcp://127.0.0.1:{self.relays[i].port}", "--kv-memory=128M")
+        self.url = f"http://127.0.0.1:{port}"
+        self.start("gateway", "gateway", f"--scheduler={scheduler}", "--host=127.0.0.1", f"--port={port}", f"--model={MODEL}",
+                   "--context=1024", "--mesh-metrics")
+        deadline = time.monotonic() + 60
+        while not self.ready():
+            assert time.monotonic() < deadline, "not ready\n" + self.logs()
+            time.sleep(0.05)
+
+    def ready(self):
+        try:
+            self.get("/ready")
+            return sum(of_place(self, "fastdecode_place_up", f"kv-worker-{i}") for i in range(2)) == 2
+        except OSError:
+            return False
+
+    def start(self, name, program, *options):
+        with open(os.path.join(self.run_dir, name + ".log"), "wb") as log:
+            self.processes.append(subprocess.Popen([os.path.join(BUILD, "bin", program), *options], stdin=subprocess.DEVNULL,
+                                                   stdout=log, stderr=subprocess.STDOUT))
+
+    def logs(self):
+        text = ""
+        for name in sorted(os.listdir(self.run_dir)):
+            if name.endswith(".log"):
+                with open(os.path.join(self.run_dir, name), errors="replace", encoding="utf-8") as file:
+                    text += f"--- {name}\n" + "".join(file.readlines()[-30:])
+        return text
+
+    def stop(self):
+        for relay in self.relays:
+            relay.stopped = True
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self.folder.cleanup()
+
+
+@pytest.fixture
+def hand_made(request):
+    mesh = HandMade()
+    yield mesh
+    if getattr(request.node, "failed", False):
+        print(mesh.logs())
+    mesh.stop()
+
+
+def cut(mesh, mode):
+    """Streams half-way, then the connection of a worker that holds some of them; returns the longest gap."""
+    wanted = run_all(mesh.url, REQUESTS)
+    assert all(stream.error is None and len(stream.tokens) == TOKENS for stream in wanted)
+    streams = start_all(mesh.url, REQUESTS)
+    for stream in streams:
+        stream.wait_tokens(TOKENS // 3)
+    held = [of_place(mesh, "fastdecode_place_sequences", f"kv-worker-{i}") for i in range(2)]
+    worker = held.index(max(held))
+    assert held[worker] > 0
+    mesh.relays[worker].mode = mode
+    at = time.monotonic()
+    assert_same(join_all(streams), wanted)
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") >= held[worker]
+    assert of_place(mesh, "fastdecode_place_up", f"kv-worker-{worker}") == 1, "the scheduler hears it all the time"
+    gap = max(stream.longest_gap(at) for stream in streams)
+
+    mesh.relays[worker].mode = "open"
+    deadline = time.monotonic() + 60
+    while True:  # it comes back: rows are attended over there
+        before = of_place(mesh, "fastdecode_place_busy_seconds_total", f"kv-worker-{worker}")
+        again = run_all(mesh.url, REQUESTS)
+        assert_same(again, wanted)
+        time.sleep(0.6)  # a heartbeat, which says how busy it was
+        if of_place(mesh, "fastdecode_place_busy_seconds_total", f"kv-worker-{worker}") > before:
+            break
+        assert time.monotonic() < deadline, "it is not used again"
+    assert all(process.poll() is None for process in mesh.processes)
+    mesh.wait_metric("fastdecode_kv_pages_used", lambda value: value == 0)
+    return gap
+
+
+def test_connection_of_tensors_is_closed(hand_made):
+    gap = cut(hand_made, "closed")
+    print(f"longest gap {gap:.3f} s")
+    assert gap < 5
+
+
+def test_connection_of_tensors_is_silent(hand_made):
+    """Nobody closes it: the rows that are out are given up after a while, and a new connection is tried."""
+    gap = cut(hand_made, "silent")
+    print(f"longest gap {gap:.3f} s")
+    assert gap < ATTEND_TIMEOUT_S + 6
