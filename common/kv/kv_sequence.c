@@ -86,6 +86,7 @@ enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t
         store->tables[(size_t)slot * store->table_length + have] = page;
         store->sequences[slot].page_count = have + 1;
     }
+    store->stats.pages_peak = MAX(store->stats.pages_peak, store->pages_total - store->free_count);
     return STATUS_OK;
 }
 

@@ -120,18 +120,22 @@ static uint64_t slice_offset(const struct slice *slices, uint32_t index)
     return index + 1 == SLICE_COUNT ? (at + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : at;
 }
 
-uint64_t kv_store_fixed_bytes(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows)
+struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads, uint32_t batches)
 {
     struct kv_store store = {.shape = *shape, .max_rows = max_rows};
-    struct slice slices[SLICE_COUNT];
-    uint64_t page_bytes = kv_page_bytes(shape);
+    struct kv_plan plan = {.page_bytes = kv_page_bytes(shape)};
 
-    if (!page_bytes || max_rows > MAX_ROWS)
-        return 0;
-    store.pages_total = (uint32_t)MIN(pool_bytes / page_bytes, MAX_PAGES);
-    set_sizes(&store, cpu_count_usable());
-    set_slices(&store, cpu_count_usable(), slices);
-    return slice_offset(slices, SLICE_COUNT - 1) + sizeof store + 4 * batch_bytes(&store);
+    if (!plan.page_bytes || max_rows > MAX_ROWS)
+        return (struct kv_plan){0};
+    plan.pages = MIN(pool_bytes / plan.page_bytes, MAX_PAGES);
+    store.pages_total = (uint32_t)plan.pages;
+    set_sizes(&store, threads);
+    uint64_t sequences = MIN((uint64_t)shape->max_sequences, plan.pages); /* each has a page at least */
+    plan.fixed_bytes = sizeof store + batches * batch_bytes(&store) + threads * store.scratch_floats * sizeof(float) +
+                       ((uint64_t)store.bucket_mask + 1 + shape->max_sequences + plan.pages) * sizeof(uint32_t);
+    plan.table_bytes = sequences * (sizeof(struct kv_sequence) + store.table_length * sizeof(uint32_t)) +
+                       plan.pages * sizeof(uint32_t) + store.partial_lines * (shape->head_dim + 2) * sizeof(float);
+    return plan;
 }
 
 enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, struct thread_pool *pool,

@@ -41,9 +41,15 @@ struct kv_batch;
 /* Bytes of one page. 0 if the shape is out of range (kv_store_open says why). */
 uint64_t kv_page_bytes(const struct kv_shape *shape);
 
-/* Bytes of tables and of the first batch's scratch, beside the pages, for the memory plan. 0 if the shape is out of
- * range. max_rows: as for kv_store_open. */
-uint64_t kv_store_fixed_bytes(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows);
+/* What a store takes, for the memory plan. */
+struct kv_plan {
+    uint64_t pages, page_bytes;
+    uint64_t fixed_bytes; /* scratch, lists of free slots, and the rows of `batches` batches */
+    uint64_t table_bytes; /* at most: page tables, reference counts, split contexts; touched in step with the pages in use */
+};
+
+/* All 0 if the shape is out of range. threads: of the pool that is given to kv_store_open; max_rows: as there. */
+struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads, uint32_t batches);
 
 /* Opens a store of pool_bytes / kv_page_bytes() pages. max_rows: the most rows of a batch. The pool of threads is
  * borrowed and must outlive the store. *out is the caller's, for kv_store_close. Fails with INVALID_ARGUMENT for a shape
@@ -114,6 +120,7 @@ struct kv_stats {
     uint64_t attend_ns;
     uint64_t rows;        /* rows times layers */
     uint64_t tokens_read; /* context tokens of those rows, times layers */
+    uint32_t pages_peak;  /* the most that were in use at once */
 };
 void kv_store_stats(const struct kv_store *store, struct kv_stats *out);
 

@@ -497,10 +497,9 @@ void gguf_close(struct gguf *gguf)
     free(gguf);
 }
 
-void gguf_release_tensor_pages(const struct gguf *gguf)
+void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint64_t bytes)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t begin = (gguf->data_begin + page - 1) / page * page;
-    if (gguf->mapped && begin < gguf->byte_count)
-        madvise((void *)(uintptr_t)(gguf->bytes + begin), gguf->byte_count - begin, MADV_DONTNEED); /* a hint: may fail */
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = (uint64_t)(data - gguf->bytes) / page * page;
+    if (gguf->mapped && bytes) /* a hint: may fail */
+        madvise((void *)(uintptr_t)(gguf->bytes + begin), (uint64_t)(data - gguf->bytes) + bytes - begin, MADV_DONTNEED);
 }

@@ -123,9 +123,9 @@ uint64_t gguf_file_bytes(const struct gguf *gguf);
 uint64_t gguf_header_bytes(const struct gguf *gguf); /* up to where tensor data begins */
 const unsigned char *gguf_bytes(const struct gguf *gguf); /* the whole file */
 
-/* Gives the resident pages of the tensor data back to the kernel. They are read again when touched. Does nothing for
- * gguf_open_memory(). */
-void gguf_release_tensor_pages(const struct gguf *gguf);
+/* Gives the resident pages that hold [data, data + bytes) back to the kernel, those shared with neighbours too; they are read
+ * again when touched. Does nothing for gguf_open_memory(). */
+void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint64_t bytes);
 
 /* Copies a name of the file for a message: bytes that are not printable ASCII become '?', cut to fit. Returns buffer. */
 const char *gguf_printable(char *buffer, size_t buffer_bytes, struct gguf_string text);

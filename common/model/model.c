@@ -173,6 +173,7 @@ static uint64_t fingerprint_of(const struct gguf *gguf)
             hash = hash_bytes(hash, data + rest / 2, count);
             hash = hash_bytes(hash, data + rest, count);
         }
+        gguf_release_pages(gguf, data, tensor->bytes); /* the kernel maps a good deal around each sample */
     }
     return hash;
 }
@@ -255,4 +256,13 @@ void model_close(struct model *model)
     free(model);
 }
 
-void model_release_file_pages(const struct model *model) { gguf_release_tensor_pages(model->gguf); }
+void model_release_tensor(const struct model *model, const struct tensor_view *view)
+{
+    if (view->data)
+        gguf_release_pages(model->gguf, view->data, view->bytes);
+}
+
+void model_release_file(const struct model *model)
+{
+    gguf_release_pages(model->gguf, gguf_bytes(model->gguf), gguf_file_bytes(model->gguf));
+}

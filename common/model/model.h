@@ -125,8 +125,9 @@ MUST_CHECK enum status model_open_memory(const char *name, const void *bytes, ui
 /* Unmaps and frees all that model_open() gave. NULL is allowed. */
 void model_close(struct model *model);
 
-/* After the weights have been copied elsewhere: their pages of the map leave this process' memory. The header (names,
- * tokens) stays. */
-void model_release_file_pages(const struct model *model);
+/* After weights have been copied elsewhere: their pages of the map leave this process' memory, those of one tensor or of the
+ * whole file. What is read again is mapped again. */
+void model_release_tensor(const struct model *model, const struct tensor_view *view);
+void model_release_file(const struct model *model);
 
 #endif

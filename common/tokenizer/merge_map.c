@@ -32,6 +32,9 @@ static uint32_t capacity_for(uint32_t entries) {
     return capacity;
 }
 
+uint64_t text_map_bytes(uint32_t entries) { return capacity_for(entries) * (uint64_t)sizeof(uint32_t); }
+uint64_t merge_map_bytes(uint32_t entries) { return capacity_for(entries) * (uint64_t)sizeof(struct merge_slot); }
+
 bool text_map_init(struct text_map *map, uint32_t entries) {
     map->capacity = capacity_for(entries);
     map->slots = malloc(map->capacity * sizeof *map->slots);

@@ -158,6 +158,12 @@ static void find_ends(struct tokenizer *tokenizer, const struct tokenizer_spec *
     }
 }
 
+uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec) {
+    uint64_t total = sizeof(struct tokenizer), count = spec->token_count;
+    for (uint32_t id = 0; id < count; id++) total += MAX(spec->tokens[id].length, 1);
+    return total + count * 3 + (count + 1) * sizeof(uint32_t) + text_map_bytes(spec->token_count) + merge_map_bytes(spec->merge_count);
+}
+
 static enum status allocate(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, unsigned char **listed, struct error *error) {
     size_t total = 1, count = spec->token_count;
     for (uint32_t id = 0; id < count; id++) total += MAX(spec->tokens[id].length, 1);

@@ -61,6 +61,9 @@ struct tokenizer_spec {
 
 struct tokenizer;
 
+/* Bytes that it will take, for the memory plan; the spec's own arrays are not among them. */
+uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec);
+
 /* Builds a tokenizer. *out is the caller's, to be closed. INVALID_ARGUMENT: the tables do not fit together; UNIMPLEMENTED:
  * a model or pre-tokenizer that is not known (the line names those that are); RESOURCE_EXHAUSTED: memory. */
 MUST_CHECK enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer **out, struct error *error);

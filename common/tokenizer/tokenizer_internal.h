@@ -80,6 +80,8 @@ struct text_span token_span(const struct tokenizer *tokenizer, uint32_t symbol);
 MUST_CHECK enum status encoder_put(struct encoder *encoder, uint32_t id);
 
 /* --- maps (merge_map.c) -------------------------------------------------------------------------------------------------- */
+uint64_t text_map_bytes(uint32_t entries);
+uint64_t merge_map_bytes(uint32_t entries);
 MUST_CHECK bool text_map_init(struct text_map *map, uint32_t entries);
 void text_map_free(struct text_map *map);
 /* Keeps the entry that is there if there is one. */

@@ -43,17 +43,17 @@ struct backend_config {
     uint32_t page_tokens;
     uint32_t max_sequences;
     uint64_t local_pool_bytes;  /* 0: none */
-    bool retain_file;           /* keep the file's pages mapped after load (the f32 reference reads F32 tensors there) */
 };
 
 /* What a configuration will take, known before anything is loaded. */
 struct backend_plan {
     uint64_t weight_bytes;     /* packed */
     uint64_t activation_bytes; /* all batches, logits and scratch */
-    uint64_t pool_fixed_bytes; /* tables of the local pool */
-    uint64_t pool_page_bytes;  /* one page */
+    uint64_t start_bytes;      /* beyond the sum, while loading */
+    uint64_t pool_fixed_bytes; /* scratch and small tables of the local pool */
+    uint64_t pool_table_bytes; /* its tables that grow with the pages in use */
+    uint64_t pool_page_bytes;  /* one page, known without a pool as well */
     uint64_t pool_pages;
-    uint64_t load_peak_bytes;  /* beyond the sum, while loading */
 };
 
 /* One row: a token of a sequence in this step. */
@@ -64,7 +64,8 @@ struct backend_row {
     bool local; /* KV in the local pool */
 };
 
-/* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. */
+/* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. A row whose q is
+ * NULL is lost: its q, k and v go nowhere. */
 struct backend_links {
     const float *const *o; /* [rows] -> [heads][head_dim] f32 */
     float *const *q;       /* [rows] -> [heads][head_dim] f32 */
@@ -84,7 +85,7 @@ struct backend_sample {
 struct backend_info {
     const char *device; /* "cpu" */
     const char *level;  /* numeric class, e.g. "int8/vnni" */
-    uint64_t pages_total, pages_used;
+    uint64_t pages_total, pages_used, pages_peak;
     uint64_t attend_bytes, attend_us; /* local pool, since start */
 };
 

@@ -1,6 +1,6 @@
 /* cpu.c: the CPU backend: memory, batches, the local pool, and the table of entries.
  *
- * Everything is finished when an entry returns. Activations of a mini-batch are one mapping, touched as rows are used.
+ * Everything is finished when an entry returns. Activations of a mini-batch are one mapping, resident from the start.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,20 +71,23 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     const struct model_shape *shape = &config->model->shape;
     struct kv_shape kv = pool_shape(config);
     struct rope_params rope = {.dims = shape->rope_dim};
+    uint32_t threads = thread_pool_threads(config->pool);
     enum status status;
 
     memset(plan, 0, sizeof *plan);
-    status = cpu_plan_weights(config->model, cpu_wants_dense(config), &plan->weight_bytes, error);
+    status = cpu_plan_weights(config->model, cpu_wants_dense(config), &plan->weight_bytes, &plan->start_bytes, error);
     if (status)
         return status;
     plan->activation_bytes = batch_bytes(config) * config->max_batches +
                              (uint64_t)MIN((uint32_t)CPU_HEAD_ROWS, config->max_rows) * shape->vocab * 4 +
                              rope_row_floats(&rope) * config->context_tokens * 4 +
-                             (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16;
+                             (uint64_t)threads * shape->vocab * 16;
     plan->pool_page_bytes = kv_page_bytes(&kv);
     if (config->local_pool_bytes) {
-        plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
-        plan->pool_fixed_bytes = kv_store_fixed_bytes(&kv, config->local_pool_bytes, config->max_rows);
+        struct kv_plan pool = kv_store_plan(&kv, config->local_pool_bytes, config->max_rows, threads, config->max_batches);
+        plan->pool_pages = pool.pages;
+        plan->pool_fixed_bytes = pool.fixed_bytes;
+        plan->pool_table_bytes = pool.table_bytes;
     }
     return STATUS_OK;
 }
@@ -93,6 +96,7 @@ static enum status open_tables(struct backend *backend, struct error *error)
 {
     const struct model_shape *shape = &backend->shape;
     uint32_t threads = thread_pool_threads(backend->config.pool);
+    size_t logits_bytes = (size_t)MIN((uint32_t)CPU_HEAD_ROWS, backend->config.max_rows) * shape->vocab * sizeof(float);
     struct rope_params rope = {
         .style = shape->rope_style, .dims = shape->rope_dim, .base = (double)shape->rope_base,
         .freq_scale = (double)shape->rope_freq_scale, .freq_factors = shape->rope_factors,
@@ -101,10 +105,11 @@ static enum status open_tables(struct backend *backend, struct error *error)
     backend->rope_row = rope_row_floats(&rope);
     backend->layers = calloc(shape->layers, sizeof *backend->layers);
     backend->rope_table = malloc(backend->rope_row * backend->config.context_tokens * sizeof(float));
-    backend->logits = malloc((size_t)MIN((uint32_t)CPU_HEAD_ROWS, backend->config.max_rows) * shape->vocab * sizeof(float));
+    backend->logits = malloc(logits_bytes);
     backend->scratch = calloc(threads, sizeof *backend->scratch);
     if (!backend->layers || !backend->rope_table || !backend->logits || !backend->scratch)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the tables of the CPU backend");
+    memset(backend->logits, 0, logits_bytes); /* resident from the start, as the plan says */
     rope_table_build(&rope, 0, backend->config.context_tokens, backend->rope_table);
     for (uint32_t i = 0; i < threads; i++)
         if (sampler_scratch_open(shape->vocab, &backend->scratch[i]))
@@ -160,11 +165,14 @@ static enum status cpu_open(const struct backend_config *config, struct backend 
 
 static void cpu_info(const struct backend *backend, struct backend_info *info)
 {
+    struct kv_stats stats;
     *info = (struct backend_info){.device = "cpu", .level = backend->level, .attend_bytes = backend->attend_bytes,
                                   .attend_us = backend->attend_us};
     if (backend->kv) {
         info->pages_total = kv_store_pages_total(backend->kv);
         info->pages_used = kv_store_pages_used(backend->kv);
+        kv_store_stats(backend->kv, &stats);
+        info->pages_peak = stats.pages_peak;
     }
 }
 
@@ -188,7 +196,8 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->backend = backend;
     batch->memory_bytes = batch_bytes(&backend->config);
-    batch->memory = mmap(NULL, batch->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    batch->memory = mmap(NULL, batch->memory_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0); /* a step takes no page faults */
     if (batch->memory == MAP_FAILED) {
         batch->memory = NULL;
         cpu_batch_close(batch);

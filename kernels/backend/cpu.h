@@ -60,7 +60,8 @@ struct backend_batch {
 };
 
 /* cpu_load.c */
-enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, struct error *error) MUST_CHECK;
+/* start_bytes: beyond `bytes`, while the file is read. */
+enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, uint64_t *start_bytes, struct error *error) MUST_CHECK;
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 bool cpu_wants_dense(const struct backend_config *config);
 

@@ -17,7 +17,7 @@ struct loader {
     const struct model *model;
     bool dense;
     unsigned char *base; /* NULL while sizes are added up */
-    uint64_t used;
+    uint64_t used, peak; /* peak: with the tensor that is being read */
     struct backend *backend;
     struct error *error;
     enum status status;
@@ -86,9 +86,11 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
         }
         out->packed.data = take(loader, out->packed.bytes);
     }
+    loader->peak = MAX(loader->peak, loader->used + view->bytes);
     if (loader->base) {
         job.pool = loader->backend->config.pool;
         thread_pool_run(job.pool, convert_thread, &job);
+        model_release_tensor(loader->model, view); /* so that the file is never in memory twice as a whole */
     }
 }
 
@@ -139,18 +141,20 @@ bool cpu_wants_dense(const struct backend_config *config)
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
 }
 
-enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, struct error *error)
+enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, uint64_t *start_bytes, struct error *error)
 {
     struct loader loader = {.model = model, .dense = dense, .error = error};
     load_all(&loader);
     *bytes = loader.used;
+    *start_bytes = loader.peak > loader.used ? loader.peak - loader.used : 0;
     return loader.status;
 }
 
 enum status cpu_load_weights(struct backend *backend, struct error *error)
 {
     struct loader loader = {.model = backend->config.model, .dense = backend->dense, .error = error, .backend = backend};
-    enum status status = cpu_plan_weights(loader.model, loader.dense, &backend->weights_bytes, error);
+    uint64_t start_bytes;
+    enum status status = cpu_plan_weights(loader.model, loader.dense, &backend->weights_bytes, &start_bytes, error);
 
     if (status)
         return status;

@@ -221,7 +221,7 @@ static void phase_rope(struct backend_batch *batch, const struct backend_links *
                 kernels->rope_pairs(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
                 kernels->rope_pairs(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
             }
-            if (batch->rows[row].local)
+            if (batch->rows[row].local || !links->q[row])
                 continue;
             memcpy(links->q[row], q, backend->q_width * sizeof *q);
             memcpy(links->k[row], k, backend->kv_width * sizeof *k);

@@ -84,13 +84,16 @@ static enum status print_plan(const struct model *model, const struct model_sett
     printf("memory plan (context %u, batch %u, KV %s)\n", context, s->max_batch, s->kv_type);
     print_bytes("s-part: weights", plan.weight_bytes);
     print_bytes("s-part: activations, logits", plan.activation_bytes);
-    print_bytes("s-part: local pool, tables", plan.pool_fixed_bytes);
+    print_bytes("s-part: while loading", plan.start_bytes);
+    print_bytes("s-part: local pool, scratch", plan.pool_fixed_bytes);
+    print_bytes("s-part: local pool, tables at most", plan.pool_table_bytes);
     print_bytes("s-part: local pool, pages at most", s->local_pool);
     print_bytes("each kv-worker: pages at most", s->kv_memory);
     print_bytes("a page (16 tokens)", plan.pool_page_bytes);
     print_bytes("KV of a token", plan.pool_page_bytes / PAGE_TOKENS);
     print_bytes("KV of a full context", plan.pool_page_bytes * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS));
-    print_bytes("all, pages in use at most", plan.weight_bytes + plan.activation_bytes + plan.pool_fixed_bytes + s->local_pool +
+    print_bytes("all, pages in use at most", plan.weight_bytes + plan.activation_bytes + plan.pool_fixed_bytes +
+                                                 plan.pool_table_bytes + s->local_pool +
                                                  s->kv_workers * s->kv_memory);
     return STATUS_OK;
 }

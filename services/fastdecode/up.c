@@ -18,6 +18,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/base/options.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
@@ -105,34 +106,6 @@ static enum status find_programs(struct up *up, struct error *error)
     if (slash)
         *slash = '\0';
     return STATUS_OK;
-}
-
-/* Bytes that can still be taken on this machine: the least of MemAvailable and the cgroup's limit. */
-static uint64_t available_bytes(void)
-{
-    unsigned long long kib = 0, limit = 0, used = 0;
-    char line[256];
-    FILE *file = fopen("/proc/meminfo", "r");
-
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    if (file)
-        fclose(file);
-    uint64_t available = (uint64_t)kib * 1024;
-    if ((file = fopen("/sys/fs/cgroup/memory.max", "r"))) {
-        if (fscanf(file, "%llu", &limit) != 1)
-            limit = 0;
-        fclose(file);
-    }
-    if (limit && (file = fopen("/sys/fs/cgroup/memory.current", "r"))) {
-        if (fscanf(file, "%llu", &used) != 1)
-            used = 0;
-        fclose(file);
-    }
-    if (limit)
-        available = MIN(available, limit > used ? limit - used : 0);
-    return available ? available : 1ull << 30;
 }
 
 static struct child *add(struct up *up, const char *name, const char *program)
@@ -243,7 +216,7 @@ static enum status pick_port(struct up_settings *s, struct error *error)
 
 static enum status start_all(struct up *up, struct error *error)
 {
-    uint64_t free_bytes = available_bytes();
+    uint64_t free_bytes = memory_available_bytes();
 
     add_scheduler(up);
     add_s_part(up, free_bytes);

@@ -12,6 +12,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/model/model.h"
 #include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
@@ -137,7 +138,14 @@ static enum status open_tokenizer(const struct model *model, struct tokenizer **
         .add_bos = from->add_bos_known ? from->add_bos : is_llama, .add_eos = from->add_eos_known && from->add_eos,
         .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
     };
-    status = tokenizer_open(&spec, out, error);
+    const struct memory_plan memory = {
+        .fixed_bytes = tokenizer_planned_bytes(&spec),
+        .start_bytes = gguf_header_bytes(model->gguf) + (spec.token_count + spec.merge_count) * sizeof(struct text_span),
+    };
+    model_release_file(model); /* what was read to check it; the plan counts from here */
+    status = memory_plan_check(&memory, "", error);
+    if (!status)
+        status = tokenizer_open(&spec, out, error);
     free_arrays(&arrays);
     return status;
 }

@@ -3,21 +3,31 @@
  * Rows are described with layer 0 and planned once for the step. Rows whose sequence is not held as far as it must be, or
  * that there are no pages for, are lost: their o is zero, the reply names them, and the rest of the step goes on.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/wire/wire.h"
 #include "common/wire/attend.h"
 #include "services/kv-worker/worker.h"
 
 enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error)
 {
-    enum status status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->store, error);
+    struct kv_plan plan = kv_store_plan(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, thread_pool_threads(worker->pool), 1);
+    const struct memory_plan memory = {
+        .fixed_bytes = plan.fixed_bytes, .start_bytes = MEASURE_BYTES, .pool_bytes = worker->settings.kv_memory,
+        .page_bytes = plan.page_bytes + (plan.pages ? plan.table_bytes / plan.pages : 0),
+    };
+    char parts[64];
+    enum status status;
 
-    if (status)
+    snprintf(parts, sizeof parts, "pages=%llu", (unsigned long long)plan.pages);
+    if ((status = memory_plan_check(&memory, parts, error)) ||
+        (status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->store, error)))
         return status;
     worker->shape = *shape;
     worker->q_width = shape->heads * shape->head_dim;
@@ -68,6 +78,7 @@ void attend_publish(struct worker *worker)
     kv_store_stats(worker->store, &stats);
     atomic_store_explicit(&worker->pages_total, kv_store_pages_total(worker->store), memory_order_relaxed);
     atomic_store_explicit(&worker->pages_used, kv_store_pages_used(worker->store), memory_order_relaxed);
+    atomic_store_explicit(&worker->pages_peak, stats.pages_peak, memory_order_relaxed);
     atomic_store_explicit(&worker->kv_bytes_read, stats.bytes_read, memory_order_relaxed);
     atomic_store_explicit(&worker->busy_us, stats.attend_ns / 1000, memory_order_relaxed);
     atomic_store_explicit(&worker->rows_done, stats.rows, memory_order_relaxed);

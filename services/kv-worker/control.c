@@ -230,6 +230,7 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
 {
     struct worker *worker = user;
     heartbeat->pages_used = atomic_load_explicit(&worker->pages_used, memory_order_relaxed);
+    heartbeat->pages_peak = atomic_load_explicit(&worker->pages_peak, memory_order_relaxed);
     heartbeat->kv_bytes_read = atomic_load_explicit(&worker->kv_bytes_read, memory_order_relaxed);
     heartbeat->busy_us = atomic_load_explicit(&worker->busy_us, memory_order_relaxed);
     heartbeat->rows = atomic_load_explicit(&worker->rows_done, memory_order_relaxed);

@@ -9,11 +9,12 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/base/options.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 
-enum { MEASURE_BYTES = 64 << 20, SPIN_US = 30 };
+enum { SPIN_US = 30 };
 
 static struct worker worker;
 static volatile sig_atomic_t asked_to_stop;
@@ -131,8 +132,11 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
 
 static enum status start(struct error *error)
 {
-    enum status status;
+    const struct memory_plan memory = {.start_bytes = MEASURE_BYTES, .pool_bytes = worker.settings.kv_memory};
+    enum status status = memory_plan_check(&memory, "", error);
 
+    if (status)
+        return status;
     worker.incarnation = member_incarnation();
     if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), NULL, &worker.pool) ||
         rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))

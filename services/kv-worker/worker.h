@@ -18,7 +18,8 @@
 #include "common/member/member.h"
 #include "common/rpc/rpc.h"
 
-enum { WORKER_BATCHES_MAX = 8, WORKER_ROWS_MAX = 8192, WORKER_SEQUENCES_MAX = 1 << 16, NAME_BYTES = 64, ADDRESS_BYTES = 200 };
+enum { MEASURE_BYTES = 64 << 20, /* read at start to know the speed of memory; given back */
+       WORKER_BATCHES_MAX = 8, WORKER_ROWS_MAX = 8192, WORKER_SEQUENCES_MAX = 1 << 16, NAME_BYTES = 64, ADDRESS_BYTES = 200 };
 
 struct worker_settings {
     const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa;
@@ -65,7 +66,7 @@ struct worker {
 
     /* both */
     atomic_bool stop; /* relaxed: the loops are woken after it is set */
-    atomic_ullong pages_total, pages_used, kv_bytes_read, busy_us, rows_done; /* relaxed: numbers for heartbeats */
+    atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done; /* relaxed: numbers for heartbeats */
     atomic_bool tensors_ready;
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };

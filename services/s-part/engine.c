@@ -121,13 +121,10 @@ static struct rpc_buffer *prepare(struct mini_batch *batch, struct link_use *use
     return buffer;
 }
 
-static void point_to_trash(struct mini_batch *batch, const struct step_place *place)
+static void point_nowhere(struct mini_batch *batch, const struct step_place *place)
 {
-    for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++) {
-        batch->q[row] = batch->trash;
-        batch->k[row] = batch->trash + batch->engine->q_width;
-        batch->v[row] = batch->k[row] + batch->engine->kv_width;
-    }
+    for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++)
+        batch->q[row] = batch->k[row] = batch->v[row] = NULL;
 }
 
 /* o of the layer before, for the rows of workers. */
@@ -204,7 +201,7 @@ static void run_segment(struct mini_batch *batch)
         if (!use->dead && !(buffers[p] = prepare(batch, use, batch->segment)))
             lose_place(batch, use);
         if (use->dead)
-            point_to_trash(batch, use->place);
+            point_nowhere(batch, use->place);
     }
     engine->ops->segment(batch->backend, batch->segment, &links);
     while (!engine->ops->done(batch->backend)) {
@@ -523,10 +520,9 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
     batch->q = calloc(rows, sizeof *batch->q);
     batch->k = calloc(rows, sizeof *batch->k);
     batch->v = calloc(rows, sizeof *batch->v);
-    batch->trash = calloc(engine->q_width + 2u * engine->kv_width, sizeof *batch->trash);
     batch->kept_rows = calloc(rows, sizeof *batch->kept_rows);
     batch->kept_outputs = calloc(rows, sizeof *batch->kept_outputs);
-    if (!batch->o || !batch->q || !batch->k || !batch->v || !batch->trash || !batch->kept_rows || !batch->kept_outputs ||
+    if (!batch->o || !batch->q || !batch->k || !batch->v || !batch->kept_rows || !batch->kept_outputs ||
         step_plan_open(rows, &batch->plan) || reply_open(batch))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     return engine->ops->batch_open(engine->backend, &batch->backend, error);
@@ -561,7 +557,6 @@ void engine_close(struct engine *engine)
         free(batch->q);
         free(batch->k);
         free(batch->v);
-        free(batch->trash);
         free(batch->kept_rows);
         free(batch->kept_outputs);
     }

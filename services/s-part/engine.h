@@ -75,7 +75,6 @@ struct mini_batch {
     struct link_use uses[STEP_PLACES_MAX];
     const float **o;             /* [max_rows] */
     float **q, **k, **v;         /* [max_rows] */
-    float *trash;                /* [q_width + 2 kv_width]: where rows of dead places go */
     uint64_t began_us, s_part_us, sent_us, r_part_us;
 
     /* the reply, sized once */
@@ -105,7 +104,7 @@ struct engine {
     uint64_t ready_counter;
     uint64_t deferred[DEFERRED_MAX]; /* sequences to release when no step uses them */
     uint32_t deferred_count;
-    atomic_ullong busy_us, rows_done, pages_used, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
+    atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };
 
 /* max_rows: rows of a step; batch_count: mini-batches. The backend is the engine's to use, the caller's to close. */

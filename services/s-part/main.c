@@ -13,6 +13,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/kv/kv_store.h"
 #include "common/member/member.h"
@@ -210,6 +211,7 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     struct engine *engine = &s_part.engine;
     (void)user;
     heartbeat->pages_used = atomic_load_explicit(&engine->pages_used, memory_order_relaxed);
+    heartbeat->pages_peak = atomic_load_explicit(&engine->pages_peak, memory_order_relaxed);
     heartbeat->kv_bytes_read = atomic_load_explicit(&engine->kv_bytes_read, memory_order_relaxed);
     heartbeat->busy_us = atomic_load_explicit(&engine->busy_us, memory_order_relaxed);
     heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
@@ -222,6 +224,7 @@ static void publish(struct engine *engine)
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
     atomic_store_explicit(&engine->pages_used, info.pages_used, memory_order_relaxed);
+    atomic_store_explicit(&engine->pages_peak, info.pages_peak, memory_order_relaxed);
     atomic_store_explicit(&engine->kv_bytes_read, info.attend_bytes, memory_order_relaxed);
 }
 
@@ -271,11 +274,17 @@ static enum status open_server(struct error *error)
     return status;
 }
 
-static void log_plan(const struct backend_plan *plan)
+static enum status check_plan(const struct backend_plan *plan, struct error *error)
 {
-    log_info("MEMORY-PLAN", "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f page_kib=%.1f pool_pages=%llu pool_mib=%.1f",
-             (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576, (double)plan->pool_fixed_bytes / 1048576,
-             (double)plan->pool_page_bytes / 1024, (unsigned long long)plan->pool_pages, (double)s_part.local_pool / 1048576);
+    char parts[160];
+    const struct memory_plan memory = {
+        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes, .start_bytes = plan->start_bytes,
+        .page_bytes = plan->pool_page_bytes + (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
+        .pool_bytes = s_part.local_pool,
+    };
+    snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu", (double)plan->weight_bytes / 1048576,
+             (double)plan->activation_bytes / 1048576, (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
+    return memory_plan_check(&memory, parts, error);
 }
 
 static enum status load(struct error *error)
@@ -288,17 +297,19 @@ static enum status load(struct error *error)
         return status;
     if (!s_part.context || s_part.context > s_part.model->shape.context_length)
         s_part.context = s_part.model->shape.context_length;
+    model_release_file(s_part.model); /* what was read to check it; the plan counts from here */
     const struct backend_config config = backend_config();
     engine->ops = &backend_cpu;
     if ((status = engine->ops->plan(&config, &s_part.plan, error)))
         return status;
-    log_plan(&s_part.plan);
+    if ((status = check_plan(&s_part.plan, error)))
+        return status;
     if (s_part.local_pool && s_part.plan.pool_pages == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool %llu bytes is less than one page (%llu)",
                          (unsigned long long)s_part.local_pool, (unsigned long long)s_part.plan.pool_page_bytes);
     if ((status = engine->ops->open(&config, &engine->backend, error)))
         return status;
-    model_release_file_pages(s_part.model);
+    model_release_file(s_part.model);
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
     log_info("MODEL-LOADED", "file=%s device=%s level=%s context=%u max_rows=%u threads=%u load_ms=%llu", s_part.model_path,

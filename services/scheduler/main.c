@@ -6,6 +6,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/member/member.h"
 #include "services/scheduler/scheduler.h"
@@ -50,6 +51,9 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
     return false;
 }
 
+/* What a request takes here beside its tokens: its log, its place in the core's tables, its row of a step. */
+enum { REQUEST_BYTES = 1024 };
+
 static enum status start(struct error *error)
 {
     const struct rpc_method methods[] = {
@@ -60,8 +64,15 @@ static enum status start(struct error *error)
         {&fastdecode__cluster__descriptor, "Heartbeat", heartbeat_handler, &scheduler},
         {&fastdecode__cluster__descriptor, "Drain", drain_handler, &scheduler},
     };
+    uint32_t requests = scheduler.settings.max_queue + scheduler.settings.max_batch;
+    const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler.settling};
+    char parts[64];
     enum status status;
 
+    snprintf(parts, sizeof parts, "requests=%u", requests);
+    status = memory_plan_check(&memory, parts, error);
+    if (status)
+        return status;
     scheduler.incarnation = member_incarnation();
     scheduler.next_sequence = scheduler.incarnation + 1;
     scheduler.started_us = clock_now_us();
@@ -70,7 +81,7 @@ static enum status start(struct error *error)
     scheduler.settling_capacity = SETTLING_MAX;
     scheduler.settling = calloc(SETTLING_MAX, sizeof *scheduler.settling);
     if (!scheduler.settling || rpc_loop_open(&scheduler.loop) ||
-        token_logs_open(scheduler.settings.max_queue + scheduler.settings.max_batch + SETTLING_MAX, &scheduler.logs))
+        token_logs_open(requests + SETTLING_MAX, &scheduler.logs))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to start with");
     const struct rpc_server_config config = {
         .addresses = &scheduler.settings.listen, .address_count = 1, .methods = methods, .method_count = ARRAY_COUNT(methods),

@@ -112,6 +112,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
         {"kv_pages_used", "pages in use"}, {"kv_pages_total", "pages there are"}, {"place_up", "1 while it takes part"},
         {"place_sequences", "sequences that hold pages there"}, {"place_token_seconds", "measured time of one context token, all layers"},
         {"place_busy_seconds_total", "time in attention (the s-part: in segments)"},
+        {"kv_pages_peak", "the most pages that were in use at once, as the place counts them"},
     };
     for (size_t g = 0; g < ARRAY_COUNT(gauges); g++) {
         add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", gauges[g][0], gauges[g][1], gauges[g][0],
@@ -121,7 +122,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
             struct sched_place_info info;
             sched_get_place(scheduler->core, i, &info);
             const double values[] = {info.up ? info.pages_used : 0, info.up ? info.pages_total : 0, info.up, info.sequences,
-                                     info.token_us / 1e6, (double)member->last.busy_us / 1e6};
+                                     info.token_us / 1e6, (double)member->last.busy_us / 1e6, (double)member->last.pages_peak};
             add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", gauges[g][0], i ? member->name : "local", values[g]);
         }
     }

@@ -122,13 +122,16 @@ static void test_shapes(void **state)
         assert_int_equal(kv_store_open(&bad[i], 1 << 20, 4, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
         assert_true(strncmp(error.text, "KV store: ", 10) == 0);
         assert_int_equal(kv_page_bytes(&bad[i]), 0);
-        assert_int_equal(kv_store_fixed_bytes(&bad[i], 1 << 20, 4), 0);
+        assert_int_equal(kv_store_plan(&bad[i], 1 << 20, 4, 2, 1).fixed_bytes, 0);
     }
     assert_int_equal(kv_page_bytes(&small), 3 * 2 * 16 * 16 * 2);
     assert_int_equal(kv_store_open(&small, kv_page_bytes(&small) - 1, 4, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
     assert_int_equal(kv_store_open(&small, 1 << 20, 0, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
     assert_null(store);
-    assert_true(kv_store_fixed_bytes(&small, 1 << 20, 4) > 0);
+    struct kv_plan plan = kv_store_plan(&small, 1 << 20, 4, 2, 1);
+    assert_int_equal(plan.page_bytes, kv_page_bytes(&small));
+    assert_int_equal(plan.pages, (1 << 20) / kv_page_bytes(&small));
+    assert_true(plan.fixed_bytes > 0 && plan.table_bytes > 0);
     assert_int_equal(kv_store_pages_total(rig.store), 2);
     kv_store_close(NULL);
     kv_batch_close(NULL);

@@ -334,7 +334,7 @@ static void pages_are_released(void **state)
         assert_true(file && fscanf(file, "%ld %ld", &size, &resident[i]) == 2);
         fclose(file);
         if (i == 0)
-            model_release_file_pages(model);
+            model_release_file(model);
     }
     assert_true(resident[0] - resident[1] > 400); /* of 512 pages */
     for (size_t i = 0; i < count; i++)

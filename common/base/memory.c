@@ -1,0 +1,88 @@
+/* memory.c: what there is (/proc, cgroup v2) against what a plan asks for. */
+#include "common/base/memory.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+
+#define MIB 1048576.0
+
+uint64_t memory_resident_bytes(void)
+{
+    unsigned long long size, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+
+    if (!file)
+        return 0;
+    if (fscanf(file, "%llu %llu", &size, &resident) != 2)
+        resident = 0;
+    fclose(file);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A number of /proc/meminfo in bytes; 0: it is not there. key: "MemTotal" */
+static uint64_t meminfo(const char *key)
+{
+    unsigned long long kib = 0;
+    char line[256], format[64];
+    FILE *file = fopen("/proc/meminfo", "re");
+
+    if (!file)
+        return 0;
+    snprintf(format, sizeof format, "%s: %%llu kB", key);
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, format, &kib) == 1)
+            break;
+    fclose(file);
+    return (uint64_t)kib * 1024;
+}
+
+/* A file that holds one number; 0: none, or "max". */
+static uint64_t number_in(const char *path)
+{
+    unsigned long long value = 0;
+    FILE *file = fopen(path, "re");
+
+    if (!file)
+        return 0;
+    if (fscanf(file, "%llu", &value) != 1)
+        value = 0;
+    fclose(file);
+    return value;
+}
+
+uint64_t memory_available_bytes(void)
+{
+    uint64_t available = meminfo("MemAvailable"), limit = number_in("/sys/fs/cgroup/memory.max");
+
+    if (limit) {
+        uint64_t used = number_in("/sys/fs/cgroup/memory.current"), left = limit > used ? limit - used : 0;
+        available = available ? MIN(available, left) : left;
+    }
+    return available || limit ? available : 1ull << 30;
+}
+
+static uint64_t total_bytes(void)
+{
+    uint64_t total = meminfo("MemTotal"), limit = number_in("/sys/fs/cgroup/memory.max");
+    return limit && total ? MIN(limit, total) : limit ? limit : total ? total : UINT64_MAX;
+}
+
+enum status memory_plan_check(const struct memory_plan *plan, const char *parts, struct error *error)
+{
+    uint64_t process = memory_resident_bytes(), available = memory_available_bytes(), total = total_bytes();
+    uint64_t needed = plan->fixed_bytes + plan->start_bytes;
+
+    log_info("MEMORY-PLAN", "process_mib=%.1f fixed_mib=%.1f start_mib=%.1f page_kib=%.1f pool_mib=%.1f%s%s", (double)process / MIB,
+             (double)plan->fixed_bytes / MIB, (double)plan->start_bytes / MIB, (double)plan->page_bytes / 1024,
+             (double)plan->pool_bytes / MIB, *parts ? " " : "", parts);
+    if (needed > available)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%.0f MiB of memory are needed at start (%s), %.0f MiB are available",
+                         (double)needed / MIB, parts, (double)available / MIB);
+    if (plan->pool_bytes > total)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%.0f MiB of KV pages are asked for, there are %.0f MiB of memory",
+                         (double)plan->pool_bytes / MIB, (double)total / MIB);
+    return STATUS_OK;
+}
