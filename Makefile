@@ -121,6 +121,8 @@ venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
 	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
 
+format: ## lay out all C as .clang-format says
+	$(Q)git ls-files '*.c' '*.h' ':!*lanes.h' | xargs clang-format -i
 lint: ## the lint checks alone
 	$(Q)tests/run.py --build $(BUILD) lint
 unit: $(UNIT) ## build the unit tests (T=name runs one)
@@ -134,5 +136,5 @@ bench-programs: $(BENCH) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all serve model packages-build packages-test packages-deploy check check-full check-deploy programs fuzz venv lint unit \
+.PHONY: help all serve model packages-build packages-test packages-deploy check check-full check-deploy programs fuzz venv format lint unit \
         kernel integration bench-programs clean FORCE

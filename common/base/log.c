@@ -68,12 +68,12 @@ void log_write(enum log_level level, const char *id, const char *format, ...)
     vsnprintf(body, sizeof body, format, args);
     va_end(args);
     if (log_json)
-        length = snprintf(line, sizeof line, "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"service\":\"%s\",\"id\":\"%s\",\"text\":%s}\n",
-                          stamp, now.tv_nsec / 1000000, level_names[level], log_service, id,
-                          log_quote(quoted, sizeof quoted, body));
+        length = snprintf(line, sizeof line,
+                          "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"service\":\"%s\",\"id\":\"%s\",\"text\":%s}\n", stamp,
+                          now.tv_nsec / 1000000, level_names[level], log_service, id, log_quote(quoted, sizeof quoted, body));
     else
-        length = snprintf(line, sizeof line, "%s.%03ldZ %s %s %s %s\n", stamp, now.tv_nsec / 1000000,
-                          level_names[level], log_service, id, body);
+        length = snprintf(line, sizeof line, "%s.%03ldZ %s %s %s %s\n", stamp, now.tv_nsec / 1000000, level_names[level],
+                          log_service, id, body);
     if (length >= (int)sizeof line) {
         length = (int)sizeof line;
         line[length - 1] = '\n';

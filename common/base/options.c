@@ -32,10 +32,22 @@ enum status options_parse_size(const char *text, uint64_t *out)
     if (end == text || errno || !isfinite(value) || value < 0)
         return STATUS_INVALID_ARGUMENT;
     switch (toupper((unsigned char)*end)) {
-    case 'K': unit = 1ull << 10; end++; break;
-    case 'M': unit = 1ull << 20; end++; break;
-    case 'G': unit = 1ull << 30; end++; break;
-    case 'T': unit = 1ull << 40; end++; break;
+    case 'K':
+        unit = 1ull << 10;
+        end++;
+        break;
+    case 'M':
+        unit = 1ull << 20;
+        end++;
+        break;
+    case 'G':
+        unit = 1ull << 30;
+        end++;
+        break;
+    case 'T':
+        unit = 1ull << 40;
+        end++;
+        break;
     default: break;
     }
     if (unit > 1 && *end == 'i')
@@ -56,8 +68,7 @@ static enum status bad_value(const struct option *option, const char *value, con
                      log_quote(quoted, sizeof quoted, value), wanted);
 }
 
-static enum status check_range(const struct option *option, double value, const char *text, const char *source,
-                               struct error *error)
+static enum status check_range(const struct option *option, double value, const char *text, const char *source, struct error *error)
 {
     char wanted[96];
     if ((option->min == 0 && option->max == 0) || (value >= option->min && value <= option->max))
@@ -92,7 +103,7 @@ static const char *keep_text(const char *text)
     static struct kept {
         struct kept *next;
         char text[];
-    } *all;
+    } * all;
     size_t size = strlen(text) + 1;
     struct kept *kept = malloc(sizeof *kept + size);
 
@@ -109,7 +120,8 @@ static enum status set_value(const struct option *option, const char *value, con
     switch (option->kind) {
     case OPTION_STRING:
         *(const char **)option->target = keep_text(value);
-        return *(const char **)option->target ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for --%s", option->name);
+        return *(const char **)option->target ? STATUS_OK
+                                              : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for --%s", option->name);
     case OPTION_SIZE:
         if (options_parse_size(value, option->target))
             return bad_value(option, value, source, "bytes such as 512M or 2G", error);
@@ -123,14 +135,12 @@ static enum status set_value(const struct option *option, const char *value, con
             return bad_value(option, value, source, "true or false", error);
         return STATUS_OK;
     case OPTION_U32:
-    case OPTION_F64:
-        return set_number(option, value, source, error);
+    case OPTION_F64: return set_number(option, value, source, error);
     }
     return STATUS_INTERNAL;
 }
 
-static const struct option *find(const struct program *program, const struct common *common, const char *name,
-                                 size_t length)
+static const struct option *find(const struct program *program, const struct common *common, const char *name, size_t length)
 {
     for (uint32_t i = 0; i < program->option_count; i++)
         if (strlen(program->options[i].name) == length && !memcmp(program->options[i].name, name, length))
@@ -168,8 +178,8 @@ static void print_help(const struct program *program, const struct common *commo
         print_option(&program->options[i]);
     for (uint32_t i = 0; i < COMMON_COUNT; i++)
         print_option(&common->table[i]);
-    printf("  %-28s %s\n  %-28s %s\n  %-28s %s\n", "--check", "validate the settings and exit", "--help", "print this",
-           "--version", "print the version");
+    printf("  %-28s %s\n  %-28s %s\n  %-28s %s\n", "--check", "validate the settings and exit", "--help", "print this", "--version",
+           "print the version");
     printf("\nEach option is read from the flag, then FD_NAME (FD_LOG_LEVEL for --log-level), then the file of\n"
            "--config (lines of `name = value`), then the default.\n");
 }
@@ -194,8 +204,8 @@ static enum status read_env(const struct option *options, uint32_t count, struct
     return STATUS_OK;
 }
 
-static enum status read_file_line(const struct program *program, const struct common *common, char *line,
-                                  const char *place, struct error *error)
+static enum status read_file_line(const struct program *program, const struct common *common, char *line, const char *place,
+                                  struct error *error)
 {
     char *equals, *key, *value, *end;
 
@@ -218,8 +228,7 @@ static enum status read_file_line(const struct program *program, const struct co
     return set_value(option, value, place, error);
 }
 
-static enum status read_file(const struct program *program, const struct common *common, const char *path,
-                             struct error *error)
+static enum status read_file(const struct program *program, const struct common *common, const char *path, struct error *error)
 {
     char line[FILE_LINE_BYTES], place[512];
     enum status status = STATUS_OK;
@@ -303,8 +312,7 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
     if (common.config_path && (status = read_file(program, &common, common.config_path, error)))
         return status;
     if ((status = read_env(program->options, program->option_count, error)) ||
-        (status = read_env(common.table, COMMON_COUNT, error)) ||
-        (status = read_flags(program, &common, argc, argv, true, error)))
+        (status = read_env(common.table, COMMON_COUNT, error)) || (status = read_flags(program, &common, argc, argv, true, error)))
         return status;
     if (log_parse_level(common.log_level, &level))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", common.log_level);

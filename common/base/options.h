@@ -22,7 +22,7 @@ enum option_kind {
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
-    void *target;     /* holds the default before the call */
+    void *target;           /* holds the default before the call */
     const char *value_name; /* in help: "FILE", "N"; NULL for OPTION_BOOL */
     const char *help;
     double min, max; /* inclusive limits of numbers; both 0: none */
@@ -35,7 +35,7 @@ struct program {
     uint32_t option_count;
     const char *operand_name; /* NULL: no operands are taken */
     /* results */
-    bool check_only;      /* --check: validate and exit */
+    bool check_only;       /* --check: validate and exit */
     const char **operands; /* into argv */
     uint32_t operand_count;
 };

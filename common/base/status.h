@@ -50,8 +50,7 @@ enum status error_set(struct error *error, enum status status, const char *forma
 enum status error_prefix(struct error *error, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* An assertion that stays on in release builds: prints the expression and place, then aborts. */
-#define assert_always(condition) \
-    ((condition) ? (void)0 : assert_failed(#condition, __FILE__, __LINE__))
+#define assert_always(condition) ((condition) ? (void)0 : assert_failed(#condition, __FILE__, __LINE__))
 _Noreturn void assert_failed(const char *expression, const char *file, int line);
 
 #endif

@@ -168,10 +168,7 @@ void thread_pool_close(struct thread_pool *pool)
     free(pool);
 }
 
-uint32_t thread_pool_threads(const struct thread_pool *pool)
-{
-    return pool->thread_count;
-}
+uint32_t thread_pool_threads(const struct thread_pool *pool) { return pool->thread_count; }
 
 uint32_t cpu_count_usable(void)
 {

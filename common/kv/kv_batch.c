@@ -34,12 +34,12 @@ struct unit {
 struct kv_batch {
     struct kv_store *store;
     uint32_t row_count, block_count, unit_count, split_count;
-    uint32_t layers_done; /* attended in order since the plan */
+    uint32_t layers_done;             /* attended in order since the plan */
     uint64_t bytes_read, tokens_read; /* of one layer */
-    uint32_t *positions;  /* [max_rows] */
-    struct block *blocks; /* [max_rows] */
-    uint32_t *splits;     /* [max_rows] numbers of the blocks that are split */
-    struct unit *units;   /* [unit_capacity] */
+    uint32_t *positions;              /* [max_rows] */
+    struct block *blocks;             /* [max_rows] */
+    uint32_t *splits;                 /* [max_rows] numbers of the blocks that are split */
+    struct unit *units;               /* [unit_capacity] */
     /* of the layer that is being attended */
     uint32_t layer;
     const float *const *q, *const *k, *const *v;
@@ -106,16 +106,17 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
             have = slot == KV_NONE ? 0 : store->sequences[slot].complete;
         }
         if (slot == KV_NONE || position > have)
-            return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has %u positions, not the %u before this row",
-                             row, (unsigned long long)id, have, position);
+            return error_set(error, STATUS_FAILED_PRECONDITION,
+                             "row %u: sequence %llx has %u positions, not the %u before this row", row, (unsigned long long)id,
+                             have, position);
         if (position >= (uint64_t)store->sequences[slot].page_count * store->shape.page_tokens)
             return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has no page for position %u", row,
                              (unsigned long long)id, position);
         have = MAX(have, position + 1);
         if (!same || block->row_count == store->block_rows) {
             block = &batch->blocks[batch->block_count++];
-            *block = (struct block){.slot = slot, .generation = store->sequences[slot].generation, .first_row = row,
-                                    .partial = KV_NONE};
+            *block =
+                (struct block){.slot = slot, .generation = store->sequences[slot].generation, .first_row = row, .partial = KV_NONE};
         }
         block->row_count++;
         batch->positions[row] = position;
@@ -216,7 +217,8 @@ static struct attend_partial partial_from(const struct kv_store *store, const st
 }
 
 /* Where a split block keeps a range's partials. */
-static struct attend_partial split_partial(const struct kv_store *store, const struct block *block, uint32_t kv_head, uint32_t range)
+static struct attend_partial split_partial(const struct kv_store *store, const struct block *block, uint32_t kv_head,
+                                           uint32_t range)
 {
     size_t lines = (size_t)block->row_count * store->group_heads;
     float *m = store->partials + (size_t)store->partial_lines * store->shape.head_dim;
@@ -253,9 +255,8 @@ struct next {
 };
 
 /* One range of the lines from `first` on. */
-static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range,
-                         uint32_t first, bool last, const struct next *next, const struct scratch *scratch,
-                         const struct attend_partial *out)
+static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
+                         bool last, const struct next *next, const struct scratch *scratch, const struct attend_partial *out)
 {
     const struct kv_store *store = batch->store;
     const unsigned char *tiles[ATTEND_RANGE_TILES + ATTEND_AHEAD_TILES];
@@ -272,16 +273,25 @@ static void attend_range(const struct kv_batch *batch, const struct block *block
             tiles[count++] = kv_tile(store, next->block->slot, batch->layer, next->kv_head, tile);
     }
     const struct attend_range call = {
-        .type = (enum attend_type)store->shape.type, .head_dim = store->shape.head_dim,
-        .line_count = block->row_count * store->group_heads - first, .begin = range * ATTEND_RANGE,
-        .limit = scratch->limits + first, .q = scratch->q + (size_t)first * store->shape.head_dim, .tiles = tiles,
-        .tile_count = count, .m = out->m, .l = out->l, .acc = out->acc,
-        .sums = scratch->sums, .scores = scratch->scores,
+        .type = (enum attend_type)store->shape.type,
+        .head_dim = store->shape.head_dim,
+        .line_count = block->row_count * store->group_heads - first,
+        .begin = range * ATTEND_RANGE,
+        .limit = scratch->limits + first,
+        .q = scratch->q + (size_t)first * store->shape.head_dim,
+        .tiles = tiles,
+        .tile_count = count,
+        .m = out->m,
+        .l = out->l,
+        .acc = out->acc,
+        .sums = scratch->sums,
+        .scores = scratch->scores,
     };
     store->kernels->range(&call);
 }
 
-static void write_outputs(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct attend_partial *total)
+static void write_outputs(const struct kv_batch *batch, const struct block *block, uint32_t kv_head,
+                          const struct attend_partial *total)
 {
     uint32_t heads = batch->store->group_heads, head_dim = batch->store->shape.head_dim;
 
@@ -394,8 +404,8 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     }
 }
 
-void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
-                     const float *const *v, float *const *o)
+void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
+                     float *const *o)
 {
     struct kv_store *store = batch->store;
     uint64_t start_ns = clock_now_ns();

@@ -77,7 +77,8 @@ enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: there are %u sequences, the most allowed",
                              (unsigned long long)sequence, store->shape.max_sequences);
         slot = store->free_slots[--store->free_slot_count];
-        store->sequences[slot] = (struct kv_sequence){.id = sequence, .generation = store->sequences[slot].generation, .used = true};
+        store->sequences[slot] =
+            (struct kv_sequence){.id = sequence, .generation = store->sequences[slot].generation, .used = true};
         bucket_insert(store, sequence, slot);
     }
     for (; have < need; have++) {

@@ -24,7 +24,7 @@ struct kv_store {
     struct thread_pool *pool;
     const struct attention_kernels *kernels;
     uint32_t max_rows, group_heads, page_tiles;
-    uint32_t block_rows; /* rows of one sequence whose lines share tiles */
+    uint32_t block_rows;             /* rows of one sequence whose lines share tiles */
     uint64_t page_bytes, tile_bytes; /* a tile: K, then V */
 
     unsigned char *pages; /* [pages_total][layers][kv_heads][page_tiles][tile_bytes] */

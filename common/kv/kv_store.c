@@ -28,14 +28,14 @@ _Static_assert((int)KV_F16 == (int)ATTEND_F16 && (int)KV_F32 == (int)ATTEND_F32,
 static enum status check_shape(const struct kv_shape *shape, struct error *error)
 {
     if (!shape->layers || shape->layers > MAX_LAYERS || !shape->heads || shape->heads > MAX_HEADS || !shape->kv_heads)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: %u layers, %u heads, %u KV heads: out of range",
-                         shape->layers, shape->heads, shape->kv_heads);
-    if (shape->heads % shape->kv_heads)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: %u heads are not a multiple of %u KV heads",
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: %u layers, %u heads, %u KV heads: out of range", shape->layers,
                          shape->heads, shape->kv_heads);
+    if (shape->heads % shape->kv_heads)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: %u heads are not a multiple of %u KV heads", shape->heads,
+                         shape->kv_heads);
     if (!shape->head_dim || shape->head_dim % 16 || shape->head_dim > ATTEND_MAX_HEAD_DIM)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: head_dim %u is not a multiple of 16 up to %u",
-                         shape->head_dim, ATTEND_MAX_HEAD_DIM);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: head_dim %u is not a multiple of 16 up to %u", shape->head_dim,
+                         ATTEND_MAX_HEAD_DIM);
     if (shape->page_tokens != 16 && shape->page_tokens != 32)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: page_tokens is %u: must be 16 or 32", shape->page_tokens);
     if (shape->type != KV_F16 && shape->type != KV_F32)
@@ -120,7 +120,8 @@ static uint64_t slice_offset(const struct slice *slices, uint32_t index)
     return index + 1 == SLICE_COUNT ? (at + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : at;
 }
 
-struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads, uint32_t batches)
+struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads,
+                             uint32_t batches)
 {
     struct kv_store store = {.shape = *shape, .max_rows = max_rows};
     struct kv_plan plan = {.page_bytes = kv_page_bytes(shape)};
@@ -149,7 +150,8 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     if (status)
         return status;
     if (pool_bytes / page_bytes == 0 || pool_bytes / page_bytes > MAX_PAGES || !max_rows || max_rows > MAX_ROWS)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: a pool of %llu bytes (a page is %llu) and %u rows: out of range",
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "KV store: a pool of %llu bytes (a page is %llu) and %u rows: out of range",
                          (unsigned long long)pool_bytes, (unsigned long long)page_bytes, max_rows);
     assert_always(kernels);
     store = calloc(1, sizeof *store);

@@ -49,7 +49,8 @@ struct kv_plan {
 };
 
 /* All 0 if the shape is out of range. threads: of the pool that is given to kv_store_open; max_rows: as there. */
-struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads, uint32_t batches);
+struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads,
+                             uint32_t batches);
 
 /* Opens a store of pool_bytes / kv_page_bytes() pages. max_rows: the most rows of a batch. The pool of threads is
  * borrowed and must outlive the store. *out is the caller's, for kv_store_close. Fails with INVALID_ARGUMENT for a shape
@@ -111,8 +112,8 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
  * Each argument: [row_count] pointers, aligned to 4 bytes, to
  *     q[i], o[i]: [heads][head_dim] f32      k[i], v[i]: [kv_heads][head_dim] f32
  * o must not overlap the others. Query head h uses KV head h / (heads / kv_heads). */
-void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
-                     const float *const *v, float *const *o);
+void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
+                     float *const *o);
 
 /* Totals since open. bytes_read: the K and V bytes that attention had to read, each tile once for each row block. */
 struct kv_stats {

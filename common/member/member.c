@@ -22,10 +22,7 @@ struct member {
     void *drain_user;
 };
 
-uint64_t member_incarnation(void)
-{
-    return clock_wall_us() / 1000 << 20;
-}
+uint64_t member_incarnation(void) { return clock_wall_us() / 1000 << 20; }
 
 bool member_caller_is(struct rpc_call *call, const char *service, uint64_t incarnation, uint64_t newest)
 {
@@ -116,8 +113,8 @@ enum status member_open(struct rpc_loop *loop, const struct member_config *confi
     member->loop = loop;
     member->config = *config;
     snprintf(member->name, sizeof member->name, "%s", config->name);
-    const struct rpc_channel_config channel = {.address = config->scheduler, .hello = config->hello, .on_up = on_up,
-                                               .on_down = on_down, .user = member};
+    const struct rpc_channel_config channel = {
+        .address = config->scheduler, .hello = config->hello, .on_up = on_up, .on_down = on_down, .user = member};
     status = rpc_channel_open(loop, &channel, &member->channel, error);
     if (status) {
         free(member);
@@ -161,15 +158,12 @@ void member_register(struct member *member, Fastdecode__RegisterRequest *request
 
     request->name = member->name;
     request->incarnation = member->config.hello.incarnation;
-    if (rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "RegisterMember", &request->base, &options,
-                       &callbacks, member, NULL, &error))
+    if (rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "RegisterMember", &request->base, &options, &callbacks,
+                       member, NULL, &error))
         log_debug("REGISTER-NOT-SENT", "why=\"%s\"", error.text);
 }
 
-bool member_is_registered(const struct member *member)
-{
-    return member->registered;
-}
+bool member_is_registered(const struct member *member) { return member->registered; }
 
 static void on_drain_end(void *user, enum status status, const char *text)
 {

@@ -15,9 +15,9 @@
 struct member;
 
 struct member_config {
-    const char *scheduler;      /* address */
+    const char *scheduler; /* address */
     struct rpc_hello hello;
-    const char *name;           /* stable over restarts; copied */
+    const char *name; /* stable over restarts; copied */
     void (*on_connect)(void *user);
     void (*on_registered)(void *user, const Fastdecode__RegisterReply *reply);
     void (*fill_heartbeat)(void *user, Fastdecode__HeartbeatRequest *heartbeat);

@@ -36,7 +36,7 @@ struct arch {
     enum model_activation activation;
     bool tied_allowed; /* output.weight may be missing: the embedding serves */
     const char *epsilon_suffix;
-    const struct arch_neutral *neutral; /* ends with suffix NULL */
+    const struct arch_neutral *neutral;      /* ends with suffix NULL */
     const struct arch_tensor *model_tensors; /* end with pattern NULL */
     const struct arch_tensor *layer_tensors;
 };

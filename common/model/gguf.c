@@ -27,8 +27,8 @@ enum {
     DEFAULT_ALIGNMENT = 32,
     MIN_ALIGNMENT = 8,
     MAX_ALIGNMENT = 1 << 16,
-    MIN_KEY_BYTES = 8 + 1 + 4 + 1,             /* length, one letter, type, one byte of value */
-    MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8,  /* length, one letter, n_dims, one dim, type, offset */
+    MIN_KEY_BYTES = 8 + 1 + 4 + 1,            /* length, one letter, type, one byte of value */
+    MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, /* length, one letter, n_dims, one dim, type, offset */
     SHOWN_NAME_BYTES = 72,
 };
 
@@ -46,8 +46,9 @@ static enum status cut_short(const struct walk *walk, const char *what, uint64_t
     char shown[SHOWN_NAME_BYTES];
     const char *name = walk->inside ? gguf_printable(shown, sizeof shown, *walk->inside) : NULL;
     return error_set(walk->error, STATUS_DATA_LOSS,
-                     "%s: %s%s%s%s at offset 0x%" PRIx64 ": needs %" PRIu64 " bytes, the file has %" PRIu64 " left", walk->gguf->label,
-                     name ? "'" : "", name ? name : "", name ? "': " : "", what, walk->at, wanted, walk->gguf->byte_count - walk->at);
+                     "%s: %s%s%s%s at offset 0x%" PRIx64 ": needs %" PRIu64 " bytes, the file has %" PRIu64 " left",
+                     walk->gguf->label, name ? "'" : "", name ? name : "", name ? "': " : "", what, walk->at, wanted,
+                     walk->gguf->byte_count - walk->at);
 }
 
 static enum status read_bytes(struct walk *walk, const char *what, uint64_t count, const unsigned char **out)
@@ -86,8 +87,9 @@ static enum status read_name(struct walk *walk, const char *what, struct gguf_st
     uint64_t begin = walk->at;
     enum status status = read_string(walk, what, out);
     if (!status && (out->length == 0 || out->length > GGUF_MAX_NAME_BYTES))
-        return error_set(walk->error, STATUS_DATA_LOSS, "%s: %s at offset 0x%" PRIx64 ": its name has %" PRIu64 " bytes, expected 1 to %d",
-                         walk->gguf->label, what, begin, out->length, GGUF_MAX_NAME_BYTES);
+        return error_set(walk->error, STATUS_DATA_LOSS,
+                         "%s: %s at offset 0x%" PRIx64 ": its name has %" PRIu64 " bytes, expected 1 to %d", walk->gguf->label,
+                         what, begin, out->length, GGUF_MAX_NAME_BYTES);
     return status;
 }
 
@@ -116,16 +118,19 @@ static enum status walk_array(struct walk *walk, struct gguf_key *key)
     const unsigned char *bytes;
     enum status status;
 
-    if ((status = read_number(walk, "element type of an array", 4, &type)) || (status = read_number(walk, "length of an array", 8, &count)))
+    if ((status = read_number(walk, "element type of an array", 4, &type)) ||
+        (status = read_number(walk, "length of an array", 8, &count)))
         return status;
     uint32_t element_bytes = type > UINT32_MAX ? 0 : gguf_scalar_bytes((uint32_t)type);
     if (!element_bytes && type != GGUF_STRING)
         return error_set(walk->error, type == GGUF_ARRAY ? STATUS_UNIMPLEMENTED : STATUS_DATA_LOSS,
-                         ABOUT "an array of type %" PRIu64 ", expected a number type, bool or string", ABOUT_KEY(walk, key, shown), type);
+                         ABOUT "an array of type %" PRIu64 ", expected a number type, bool or string", ABOUT_KEY(walk, key, shown),
+                         type);
     uint64_t least = element_bytes ? element_bytes : 8;
     if (!checked_mul_u64(count, least, &total) || total > walk->gguf->byte_count - walk->at)
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "an array of %" PRIu64 " elements, the file has %" PRIu64 " bytes left",
-                         ABOUT_KEY(walk, key, shown), count, walk->gguf->byte_count - walk->at);
+        return error_set(walk->error, STATUS_DATA_LOSS,
+                         ABOUT "an array of %" PRIu64 " elements, the file has %" PRIu64 " bytes left", ABOUT_KEY(walk, key, shown),
+                         count, walk->gguf->byte_count - walk->at);
     key->array = (struct gguf_array){(enum gguf_type)type, count, walk->gguf->bytes + walk->at};
     if (element_bytes)
         return read_bytes(walk, "array", total, &bytes);
@@ -157,9 +162,11 @@ static enum status walk_key(struct walk *walk, struct gguf_key *key)
     else if (gguf_scalar_bytes((uint32_t)type))
         status = read_bytes(walk, "value", gguf_scalar_bytes((uint32_t)type), &key->value);
     else
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "value type %" PRIu64 ", expected 0 to 12", ABOUT_KEY(walk, key, shown), type);
+        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "value type %" PRIu64 ", expected 0 to 12",
+                         ABOUT_KEY(walk, key, shown), type);
     if (!status && type == GGUF_BOOL && *key->value > 1)
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "a bool of value %u, expected 0 or 1", ABOUT_KEY(walk, key, shown), *key->value);
+        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "a bool of value %u, expected 0 or 1", ABOUT_KEY(walk, key, shown),
+                         *key->value);
     return status;
 }
 
@@ -207,10 +214,12 @@ static enum status size_tensor(const struct walk *walk, struct gguf_tensor *tens
             values = UINT64_MAX;
     }
     if (values > (uint64_t)1 << 56) /* times 4 bytes this cannot overflow */
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "its dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 " are absurd",
+        return error_set(walk->error, STATUS_DATA_LOSS,
+                         ABOUT "its dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 " are absurd",
                          ABOUT_TENSOR(walk, tensor, shown), tensor->dims[0], tensor->dims[1], tensor->dims[2], tensor->dims[3]);
     if (tensor->dims[0] % info->block_values != 0)
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "a row of %" PRIu64 " values is not a whole number of %s blocks of %u",
+        return error_set(walk->error, STATUS_DATA_LOSS,
+                         ABOUT "a row of %" PRIu64 " values is not a whole number of %s blocks of %u",
                          ABOUT_TENSOR(walk, tensor, shown), tensor->dims[0], info->name, info->block_values);
     tensor->bytes = values / info->block_values * info->block_bytes;
     return STATUS_OK;
@@ -230,8 +239,8 @@ static enum status walk_tensor(struct walk *walk, struct gguf_tensor *tensor)
     if ((status = read_number(walk, "dimensions of a tensor", 4, &dim_count)))
         return status;
     if (dim_count == 0 || dim_count > GGUF_MAX_DIMS)
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "%" PRIu64 " dimensions, expected 1 to %d", ABOUT_TENSOR(walk, tensor, shown),
-                         dim_count, GGUF_MAX_DIMS);
+        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "%" PRIu64 " dimensions, expected 1 to %d",
+                         ABOUT_TENSOR(walk, tensor, shown), dim_count, GGUF_MAX_DIMS);
     tensor->dim_count = (uint32_t)dim_count;
     for (uint32_t i = 0; i < GGUF_MAX_DIMS; i++) {
         tensor->dims[i] = 1;
@@ -276,9 +285,11 @@ static enum status place_tensor(const struct walk *walk, struct gguf_tensor *ten
     if (offset % alignment != 0)
         return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "data offset 0x%" PRIx64 " is not a multiple of the alignment %u",
                          ABOUT_TENSOR(walk, tensor, shown), offset, alignment);
-    if (!checked_add_u64(gguf->data_begin, offset, &begin) || !checked_add_u64(begin, tensor->bytes, &end) || end > gguf->byte_count)
+    if (!checked_add_u64(gguf->data_begin, offset, &begin) || !checked_add_u64(begin, tensor->bytes, &end) ||
+        end > gguf->byte_count)
         return error_set(walk->error, STATUS_DATA_LOSS,
-                         ABOUT "its %" PRIu64 " bytes at 0x%" PRIx64 " of the data end outside the file of %" PRIu64 " bytes (cut short?)",
+                         ABOUT "its %" PRIu64 " bytes at 0x%" PRIx64 " of the data end outside the file of %" PRIu64
+                               " bytes (cut short?)",
                          ABOUT_TENSOR(walk, tensor, shown), tensor->bytes, offset, gguf->byte_count);
     tensor->data_offset = begin;
     tensor->data = gguf->bytes + begin;
@@ -295,12 +306,13 @@ static enum status check_tensor_set(const struct walk *walk)
     qsort(order, gguf->tensor_count, sizeof *order, compare_places);
     for (uint32_t i = 1; i < gguf->tensor_count; i++)
         if (order[i - 1]->data_offset + order[i - 1]->bytes > order[i]->data_offset)
-            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "its data lies over that of '%s'", ABOUT_TENSOR(walk, order[i], shown),
-                             gguf_printable(other, sizeof other, order[i - 1]->name));
+            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "its data lies over that of '%s'",
+                             ABOUT_TENSOR(walk, order[i], shown), gguf_printable(other, sizeof other, order[i - 1]->name));
     qsort(order, gguf->tensor_count, sizeof *order, compare_tensors);
     for (uint32_t i = 1; i < gguf->tensor_count; i++)
         if (compare_tensors(&order[i - 1], &order[i]) == 0)
-            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "there is another tensor of this name", ABOUT_TENSOR(walk, order[i], shown));
+            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "there is another tensor of this name",
+                             ABOUT_TENSOR(walk, order[i], shown));
     return STATUS_OK;
 }
 
@@ -335,20 +347,20 @@ static enum status check_magic(struct walk *walk)
     if ((status = read_bytes(walk, "magic", 4, &magic)))
         return status;
     if (memcmp(magic, "FUGG", 4) == 0)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED, "%s: magic at offset 0x0: a big-endian GGUF file; only little-endian ones are read",
-                         gguf->label);
+        return error_set(walk->error, STATUS_UNIMPLEMENTED,
+                         "%s: magic at offset 0x0: a big-endian GGUF file; only little-endian ones are read", gguf->label);
     if (memcmp(magic, "GGUF", 4) != 0)
         return error_set(walk->error, STATUS_INVALID_ARGUMENT,
-                         "%s: magic at offset 0x0: begins with bytes %02x %02x %02x %02x, not with \"GGUF\": not a GGUF file", gguf->label,
-                         magic[0], magic[1], magic[2], magic[3]);
+                         "%s: magic at offset 0x0: begins with bytes %02x %02x %02x %02x, not with \"GGUF\": not a GGUF file",
+                         gguf->label, magic[0], magic[1], magic[2], magic[3]);
     if ((status = read_number(walk, "version", 4, &version)))
         return status;
     if (version != 0 && (version & 0xffffff) == 0)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED, "%s: version at offset 0x4: a big-endian GGUF file; only little-endian ones are read",
-                         gguf->label);
+        return error_set(walk->error, STATUS_UNIMPLEMENTED,
+                         "%s: version at offset 0x4: a big-endian GGUF file; only little-endian ones are read", gguf->label);
     if (version != 3)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED, "%s: version at offset 0x4: GGUF version %" PRIu64 ", only version 3 is read",
-                         gguf->label, version);
+        return error_set(walk->error, STATUS_UNIMPLEMENTED,
+                         "%s: version at offset 0x4: GGUF version %" PRIu64 ", only version 3 is read", gguf->label, version);
     return STATUS_OK;
 }
 
@@ -360,9 +372,8 @@ static enum status read_count(struct walk *walk, const char *what, uint32_t limi
     if (status)
         return status;
     if (count > limit || count > (walk->gguf->byte_count - walk->at) / entry_bytes)
-        return error_set(walk->error, STATUS_DATA_LOSS,
-                         "%s: %s at offset 0x%" PRIx64 ": %" PRIu64 " are more than %s", walk->gguf->label, what, begin, count,
-                         count > limit ? "the limit of 65536" : "the file has room for");
+        return error_set(walk->error, STATUS_DATA_LOSS, "%s: %s at offset 0x%" PRIx64 ": %" PRIu64 " are more than %s",
+                         walk->gguf->label, what, begin, count, count > limit ? "the limit of 65536" : "the file has room for");
     *out = (uint32_t)count;
     return STATUS_OK;
 }
@@ -378,8 +389,9 @@ static enum status check_split(const struct walk *walk)
     if ((status = gguf_get_u32(walk->gguf, "split.count", &count, walk->error)))
         return status;
     if (count > 1)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED, "%s: key 'split.count' is %u: one of several parts; join them into one file first",
-                         walk->gguf->label, count);
+        return error_set(walk->error, STATUS_UNIMPLEMENTED,
+                         "%s: key 'split.count' is %u: one of several parts; join them into one file first", walk->gguf->label,
+                         count);
     return STATUS_OK;
 }
 
@@ -429,7 +441,8 @@ static enum status map_file(struct gguf *gguf, struct error *error)
 
     if (fd < 0) {
         status = errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND
-               : errno == EACCES || errno == EPERM   ? STATUS_PERMISSION_DENIED : STATUS_UNAVAILABLE;
+                 : errno == EACCES || errno == EPERM ? STATUS_PERMISSION_DENIED
+                                                     : STATUS_UNAVAILABLE;
         return error_set(error, status, "%s: cannot be opened: %s", gguf->label, strerror(errno));
     }
     if (fstat(fd, &info) != 0)

@@ -34,8 +34,19 @@ enum {
 
 /* Types of metadata values; the numbers are GGUF's. */
 enum gguf_type {
-    GGUF_U8 = 0, GGUF_I8 = 1, GGUF_U16 = 2, GGUF_I16 = 3, GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6,
-    GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11, GGUF_F64 = 12,
+    GGUF_U8 = 0,
+    GGUF_I8 = 1,
+    GGUF_U16 = 2,
+    GGUF_I16 = 3,
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9,
+    GGUF_U64 = 10,
+    GGUF_I64 = 11,
+    GGUF_F64 = 12,
 };
 
 struct gguf;
@@ -48,9 +59,9 @@ struct gguf_string {
 
 /* An array of the file, checked to lie in it. */
 struct gguf_array {
-    enum gguf_type type;         /* of the elements; never GGUF_ARRAY */
+    enum gguf_type type; /* of the elements; never GGUF_ARRAY */
     uint64_t count;
-    const unsigned char *bytes;  /* packed, little-endian, unaligned */
+    const unsigned char *bytes; /* packed, little-endian, unaligned */
 };
 
 /* A tensor's entry. dims[0] is the fastest: the length of a row. Dimensions that the file leaves out are 1. */
@@ -108,7 +119,7 @@ double gguf_array_float(const struct gguf_array *array, uint64_t index);
 
 /* --- keys and tensors, in the file's order ------------------------------------------------------------------------------ */
 uint32_t gguf_key_count(const struct gguf *gguf);
-struct gguf_string gguf_key_name(const struct gguf *gguf, uint32_t index);  /* index < gguf_key_count() (asserted) */
+struct gguf_string gguf_key_name(const struct gguf *gguf, uint32_t index); /* index < gguf_key_count() (asserted) */
 
 uint32_t gguf_tensor_count(const struct gguf *gguf);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, uint32_t index); /* index < count (asserted) */
@@ -120,7 +131,7 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *
 const char *gguf_file_name(const struct gguf *gguf); /* as given to open */
 const char *gguf_label(const struct gguf *gguf);     /* the same for messages: printable, cut at the front if long */
 uint64_t gguf_file_bytes(const struct gguf *gguf);
-uint64_t gguf_header_bytes(const struct gguf *gguf); /* up to where tensor data begins */
+uint64_t gguf_header_bytes(const struct gguf *gguf);      /* up to where tensor data begins */
 const unsigned char *gguf_bytes(const struct gguf *gguf); /* the whole file */
 
 /* Gives the resident pages that hold [data, data + bytes) back to the kernel, those shared with neighbours too; they are read

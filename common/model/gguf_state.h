@@ -14,13 +14,13 @@ struct gguf_key {
 };
 
 struct gguf {
-    char *name;           /* as given */
-    char label[208];      /* the same for messages: cut at the front if long, printable */
+    char *name;      /* as given */
+    char label[208]; /* the same for messages: cut at the front if long, printable */
     const unsigned char *bytes;
     uint64_t byte_count;
-    uint64_t data_begin;  /* where tensor data begins; at most byte_count */
+    uint64_t data_begin; /* where tensor data begins; at most byte_count */
     bool mapped;
-    struct gguf_key *keys;       /* [key_count] in the file's order */
+    struct gguf_key *keys; /* [key_count] in the file's order */
     struct gguf_key **keys_by_name;
     uint32_t key_count;
     struct gguf_tensor *tensors; /* [tensor_count] in the file's order */

@@ -10,9 +10,10 @@ static const struct {
     const char *name;
     uint32_t bytes;
 } types[] = {
-    [GGUF_U8] = {"u8", 1},       [GGUF_I8] = {"i8", 1},     [GGUF_U16] = {"u16", 2}, [GGUF_I16] = {"i16", 2}, [GGUF_U32] = {"u32", 4},
-    [GGUF_I32] = {"i32", 4},     [GGUF_F32] = {"f32", 4},   [GGUF_BOOL] = {"bool", 1}, [GGUF_STRING] = {"string", 0},
-    [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8},   [GGUF_I64] = {"i64", 8}, [GGUF_F64] = {"f64", 8},
+    [GGUF_U8] = {"u8", 1},         [GGUF_I8] = {"i8", 1},       [GGUF_U16] = {"u16", 2}, [GGUF_I16] = {"i16", 2},
+    [GGUF_U32] = {"u32", 4},       [GGUF_I32] = {"i32", 4},     [GGUF_F32] = {"f32", 4}, [GGUF_BOOL] = {"bool", 1},
+    [GGUF_STRING] = {"string", 0}, [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8}, [GGUF_I64] = {"i64", 8},
+    [GGUF_F64] = {"f64", 8},
 };
 
 const char *gguf_type_name(uint32_t type) { return type < ARRAY_COUNT(types) ? types[type].name : "?"; }
@@ -55,7 +56,8 @@ bool gguf_has(const struct gguf *gguf, const char *key) { return gguf_find_key(g
 
 /* --- scalars --------------------------------------------------------------------------------------------------------------- */
 
-static enum status find(const struct gguf *gguf, const char *name, const char *expected, const struct gguf_key **out, struct error *error)
+static enum status find(const struct gguf *gguf, const char *name, const char *expected, const struct gguf_key **out,
+                        struct error *error)
 {
     *out = gguf_find_key(gguf, name);
     if (!*out)
@@ -63,11 +65,13 @@ static enum status find(const struct gguf *gguf, const char *name, const char *e
     return STATUS_OK;
 }
 
-static enum status wrong_type(const struct gguf *gguf, const struct gguf_key *key, const char *name, const char *expected, struct error *error)
+static enum status wrong_type(const struct gguf *gguf, const struct gguf_key *key, const char *name, const char *expected,
+                              struct error *error)
 {
     bool array = key->type == GGUF_ARRAY;
-    return error_set(error, STATUS_INVALID_ARGUMENT, "%s: key '%s' at offset 0x%" PRIx64 ": has type %s%s, expected %s", gguf->label,
-                     name, key->entry_offset, array ? "array of " : "", gguf_type_name(array ? key->array.type : key->type), expected);
+    return error_set(error, STATUS_INVALID_ARGUMENT, "%s: key '%s' at offset 0x%" PRIx64 ": has type %s%s, expected %s",
+                     gguf->label, name, key->entry_offset, array ? "array of " : "",
+                     gguf_type_name(array ? key->array.type : key->type), expected);
 }
 
 static bool is_signed(enum gguf_type type) { return type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64; }

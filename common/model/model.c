@@ -46,13 +46,18 @@ static enum status place_tensor(const struct model *model, const struct arch_ten
                          gguf_label(model->gguf), name, rows, columns);
     if (tensor->dims[0] != columns || tensor->dims[1] != rows || tensor->dims[2] != 1 || tensor->dims[3] != 1)
         return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "%s: tensor '%s' at offset 0x%" PRIx64 ": has dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                         ", expected %u x %u",
+                         "%s: tensor '%s' at offset 0x%" PRIx64 ": has dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64
+                         " x %" PRIu64 ", expected %u x %u",
                          gguf_label(model->gguf), name, tensor->entry_offset, tensor->dims[0], tensor->dims[1], tensor->dims[2],
                          tensor->dims[3], columns, rows);
     struct tensor_view *view = (struct tensor_view *)((char *)base + wanted->offset);
-    *view = (struct tensor_view){.data = tensor->data, .type = tensor->type, .rows = rows, .columns = columns, .bytes = tensor->bytes,
-                                 .name = tensor->name.data, .name_length = (uint32_t)tensor->name.length};
+    *view = (struct tensor_view){.data = tensor->data,
+                                 .type = tensor->type,
+                                 .rows = rows,
+                                 .columns = columns,
+                                 .bytes = tensor->bytes,
+                                 .name = tensor->name.data,
+                                 .name_length = (uint32_t)tensor->name.length};
     ++*placed;
     return STATUS_OK;
 }
@@ -109,7 +114,8 @@ static enum status place_tensors(struct model *model, struct error *error)
                          gguf_label(model->gguf), model->arch->name, model->shape.layers, gguf_tensor_count(model->gguf));
     model->layers = calloc(model->shape.layers, sizeof *model->layers);
     if (!model->layers)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u layers", gguf_label(model->gguf), model->shape.layers);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u layers", gguf_label(model->gguf),
+                         model->shape.layers);
     for (const struct arch_tensor *wanted = model->arch->model_tensors; wanted->pattern && !status; wanted++)
         status = place_tensor(model, wanted, 0, model, &placed, error);
     for (uint32_t layer = 0; layer < model->shape.layers; layer++)
@@ -136,12 +142,13 @@ static enum status check_rope_factors(struct model *model, struct error *error)
     if (!factors)
         return STATUS_OK;
     if (view->type != TENSOR_F32)
-        return error_set(error, STATUS_UNIMPLEMENTED, "%s: tensor 'rope_freqs.weight' has type %s, expected F32", gguf_label(model->gguf),
-                         tensor_type_info(view->type)->name);
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: tensor 'rope_freqs.weight' has type %s, expected F32",
+                         gguf_label(model->gguf), tensor_type_info(view->type)->name);
     for (uint32_t i = 0; i < view->columns; i++)
         if (!(isfinite(factors[i]) && factors[i] > 0))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor 'rope_freqs.weight': value %u is %g, expected a positive number",
-                             gguf_label(model->gguf), i, (double)factors[i]);
+            return error_set(error, STATUS_INVALID_ARGUMENT,
+                             "%s: tensor 'rope_freqs.weight': value %u is %g, expected a positive number", gguf_label(model->gguf),
+                             i, (double)factors[i]);
     model->shape.rope_factors = factors;
     return STATUS_OK;
 }
@@ -190,8 +197,8 @@ static enum status find_arch(struct model *model, struct error *error)
         return status;
     model->arch = arch_find(name);
     if (!model->arch)
-        return error_set(error, STATUS_UNIMPLEMENTED, "%s: key 'general.architecture' is '%s'; supported are: %s", gguf_label(model->gguf),
-                         gguf_printable(shown, sizeof shown, name), arch_names());
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: key 'general.architecture' is '%s'; supported are: %s",
+                         gguf_label(model->gguf), gguf_printable(shown, sizeof shown, name), arch_names());
     model->arch_name = model->arch->name;
     return STATUS_OK;
 }

@@ -41,12 +41,12 @@ enum model_activation { ACTIVATION_SILU_GATED }; /* down(silu(gate(x)) * up(x)) 
 
 /* A matrix (or vector: rows 1) of the file. An optional tensor that the file does not have is all zero: data NULL. */
 struct tensor_view {
-    const void *data;      /* [rows][columns] of type, rows contiguous */
+    const void *data; /* [rows][columns] of type, rows contiguous */
     enum tensor_type type;
-    uint32_t rows;         /* outputs */
-    uint32_t columns;      /* inputs; a multiple of the type's block_values */
+    uint32_t rows;    /* outputs */
+    uint32_t columns; /* inputs; a multiple of the type's block_values */
     uint64_t bytes;
-    const char *name;      /* in the map, not terminated */
+    const char *name; /* in the map, not terminated */
     uint32_t name_length;
 };
 
@@ -54,8 +54,8 @@ struct model_shape {
     uint32_t layers;
     uint32_t hidden;
     uint32_t heads;
-    uint32_t kv_heads;       /* divides heads */
-    uint32_t head_dim;       /* even; heads * head_dim need not be hidden */
+    uint32_t kv_heads; /* divides heads */
+    uint32_t head_dim; /* even; heads * head_dim need not be hidden */
     uint32_t ffn;
     uint32_t vocab;          /* rows of the embedding = tokens of the tokenizer */
     uint32_t context_length; /* that the model was trained for */
@@ -70,25 +70,25 @@ struct model_shape {
 };
 
 struct model_layer {
-    struct tensor_view attn_norm; /* [1][hidden] */
-    struct tensor_view q;         /* [heads * head_dim][hidden] */
-    struct tensor_view k, v;      /* [kv_heads * head_dim][hidden] */
-    struct tensor_view o;         /* [hidden][heads * head_dim] */
+    struct tensor_view attn_norm;                      /* [1][hidden] */
+    struct tensor_view q;                              /* [heads * head_dim][hidden] */
+    struct tensor_view k, v;                           /* [kv_heads * head_dim][hidden] */
+    struct tensor_view o;                              /* [hidden][heads * head_dim] */
     struct tensor_view q_bias, k_bias, v_bias, o_bias; /* [1][outputs], or none */
-    struct tensor_view ffn_norm;  /* [1][hidden] */
-    struct tensor_view gate, up;  /* [ffn][hidden] */
-    struct tensor_view down;      /* [hidden][ffn] */
+    struct tensor_view ffn_norm;                       /* [1][hidden] */
+    struct tensor_view gate, up;                       /* [ffn][hidden] */
+    struct tensor_view down;                           /* [hidden][ffn] */
 };
 
 /* What common/tokenizer is given: strings and arrays in the map. Absent strings have length 0, absent arrays count 0. */
 struct model_tokenizer {
-    struct gguf_string kind;          /* "gpt2": byte-level BPE; "llama": SentencePiece-style; not checked here */
-    struct gguf_string pre;           /* pre-tokenizer, e.g. "smollm" */
+    struct gguf_string kind; /* "gpt2": byte-level BPE; "llama": SentencePiece-style; not checked here */
+    struct gguf_string pre;  /* pre-tokenizer, e.g. "smollm" */
     struct gguf_string chat_template;
-    struct gguf_array tokens;         /* [vocab] strings */
-    struct gguf_array token_types;    /* [vocab] integers, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte */
-    struct gguf_array scores;         /* [vocab] floats, or none */
-    struct gguf_array merges;         /* strings "left right", or none */
+    struct gguf_array tokens;      /* [vocab] strings */
+    struct gguf_array token_types; /* [vocab] integers, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte */
+    struct gguf_array scores;      /* [vocab] floats, or none */
+    struct gguf_array merges;      /* strings "left right", or none */
     uint32_t bos, eos, eot, eom, unknown, padding; /* < vocab, or MODEL_NO_TOKEN */
     bool add_bos, add_eos, add_space_prefix;
     bool add_bos_known, add_eos_known, add_space_prefix_known; /* false: the file does not say; the kind's default holds */
@@ -99,17 +99,17 @@ struct arch; /* arch.h */
 struct model {
     const struct arch *arch;
     struct model_shape shape;
-    struct tensor_view embedding;   /* [vocab][hidden] */
-    struct tensor_view output;      /* [vocab][hidden]; equal to embedding if tied */
-    struct tensor_view output_norm; /* [1][hidden] */
+    struct tensor_view embedding;    /* [vocab][hidden] */
+    struct tensor_view output;       /* [vocab][hidden]; equal to embedding if tied */
+    struct tensor_view output_norm;  /* [1][hidden] */
     struct tensor_view rope_factors; /* [1][rope_dim / 2] F32, or none; shape.rope_factors points into it */
     bool tied;
-    struct model_layer *layers;     /* [shape.layers] */
+    struct model_layer *layers; /* [shape.layers] */
     struct model_tokenizer tokenizer;
-    struct gguf_string name;        /* general.name; length 0 if the file has none */
-    const char *arch_name;          /* "llama" */
-    uint64_t parameters;            /* values in all tensors */
-    uint64_t fingerprint;           /* of the header whole and of 4 KiB at both ends and the middle of every tensor: names
+    struct gguf_string name; /* general.name; length 0 if the file has none */
+    const char *arch_name;   /* "llama" */
+    uint64_t parameters;     /* values in all tensors */
+    uint64_t fingerprint;    /* of the header whole and of 4 KiB at both ends and the middle of every tensor: names
                                      * a file in the handshake; tells mix-ups, is no proof against forgery */
     struct gguf *gguf;
 };

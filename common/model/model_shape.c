@@ -133,20 +133,23 @@ static void read_heads(struct reader *reader, struct model_shape *shape)
         return;
     }
     if (!present(reader, "attention.key_length") && shape->hidden % shape->heads != 0) {
-        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT,
-                                   "%s: key '%s.embedding_length' is %u, not a multiple of the %u heads, and there is no attention.key_length",
-                                   label, reader->arch->name, shape->hidden, shape->heads);
+        reader->status =
+            error_set(reader->error, STATUS_INVALID_ARGUMENT,
+                      "%s: key '%s.embedding_length' is %u, not a multiple of the %u heads, and there is no attention.key_length",
+                      label, reader->arch->name, shape->hidden, shape->heads);
         return;
     }
     shape->head_dim = read_u32_or(reader, "attention.key_length", 2, MODEL_MAX_HEAD_DIM, shape->hidden / shape->heads);
     uint32_t value_dim = read_u32_or(reader, "attention.value_length", 2, MODEL_MAX_HEAD_DIM, shape->head_dim);
     if (!reader->status && (shape->head_dim < 2 || shape->head_dim > MODEL_MAX_HEAD_DIM || shape->head_dim % 2 != 0))
-        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT, "%s: heads of %u dimensions, expected an even number from 2 to %d",
-                                   label, shape->head_dim, MODEL_MAX_HEAD_DIM);
+        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT,
+                                   "%s: heads of %u dimensions, expected an even number from 2 to %d", label, shape->head_dim,
+                                   MODEL_MAX_HEAD_DIM);
     if (!reader->status && value_dim != shape->head_dim)
-        reader->status = error_set(reader->error, STATUS_UNIMPLEMENTED,
-                                   "%s: key '%s.attention.value_length' is %u, the keys have %u dimensions: only equal ones are supported",
-                                   label, reader->arch->name, value_dim, shape->head_dim);
+        reader->status =
+            error_set(reader->error, STATUS_UNIMPLEMENTED,
+                      "%s: key '%s.attention.value_length' is %u, the keys have %u dimensions: only equal ones are supported",
+                      label, reader->arch->name, value_dim, shape->head_dim);
 }
 
 enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, struct model_shape *shape, struct error *error)
@@ -162,9 +165,10 @@ enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, s
     read_heads(&reader, shape);
     shape->rope_dim = read_u32_or(&reader, "rope.dimension_count", 2, MODEL_MAX_HEAD_DIM, shape->head_dim);
     if (!reader.status && (shape->rope_dim % 2 != 0 || shape->rope_dim > shape->head_dim))
-        reader.status = error_set(error, STATUS_INVALID_ARGUMENT,
-                                  "%s: key '%s.rope.dimension_count' is %u, expected an even number up to the %u dimensions of a head",
-                                  gguf_label(gguf), arch->name, shape->rope_dim, shape->head_dim);
+        reader.status =
+            error_set(error, STATUS_INVALID_ARGUMENT,
+                      "%s: key '%s.rope.dimension_count' is %u, expected an even number up to the %u dimensions of a head",
+                      gguf_label(gguf), arch->name, shape->rope_dim, shape->head_dim);
     shape->rope_base = read_f32_or(&reader, "rope.freq_base", 1, 1e12f, 10000);
     read_rope_scaling(&reader, shape);
     shape->norm_epsilon = read_f32_or(&reader, arch->epsilon_suffix, 1e-12f, 1, NAN);

@@ -29,8 +29,9 @@ static void read_array(struct reader *reader, const char *key, get_array_fn *get
         return;
     reader->status = get(reader->gguf, key, out, reader->error);
     if (!reader->status && count != UINT64_MAX && out->count != count)
-        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT, "%s: key '%s' has %" PRIu64 " elements, there are %" PRIu64 " tokens",
-                                   gguf_label(reader->gguf), key, out->count, count);
+        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT,
+                                   "%s: key '%s' has %" PRIu64 " elements, there are %" PRIu64 " tokens", gguf_label(reader->gguf),
+                                   key, out->count, count);
 }
 
 /* An id that lies outside the vocabulary would be looked up later. */
@@ -60,18 +61,20 @@ static void read_tokens(struct reader *reader, uint32_t *vocab, struct gguf_arra
     const char *label = gguf_label(reader->gguf);
 
     if (!gguf_has(reader->gguf, key)) {
-        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT, "%s: key '%s' is missing: expected an array of strings", label, key);
+        reader->status =
+            error_set(reader->error, STATUS_INVALID_ARGUMENT, "%s: key '%s' is missing: expected an array of strings", label, key);
         return;
     }
     reader->status = gguf_get_strings(reader->gguf, key, tokens, reader->error);
     if (reader->status)
         return;
     if (tokens->count == 0 || tokens->count > MODEL_MAX_VOCAB)
-        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT, "%s: key '%s' has %" PRIu64 " elements, expected 1 to %d", label,
-                                   key, tokens->count, MODEL_MAX_VOCAB);
+        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT,
+                                   "%s: key '%s' has %" PRIu64 " elements, expected 1 to %d", label, key, tokens->count,
+                                   MODEL_MAX_VOCAB);
     else if (*vocab != 0 && *vocab != tokens->count)
-        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT, "%s: key '%s' has %" PRIu64 " elements, vocab_size is %u", label,
-                                   key, tokens->count, *vocab);
+        reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT,
+                                   "%s: key '%s' has %" PRIu64 " elements, vocab_size is %u", label, key, tokens->count, *vocab);
     else
         *vocab = (uint32_t)tokens->count;
 }

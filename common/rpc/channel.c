@@ -50,10 +50,7 @@ struct rpc_channel {
 static void go_down(struct rpc_channel *channel, const char *why, bool again);
 
 /* Around everything that may run a callback, which may close the channel. */
-static void enter(struct rpc_channel *channel)
-{
-    channel->depth++;
-}
+static void enter(struct rpc_channel *channel) { channel->depth++; }
 
 static void leave(struct rpc_channel *channel)
 {
@@ -84,10 +81,7 @@ static void send_plain(struct rpc_channel *channel, enum envelope_kind kind, uin
 
 /* --- calls --------------------------------------------------------------------------------------------------------- */
 
-static uint64_t call_id_of(uint32_t slot, uint32_t generation)
-{
-    return (uint64_t)generation << 32 | slot;
-}
+static uint64_t call_id_of(uint32_t slot, uint32_t generation) { return (uint64_t)generation << 32 | slot; }
 
 static void end_call(struct rpc_channel *channel, uint32_t index, enum status status, const char *text)
 {
@@ -191,19 +185,20 @@ enum status rpc_call_start(struct rpc_channel *channel, const ProtobufCServiceDe
                          channel->address, bytes, (unsigned long long)channel->peer_max_bytes);
     status = start(channel, pack_message(channel->loop, &head, request), head.timeout_ms, callbacks, user, handle);
     if (status)
-        return error_set(error, status, "%s: %u calls in flight, the limit is %u", channel->address, channel->in_flight, channel->window);
+        return error_set(error, status, "%s: %u calls in flight, the limit is %u", channel->address, channel->in_flight,
+                         channel->window);
     return STATUS_OK;
 }
 
-struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t method_id, uint32_t timeout_ms,
-                                      size_t payload_bytes, unsigned char **payload)
+struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t method_id, uint32_t timeout_ms, size_t payload_bytes,
+                                      unsigned char **payload)
 {
     const struct envelope head = {.kind = ENVELOPE_REQUEST, .method = method_id, .timeout_ms = timeout_ms};
     return buffer_open(channel->loop, &head, payload_bytes, payload);
 }
 
-enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer,
-                                  const struct rpc_callbacks *callbacks, void *user, struct rpc_handle *handle)
+enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer, const struct rpc_callbacks *callbacks,
+                                  void *user, struct rpc_handle *handle)
 {
     uint32_t timeout_ms = buffer->timeout_ms;
     loop_assert_owner(channel->loop);
@@ -279,9 +274,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
     }
     message->borrowed = true;
     switch (message->envelope.kind) {
-    case ENVELOPE_HELLO:
-        on_hello(channel, message);
-        break;
+    case ENVELOPE_HELLO: on_hello(channel, message); break;
     case ENVELOPE_STREAM:
     case ENVELOPE_REPLY:
         if (channel->state == CHANNEL_UP)
@@ -293,8 +286,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
         log_warn("RPC-REFUSED", "address=%s why=%s", channel->address, log_quote(quoted, sizeof quoted, message->envelope.error));
         go_down(channel, message->envelope.error[0] ? message->envelope.error : "refused, without a reason", true);
         break;
-    default:
-        go_down(channel, "the peer sent a message of a kind that only clients send", true);
+    default: go_down(channel, "the peer sent a message of a kind that only clients send", true);
     }
     message->borrowed = false;
     if (!message->kept)
@@ -385,8 +377,8 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
 
     loop_assert_owner(loop);
     if (strlen(config->address) >= sizeof channel->address)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "an address of %zu bytes, at most %zu are taken",
-                         strlen(config->address), sizeof channel->address - 1);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "an address of %zu bytes, at most %zu are taken", strlen(config->address),
+                         sizeof channel->address - 1);
     if (!(channel = calloc(1, sizeof *channel)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");
     channel->loop = loop;
@@ -429,12 +421,6 @@ void rpc_channel_close(struct rpc_channel *channel)
     leave(channel);
 }
 
-bool rpc_channel_is_up(const struct rpc_channel *channel)
-{
-    return channel->state == CHANNEL_UP;
-}
+bool rpc_channel_is_up(const struct rpc_channel *channel) { return channel->state == CHANNEL_UP; }
 
-const char *rpc_channel_address(const struct rpc_channel *channel)
-{
-    return channel->address;
-}
+const char *rpc_channel_address(const struct rpc_channel *channel) { return channel->address; }

@@ -5,8 +5,19 @@
 
 #include "common/wire/wire.h"
 
-enum { F_KIND = 1, F_CALL = 2, F_METHOD = 3, F_STATUS = 4, F_ERROR = 5, F_TIMEOUT = 6, F_REQUEST_ID = 7, F_TRACE_ID = 8,
-       F_PADDING = 14, F_PAYLOAD = 15, CALL_ID_AT = 3 };
+enum {
+    F_KIND = 1,
+    F_CALL = 2,
+    F_METHOD = 3,
+    F_STATUS = 4,
+    F_ERROR = 5,
+    F_TIMEOUT = 6,
+    F_REQUEST_ID = 7,
+    F_TRACE_ID = 8,
+    F_PADDING = 14,
+    F_PAYLOAD = 15,
+    CALL_ID_AT = 3
+};
 
 static void take_text(char *to, size_t to_bytes, const struct wire_field *field)
 {
@@ -19,11 +30,12 @@ static void take_text(char *to, size_t to_bytes, const struct wire_field *field)
 static bool take_field(struct envelope *out, const struct wire_field *field)
 {
     static const enum wire_type types[F_PAYLOAD + 1] = {
-        [F_KIND] = WIRE_VARINT, [F_CALL] = WIRE_FIXED64, [F_METHOD] = WIRE_FIXED32, [F_STATUS] = WIRE_VARINT,
-        [F_ERROR] = WIRE_BYTES, [F_TIMEOUT] = WIRE_VARINT, [F_REQUEST_ID] = WIRE_BYTES, [F_TRACE_ID] = WIRE_BYTES,
+        [F_KIND] = WIRE_VARINT,   [F_CALL] = WIRE_FIXED64,   [F_METHOD] = WIRE_FIXED32,   [F_STATUS] = WIRE_VARINT,
+        [F_ERROR] = WIRE_BYTES,   [F_TIMEOUT] = WIRE_VARINT, [F_REQUEST_ID] = WIRE_BYTES, [F_TRACE_ID] = WIRE_BYTES,
         [F_PADDING] = WIRE_BYTES, [F_PAYLOAD] = WIRE_BYTES,
     };
-    bool known = (field->number >= F_KIND && field->number <= F_TRACE_ID) || field->number == F_PADDING || field->number == F_PAYLOAD;
+    bool known = (field->number >= F_KIND && field->number <= F_TRACE_ID) || field->number == F_PADDING ||
+                 field->number == F_PAYLOAD;
 
     if (!known)
         return true;
@@ -85,8 +97,7 @@ static void write_head(struct wire_writer *writer, const struct envelope *head)
 
 static size_t head_size(const struct envelope *head)
 {
-    return wire_size_varint(F_KIND, head->kind) + wire_size_fixed64(F_CALL) +
-           (head->method ? wire_size_fixed32(F_METHOD) : 0) +
+    return wire_size_varint(F_KIND, head->kind) + wire_size_fixed64(F_CALL) + (head->method ? wire_size_fixed32(F_METHOD) : 0) +
            (head->status ? wire_size_varint(F_STATUS, head->status) : 0) +
            (head->error[0] ? wire_size_bytes(F_ERROR, strlen(head->error)) : 0) +
            (head->timeout_ms ? wire_size_varint(F_TIMEOUT, head->timeout_ms) : 0) +
@@ -109,12 +120,8 @@ void envelope_write(const struct envelope *head, size_t payload_length, unsigned
 
     write_head(&writer, head);
     at = (size_t)(writer.at - bytes);
-    wire_put_bytes(&writer, F_PADDING, zeros,
-                   wire_padding_length(at, wire_size_bytes(F_PAYLOAD, payload_length) - payload_length));
+    wire_put_bytes(&writer, F_PADDING, zeros, wire_padding_length(at, wire_size_bytes(F_PAYLOAD, payload_length) - payload_length));
     wire_put_bytes_in_place(&writer, F_PAYLOAD, payload_length);
 }
 
-void envelope_set_call_id(unsigned char *bytes, uint64_t call_id)
-{
-    wire_store_u64(bytes + CALL_ID_AT, call_id);
-}
+void envelope_set_call_id(unsigned char *bytes, uint64_t call_id) { wire_store_u64(bytes + CALL_ID_AT, call_id); }

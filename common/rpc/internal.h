@@ -84,7 +84,7 @@ struct endpoint {
     nng_aio *dial;
     void (*on_message)(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng); /* takes nng */
     void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);       /* GONE of pipe 0: dialing failed */
-    struct endpoint *next; /* of the loop's list */
+    struct endpoint *next;                                                      /* of the loop's list */
 };
 
 /* All on the owner's thread; none blocks for longer than a callback of nng takes. The callbacks set before are kept. */

@@ -34,8 +34,8 @@ struct rpc_loop {
     pthread_mutex_t lock;
     struct loop_entry *ring; /* [capacity], a power of two; under lock */
     uint32_t capacity, head, count;
-    uint64_t bytes; /* of the messages in the ring */
-    bool stalled;   /* a connection waits for room */
+    uint64_t bytes;      /* of the messages in the ring */
+    bool stalled;        /* a connection waits for room */
     atomic_uint pending; /* count, readable without the lock */
     atomic_bool parked, woken;
     int event_fd;
@@ -105,10 +105,7 @@ void rpc_loop_close(struct rpc_loop *loop)
     free(loop);
 }
 
-void loop_assert_owner(struct rpc_loop *loop)
-{
-    assert_always(!loop->owned || pthread_equal(loop->owner, pthread_self()));
-}
+void loop_assert_owner(struct rpc_loop *loop) { assert_always(!loop->owned || pthread_equal(loop->owner, pthread_self())); }
 
 uint32_t loop_random(struct rpc_loop *loop)
 {
@@ -199,8 +196,7 @@ static void sift_down(struct rpc_loop *loop, uint32_t at)
 {
     uint32_t slot = loop->heap[at];
     for (uint32_t child; (child = at * 2 + 1) < loop->timer_count; at = child) {
-        if (child + 1 < loop->timer_count &&
-            loop->timers[loop->heap[child + 1]].at_us < loop->timers[loop->heap[child]].at_us)
+        if (child + 1 < loop->timer_count && loop->timers[loop->heap[child + 1]].at_us < loop->timers[loop->heap[child]].at_us)
             child++;
         if (loop->timers[slot].at_us <= loop->timers[loop->heap[child]].at_us)
             break;
@@ -235,7 +231,8 @@ uint64_t rpc_loop_timer(struct rpc_loop *loop, uint64_t delay_us, void (*fn)(voi
     loop->free_timer = loop->timers[slot].place;
     if (++loop->timer_generation == 0)
         loop->timer_generation = 1;
-    loop->timers[slot] = (struct timer){.at_us = clock_now_us() + delay_us, .generation = loop->timer_generation, .fn = fn, .arg = arg};
+    loop->timers[slot] =
+        (struct timer){.at_us = clock_now_us() + delay_us, .generation = loop->timer_generation, .fn = fn, .arg = arg};
     loop->heap[loop->timer_count] = slot;
     sift_up(loop, loop->timer_count++);
     return (uint64_t)loop->timers[slot].generation << 32 | slot;

@@ -173,13 +173,13 @@ struct rpc_channel_config {
 };
 
 struct rpc_options {
-    uint32_t timeout_ms; /* 0: none */
+    uint32_t timeout_ms;               /* 0: none */
     const char *request_id, *trace_id; /* NULL: none */
 };
 
 struct rpc_callbacks {
-    void (*on_message)(void *user, struct rpc_message *message);              /* NULL: replies are not looked at */
-    void (*on_end)(void *user, enum status status, const char *error);        /* exactly once; NULL: nobody asks */
+    void (*on_message)(void *user, struct rpc_message *message);       /* NULL: replies are not looked at */
+    void (*on_end)(void *user, enum status status, const char *error); /* exactly once; NULL: nobody asks */
 };
 
 struct rpc_handle {
@@ -203,10 +203,10 @@ enum status rpc_call_start(struct rpc_channel *channel, const ProtobufCServiceDe
                            struct error *error) MUST_CHECK;
 
 /* The same with a payload written in place; timeout_ms 0: none. The buffer is used up, whatever the status. */
-struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t method_id, uint32_t timeout_ms,
-                                      size_t payload_bytes, unsigned char **payload);
-enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer,
-                                  const struct rpc_callbacks *callbacks, void *user, struct rpc_handle *handle) MUST_CHECK;
+struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t method_id, uint32_t timeout_ms, size_t payload_bytes,
+                                      unsigned char **payload);
+enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer, const struct rpc_callbacks *callbacks,
+                                  void *user, struct rpc_handle *handle) MUST_CHECK;
 /* What a hot path looks up once. Asserted: the service has the method. */
 uint32_t rpc_method_id(const ProtobufCServiceDescriptor *service, const char *method);
 

@@ -78,9 +78,14 @@ static struct rpc_call *new_call(struct connection *connection, struct rpc_messa
         server->free_calls = call->next;
     else if (!(call = malloc(sizeof *call)))
         return NULL;
-    *call = (struct rpc_call){.server = server, .connection = connection, .message = message, .next = *bucket,
-                              .id = message->envelope.call_id, .pipe = connection->pipe,
-                              .sibling = connection->calls, .sibling_place = &connection->calls};
+    *call = (struct rpc_call){.server = server,
+                              .connection = connection,
+                              .message = message,
+                              .next = *bucket,
+                              .id = message->envelope.call_id,
+                              .pipe = connection->pipe,
+                              .sibling = connection->calls,
+                              .sibling_place = &connection->calls};
     *bucket = call;
     if (call->sibling)
         call->sibling->sibling_place = &call->sibling;
@@ -113,7 +118,8 @@ static void start_call(struct connection *connection, struct rpc_message *messag
     if (!method)
         rpc_call_fail(call, STATUS_UNIMPLEMENTED, "%s has no method %08x", server->service, message->envelope.method);
     else if (server->call_count > RPC_CALLS_MAX)
-        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u calls that were not answered yet", server->service, RPC_CALLS_MAX);
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u calls that were not answered yet", server->service,
+                      RPC_CALLS_MAX);
     else
         method->method.handler(call, method->method.user);
 }
@@ -283,7 +289,8 @@ enum status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message
     loop_assert_owner(call->server->loop);
     if (!call->connection || call->connection->dead)
         return STATUS_UNAVAILABLE;
-    if (envelope_size(&head, protobuf_c_message_get_packed_size(message), &payload_at) > call->connection->greeting.max_message_bytes)
+    if (envelope_size(&head, protobuf_c_message_get_packed_size(message), &payload_at) >
+        call->connection->greeting.max_message_bytes)
         return STATUS_OUT_OF_RANGE;
     return connection_send(call->connection, pack_message(call->server->loop, &head, message));
 }
@@ -294,10 +301,7 @@ struct rpc_buffer *rpc_reply_buffer(struct rpc_call *call, size_t payload_bytes,
     return buffer_open(call->server->loop, &head, payload_bytes, payload);
 }
 
-void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer)
-{
-    end_with(call, buffer_take(buffer));
-}
+void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer) { end_with(call, buffer_take(buffer)); }
 
 /* --- the server ---------------------------------------------------------------------------------------------------- */
 

@@ -81,8 +81,8 @@ enum status sampler_check(const struct sampler_params *p, uint32_t vocab, struct
     return STATUS_OK;
 }
 
-enum status sampler_open(const struct sampler_params *params, uint32_t vocab, uint32_t history_tokens,
-                         struct sampler **out, struct error *error)
+enum status sampler_open(const struct sampler_params *params, uint32_t vocab, uint32_t history_tokens, struct sampler **out,
+                         struct error *error)
 {
     struct sampler *sampler;
     enum status status = sampler_check(params, vocab, error);
@@ -322,8 +322,8 @@ static uint32_t draw(const struct sampler *sampler, uint32_t index, struct sampl
     return count ? scratch->candidates[count - 1].token : argmax(scratch->adjusted, sampler->vocab);
 }
 
-void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top_count,
-                   struct sampler_scratch *scratch, struct sampler_result *result)
+void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top_count, struct sampler_scratch *scratch,
+                   struct sampler_result *result)
 {
     float max = softmax_max(logits, vocab);
     double log_total = log(softmax_weights(logits, vocab, max, 1.0f, scratch->weights)) + (double)max;

@@ -59,8 +59,8 @@ enum status sampler_check(const struct sampler_params *params, uint32_t vocab, s
 
 /* INVALID_ARGUMENT: see sampler_check(). history_tokens: the most tokens the sequence can have, prompt
  * included; memory for the penalties' counts is taken here and only if they are on. Caller closes. */
-enum status sampler_open(const struct sampler_params *params, uint32_t vocab, uint32_t history_tokens,
-                         struct sampler **out, struct error *error) MUST_CHECK;
+enum status sampler_open(const struct sampler_params *params, uint32_t vocab, uint32_t history_tokens, struct sampler **out,
+                         struct error *error) MUST_CHECK;
 void sampler_close(struct sampler *sampler);
 
 /* Tells the sampler of a token of the prompt, or of one that was generated (its own samples too). No allocation. */
@@ -76,8 +76,8 @@ void sampler_sample(const struct sampler *sampler, const float *logits, uint32_t
                     struct sampler_result *result);
 
 /* Log-probability of a given token, and the best `top_count` (<= SAMPLER_TOP_LOGPROBS_MAX). No allocation. */
-void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top_count,
-                   struct sampler_scratch *scratch, struct sampler_result *result);
+void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top_count, struct sampler_scratch *scratch,
+                   struct sampler_result *result);
 
 /* Uniform in [0, 1): 53 bits of a hash of (seed, choice, index). */
 double sampler_uniform(uint64_t seed, uint32_t choice, uint32_t index);

@@ -10,14 +10,14 @@
 
 #include "common/sched/sched_state.h"
 
-#define ROUNDS_MAX 16  // of one tick; what is left then is for the next
+#define ROUNDS_MAX 16 // of one tick; what is left then is for the next
 
 static struct sched_action *next_action(struct sched *s, enum sched_action_kind kind)
 {
     if (s->action_count == s->action_capacity)
         return NULL;
     struct sched_action *a = &s->actions[s->action_count++];
-    *a = (struct sched_action){ .kind = kind };
+    *a = (struct sched_action){.kind = kind};
     return a;
 }
 

@@ -24,109 +24,109 @@
 #include "common/base/status.h"
 
 #define SCHED_MINI_BATCHES_MAX 4
-#define SCHED_PLAN_AHEAD_MAX   4
-#define SCHED_NO_PLACE         UINT32_MAX
-#define SCHED_NEVER            UINT64_MAX
+#define SCHED_PLAN_AHEAD_MAX 4
+#define SCHED_NO_PLACE UINT32_MAX
+#define SCHED_NEVER UINT64_MAX
 
 /* --- configuration --------------------------------------------------------------------------------------------- */
 
 /* All limits and sizes; fixed for the life of a state. Fields marked "0:" have a default. */
 struct sched_config {
-    uint32_t max_sequences;        // known at once, in any phase
-    uint32_t max_running;          // placed and in a mini-batch at once (B); 0: max_sequences
-    uint32_t max_waiting;          // new sequences in the queue before REJECT; those to be rebuilt are never refused
-    uint32_t max_batch_rows;       // rows of one step, decode and prefill together
-    uint32_t mini_batches;         // M, 1 to SCHED_MINI_BATCHES_MAX
-    uint32_t mini_batch_fill;      // a further mini-batch is used only once so many sequences run in each; 0: 2
-    uint32_t plan_ahead;           // steps of one mini-batch in flight; 0: 2
-    uint32_t chunk_tokens;         // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
-    uint32_t chunk_max_tokens;     // the cap of the chosen chunk; 0: 512
-    uint32_t tile_rows;            // the S-part's tile: decode rows + chunk is a multiple of it; 0: 16
-    uint32_t step_target_us;       // a step with decode rows in it should not take longer; 0: 50 000
-    uint32_t page_tokens;          // tokens of a page
-    uint32_t context_tokens;       // prompt + generated of one sequence at most
-    uint32_t max_places;           // place indices are below this; by convention 0 is the local pool
-    uint32_t max_moves;            // sequences being handed over at once; 0: 8
-    uint32_t layers;               // of the model: link round trips of a step
-    uint64_t kv_bytes_per_token;   // of all layers: what attention reads per context token
-    bool release_ack;              // pages count as used until RELEASED is reported, and the sequence is not placed
-                                   // again before; false: they are free as soon as RELEASE is emitted
+    uint32_t max_sequences;      // known at once, in any phase
+    uint32_t max_running;        // placed and in a mini-batch at once (B); 0: max_sequences
+    uint32_t max_waiting;        // new sequences in the queue before REJECT; those to be rebuilt are never refused
+    uint32_t max_batch_rows;     // rows of one step, decode and prefill together
+    uint32_t mini_batches;       // M, 1 to SCHED_MINI_BATCHES_MAX
+    uint32_t mini_batch_fill;    // a further mini-batch is used only once so many sequences run in each; 0: 2
+    uint32_t plan_ahead;         // steps of one mini-batch in flight; 0: 2
+    uint32_t chunk_tokens;       // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
+    uint32_t chunk_max_tokens;   // the cap of the chosen chunk; 0: 512
+    uint32_t tile_rows;          // the S-part's tile: decode rows + chunk is a multiple of it; 0: 16
+    uint32_t step_target_us;     // a step with decode rows in it should not take longer; 0: 50 000
+    uint32_t page_tokens;        // tokens of a page
+    uint32_t context_tokens;     // prompt + generated of one sequence at most
+    uint32_t max_places;         // place indices are below this; by convention 0 is the local pool
+    uint32_t max_moves;          // sequences being handed over at once; 0: 8
+    uint32_t layers;             // of the model: link round trips of a step
+    uint64_t kv_bytes_per_token; // of all layers: what attention reads per context token
+    bool release_ack;            // pages count as used until RELEASED is reported, and the sequence is not placed
+                                 // again before; false: they are free as soon as RELEASE is emitted
 };
 
 /* --- events: what happened ------------------------------------------------------------------------------------- */
 
 enum sched_event_kind {
     SCHED_EVENT_NONE = 0,
-    SCHED_ARRIVE,         // .arrive
-    SCHED_CANCEL,         // .sequence; unknown or finished: ignored
-    SCHED_STEP_DONE,      // .step_done
-    SCHED_STEP_FAILED,    // .step: the s-part did not answer it; nothing of it counts, its rows are planned again
-    SCHED_PLACE_UP,       // .place_up: a new, empty place, or an empty one in the stead of that index
-    SCHED_PLACE_DOWN,     // .place: what it held is gone
-    SCHED_PLACE_SUSPECT,  // .suspect: no rows there and nothing placed there until then, or until PLACE_UP or _DOWN
-    SCHED_PLACE_DRAIN,    // .place: hand over what it holds; ends with DRAINED
-    SCHED_MOVED,          // .moved: the answer to MOVE
-    SCHED_RELEASED,       // .released: the answer to RELEASE, with config.release_ack
-    SCHED_S_PART_UP,      // .max_rows: rows of a step it takes (0: no limit of its own). Local places then need PLACE_UP
-    SCHED_S_PART_DOWN,    // steps in flight are void; local places are down; sequences elsewhere keep their KV
+    SCHED_ARRIVE,        // .arrive
+    SCHED_CANCEL,        // .sequence; unknown or finished: ignored
+    SCHED_STEP_DONE,     // .step_done
+    SCHED_STEP_FAILED,   // .step: the s-part did not answer it; nothing of it counts, its rows are planned again
+    SCHED_PLACE_UP,      // .place_up: a new, empty place, or an empty one in the stead of that index
+    SCHED_PLACE_DOWN,    // .place: what it held is gone
+    SCHED_PLACE_SUSPECT, // .suspect: no rows there and nothing placed there until then, or until PLACE_UP or _DOWN
+    SCHED_PLACE_DRAIN,   // .place: hand over what it holds; ends with DRAINED
+    SCHED_MOVED,         // .moved: the answer to MOVE
+    SCHED_RELEASED,      // .released: the answer to RELEASE, with config.release_ack
+    SCHED_S_PART_UP,     // .max_rows: rows of a step it takes (0: no limit of its own). Local places then need PLACE_UP
+    SCHED_S_PART_DOWN,   // steps in flight are void; local places are down; sequences elsewhere keep their KV
 };
 
 struct sched_arrive {
-    uint64_t sequence;          // never used before in this state
-    uint32_t prompt_tokens;     // at least 1
-    uint32_t generated_tokens;  // generated already (a resubmission), counted in max_new_tokens
-    uint32_t max_new_tokens;    // 0 with score_prompt: prefill only. Cut to what context_tokens leaves
-    uint64_t deadline_us;       // ends then with what it has; 0: none
-    bool score_prompt;          // log-probabilities of the prompt are wanted: its rows are computed, whatever is held
-    uint32_t held_place;        // SCHED_NO_PLACE, or a place that is up and holds positions [0, held_positions)
-    uint32_t held_positions;    //   of this sequence already, complete through all layers
+    uint64_t sequence;         // never used before in this state
+    uint32_t prompt_tokens;    // at least 1
+    uint32_t generated_tokens; // generated already (a resubmission), counted in max_new_tokens
+    uint32_t max_new_tokens;   // 0 with score_prompt: prefill only. Cut to what context_tokens leaves
+    uint64_t deadline_us;      // ends then with what it has; 0: none
+    bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed, whatever is held
+    uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and holds positions [0, held_positions)
+    uint32_t held_positions;   //   of this sequence already, complete through all layers
 };
 
 enum sched_outcome {
     SCHED_DONE = 0,
-    SCHED_LOST,     // its place is gone or does not hold what came before: rebuilt from the token log
-    SCHED_UNKNOWN,  // the s-part does not know the sequence: the same rows are planned again, with `open`
+    SCHED_LOST,    // its place is gone or does not hold what came before: rebuilt from the token log
+    SCHED_UNKNOWN, // the s-part does not know the sequence: the same rows are planned again, with `open`
 };
 
 /* Of one run, in the order of the step's runs. */
 struct sched_result {
-    uint8_t outcome;  // enum sched_outcome
-    bool sampled;     // a token was sampled (where the run asked for it)
-    bool ended;       // that token ends the sequence (EOS); it counts as generated
-    bool taken;       // OUT: the run counts: append its token to the log, pass its scores on. false: as if it had never
-                      // run (the sequence ended, or is being rebuilt); the same positions may come again later
+    uint8_t outcome; // enum sched_outcome
+    bool sampled;    // a token was sampled (where the run asked for it)
+    bool ended;      // that token ends the sequence (EOS); it counts as generated
+    bool taken;      // OUT: the run counts: append its token to the log, pass its scores on. false: as if it had never
+                     // run (the sequence ended, or is being rebuilt); the same positions may come again later
 };
 
 struct sched_place_time {
     uint32_t place;
-    uint32_t r_part_us;    // from the first row sent to the last answer, summed over layers
-    uint64_t tokens_read;  // context tokens, over all layers once
+    uint32_t r_part_us;   // from the first row sent to the last answer, summed over layers
+    uint64_t tokens_read; // context tokens, over all layers once
 };
 
 struct sched_step_done {
     uint64_t step;
-    struct sched_result *results;        // [result_count], borrowed for the call; a wrong count fails the step
+    struct sched_result *results; // [result_count], borrowed for the call; a wrong count fails the step
     uint32_t result_count;
-    uint32_t total_us;                   // of executing it, without queueing; 0: not measured
-    const struct sched_place_time *places;  // [place_count], borrowed for the call
+    uint32_t total_us;                     // of executing it, without queueing; 0: not measured
+    const struct sched_place_time *places; // [place_count], borrowed for the call
     uint32_t place_count;
 };
 
 struct sched_place_up {
-    uint32_t place;             // index below max_places
+    uint32_t place; // index below max_places
     uint32_t pages_total;
-    uint64_t bytes_per_second;  // read bandwidth for KV, first guess; corrected by measurement
-    uint32_t link_us;           // of one layer's round trip; 0 for the local pool
-    bool local;                 // in the s-part's own memory: goes down with it
-    bool shares_cores;          // attention there takes cores from the s-part: its time adds up with the local pool's
-    bool accepts_moves;         // pages can be handed to it
+    uint64_t bytes_per_second; // read bandwidth for KV, first guess; corrected by measurement
+    uint32_t link_us;          // of one layer's round trip; 0 for the local pool
+    bool local;                // in the s-part's own memory: goes down with it
+    bool shares_cores;         // attention there takes cores from the s-part: its time adds up with the local pool's
+    bool accepts_moves;        // pages can be handed to it
 };
 
 struct sched_moved {
     uint64_t sequence;
     uint32_t to;
-    uint32_t positions;  // that `to` holds now, complete
-    bool ok;             // true: `from` has freed its pages. false: `to` holds nothing, `from` still does
+    uint32_t positions; // that `to` holds now, complete
+    bool ok;            // true: `from` has freed its pages. false: `to` holds nothing, `from` still does
 };
 
 struct sched_event {
@@ -138,9 +138,15 @@ struct sched_event {
         uint64_t step;
         struct sched_place_up place_up;
         uint32_t place;
-        struct { uint32_t place; uint64_t until_us; } suspect;
+        struct {
+            uint32_t place;
+            uint64_t until_us;
+        } suspect;
         struct sched_moved moved;
-        struct { uint64_t sequence; uint32_t place; } released;
+        struct {
+            uint64_t sequence;
+            uint32_t place;
+        } released;
         uint32_t max_rows;
     };
 };
@@ -148,42 +154,42 @@ struct sched_event {
 /* --- actions: what to do --------------------------------------------------------------------------------------- */
 
 enum sched_action_kind {
-    SCHED_STEP = 1,   // .step
-    SCHED_RELEASE,    // .release: pages may be freed now, no step in flight uses them
-    SCHED_FINISHED,   // .finished
-    SCHED_REJECT,     // .reject: the queue is full, and the sequence forgotten (what a place holds of it included)
-    SCHED_MOVE,       // .move: hand its pages over; answered by MOVED, or by PLACE_DOWN of either
-    SCHED_DRAINED,    // .place: holds nothing any more
+    SCHED_STEP = 1, // .step
+    SCHED_RELEASE,  // .release: pages may be freed now, no step in flight uses them
+    SCHED_FINISHED, // .finished
+    SCHED_REJECT,   // .reject: the queue is full, and the sequence forgotten (what a place holds of it included)
+    SCHED_MOVE,     // .move: hand its pages over; answered by MOVED, or by PLACE_DOWN of either
+    SCHED_DRAINED,  // .place: holds nothing any more
 };
 
 /* Consecutive rows of one sequence; a sequence has at most one run in a step. */
 struct sched_run {
     uint64_t sequence;
-    uint32_t position;      // of the first row
-    uint32_t count;         // rows, at least 1
-    uint32_t place;         // index
-    bool use_last_sampled;  // the one row's token is not known here yet: it is the one that the step before samples
-    bool sample;            // sample after the last row
-    bool score;             // log-probabilities of the prompt token after each row (the prompt's last row has none)
-    bool open;              // the s-part may not know it, or not its present state: send its token log along
+    uint32_t position;     // of the first row
+    uint32_t count;        // rows, at least 1
+    uint32_t place;        // index
+    bool use_last_sampled; // the one row's token is not known here yet: it is the one that the step before samples
+    bool sample;           // sample after the last row
+    bool score;            // log-probabilities of the prompt token after each row (the prompt's last row has none)
+    bool open;             // the s-part may not know it, or not its present state: send its token log along
 };
 
 struct sched_step_action {
-    uint64_t step;                 // grows by one a step, never reused
+    uint64_t step; // grows by one a step, never reused
     uint32_t mini_batch;
-    uint32_t row_count;            // sum of the runs' counts
+    uint32_t row_count; // sum of the runs' counts
     uint32_t run_count;
-    const struct sched_run *runs;  // [run_count], the core's: valid until the call that gets this step's answer, or
-                                   // S_PART_DOWN
+    const struct sched_run *runs; // [run_count], the core's: valid until the call that gets this step's answer, or
+                                  // S_PART_DOWN
 };
 
 enum sched_reason {
-    SCHED_LENGTH = 1,  // max_new_tokens, or the context is full
+    SCHED_LENGTH = 1, // max_new_tokens, or the context is full
     SCHED_EOS,
     SCHED_DEADLINE,
     SCHED_CANCELLED,
-    SCHED_TOO_LONG,    // the prompt leaves no room in context_tokens
-    SCHED_NO_SPACE,    // no place that ever was up has as many pages as it needs
+    SCHED_TOO_LONG, // the prompt leaves no room in context_tokens
+    SCHED_NO_SPACE, // no place that ever was up has as many pages as it needs
 };
 
 struct sched_action {
@@ -192,16 +198,22 @@ struct sched_action {
         struct sched_step_action step;
         struct {
             uint64_t sequence;
-            uint32_t place;  // SCHED_NO_PLACE: it holds no pages (only with `last`)
-            bool last;       // it is over: forget its sampler state and log too. Said once, after FINISHED
+            uint32_t place; // SCHED_NO_PLACE: it holds no pages (only with `last`)
+            bool last;      // it is over: forget its sampler state and log too. Said once, after FINISHED
         } release;
         struct {
             uint64_t sequence;
             enum sched_reason reason;
-            uint32_t generated_tokens;  // that count: confirmed by STEP_DONE
+            uint32_t generated_tokens; // that count: confirmed by STEP_DONE
         } finished;
-        struct { uint64_t sequence; uint64_t retry_after_us; } reject;
-        struct { uint64_t sequence; uint32_t from, to, positions; } move;
+        struct {
+            uint64_t sequence;
+            uint64_t retry_after_us;
+        } reject;
+        struct {
+            uint64_t sequence;
+            uint32_t from, to, positions;
+        } move;
         uint32_t place;
     };
 };
@@ -213,7 +225,7 @@ struct sched;
 /* Allocates all that the state will ever need. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED: no memory. On
  * failure *out is NULL. The caller frees with sched_fini(). The s-part counts as down until S_PART_UP. */
 MUST_CHECK enum status sched_init(const struct sched_config *config, struct sched **out, struct error *error);
-void sched_fini(struct sched *sched);  // NULL is fine
+void sched_fini(struct sched *sched); // NULL is fine
 
 /* One tick: takes the events in order, then emits what follows. Returns the number of actions written.
  * action_capacity must be at least event_count + SCHED_ACTIONS_SPARE (asserted); what does not fit is emitted by the
@@ -233,7 +245,7 @@ uint64_t sched_predicted_wait_us(const struct sched *sched);
 /* --- what it knows --------------------------------------------------------------------------------------------- */
 
 struct sched_stats {
-    uint32_t running, waiting, retiring;  // sequences now; retiring: pages not free yet
+    uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
     uint32_t steps_in_flight;
     uint64_t prefill_rows, decode_rows;   // emitted
     uint64_t wasted_rows;                 // whose result was not used: ended, cancelled, lost, failed

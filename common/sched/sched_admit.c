@@ -39,7 +39,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
     struct seq *q = &s->seqs[slot];
     uint32_t pages = pages_wanted(s, slot);
     struct place *p = seq_place(s, q);
-    if (p != NULL) {  // it holds pages already
+    if (p != NULL) { // it holds pages already
         if (!place_takes(s, p))
             return false;
         uint32_t more = pages > q->pages ? pages - q->pages : 0;
@@ -83,7 +83,7 @@ static bool holders_yield(struct sched *s, uint32_t head)
 void admit(struct sched *s)
 {
     s->grace_wake_us = SCHED_NEVER;
-    uint64_t ahead = 2 * (uint64_t)chunk_cap(s);  // prefill in a mini-batch before more is placed: pages are not idle
+    uint64_t ahead = 2 * (uint64_t)chunk_cap(s); // prefill in a mini-batch before more is placed: pages are not idle
     while (s->s_part_up && s->waiting.count > 0 && s->running < s->config.max_running) {
         uint32_t mini_batch = mini_batch_choose(s);
         if (mini_batch == NONE || s->mini_batches[mini_batch].prefill_rows >= ahead)
@@ -154,7 +154,7 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
             continue;
         if (!any_accepts) {
             if (!any_other)
-                return;  // nowhere to go: they end here
+                return; // nowhere to go: they end here
             s->stats.rebuilt++;
             s->stats.rebuilt_tokens += q->known;
             seq_requeue(s, slot);
@@ -165,7 +165,7 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
         uint32_t pages = pages_wanted(s, slot);
         uint32_t to = place_choose(s, q->mini_batch, MAX(q->known, q->next_pos), pages, index);
         if (to == NONE)
-            return;  // full for now; they decode on here
+            return; // full for now; they decode on here
         move_start(s, slot, to, pages);
     }
 }

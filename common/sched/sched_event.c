@@ -11,7 +11,7 @@ static void reject(struct sched *s, uint64_t sequence)
     assert_always(s->action_count < s->action_capacity);
     s->actions[s->action_count++] = (struct sched_action){
         .kind = SCHED_REJECT,
-        .reject = { .sequence = sequence, .retry_after_us = sched_predicted_wait_us(s) },
+        .reject = {.sequence = sequence, .retry_after_us = sched_predicted_wait_us(s)},
     };
 }
 
@@ -53,7 +53,7 @@ static void hold(struct sched *s, uint32_t slot, const struct sched_arrive *a)
     struct place *p = &s->places[a->held_place];
     uint32_t pages = pages_for(s, a->held_positions);
     if (!p->up || pages > p->pages_total - p->pages_used)
-        return;  // gone again, or more than the place has: then there is nothing to reuse
+        return; // gone again, or more than the place has: then there is nothing to reuse
     place_attach(s, slot, a->held_place, pages);
     q->held = q->next_pos = MIN(a->held_positions, q->known - 1);
 }
@@ -74,8 +74,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     bool held = a->held_place != SCHED_NO_PLACE && a->held_positions > 0;
     if (held)
         hold(s, slot, a);
-    bool room = a->max_new_tokens == 0 ? a->prompt_tokens <= s->config.context_tokens
-                                       : a->prompt_tokens < s->config.context_tokens;
+    bool room = a->max_new_tokens == 0 ? a->prompt_tokens <= s->config.context_tokens : a->prompt_tokens < s->config.context_tokens;
     if (!room) {
         seq_finish(s, slot, SCHED_TOO_LONG);
     } else if (q->known > q->limit || (q->known == q->limit && !(a->score_prompt && a->generated_tokens == 0))) {
@@ -89,7 +88,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     }
     if (s->fresh_waiting <= s->config.max_waiting || s->cold[slot].rebuild)
         return;
-    admit(s);  // the queue is for those that cannot start at once
+    admit(s); // the queue is for those that cannot start at once
     if (s->fresh_waiting > s->config.max_waiting && q->state == SEQ_WAITING) {
         heap_remove(&s->waiting, slot);
         heap_remove(&s->deadlines, slot);
@@ -144,9 +143,9 @@ static void step_void(struct sched *s, struct step *step)
 static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run, struct sched_result *result)
 {
     struct seq *q = &s->seqs[slot];
-    assert_always(run->position == q->held);  // valid rows are answered in order, each once
+    assert_always(run->position == q->held); // valid rows are answered in order, each once
     if (run->sample && !result->sampled) {
-        seq_rewind(s, slot);  // an answer without its token: as if it had not come
+        seq_rewind(s, slot); // an answer without its token: as if it had not come
         return;
     }
     result->taken = true;
@@ -185,7 +184,7 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
     if (step == NULL)
         return;
     struct mini_batch *b = &s->mini_batches[step->mini_batch];
-    while (b->in_flight[0] != step)  // answered in order: those before it were lost on the way
+    while (b->in_flight[0] != step) // answered in order: those before it were lost on the way
         step_void(s, b->in_flight[0]);
     if (done->result_count != step->run_count) {
         step_void(s, step);
@@ -242,7 +241,7 @@ static void place_down(struct sched *s, uint32_t index)
     }
     while (p->head != NONE) {
         uint32_t slot = p->head;
-        if (s->cold[slot].move_sent) {  // what has arrived at the other end is no use alone: release it there
+        if (s->cold[slot].move_sent) { // what has arrived at the other end is no use alone: release it there
             move_landed(s, slot);
             s->stats.rebuilt++;
             s->stats.rebuilt_tokens += s->seqs[slot].known;
@@ -284,7 +283,7 @@ static void place_drain(struct sched *s, uint32_t index)
     uint32_t next;
     for (uint32_t slot = p->head; slot != NONE; slot = next) {
         next = s->cold[slot].place_next;
-        if (s->seqs[slot].state == SEQ_WAITING)  // it holds pages, but no step would ever use them here
+        if (s->seqs[slot].state == SEQ_WAITING) // it holds pages, but no step would ever use them here
             seq_requeue(s, slot);
     }
 }
@@ -335,7 +334,7 @@ static void s_part_down(struct sched *s)
 static void s_part_up(struct sched *s, uint32_t max_rows)
 {
     if (s->s_part_up)
-        s_part_down(s);  // a new one without word of the old one's end
+        s_part_down(s); // a new one without word of the old one's end
     s->s_part_up = true;
     s->rows_max = max_rows == 0 ? s->config.max_batch_rows : MIN(max_rows, s->config.max_batch_rows);
     for (uint32_t slot = 0; slot < s->config.max_sequences; slot++)

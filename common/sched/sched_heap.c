@@ -64,7 +64,7 @@ void heap_push(struct sched_heap *heap, uint32_t slot, uint64_t key)
 {
     assert_always(heap->where[slot] == HEAP_ABSENT && heap->count < heap->capacity);
     heap->count++;
-    sift_up(heap, heap->count - 1, (struct heap_entry){ .key = key, .slot = slot });
+    sift_up(heap, heap->count - 1, (struct heap_entry){.key = key, .slot = slot});
 }
 
 void heap_remove(struct sched_heap *heap, uint32_t slot)

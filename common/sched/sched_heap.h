@@ -13,8 +13,8 @@ struct heap_entry {
 };
 
 struct sched_heap {
-    struct heap_entry *entries;  // [count of capacity]
-    uint32_t *where;             // [capacity]: index of a slot's entry, or HEAP_ABSENT
+    struct heap_entry *entries; // [count of capacity]
+    uint32_t *where;            // [capacity]: index of a slot's entry, or HEAP_ABSENT
     uint32_t count, capacity;
 };
 
@@ -22,8 +22,8 @@ struct sched_heap {
 bool heap_init(struct sched_heap *heap, uint32_t capacity);
 void heap_fini(struct sched_heap *heap);
 
-void heap_push(struct sched_heap *heap, uint32_t slot, uint64_t key);  // the slot must be absent
-void heap_remove(struct sched_heap *heap, uint32_t slot);              // absent: nothing
+void heap_push(struct sched_heap *heap, uint32_t slot, uint64_t key); // the slot must be absent
+void heap_remove(struct sched_heap *heap, uint32_t slot);             // absent: nothing
 
 static inline bool heap_has(const struct sched_heap *heap, uint32_t slot) { return heap->where[slot] != HEAP_ABSENT; }
 

@@ -5,8 +5,8 @@
 #include "common/sched/sched_state.h"
 
 #define LIMIT_SEQUENCES (1u << 24)
-#define LIMIT_ROWS      (1u << 20)
-#define LIMIT_TOKENS    (1u << 30)
+#define LIMIT_ROWS (1u << 20)
+#define LIMIT_TOKENS (1u << 30)
 
 static enum status check_range(const char *field, uint64_t value, uint64_t low, uint64_t high, struct error *error)
 {
@@ -29,19 +29,22 @@ static void set_defaults(struct sched_config *c)
 
 static enum status check_config(const struct sched_config *c, struct error *error)
 {
-    const struct { const char *name; uint64_t value, low, high; } fields[] = {
-        { "max_sequences", c->max_sequences, 1, LIMIT_SEQUENCES },
-        { "max_running", c->max_running, 1, LIMIT_SEQUENCES },
-        { "max_batch_rows", c->max_batch_rows, 1, LIMIT_ROWS },
-        { "mini_batches", c->mini_batches, 1, SCHED_MINI_BATCHES_MAX },
-        { "plan_ahead", c->plan_ahead, 1, SCHED_PLAN_AHEAD_MAX },
-        { "tile_rows", c->tile_rows, 1, LIMIT_ROWS },
-        { "chunk_tokens", c->chunk_tokens, 0, LIMIT_TOKENS },
-        { "chunk_max_tokens", c->chunk_max_tokens, 1, LIMIT_TOKENS },
-        { "page_tokens", c->page_tokens, 1, 65536 },
-        { "context_tokens", c->context_tokens, 2, LIMIT_TOKENS },
-        { "max_places", c->max_places, 1, SEQ_NO_PLACE - 1 },
-        { "max_moves", c->max_moves, 1, 65536 },
+    const struct {
+        const char *name;
+        uint64_t value, low, high;
+    } fields[] = {
+        {"max_sequences", c->max_sequences, 1, LIMIT_SEQUENCES},
+        {"max_running", c->max_running, 1, LIMIT_SEQUENCES},
+        {"max_batch_rows", c->max_batch_rows, 1, LIMIT_ROWS},
+        {"mini_batches", c->mini_batches, 1, SCHED_MINI_BATCHES_MAX},
+        {"plan_ahead", c->plan_ahead, 1, SCHED_PLAN_AHEAD_MAX},
+        {"tile_rows", c->tile_rows, 1, LIMIT_ROWS},
+        {"chunk_tokens", c->chunk_tokens, 0, LIMIT_TOKENS},
+        {"chunk_max_tokens", c->chunk_max_tokens, 1, LIMIT_TOKENS},
+        {"page_tokens", c->page_tokens, 1, 65536},
+        {"context_tokens", c->context_tokens, 2, LIMIT_TOKENS},
+        {"max_places", c->max_places, 1, SEQ_NO_PLACE - 1},
+        {"max_moves", c->max_moves, 1, 65536},
     };
     for (size_t i = 0; i < ARRAY_COUNT(fields); i++) {
         enum status status = check_range(fields[i].name, fields[i].value, fields[i].low, fields[i].high, error);
@@ -55,7 +58,7 @@ static bool init_sequences(struct sched *s)
 {
     uint32_t n = s->config.max_sequences;
     size_t bytes = (size_t)n * sizeof(*s->seqs);
-    s->seqs = aligned_alloc(64, bytes);  // a line each, else two are touched a row
+    s->seqs = aligned_alloc(64, bytes); // a line each, else two are touched a row
     s->cold = calloc(n, sizeof(*s->cold));
     s->free_slots = calloc(n, sizeof(*s->free_slots));
     uint32_t buckets = 2;

@@ -221,11 +221,11 @@ bool place_none_can_hold(struct sched *s, uint32_t pages)
 
 void place_measure(struct sched *s, const struct sched_place_time *time)
 {
-    enum { TOKENS_MIN = 256 };  // below, the clock and the link say more than the memory
+    enum { TOKENS_MIN = 256 }; // below, the clock and the link say more than the memory
     struct place *p = &s->places[time->place];
     if (!p->up || time->tokens_read < TOKENS_MIN)
         return;
-    if (time->r_part_us < p->link_step_us) {  // then it was the guess about the link that was wrong
+    if (time->r_part_us < p->link_step_us) { // then it was the guess about the link that was wrong
         p->link_step_us += 0.1 * (time->r_part_us - p->link_step_us);
         return;
     }

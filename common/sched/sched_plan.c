@@ -32,7 +32,7 @@ static void model_fit(struct step_model *m)
         m->rows_seen = size->rows;
     }
     double variance = n * xx - x * x, covariance = n * xy - x * y;
-    m->row_us = least_row_us;  // sizes all alike: as if a step had no fixed cost, which errs to small chunks
+    m->row_us = least_row_us; // sizes all alike: as if a step had no fixed cost, which errs to small chunks
     if (variance > 0.01 * n * xx && covariance > 0)
         m->row_us = MIN(covariance / variance, least_row_us);
     m->base_us = MAX(0, (y - m->row_us * x) / n);
@@ -42,9 +42,9 @@ void model_learn(struct step_model *m, double rows, double total_us)
 {
     uint32_t class = 0;
     while (class + 1 < STEP_SIZES && rows >= 2u << class)
-        class++;
+        class ++;
     struct step_size *size = &m->sizes[class];
-    double weight = size->rows == 0 ? 1 : 0.1;  // about the last ten of its size
+    double weight = size->rows == 0 ? 1 : 0.1; // about the last ten of its size
     size->rows += weight * (rows - size->rows);
     size->us += weight * (MAX(total_us, 1) - size->us);
     model_fit(m);
@@ -66,20 +66,20 @@ static uint32_t chunk_rows(const struct sched *s, uint32_t decode_rows)
             double rows = MIN((s->config.step_target_us - s->model.base_us) / s->model.row_us, 2 * s->model.rows_seen);
             chunk = (uint32_t)MAX(MIN(rows - decode_rows, cap), tile);
         } else if (decoding > 0) {
-            chunk = MIN(cap, 4 * tile);  // nothing measured yet
+            chunk = MIN(cap, 4 * tile); // nothing measured yet
         }
     }
     chunk = MIN(chunk, room);
     uint32_t aligned = (decode_rows + chunk) / tile * tile;
     if (aligned > decode_rows)
         return aligned - decode_rows;
-    return chunk;  // less than what fills the tile, but never nothing: prefill must get on
+    return chunk; // less than what fills the tile, but never nothing: prefill must get on
 }
 
 static struct sched_run *add_run(struct step *step, const struct seq *q, uint32_t slot, uint32_t count)
 {
     struct sched_run *run = &step->runs[step->run_count];
-    step->refs[step->run_count++] = (struct step_ref){ .slot = slot, .epoch = q->epoch };
+    step->refs[step->run_count++] = (struct step_ref){.slot = slot, .epoch = q->epoch};
     step->row_count += count;
     *run = (struct sched_run){
         .sequence = q->id,
@@ -131,7 +131,7 @@ static void plan_prefill(struct sched *s, struct mini_batch *b, struct step *ste
     const struct seq_cold *c = &s->cold[slot];
     uint32_t count = MIN(q->target - q->next_pos, room);
     bool score = q->scoring && q->next_pos >= c->scored && q->next_pos < c->prompt;
-    if (score)  // rows of a run are scored all or none
+    if (score) // rows of a run are scored all or none
         count = MIN(count, c->prompt - q->next_pos);
     else if (q->scoring && q->next_pos < c->scored)
         count = MIN(count, c->scored - q->next_pos);
@@ -158,13 +158,14 @@ static void emit(struct sched *s, struct mini_batch *b, struct step *step)
     s->stats.decode_rows += step->row_count - step->prefill_rows;
     s->actions[s->action_count++] = (struct sched_action){
         .kind = SCHED_STEP,
-        .step = {
-            .step = step->id,
-            .mini_batch = step->mini_batch,
-            .row_count = step->row_count,
-            .run_count = step->run_count,
-            .runs = step->runs,
-        },
+        .step =
+            {
+                .step = step->id,
+                .mini_batch = step->mini_batch,
+                .row_count = step->row_count,
+                .run_count = step->run_count,
+                .runs = step->runs,
+            },
     };
 }
 

@@ -121,7 +121,7 @@ static void settle(struct sched *s, uint32_t slot)
     struct seq_cold *c = &s->cold[slot];
     q->fenced = false;
     if (q->state == SEQ_MOVING && !c->move_sent && q->held == 0) {
-        seq_requeue(s, slot);  // nothing to hand over
+        seq_requeue(s, slot); // nothing to hand over
     } else if (q->state == SEQ_MOVING && !c->move_sent) {
         c->out_move = true;
         out_queue(s, slot);
@@ -155,7 +155,7 @@ static void drain(struct sched *s, uint32_t slot)
         s->running--;
     } else if (q->state == SEQ_MOVING) {
         move_forget(s, slot);
-        p->pages_releasing -= q->pages;  // counted while moving too
+        p->pages_releasing -= q->pages; // counted while moving too
         s->running--;
     } else if (q->state == SEQ_WAITING && heap_has(&s->waiting, slot)) {
         heap_remove(&s->waiting, slot);
@@ -181,7 +181,7 @@ void seq_lost(struct sched *s, uint32_t slot)
 {
     struct seq *q = &s->seqs[slot];
     struct seq_cold *c = &s->cold[slot];
-    if (q->state == SEQ_WAITING) {  // waited with pages held; keeps its turn
+    if (q->state == SEQ_WAITING) { // waited with pages held; keeps its turn
         place_detach(s, slot);
         q->held = q->next_pos = 0;
         return;
@@ -225,7 +225,7 @@ void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
         s->lifetime_us += s->lifetime_us == 0 ? us : 0.1 * (us - s->lifetime_us);
     }
     if (q->state == SEQ_MOVING && c->move_sent)
-        return;  // its pages are between two places: the answer says where they are to be released
+        return; // its pages are between two places: the answer says where they are to be released
     drain(s, slot);
     if (q->in_flight == 0)
         settle(s, slot);
@@ -244,7 +244,7 @@ void seq_released(struct sched *s, uint32_t slot)
     if (c->over && c->last_said) {
         s->retiring--;
         seq_free(s, slot);
-    } else if (c->over) {  // it ended while its pages were being released for another reason
+    } else if (c->over) { // it ended while its pages were being released for another reason
         q->state = SEQ_DRAINING;
         c->out_release = true;
         out_queue(s, slot);
@@ -314,5 +314,5 @@ void move_landed(struct sched *s, uint32_t slot)
     place_detach(s, slot);
     move_forget(s, slot);
     place_attach(s, slot, to, pages);
-    s->places[to].pages_releasing += pages;  // as for all that is MOVING
+    s->places[to].pages_releasing += pages; // as for all that is MOVING
 }

@@ -22,20 +22,20 @@
 #include "common/sched/sched.h"
 #include "common/sched/sched_heap.h"
 
-#define NONE          UINT32_MAX
-#define FRESH_KEY     (UINT64_C(1) << 63)  // waiting order: rebuilt ones first, then by arrival
-#define MARGIN_PAGES  2                    // reserved beyond what is known when a sequence is placed
-#define LOST_AVOID_US   1000000            // a place that lost rows gets nothing new for so long: is it dead?
-#define PLACE_GRACE_US  60000000           // a place that went down is expected back for so long
+#define NONE UINT32_MAX
+#define FRESH_KEY (UINT64_C(1) << 63) // waiting order: rebuilt ones first, then by arrival
+#define MARGIN_PAGES 2                // reserved beyond what is known when a sequence is placed
+#define LOST_AVOID_US 1000000         // a place that lost rows gets nothing new for so long: is it dead?
+#define PLACE_GRACE_US 60000000       // a place that went down is expected back for so long
 
 enum seq_state {
     SEQ_FREE = 0,
-    SEQ_WAITING,    // in the queue; may hold pages (a resubmission that its worker still has)
-    SEQ_PREFILL,    // in a mini-batch; rows below `target` are left to plan
-    SEQ_DECODE,     // in a mini-batch; one row a step
-    SEQ_MOVING,     // being handed over: no rows are planned
-    SEQ_DRAINING,   // left its mini-batch; waits for the steps in flight, then for the outbox to say RELEASE
-    SEQ_RELEASING,  // RELEASE said; waits for RELEASED
+    SEQ_WAITING,   // in the queue; may hold pages (a resubmission that its worker still has)
+    SEQ_PREFILL,   // in a mini-batch; rows below `target` are left to plan
+    SEQ_DECODE,    // in a mini-batch; one row a step
+    SEQ_MOVING,    // being handed over: no rows are planned
+    SEQ_DRAINING,  // left its mini-batch; waits for the steps in flight, then for the outbox to say RELEASE
+    SEQ_RELEASING, // RELEASE said; waits for RELEASED
 };
 
 /* What planning and answers touch, one cache line a sequence. */
@@ -54,41 +54,41 @@ struct seq {
     uint16_t samples;   // tokens being sampled by valid rows
     uint16_t place;
     uint8_t mini_batch;
-    uint8_t state;      // enum seq_state
-    bool fenced;        // void rows are still in flight: nothing is planned until they are back
-    bool starved;       // needs a page that its place does not have
-    bool open;          // its next run carries `open`
-    bool scoring;       // prompt rows are scored
+    uint8_t state; // enum seq_state
+    bool fenced;   // void rows are still in flight: nothing is planned until they are back
+    bool starved;  // needs a page that its place does not have
+    bool open;     // its next run carries `open`
+    bool scoring;  // prompt rows are scored
 } __attribute__((aligned(64)));
 _Static_assert(sizeof(struct seq) == 64, "one cache line");
 
 #define SEQ_NO_PLACE UINT16_MAX
 
 struct seq_cold {
-    uint64_t arrival;       // order of arrival
+    uint64_t arrival; // order of arrival
     uint64_t admitted_us;
     uint64_t deadline_us;
     uint32_t prompt;
-    uint32_t scored;        // prompt positions whose scores came back
-    uint32_t place_prev, place_next;      // holders of pages in a place, oldest first
-    uint32_t prefill_prev, prefill_next;  // of a mini-batch, oldest first
-    uint32_t out_next;      // outbox
-    uint32_t move_to;       // place, NONE
-    uint32_t move_pages;    // reserved there
-    uint8_t reason;         // enum sched_reason
-    bool rebuild;           // goes to the front of the queue
-    bool over;              // finished: leaves for good
-    bool last_said;         // its last RELEASE was emitted
+    uint32_t scored;                     // prompt positions whose scores came back
+    uint32_t place_prev, place_next;     // holders of pages in a place, oldest first
+    uint32_t prefill_prev, prefill_next; // of a mini-batch, oldest first
+    uint32_t out_next;                   // outbox
+    uint32_t move_to;                    // place, NONE
+    uint32_t move_pages;                 // reserved there
+    uint8_t reason;                      // enum sched_reason
+    bool rebuild;                        // goes to the front of the queue
+    bool over;                           // finished: leaves for good
+    bool last_said;                      // its last RELEASE was emitted
     bool out_queued, out_finished, out_release, out_move;
-    bool move_sent;         // MOVE was emitted and not answered
+    bool move_sent; // MOVE was emitted and not answered
 };
 
 struct place {
-    uint64_t suspect_until_us;  // no rows
-    uint64_t avoid_until_us;    // no new sequences
+    uint64_t suspect_until_us; // no rows
+    uint64_t avoid_until_us;   // no new sequences
     uint64_t load[SCHED_MINI_BATCHES_MAX];
-    double token_us;        // R-part time of one context token
-    double link_step_us;    // link round trips of a step
+    double token_us;     // R-part time of one context token
+    double link_step_us; // link round trips of a step
     bool up, draining, drained, local, shares_cores, accepts_moves;
     uint32_t pages_total;
     uint32_t pages_used;      // all that is not free: held, releasing and incoming
@@ -106,18 +106,18 @@ struct step_ref {
 struct step {
     uint64_t id;
     uint32_t mini_batch, run_count, row_count, prefill_rows;
-    struct sched_run *runs;  // [max_batch_rows]
-    struct step_ref *refs;   // [max_batch_rows]
+    struct sched_run *runs; // [max_batch_rows]
+    struct step_ref *refs;  // [max_batch_rows]
 };
 
 struct mini_batch {
-    uint32_t *members;       // [max_sequences] slots in DECODE
+    uint32_t *members; // [max_sequences] slots in DECODE
     uint32_t member_count;
-    uint32_t cursor;         // where decode rows start when not all fit a step
+    uint32_t cursor; // where decode rows start when not all fit a step
     uint32_t prefill_head, prefill_tail, prefill_count;
-    uint64_t prefill_rows;   // left to plan
+    uint64_t prefill_rows; // left to plan
     uint64_t load;
-    struct step *in_flight[SCHED_PLAN_AHEAD_MAX];  // oldest first
+    struct step *in_flight[SCHED_PLAN_AHEAD_MAX]; // oldest first
     uint32_t in_flight_count;
     struct step *spare[SCHED_PLAN_AHEAD_MAX];
     uint32_t spare_count;
@@ -126,47 +126,49 @@ struct mini_batch {
 /* Step time = base + row x rows, learned. Class i holds steps of 2^i rows and more, below 2^(i+1). */
 enum { STEP_SIZES = 16 };
 struct step_model {
-    struct step_size { double rows, us; } sizes[STEP_SIZES];  // smoothed; rows 0: none seen
+    struct step_size {
+        double rows, us;
+    } sizes[STEP_SIZES]; // smoothed; rows 0: none seen
     double base_us, row_us;
-    double rows_seen;  // of the largest class seen; 0: nothing measured
+    double rows_seen; // of the largest class seen; 0: nothing measured
 };
 
 struct sched {
     struct sched_config config;
     uint64_t now_us;
     bool s_part_up;
-    uint32_t rows_max;        // of a step, with the s-part that is up
+    uint32_t rows_max; // of a step, with the s-part that is up
 
-    struct seq *seqs;         // [max_sequences]
-    struct seq_cold *cold;    // [max_sequences]
-    uint32_t *free_slots;     // stack
+    struct seq *seqs;      // [max_sequences]
+    struct seq_cold *cold; // [max_sequences]
+    uint32_t *free_slots;  // stack
     uint32_t free_count;
-    uint32_t *map;            // [map_mask + 1] slots by id, NONE empty
+    uint32_t *map; // [map_mask + 1] slots by id, NONE empty
     uint32_t map_mask;
 
     struct sched_heap waiting, deadlines;
-    uint32_t fresh_waiting;   // of `waiting`, those that were never placed
+    uint32_t fresh_waiting; // of `waiting`, those that were never placed
     uint32_t running, retiring, coming_back;
     uint64_t arrivals;
 
-    struct place *places;     // [max_places]
+    struct place *places; // [max_places]
     uint32_t draining_places, starved_places;
-    uint32_t *moving;         // [max_moves] slots, in any order
+    uint32_t *moving; // [max_moves] slots, in any order
     uint32_t moving_count;
 
     struct mini_batch mini_batches[SCHED_MINI_BATCHES_MAX];
-    uint32_t turn;            // mini-batch that is planned first
-    struct step *steps;       // all records, behind in_flight and spare
+    uint32_t turn;      // mini-batch that is planned first
+    struct step *steps; // all records, behind in_flight and spare
     uint64_t next_step;
 
     uint32_t out_head, out_tail;
-    struct sched_action *actions;  // of the call in progress
+    struct sched_action *actions; // of the call in progress
     size_t action_count, action_capacity;
-    bool unsettled;           // the last tick ended before all was done
-    uint64_t grace_wake_us;   // when the head of the queue is judged again, SCHED_NEVER
+    bool unsettled;         // the last tick ended before all was done
+    uint64_t grace_wake_us; // when the head of the queue is judged again, SCHED_NEVER
 
     struct step_model model;
-    double lifetime_us;       // smoothed: from placement to end
+    double lifetime_us; // smoothed: from placement to end
     struct sched_stats stats;
 };
 
@@ -188,44 +190,44 @@ void map_insert(struct sched *s, uint64_t id, uint32_t slot);
 void map_erase(struct sched *s, uint64_t id);
 
 /* sched_place.c */
-void place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages);  // pages are counted as used
-void place_detach(struct sched *s, uint32_t slot);       // frees them in the ledger
-bool place_grow(struct sched *s, struct seq *q);         // one page more
+void place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages); // pages are counted as used
+void place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
+bool place_grow(struct sched *s, struct seq *q);                                   // one page more
 void place_starve(struct sched *s, struct seq *q, bool starved);
 void place_reserve(struct sched *s, uint32_t place, uint32_t pages);
 void place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
 void seq_set_load(struct sched *s, struct seq *q, uint32_t load);
-bool place_takes(const struct sched *s, const struct place *p);  // something new: up, not draining or suspect, nobody starved
-uint32_t pages_wanted(const struct sched *s, uint32_t slot);     // to be placed: known + margin
+bool place_takes(const struct sched *s, const struct place *p); // something new: up, not draining or suspect, nobody starved
+uint32_t pages_wanted(const struct sched *s, uint32_t slot);    // to be placed: known + margin
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this);
-bool place_none_can_hold(struct sched *s, uint32_t pages);       // now or within grace; may set grace_wake_us
+bool place_none_can_hold(struct sched *s, uint32_t pages); // now or within grace; may set grace_wake_us
 void place_measure(struct sched *s, const struct sched_place_time *time);
 
 /* sched_sequence.c */
 void out_queue(struct sched *s, uint32_t slot);
-void mini_batch_join(struct sched *s, uint32_t slot, uint32_t mini_batch);  // as PREFILL or DECODE, by what is held
+void mini_batch_join(struct sched *s, uint32_t slot, uint32_t mini_batch); // as PREFILL or DECODE, by what is held
 void mini_batch_leave(struct sched *s, uint32_t slot);
-void prefill_done(struct sched *s, uint32_t slot);     // PREFILL -> DECODE: all rows below target are planned
+void prefill_done(struct sched *s, uint32_t slot); // PREFILL -> DECODE: all rows below target are planned
 void prefill_unlink(struct sched *s, uint32_t slot);
-void seq_void(struct sched *s, uint32_t slot);         // rows in flight will be ignored
-void seq_rewind(struct sched *s, uint32_t slot);       // and are planned again
-void seq_requeue(struct sched *s, uint32_t slot);      // gives its pages up and waits to be rebuilt
-void seq_lost(struct sched *s, uint32_t slot);         // its pages are gone already
+void seq_void(struct sched *s, uint32_t slot);    // rows in flight will be ignored
+void seq_rewind(struct sched *s, uint32_t slot);  // and are planned again
+void seq_requeue(struct sched *s, uint32_t slot); // gives its pages up and waits to be rebuilt
+void seq_lost(struct sched *s, uint32_t slot);    // its pages are gone already
 void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason);
-void seq_row_back(struct sched *s, uint32_t slot);     // a step that carried it is over
-void seq_released(struct sched *s, uint32_t slot);     // its pages are free (or never were)
-void seq_wait(struct sched *s, uint32_t slot);         // into the queue
+void seq_row_back(struct sched *s, uint32_t slot); // a step that carried it is over
+void seq_released(struct sched *s, uint32_t slot); // its pages are free (or never were)
+void seq_wait(struct sched *s, uint32_t slot);     // into the queue
 void seq_free(struct sched *s, uint32_t slot);
 void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages);
-void move_forget(struct sched *s, uint32_t slot);      // gives up what is reserved; the state stays
-void move_landed(struct sched *s, uint32_t slot);      // its pages are where they were to go; the state stays
+void move_forget(struct sched *s, uint32_t slot); // gives up what is reserved; the state stays
+void move_landed(struct sched *s, uint32_t slot); // its pages are where they were to go; the state stays
 
 /* sched_event.c */
 void event_apply(struct sched *s, const struct sched_event *event);
 
 /* sched_admit.c */
 void admit(struct sched *s);
-bool shortage_resolve(struct sched *s);  // true: pages are on their way that were not before
+bool shortage_resolve(struct sched *s); // true: pages are on their way that were not before
 void drain_advance(struct sched *s);
 
 /* sched_plan.c: emits one step of a mini-batch; false: nothing to do. */

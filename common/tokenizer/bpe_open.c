@@ -10,30 +10,38 @@
 #include "common/base/log.h"
 #include "common/tokenizer/tokenizer_internal.h"
 
-static bool shows_itself(int byte) {
+static bool shows_itself(int byte)
+{
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
 }
 
 /* The byte that a character stands for, or -1. */
-static int byte_of(unsigned character) {
-    if (character < 0x100) return shows_itself((int)character) ? (int)character : -1;
-    if (character > 0x143) return -1;
+static int byte_of(unsigned character)
+{
+    if (character < 0x100)
+        return shows_itself((int)character) ? (int)character : -1;
+    if (character > 0x143)
+        return -1;
     unsigned place = character - 0x100;
     for (int byte = 0; byte < 256; byte++)
-        if (!shows_itself(byte) && place-- == 0) return byte;
+        if (!shows_itself(byte) && place-- == 0)
+            return byte;
     return -1;
 }
 
-bool bpe_decode_text(struct text_span text, char *out, size_t *length) {
+bool bpe_decode_text(struct text_span text, char *out, size_t *length)
+{
     size_t n = 0, broken;
     bool open;
     for (size_t i = 0; i < text.length;) {
         unsigned char first = (unsigned char)text.bytes[i];
         size_t bytes = utf8_length(text.bytes + i, text.length - i, &broken, &open);
-        if (bytes == 0 || bytes > 2) return false;
+        if (bytes == 0 || bytes > 2)
+            return false;
         unsigned character = bytes == 1 ? first : (first & 0x1fu) << 6 | ((unsigned char)text.bytes[i + 1] & 0x3fu);
         int byte = byte_of(character);
-        if (byte < 0) return false;
+        if (byte < 0)
+            return false;
         out[n++] = (char)byte;
         i += bytes;
     }
@@ -42,17 +50,21 @@ bool bpe_decode_text(struct text_span text, char *out, size_t *length) {
 }
 
 /* The symbol of the file's text "Ġa", or TOKEN_NONE. */
-static uint32_t find_text(const struct tokenizer *tokenizer, struct text_span text) {
+static uint32_t find_text(const struct tokenizer *tokenizer, struct text_span text)
+{
     char bytes[TOKENIZER_MAX_TOKEN_BYTES];
     size_t length;
-    if (text.length == 0 || text.length > sizeof bytes) return TOKEN_NONE;
-    if (!bpe_decode_text(text, bytes, &length)) return TOKEN_NONE;
+    if (text.length == 0 || text.length > sizeof bytes)
+        return TOKEN_NONE;
+    if (!bpe_decode_text(text, bytes, &length))
+        return TOKEN_NONE;
     return text_map_get(&tokenizer->texts, tokenizer, bytes, length);
 }
 
 /* Reads merge `index` into the table; skipped is raised for one that would make a control token out of plain text. */
 static enum status add_merge(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, uint32_t index, uint32_t *skipped,
-                             struct error *error) {
+                             struct error *error)
+{
     struct text_span merge = spec->merges[index];
     char joined[TOKENIZER_MAX_TOKEN_BYTES];
     const char *space = merge.length > 2 ? memchr(merge.bytes + 1, ' ', merge.length - 1) : NULL;
@@ -66,22 +78,29 @@ static enum status add_merge(struct tokenizer *tokenizer, const struct tokenizer
     uint32_t result = find_text(tokenizer, (struct text_span){joined, left_length + right_length});
     if (left == TOKEN_NONE || right == TOKEN_NONE || result == TOKEN_NONE)
         return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: merge %u: %s is no token", index,
-                         left == TOKEN_NONE ? "its left part" : right == TOKEN_NONE ? "its right part" : "its result");
-    if (tokenizer->types[result] == TOKEN_CONTROL) *skipped += 1;
-    else merge_map_put(&tokenizer->merges, left, right, index, result);
+                         left == TOKEN_NONE    ? "its left part"
+                         : right == TOKEN_NONE ? "its right part"
+                                               : "its result");
+    if (tokenizer->types[result] == TOKEN_CONTROL)
+        *skipped += 1;
+    else
+        merge_map_put(&tokenizer->merges, left, right, index, result);
     return STATUS_OK;
 }
 
 /* A token is "whole" if merging its bytes yields it alone: then a word of these bytes needs no merging. */
-static enum status find_whole(struct tokenizer *tokenizer, struct error *error) {
+static enum status find_whole(struct tokenizer *tokenizer, struct error *error)
+{
     struct encoder encoder = {.tokenizer = tokenizer, .error = error, .max_tokens = UINT32_MAX};
     enum status status = STATUS_OK;
     for (uint32_t id = 0; status == STATUS_OK && id < tokenizer->vocab; id++) {
         struct text_span span = token_span(tokenizer, id);
-        if (span.length == 0 || tokenizer->types[id] != TOKEN_NORMAL) continue;
+        if (span.length == 0 || tokenizer->types[id] != TOKEN_NORMAL)
+            continue;
         encoder.count = 0;
         status = bpe_encode_word(&encoder, span.bytes, span.length);
-        if (status == STATUS_OK && encoder.count == 1 && encoder.ids[0] == id) tokenizer->whole[id] = 1;
+        if (status == STATUS_OK && encoder.count == 1 && encoder.ids[0] == id)
+            tokenizer->whole[id] = 1;
     }
     free(encoder.ids);
     free(encoder.symbols);
@@ -89,10 +108,12 @@ static enum status find_whole(struct tokenizer *tokenizer, struct error *error) 
     return status;
 }
 
-enum status bpe_open(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, struct error *error) {
+enum status bpe_open(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, struct error *error)
+{
     bool ignore_merges;
     enum status status = pretokenizer_open(spec->pre, &tokenizer->pre, &tokenizer->normalize, &ignore_merges, error);
-    if (status) return status;
+    if (status)
+        return status;
     if (!merge_map_init(&tokenizer->merges, spec->merge_count))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %u merges", spec->merge_count);
     uint32_t missing = 0, skipped = 0;
@@ -102,13 +123,19 @@ enum status bpe_open(struct tokenizer *tokenizer, const struct tokenizer_spec *s
         tokenizer->byte_ids[byte] = id != TOKEN_NONE && tokenizer->types[id] != TOKEN_CONTROL ? id : TOKEN_NONE;
         missing += tokenizer->byte_ids[byte] == TOKEN_NONE;
     }
-    if (missing == 256) return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: no token is a single byte");
-    if (missing) log_debug("TOKENIZER-BYTES", "missing=%u", missing);
+    if (missing == 256)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: no token is a single byte");
+    if (missing)
+        log_debug("TOKENIZER-BYTES", "missing=%u", missing);
     for (uint32_t i = 0; status == STATUS_OK && i < spec->merge_count; i++)
         status = add_merge(tokenizer, spec, i, &skipped, error);
-    if (status) return status;
-    if (skipped) log_warn("TOKENIZER-MERGES", "skipped=%u reason=\"they make control tokens of plain text\"", skipped);
-    if (!ignore_merges) return find_whole(tokenizer, error);
-    for (uint32_t id = 0; id < tokenizer->vocab; id++) tokenizer->whole[id] = tokenizer->types[id] == TOKEN_NORMAL;
+    if (status)
+        return status;
+    if (skipped)
+        log_warn("TOKENIZER-MERGES", "skipped=%u reason=\"they make control tokens of plain text\"", skipped);
+    if (!ignore_merges)
+        return find_whole(tokenizer, error);
+    for (uint32_t id = 0; id < tokenizer->vocab; id++)
+        tokenizer->whole[id] = tokenizer->types[id] == TOKEN_NORMAL;
     return STATUS_OK;
 }

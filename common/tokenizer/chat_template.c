@@ -146,8 +146,12 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
             content_bytes > CHAT_TEMPLATE_MAX_OUTPUT_BYTES)
             return error_set(error, STATUS_INVALID_ARGUMENT, "the messages hold more than %u bytes",
                              CHAT_TEMPLATE_MAX_OUTPUT_BYTES);
-    struct jinja_run run = {.source = &chat_template->compiled, .scope = &scope, .output = &builder, .error = error,
-                            .unix_seconds = unix_seconds, .line = 1};
+    struct jinja_run run = {.source = &chat_template->compiled,
+                            .scope = &scope,
+                            .output = &builder,
+                            .error = error,
+                            .unix_seconds = unix_seconds,
+                            .line = 1};
     jinja_arena_init(&run.arena, JINJA_ARENA_BYTES + 8 * content_bytes);
     enum status status;
     if (set_variables(&run, messages, count, add_generation_prompt) && jinja_execute(&run))
@@ -161,8 +165,8 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
 enum status chat_template_render(const struct chat_template *chat_template, const struct chat_message *messages, uint32_t count,
                                  bool add_generation_prompt, struct chat_output *out, struct error *error)
 {
-    return chat_template_render_at(chat_template, (int64_t)(clock_wall_us() / 1000000u), messages, count,
-                                   add_generation_prompt, out, error);
+    return chat_template_render_at(chat_template, (int64_t)(clock_wall_us() / 1000000u), messages, count, add_generation_prompt,
+                                   out, error);
 }
 
 void chat_output_free(struct chat_output *out)

@@ -66,8 +66,8 @@ MUST_CHECK enum status chat_template_render(const struct chat_template *chat_tem
 
 /* The same with the time that strftime_now() tells, in seconds since 1970. */
 MUST_CHECK enum status chat_template_render_at(const struct chat_template *chat_template, int64_t unix_seconds,
-                                               const struct chat_message *messages, uint32_t count,
-                                               bool add_generation_prompt, struct chat_output *out, struct error *error);
+                                               const struct chat_message *messages, uint32_t count, bool add_generation_prompt,
+                                               struct chat_output *out, struct error *error);
 
 /* Frees what render gave and empties *out. */
 void chat_output_free(struct chat_output *out);

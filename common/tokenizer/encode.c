@@ -12,7 +12,8 @@
 #include "common/base/checked.h"
 #include "common/tokenizer/tokenizer_internal.h"
 
-enum status encoder_put(struct encoder *encoder, uint32_t id) {
+enum status encoder_put(struct encoder *encoder, uint32_t id)
+{
     if (encoder->count == encoder->max_tokens) {
         encoder->count += encoder->count < UINT32_MAX;
         return error_set(encoder->error, STATUS_OUT_OF_RANGE, "the text has more than %u tokens", encoder->max_tokens);
@@ -20,7 +21,9 @@ enum status encoder_put(struct encoder *encoder, uint32_t id) {
     if (encoder->count == encoder->capacity) {
         uint64_t capacity = MIN(MAX((uint64_t)encoder->capacity * 2, 64), (uint64_t)encoder->max_tokens);
         uint32_t *ids = realloc(encoder->ids, capacity * sizeof *ids);
-        if (!ids) return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %llu ids", (unsigned long long)capacity);
+        if (!ids)
+            return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %llu ids",
+                             (unsigned long long)capacity);
         encoder->ids = ids;
         encoder->capacity = (uint32_t)capacity;
     }
@@ -28,61 +31,78 @@ enum status encoder_put(struct encoder *encoder, uint32_t id) {
     return STATUS_OK;
 }
 
-static enum status put_plain(struct encoder *encoder, const char *text, size_t length, bool space_first) {
+static enum status put_plain(struct encoder *encoder, const char *text, size_t length, bool space_first)
+{
     const struct tokenizer *tokenizer = encoder->tokenizer;
-    if (length == 0) return STATUS_OK;
+    if (length == 0)
+        return STATUS_OK;
     const char *clean;
     char *owned;
     size_t clean_length;
     enum status status = text_clean(text, length, tokenizer->normalize, &clean, &clean_length, &owned, encoder->error);
-    if (status) return status;
-    if (tokenizer->kind == TOKENIZER_BPE) status = pretokenizer_encode(tokenizer->pre, encoder, clean, clean_length);
-    else status = spm_encode(encoder, clean, clean_length, space_first && tokenizer->add_space_prefix);
+    if (status)
+        return status;
+    if (tokenizer->kind == TOKENIZER_BPE)
+        status = pretokenizer_encode(tokenizer->pre, encoder, clean, clean_length);
+    else
+        status = spm_encode(encoder, clean, clean_length, space_first && tokenizer->add_space_prefix);
     free(owned);
     return status;
 }
 
 /* Encodes the joined text. ends[i]: where segment i ends. */
 static enum status put_segments(struct encoder *encoder, const char *text, const size_t *ends, const struct text_segment *segments,
-                                uint32_t segment_count) {
+                                uint32_t segment_count)
+{
     size_t plain = 0, length = segment_count ? ends[segment_count - 1] : 0;
     bool after_special = true; /* as at the start */
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < segment_count && status == STATUS_OK; i++) {
-        if (!segments[i].parse_special) continue;
+        if (!segments[i].parse_special)
+            continue;
         size_t from = i ? ends[i - 1] : 0, at;
-        while (i + 1 < segment_count && segments[i + 1].parse_special) i++; /* neighbours are one */
+        while (i + 1 < segment_count && segments[i + 1].parse_special)
+            i++; /* neighbours are one */
         for (uint32_t id; status == STATUS_OK && special_find(encoder->tokenizer, text, from, ends[i], &at, &id);) {
             status = put_plain(encoder, text + plain, at - plain, after_special);
-            if (status == STATUS_OK) status = encoder_put(encoder, id);
+            if (status == STATUS_OK)
+                status = encoder_put(encoder, id);
             after_special = true;
             plain = from = at + encoder->tokenizer->offsets[id + 1] - encoder->tokenizer->offsets[id];
         }
     }
-    if (status == STATUS_OK) status = put_plain(encoder, text + plain, length - plain, after_special);
+    if (status == STATUS_OK)
+        status = put_plain(encoder, text + plain, length - plain, after_special);
     return status;
 }
 
 /* Joins the segments: *text and *ends are malloc'd. */
-static enum status join(const struct text_segment *segments, uint32_t segment_count, char **text, size_t **ends, struct error *error) {
+static enum status join(const struct text_segment *segments, uint32_t segment_count, char **text, size_t **ends,
+                        struct error *error)
+{
     size_t length = 0;
     *text = NULL;
     *ends = calloc((size_t)segment_count + 1, sizeof **ends);
     bool ok = *ends != NULL;
     for (uint32_t i = 0; ok && i < segment_count; i++) {
         ok = checked_add_size(length, segments[i].length, &length) && length < SIZE_MAX;
-        if (ok) (*ends)[i] = length;
+        if (ok)
+            (*ends)[i] = length;
     }
-    if (ok) *text = malloc(length + 1);
-    if (!*text) return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory to join %u pieces of text", segment_count);
+    if (ok)
+        *text = malloc(length + 1);
+    if (!*text)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory to join %u pieces of text", segment_count);
     (*text)[length] = '\0'; /* so that no text is an empty buffer */
     for (uint32_t i = 0; i < segment_count; i++)
-        if (segments[i].length) memcpy(*text + (i ? (*ends)[i - 1] : 0), segments[i].bytes, segments[i].length);
+        if (segments[i].length)
+            memcpy(*text + (i ? (*ends)[i - 1] : 0), segments[i].bytes, segments[i].length);
     return STATUS_OK;
 }
 
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct text_segment *segments, uint32_t segment_count,
-                             bool add_special, uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error) {
+                             bool add_special, uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error)
+{
     struct encoder encoder = {.tokenizer = tokenizer, .error = error, .max_tokens = max_tokens};
     char *text = NULL;
     size_t *ends = NULL;
@@ -91,9 +111,12 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct tex
     enum status status = join(segments, segment_count, &text, &ends, error);
     bool bos = add_special && tokenizer->add_bos && tokenizer->bos != TOKEN_NONE;
     bool eos = add_special && tokenizer->add_eos && tokenizer->eos != TOKEN_NONE;
-    if (status == STATUS_OK && bos) status = encoder_put(&encoder, tokenizer->bos);
-    if (status == STATUS_OK) status = put_segments(&encoder, text, ends, segments, segment_count);
-    if (status == STATUS_OK && eos) status = encoder_put(&encoder, tokenizer->eos);
+    if (status == STATUS_OK && bos)
+        status = encoder_put(&encoder, tokenizer->bos);
+    if (status == STATUS_OK)
+        status = put_segments(&encoder, text, ends, segments, segment_count);
+    if (status == STATUS_OK && eos)
+        status = encoder_put(&encoder, tokenizer->eos);
     free(text);
     free(ends);
     free(encoder.symbols);
@@ -101,7 +124,9 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct tex
     if (status == STATUS_OK && !encoder.ids && !(encoder.ids = malloc(sizeof *encoder.ids)))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory");
     *count = encoder.count;
-    if (status == STATUS_OK) *ids = encoder.ids;
-    else free(encoder.ids);
+    if (status == STATUS_OK)
+        *ids = encoder.ids;
+    else
+        free(encoder.ids);
     return status;
 }

@@ -143,34 +143,34 @@ enum jinja_node_kind {
     NODE_NAME,     // id, name
     NODE_LIST,     // items
     NODE_TUPLE,
-    NODE_DICT,           // items: key, value, key, value
-    NODE_ATTRIBUTE,      // a . name
-    NODE_ITEM,           // a [ b ]
-    NODE_SLICE,          // a [ items[0] : items[1] : items[2] ], each may be NULL
-    NODE_UNARY,          // op - + n(ot), a
-    NODE_BINARY,         // a op b; also = and '&' for and, '|' for or
-    NODE_COMPARE,        // items[0] ops[0] items[1] ops[1] ...
-    NODE_CONCAT,         // items
-    NODE_IF_EXPRESSION,  // a if b else c (c may be NULL)
-    NODE_FILTER,         // a | builtin(items)
-    NODE_TEST,           // a is builtin(items)
-    NODE_METHOD,         // a . builtin(items)
-    NODE_FUNCTION,       // builtin(items)
-    NODE_MACRO_CALL,     // id, items: arguments, NODE_KEYWORD last
-    NODE_KEYWORD,        // name = a
-    NODE_SELECT,         // op s(elect) r(eject): a, attribute b or NULL, test builtin(items)
-    NODE_MAP_ATTRIBUTE,  // a, attribute b, default c or NULL
-    NODE_MAP_FILTER,     // a, filter builtin(items)
-    NODE_TEXT,           // constant, tree's statements from here
-    NODE_PRINT,          // a
-    NODE_BODY,           // items
-    NODE_IF,             // items: condition, body, condition, body, ..., body of else
-    NODE_FOR,            // targets a, iterable b, condition c or NULL, items: body, body of else or NULL
-    NODE_SET,            // target a, value b
-    NODE_SET_BLOCK,      // target a, body b
-    NODE_SET_ATTRIBUTE,  // namespace id, name; value b
-    NODE_MACRO,          // id, items: parameters (NODE_NAME, a = default or NULL), body b
-    NODE_SCOPE,          // body a in a scope of its own
+    NODE_DICT,          // items: key, value, key, value
+    NODE_ATTRIBUTE,     // a . name
+    NODE_ITEM,          // a [ b ]
+    NODE_SLICE,         // a [ items[0] : items[1] : items[2] ], each may be NULL
+    NODE_UNARY,         // op - + n(ot), a
+    NODE_BINARY,        // a op b; also = and '&' for and, '|' for or
+    NODE_COMPARE,       // items[0] ops[0] items[1] ops[1] ...
+    NODE_CONCAT,        // items
+    NODE_IF_EXPRESSION, // a if b else c (c may be NULL)
+    NODE_FILTER,        // a | builtin(items)
+    NODE_TEST,          // a is builtin(items)
+    NODE_METHOD,        // a . builtin(items)
+    NODE_FUNCTION,      // builtin(items)
+    NODE_MACRO_CALL,    // id, items: arguments, NODE_KEYWORD last
+    NODE_KEYWORD,       // name = a
+    NODE_SELECT,        // op s(elect) r(eject): a, attribute b or NULL, test builtin(items)
+    NODE_MAP_ATTRIBUTE, // a, attribute b, default c or NULL
+    NODE_MAP_FILTER,    // a, filter builtin(items)
+    NODE_TEXT,          // constant, tree's statements from here
+    NODE_PRINT,         // a
+    NODE_BODY,          // items
+    NODE_IF,            // items: condition, body, condition, body, ..., body of else
+    NODE_FOR,           // targets a, iterable b, condition c or NULL, items: body, body of else or NULL
+    NODE_SET,           // target a, value b
+    NODE_SET_BLOCK,     // target a, body b
+    NODE_SET_ATTRIBUTE, // namespace id, name; value b
+    NODE_MACRO,         // id, items: parameters (NODE_NAME, a = default or NULL), body b
+    NODE_SCOPE,         // body a in a scope of its own
     NODE_BREAK,
     NODE_CONTINUE,
 };
@@ -233,6 +233,12 @@ bool jinja_parse(struct jinja_template *target, const struct jinja_token *tokens
 struct jinja_node *jinja_parse_expression(struct jinja_parser *parser);
 struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool allow_condition);
 struct jinja_node *jinja_parse_or(struct jinja_parser *parser);
+struct jinja_node *jinja_parse_operand(struct jinja_parser *parser); // with what follows it: .x [y] (...)
+
+/* jinja_call.c: after "|", after "is", after "(" that follows an expression (a name or an attribute, or it fails). */
+struct jinja_node *jinja_parse_filter(struct jinja_parser *parser, struct jinja_node *operand);
+struct jinja_node *jinja_parse_test(struct jinja_parser *parser, struct jinja_node *operand);
+struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_node *callee);
 
 /* Shared by both halves of the parser. The node makers take NULL children; NULL comes back when out of memory. */
 struct jinja_node *jinja_node_new(struct jinja_parser *parser, int kind, uint32_t line);
@@ -257,7 +263,7 @@ struct jinja_scope {
     struct jinja_variable {
         uint32_t id;
         struct jinja_value value;
-    } *variables;
+    } * variables;
 };
 
 /* Bytes under construction, in the run's arena. */
@@ -281,7 +287,7 @@ struct jinja_run {
 };
 
 bool jinja_fail(struct jinja_run *run, const char *format, ...) PRINTF_LIKE(2, 3);
-bool jinja_no_memory(struct jinja_run *run); // tells the limit from the machine; false
+bool jinja_no_memory(struct jinja_run *run);          // tells the limit from the machine; false
 bool jinja_work(struct jinja_run *run, size_t units); // false: too much work
 void *jinja_run_alloc(struct jinja_run *run, size_t count, size_t element_bytes);
 
@@ -291,8 +297,8 @@ bool jinja_call_macro(struct jinja_run *run, const struct jinja_node *call, stru
 bool jinja_set_variable(struct jinja_run *run, uint32_t id, const struct jinja_value *value);
 /* jinja_eval.c */
 bool jinja_eval(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out);
-bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name,
-                         bool item_only, struct jinja_value *out);
+bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name, bool item_only,
+                         struct jinja_value *out);
 bool jinja_get_item(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *key,
                     struct jinja_value *out);
 /* jinja_method.c: the path "a.b.0" that attribute= arguments have. */

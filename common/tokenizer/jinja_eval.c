@@ -31,10 +31,14 @@ static bool loop_attribute(const struct jinja_loop *loop, const struct jinja_str
         const char *name;
         struct jinja_value value;
     } attributes[] = {
-        {"index", jinja_integer(index + 1)}, {"index0", jinja_integer(index)},
-        {"revindex", jinja_integer(count - index)}, {"revindex0", jinja_integer(count - index - 1)},
-        {"first", jinja_bool(index == 0)}, {"last", jinja_bool(index == count - 1)},
-        {"length", jinja_integer(count)}, {"depth", jinja_integer((int64_t)loop->depth)},
+        {"index", jinja_integer(index + 1)},
+        {"index0", jinja_integer(index)},
+        {"revindex", jinja_integer(count - index)},
+        {"revindex0", jinja_integer(count - index - 1)},
+        {"first", jinja_bool(index == 0)},
+        {"last", jinja_bool(index == count - 1)},
+        {"length", jinja_integer(count)},
+        {"depth", jinja_integer((int64_t)loop->depth)},
         {"depth0", jinja_integer((int64_t)loop->depth - 1)},
         {"previtem", index ? loop->list->items[index - 1] : jinja_undefined()},
         {"nextitem", index < count - 1 ? loop->list->items[index + 1] : jinja_undefined()},
@@ -46,8 +50,8 @@ static bool loop_attribute(const struct jinja_loop *loop, const struct jinja_str
     return true;
 }
 
-bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name,
-                         bool item_only, struct jinja_value *out)
+bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name, bool item_only,
+                         struct jinja_value *out)
 {
     const struct jinja_value key = constant_string(name);
     bool found;
@@ -70,8 +74,7 @@ bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object
     return true;
 }
 
-bool jinja_get_item(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *key,
-                    struct jinja_value *out)
+bool jinja_get_item(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *key, struct jinja_value *out)
 {
     bool found;
     if (key->kind == KIND_STRING)
@@ -181,7 +184,12 @@ static bool arithmetic(struct jinja_run *run, uint16_t op, const struct jinja_va
         double r = fmod(a, op == '%' ? b : 1);
         if (op == '%' && r != 0 && (r < 0) != (b < 0)) // the sign of the divisor
             r += b;
-        *out = jinja_float(op == '+' ? a + b : op == '-' ? a - b : op == '*' ? a * b : op == '/' ? a / b : op == '%' ? r : floor(a / b));
+        *out = jinja_float(op == '+'   ? a + b
+                           : op == '-' ? a - b
+                           : op == '*' ? a * b
+                           : op == '/' ? a / b
+                           : op == '%' ? r
+                                       : floor(a / b));
         return true;
     }
     const int64_t a = jinja_as_integer(x), b = jinja_as_integer(y);
@@ -207,8 +215,8 @@ static bool arithmetic(struct jinja_run *run, uint16_t op, const struct jinja_va
 
 static bool add_lists(struct jinja_run *run, const struct jinja_value *x, const struct jinja_value *y, struct jinja_value *out)
 {
-    struct jinja_list *list = jinja_work(run, x->list->count + y->list->count)
-                                  ? jinja_list_new(run, x->list->count + y->list->count) : NULL;
+    struct jinja_list *list =
+        jinja_work(run, x->list->count + y->list->count) ? jinja_list_new(run, x->list->count + y->list->count) : NULL;
     if (!list)
         return false;
     if (x->list->count)
@@ -411,11 +419,12 @@ static bool eval_node(struct jinja_run *run, const struct jinja_node *node, stru
     switch (node->kind) {
     case NODE_CONSTANT: *out = node->constant; return true;
     case NODE_NAME: get_variable(run, node, out); return true;
-    case NODE_LIST: case NODE_TUPLE: case NODE_DICT: case NODE_CONCAT: return eval_items(run, node, out);
-    case NODE_ATTRIBUTE:
-        return jinja_eval(run, node->a, &x) && jinja_get_attribute(run, &x, node->name, false, out);
-    case NODE_ITEM:
-        return jinja_eval(run, node->a, &x) && jinja_eval(run, node->b, &y) && jinja_get_item(run, &x, &y, out);
+    case NODE_LIST:
+    case NODE_TUPLE:
+    case NODE_DICT:
+    case NODE_CONCAT: return eval_items(run, node, out);
+    case NODE_ATTRIBUTE: return jinja_eval(run, node->a, &x) && jinja_get_attribute(run, &x, node->name, false, out);
+    case NODE_ITEM: return jinja_eval(run, node->a, &x) && jinja_eval(run, node->b, &y) && jinja_get_item(run, &x, &y, out);
     case NODE_SLICE: return eval_slice(run, node, out);
     case NODE_UNARY: return eval_unary(run, node, out);
     case NODE_BINARY: return eval_binary(run, node, out);
@@ -427,7 +436,10 @@ static bool eval_node(struct jinja_run *run, const struct jinja_node *node, stru
             return jinja_eval(run, node->a, out);
         *out = jinja_undefined();
         return !node->c || jinja_eval(run, node->c, out);
-    case NODE_FILTER: case NODE_TEST: case NODE_METHOD: case NODE_FUNCTION: return eval_builtin(run, node, out);
+    case NODE_FILTER:
+    case NODE_TEST:
+    case NODE_METHOD:
+    case NODE_FUNCTION: return eval_builtin(run, node, out);
     case NODE_MACRO_CALL: return jinja_call_macro(run, node, out);
     default: return eval_each(run, node, out); // NODE_SELECT, NODE_MAP_*
     }

@@ -97,8 +97,8 @@ static bool capture(struct jinja_run *run, const struct jinja_node *body, struct
 // --- macros -------------------------------------------------------------------------------------------------------------
 
 /* The argument for parameter `index`: positional, else named; its absence leaves *out as it is. */
-static bool macro_argument(struct jinja_run *run, const struct jinja_node *call, const struct jinja_node *parameter,
-                           uint32_t index, struct jinja_value *out, uint32_t *used)
+static bool macro_argument(struct jinja_run *run, const struct jinja_node *call, const struct jinja_node *parameter, uint32_t index,
+                           struct jinja_value *out, uint32_t *used)
 {
     for (uint32_t i = 0; i < call->count; i++) {
         const struct jinja_node *item = call->items[i];
@@ -257,8 +257,7 @@ static enum flow execute_node(struct jinja_run *run, const struct jinja_node *no
     case NODE_IF: return execute_if(run, node);
     case NODE_FOR: return execute_for(run, node);
     case NODE_SET: return flow_of(jinja_eval(run, node->b, &value) && assign(run, node->a, &value));
-    case NODE_SET_BLOCK:
-        return flow_of(capture(run, node->b, scope_new(run, run->scope), &value) && assign(run, node->a, &value));
+    case NODE_SET_BLOCK: return flow_of(capture(run, node->b, scope_new(run, run->scope), &value) && assign(run, node->a, &value));
     case NODE_SET_ATTRIBUTE: return flow_of(set_attribute(run, node));
     case NODE_MACRO: return flow_of(define_macro(run, node));
     case NODE_SCOPE: return execute_scope(run, node);

@@ -8,9 +8,9 @@
 
 #include "common/base/checked.h"
 
-#define FILTER(name)                                                                                        \
-    static bool filter_##name(struct jinja_run *run, const struct jinja_value *self,                        \
-                              const struct jinja_value *arguments, struct jinja_value *out)
+#define FILTER(name)                                                                                                      \
+    static bool filter_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
+                              struct jinja_value *out)
 
 static int64_t integer_or(const struct jinja_value *value, int64_t fallback)
 {
@@ -27,8 +27,7 @@ static struct jinja_value of_string(const struct jinja_string *string)
 FILTER(trim)
 {
     const struct jinja_string *string, *chars = NULL;
-    return jinja_to_string(run, self, &string) &&
-           (arguments[0].kind <= KIND_NONE || jinja_to_string(run, &arguments[0], &chars)) &&
+    return jinja_to_string(run, self, &string) && (arguments[0].kind <= KIND_NONE || jinja_to_string(run, &arguments[0], &chars)) &&
            jinja_strip(run, string, chars, 3, out);
 }
 
@@ -38,10 +37,26 @@ static bool change_case(struct jinja_run *run, const struct jinja_value *self, e
     return jinja_to_string(run, self, &string) && jinja_change_case(run, string, to, out);
 }
 
-FILTER(upper) { (void)arguments; return change_case(run, self, CASE_UPPER, out); }
-FILTER(lower) { (void)arguments; return change_case(run, self, CASE_LOWER, out); }
-FILTER(capitalize) { (void)arguments; return change_case(run, self, CASE_CAPITAL, out); }
-FILTER(title) { (void)arguments; return change_case(run, self, CASE_TITLE_FILTER, out); }
+FILTER(upper)
+{
+    (void)arguments;
+    return change_case(run, self, CASE_UPPER, out);
+}
+FILTER(lower)
+{
+    (void)arguments;
+    return change_case(run, self, CASE_LOWER, out);
+}
+FILTER(capitalize)
+{
+    (void)arguments;
+    return change_case(run, self, CASE_CAPITAL, out);
+}
+FILTER(title)
+{
+    (void)arguments;
+    return change_case(run, self, CASE_TITLE_FILTER, out);
+}
 
 FILTER(string)
 {
@@ -59,8 +74,7 @@ FILTER(replace)
 {
     const struct jinja_string *string, *old, *with;
     return jinja_to_string(run, self, &string) && jinja_to_string(run, &arguments[0], &old) &&
-           jinja_to_string(run, &arguments[1], &with) &&
-           jinja_replace(run, string, old, with, integer_or(&arguments[2], -1), out);
+           jinja_to_string(run, &arguments[1], &with) && jinja_replace(run, string, old, with, integer_or(&arguments[2], -1), out);
 }
 
 FILTER(indent)
@@ -104,8 +118,7 @@ FILTER(join)
     const struct jinja_list *list;
     const struct jinja_string *separator = NULL;
     struct jinja_builder builder = {0};
-    if (!jinja_iterate(run, self, &list) ||
-        (arguments[0].kind != KIND_ABSENT && !jinja_to_string(run, &arguments[0], &separator)))
+    if (!jinja_iterate(run, self, &list) || (arguments[0].kind != KIND_ABSENT && !jinja_to_string(run, &arguments[0], &separator)))
         return false;
     for (size_t i = 0; i < list->count; i++) {
         struct jinja_value item = list->items[i];
@@ -286,8 +299,8 @@ static bool merge_sort(struct jinja_run *run, struct pair *pairs, struct pair *s
 }
 
 /* The items of self sorted: by attribute unless it is absent; strings by lower case unless case_sensitive. */
-static bool sorted(struct jinja_run *run, const struct jinja_list *list, const struct jinja_value *attribute,
-                   bool case_sensitive, bool reverse, struct pair **out)
+static bool sorted(struct jinja_run *run, const struct jinja_list *list, const struct jinja_value *attribute, bool case_sensitive,
+                   bool reverse, struct pair **out)
 {
     struct pair *pairs = jinja_run_alloc(run, list->count, sizeof *pairs);
     struct pair *spare = pairs ? jinja_run_alloc(run, list->count, sizeof *spare) : NULL;

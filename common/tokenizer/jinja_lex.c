@@ -215,8 +215,8 @@ static bool lex_operator(struct lexer *lexer)
     if (!op && c && strchr("+-*/%~<>=.,:|()[]{}", c))
         op = (uint8_t)c;
     if (!op)
-        return jinja_fail_at(lexer->error, lexer->line,
-                             c > 32 && c < 127 ? "unexpected character '%c'" : "unexpected byte 0x%02x", (unsigned char)c);
+        return jinja_fail_at(lexer->error, lexer->line, c > 32 && c < 127 ? "unexpected character '%c'" : "unexpected byte 0x%02x",
+                             (unsigned char)c);
     if (strchr("([{", c)) {
         if (lexer->bracket_count == JINJA_MAX_NESTING)
             return jinja_fail_at(lexer->error, lexer->line, "brackets nest deeper than %d", JINJA_MAX_NESTING);

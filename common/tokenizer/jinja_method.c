@@ -7,12 +7,12 @@
 
 #include "common/base/checked.h"
 
-#define METHOD(name)                                                                                        \
-    static bool method_##name(struct jinja_run *run, const struct jinja_value *self,                        \
-                              const struct jinja_value *arguments, struct jinja_value *out)
-#define FUNCTION(name)                                                                                      \
-    static bool function_##name(struct jinja_run *run, const struct jinja_value *self,                      \
-                                const struct jinja_value *arguments, struct jinja_value *out)
+#define METHOD(name)                                                                                                      \
+    static bool method_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
+                              struct jinja_value *out)
+#define FUNCTION(name)                                                                                                      \
+    static bool function_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
+                                struct jinja_value *out)
 
 bool jinja_get_path(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *path,
                     struct jinja_value *out)
@@ -150,10 +150,26 @@ METHOD(removesuffix)
     return jinja_substring(run, self->string, 0, self->string->length - (length == SIZE_MAX ? 0 : length), out);
 }
 
-METHOD(upper) { (void)arguments; return jinja_change_case(run, self->string, CASE_UPPER, out); }
-METHOD(lower) { (void)arguments; return jinja_change_case(run, self->string, CASE_LOWER, out); }
-METHOD(title) { (void)arguments; return jinja_change_case(run, self->string, CASE_TITLE_METHOD, out); }
-METHOD(capitalize) { (void)arguments; return jinja_change_case(run, self->string, CASE_CAPITAL, out); }
+METHOD(upper)
+{
+    (void)arguments;
+    return jinja_change_case(run, self->string, CASE_UPPER, out);
+}
+METHOD(lower)
+{
+    (void)arguments;
+    return jinja_change_case(run, self->string, CASE_LOWER, out);
+}
+METHOD(title)
+{
+    (void)arguments;
+    return jinja_change_case(run, self->string, CASE_TITLE_METHOD, out);
+}
+METHOD(capitalize)
+{
+    (void)arguments;
+    return jinja_change_case(run, self->string, CASE_CAPITAL, out);
+}
 
 METHOD(replace)
 {
@@ -227,9 +243,21 @@ static bool view(struct jinja_run *run, const struct jinja_dict *dict, bool keys
     return true;
 }
 
-METHOD(items) { (void)arguments; return view(run, self->dict, true, true, out); }
-METHOD(keys) { (void)arguments; return view(run, self->dict, true, false, out); }
-METHOD(values) { (void)arguments; return view(run, self->dict, false, true, out); }
+METHOD(items)
+{
+    (void)arguments;
+    return view(run, self->dict, true, true, out);
+}
+METHOD(keys)
+{
+    (void)arguments;
+    return view(run, self->dict, true, false, out);
+}
+METHOD(values)
+{
+    (void)arguments;
+    return view(run, self->dict, false, true, out);
+}
 
 METHOD(get)
 {
@@ -299,8 +327,16 @@ static bool make_dict(struct jinja_run *run, const struct jinja_value *arguments
     return dict != NULL;
 }
 
-FUNCTION(dict) { (void)self; return make_dict(run, arguments, KIND_DICT, out); }
-FUNCTION(namespace) { (void)self; return make_dict(run, arguments, KIND_NAMESPACE, out); }
+FUNCTION(dict)
+{
+    (void)self;
+    return make_dict(run, arguments, KIND_DICT, out);
+}
+FUNCTION(namespace)
+{
+    (void)self;
+    return make_dict(run, arguments, KIND_NAMESPACE, out);
+}
 
 FUNCTION(raise_exception)
 {

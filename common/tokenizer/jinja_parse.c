@@ -367,7 +367,8 @@ static struct jinja_node *parse_statement(struct jinja_parser *parser)
         else
             (void)jinja_parse_fail(parser, name->line, "'%.*s' outside of a loop", (int)name->length, name->bytes);
     } else {
-        (void)jinja_parse_fail(parser, name->line, "unknown tag '%.*s' (supported: for, if, set, macro, generation, break, continue)",
+        (void)jinja_parse_fail(parser, name->line,
+                               "unknown tag '%.*s' (supported: for, if, set, macro, generation, break, continue)",
                                (int)MIN(name->length, 40u), name->bytes);
     }
     return node && expect_block_end(parser) ? node : NULL;

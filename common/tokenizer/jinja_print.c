@@ -33,8 +33,7 @@ static bool append_scalar(struct jinja_run *run, struct jinja_builder *builder, 
     char text[400];
     switch (value->kind) {
     case KIND_NONE: return jinja_append_text(run, builder, json ? "null" : "None");
-    case KIND_BOOL:
-        return jinja_append_text(run, builder, value->boolean ? (json ? "true" : "True") : (json ? "false" : "False"));
+    case KIND_BOOL: return jinja_append_text(run, builder, value->boolean ? (json ? "true" : "True") : (json ? "false" : "False"));
     case KIND_INTEGER: snprintf(text, sizeof text, "%lld", (long long)value->integer); break;
     case KIND_FLOAT: format_float(value->number, json, text, sizeof text); break;
     default: return jinja_fail(run, "%s cannot be printed%s", jinja_kind_name(value), json ? " as JSON" : "");
@@ -74,8 +73,8 @@ static bool append_quoted(struct jinja_run *run, struct jinja_builder *builder, 
     for (size_t i = 0, bytes; i < string->length; i += bytes) {
         char escaped[16];
         bytes = jinja_char_bytes(string->bytes + i, string->length - i);
-        const size_t n = escape(jinja_char_code(string->bytes + i, string->length - i), (unsigned char)string->bytes[i], quote,
-                                json, escaped);
+        const size_t n =
+            escape(jinja_char_code(string->bytes + i, string->length - i), (unsigned char)string->bytes[i], quote, json, escaped);
         if (!n)
             continue;
         if (!jinja_append_bytes(run, builder, string->bytes + plain, i - plain, content) ||

@@ -240,8 +240,7 @@ bool jinja_replace(struct jinja_run *run, const struct jinja_string *string, con
                 return false;
             at += bytes ? bytes : 1;
         }
-        return (at >= string->length || append_part(run, &builder, string, at, string->length)) &&
-               jinja_build(run, &builder, out);
+        return (at >= string->length || append_part(run, &builder, string, at, string->length)) && jinja_build(run, &builder, out);
     }
     for (size_t hit; limit && (hit = jinja_find(string, old, at)) != SIZE_MAX; at = hit + old->length) {
         limit -= limit > 0;

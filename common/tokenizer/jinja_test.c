@@ -3,17 +3,17 @@
 
 #include "common/base/checked.h"
 
-#define TEST(name)                                                                                          \
-    static bool test_##name(struct jinja_run *run, const struct jinja_value *self,                          \
-                            const struct jinja_value *arguments, struct jinja_value *out)
+#define TEST(name)                                                                                                      \
+    static bool test_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
+                            struct jinja_value *out)
 /* A test that looks at the value alone. */
-#define TEST_OF_KIND(name, condition)                                                                       \
-    TEST(name)                                                                                              \
-    {                                                                                                       \
-        (void)run;                                                                                          \
-        (void)arguments;                                                                                    \
-        *out = jinja_bool(condition);                                                                       \
-        return true;                                                                                        \
+#define TEST_OF_KIND(name, condition) \
+    TEST(name)                        \
+    {                                 \
+        (void)run;                    \
+        (void)arguments;              \
+        *out = jinja_bool(condition); \
+        return true;                  \
     }
 
 static bool is_container(const struct jinja_value *value)
@@ -48,8 +48,16 @@ static bool divisible(struct jinja_run *run, const struct jinja_value *self, int
     return true;
 }
 
-TEST(even) { (void)arguments; return divisible(run, self, 2, 0, out); }
-TEST(odd) { (void)arguments; return divisible(run, self, 2, 1, out); }
+TEST(even)
+{
+    (void)arguments;
+    return divisible(run, self, 2, 0, out);
+}
+TEST(odd)
+{
+    (void)arguments;
+    return divisible(run, self, 2, 1, out);
+}
 
 TEST(divisibleby)
 {
@@ -85,14 +93,14 @@ TEST(in)
     return true;
 }
 
-#define TEST_OF_ORDER(name, condition)                                                                      \
-    TEST(name)                                                                                              \
-    {                                                                                                       \
-        int order;                                                                                          \
-        if (!jinja_order(run, self, &arguments[0], &order))                                                 \
-            return false;                                                                                   \
-        *out = jinja_bool(condition);                                                                       \
-        return true;                                                                                        \
+#define TEST_OF_ORDER(name, condition)                      \
+    TEST(name)                                              \
+    {                                                       \
+        int order;                                          \
+        if (!jinja_order(run, self, &arguments[0], &order)) \
+            return false;                                   \
+        *out = jinja_bool(condition);                       \
+        return true;                                        \
     }
 TEST_OF_ORDER(lt, order < 0)
 TEST_OF_ORDER(le, order <= 0)
@@ -114,8 +122,16 @@ static bool same_case(struct jinja_run *run, const struct jinja_value *self, enu
     return true;
 }
 
-TEST(lower) { (void)arguments; return same_case(run, self, CASE_LOWER, out); }
-TEST(upper) { (void)arguments; return same_case(run, self, CASE_UPPER, out); }
+TEST(lower)
+{
+    (void)arguments;
+    return same_case(run, self, CASE_LOWER, out);
+}
+TEST(upper)
+{
+    (void)arguments;
+    return same_case(run, self, CASE_UPPER, out);
+}
 
 #define ONE .params = {"other"}, .required = 1
 const struct jinja_builtin jinja_tests[] = {

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 #include "common/base/checked.h"
 
 // --- arena --------------------------------------------------------------------------------------------------------------
@@ -95,18 +94,15 @@ bool jinja_work(struct jinja_run *run, size_t units)
 
 const char *jinja_kind_name(const struct jinja_value *value)
 {
-    static const char *const names[] = {"nothing", "undefined", "none", "a boolean", "an integer", "a float", "a string",
-                                        "a list", "a tuple", "a generator", "a view", "a mapping", "a namespace", "loop",
-                                        "a macro", "a function"};
+    static const char *const names[] = {"nothing",     "undefined", "none",    "a boolean",   "an integer", "a float",
+                                        "a string",    "a list",    "a tuple", "a generator", "a view",     "a mapping",
+                                        "a namespace", "loop",      "a macro", "a function"};
     return names[value->kind];
 }
 
 bool jinja_is_sequence(const struct jinja_value *value) { return value->kind >= KIND_LIST && value->kind <= KIND_VIEW; }
 bool jinja_is_number(const struct jinja_value *value) { return value->kind >= KIND_BOOL && value->kind <= KIND_FLOAT; }
-int64_t jinja_as_integer(const struct jinja_value *value)
-{
-    return value->kind == KIND_BOOL ? value->boolean : value->integer;
-}
+int64_t jinja_as_integer(const struct jinja_value *value) { return value->kind == KIND_BOOL ? value->boolean : value->integer; }
 double jinja_as_double(const struct jinja_value *value)
 {
     return value->kind == KIND_FLOAT ? value->number : (double)jinja_as_integer(value);
@@ -115,12 +111,16 @@ double jinja_as_double(const struct jinja_value *value)
 bool jinja_truth(const struct jinja_value *value)
 {
     switch (value->kind) {
-    case KIND_ABSENT: case KIND_UNDEFINED: case KIND_NONE: return false;
+    case KIND_ABSENT:
+    case KIND_UNDEFINED:
+    case KIND_NONE: return false;
     case KIND_BOOL: return value->boolean;
     case KIND_INTEGER: return value->integer != 0;
     case KIND_FLOAT: return value->number != 0;
     case KIND_STRING: return value->string->length != 0;
-    case KIND_LIST: case KIND_TUPLE: case KIND_VIEW: return value->list->count != 0;
+    case KIND_LIST:
+    case KIND_TUPLE:
+    case KIND_VIEW: return value->list->count != 0;
     case KIND_DICT: return value->dict->count != 0;
     default: return true;
     }
@@ -212,7 +212,7 @@ static bool equal_at(struct jinja_run *run, const struct jinja_value *x, const s
         return jinja_fail(run, "values nest deeper than %d", JINJA_MAX_VALUE_DEPTH);
     if (jinja_is_number(x) && jinja_is_number(y)) {
         *equal = x->kind == KIND_FLOAT || y->kind == KIND_FLOAT ? jinja_as_double(x) == jinja_as_double(y)
-                                                               : jinja_as_integer(x) == jinja_as_integer(y);
+                                                                : jinja_as_integer(x) == jinja_as_integer(y);
         return true;
     }
     if (x->kind != y->kind)
@@ -221,7 +221,9 @@ static bool equal_at(struct jinja_run *run, const struct jinja_value *x, const s
     case KIND_STRING:
         *equal = x->string->length == y->string->length && !memcmp(x->string->bytes, y->string->bytes, x->string->length);
         return jinja_work(run, *equal ? x->string->length / 64 : 0);
-    case KIND_LIST: case KIND_TUPLE: case KIND_VIEW:
+    case KIND_LIST:
+    case KIND_TUPLE:
+    case KIND_VIEW:
         *equal = x->list->count == y->list->count;
         for (size_t i = 0; *equal && i < x->list->count; i++)
             if (!equal_at(run, &x->list->items[i], &y->list->items[i], depth + 1, equal))
@@ -300,7 +302,8 @@ bool jinja_iterate(struct jinja_run *run, const struct jinja_value *value, const
     if (value->kind != KIND_UNDEFINED && value->kind != KIND_STRING && value->kind != KIND_DICT)
         return jinja_fail(run, "%s cannot be iterated", jinja_kind_name(value));
     const size_t count = value->kind == KIND_STRING ? jinja_char_count(value->string)
-                         : value->kind == KIND_DICT ? value->dict->count : 0;
+                         : value->kind == KIND_DICT ? value->dict->count
+                                                    : 0;
     struct jinja_list *list = jinja_work(run, count) ? jinja_list_new(run, count) : NULL;
     if (!list)
         return false;

@@ -24,8 +24,8 @@
 #define SPACES "[" WS "]+(?![^" WS "])|[" WS "]+"
 #define GPT2 SHORT_FORMS "| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" SPACES
 #define SMOLLM "\\p{N}|" SHORT_FORMS "| ?\\p{L}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "\\p{N}])|[" WS "]+"
-#define LLAMA3_WITH_NUMBERS(numbers) "(?i:" SHORT_FORMS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers \
-    "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" SPACES
+#define LLAMA3_WITH_NUMBERS(numbers) \
+    "(?i:" SHORT_FORMS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" SPACES
 
 static const struct rule {
     const char *name, *expression;
@@ -44,13 +44,15 @@ struct pretokenizer {
     pcre2_match_context *limits; /* read only while matching */
 };
 
-static const struct rule *find_rule(const char *name, struct error *error) {
+static const struct rule *find_rule(const char *name, struct error *error)
+{
     if (!name || strcmp(name, "default") == 0) {
         log_warn("TOKENIZER-PRE", "pre=default taken=gpt-2 reason=\"the model does not name its pre-tokenizer\"");
         return &rules[0];
     }
     for (size_t i = 0; i < ARRAY_COUNT(rules); i++)
-        if (strcmp(rules[i].name, name) == 0) return &rules[i];
+        if (strcmp(rules[i].name, name) == 0)
+            return &rules[i];
     char shown[64];
     (void)error_set(error, STATUS_UNIMPLEMENTED,
                     "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, llama-bpe, qwen2",
@@ -59,11 +61,14 @@ static const struct rule *find_rule(const char *name, struct error *error) {
 }
 
 enum status pretokenizer_open(const char *name, struct pretokenizer **out, bool *normalize, bool *ignore_merges,
-                              struct error *error) {
+                              struct error *error)
+{
     const struct rule *rule = find_rule(name, error);
-    if (!rule) return STATUS_UNIMPLEMENTED;
+    if (!rule)
+        return STATUS_UNIMPLEMENTED;
     struct pretokenizer *pre = calloc(1, sizeof *pre);
-    if (!pre) return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory");
+    if (!pre)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory");
     int code;
     PCRE2_SIZE offset;
     pre->code = pcre2_compile((PCRE2_SPTR)rule->expression, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, NULL);
@@ -83,27 +88,34 @@ enum status pretokenizer_open(const char *name, struct pretokenizer **out, bool 
     return STATUS_OK;
 }
 
-void pretokenizer_close(struct pretokenizer *pre) {
-    if (!pre) return;
+void pretokenizer_close(struct pretokenizer *pre)
+{
+    if (!pre)
+        return;
     pcre2_match_context_free(pre->limits);
     pcre2_code_free(pre->code);
     free(pre);
 }
 
 /* Where the word that begins at `at` ends. 0: PCRE2 failed, *code says how. */
-static size_t next_word(const struct pretokenizer *pre, pcre2_match_data *match, const char *text, size_t length, size_t at, int *code) {
+static size_t next_word(const struct pretokenizer *pre, pcre2_match_data *match, const char *text, size_t length, size_t at,
+                        int *code)
+{
     const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED;
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     *code = pcre2_match(pre->code, subject, length, at, options, match, pre->limits);
     if (*code == PCRE2_ERROR_JIT_STACKLIMIT || *code == PCRE2_ERROR_MATCHLIMIT)
         *code = pcre2_match(pre->code, subject, length, at, options | PCRE2_NO_JIT, match, pre->limits);
-    if (*code < 0) return 0;
+    if (*code < 0)
+        return 0;
     return pcre2_get_ovector_pointer(match)[1];
 }
 
-enum status pretokenizer_encode(const struct pretokenizer *pre, struct encoder *encoder, const char *text, size_t length) {
+enum status pretokenizer_encode(const struct pretokenizer *pre, struct encoder *encoder, const char *text, size_t length)
+{
     pcre2_match_data *match = pcre2_match_data_create(1, NULL);
-    if (!match) return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory");
+    if (!match)
+        return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory");
     enum status status = STATUS_OK;
     for (size_t at = 0; status == STATUS_OK && at < length;) {
         int code;

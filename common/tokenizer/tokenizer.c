@@ -14,28 +14,36 @@
 
 enum { MAX_ARENA_BYTES = 1 << 30, MAX_MERGES = 1 << 23 };
 
-static const char *const end_names[] = {"<|im_end|>", "<|eot_id|>", "<|endoftext|>", "</s>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"};
+static const char *const end_names[] = {"<|im_end|>",      "<|eot_id|>", "<|endoftext|>", "</s>",
+                                        "<|end_of_text|>", "<|end|>",    "<end_of_turn>"};
 
-struct text_span token_span(const struct tokenizer *tokenizer, uint32_t symbol) {
+struct text_span token_span(const struct tokenizer *tokenizer, uint32_t symbol)
+{
     uint32_t from = tokenizer->offsets[symbol];
     return (struct text_span){tokenizer->bytes + from, tokenizer->offsets[symbol + 1] - from};
 }
 
-static enum status check_id(int64_t id, const char *what, const struct tokenizer_spec *spec, struct error *error) {
-    if (id == -1 || (id >= 0 && id < spec->token_count)) return STATUS_OK;
-    return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: %s id %lld is none of the %u tokens", what, (long long)id, spec->token_count);
+static enum status check_id(int64_t id, const char *what, const struct tokenizer_spec *spec, struct error *error)
+{
+    if (id == -1 || (id >= 0 && id < spec->token_count))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: %s id %lld is none of the %u tokens", what, (long long)id,
+                     spec->token_count);
 }
 
-static enum status check_spec(const struct tokenizer_spec *spec, struct error *error) {
+static enum status check_spec(const struct tokenizer_spec *spec, struct error *error)
+{
     if (!spec->model || (strcmp(spec->model, "gpt2") != 0 && strcmp(spec->model, "llama") != 0)) {
         char shown[64];
         return error_set(error, STATUS_UNIMPLEMENTED, "tokenizer: model %s is not supported; supported: gpt2, llama",
                          log_quote(shown, sizeof shown, spec->model ? spec->model : ""));
     }
     if (spec->token_count == 0 || spec->token_count > TOKENIZER_MAX_TOKENS)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: %u tokens, supported: 1 to %d", spec->token_count, TOKENIZER_MAX_TOKENS);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: %u tokens, supported: 1 to %d", spec->token_count,
+                         TOKENIZER_MAX_TOKENS);
     if (spec->merge_count > MAX_MERGES)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: %u merges, supported: up to %d", spec->merge_count, MAX_MERGES);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: %u merges, supported: up to %d", spec->merge_count,
+                         MAX_MERGES);
     uint64_t total = 0;
     for (uint32_t id = 0; id < spec->token_count; id++) {
         if (spec->tokens[id].length > TOKENIZER_MAX_TOKEN_BYTES)
@@ -44,17 +52,22 @@ static enum status check_spec(const struct tokenizer_spec *spec, struct error *e
         total += spec->tokens[id].length;
     }
     if (total > MAX_ARENA_BYTES)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: the tokens have %llu bytes, supported: up to %d", (unsigned long long)total, MAX_ARENA_BYTES);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: the tokens have %llu bytes, supported: up to %d",
+                         (unsigned long long)total, MAX_ARENA_BYTES);
     enum status status = check_id(spec->bos_id, "bos", spec, error);
-    if (status == STATUS_OK) status = check_id(spec->eos_id, "eos", spec, error);
-    if (status == STATUS_OK) status = check_id(spec->unknown_id, "unknown", spec, error);
-    if (status == STATUS_OK) status = check_id(spec->eot_id, "eot", spec, error);
+    if (status == STATUS_OK)
+        status = check_id(spec->eos_id, "eos", spec, error);
+    if (status == STATUS_OK)
+        status = check_id(spec->unknown_id, "unknown", spec, error);
+    if (status == STATUS_OK)
+        status = check_id(spec->eot_id, "eot", spec, error);
     return status;
 }
 
 /* The type of a token: as the file says; without types by what else is known. */
 static enum status find_type(const struct tokenizer *tokenizer, const struct tokenizer_spec *spec, uint32_t id, uint8_t *out,
-                             struct error *error) {
+                             struct error *error)
+{
     if (spec->types) {
         if (spec->types[id] < 0 || spec->types[id] > TOKEN_BYTE)
             return error_set(error, STATUS_INVALID_ARGUMENT, "tokenizer: token %u has type %d, which is none", id, spec->types[id]);
@@ -68,12 +81,14 @@ static enum status find_type(const struct tokenizer *tokenizer, const struct tok
 }
 
 /* Writes what a token stands for. *listed: plain text can become this token. */
-static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text_span text, char *out, bool *listed) {
+static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text_span text, char *out, bool *listed)
+{
     size_t length = 0;
     uint8_t type = tokenizer->types[id];
     bool plain = type == TOKEN_NORMAL || type == TOKEN_UNUSED;
     *listed = true;
-    if (tokenizer->kind == TOKENIZER_BPE && plain && bpe_decode_text(text, out, &length)) return length;
+    if (tokenizer->kind == TOKENIZER_BPE && plain && bpe_decode_text(text, out, &length))
+        return length;
     *listed = !plain && tokenizer->kind == TOKENIZER_BPE; /* merges may name it */
     int byte = type == TOKEN_BYTE ? spm_byte_of(text) : -1;
     if (byte >= 0) {
@@ -92,12 +107,14 @@ static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text
         }
         return length;
     }
-    if (text.length) memcpy(out, text.bytes, text.length);
+    if (text.length)
+        memcpy(out, text.bytes, text.length);
     return text.length;
 }
 
 /* The most text that these bytes can give when broken ones are replaced. */
-static size_t text_bytes(struct text_span span) {
+static size_t text_bytes(struct text_span span)
+{
     size_t n = 0, broken;
     bool open;
     for (size_t i = 0; i < span.length;) {
@@ -108,14 +125,17 @@ static size_t text_bytes(struct text_span span) {
     return n;
 }
 
-static enum status load_tokens(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, unsigned char *listed, struct error *error) {
+static enum status load_tokens(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, unsigned char *listed,
+                               struct error *error)
+{
     tokenizer->max_token_bytes = 4;
     tokenizer->max_symbols = 1;
     size_t used = 0;
     for (uint32_t id = 0; id < spec->token_count; id++) {
         bool is_listed;
         enum status status = find_type(tokenizer, spec, id, &tokenizer->types[id], error);
-        if (status) return status;
+        if (status)
+            return status;
         tokenizer->offsets[id] = (uint32_t)used;
         size_t length = decode_token(tokenizer, id, spec->tokens[id], tokenizer->bytes + used, &is_listed);
         struct text_span span = {tokenizer->bytes + used, length};
@@ -129,60 +149,78 @@ static enum status load_tokens(struct tokenizer *tokenizer, const struct tokeniz
 }
 
 /* Bytes → symbol: normal tokens first, so that they win over others of the same bytes. */
-static enum status index_tokens(struct tokenizer *tokenizer, const unsigned char *listed, struct error *error) {
+static enum status index_tokens(struct tokenizer *tokenizer, const unsigned char *listed, struct error *error)
+{
     if (!text_map_init(&tokenizer->texts, tokenizer->symbol_count))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %u tokens", tokenizer->vocab);
     for (int normal = 1; normal >= 0; normal--)
         for (uint32_t id = 0; id < tokenizer->vocab; id++)
-            if (listed[id] && (tokenizer->types[id] == TOKEN_NORMAL) == normal) text_map_put(&tokenizer->texts, tokenizer, id);
+            if (listed[id] && (tokenizer->types[id] == TOKEN_NORMAL) == normal)
+                text_map_put(&tokenizer->texts, tokenizer, id);
     for (uint32_t symbol = tokenizer->vocab; symbol < tokenizer->symbol_count; symbol++)
         text_map_put(&tokenizer->texts, tokenizer, symbol);
     return STATUS_OK;
 }
 
-static void add_end(struct tokenizer *tokenizer, int64_t id) {
-    if (id < 0 || tokenizer->end_count == TOKENIZER_MAX_END_TOKENS || tokenizer_is_end(tokenizer, (uint32_t)id)) return;
+static void add_end(struct tokenizer *tokenizer, int64_t id)
+{
+    if (id < 0 || tokenizer->end_count == TOKENIZER_MAX_END_TOKENS || tokenizer_is_end(tokenizer, (uint32_t)id))
+        return;
     uint32_t at = tokenizer->end_count++;
-    for (; at > 0 && tokenizer->end_ids[at - 1] > (uint32_t)id; at--) tokenizer->end_ids[at] = tokenizer->end_ids[at - 1];
+    for (; at > 0 && tokenizer->end_ids[at - 1] > (uint32_t)id; at--)
+        tokenizer->end_ids[at] = tokenizer->end_ids[at - 1];
     tokenizer->end_ids[at] = (uint32_t)id;
 }
 
-static void find_ends(struct tokenizer *tokenizer, const struct tokenizer_spec *spec) {
+static void find_ends(struct tokenizer *tokenizer, const struct tokenizer_spec *spec)
+{
     add_end(tokenizer, spec->eos_id);
     add_end(tokenizer, spec->eot_id);
     for (uint32_t id = 0; id < tokenizer->vocab; id++) {
-        if (tokenizer->types[id] != TOKEN_CONTROL) continue;
+        if (tokenizer->types[id] != TOKEN_CONTROL)
+            continue;
         struct text_span span = token_span(tokenizer, id);
         for (size_t i = 0; i < ARRAY_COUNT(end_names); i++)
-            if (span.length == strlen(end_names[i]) && memcmp(span.bytes, end_names[i], span.length) == 0) add_end(tokenizer, id);
+            if (span.length == strlen(end_names[i]) && memcmp(span.bytes, end_names[i], span.length) == 0)
+                add_end(tokenizer, id);
     }
 }
 
-uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec) {
+uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec)
+{
     uint64_t total = sizeof(struct tokenizer), count = spec->token_count;
-    for (uint32_t id = 0; id < count; id++) total += MAX(spec->tokens[id].length, 1);
-    return total + count * 3 + (count + 1) * sizeof(uint32_t) + text_map_bytes(spec->token_count) + merge_map_bytes(spec->merge_count);
+    for (uint32_t id = 0; id < count; id++)
+        total += MAX(spec->tokens[id].length, 1);
+    return total + count * 3 + (count + 1) * sizeof(uint32_t) + text_map_bytes(spec->token_count) +
+           merge_map_bytes(spec->merge_count);
 }
 
-static enum status allocate(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, unsigned char **listed, struct error *error) {
+static enum status allocate(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, unsigned char **listed,
+                            struct error *error)
+{
     size_t total = 1, count = spec->token_count;
-    for (uint32_t id = 0; id < count; id++) total += MAX(spec->tokens[id].length, 1);
+    for (uint32_t id = 0; id < count; id++)
+        total += MAX(spec->tokens[id].length, 1);
     tokenizer->bytes = malloc(total);
     tokenizer->offsets = malloc((count + 1) * sizeof *tokenizer->offsets);
     tokenizer->types = malloc(count);
     tokenizer->whole = calloc(count, 1);
     *listed = malloc(count);
-    if (tokenizer->bytes && tokenizer->offsets && tokenizer->types && tokenizer->whole && *listed) return STATUS_OK;
+    if (tokenizer->bytes && tokenizer->offsets && tokenizer->types && tokenizer->whole && *listed)
+        return STATUS_OK;
     return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %u tokens", spec->token_count);
 }
 
-enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer **out, struct error *error) {
+enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer **out, struct error *error)
+{
     *out = NULL;
     enum status status = check_spec(spec, error);
-    if (status) return status;
+    if (status)
+        return status;
     unsigned char *listed = NULL;
     struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
-    if (!tokenizer) return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory");
+    if (!tokenizer)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory");
     tokenizer->kind = strcmp(spec->model, "gpt2") == 0 ? TOKENIZER_BPE : TOKENIZER_SPM;
     tokenizer->vocab = tokenizer->symbol_count = spec->token_count;
     tokenizer->add_bos = spec->add_bos;
@@ -193,11 +231,15 @@ enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer *
     tokenizer->unknown = spec->unknown_id < 0 ? TOKEN_NONE : (uint32_t)spec->unknown_id;
     memset(tokenizer->byte_ids, 0xff, sizeof tokenizer->byte_ids);
     status = allocate(tokenizer, spec, &listed, error);
-    if (status == STATUS_OK) status = load_tokens(tokenizer, spec, listed, error);
-    if (status == STATUS_OK && tokenizer->kind == TOKENIZER_SPM) status = spm_add_characters(tokenizer, error);
-    if (status == STATUS_OK) status = index_tokens(tokenizer, listed, error);
+    if (status == STATUS_OK)
+        status = load_tokens(tokenizer, spec, listed, error);
+    if (status == STATUS_OK && tokenizer->kind == TOKENIZER_SPM)
+        status = spm_add_characters(tokenizer, error);
+    if (status == STATUS_OK)
+        status = index_tokens(tokenizer, listed, error);
     free(listed);
-    if (status == STATUS_OK) status = tokenizer->kind == TOKENIZER_BPE ? bpe_open(tokenizer, spec, error) : spm_open(tokenizer, spec, error);
+    if (status == STATUS_OK)
+        status = tokenizer->kind == TOKENIZER_BPE ? bpe_open(tokenizer, spec, error) : spm_open(tokenizer, spec, error);
     if (status == STATUS_OK && !special_init(&tokenizer->specials, tokenizer))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for special tokens");
     if (status) {
@@ -209,8 +251,10 @@ enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer *
     return STATUS_OK;
 }
 
-void tokenizer_close(struct tokenizer *tokenizer) {
-    if (!tokenizer) return;
+void tokenizer_close(struct tokenizer *tokenizer)
+{
+    if (!tokenizer)
+        return;
     pretokenizer_close(tokenizer->pre);
     special_free(&tokenizer->specials);
     merge_map_free(&tokenizer->merges);
@@ -224,23 +268,29 @@ void tokenizer_close(struct tokenizer *tokenizer) {
 
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer) { return tokenizer->vocab; }
 
-struct text_span tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id) {
+struct text_span tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id)
+{
     return id < tokenizer->vocab ? token_span(tokenizer, id) : (struct text_span){"", 0};
 }
 
 size_t tokenizer_max_token_bytes(const struct tokenizer *tokenizer) { return tokenizer->max_token_bytes; }
 
-bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t id) {
+bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t id)
+{
     return id < tokenizer->vocab && (tokenizer->types[id] == TOKEN_CONTROL || tokenizer->types[id] == TOKEN_UNKNOWN);
 }
 
-bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t id) {
+bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t id)
+{
     for (uint32_t i = 0; i < tokenizer->end_count; i++)
-        if (tokenizer->end_ids[i] == id) return true;
+        if (tokenizer->end_ids[i] == id)
+            return true;
     return false;
 }
 
-uint32_t tokenizer_end_tokens(const struct tokenizer *tokenizer, uint32_t *ids, uint32_t capacity) {
-    for (uint32_t i = 0; i < MIN(capacity, tokenizer->end_count); i++) ids[i] = tokenizer->end_ids[i];
+uint32_t tokenizer_end_tokens(const struct tokenizer *tokenizer, uint32_t *ids, uint32_t capacity)
+{
+    for (uint32_t i = 0; i < MIN(capacity, tokenizer->end_count); i++)
+        ids[i] = tokenizer->end_ids[i];
     return tokenizer->end_count;
 }

@@ -34,7 +34,12 @@ enum {
 
 /* Kinds of tokens; the numbers are GGUF's. */
 enum token_type {
-    TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_UNUSED = 5, TOKEN_BYTE = 6,
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN = 2,
+    TOKEN_CONTROL = 3,
+    TOKEN_USER_DEFINED = 4,
+    TOKEN_UNUSED = 5,
+    TOKEN_BYTE = 6,
 };
 
 /* Bytes that someone else owns; not terminated. */
@@ -45,18 +50,18 @@ struct text_span {
 
 /* What a tokenizer is made of. All that is pointed to is copied: it may go when tokenizer_open() has returned. */
 struct tokenizer_spec {
-    const char *model;              /* "gpt2" or "llama" */
-    const char *pre;                /* for "gpt2": "smollm", "gpt-2", "llama-bpe", "qwen2"; "default" or NULL is taken as
+    const char *model; /* "gpt2" or "llama" */
+    const char *pre;   /* for "gpt2": "smollm", "gpt-2", "llama-bpe", "qwen2"; "default" or NULL is taken as
                                        "gpt-2" with a warning */
     uint32_t token_count;
     const struct text_span *tokens; /* [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>" */
     const float *scores;            /* [token_count] or NULL; "llama" needs them */
     const int32_t *types;           /* [token_count] enum token_type, or NULL: all normal */
     uint32_t merge_count;
-    const struct text_span *merges; /* [merge_count] "left right", best first; "gpt2" alone */
+    const struct text_span *merges;             /* [merge_count] "left right", best first; "gpt2" alone */
     int64_t bos_id, eos_id, unknown_id, eot_id; /* -1: none */
-    bool add_bos, add_eos;          /* what add_special of tokenizer_encode() adds */
-    bool add_space_prefix;          /* "llama" alone: a space before text at the start and after a special token */
+    bool add_bos, add_eos;                      /* what add_special of tokenizer_encode() adds */
+    bool add_space_prefix;                      /* "llama" alone: a space before text at the start and after a special token */
 };
 
 struct tokenizer;

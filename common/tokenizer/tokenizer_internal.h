@@ -46,15 +46,15 @@ struct tokenizer {
     struct text_map texts;
     struct merge_map merges;
     struct special_index specials;
-    struct pretokenizer *pre;  /* "gpt2" */
-    bool normalize;            /* to NFC first */
-    bool cut_at_spaces;        /* "llama": no piece goes on with a space after another character */
+    struct pretokenizer *pre; /* "gpt2" */
+    bool normalize;           /* to NFC first */
+    bool cut_at_spaces;       /* "llama": no piece goes on with a space after another character */
     bool add_bos, add_eos, add_space_prefix, has_bytes;
     uint32_t bos, eos, unknown; /* or TOKEN_NONE */
     uint32_t end_ids[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_count;
-    uint32_t max_symbols;      /* no token covers more bytes ("llama": characters) */
-    size_t max_token_bytes;    /* see tokenizer_max_token_bytes() */
+    uint32_t max_symbols;   /* no token covers more bytes ("llama": characters) */
+    size_t max_token_bytes; /* see tokenizer_max_token_bytes() */
 };
 
 /* One call's output and scratch. */
@@ -66,7 +66,7 @@ struct encoder {
     struct error *error;
     uint32_t *ids;
     uint32_t count, capacity, max_tokens;
-    uint32_t *symbols;  /* [symbol_capacity] ids of the word being merged; then their links */
+    uint32_t *symbols; /* [symbol_capacity] ids of the word being merged; then their links */
     uint32_t *previous, *next;
     struct merge_item *heap; /* [2 * symbol_capacity] */
     size_t symbol_capacity, heap_capacity;
@@ -138,7 +138,7 @@ MUST_CHECK enum status pretokenizer_encode(const struct pretokenizer *pre, struc
  * U+FFFD stands for, and 0 is returned. *open: it is broken only because it ends too soon. length > 0. */
 size_t utf8_length(const char *bytes, size_t length, size_t *broken, bool *open);
 /* The same text in valid UTF-8, and in NFC if asked. *clean is `text` itself, or *owned, which the caller frees. */
-MUST_CHECK enum status text_clean(const char *text, size_t length, bool nfc, const char **clean, size_t *clean_length,
-                                  char **owned, struct error *error);
+MUST_CHECK enum status text_clean(const char *text, size_t length, bool nfc, const char **clean, size_t *clean_length, char **owned,
+                                  struct error *error);
 
 #endif

@@ -5,27 +5,50 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors travel in little-endian order");
 
-enum { Q_INCARNATION = 1, Q_STEP = 2, Q_MINI_BATCH = 3, Q_LAYER = 4, Q_ROW_COUNT = 5, Q_SEQUENCE = 6, Q_POSITION = 7,
-       Q_PADDING = 8, Q_Q = 9, Q_K = 10, Q_V = 11 };
+enum {
+    Q_INCARNATION = 1,
+    Q_STEP = 2,
+    Q_MINI_BATCH = 3,
+    Q_LAYER = 4,
+    Q_ROW_COUNT = 5,
+    Q_SEQUENCE = 6,
+    Q_POSITION = 7,
+    Q_PADDING = 8,
+    Q_Q = 9,
+    Q_K = 10,
+    Q_V = 11
+};
 enum { R_STEP = 1, R_LAYER = 2, R_ATTEND_US = 3, R_LOST = 4, R_PADDING = 5, R_O = 6 };
 
 /* The fields as ranges, before their sizes are checked. */
 struct ranges {
-    struct { const unsigned char *bytes; size_t length; } field[Q_V + 1];
+    struct {
+        const unsigned char *bytes;
+        size_t length;
+    } field[Q_V + 1];
 };
 
 static enum status take(struct attend_request *out, struct ranges *ranges, const struct wire_field *field, struct error *error)
 {
     static const enum wire_type types[Q_V + 1] = {
-        [Q_INCARNATION] = WIRE_FIXED64, [Q_STEP] = WIRE_FIXED64, [Q_MINI_BATCH] = WIRE_VARINT, [Q_LAYER] = WIRE_VARINT,
-        [Q_ROW_COUNT] = WIRE_VARINT, [Q_SEQUENCE] = WIRE_BYTES, [Q_POSITION] = WIRE_BYTES, [Q_PADDING] = WIRE_BYTES,
-        [Q_Q] = WIRE_BYTES, [Q_K] = WIRE_BYTES, [Q_V] = WIRE_BYTES,
+        [Q_INCARNATION] = WIRE_FIXED64,
+        [Q_STEP] = WIRE_FIXED64,
+        [Q_MINI_BATCH] = WIRE_VARINT,
+        [Q_LAYER] = WIRE_VARINT,
+        [Q_ROW_COUNT] = WIRE_VARINT,
+        [Q_SEQUENCE] = WIRE_BYTES,
+        [Q_POSITION] = WIRE_BYTES,
+        [Q_PADDING] = WIRE_BYTES,
+        [Q_Q] = WIRE_BYTES,
+        [Q_K] = WIRE_BYTES,
+        [Q_V] = WIRE_BYTES,
     };
 
     if (field->number > Q_V)
         return STATUS_OK;
     if (field->type != types[field->number])
-        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: field %u has wire type %d", field->number, (int)field->type);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: field %u has wire type %d", field->number,
+                         (int)field->type);
     if (field->type == WIRE_VARINT && field->value > UINT32_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: field %u is out of range", field->number);
     switch (field->number) {
@@ -34,14 +57,13 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
     case Q_MINI_BATCH: out->mini_batch = (uint32_t)field->value; break;
     case Q_LAYER: out->layer = (uint32_t)field->value; break;
     case Q_ROW_COUNT: out->row_count = (uint32_t)field->value; break;
-    default:
-        ranges->field[field->number].bytes = field->bytes;
-        ranges->field[field->number].length = field->length;
+    default: ranges->field[field->number].bytes = field->bytes; ranges->field[field->number].length = field->length;
     }
     return STATUS_OK;
 }
 
-static enum status check_length(const struct ranges *ranges, uint32_t number, const char *name, uint64_t wanted, struct error *error)
+static enum status check_length(const struct ranges *ranges, uint32_t number, const char *name, uint64_t wanted,
+                                struct error *error)
 {
     if (ranges->field[number].length == wanted)
         return STATUS_OK;
@@ -76,7 +98,8 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
         if ((status = take(out, &ranges, &field, error)))
             return status;
     if (bad)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: malformed at byte %zu", (size_t)(reader.at - reader.begin));
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: malformed at byte %zu",
+                         (size_t)(reader.at - reader.begin));
     if (out->row_count == 0 || out->row_count > max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %u rows, want 1 to %u", out->row_count, max_rows);
     if (out->layer == 0) {
@@ -103,7 +126,8 @@ static size_t lost_bytes(uint32_t lost_count, const uint32_t *lost)
 /* Bytes before the padding field. */
 static size_t head_bytes(uint32_t lost_count, const uint32_t *lost, uint32_t layer)
 {
-    return wire_size_fixed64(R_STEP) + wire_size_varint(R_LAYER, layer) + wire_size_fixed32(R_ATTEND_US) + lost_bytes(lost_count, lost);
+    return wire_size_fixed64(R_STEP) + wire_size_varint(R_LAYER, layer) + wire_size_fixed32(R_ATTEND_US) +
+           lost_bytes(lost_count, lost);
 }
 
 size_t attend_reply_size(uint32_t row_count, uint32_t lost_count, const uint32_t *lost, uint32_t layer, uint32_t q_width)
@@ -140,9 +164,11 @@ static size_t request_head_bytes(uint32_t mini_batch, uint32_t layer, uint32_t r
 }
 
 /* Each tensor is preceded by a padding field of its own, so that all three are aligned (a field may come repeatedly). */
-size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width)
+size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width,
+                           uint32_t kv_width)
 {
-    size_t at = request_head_bytes(mini_batch, layer, row_count), q = (size_t)row_count * q_width * 4, kv = (size_t)row_count * kv_width * 4;
+    size_t at = request_head_bytes(mini_batch, layer, row_count), q = (size_t)row_count * q_width * 4,
+           kv = (size_t)row_count * kv_width * 4;
     (void)step;
     at += 2 + wire_padding_length(at, wire_size_bytes(Q_Q, q) - q) + wire_size_bytes(Q_Q, q);
     at += 2 + wire_padding_length(at, wire_size_bytes(Q_K, kv) - kv) + wire_size_bytes(Q_K, kv);
@@ -152,13 +178,13 @@ size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, u
 static float *put_tensor(struct wire_writer *writer, const unsigned char *begin, uint32_t number, size_t bytes)
 {
     static const unsigned char zeros[4];
-    wire_put_bytes(writer, Q_PADDING, zeros, wire_padding_length((size_t)(writer->at - begin), wire_size_bytes(number, bytes) - bytes));
+    wire_put_bytes(writer, Q_PADDING, zeros,
+                   wire_padding_length((size_t)(writer->at - begin), wire_size_bytes(number, bytes) - bytes));
     return (float *)(void *)wire_put_bytes_in_place(writer, number, bytes);
 }
 
 void attend_request_begin(unsigned char *bytes, size_t length, uint64_t incarnation, uint64_t step, uint32_t mini_batch,
-                          uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width,
-                          struct attend_request_parts *out)
+                          uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width, struct attend_request_parts *out)
 {
     struct wire_writer writer = {bytes, bytes + length};
 
@@ -178,8 +204,7 @@ void attend_request_begin(unsigned char *bytes, size_t length, uint64_t incarnat
 }
 
 enum status attend_reply_parse(const unsigned char *bytes, size_t length, uint32_t row_count, uint32_t q_width,
-                               void (*on_lost)(void *user, uint32_t row), void *user, struct attend_reply *out,
-                               struct error *error)
+                               void (*on_lost)(void *user, uint32_t row), void *user, struct attend_reply *out, struct error *error)
 {
     struct wire_reader reader;
     struct wire_field field;
@@ -197,14 +222,17 @@ enum status attend_reply_parse(const unsigned char *bytes, size_t length, uint32
             out->attend_us = (uint32_t)field.value;
         } else if (field.number == R_LOST && field.type == WIRE_VARINT) {
             if (field.value >= row_count)
-                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: lost row %llu of %u", (unsigned long long)field.value, row_count);
+                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: lost row %llu of %u",
+                                 (unsigned long long)field.value, row_count);
             on_lost(user, (uint32_t)field.value);
         } else if (field.number == R_O && field.type == WIRE_BYTES) {
             if (field.length != wanted || (uintptr_t)field.bytes % sizeof(float))
-                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: o has %zu bytes, want %zu, aligned to 4", field.length, wanted);
+                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: o has %zu bytes, want %zu, aligned to 4",
+                                 field.length, wanted);
             out->o = (const float *)(const void *)field.bytes;
         } else if (field.number <= R_O && field.number != R_PADDING) {
-            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: field %u has wire type %d", field.number, (int)field.type);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: field %u has wire type %d", field.number,
+                             (int)field.type);
         }
     }
     if (bad || !out->o)

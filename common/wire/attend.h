@@ -13,8 +13,8 @@ struct attend_request {
     uint32_t mini_batch, layer, row_count;
     const unsigned char *row_sequence; /* [row_count] u64 little-endian, with layer 0; else NULL */
     const unsigned char *row_position; /* [row_count] u32 little-endian, with layer 0; else NULL */
-    const float *q; /* [row_count][q_width] f32, aligned to 4 bytes */
-    const float *k, *v; /* [row_count][kv_width] f32 */
+    const float *q;                    /* [row_count][q_width] f32, aligned to 4 bytes */
+    const float *k, *v;                /* [row_count][kv_width] f32 */
 };
 
 /* Checks sizes against row_count and the widths. INVALID_ARGUMENT says which field is wrong. */
@@ -31,7 +31,8 @@ float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, ui
 /* --- the s-part's side --- */
 
 /* Size of a request; rows are described with layer 0 only. */
-size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width);
+size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width,
+                           uint32_t kv_width);
 
 /* Where the parts of a request go. */
 struct attend_request_parts {

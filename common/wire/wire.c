@@ -11,19 +11,13 @@ size_t wire_varint_size(uint64_t value)
     return size;
 }
 
-static size_t tag_size(uint32_t field)
-{
-    return wire_varint_size((uint64_t)field << 3);
-}
+static size_t tag_size(uint32_t field) { return wire_varint_size((uint64_t)field << 3); }
 
 size_t wire_size_varint(uint32_t field, uint64_t value) { return tag_size(field) + wire_varint_size(value); }
 size_t wire_size_fixed32(uint32_t field) { return tag_size(field) + 4; }
 size_t wire_size_fixed64(uint32_t field) { return tag_size(field) + 8; }
 
-size_t wire_size_bytes(uint32_t field, size_t length)
-{
-    return tag_size(field) + wire_varint_size(length) + length;
-}
+size_t wire_size_bytes(uint32_t field, size_t length) { return tag_size(field) + wire_varint_size(length) + length; }
 
 static void raw_varint(struct wire_writer *writer, uint64_t value)
 {
@@ -78,10 +72,7 @@ void wire_put_bytes(struct wire_writer *writer, uint32_t field, const void *byte
         memcpy(to, bytes, length);
 }
 
-size_t wire_padding_length(size_t at, size_t after)
-{
-    return (4 - (at + 2 + after) % 4) % 4;
-}
+size_t wire_padding_length(size_t at, size_t after) { return (4 - (at + 2 + after) % 4) % 4; }
 
 void wire_reader_init(struct wire_reader *reader, const void *bytes, size_t length)
 {
@@ -127,9 +118,7 @@ bool wire_next(struct wire_reader *reader, struct wire_field *field, bool *bad)
         return false;
     *field = (struct wire_field){.number = (uint32_t)(key >> 3), .type = (enum wire_type)(key & 7)};
     switch (field->type) {
-    case WIRE_VARINT:
-        ok = read_varint(reader, &field->value);
-        break;
+    case WIRE_VARINT: ok = read_varint(reader, &field->value); break;
     case WIRE_FIXED32:
         ok = take(reader, 4, &field->bytes);
         field->value = ok ? wire_load_u32(field->bytes) : 0;
@@ -142,8 +131,7 @@ bool wire_next(struct wire_reader *reader, struct wire_field *field, bool *bad)
         ok = read_varint(reader, &length) && take(reader, length, &field->bytes);
         field->length = ok ? (size_t)length : 0;
         break;
-    default: /* groups: not in proto3 */
-        ok = false;
+    default: /* groups: not in proto3 */ ok = false;
     }
     *bad = !ok;
     return ok;

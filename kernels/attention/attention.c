@@ -3,8 +3,10 @@
 
 #include <math.h>
 
-#define TABLE(number, suffix)                                                                                            \
-    {.level = number, .store = attend_store_##suffix, .range = attend_range_##suffix, .fold = attend_fold_##suffix}
+#define TABLE(number, suffix)                                                                                         \
+    {                                                                                                                 \
+        .level = number, .store = attend_store_##suffix, .range = attend_range_##suffix, .fold = attend_fold_##suffix \
+    }
 
 static const struct attention_kernels tables[ISA_LEVEL_COUNT] = {
     [ISA_REF] = TABLE(ISA_REF, ref),
@@ -13,10 +15,7 @@ static const struct attention_kernels tables[ISA_LEVEL_COUNT] = {
     [ISA_VNNI] = TABLE(ISA_VNNI, avx512), /* nothing here is integer */
 };
 
-const struct attention_kernels *attention_of_level(enum isa_level level)
-{
-    return isa_supported(level) ? &tables[level] : NULL;
-}
+const struct attention_kernels *attention_of_level(enum isa_level level) { return isa_supported(level) ? &tables[level] : NULL; }
 
 void attend_scale_q(uint32_t head_dim, const float *q, float *out)
 {

@@ -39,19 +39,19 @@ static inline size_t attend_half_bytes(uint32_t head_dim, enum attend_type type)
 /* One range of some lines. */
 struct attend_range {
     enum attend_type type;
-    uint32_t head_dim;   /* a multiple of 16, at most ATTEND_MAX_HEAD_DIM */
-    uint32_t line_count; /* at least 1 */
-    uint32_t begin;      /* first position: a multiple of ATTEND_RANGE */
+    uint32_t head_dim;     /* a multiple of 16, at most ATTEND_MAX_HEAD_DIM */
+    uint32_t line_count;   /* at least 1 */
+    uint32_t begin;        /* first position: a multiple of ATTEND_RANGE */
     const uint32_t *limit; /* [lines] one past the last position that the line attends; ascending, all above begin */
     const float *q;        /* [lines][head_dim], scaled by attend_scale_q */
     /* Tiles from begin on, as far as the largest limit (or the range's end) asks; then up to ATTEND_AHEAD_TILES
      * addresses worth prefetching, up to tile_count in all. */
     const unsigned char *const *tiles;
     uint32_t tile_count;
-    float *m, *l;   /* out: [lines] largest score; sum of e^(score - m) */
-    float *acc;     /* out: [lines][head_dim] sum of e^(score - m) v */
-    float *sums;    /* scratch: [lines][16] */
-    float *scores;  /* scratch: [ATTEND_SCORES] */
+    float *m, *l;  /* out: [lines] largest score; sum of e^(score - m) */
+    float *acc;    /* out: [lines][head_dim] sum of e^(score - m) v */
+    float *sums;   /* scratch: [lines][16] */
+    float *scores; /* scratch: [ATTEND_SCORES] */
 };
 
 /* A partial result of some lines. */
@@ -71,8 +71,7 @@ struct attention_kernels {
     void (*range)(const struct attend_range *range);
 
     /* Folds `next`, the range after, into `into`. */
-    void (*fold)(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into,
-                 const struct attend_partial *next);
+    void (*fold)(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into, const struct attend_partial *next);
 };
 
 /* The table of a level; NULL if this machine cannot run it. Any thread. */
@@ -85,11 +84,11 @@ void attend_scale_q(uint32_t head_dim, const float *q, float *out);
 void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 
 /* The entries of the levels, for attention.c. */
-#define ATTENTION_ENTRIES(suffix)                                                                                        \
-    void attend_store_##suffix(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile,     \
-                               uint32_t slot);                                                                          \
-    void attend_range_##suffix(const struct attend_range *range);                                                       \
-    void attend_fold_##suffix(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into,                 \
+#define ATTENTION_ENTRIES(suffix)                                                                                    \
+    void attend_store_##suffix(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, \
+                               uint32_t slot);                                                                       \
+    void attend_range_##suffix(const struct attend_range *range);                                                    \
+    void attend_fold_##suffix(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into,             \
                               const struct attend_partial *next);
 ATTENTION_ENTRIES(ref)
 ATTENTION_ENTRIES(avx2)

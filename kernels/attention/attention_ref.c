@@ -75,8 +75,7 @@ void attend_range_ref(const struct attend_range *range)
         attend_line(range, line);
 }
 
-void attend_fold_ref(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into,
-                     const struct attend_partial *next)
+void attend_fold_ref(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into, const struct attend_partial *next)
 {
     for (uint32_t line = 0; line < line_count; line++) {
         double best = (double)MAX(into->m[line], next->m[line]);

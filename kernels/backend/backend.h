@@ -33,16 +33,16 @@ enum compute_mode { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_INT8 };
 
 /* KV element types; the numbers are those of proto/common.proto. */
 struct backend_config {
-    const struct model *model;  /* borrowed for the backend's life */
-    enum compute_mode compute;  /* AUTO: int8 for quantized files, f32 otherwise */
-    struct thread_pool *pool;   /* borrowed */
-    uint32_t max_rows;          /* rows of one mini-batch's step */
-    uint32_t max_batches;       /* mini-batches in flight */
-    uint32_t context_tokens;    /* longest sequence */
-    uint32_t kv_type;           /* of the local pool: KvType */
+    const struct model *model; /* borrowed for the backend's life */
+    enum compute_mode compute; /* AUTO: int8 for quantized files, f32 otherwise */
+    struct thread_pool *pool;  /* borrowed */
+    uint32_t max_rows;         /* rows of one mini-batch's step */
+    uint32_t max_batches;      /* mini-batches in flight */
+    uint32_t context_tokens;   /* longest sequence */
+    uint32_t kv_type;          /* of the local pool: KvType */
     uint32_t page_tokens;
     uint32_t max_sequences;
-    uint64_t local_pool_bytes;  /* 0: none */
+    uint64_t local_pool_bytes; /* 0: none */
 };
 
 /* What a configuration will take, known before anything is loaded. */
@@ -107,15 +107,14 @@ struct backend_ops {
     /* Takes the rows of a step (copied), embeds them. Local rows come sorted by sequence, then position; a local
      * sequence whose earlier positions are not held is FAILED_PRECONDITION, a full pool RESOURCE_EXHAUSTED; *bad_row
      * names the row, and nothing was done: the caller drops that sequence and begins again. */
-    enum status (*begin)(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count,
-                         uint32_t *bad_row, struct error *error);
+    enum status (*begin)(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
+                         struct error *error);
     /* Segment s: finishes layer s-1 (s > 0), starts layer s (s < layers). */
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
     /* Attention of the local rows for a layer: between segment(layer) and segment(layer + 1). */
     void (*attend)(struct backend_batch *batch, uint32_t layer);
     /* Final norm, output projection and sampling or scoring for some rows: row_index[i] answers samples[i]. */
-    void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples,
-                 uint32_t count);
+    void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);
 
     void (*pool_release)(struct backend *backend, uint64_t sequence);

@@ -24,7 +24,8 @@ enum { SLICE_COUNT = 13 };
 static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
 {
     const struct model_shape *shape = &config->model->shape;
-    uint64_t rows = config->max_rows, q = (uint64_t)shape->heads * shape->head_dim, kv = (uint64_t)shape->kv_heads * shape->head_dim;
+    uint64_t rows = config->max_rows, q = (uint64_t)shape->heads * shape->head_dim,
+             kv = (uint64_t)shape->kv_heads * shape->head_dim;
     uint32_t widest = MAX(MAX(shape->hidden, shape->ffn), (uint32_t)q);
     const struct slice all[SLICE_COUNT] = {
         {(void **)&batch->rows, rows * sizeof *batch->rows},
@@ -60,9 +61,14 @@ static struct kv_shape pool_shape(const struct backend_config *config)
 {
     const struct model_shape *shape = &config->model->shape;
     return (struct kv_shape){
-        .layers = shape->layers, .heads = shape->heads, .kv_heads = shape->kv_heads, .head_dim = shape->head_dim,
-        .page_tokens = config->page_tokens, .type = (enum kv_type)config->kv_type,
-        .max_sequences = config->max_sequences, .max_context = config->context_tokens,
+        .layers = shape->layers,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .page_tokens = config->page_tokens,
+        .type = (enum kv_type)config->kv_type,
+        .max_sequences = config->max_sequences,
+        .max_context = config->context_tokens,
     };
 }
 
@@ -80,8 +86,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
         return status;
     plan->activation_bytes = batch_bytes(config) * config->max_batches +
                              (uint64_t)MIN((uint32_t)CPU_HEAD_ROWS, config->max_rows) * shape->vocab * 4 +
-                             rope_row_floats(&rope) * config->context_tokens * 4 +
-                             (uint64_t)threads * shape->vocab * 16;
+                             rope_row_floats(&rope) * config->context_tokens * 4 + (uint64_t)threads * shape->vocab * 16;
     plan->pool_page_bytes = kv_page_bytes(&kv);
     if (config->local_pool_bytes) {
         struct kv_plan pool = kv_store_plan(&kv, config->local_pool_bytes, config->max_rows, threads, config->max_batches);
@@ -98,8 +103,11 @@ static enum status open_tables(struct backend *backend, struct error *error)
     uint32_t threads = thread_pool_threads(backend->config.pool);
     size_t logits_bytes = (size_t)MIN((uint32_t)CPU_HEAD_ROWS, backend->config.max_rows) * shape->vocab * sizeof(float);
     struct rope_params rope = {
-        .style = shape->rope_style, .dims = shape->rope_dim, .base = (double)shape->rope_base,
-        .freq_scale = (double)shape->rope_freq_scale, .freq_factors = shape->rope_factors,
+        .style = shape->rope_style,
+        .dims = shape->rope_dim,
+        .base = (double)shape->rope_base,
+        .freq_scale = (double)shape->rope_freq_scale,
+        .freq_factors = shape->rope_factors,
     };
 
     backend->rope_row = rope_row_floats(&rope);
@@ -166,8 +174,8 @@ static enum status cpu_open(const struct backend_config *config, struct backend 
 static void cpu_info(const struct backend *backend, struct backend_info *info)
 {
     struct kv_stats stats;
-    *info = (struct backend_info){.device = "cpu", .level = backend->level, .attend_bytes = backend->attend_bytes,
-                                  .attend_us = backend->attend_us};
+    *info = (struct backend_info){
+        .device = "cpu", .level = backend->level, .attend_bytes = backend->attend_bytes, .attend_us = backend->attend_us};
     if (backend->kv) {
         info->pages_total = kv_store_pages_total(backend->kv);
         info->pages_used = kv_store_pages_used(backend->kv);
@@ -196,8 +204,8 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->backend = backend;
     batch->memory_bytes = batch_bytes(&backend->config);
-    batch->memory = mmap(NULL, batch->memory_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0); /* a step takes no page faults */
+    batch->memory = mmap(NULL, batch->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1,
+                         0); /* a step takes no page faults */
     if (batch->memory == MAP_FAILED) {
         batch->memory = NULL;
         cpu_batch_close(batch);
@@ -257,8 +265,8 @@ static enum status plan_local(struct backend_batch *batch, uint32_t *bad_row, st
     return status;
 }
 
-static enum status cpu_begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count,
-                             uint32_t *bad_row, struct error *error)
+static enum status cpu_begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
+                             struct error *error)
 {
     struct backend *backend = batch->backend;
     enum status status;
@@ -269,8 +277,8 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
     for (uint32_t row = 0; row < row_count; row++) {
         *bad_row = row;
         if (rows[row].token >= backend->shape.vocab || rows[row].position >= backend->config.context_tokens)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: token %u or position %u out of range", row,
-                             rows[row].token, rows[row].position);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: token %u or position %u out of range", row, rows[row].token,
+                             rows[row].position);
     }
     status = plan_local(batch, bad_row, error);
     if (!status)

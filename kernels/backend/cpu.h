@@ -25,18 +25,18 @@ struct cpu_layer {
 struct backend {
     struct backend_config config;
     struct model_shape shape;
-    bool dense;       /* COMPUTE_F32 */
+    bool dense; /* COMPUTE_F32 */
     char level[32];
     uint32_t q_width, kv_width; /* heads x head_dim, kv_heads x head_dim */
     struct cpu_layer *layers;   /* [shape.layers] */
     struct cpu_linear embedding, output;
-    const float *output_norm;   /* [hidden] f32 */
-    float *rope_table;          /* [context_tokens][rope_row_floats] f32 */
+    const float *output_norm; /* [hidden] f32 */
+    float *rope_table;        /* [context_tokens][rope_row_floats] f32 */
     size_t rope_row;
-    struct kv_store *kv;        /* NULL without a local pool */
-    unsigned char *weights;     /* one mapping: packed or dense matrices, norms, biases */
+    struct kv_store *kv;    /* NULL without a local pool */
+    unsigned char *weights; /* one mapping: packed or dense matrices, norms, biases */
     uint64_t weights_bytes;
-    float *logits;              /* [CPU_HEAD_ROWS][vocab] f32 */
+    float *logits;                    /* [CPU_HEAD_ROWS][vocab] f32 */
     struct sampler_scratch **scratch; /* [threads] */
     uint64_t attend_bytes, attend_us;
 };
@@ -54,14 +54,15 @@ struct backend_batch {
     unsigned char *memory;    /* the one allocation behind all of these */
     uint64_t memory_bytes;
     struct kv_batch *kv;
-    struct kv_row *kv_rows;   /* [max_rows] local rows */
+    struct kv_row *kv_rows;             /* [max_rows] local rows */
     const float **kv_q, **kv_k, **kv_v; /* [max_rows] -> row of qkv */
-    float **kv_o;             /* [max_rows] -> row of att */
+    float **kv_o;                       /* [max_rows] -> row of att */
 };
 
 /* cpu_load.c */
 /* start_bytes: beyond `bytes`, while the file is read. */
-enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, uint64_t *start_bytes, struct error *error) MUST_CHECK;
+enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, uint64_t *start_bytes,
+                             struct error *error) MUST_CHECK;
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 bool cpu_wants_dense(const struct backend_config *config);
 
@@ -77,11 +78,11 @@ struct cpu_product {
     const struct cpu_linear *linear;
     const float *in; /* [rows][in_stride] f32 */
     size_t in_stride;
-    float *out;      /* [rows][out_stride] f32 */
+    float *out; /* [rows][out_stride] f32 */
     size_t out_stride;
     enum gemm_store store;
 };
-void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows,
-                  void *quant, uint32_t row_capacity, uint32_t thread_index);
+void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows, void *quant,
+                  uint32_t row_capacity, uint32_t thread_index);
 
 #endif

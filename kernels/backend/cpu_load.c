@@ -102,9 +102,8 @@ static void load_layer(struct loader *loader, const struct model_layer *source, 
         const struct tensor_view *weight, *bias;
         struct cpu_linear *linear;
     } parts[LINEARS_A_LAYER] = {
-        {&source->q, &source->q_bias, &out->q},       {&source->k, &source->k_bias, &out->k},
-        {&source->v, &source->v_bias, &out->v},       {&source->o, &source->o_bias, &out->o},
-        {&source->gate, NULL, &out->gate},            {&source->up, NULL, &out->up},
+        {&source->q, &source->q_bias, &out->q}, {&source->k, &source->k_bias, &out->k}, {&source->v, &source->v_bias, &out->v},
+        {&source->o, &source->o_bias, &out->o}, {&source->gate, NULL, &out->gate},      {&source->up, NULL, &out->up},
         {&source->down, NULL, &out->down},
     };
     for (uint32_t i = 0; i < LINEARS_A_LAYER; i++) {

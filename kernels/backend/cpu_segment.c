@@ -41,8 +41,7 @@ static bool claim_range(struct claim *claim, uint32_t *begin, uint32_t *count)
     return true;
 }
 
-static void add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column,
-                     uint32_t columns)
+static void add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column, uint32_t columns)
 {
     if (!linear->bias)
         return;
@@ -53,14 +52,13 @@ static void add_bias(const struct cpu_linear *linear, float *out, size_t stride,
 static void product_dense(const struct cpu_product *p, uint32_t rows)
 {
     const struct cpu_linear *w = p->linear;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)w->outputs, (int)w->inputs, 1.0f, p->in,
-                (int)p->in_stride, w->dense, (int)w->inputs, p->store == GEMM_ADD ? 1.0f : 0.0f, p->out,
-                (int)p->out_stride);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)w->outputs, (int)w->inputs, 1.0f, p->in, (int)p->in_stride,
+                w->dense, (int)w->inputs, p->store == GEMM_ADD ? 1.0f : 0.0f, p->out, (int)p->out_stride);
     add_bias(w, p->out, p->out_stride, rows, 0, w->outputs);
 }
 
-void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows,
-                  void *quant, uint32_t row_capacity, uint32_t thread_index)
+void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows, void *quant,
+                  uint32_t row_capacity, uint32_t thread_index)
 {
     struct thread_pool *pool = backend->config.pool;
     uint32_t tile_total = 0;
@@ -95,8 +93,7 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
     thread_pool_barrier(pool);
 }
 
-static void quantize(struct backend_batch *batch, const float *in, size_t stride, uint32_t inputs, uint32_t begin,
-                     uint32_t count)
+static void quantize(struct backend_batch *batch, const float *in, size_t stride, uint32_t inputs, uint32_t begin, uint32_t count)
 {
     struct quantized_rows x;
     if (batch->backend->dense)
@@ -282,7 +279,4 @@ static void embed_thread(void *arg, uint32_t thread_index, uint32_t thread_count
         }
 }
 
-void cpu_embed(struct backend_batch *batch)
-{
-    thread_pool_run(batch->backend->config.pool, embed_thread, batch);
-}
+void cpu_embed(struct backend_batch *batch) { thread_pool_run(batch->backend->config.pool, embed_thread, batch); }

@@ -26,10 +26,7 @@
 
 static const char *const level_names[ISA_LEVEL_COUNT] = {"ref", "avx2", "avx512", "vnni"};
 
-const char *isa_name(enum isa_level level)
-{
-    return (unsigned)level < ISA_LEVEL_COUNT ? level_names[level] : "unknown";
-}
+const char *isa_name(enum isa_level level) { return (unsigned)level < ISA_LEVEL_COUNT ? level_names[level] : "unknown"; }
 
 static uint32_t read_xcr0(void)
 {
@@ -44,7 +41,8 @@ static bool has_all(uint32_t word, uint32_t bits) { return (word & bits) == bits
 enum isa_level isa_best(void)
 {
     uint32_t eax, ebx, ecx, edx;
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !has_all(ecx, LEAF1_ECX_OSXSAVE | LEAF1_ECX_AVX | LEAF1_ECX_F16C | LEAF1_ECX_FMA))
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) ||
+        !has_all(ecx, LEAF1_ECX_OSXSAVE | LEAF1_ECX_AVX | LEAF1_ECX_F16C | LEAF1_ECX_FMA))
         return ISA_REF;
     uint32_t xcr0 = read_xcr0();
     if (!has_all(xcr0, XCR0_AVX) || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !has_all(ebx, LEAF7_EBX_AVX2))

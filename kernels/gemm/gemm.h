@@ -78,11 +78,10 @@ static inline void quantized_rows_source(struct quantized_rows *rows, const floa
 }
 
 /* The entries of struct kernels; kernels.h says what each does. */
-#define GEMM_DECLARE(level)                                                                                              \
-    void quantize_rows_##level(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);              \
-    void gemm_##level(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin,                \
-                      uint32_t row_count, uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride,           \
-                      enum gemm_store store)
+#define GEMM_DECLARE(level)                                                                                                  \
+    void quantize_rows_##level(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);                   \
+    void gemm_##level(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count, \
+                      uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store)
 GEMM_DECLARE(ref);
 GEMM_DECLARE(avx2);
 GEMM_DECLARE(avx512);

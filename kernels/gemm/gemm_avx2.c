@@ -28,7 +28,8 @@ LANES_INLINE counts counts_add(counts a, quad w, const int8_t *x)
     int32_t word;
     __builtin_memcpy(&word, x, sizeof word);
     __m256i four = _mm256_set1_epi32(word);
-    return (counts){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, four)), _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, four))};
+    return (counts){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, four)),
+                    _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, four))};
 }
 LANES_INLINE lanes_i counts_finish(counts a)
 {
@@ -42,7 +43,10 @@ LANES_INLINE lanes pick(const uint8_t *line, uint32_t shift, int32_t mask, int32
     words = (lanes_i){_mm256_srlv_epi32(words.lo, count), _mm256_srlv_epi32(words.hi, count)};
     return lanes_from_i(lanes_sub_i(lanes_and_i(words, wide), lanes_set1_i(offset)));
 }
-LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias) { return pick(line, *shift, 15, bias ? 8 : 0); }
+LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias)
+{
+    return pick(line, *shift, 15, bias ? 8 : 0);
+}
 LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift) { return pick(line, *shift, 255, 128); }
 
 #include "kernels/gemm/gemm_lanes.h"

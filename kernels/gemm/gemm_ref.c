@@ -5,10 +5,7 @@
 
 #define COLUMNS PACK_TILE_OUTPUTS
 
-static double f16_double(const uint8_t *section, size_t index)
-{
-    return (double)f16_to_float(((const uint16_t *)section)[index]);
-}
+static double f16_double(const uint8_t *section, size_t index) { return (double)f16_to_float(((const uint16_t *)section)[index]); }
 
 /* Scale of half a group, and the group's minimum, of one output of a tile. */
 static double scale_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t half, uint32_t column)

@@ -40,8 +40,12 @@ static void quantize_group(const float *x, uint32_t n, int8_t *q, struct quant_p
             sum_low += q[i];
     }
     float scale = !finite ? NAN : used ? second / 127.0f : 0.0f;
-    *part = (struct quant_part){.scale = scale, .sum = fmaf(scale, (float)sum, outlier), .bias = -128 * sum,
-                                .bias_low = -128 * sum_low, .outlier = outlier, .index = index};
+    *part = (struct quant_part){.scale = scale,
+                                .sum = fmaf(scale, (float)sum, outlier),
+                                .bias = -128 * sum,
+                                .bias_low = -128 * sum_low,
+                                .outlier = outlier,
+                                .index = index};
 }
 
 void quantize_rows_ref(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count)

@@ -31,8 +31,8 @@ static void plan_tile(struct packed_matrix *m)
     at = align_section(at + (m->minimum ? groups * COLUMNS * scale_bytes : 0));
     m->quant_offset = at;
     uint32_t quant_bytes = m->layout == PACK_U4 ? groups * COLUMNS * 16
-                         : groups           ? groups * COLUMNS * 32
-                                            : m->k * COLUMNS * float_bytes(m->layout);
+                           : groups             ? groups * COLUMNS * 32
+                                                : m->k * COLUMNS * float_bytes(m->layout);
     m->tile_bytes = align_section(at + quant_bytes);
 }
 
@@ -40,14 +40,14 @@ enum status pack_plan(uint32_t source_type, uint64_t output_count, uint64_t k, s
 {
     const struct pack_source *source = pack_source_find(source_type);
     if (!source)
-        return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "tensor type %u cannot be packed: expected one of " TENSOR_TYPES_SUPPORTED, source_type);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "tensor type %u cannot be packed: expected one of " TENSOR_TYPES_SUPPORTED,
+                         source_type);
     const struct tensor_type_info *info = tensor_type_info(source_type);
     if (output_count == 0 || output_count > MAX_OUTPUTS || k == 0 || k > MAX_INPUTS || k % info->block_values != 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "a %s matrix of %llu x %llu cannot be packed: rows must be a multiple of %u values, at most %u, and there are 1 to %u of them",
-                         info->name, (unsigned long long)output_count, (unsigned long long)k, info->block_values, MAX_INPUTS,
-                         MAX_OUTPUTS);
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "a %s matrix of %llu x %llu cannot be packed: rows must be a multiple of %u values, at most %u, and there are 1 to %u of them",
+            info->name, (unsigned long long)output_count, (unsigned long long)k, info->block_values, MAX_INPUTS, MAX_OUTPUTS);
     *out = (struct packed_matrix){
         .layout = source->layout,
         .super = source->super,
@@ -185,7 +185,8 @@ static void dequantize_float(const struct packed_matrix *m, const uint8_t *tile,
 }
 
 /* Scale of each half of a group, and its minimum. */
-static void group_scales(const struct packed_matrix *m, const uint8_t *tile, uint32_t g, uint32_t column, float scale[2], float *minimum)
+static void group_scales(const struct packed_matrix *m, const uint8_t *tile, uint32_t g, uint32_t column, float scale[2],
+                         float *minimum)
 {
     size_t at = (size_t)g * COLUMNS + column;
     *minimum = 0;

@@ -47,18 +47,18 @@ enum pack_layout { PACK_U4, PACK_S8, PACK_S8_HALVES, PACK_F32, PACK_F16, PACK_BF
 /* A plain value: the plan, then the packed weights. */
 struct packed_matrix {
     enum pack_layout layout;
-    bool super;             /* scales are those of the K types */
-    bool minimum;           /* a minimum is stored */
-    uint32_t source_type;   /* enum tensor_type, which has GGUF's numbers */
-    uint32_t output_count;  /* rows of the source */
-    uint32_t k;             /* inputs */
-    uint32_t group_count;   /* k / 32; 0 for float layouts */
+    bool super;            /* scales are those of the K types */
+    bool minimum;          /* a minimum is stored */
+    uint32_t source_type;  /* enum tensor_type, which has GGUF's numbers */
+    uint32_t output_count; /* rows of the source */
+    uint32_t k;            /* inputs */
+    uint32_t group_count;  /* k / 32; 0 for float layouts */
     uint32_t tile_count;
     uint32_t super_offset, super_min_offset, scale_offset, min_offset, quant_offset; /* in a tile, bytes */
     uint64_t tile_bytes;
     uint64_t source_row_bytes;
-    uint64_t bytes;         /* tile_count * tile_bytes: what `data` must hold */
-    uint8_t *data;          /* [tile_count][tile_bytes], aligned to 64; the caller's. NULL after pack_plan */
+    uint64_t bytes; /* tile_count * tile_bytes: what `data` must hold */
+    uint8_t *data;  /* [tile_count][tile_bytes], aligned to 64; the caller's. NULL after pack_plan */
 };
 
 /* Fills *out for a tensor of GGUF type `source_type` and output_count rows of k values. Allocates nothing: the caller

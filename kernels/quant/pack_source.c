@@ -124,11 +124,16 @@ static void read_q6_k(const uint8_t *block, uint32_t group, struct pack_group *o
 }
 
 static const struct pack_source sources[] = {
-    {TENSOR_F32, PACK_F32, false, false, NULL},          {TENSOR_F16, PACK_F16, false, false, NULL},
-    {TENSOR_BF16, PACK_BF16, false, false, NULL},        {TENSOR_Q4_0, PACK_U4, false, false, read_q4_0},
-    {TENSOR_Q4_1, PACK_U4, false, true, read_q4_1},      {TENSOR_Q5_0, PACK_S8, false, false, read_q5_0},
-    {TENSOR_Q5_1, PACK_S8, false, true, read_q5_1},      {TENSOR_Q8_0, PACK_S8, false, false, read_q8_0},
-    {TENSOR_Q4_K, PACK_U4, true, true, read_q4_k},       {TENSOR_Q5_K, PACK_S8, true, true, read_q5_k},
+    {TENSOR_F32, PACK_F32, false, false, NULL},
+    {TENSOR_F16, PACK_F16, false, false, NULL},
+    {TENSOR_BF16, PACK_BF16, false, false, NULL},
+    {TENSOR_Q4_0, PACK_U4, false, false, read_q4_0},
+    {TENSOR_Q4_1, PACK_U4, false, true, read_q4_1},
+    {TENSOR_Q5_0, PACK_S8, false, false, read_q5_0},
+    {TENSOR_Q5_1, PACK_S8, false, true, read_q5_1},
+    {TENSOR_Q8_0, PACK_S8, false, false, read_q8_0},
+    {TENSOR_Q4_K, PACK_U4, true, true, read_q4_k},
+    {TENSOR_Q5_K, PACK_S8, true, true, read_q5_k},
     {TENSOR_Q6_K, PACK_S8_HALVES, true, false, read_q6_k},
 };
 

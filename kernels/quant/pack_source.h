@@ -7,10 +7,10 @@
 
 /* One group of one source row. */
 struct pack_group {
-    uint8_t q[PACK_GROUP];       /* U4: 0..15; S8: value + 128 */
-    uint16_t scale, minimum;     /* f16 bits; K types: those of the super-block */
-    int8_t small_scale[2];       /* K types: of each half of the group (equal but for Q6_K) */
-    uint8_t small_minimum;       /* K types */
+    uint8_t q[PACK_GROUP];   /* U4: 0..15; S8: value + 128 */
+    uint16_t scale, minimum; /* f16 bits; K types: those of the super-block */
+    int8_t small_scale[2];   /* K types: of each half of the group (equal but for Q6_K) */
+    uint8_t small_minimum;   /* K types */
 };
 
 /* How a source type is packed. */

@@ -67,8 +67,8 @@ static void take_error(struct answer *answer, json_t *root)
 static void take_event(struct answer *answer, const char *json, size_t length)
 {
     json_t *root = json_loadb(json, length, 0, NULL);
-    const char *content = json_string_value(json_object_get(
-        json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta"), "content"));
+    const char *content = json_string_value(
+        json_object_get(json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta"), "content"));
     json_t *usage = json_object_get(root, "usage");
 
     if (content && *content) {
@@ -154,7 +154,9 @@ static bool ask(struct chat *chat, bool verbose)
         json_array_append_new(chat->messages, json_pack("{s:s, s:s}", "role", "assistant", "content", answer.text));
     else if (!interrupted)
         fprintf(stderr, "no answer from %s: %s\n", chat->url,
-                answer.error[0] ? answer.error : result != CURLE_OK ? curl_easy_strerror(result) : "unexpected reply");
+                answer.error[0]      ? answer.error
+                : result != CURLE_OK ? curl_easy_strerror(result)
+                                     : "unexpected reply");
     if (ok && verbose && answer.tokens)
         printf("(%lld tokens, %.1f a second)\n", (long long)answer.tokens,
                (double)answer.tokens * 1e6 / (double)(clock_now_us() - began_us));
@@ -232,8 +234,10 @@ int chat_main(int argc, char **argv)
         {"temperature", OPTION_F64, &chat.temperature, "T", "0 is greedy", 0, 100},
         {"max-tokens", OPTION_U32, &chat.max_tokens, "N", "longest answer; 0: the mesh's default", 0, 1 << 24},
     };
-    struct program program = {.name = "fastdecode chat", .purpose = "talks to a running mesh in this terminal",
-                              .options = options, .option_count = ARRAY_COUNT(options)};
+    struct program program = {.name = "fastdecode chat",
+                              .purpose = "talks to a running mesh in this terminal",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
     struct sigaction on_int = {.sa_handler = on_interrupt}; /* no SA_RESTART: it ends the wait for a line too */
     struct error error;
     int code;

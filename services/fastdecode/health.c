@@ -45,7 +45,8 @@ static void on_up(void *user, const struct rpc_peer *peer)
     struct error error;
 
     (void)peer;
-    if (rpc_call_start(probe->channel, &fastdecode__health__descriptor, "Check", &request.base, NULL, &callbacks, probe, NULL, &error)) {
+    if (rpc_call_start(probe->channel, &fastdecode__health__descriptor, "Check", &request.base, NULL, &callbacks, probe, NULL,
+                       &error)) {
         snprintf(probe->why, sizeof probe->why, "%s", error.text);
         probe->over = true;
     }
@@ -64,8 +65,8 @@ static int ask(const char *address, uint32_t timeout_ms)
     uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
     struct rpc_loop *loop;
     struct error error;
-    const struct rpc_channel_config config = {.address = address, .hello = {.service = "health"}, .on_up = on_up,
-                                              .on_down = on_down, .user = &probe};
+    const struct rpc_channel_config config = {
+        .address = address, .hello = {.service = "health"}, .on_up = on_up, .on_down = on_down, .user = &probe};
 
     if (rpc_loop_open(&loop)) {
         fprintf(stderr, "fastdecode health: no memory\n");
@@ -93,12 +94,16 @@ int health_main(int argc, char **argv)
     const struct option options[] = {
         {"timeout-ms", OPTION_U32, &timeout_ms, "MS", "how long to wait for the answer", 1, 600000},
     };
-    struct program program = {.name = "fastdecode health", .purpose = "asks a service whether it is ready (exit status 0: it is)",
-                              .options = options, .option_count = ARRAY_COUNT(options), .operand_name = "ADDRESS"};
+    struct program program = {.name = "fastdecode health",
+                              .purpose = "asks a service whether it is ready (exit status 0: it is)",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options),
+                              .operand_name = "ADDRESS"};
     struct error error;
 
     if (options_parse(&program, argc, argv, &error) || program.operand_count != 1) {
-        fprintf(stderr, "fastdecode health: %s\n", program.operand_count == 1 ? error.text : "want one ADDRESS such as tcp://127.0.0.1:7400 (see --help)");
+        fprintf(stderr, "fastdecode health: %s\n",
+                program.operand_count == 1 ? error.text : "want one ADDRESS such as tcp://127.0.0.1:7400 (see --help)");
         return 2;
     }
     return program.check_only ? 0 : ask(program.operands[0], timeout_ms);

@@ -18,8 +18,10 @@ static const struct command {
 
 static void print_usage(FILE *file)
 {
-    fprintf(file, "fastdecode %s: serves large language models from few GPUs and many CPUs\n\nusage: fastdecode COMMAND "
-                  "[options]\n\ncommands (each has --help):\n", FASTDECODE_VERSION);
+    fprintf(file,
+            "fastdecode %s: serves large language models from few GPUs and many CPUs\n\nusage: fastdecode COMMAND "
+            "[options]\n\ncommands (each has --help):\n",
+            FASTDECODE_VERSION);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(file, "  %-8s %s\n", commands[i].name, commands[i].help);
     fprintf(file, "\nThe services are programs of their own beside this one: gateway, scheduler, s-part, kv-worker.\n");

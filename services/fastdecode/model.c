@@ -66,14 +66,23 @@ static void print_model(const struct model *model)
     print_tensor_types(model);
 }
 
-static enum status print_plan(const struct model *model, const struct model_settings *s, struct thread_pool *pool, struct error *error)
+static enum status print_plan(const struct model *model, const struct model_settings *s, struct thread_pool *pool,
+                              struct error *error)
 {
     uint32_t context = s->context ? MIN(s->context, model->shape.context_length) : model->shape.context_length;
     bool f32 = !strcmp(s->kv_type, "f32");
     const struct backend_config config = {
-        .model = model, .pool = pool, .max_batches = 1, .context_tokens = context, .page_tokens = PAGE_TOKENS,
-        .compute = !strcmp(s->compute, "f32") ? COMPUTE_F32 : !strcmp(s->compute, "int8") ? COMPUTE_INT8 : COMPUTE_AUTO,
-        .max_rows = (s->max_batch + CHUNK_ROWS + 15) / 16 * 16, .kv_type = f32 ? KV_F32 : KV_F16, .max_sequences = SEQUENCES_MAX,
+        .model = model,
+        .pool = pool,
+        .max_batches = 1,
+        .context_tokens = context,
+        .page_tokens = PAGE_TOKENS,
+        .compute = !strcmp(s->compute, "f32")    ? COMPUTE_F32
+                   : !strcmp(s->compute, "int8") ? COMPUTE_INT8
+                                                 : COMPUTE_AUTO,
+        .max_rows = (s->max_batch + CHUNK_ROWS + 15) / 16 * 16,
+        .kv_type = f32 ? KV_F32 : KV_F16,
+        .max_sequences = SEQUENCES_MAX,
         .local_pool_bytes = s->local_pool,
     };
     struct backend_plan plan;
@@ -93,14 +102,14 @@ static enum status print_plan(const struct model *model, const struct model_sett
     print_bytes("KV of a token", plan.pool_page_bytes / PAGE_TOKENS);
     print_bytes("KV of a full context", plan.pool_page_bytes * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS));
     print_bytes("all, pages in use at most", plan.weight_bytes + plan.activation_bytes + plan.pool_fixed_bytes +
-                                                 plan.pool_table_bytes + s->local_pool +
-                                                 s->kv_workers * s->kv_memory);
+                                                 plan.pool_table_bytes + s->local_pool + s->kv_workers * s->kv_memory);
     return STATUS_OK;
 }
 
 int model_main(int argc, char **argv)
 {
-    struct model_settings s = {.kv_type = "f16", .compute = "auto", .max_batch = 128, .kv_workers = 1, .kv_memory = 1ull << 30, .local_pool = 1ull << 30};
+    struct model_settings s = {
+        .kv_type = "f16", .compute = "auto", .max_batch = 128, .kv_workers = 1, .kv_memory = 1ull << 30, .local_pool = 1ull << 30};
     const struct option options[] = {
         {"kv-type", OPTION_STRING, &s.kv_type, "TYPE", "f16 or f32", 0, 0},
         {"compute", OPTION_STRING, &s.compute, "MODE", "auto, f32 or int8", 0, 0},
@@ -110,8 +119,11 @@ int model_main(int argc, char **argv)
         {"kv-memory", OPTION_SIZE, &s.kv_memory, "SIZE", "memory for pages of each KV worker", 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE", "memory for pages in the s-part", 0, 0},
     };
-    struct program program = {.name = "fastdecode model", .purpose = "what a GGUF file holds, and the memory it takes",
-                              .options = options, .option_count = ARRAY_COUNT(options), .operand_name = "FILE"};
+    struct program program = {.name = "fastdecode model",
+                              .purpose = "what a GGUF file holds, and the memory it takes",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options),
+                              .operand_name = "FILE"};
     struct thread_pool *pool = NULL;
     struct model *model = NULL;
     struct error error;

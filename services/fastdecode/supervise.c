@@ -38,9 +38,8 @@ enum status supervise_open(struct supervisor *supervisor, const char *run_dir, s
 
     memset(supervisor, 0, sizeof *supervisor);
     if (strlen(run_dir) >= sizeof supervisor->run_dir - 32)
-        return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "--run-dir %s: longer than %zu bytes (socket paths in it would not fit)", run_dir,
-                         sizeof supervisor->run_dir - 32);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: longer than %zu bytes (socket paths in it would not fit)",
+                         run_dir, sizeof supervisor->run_dir - 32);
     if (mkdir(run_dir, 0700) && errno != EEXIST)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: %s", run_dir, strerror(errno));
     snprintf(supervisor->run_dir, sizeof supervisor->run_dir, "%s", run_dir);
@@ -113,7 +112,7 @@ static _Noreturn void become(const struct child *child, int log_fd, pid_t parent
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
-        _exit(1); /* it died before the line above */
+        _exit(1);  /* it died before the line above */
     setpgid(0, 0); /* Ctrl-C in a terminal goes to the supervisor alone, which ends the mesh in order */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -172,8 +171,8 @@ static struct child *reap(struct supervisor *supervisor)
             else
                 child->backoff_ms = MIN(child->backoff_ms * 2, BACKOFF_MOST_MS);
             child->restart_at_us = now_us + child->backoff_ms * 1000u;
-            log_warn("CHILD-DIED", "name=%s pid=%d status=%d restart_in_ms=%u", child->name, (int)pid,
-                     child->exit_status, child->backoff_ms);
+            log_warn("CHILD-DIED", "name=%s pid=%d status=%d restart_in_ms=%u", child->name, (int)pid, child->exit_status,
+                     child->backoff_ms);
         }
     }
     return hopeless;

@@ -19,13 +19,13 @@ enum {
 };
 
 struct child {
-    char name[32];                               /* "kv-worker-0": names DIR/kv-worker-0.pid and .log */
-    char *arguments[SUPERVISE_ARGUMENTS_MAX];    /* NULL-terminated, owned; [0] is the program's path */
-    pid_t pid;                                   /* 0: not running */
+    char name[32];                            /* "kv-worker-0": names DIR/kv-worker-0.pid and .log */
+    char *arguments[SUPERVISE_ARGUMENTS_MAX]; /* NULL-terminated, owned; [0] is the program's path */
+    pid_t pid;                                /* 0: not running */
     uint64_t started_us, restart_at_us;
     uint32_t backoff_ms;
-    bool stopping, done;                         /* done: ended after stopping */
-    int exit_status;                             /* as a shell shows it: code, or 128 + signal */
+    bool stopping, done; /* done: ended after stopping */
+    int exit_status;     /* as a shell shows it: code, or 128 + signal */
 };
 
 struct supervisor {

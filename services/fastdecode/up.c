@@ -34,8 +34,16 @@ struct up_settings {
 };
 
 static const struct up_settings defaults = {
-    .host = "127.0.0.1", .port = 8080, .kv_workers = 1, .mini_batches = 1, .max_batch = 128, .max_queue = 1024,
-    .compute = "auto", .kv_type = "f16", .local_pool = "auto", .worker_timeout_ms = 2000,
+    .host = "127.0.0.1",
+    .port = 8080,
+    .kv_workers = 1,
+    .mini_batches = 1,
+    .max_batch = 128,
+    .max_queue = 1024,
+    .compute = "auto",
+    .kv_type = "f16",
+    .local_pool = "auto",
+    .worker_timeout_ms = 2000,
 };
 
 struct up {
@@ -53,7 +61,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
         {"host", OPTION_STRING, &s->host, "ADDRESS", "where the HTTP server listens", 0, 0},
         {"port", OPTION_U32, &s->port, "N", "its port; 0 picks a free one", 0, 65535},
-        {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME", "the model's id in the API; default: the file's stem", 0, 0},
+        {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME", "the model's id in the API; default: the file's stem",
+         0, 0},
         {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE", "accepted API keys, one a line; default: no key needed", 0, 0},
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
@@ -72,8 +81,10 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR", "pid files, logs and sockets; default: a new folder under /tmp", 0, 0},
     };
-    struct program program = {.name = "fastdecode up", .purpose = "serves a model on this machine",
-                              .options = options, .option_count = ARRAY_COUNT(options)};
+    struct program program = {.name = "fastdecode up",
+                              .purpose = "serves a model on this machine",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
@@ -86,7 +97,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
     if (strcmp(s->local_pool, "auto")) {
         uint64_t bytes;
         if (options_parse_size(s->local_pool, &bytes))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G", s->local_pool);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G",
+                             s->local_pool);
         if (bytes == 0 && s->kv_workers == 0)
             return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with --kv-workers 0 leaves no place for KV");
     }
@@ -202,8 +214,7 @@ static enum status pick_port(struct up_settings *s, struct error *error)
     if (inet_pton(AF_INET, s->host, &address.sin_addr) != 1)
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) ||
-        getsockname(fd, (struct sockaddr *)&address, &length)) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) || getsockname(fd, (struct sockaddr *)&address, &length)) {
         error_set(error, STATUS_UNAVAILABLE, "--host %s: no free port: %s", s->host, strerror(errno));
         if (fd >= 0)
             close(fd);
@@ -246,9 +257,10 @@ static void print_ready(const struct up *up)
 {
     const char *host = strcmp(up->settings.host, "0.0.0.0") ? up->settings.host : "127.0.0.1";
     printf("READY http://%s:%u\n", host, up->settings.port);
-    printf("logs: %s\ntry:\n  curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-           "    -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n",
-           up->supervisor.run_dir, host, up->settings.port);
+    printf(
+        "logs: %s\ntry:\n  curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "    -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n",
+        up->supervisor.run_dir, host, up->settings.port);
     fflush(stdout);
 }
 

@@ -83,10 +83,7 @@ const char *exchange_body(const struct exchange *exchange, size_t *bytes)
 
 void exchange_drop_body(struct exchange *exchange) { text_free(&exchange->body); }
 
-bool exchange_is_gone(const struct exchange *exchange)
-{
-    return atomic_load_explicit(&exchange->gone, memory_order_acquire);
-}
+bool exchange_is_gone(const struct exchange *exchange) { return atomic_load_explicit(&exchange->gone, memory_order_acquire); }
 
 bool exchange_is_answered(const struct exchange *exchange)
 {
@@ -257,7 +254,7 @@ static struct MHD_Response *make_response(struct exchange *exchange)
         return response;
     }
     if (exchange->out.failed || exchange->out.bytes == 0)
-        return MHD_create_response_from_buffer(0, (void *)(uintptr_t)"", MHD_RESPMEM_PERSISTENT);
+        return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
     response = MHD_create_response_from_buffer(exchange->out.bytes, exchange->out.data, MHD_RESPMEM_MUST_FREE);
     if (response)
         exchange->out = (struct text){0};

@@ -14,9 +14,19 @@ enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384 };
 void gateway_defaults(struct gateway_config *config)
 {
     *config = (struct gateway_config){
-        .host = "127.0.0.1", .port = 8080, .max_connections = 8192, .max_queue = 4096, .threads = 2,
-        .max_body_bytes = 8 << 20, .header_timeout_s = 10, .body_timeout_s = 60, .idle_timeout_s = 75, .ready_grace_s = 10,
-        .resume_limit_s = 300, .keep_alive_s = 10, .mesh_metrics = true,
+        .host = "127.0.0.1",
+        .port = 8080,
+        .max_connections = 8192,
+        .max_queue = 4096,
+        .threads = 2,
+        .max_body_bytes = 8 << 20,
+        .header_timeout_s = 10,
+        .body_timeout_s = 60,
+        .idle_timeout_s = 75,
+        .ready_grace_s = 10,
+        .resume_limit_s = 300,
+        .keep_alive_s = 10,
+        .mesh_metrics = true,
     };
 }
 
@@ -80,8 +90,10 @@ static void on_mesh_changed(void *arg)
 /* --- lifecycle ---------------------------------------------------------------------------------------------------- */
 static enum status open_language(const struct gateway_config *config, struct language **out, struct error *error)
 {
-    struct language_config language = {.model_path = config->model, .chat_template_path = config->chat_template,
-                                       .served_name = config->served_model_name, .context_tokens = config->context};
+    struct language_config language = {.model_path = config->model,
+                                       .chat_template_path = config->chat_template,
+                                       .served_name = config->served_model_name,
+                                       .context_tokens = config->context};
 
     if (!config->model)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model is required");
@@ -104,11 +116,17 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
 static enum status open_mesh(struct gateway *gateway, struct error *error)
 {
     const struct gateway_config *config = &gateway->config;
-    struct mesh_config mesh = {.scheduler = config->scheduler, .listen = config->listen, .max_calls = RPC_CALLS,
-                               .fingerprint = language_fingerprint(gateway->language), .changed = on_mesh_changed, .arg = gateway};
-    struct requests_config requests = {.language = gateway->language, .metrics = gateway->metrics,
+    struct mesh_config mesh = {.scheduler = config->scheduler,
+                               .listen = config->listen,
+                               .max_calls = RPC_CALLS,
+                               .fingerprint = language_fingerprint(gateway->language),
+                               .changed = on_mesh_changed,
+                               .arg = gateway};
+    struct requests_config requests = {.language = gateway->language,
+                                       .metrics = gateway->metrics,
                                        .request_timeout_s = config->request_timeout_s,
-                                       .ready_grace_s = config->ready_grace_s, .resume_limit_s = config->resume_limit_s,
+                                       .ready_grace_s = config->ready_grace_s,
+                                       .resume_limit_s = config->resume_limit_s,
                                        .keep_alive_s = config->keep_alive_s};
     enum status status;
 
@@ -127,10 +145,20 @@ static enum status open_http(struct gateway *gateway, struct error *error)
 {
     const struct gateway_config *config = &gateway->config;
     struct http_config http = {
-        .host = config->host, .port = config->port, .max_connections = config->max_connections,
-        .max_body_bytes = config->max_body_bytes, .header_timeout_s = config->header_timeout_s,
-        .body_timeout_s = config->body_timeout_s, .idle_timeout_s = config->idle_timeout_s, .cors_origin = config->cors_origin,
-        .check = routes_check, .handle = routes_handle, .gone = on_gone, .tick = on_tick, .done = on_done, .arg = gateway,
+        .host = config->host,
+        .port = config->port,
+        .max_connections = config->max_connections,
+        .max_body_bytes = config->max_body_bytes,
+        .header_timeout_s = config->header_timeout_s,
+        .body_timeout_s = config->body_timeout_s,
+        .idle_timeout_s = config->idle_timeout_s,
+        .cors_origin = config->cors_origin,
+        .check = routes_check,
+        .handle = routes_handle,
+        .gone = on_gone,
+        .tick = on_tick,
+        .done = on_done,
+        .arg = gateway,
     };
 
     return http_server_start(&http, &gateway->http, error);
@@ -153,7 +181,8 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (status == STATUS_OK)
         status = open_mesh(gateway, error);
-    if (status == STATUS_OK && work_pool_start(config->threads, config->max_queue, routes_work, gateway, &gateway->pool) != STATUS_OK)
+    if (status == STATUS_OK &&
+        work_pool_start(config->threads, config->max_queue, routes_work, gateway, &gateway->pool) != STATUS_OK)
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start %u threads", config->threads);
     if (status == STATUS_OK)
         status = open_http(gateway, error);

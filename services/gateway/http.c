@@ -40,9 +40,9 @@ struct http_server {
     struct MHD_Daemon *daemon;
     struct watch *watch;
     uint32_t port;
-    atomic_uint active;     /* relaxed: a count to look at */
-    atomic_bool quiescing;  /* relaxed: nothing else depends on it */
-    atomic_bool stopping;   /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
+    atomic_uint active;    /* relaxed: a count to look at */
+    atomic_bool quiescing; /* relaxed: nothing else depends on it */
+    atomic_bool stopping;  /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
 };
 
 /* A record lives in libmicrohttpd's socket context; the context of a connection is its watch id. */
@@ -118,8 +118,7 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
     length = length_text ? strtoull(length_text, NULL, 10) : 0;
     if (length > server->config.max_body_bytes && !exchange_is_answered(exchange))
         refuse_body(server, exchange);
-    if (exchange_is_answered(exchange) && length > 0 &&
-        (expect || length > server->config.max_body_bytes * DRAIN_FACTOR)) {
+    if (exchange_is_answered(exchange) && length > 0 && (expect || length > server->config.max_body_bytes * DRAIN_FACTOR)) {
         exchange->handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
@@ -171,8 +170,7 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
                 exchange_mark_gone(exchange);
         }
     }
-    return exchange_advance(exchange, atomic_load_explicit(&server->quiescing, memory_order_relaxed),
-                            server->config.cors_origin);
+    return exchange_advance(exchange, atomic_load_explicit(&server->quiescing, memory_order_relaxed), server->config.cors_origin);
 }
 
 static void on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code)
@@ -223,8 +221,7 @@ static void raise_file_limit(uint32_t connections)
         return;
     limit.rlim_cur = MIN(wanted, limit.rlim_max);
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
-        log_warn("HTTP-FILE-LIMIT", "open_files=%llu wanted=%llu", (unsigned long long)limit.rlim_cur,
-                 (unsigned long long)wanted);
+        log_warn("HTTP-FILE-LIMIT", "open_files=%llu wanted=%llu", (unsigned long long)limit.rlim_cur, (unsigned long long)wanted);
 }
 
 /* A listening socket, or -1 with *error. Not libmicrohttpd's, which cannot take a host's name or say why it failed. */
@@ -261,8 +258,8 @@ static int open_listener(const struct http_config *config, uint32_t *port, struc
         close(fd);
         return -1;
     }
-    *port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                              : ((struct sockaddr_in *)&bound)->sin_port);
+    *port =
+        ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port : ((struct sockaddr_in *)&bound)->sin_port);
     return fd;
 }
 
@@ -278,8 +275,12 @@ static void on_mhd_log(void *arg, const char *format, va_list args)
 enum status http_server_start(const struct http_config *config, struct http_server **out, struct error *error)
 {
     struct http_server *server = calloc(1, sizeof *server);
-    struct watch_config watch = {.capacity = config->max_connections + 64, .tick_ms = TICK_MS, .gone = watch_gone,
-                                 .tick = watch_tick, .hold = watch_hold, .arg = server};
+    struct watch_config watch = {.capacity = config->max_connections + 64,
+                                 .tick_ms = TICK_MS,
+                                 .gone = watch_gone,
+                                 .tick = watch_tick,
+                                 .hold = watch_hold,
+                                 .arg = server};
     enum status status;
     int listener;
 
@@ -302,10 +303,9 @@ enum status http_server_start(const struct http_config *config, struct http_serv
     *out = server; /* first: a request may arrive before the call returns */
     server->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
-        server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, server, MHD_OPTION_END);
+        server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_END);
     if (!server->daemon) {
         watch_stop(server->watch);
         close(listener);

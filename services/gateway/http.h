@@ -70,7 +70,7 @@ void exchange_release(struct exchange *exchange);
 
 /* The request: fixed once handle is called. Texts are terminated and never NULL (headers not sent: ""). */
 const char *exchange_method(const struct exchange *exchange);
-const char *exchange_path(const struct exchange *exchange); /* without query */
+const char *exchange_path(const struct exchange *exchange);               /* without query */
 const char *exchange_header(struct exchange *exchange, const char *name); /* in check and handle only */
 const char *exchange_body(const struct exchange *exchange, size_t *bytes);
 void exchange_drop_body(struct exchange *exchange); /* frees it early */

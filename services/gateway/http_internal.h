@@ -26,7 +26,7 @@ struct exchange {
     _Atomic(void *) user;
     atomic_bool gone; /* release by who finds out, acquire by who asks */
 
-    pthread_mutex_t mutex; /* for all below */
+    pthread_mutex_t mutex;             /* for all below */
     struct MHD_Connection *connection; /* NULL once it is completed */
     bool suspended;
     enum exchange_answer answer;

@@ -131,11 +131,20 @@ static enum status open_tokenizer(const struct model *model, struct tokenizer **
     }
     is_llama = strcmp(arrays.kind, "llama") == 0;
     spec = (struct tokenizer_spec){
-        .model = arrays.kind, .pre = from->pre.length ? arrays.pre : NULL, .token_count = (uint32_t)from->tokens.count,
-        .tokens = arrays.tokens, .scores = arrays.scores, .types = arrays.types, .merge_count = (uint32_t)from->merges.count,
-        .merges = arrays.merges, .bos_id = optional_id(from->bos), .eos_id = optional_id(from->eos),
-        .unknown_id = optional_id(from->unknown), .eot_id = optional_id(from->eot),
-        .add_bos = from->add_bos_known ? from->add_bos : is_llama, .add_eos = from->add_eos_known && from->add_eos,
+        .model = arrays.kind,
+        .pre = from->pre.length ? arrays.pre : NULL,
+        .token_count = (uint32_t)from->tokens.count,
+        .tokens = arrays.tokens,
+        .scores = arrays.scores,
+        .types = arrays.types,
+        .merge_count = (uint32_t)from->merges.count,
+        .merges = arrays.merges,
+        .bos_id = optional_id(from->bos),
+        .eos_id = optional_id(from->eos),
+        .unknown_id = optional_id(from->unknown),
+        .eot_id = optional_id(from->eot),
+        .add_bos = from->add_bos_known ? from->add_bos : is_llama,
+        .add_eos = from->add_eos_known && from->add_eos,
         .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
     };
     const struct memory_plan memory = {
@@ -168,7 +177,8 @@ static enum status read_template(const char *path, char **out, size_t *length, s
     if (ferror(file))
         status = error_set(error, STATUS_UNKNOWN, "--chat-template %s: it cannot be read", path);
     else if (*length > CHAT_TEMPLATE_MAX_BYTES)
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: longer than %u bytes", path, CHAT_TEMPLATE_MAX_BYTES);
+        status =
+            error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: longer than %u bytes", path, CHAT_TEMPLATE_MAX_BYTES);
     fclose(file);
     return status;
 }
@@ -259,7 +269,6 @@ bool language_is_named(const struct language *language, const char *name)
     return strcmp(name, language->name) == 0 || strcmp(name, "default") == 0;
 }
 
-
 uint32_t *language_end_tokens(const struct language *language, uint32_t *count)
 {
     *count = language->end_token_count;
@@ -321,8 +330,8 @@ enum status language_encode_chat(const struct language *language, const struct a
     if (!given)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     for (i = 0; i < message_count; i++)
-        given[i] = (struct chat_message){.role = messages[i].role, .content = messages[i].content,
-                                         .content_length = messages[i].bytes};
+        given[i] =
+            (struct chat_message){.role = messages[i].role, .content = messages[i].content, .content_length = messages[i].bytes};
     status = chat_template_render(language->chat, given, message_count, add_generation_prompt, &output, error);
     free(given);
     if (status != STATUS_OK)

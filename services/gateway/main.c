@@ -50,8 +50,10 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
         {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM running requests may take this long", 0, 86400},
     };
-    struct program program = {.name = "gateway", .purpose = "HTTP front of the mesh: the OpenAI API over the scheduler's RPC",
-                              .options = options, .option_count = ARRAY_COUNT(options)};
+    struct program program = {.name = "gateway",
+                              .purpose = "HTTP front of the mesh: the OpenAI API over the scheduler's RPC",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;

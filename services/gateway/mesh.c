@@ -100,8 +100,8 @@ static void on_state(void *user, struct rpc_message *message)
     state.kv_pages_used = told->kv_pages_used;
     state.kv_pages_total = told->kv_pages_total;
     if (told->model) {
-        state.context_tokens = told->model->kv && told->model->kv->context_tokens
-                                   ? told->model->kv->context_tokens : told->model->context_tokens;
+        state.context_tokens = told->model->kv && told->model->kv->context_tokens ? told->model->kv->context_tokens
+                                                                                  : told->model->context_tokens;
         state.vocab = told->model->vocab;
         state.fingerprint = told->model->fingerprint;
     }
@@ -146,8 +146,8 @@ static void start_watch(void *arg)
     mesh->watch_timer = 0;
     if (!rpc_channel_is_up(mesh->channel))
         return; /* on_up starts it */
-    if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Watch", &request.base, &options, &callbacks, mesh,
-                       NULL, &error) != STATUS_OK)
+    if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Watch", &request.base, &options, &callbacks, mesh, NULL,
+                       &error) != STATUS_OK)
         watch_later(mesh);
 }
 
@@ -283,8 +283,12 @@ static enum status open_on_loop(struct mesh *mesh, struct error *error)
 {
     struct rpc_hello hello = {.service = "gateway", .incarnation = clock_wall_us()};
     struct rpc_channel_config channel = {
-        .address = mesh->config.scheduler, .hello = hello, .window = MIN(MAX(mesh->config.max_calls, 64u), (uint32_t)RPC_WINDOW_MAX),
-        .on_up = on_up, .on_down = on_down, .user = mesh,
+        .address = mesh->config.scheduler,
+        .hello = hello,
+        .window = MIN(MAX(mesh->config.max_calls, 64u), (uint32_t)RPC_WINDOW_MAX),
+        .on_up = on_up,
+        .on_down = on_down,
+        .user = mesh,
     };
     const char *addresses[] = {mesh->config.listen};
     struct rpc_server_config server = {.addresses = addresses, .address_count = 1, .hello = hello, .ready = is_ready, .user = mesh};

@@ -17,8 +17,8 @@ struct mesh_call;
 
 /* The last state told, or zeros while the scheduler is away. */
 struct mesh_state {
-    bool up;    /* the scheduler is connected */
-    bool ready; /* and the mesh can serve */
+    bool up;          /* the scheduler is connected */
+    bool ready;       /* and the mesh can serve */
     char reason[128]; /* why not ready */
     uint32_t running, waiting, max_queue, predicted_wait_ms;
     uint32_t context_tokens; /* 0: not known */
@@ -31,7 +31,7 @@ struct mesh_config {
     const char *scheduler; /* address */
     const char *listen;    /* of the health service; NULL: none */
     uint32_t max_calls;
-    uint64_t fingerprint;  /* of the model file here; a mesh with another one is not ready. 0: unknown */
+    uint64_t fingerprint;       /* of the model file here; a mesh with another one is not ready. 0: unknown */
     void (*changed)(void *arg); /* loop thread: the state changed */
     void *arg;
 };

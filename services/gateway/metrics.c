@@ -12,7 +12,7 @@ enum { BUCKET_COUNT = 18, STATUS_SLOTS = 600, FAMILY_MAX = 64 };
 
 /* Upper bounds in seconds: 1 ms to 5 min, one set for all, so that they can be compared. */
 static const double bounds[BUCKET_COUNT] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-                                            1, 2.5, 5, 10, 20, 40, 80, 160, 300};
+                                            1,     2.5,    5,     10,   20,    40,   80,  160,  300};
 
 struct histogram {
     uint64_t counts[BUCKET_COUNT + 1]; /* not cumulative; the last: beyond all bounds */
@@ -28,16 +28,18 @@ struct metrics {
 
 static const struct {
     const char *name, *help;
-} histogram_names[METRICS_HISTOGRAM_COUNT] = {
-    {"fastdecode_time_to_first_token_seconds", "Arrival of a request to its first token."},
-    {"fastdecode_time_between_tokens_seconds", "Time between tokens of one sequence."},
-    {"fastdecode_request_seconds", "Arrival of a request to the end of its answer."},
-    {"fastdecode_gateway_queue_seconds", "Arrival of a request to its hand-over to the scheduler."},
-}, counter_names[METRICS_COUNTER_COUNT] = {
-    {"fastdecode_gateway_prompt_tokens_total", "Prompt tokens of answered requests."},
-    {"fastdecode_gateway_generated_tokens_total", "Tokens generated for clients of this gateway."},
-    {"fastdecode_gateway_client_left_total", "Requests whose client left before the answer was complete."},
-    {"fastdecode_gateway_resubmitted_total", "Sequences that were submitted again because the mesh had lost them."},
+} histogram_names[METRICS_HISTOGRAM_COUNT] =
+    {
+        {"fastdecode_time_to_first_token_seconds", "Arrival of a request to its first token."},
+        {"fastdecode_time_between_tokens_seconds", "Time between tokens of one sequence."},
+        {"fastdecode_request_seconds", "Arrival of a request to the end of its answer."},
+        {"fastdecode_gateway_queue_seconds", "Arrival of a request to its hand-over to the scheduler."},
+},
+  counter_names[METRICS_COUNTER_COUNT] = {
+      {"fastdecode_gateway_prompt_tokens_total", "Prompt tokens of answered requests."},
+      {"fastdecode_gateway_generated_tokens_total", "Tokens generated for clients of this gateway."},
+      {"fastdecode_gateway_client_left_total", "Requests whose client left before the answer was complete."},
+      {"fastdecode_gateway_resubmitted_total", "Sequences that were submitted again because the mesh had lost them."},
 };
 
 enum status metrics_open(struct metrics **out)

@@ -27,7 +27,8 @@ static bool too_long(struct api_error *error, const char *param, uint32_t contex
 {
     return api_fail(error, 400, "context_length_exceeded", param,
                     "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
-                    "Please reduce the length of the %s.", context, param, bound, count, param);
+                    "Please reduce the length of the %s.",
+                    context, param, bound, count, param);
 }
 
 static bool encode_prompt(const struct language *language, const struct api_request *api, uint32_t index, uint32_t context,
@@ -38,7 +39,8 @@ static bool encode_prompt(const struct language *language, const struct api_requ
     bool keep_text = api->echo;
 
     if (given->text) {
-        enum status status = language_encode(language, given->text, given->bytes, true, true, context, &out->ids, &out->count, &reason);
+        enum status status =
+            language_encode(language, given->text, given->bytes, true, true, context, &out->ids, &out->count, &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return too_long(error, "prompt", context, "at least ", out->count);
         if (status != STATUS_OK)
@@ -59,8 +61,8 @@ static bool encode_prompt(const struct language *language, const struct api_requ
     return true;
 }
 
-static bool encode_all(const struct language *language, const struct api_request *api, uint32_t context,
-                       struct request *request, struct api_error *error)
+static bool encode_all(const struct language *language, const struct api_request *api, uint32_t context, struct request *request,
+                       struct api_error *error)
 {
     struct error reason = {0};
     enum status status;
@@ -103,8 +105,8 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
     if (longest + wanted > context)
         return api_fail(error, 400, "context_length_exceeded", "max_tokens",
                         "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
-                        "%llu in the completion). Please reduce the length of the %s or completion.", context,
-                        (unsigned long long)(longest + wanted), longest, param, (unsigned long long)wanted, param);
+                        "%llu in the completion). Please reduce the length of the %s or completion.",
+                        context, (unsigned long long)(longest + wanted), longest, param, (unsigned long long)wanted, param);
     if (api->max_tokens >= 0)
         request->max_tokens = (uint32_t)api->max_tokens;
     else if (api->kind == API_CHAT)
@@ -229,8 +231,11 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
     snprintf(request->tenant, sizeof request->tenant, "%s", tenant);
     snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl", exchange_request_id(exchange));
-    request->head = (struct respond_head){.kind = api->kind, .id = request->id, .model = language_name(language),
-                                          .created_s = clock_wall_us() / 1000000, .include_usage = api->include_usage};
+    request->head = (struct respond_head){.kind = api->kind,
+                                          .id = request->id,
+                                          .model = language_name(language),
+                                          .created_s = clock_wall_us() / 1000000,
+                                          .include_usage = api->include_usage};
     ok = encode_all(language, api, context, request, error) && check_lengths(api, context, request, error);
     if (ok && !(set_sampling(api, request) && copy_stops(api, request) && make_choices(language, (uint32_t)api->n, request)))
         ok = no_memory(error);

@@ -94,9 +94,13 @@ static void answer_whole(struct request *request)
     for (i = 0; i < request->choice_count; i++) {
         const struct choice *choice = &request->choices[i];
         struct respond_choice shown = {
-            .index = choice->index, .text = choice->visible.data, .bytes = choice->visible.bytes,
-            .logprobs = request->logprobs ? &choice->logprobs : NULL, .logprob_count = choice->logprobs.count,
-            .finish_reason = choice->finish_reason, .stop_reason = choice->stop_reason,
+            .index = choice->index,
+            .text = choice->visible.data,
+            .bytes = choice->visible.bytes,
+            .logprobs = request->logprobs ? &choice->logprobs : NULL,
+            .logprob_count = choice->logprobs.count,
+            .finish_reason = choice->finish_reason,
+            .stop_reason = choice->stop_reason,
             .stop_reason_bytes = choice->stop_reason_bytes,
         };
         respond_whole_choice(&body, &request->head, &shown, i == 0);
@@ -326,13 +330,14 @@ static void on_end(void *arg, enum status status, const char *text)
         fail(request, &error);
         return;
     }
-    log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->exchange),
-             choice->index, choice->generated_count, status_name(status));
+    log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->exchange), choice->index,
+             choice->generated_count, status_name(status));
     postpone(choice);
 }
 
 /* --- submitting --------------------------------------------------------------------------------------------------- */
-static void fill_request(const struct choice *choice, uint64_t now_us, Fastdecode__GenerateRequest *out, Fastdecode__Sampling *sampling)
+static void fill_request(const struct choice *choice, uint64_t now_us, Fastdecode__GenerateRequest *out,
+                         Fastdecode__Sampling *sampling)
 {
     struct request *request = choice->request;
 

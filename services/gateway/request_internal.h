@@ -38,15 +38,15 @@ struct choice {
     /* text */
     struct language_stream *text_stream;
     struct stop_match stop;
-    struct text visible;         /* not shown yet (stream), or all of it */
+    struct text visible;          /* not shown yet (stream), or all of it */
     struct shown_tokens logprobs; /* likewise */
-    uint32_t text_chars;         /* of the tokens so far: the next one's text_offset */
+    uint32_t text_chars;          /* of the tokens so far: the next one's text_offset */
     /* scores of an echoed prompt: [prompt->count], index 0 unused */
     float *prompt_scores;
     struct prompt_top {
         uint32_t count;
         struct shown_top tops[API_MAX_LOGPROBS]; /* offset holds the token id */
-    } *prompt_tops;
+    } * prompt_tops;
     uint32_t prompt_scored; /* positions known, counting 0 */
     bool echoed;            /* the prompt is in visible */
     bool role_sent;
@@ -82,8 +82,8 @@ struct request {
 
 struct requests {
     struct requests_config config;
-    struct request *first; /* loop thread */
-    struct mesh_state state; /* loop thread: as of the last tick */
+    struct request *first;    /* loop thread */
+    struct mesh_state state;  /* loop thread: as of the last tick */
     struct text piece, chunk; /* loop thread: scratch of one token and of one event, kept so that a token allocates nothing */
     /* relaxed: numbers to look at */
     atomic_uint running, waiting;

@@ -81,8 +81,12 @@ void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t byte
         return;
     }
     tokens->tokens[tokens->count++] = (struct shown_token){
-        .offset = (uint32_t)tokens->bytes.bytes, .bytes = (uint32_t)bytes, .logprob = logprob ? *logprob : 0,
-        .has_logprob = logprob != NULL, .text_offset = text_offset, .top_first = tokens->top_count,
+        .offset = (uint32_t)tokens->bytes.bytes,
+        .bytes = (uint32_t)bytes,
+        .logprob = logprob ? *logprob : 0,
+        .has_logprob = logprob != NULL,
+        .text_offset = text_offset,
+        .top_first = tokens->top_count,
     };
     text_append(&tokens->bytes, data, bytes);
 }

@@ -24,8 +24,8 @@ struct shown_top {
 struct shown_token {
     uint32_t offset, bytes;
     float logprob;
-    bool has_logprob; /* false: null (the first token of an echoed prompt) */
-    uint32_t text_offset; /* characters before it in the choice's text */
+    bool has_logprob;              /* false: null (the first token of an echoed prompt) */
+    uint32_t text_offset;          /* characters before it in the choice's text */
     uint32_t top_first, top_count; /* in tops */
 };
 
@@ -64,7 +64,7 @@ struct respond_usage {
 /* What all answers of one request begin with. */
 struct respond_head {
     enum api_kind kind;
-    const char *id;    /* "cmpl-..." */
+    const char *id; /* "cmpl-..." */
     const char *model;
     uint64_t created_s;
     bool include_usage; /* a stream whose chunks have "usage": null */

@@ -26,7 +26,7 @@ static handler_fn answer_health, answer_ready, answer_version, answer_models, an
 struct route {
     const char *path;
     const char *method;
-    bool prefix;      /* path is only how it begins */
+    bool prefix; /* path is only how it begins */
     bool needs_key;
     enum api_kind kind; /* of a body; 0: none */
     handler_fn *handle;
@@ -323,8 +323,8 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
     enum status status;
 
     if (api->messages)
-        status = language_encode_chat(gateway->language, api->messages, api->message_count, api->add_generation_prompt,
-                                      UINT32_MAX, &ids, &count, &reason);
+        status = language_encode_chat(gateway->language, api->messages, api->message_count, api->add_generation_prompt, UINT32_MAX,
+                                      &ids, &count, &reason);
     else
         status = language_encode(gateway->language, api->prompts[0].text, api->prompts[0].bytes, api->add_special_tokens,
                                  api->parse_special, UINT32_MAX, &ids, &count, &reason);

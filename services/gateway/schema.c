@@ -81,19 +81,44 @@ static const struct {
     unsigned endpoints;
     const char *neutral; /* a string or number that means "off", or NULL */
 } refused[] = {
-    {"tools", ANSWERS | API_TOKENIZE, NULL}, {"functions", ANSWERS, NULL}, {"function_call", ANSWERS, "none"},
-    {"audio", ANSWERS, NULL}, {"web_search_options", ANSWERS, NULL}, {"reasoning_effort", ANSWERS, "none"},
-    {"reasoning", ANSWERS, NULL}, {"verbosity", ANSWERS, "medium"}, {"best_of", ANSWERS, "1"}, {"suffix", ANSWERS, NULL},
-    {"guided_json", ANSWERS, NULL}, {"guided_regex", ANSWERS, NULL}, {"guided_choice", ANSWERS, NULL},
-    {"guided_grammar", ANSWERS, NULL}, {"structured_outputs", ANSWERS, NULL}, {"grammar", ANSWERS, NULL},
-    {"json_schema", ANSWERS, NULL}, {"use_beam_search", ANSWERS, NULL}, {"length_penalty", ANSWERS, "1"},
-    {"min_tokens", ANSWERS, NULL}, {"stop_token_ids", ANSWERS, NULL}, {"bad_words", ANSWERS, NULL},
-    {"allowed_token_ids", ANSWERS, NULL}, {"logits_processors", ANSWERS, NULL}, {"prompt_logprobs", ANSWERS, NULL},
-    {"truncate_prompt_tokens", ANSWERS, NULL}, {"include_stop_str_in_output", ANSWERS, NULL}, {"typical_p", ANSWERS, "1"},
-    {"mirostat", ANSWERS, NULL}, {"dry_multiplier", ANSWERS, NULL}, {"xtc_probability", ANSWERS, NULL},
-    {"tfs_z", ANSWERS, "1"}, {"continue_final_message", ANSWERS | API_TOKENIZE, NULL},
-    {"chat_template", API_CHAT | API_TOKENIZE, NULL}, {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
-    {"documents", API_CHAT, NULL}, {"prompt_embeds", API_COMPLETION, NULL}, {"return_token_ids", ANSWERS, NULL},
+    {"tools", ANSWERS | API_TOKENIZE, NULL},
+    {"functions", ANSWERS, NULL},
+    {"function_call", ANSWERS, "none"},
+    {"audio", ANSWERS, NULL},
+    {"web_search_options", ANSWERS, NULL},
+    {"reasoning_effort", ANSWERS, "none"},
+    {"reasoning", ANSWERS, NULL},
+    {"verbosity", ANSWERS, "medium"},
+    {"best_of", ANSWERS, "1"},
+    {"suffix", ANSWERS, NULL},
+    {"guided_json", ANSWERS, NULL},
+    {"guided_regex", ANSWERS, NULL},
+    {"guided_choice", ANSWERS, NULL},
+    {"guided_grammar", ANSWERS, NULL},
+    {"structured_outputs", ANSWERS, NULL},
+    {"grammar", ANSWERS, NULL},
+    {"json_schema", ANSWERS, NULL},
+    {"use_beam_search", ANSWERS, NULL},
+    {"length_penalty", ANSWERS, "1"},
+    {"min_tokens", ANSWERS, NULL},
+    {"stop_token_ids", ANSWERS, NULL},
+    {"bad_words", ANSWERS, NULL},
+    {"allowed_token_ids", ANSWERS, NULL},
+    {"logits_processors", ANSWERS, NULL},
+    {"prompt_logprobs", ANSWERS, NULL},
+    {"truncate_prompt_tokens", ANSWERS, NULL},
+    {"include_stop_str_in_output", ANSWERS, NULL},
+    {"typical_p", ANSWERS, "1"},
+    {"mirostat", ANSWERS, NULL},
+    {"dry_multiplier", ANSWERS, NULL},
+    {"xtc_probability", ANSWERS, NULL},
+    {"tfs_z", ANSWERS, "1"},
+    {"continue_final_message", ANSWERS | API_TOKENIZE, NULL},
+    {"chat_template", API_CHAT | API_TOKENIZE, NULL},
+    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
+    {"documents", API_CHAT, NULL},
+    {"prompt_embeds", API_COMPLETION, NULL},
+    {"return_token_ids", ANSWERS, NULL},
     {"return_tokens_as_token_ids", ANSWERS, NULL},
 };
 
@@ -134,8 +159,7 @@ const char *schema_type_name(const json_t *value)
 
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value)
 {
-    return api_fail(run->error, 400, "invalid_type", name, "'%s' must be %s, not %s", name, wanted,
-                    schema_type_name(value));
+    return api_fail(run->error, 400, "invalid_type", name, "'%s' must be %s, not %s", name, wanted, schema_type_name(value));
 }
 
 static bool read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out)
@@ -149,8 +173,8 @@ static bool read_integer(struct schema_run *run, const char *name, const json_t 
     else
         return schema_wrong_type(run, name, "an integer", value);
     if (!(number >= min && number <= max))
-        return api_fail(run->error, 400, "invalid_value", name, "'%s' must be an integer from %.0f to %.0f, not %.15g", name,
-                        min, max, number);
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' must be an integer from %.0f to %.0f, not %.15g", name, min,
+                        max, number);
     *out = (int64_t)number;
     return true;
 }
@@ -249,8 +273,7 @@ static bool is_neutral(const json_t *value, const char *neutral)
     case JSON_FALSE: return true;
     case JSON_OBJECT: return json_object_size(value) == 0;
     case JSON_ARRAY: return json_array_size(value) == 0;
-    case JSON_STRING:
-        return json_string_length(value) == 0 || (neutral && strcmp(json_string_value(value), neutral) == 0);
+    case JSON_STRING: return json_string_length(value) == 0 || (neutral && strcmp(json_string_value(value), neutral) == 0);
     case JSON_INTEGER:
     case JSON_REAL:
         snprintf(number, sizeof number, "%g", json_number_value(value));
@@ -274,8 +297,8 @@ static bool check_special(struct schema_run *run, const char *name, const json_t
     }
     if (strcmp(name, "modalities") == 0) {
         const json_t *first = json_array_get(value, 0);
-        if (json_is_null(value) || (json_array_size(value) == 1 && json_is_string(first) &&
-                                    strcmp(json_string_value(first), "text") == 0))
+        if (json_is_null(value) ||
+            (json_array_size(value) == 1 && json_is_string(first) && strcmp(json_string_value(first), "text") == 0))
             return true;
         return api_fail(run->error, 400, "unsupported_parameter", name, "'modalities' other than [\"text\"] are not supported");
     }
@@ -317,7 +340,7 @@ static bool read_object(struct schema_run *run, json_t *root)
     const char *name;
     json_t *value;
 
-    json_object_foreach(root, name, value) {
+    json_object_foreach (root, name, value) {
         size_t i;
         bool known = false;
 
@@ -414,8 +437,8 @@ static json_t *parse_json(const char *body, size_t bytes, struct api_error *erro
         for (at = reason.text; *at; at++)
             if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7F)
                 *at = '?';
-        api_fail(error, 400, "invalid_json", NULL, "the body is not valid JSON: %s (line %d, byte %d)", reason.text,
-                 reason.line, reason.position);
+        api_fail(error, 400, "invalid_json", NULL, "the body is not valid JSON: %s (line %d, byte %d)", reason.text, reason.line,
+                 reason.position);
         return NULL;
     }
     if (json_is_object(root))
@@ -433,8 +456,15 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint3
 
     *error = (struct api_error){0};
     *out = (struct api_request){
-        .kind = kind, .max_tokens = -1, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .n = 1,
-        .add_special_tokens = kind != API_CHAT, .parse_special = true, .add_generation_prompt = true,
+        .kind = kind,
+        .max_tokens = -1,
+        .temperature = 1,
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .n = 1,
+        .add_special_tokens = kind != API_CHAT,
+        .parse_special = true,
+        .add_generation_prompt = true,
     };
     root = parse_json(body, bytes, error);
     if (!root)

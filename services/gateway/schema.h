@@ -37,7 +37,7 @@ enum {
 
 /* What a client is told. status 0: no error. All texts are ASCII or valid UTF-8. */
 struct api_error {
-    int status; /* of HTTP */
+    int status;       /* of HTTP */
     const char *type; /* static */
     const char *code; /* static, or NULL */
     char param[96];   /* "": none */
@@ -58,7 +58,7 @@ struct api_prompt {
 };
 
 struct api_chat_message {
-    const char *role; /* terminated; one of the known roles */
+    const char *role;    /* terminated; one of the known roles */
     const char *content; /* NULL: null */
     size_t bytes;
     char *joined; /* owned: content of several parts */
@@ -71,7 +71,7 @@ struct api_bias {
 
 struct api_request {
     enum api_kind kind;
-    void *root; /* the parsed body; strings below point into it */
+    void *root;        /* the parsed body; strings below point into it */
     const char *model; /* NULL: not given */
     struct api_prompt *prompts;
     uint32_t prompt_count;

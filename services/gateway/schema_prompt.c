@@ -6,10 +6,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/schema_internal.h"
 
-static bool no_memory(struct schema_run *run)
-{
-    return api_fail(run->error, 500, NULL, NULL, "out of memory");
-}
+static bool no_memory(struct schema_run *run) { return api_fail(run->error, 500, NULL, NULL, "out of memory"); }
 
 /* [1, 2, 3] -> ids. */
 static bool read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_prompt *out)
@@ -141,8 +138,7 @@ static bool read_parts(struct schema_run *run, const char *where, const json_t *
     return true;
 }
 
-static bool read_message(struct schema_run *run, const char *name, size_t index, const json_t *value,
-                         struct api_chat_message *out)
+static bool read_message(struct schema_run *run, const char *name, size_t index, const json_t *value, struct api_chat_message *out)
 {
     static const char *const refused[] = {"tool_calls", "function_call", "audio", "refusal"};
     const json_t *role, *content;

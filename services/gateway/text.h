@@ -18,7 +18,7 @@ struct text {
     bool failed;
 };
 
-void text_free(struct text *text); /* and makes it empty */
+void text_free(struct text *text);  /* and makes it empty */
 void text_clear(struct text *text); /* keeps the memory */
 
 /* Makes room for `bytes` more; false and failed when there is none. */

@@ -35,7 +35,7 @@ struct watch {
     pthread_t thread;
     bool stopping; /* under mutex */
     int epoll_fd, wake_fd;
-    uint32_t first_free; /* capacity: none */
+    uint32_t first_free;    /* capacity: none */
     struct record *records; /* [capacity] */
 };
 

@@ -12,7 +12,8 @@ struct work_pool;
 typedef void work_pool_fn(void *arg, void *item);
 
 /* fn is called once for each item, on one of the threads, in the order of arrival. The caller stops *out. */
-enum status work_pool_start(uint32_t thread_count, uint32_t capacity, work_pool_fn *fn, void *arg, struct work_pool **out) MUST_CHECK;
+enum status work_pool_start(uint32_t thread_count, uint32_t capacity, work_pool_fn *fn, void *arg,
+                            struct work_pool **out) MUST_CHECK;
 /* Does what is queued, ends the threads, frees. Blocks. NULL is allowed. */
 void work_pool_stop(struct work_pool *pool);
 /* RESOURCE_EXHAUSTED: the queue is full. Never blocks. Any thread. */

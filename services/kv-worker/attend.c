@@ -19,7 +19,9 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
 {
     struct kv_plan plan = kv_store_plan(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, thread_pool_threads(worker->pool), 1);
     const struct memory_plan memory = {
-        .fixed_bytes = plan.fixed_bytes, .start_bytes = MEASURE_BYTES, .pool_bytes = worker->settings.kv_memory,
+        .fixed_bytes = plan.fixed_bytes,
+        .start_bytes = MEASURE_BYTES,
+        .pool_bytes = worker->settings.kv_memory,
         .page_bytes = plan.page_bytes + (plan.pages ? plan.table_bytes / plan.pages : 0),
     };
     char parts[64];
@@ -110,8 +112,9 @@ static enum status check_rows(const struct worker *worker, const struct attend_r
     for (uint32_t i = 0; i < request->row_count; i++) {
         const struct kv_row row = row_at(request, i);
         if (row.sequence == 0 || row.position >= worker->shape.max_context)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is position %u of sequence %llx, the context is %u",
-                             i, row.position, (unsigned long long)row.sequence, worker->shape.max_context);
+            return error_set(error, STATUS_INVALID_ARGUMENT,
+                             "AttendRequest: row %u is position %u of sequence %llx, the context is %u", i, row.position,
+                             (unsigned long long)row.sequence, worker->shape.max_context);
         if (row.sequence < before.sequence || (row.sequence == before.sequence && row.position <= before.position))
             return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is not sorted by sequence and position", i);
         before = row;
@@ -139,7 +142,8 @@ static void reserve(struct worker *worker, struct attend_batch *batch, const str
             held.positions = MAX(held.positions, row.position + 1);
         }
         if (row.position > held.positions) {
-            log_info("KV-NOT-HELD", "sequence=%llx position=%u held=%u", (unsigned long long)row.sequence, row.position, held.positions);
+            log_info("KV-NOT-HELD", "sequence=%llx position=%u held=%u", (unsigned long long)row.sequence, row.position,
+                     held.positions);
         } else if (!kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)) {
             i = end;
             continue;
@@ -151,7 +155,8 @@ static void reserve(struct worker *worker, struct attend_batch *batch, const str
     }
 }
 
-static enum status plan(struct worker *worker, struct attend_batch *batch, const struct attend_request *request, struct error *error)
+static enum status plan(struct worker *worker, struct attend_batch *batch, const struct attend_request *request,
+                        struct error *error)
 {
     uint32_t bad = 0;
     enum status status;
@@ -171,7 +176,8 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
         status = kv_batch_plan(batch->kv, worker->rows, batch->kept_count, &bad, error);
         if (status != STATUS_FAILED_PRECONDITION)
             break;
-        log_info("KV-NOT-HELD", "sequence=%llx position=%u", (unsigned long long)worker->rows[bad].sequence, worker->rows[bad].position);
+        log_info("KV-NOT-HELD", "sequence=%llx position=%u", (unsigned long long)worker->rows[bad].sequence,
+                 worker->rows[bad].position);
         lose_sequence(batch, request, worker->rows[bad].sequence);
     }
     batch->planned = status == STATUS_OK;

@@ -13,7 +13,7 @@ struct job {
     struct rpc_call *call; /* NULL: it is for a registration */
     uint64_t *sequences;   /* to free; owned */
     uint32_t count;
-    struct kv_held *held;  /* what is held; owned */
+    struct kv_held *held; /* what is held; owned */
     uint32_t held_count;
     uint64_t pages_free;
     struct kv_shape shape; /* to open the store with */
@@ -219,8 +219,13 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     }
     struct job *job = new_job(worker, NULL);
     job->shape = (struct kv_shape){
-        .layers = kv->layers, .heads = kv->heads, .kv_heads = kv->kv_heads, .head_dim = kv->head_dim,
-        .page_tokens = kv->page_tokens, .type = (enum kv_type)kv->type, .max_sequences = WORKER_SEQUENCES_MAX,
+        .layers = kv->layers,
+        .heads = kv->heads,
+        .kv_heads = kv->kv_heads,
+        .head_dim = kv->head_dim,
+        .page_tokens = kv->page_tokens,
+        .type = (enum kv_type)kv->type,
+        .max_sequences = WORKER_SEQUENCES_MAX,
         .max_context = kv->context_tokens,
     };
     rpc_loop_post(worker->tensor_loop, open_store, job);
@@ -248,7 +253,8 @@ static void fetch_handler(struct rpc_call *call, void *user)
         return;
     if (request->sequence == 0 || request->positions == 0 || !strstr(request->tensor_address, "://") ||
         strlen(request->tensor_address) >= ADDRESS_BYTES) {
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "FetchRequest: sequence %llx, %u positions, an address of %zu bytes: one is out of range",
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT,
+                      "FetchRequest: sequence %llx, %u positions, an address of %zu bytes: one is out of range",
                       (unsigned long long)request->sequence, request->positions, strlen(request->tensor_address));
         return;
     }
@@ -286,7 +292,8 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
     struct worker *worker = user;
     bool ok = atomic_load_explicit(&worker->pages_total, memory_order_relaxed) && member_is_registered(worker->member);
     if (!ok)
-        snprintf(reason, reason_bytes, "not registered with the scheduler at %s, or it has no model yet", worker->settings.scheduler);
+        snprintf(reason, reason_bytes, "not registered with the scheduler at %s, or it has no model yet",
+                 worker->settings.scheduler);
     return ok;
 }
 
@@ -299,8 +306,13 @@ enum status control_open(struct worker *worker, struct error *error)
     };
     const struct rpc_hello hello = {.service = "kv-worker", .incarnation = worker->incarnation};
     const struct rpc_server_config config = {
-        .addresses = &worker->settings.listen, .address_count = 1, .hello = hello, .methods = methods,
-        .method_count = sizeof methods / sizeof methods[0], .ready = ready, .user = worker,
+        .addresses = &worker->settings.listen,
+        .address_count = 1,
+        .hello = hello,
+        .methods = methods,
+        .method_count = sizeof methods / sizeof methods[0],
+        .ready = ready,
+        .user = worker,
     };
     enum status status = rpc_server_open(worker->control_loop, &config, &worker->control_server, error);
 
@@ -309,8 +321,13 @@ enum status control_open(struct worker *worker, struct error *error)
     snprintf(worker->control_address, sizeof worker->control_address, "%s",
              worker->settings.advertise ? worker->settings.advertise : rpc_server_address(worker->control_server, 0));
     const struct member_config member = {
-        .scheduler = worker->settings.scheduler, .hello = hello, .name = worker->settings.name, .on_connect = on_connect,
-        .on_registered = on_registered, .fill_heartbeat = fill_heartbeat, .user = worker,
+        .scheduler = worker->settings.scheduler,
+        .hello = hello,
+        .name = worker->settings.name,
+        .on_connect = on_connect,
+        .on_registered = on_registered,
+        .fill_heartbeat = fill_heartbeat,
+        .user = worker,
     };
     return member_open(worker->control_loop, &member, &worker->member, error);
 }

@@ -159,8 +159,10 @@ void fetch_begin(void *arg)
     struct fetch *fetch = arg;
     struct error error;
     const struct rpc_channel_config config = {
-        .address = fetch->address, .hello = {.service = "kv-worker", .incarnation = fetch->worker->incarnation},
-        .on_up = on_up, .user = fetch,
+        .address = fetch->address,
+        .hello = {.service = "kv-worker", .incarnation = fetch->worker->incarnation},
+        .on_up = on_up,
+        .user = fetch,
     };
 
     if (!fetch->worker->store) {

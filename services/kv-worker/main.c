@@ -76,15 +76,19 @@ static enum status open_tensors(struct error *error)
         {&fastdecode__kv_handover__descriptor, "ReadPage", read_page_handler, &worker},
     };
     const struct rpc_server_config config = {
-        .addresses = &worker.settings.listen_tensors, .address_count = 1, .methods = methods,
-        .hello = {.service = "kv-worker", .incarnation = worker.incarnation}, .method_count = 2,
+        .addresses = &worker.settings.listen_tensors,
+        .address_count = 1,
+        .methods = methods,
+        .hello = {.service = "kv-worker", .incarnation = worker.incarnation},
+        .method_count = 2,
         .max_message_bytes = 1ull << 30,
     };
     enum status status = rpc_server_open(worker.tensor_loop, &config, &worker.tensor_server, error);
 
     if (!status)
         snprintf(worker.tensor_address, sizeof worker.tensor_address, "%s",
-                 worker.settings.advertise_tensors ? worker.settings.advertise_tensors : rpc_server_address(worker.tensor_server, 0));
+                 worker.settings.advertise_tensors ? worker.settings.advertise_tensors
+                                                   : rpc_server_address(worker.tensor_server, 0));
     return status;
 }
 
@@ -115,8 +119,10 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
-    struct program program = {.name = "kv-worker", .purpose = "holds the KV cache of sequences and attends over it",
-                              .options = options, .option_count = ARRAY_COUNT(options)};
+    struct program program = {.name = "kv-worker",
+                              .purpose = "holds the KV cache of sequences and attends over it",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
     static char name[96];
     char host[64] = "";
     enum status status = options_parse(&program, argc, argv, error);
@@ -178,7 +184,10 @@ int main(int argc, char **argv)
     bool check_only;
 
     worker.settings = (struct worker_settings){
-        .scheduler = "tcp://127.0.0.1:7400", .listen = "tcp://127.0.0.1:0", .listen_tensors = "tcp://127.0.0.1:0", .kv_memory = 1ull << 30,
+        .scheduler = "tcp://127.0.0.1:7400",
+        .listen = "tcp://127.0.0.1:0",
+        .listen_tensors = "tcp://127.0.0.1:0",
+        .kv_memory = 1ull << 30,
     };
     if (parse(argc, argv, &check_only, &error)) {
         fprintf(stderr, "kv-worker: %s\n", error.text);

@@ -18,8 +18,14 @@
 #include "common/member/member.h"
 #include "common/rpc/rpc.h"
 
-enum { MEASURE_BYTES = 64 << 20, /* read at start to know the speed of memory; given back */
-       WORKER_BATCHES_MAX = 8, WORKER_ROWS_MAX = 8192, WORKER_SEQUENCES_MAX = 1 << 16, NAME_BYTES = 64, ADDRESS_BYTES = 200 };
+enum {
+    MEASURE_BYTES = 64 << 20, /* read at start to know the speed of memory; given back */
+    WORKER_BATCHES_MAX = 8,
+    WORKER_ROWS_MAX = 8192,
+    WORKER_SEQUENCES_MAX = 1 << 16,
+    NAME_BYTES = 64,
+    ADDRESS_BYTES = 200
+};
 
 struct worker_settings {
     const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa;
@@ -34,8 +40,8 @@ struct attend_batch {
     bool planned;
     uint64_t step;
     uint32_t row_count, kept_count, lost_count;
-    uint32_t *kept;           /* [WORKER_ROWS_MAX] row of the request for each row of the plan */
-    uint32_t *lost;           /* [WORKER_ROWS_MAX] rows of the request that are not held */
+    uint32_t *kept; /* [WORKER_ROWS_MAX] row of the request for each row of the plan */
+    uint32_t *lost; /* [WORKER_ROWS_MAX] rows of the request that are not held */
 };
 
 struct worker {
@@ -49,11 +55,11 @@ struct worker {
     struct rpc_server *tensor_server;
     struct thread_pool *pool;
     struct kv_shape shape;
-    struct kv_store *store;  /* NULL until the shape is known */
+    struct kv_store *store; /* NULL until the shape is known */
     struct attend_batch batches[WORKER_BATCHES_MAX];
     uint64_t s_part_incarnation; /* the newest seen: older ones are refused */
     uint32_t q_width, kv_width;
-    struct kv_row *rows;     /* [WORKER_ROWS_MAX] scratch */
+    struct kv_row *rows; /* [WORKER_ROWS_MAX] scratch */
     const float **q, **k, **v;
     float **o;
 

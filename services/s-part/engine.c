@@ -100,7 +100,8 @@ static struct rpc_buffer *prepare(struct mini_batch *batch, struct link_use *use
     const struct step_place *place = use->place;
     struct attend_request_parts parts;
     unsigned char *payload;
-    size_t size = attend_request_size(batch->request->step, batch->index, layer, place->row_count, engine->q_width, engine->kv_width);
+    size_t size =
+        attend_request_size(batch->request->step, batch->index, layer, place->row_count, engine->q_width, engine->kv_width);
     uint32_t timeout_ms = ATTEND_TIMEOUT_MS + place->row_count * ATTEND_ROW_TIMEOUT_MS;
     struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, timeout_ms, size, &payload);
 
@@ -133,7 +134,8 @@ static void point_to_replies(struct mini_batch *batch)
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         const struct link_use *use = &batch->uses[p];
         for (uint32_t i = 0; use->link && i < use->place->row_count; i++)
-            batch->o[use->place->first_row + i] = use->dead || !use->o ? batch->engine->zeros : use->o + (size_t)i * batch->engine->q_width;
+            batch->o[use->place->first_row + i] = use->dead || !use->o ? batch->engine->zeros
+                                                                       : use->o + (size_t)i * batch->engine->q_width;
     }
 }
 
@@ -204,8 +206,7 @@ static void run_segment(struct mini_batch *batch)
             point_nowhere(batch, use->place);
     }
     engine->ops->segment(batch->backend, batch->segment, &links);
-    while (!engine->ops->done(batch->backend)) {
-    }
+    while (!engine->ops->done(batch->backend)) {}
     free_replies(batch);
     batch->segment++;
     batch->s_part_us += clock_now_us() - began_us;
@@ -234,8 +235,7 @@ static void finish(struct mini_batch *batch)
         }
     if (kept)
         engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, kept);
-    while (!engine->ops->done(batch->backend)) {
-    }
+    while (!engine->ops->done(batch->backend)) {}
     for (uint32_t i = 0; i < kept; i++) {
         struct sequence *sequence = sequence_table_find(engine->sequences, plan->rows[batch->kept_rows[i]].sequence);
         if (!batch->kept_outputs[i].sampler || !sequence)
@@ -421,7 +421,8 @@ void engine_step_handler(struct rpc_call *call, void *user)
     if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, newest_scheduler(engine)))
         return;
     if (request->mini_batch >= engine->batch_count) {
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", request->mini_batch, engine->batch_count);
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", request->mini_batch,
+                      engine->batch_count);
         return;
     }
     struct mini_batch *batch = &engine->batches[request->mini_batch];

@@ -33,7 +33,7 @@ struct link {
     uint64_t incarnation;
     char address[200];
     struct rpc_channel *channel; /* NULL: free entry */
-    bool down;                   /* refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again */
+    bool down; /* refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again */
     uint64_t opened_us;
     bool was_up;
 };
@@ -41,10 +41,10 @@ struct link {
 /* A place in the step under way. */
 struct link_use {
     struct mini_batch *batch;
-    struct link *link;           /* NULL: the local pool */
+    struct link *link; /* NULL: the local pool */
     struct step_place *place;
     bool dead, waiting;
-    struct rpc_message *reply;   /* of the layer before: o is read where it lies */
+    struct rpc_message *reply; /* of the layer before: o is read where it lies */
     const float *o;
     uint64_t sent_us;
     uint32_t r_part_us;
@@ -65,26 +65,26 @@ struct mini_batch {
     uint32_t queue_head, queue_count;
 
     enum batch_state state;
-    uint64_t ready_order;        /* the longest ready goes first */
+    uint64_t ready_order; /* the longest ready goes first */
     struct rpc_call *call;
     Fastdecode__StepRequest *request;
     struct backend_batch *backend;
     struct step_plan plan;
-    uint32_t segment;            /* next to run */
-    uint32_t waiting;            /* replies that are out */
+    uint32_t segment; /* next to run */
+    uint32_t waiting; /* replies that are out */
     struct link_use uses[STEP_PLACES_MAX];
-    const float **o;             /* [max_rows] */
-    float **q, **k, **v;         /* [max_rows] */
+    const float **o;     /* [max_rows] */
+    float **q, **k, **v; /* [max_rows] */
     uint64_t began_us, s_part_us, sent_us, r_part_us;
 
     /* the reply, sized once */
-    Fastdecode__RunResult *results;          /* [max_rows] */
+    Fastdecode__RunResult *results; /* [max_rows] */
     Fastdecode__RunResult **result_pointers;
-    Fastdecode__Token *tokens;               /* [max_rows] one an output */
+    Fastdecode__Token *tokens; /* [max_rows] one an output */
     Fastdecode__Token **token_pointers;
-    Fastdecode__TopToken *tops;              /* [max_rows * SAMPLER_TOP_LOGPROBS_MAX] */
+    Fastdecode__TopToken *tops; /* [max_rows * SAMPLER_TOP_LOGPROBS_MAX] */
     Fastdecode__TopToken **top_pointers;
-    uint32_t *kept_rows;                     /* [max_rows] outputs of runs that are not lost */
+    uint32_t *kept_rows; /* [max_rows] outputs of runs that are not lost */
     struct backend_sample *kept_outputs;
 };
 
@@ -100,7 +100,7 @@ struct engine {
     uint32_t attend_method;
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
-    float *zeros;                /* [q_width] */
+    float *zeros; /* [q_width] */
     uint64_t ready_counter;
     uint64_t deferred[DEFERRED_MAX]; /* sequences to release when no step uses them */
     uint32_t deferred_count;

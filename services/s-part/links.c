@@ -55,8 +55,12 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     link->opened_us = clock_now_us();
     snprintf(link->address, sizeof link->address, "%s", place->tensor_address);
     const struct rpc_channel_config config = {
-        .address = link->address, .hello = {.service = "s-part", .incarnation = engine->incarnation},
-        .max_message_bytes = 1ull << 30, .on_up = on_up, .on_down = on_down, .user = link,
+        .address = link->address,
+        .hello = {.service = "s-part", .incarnation = engine->incarnation},
+        .max_message_bytes = 1ull << 30,
+        .on_up = on_up,
+        .on_down = on_down,
+        .user = link,
     };
     if (rpc_channel_open(engine->loop, &config, &link->channel, &error)) {
         log_warn("LINK-NOT-OPENED", "worker=%u error=\"%s\"", place->worker, error.text);

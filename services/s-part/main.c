@@ -71,8 +71,10 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
-    struct program program = {.name = "s-part", .purpose = "weights, forward pass, sampling and the local KV pool",
-                              .options = options, .option_count = ARRAY_COUNT(options)};
+    struct program program = {.name = "s-part",
+                              .purpose = "weights, forward pass, sampling and the local KV pool",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
@@ -93,10 +95,17 @@ static struct backend_config backend_config(void)
 {
     return (struct backend_config){
         .model = s_part.model,
-        .compute = !strcmp(s_part.compute, "f32") ? COMPUTE_F32 : !strcmp(s_part.compute, "int8") ? COMPUTE_INT8 : COMPUTE_AUTO,
-        .pool = s_part.pool, .max_rows = s_part.max_rows, .max_batches = s_part.mini_batches, .context_tokens = s_part.context,
-        .kv_type = !strcmp(s_part.kv_type, "f32") ? KV_F32 : KV_F16, .page_tokens = PAGE_TOKENS,
-        .max_sequences = SEQUENCES_MAX, .local_pool_bytes = s_part.local_pool,
+        .compute = !strcmp(s_part.compute, "f32")    ? COMPUTE_F32
+                   : !strcmp(s_part.compute, "int8") ? COMPUTE_INT8
+                                                     : COMPUTE_AUTO,
+        .pool = s_part.pool,
+        .max_rows = s_part.max_rows,
+        .max_batches = s_part.mini_batches,
+        .context_tokens = s_part.context,
+        .kv_type = !strcmp(s_part.kv_type, "f32") ? KV_F32 : KV_F16,
+        .page_tokens = PAGE_TOKENS,
+        .max_sequences = SEQUENCES_MAX,
+        .local_pool_bytes = s_part.local_pool,
     };
 }
 
@@ -135,7 +144,8 @@ static void send_registration(void *arg)
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     Fastdecode__ModelInfo info = FASTDECODE__MODEL_INFO__INIT;
     Fastdecode__KvShape kv = FASTDECODE__KV_SHAPE__INIT;
-    Fastdecode__HeldSequence *items = calloc(list->count + 1u, sizeof *items), **pointers = calloc(list->count + 1u, sizeof *pointers);
+    Fastdecode__HeldSequence *items = calloc(list->count + 1u, sizeof *items),
+                             **pointers = calloc(list->count + 1u, sizeof *pointers);
     uint32_t ends[END_TOKENS_MAX];
     char name[256];
 
@@ -265,12 +275,17 @@ static enum status open_server(struct error *error)
         {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
     };
     const struct rpc_server_config config = {
-        .addresses = &s_part.listen, .address_count = 1, .methods = methods, .method_count = 3, .ready = ready,
+        .addresses = &s_part.listen,
+        .address_count = 1,
+        .methods = methods,
+        .method_count = 3,
+        .ready = ready,
         .hello = {.service = "s-part", .incarnation = s_part.incarnation},
     };
     enum status status = rpc_server_open(engine->loop, &config, &s_part.server, error);
     if (!status)
-        snprintf(s_part.address, sizeof s_part.address, "%s", s_part.advertise ? s_part.advertise : rpc_server_address(s_part.server, 0));
+        snprintf(s_part.address, sizeof s_part.address, "%s",
+                 s_part.advertise ? s_part.advertise : rpc_server_address(s_part.server, 0));
     return status;
 }
 
@@ -278,12 +293,14 @@ static enum status check_plan(const struct backend_plan *plan, struct error *err
 {
     char parts[160];
     const struct memory_plan memory = {
-        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes, .start_bytes = plan->start_bytes,
+        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
+        .start_bytes = plan->start_bytes,
         .page_bytes = plan->pool_page_bytes + (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = s_part.local_pool,
     };
-    snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu", (double)plan->weight_bytes / 1048576,
-             (double)plan->activation_bytes / 1048576, (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
+    snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
+             (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
+             (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
     return memory_plan_check(&memory, parts, error);
 }
 
@@ -339,8 +356,12 @@ static enum status start(struct error *error)
     if ((status = engine_open(engine, error)) || (status = open_server(error)))
         return status;
     const struct member_config member = {
-        .scheduler = s_part.scheduler, .hello = {.service = "s-part", .incarnation = s_part.incarnation}, .name = s_part.name,
-        .on_connect = on_connect, .on_registered = on_registered, .fill_heartbeat = fill_heartbeat,
+        .scheduler = s_part.scheduler,
+        .hello = {.service = "s-part", .incarnation = s_part.incarnation},
+        .name = s_part.name,
+        .on_connect = on_connect,
+        .on_registered = on_registered,
+        .fill_heartbeat = fill_heartbeat,
     };
     if ((status = member_open(s_part.control_loop, &member, &s_part.member, error)))
         return status;

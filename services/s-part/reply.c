@@ -14,7 +14,8 @@ enum status reply_open(struct mini_batch *batch)
     batch->token_pointers = calloc(rows, sizeof *batch->token_pointers);
     batch->tops = calloc(tops, sizeof *batch->tops);
     batch->top_pointers = calloc(tops, sizeof *batch->top_pointers);
-    if (!batch->results || !batch->result_pointers || !batch->tokens || !batch->token_pointers || !batch->tops || !batch->top_pointers)
+    if (!batch->results || !batch->result_pointers || !batch->tokens || !batch->token_pointers || !batch->tops ||
+        !batch->top_pointers)
         return STATUS_RESOURCE_EXHAUSTED;
     for (uint32_t i = 0; i < rows; i++) {
         batch->result_pointers[i] = &batch->results[i];

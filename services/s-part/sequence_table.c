@@ -50,9 +50,8 @@ struct sequence *sequence_table_find(struct sequence_table *table, uint64_t id)
     return NULL;
 }
 
-enum status sequence_table_put(struct sequence_table *table, uint64_t id, const struct sampler_params *params,
-                               bool prompt_logprobs, const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens,
-                               struct error *error)
+enum status sequence_table_put(struct sequence_table *table, uint64_t id, const struct sampler_params *params, bool prompt_logprobs,
+                               const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens, struct error *error)
 {
     struct sampler *sampler;
     struct sequence *sequence;
@@ -83,8 +82,11 @@ enum status sequence_table_put(struct sequence_table *table, uint64_t id, const 
     }
     for (uint32_t i = 0; i < token_count; i++)
         i < prompt_tokens ? sampler_see_prompt(sampler, tokens[i]) : sampler_see_generated(sampler, tokens[i]);
-    *sequence = (struct sequence){.id = id, .sampler = sampler, .prompt_tokens = prompt_tokens,
-                                  .last_token = tokens[token_count - 1], .top_logprobs = params->top_logprobs,
+    *sequence = (struct sequence){.id = id,
+                                  .sampler = sampler,
+                                  .prompt_tokens = prompt_tokens,
+                                  .last_token = tokens[token_count - 1],
+                                  .top_logprobs = params->top_logprobs,
                                   .prompt_logprobs = prompt_logprobs};
     return STATUS_OK;
 }
@@ -109,7 +111,4 @@ void sequence_table_remove(struct sequence_table *table, uint64_t id)
     table->count--;
 }
 
-uint32_t sequence_table_count(const struct sequence_table *table)
-{
-    return table->count;
-}
+uint32_t sequence_table_count(const struct sequence_table *table) { return table->count; }

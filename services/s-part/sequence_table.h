@@ -29,8 +29,8 @@ void sequence_table_close(struct sequence_table *table);
 
 /* Makes or replaces a sequence whose log is `tokens`, the first prompt_tokens of them the prompt. INVALID_ARGUMENT names
  * what is wrong; RESOURCE_EXHAUSTED: the table is full. */
-enum status sequence_table_put(struct sequence_table *table, uint64_t id, const struct sampler_params *params,
-                               bool prompt_logprobs, const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens,
+enum status sequence_table_put(struct sequence_table *table, uint64_t id, const struct sampler_params *params, bool prompt_logprobs,
+                               const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens,
                                struct error *error) MUST_CHECK;
 
 /* NULL if it is not there. Valid until the next put or remove. */

@@ -51,10 +51,7 @@ static void sort_runs(struct step_run *runs, uint32_t count)
         }
 }
 
-static uint32_t run_rows(const Fastdecode__Run *run)
-{
-    return run->n_tokens ? (uint32_t)run->n_tokens : 1;
-}
+static uint32_t run_rows(const Fastdecode__Run *run) { return run->n_tokens ? (uint32_t)run->n_tokens : 1; }
 
 static enum status check_run(const Fastdecode__StepRequest *request, const Fastdecode__Run *run, uint32_t vocab,
                              uint32_t context_tokens, struct error *error)
@@ -83,8 +80,8 @@ enum status step_plan_check(const struct step_plan *plan, const Fastdecode__Step
     uint64_t rows = 0;
 
     if (request->n_runs > plan->max_rows || request->n_places > STEP_PLACES_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %zu runs at %zu places (limits %u and %u)",
-                         request->n_runs, request->n_places, plan->max_rows, (unsigned)STEP_PLACES_MAX);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %zu runs at %zu places (limits %u and %u)", request->n_runs,
+                         request->n_places, plan->max_rows, (unsigned)STEP_PLACES_MAX);
     for (size_t i = 0; i < request->n_runs; i++) {
         enum status status = check_run(request, request->runs[i], vocab, context_tokens, error);
         if (status)
@@ -92,8 +89,8 @@ enum status step_plan_check(const struct step_plan *plan, const Fastdecode__Step
         rows += run_rows(request->runs[i]);
     }
     if (rows > plan->max_rows)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %llu rows, the limit is %u",
-                         (unsigned long long)rows, plan->max_rows);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %llu rows, the limit is %u", (unsigned long long)rows,
+                         plan->max_rows);
     return STATUS_OK;
 }
 
@@ -103,8 +100,8 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
 {
     for (size_t i = 0; i < request->n_runs; i++) {
         const Fastdecode__Run *run = request->runs[i];
-        plan->runs[i] = (struct step_run){.run = run, .place = run->place, .result_index = (uint32_t)i,
-                                          .sequence = sequence_table_find(table, run->sequence)};
+        plan->runs[i] = (struct step_run){
+            .run = run, .place = run->place, .result_index = (uint32_t)i, .sequence = sequence_table_find(table, run->sequence)};
     }
     plan->run_count = (uint32_t)request->n_runs;
     for (uint32_t i = 0; i < plan->run_count; i++)
@@ -113,7 +110,8 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
     for (uint32_t i = 0; i < plan->run_count; i++) { /* unknown ones have no rows: they may come as often as they like */
         struct sequence *sequence = plan->runs[i].sequence;
         if (sequence && sequence->in_step)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx has two runs in one step", (unsigned long long)sequence->id);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx has two runs in one step",
+                             (unsigned long long)sequence->id);
         if (sequence)
             sequence->in_step = true;
     }

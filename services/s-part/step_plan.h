@@ -25,14 +25,14 @@ struct step_run {
     struct sequence *sequence;  /* NULL: unknown here */
     uint32_t place;             /* index into the request's places */
     uint32_t first_row, row_count;
-    uint32_t result_index;      /* index of the run in the request */
-    uint32_t first_output;      /* index of its first sample or score in the step's outputs */
+    uint32_t result_index; /* index of the run in the request */
+    uint32_t first_output; /* index of its first sample or score in the step's outputs */
     uint32_t output_count;
     bool lost;
 };
 
 struct step_place {
-    uint32_t index;      /* into the request's places */
+    uint32_t index; /* into the request's places */
     uint32_t first_row, row_count;
 };
 
@@ -42,11 +42,11 @@ struct step_plan {
     const Fastdecode__StepRequest *request;
     struct sequence_table *table;
     uint32_t run_count, row_count, place_count, output_count;
-    struct step_run *runs;       /* [max_rows] in row order */
-    struct backend_row *rows;    /* [max_rows] */
-    uint32_t *row_run;           /* [max_rows] index of the row's run */
+    struct step_run *runs;    /* [max_rows] in row order */
+    struct backend_row *rows; /* [max_rows] */
+    uint32_t *row_run;        /* [max_rows] index of the row's run */
     struct step_place places[STEP_PLACES_MAX];
-    uint32_t *output_row;        /* [max_rows] row of each sample or score */
+    uint32_t *output_row;           /* [max_rows] row of each sample or score */
     struct backend_sample *outputs; /* [max_rows] */
     struct sampler_result *results; /* [max_rows] */
 };

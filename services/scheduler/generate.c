@@ -26,16 +26,18 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, uin
     const Fastdecode__GenerateRequest *request = log->request;
     const struct sched_event event = {
         .kind = SCHED_ARRIVE,
-        .arrive = {
-            .sequence = log->id,
-            .prompt_tokens = log->prompt_count,
-            .generated_tokens = log->token_count - log->prompt_count,
-            .max_new_tokens = request->max_tokens,
-            .deadline_us = request->timeout_ms ? log->arrived_us + MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX) * 1000 : 0,
-            .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
-            .held_place = place,
-            .held_positions = MIN(positions, log->token_count - 1),
-        },
+        .arrive =
+            {
+                .sequence = log->id,
+                .prompt_tokens = log->prompt_count,
+                .generated_tokens = log->token_count - log->prompt_count,
+                .max_new_tokens = request->max_tokens,
+                .deadline_us = request->timeout_ms ? log->arrived_us + MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX) * 1000
+                                                   : 0,
+                .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
+                .held_place = place,
+                .held_positions = MIN(positions, log->token_count - 1),
+            },
     };
     scheduler_event(scheduler, &event);
 }
@@ -48,15 +50,18 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
     size_t tokens = request->n_prompt + request->n_generated;
 
     if (request->n_prompt == 0 || tokens > scheduler->model.context_tokens)
-        return error_set(error, STATUS_OUT_OF_RANGE, "prompt and generated tokens are %zu, want 1 to %u", tokens, scheduler->model.context_tokens);
+        return error_set(error, STATUS_OUT_OF_RANGE, "prompt and generated tokens are %zu, want 1 to %u", tokens,
+                         scheduler->model.context_tokens);
     if (sampling_parse(request->sampling, scheduler->model.vocab, bias, &params, error))
         return error->status;
     for (size_t i = 0; i < request->n_prompt; i++)
         if (request->prompt[i] >= scheduler->model.vocab)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "prompt: token %u, the vocabulary has %u", request->prompt[i], scheduler->model.vocab);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "prompt: token %u, the vocabulary has %u", request->prompt[i],
+                             scheduler->model.vocab);
     for (size_t i = 0; i < request->n_generated; i++)
         if (request->generated[i] >= scheduler->model.vocab)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "generated: token %u, the vocabulary has %u", request->generated[i], scheduler->model.vocab);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "generated: token %u, the vocabulary has %u", request->generated[i],
+                             scheduler->model.vocab);
     return STATUS_OK;
 }
 
@@ -105,15 +110,17 @@ void generate_handler(struct rpc_call *call, void *user)
     }
     log = new_log(scheduler, call, request);
     if (!log) {
-        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the scheduler holds %u sequences, its limit", token_logs_count(scheduler->logs));
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the scheduler holds %u sequences, its limit",
+                      token_logs_count(scheduler->logs));
         return;
     }
     rpc_call_set_user(call, scheduler);
     rpc_call_on_cancel(call, on_cancel, log);
     scheduler->prompt_tokens += log->prompt_count;
-    log_debug("GENERATE", "id=%s sequence=%llx prompt=%u generated=%zu max=%u", rpc_call_request_id(call), (unsigned long long)log->id,
-              log->prompt_count, request->n_generated, request->max_tokens);
-    if (request->sequence && clock_now_us() - scheduler->started_us < CLAIM_US && scheduler->settling_count < scheduler->settling_capacity)
+    log_debug("GENERATE", "id=%s sequence=%llx prompt=%u generated=%zu max=%u", rpc_call_request_id(call),
+              (unsigned long long)log->id, log->prompt_count, request->n_generated, request->max_tokens);
+    if (request->sequence && clock_now_us() - scheduler->started_us < CLAIM_US &&
+        scheduler->settling_count < scheduler->settling_capacity)
         scheduler->settling[scheduler->settling_count++] = log->id;
     else
         arrive(scheduler, log, SCHED_NO_PLACE, 0);
@@ -217,5 +224,6 @@ void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_
         return;
     log->call = NULL;
     log->request = NULL;
-    rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the queue is full; retry after %llu ms", (unsigned long long)(retry_after_us / 1000));
+    rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the queue is full; retry after %llu ms",
+                  (unsigned long long)(retry_after_us / 1000));
 }

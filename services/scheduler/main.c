@@ -35,8 +35,10 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a member that is silent so long is dead", 100, 600000},
     };
-    struct program program = {.name = "scheduler", .purpose = "queues, places and batches sequences; knows who is in the mesh",
-                              .options = options, .option_count = ARRAY_COUNT(options)};
+    struct program program = {.name = "scheduler",
+                              .purpose = "queues, places and batches sequences; knows who is in the mesh",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
     *check_only = program.check_only;
     return status;
@@ -80,16 +82,20 @@ static enum status start(struct error *error)
     scheduler.members[0].scheduler = &scheduler;
     scheduler.settling_capacity = SETTLING_MAX;
     scheduler.settling = calloc(SETTLING_MAX, sizeof *scheduler.settling);
-    if (!scheduler.settling || rpc_loop_open(&scheduler.loop) ||
-        token_logs_open(requests + SETTLING_MAX, &scheduler.logs))
+    if (!scheduler.settling || rpc_loop_open(&scheduler.loop) || token_logs_open(requests + SETTLING_MAX, &scheduler.logs))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to start with");
     const struct rpc_server_config config = {
-        .addresses = &scheduler.settings.listen, .address_count = 1, .methods = methods, .method_count = ARRAY_COUNT(methods),
-        .hello = {.service = "scheduler", .incarnation = scheduler.incarnation}, .ready = ready,
+        .addresses = &scheduler.settings.listen,
+        .address_count = 1,
+        .methods = methods,
+        .method_count = ARRAY_COUNT(methods),
+        .hello = {.service = "scheduler", .incarnation = scheduler.incarnation},
+        .ready = ready,
     };
     status = rpc_server_open(scheduler.loop, &config, &scheduler.server, error);
     if (!status)
-        log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler.server, 0), (unsigned long long)scheduler.incarnation);
+        log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler.server, 0),
+                 (unsigned long long)scheduler.incarnation);
     return status;
 }
 
@@ -131,7 +137,11 @@ int main(int argc, char **argv)
     bool check_only;
 
     scheduler.settings = (struct scheduler_settings){
-        .listen = "tcp://127.0.0.1:7400", .max_queue = 1024, .max_batch = 128, .mini_batches = 1, .worker_timeout_ms = 2000,
+        .listen = "tcp://127.0.0.1:7400",
+        .max_queue = 1024,
+        .max_batch = 128,
+        .mini_batches = 1,
+        .worker_timeout_ms = 2000,
     };
     if (parse(argc, argv, &check_only, &error)) {
         fprintf(stderr, "scheduler: %s\n", error.text);

@@ -35,15 +35,16 @@ static void tell_up(struct member *member)
         return;
     event = (struct sched_event){
         .kind = SCHED_PLACE_UP,
-        .place_up = {
-            .place = member->place,
-            .pages_total = (uint32_t)MIN(member->pages_total, UINT32_MAX),
-            .bytes_per_second = (uint64_t)member->bytes_per_second,
-            .link_us = member->place ? LINK_US_GUESS : 0,
-            .local = member->place == 0,
-            .shares_cores = member->shares_cores,
-            .accepts_moves = member->place != 0,
-        },
+        .place_up =
+            {
+                .place = member->place,
+                .pages_total = (uint32_t)MIN(member->pages_total, UINT32_MAX),
+                .bytes_per_second = (uint64_t)member->bytes_per_second,
+                .link_us = member->place ? LINK_US_GUESS : 0,
+                .local = member->place == 0,
+                .shares_cores = member->shares_cores,
+                .accepts_moves = member->place != 0,
+            },
     };
     scheduler_event(scheduler, &event);
 }
@@ -67,10 +68,7 @@ static void tell_down(struct member *member, const char *why)
     scheduler_event(scheduler, &event);
 }
 
-static void close_channel(void *arg)
-{
-    rpc_channel_close(arg);
-}
+static void close_channel(void *arg) { rpc_channel_close(arg); }
 
 /* The channel may be the one whose callback runs: closed by the loop, a moment later. */
 static void drop_channel(struct member *member)
@@ -117,10 +115,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
     clean_then_up(member);
 }
 
-static void on_down(void *user, const char *why)
-{
-    tell_down(user, why);
-}
+static void on_down(void *user, const char *why) { tell_down(user, why); }
 
 /* --- registration --------------------------------------------------------------------------------------------------------- */
 
@@ -133,7 +128,8 @@ static struct member *find_or_add(struct scheduler *scheduler, bool s_part, cons
             return &scheduler->members[i];
     if (scheduler->member_count < PLACES_MAX)
         return &scheduler->members[scheduler->member_count++];
-    for (uint32_t i = 1; i < PLACES_MAX; i++) { /* the entry of one that was never there: a wrong address, a worker of another mesh */
+    for (uint32_t i = 1; i < PLACES_MAX;
+         i++) { /* the entry of one that was never there: a wrong address, a worker of another mesh */
         struct member *member = &scheduler->members[i];
         bool silent = clock_now_us() - member->heard_us > scheduler->settings.worker_timeout_ms * 1000ull;
         if (!member->registered && !member->was_up && !member->cleaning && silent) {
@@ -157,10 +153,7 @@ static bool same_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *
            a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens;
 }
 
-static bool out_of_range(uint32_t value, uint32_t most)
-{
-    return value == 0 || value > most;
-}
+static bool out_of_range(uint32_t value, uint32_t most) { return value == 0 || value > most; }
 
 static enum status take_model(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)
 {
@@ -168,17 +161,21 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
 
     if (!model || !model->kv || !model->vocab || !model->context_tokens || model->context_tokens > 1 << 28 ||
         model->n_end_token > ARRAY_COUNT(scheduler->end_tokens) || request->max_rows == 0 || request->max_rows > ROWS_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: model, vocab, context_tokens, end_token or max_rows "
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "registration of the s-part: model, vocab, context_tokens, end_token or max_rows "
                          "is missing or out of range");
-    if (out_of_range(model->kv->layers, 1 << 12) || out_of_range(model->kv->heads, 1 << 12) || out_of_range(model->kv->kv_heads, 1 << 12) ||
-        out_of_range(model->kv->head_dim, 1 << 12) || out_of_range(model->kv->page_tokens, 1 << 10))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: KV shape of %u layers, %u heads, %u KV heads of %u, %u "
-                         "tokens a page: one is out of range", model->kv->layers, model->kv->heads, model->kv->kv_heads,
-                         model->kv->head_dim, model->kv->page_tokens);
+    if (out_of_range(model->kv->layers, 1 << 12) || out_of_range(model->kv->heads, 1 << 12) ||
+        out_of_range(model->kv->kv_heads, 1 << 12) || out_of_range(model->kv->head_dim, 1 << 12) ||
+        out_of_range(model->kv->page_tokens, 1 << 10))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "registration of the s-part: KV shape of %u layers, %u heads, %u KV heads of %u, %u "
+                         "tokens a page: one is out of range",
+                         model->kv->layers, model->kv->heads, model->kv->kv_heads, model->kv->head_dim, model->kv->page_tokens);
     if (scheduler->model_known) {
         if (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
             !same_shape(&scheduler->kv, model->kv))
-            return error_set(error, STATUS_FAILED_PRECONDITION, "the mesh serves another model; start the scheduler again to change it");
+            return error_set(error, STATUS_FAILED_PRECONDITION,
+                             "the mesh serves another model; start the scheduler again to change it");
         return STATUS_OK;
     }
     scheduler->kv = *model->kv;
@@ -241,7 +238,8 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
     member->incarnation = request->incarnation;
     member->pages_total = request->pages_total;
     member->bytes_per_second = request->kv_bytes_per_second > 0 && request->kv_bytes_per_second < 1e15
-                                   ? request->kv_bytes_per_second : (double)BYTES_PER_SECOND_GUESS;
+                                   ? request->kv_bytes_per_second
+                                   : (double)BYTES_PER_SECOND_GUESS;
     member->shares_cores = request->shares_cores;
     member->heard_us = clock_now_us();
     member->registered = member->place == 0 || request->pages_total > 0;
@@ -250,8 +248,12 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
     if (member->registered && !member->channel) {
         struct error error;
         const struct rpc_channel_config config = {
-            .address = member->control_address, .hello = {.service = "scheduler", .incarnation = scheduler->incarnation},
-            .window = WINDOW, .on_up = on_up, .on_down = on_down, .user = member,
+            .address = member->control_address,
+            .hello = {.service = "scheduler", .incarnation = scheduler->incarnation},
+            .window = WINDOW,
+            .on_up = on_up,
+            .on_down = on_down,
+            .user = member,
         };
         if (rpc_channel_open(scheduler->loop, &config, &member->channel, &error))
             log_warn("MEMBER-UNREACHABLE", "name=%s error=\"%s\"", member->name, error.text);
@@ -290,7 +292,8 @@ void register_handler(struct rpc_call *call, void *user)
     }
     member = find_or_add(scheduler, s_part, request->name);
     if (!member || request->incarnation < member->incarnation) {
-        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, member ? "one of that name that started later is known" : "there are too many workers");
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION,
+                      member ? "one of that name that started later is known" : "there are too many workers");
         return;
     }
     for (uint32_t i = 1; s_part && i < scheduler->member_count; i++)

@@ -40,13 +40,15 @@ static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t
         Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
         request.n_sequence = count;
         request.sequence = (uint64_t *)sequences;
-        return !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &options, &callbacks, errand, NULL, &error);
+        return !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &options, &callbacks, errand,
+                               NULL, &error);
     }
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     request.scheduler_incarnation = scheduler->incarnation;
     request.n_sequence = count;
     request.sequence = (uint64_t *)sequences;
-    return !rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, &options, &callbacks, errand, NULL, &error);
+    return !rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, &options, &callbacks, errand, NULL,
+                           &error);
 }
 
 static void on_released(void *user, enum status status, const char *text)
@@ -153,7 +155,8 @@ void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, u
     request.sequence = sequence;
     request.tensor_address = scheduler->members[from].tensor_address;
     request.positions = positions;
-    if (!channel || rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &options, &callbacks, errand, NULL, &error))
+    if (!channel || rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &options, &callbacks,
+                                   errand, NULL, &error))
         report_move(errand, false);
 }
 
@@ -176,7 +179,7 @@ void place_exclude(struct scheduler *scheduler, const struct member *member)
 
     request.worker = member->place;
     request.incarnation = member->incarnation;
-    if (!scheduler->members[0].channel ||
-        rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Exclude", &request.base, &options, &callbacks, NULL, NULL, &error))
+    if (!scheduler->members[0].channel || rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Exclude",
+                                                         &request.base, &options, &callbacks, NULL, NULL, &error))
         log_debug("EXCLUDE-NOT-SENT", "worker=%u", member->place);
 }

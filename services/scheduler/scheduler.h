@@ -20,14 +20,14 @@
 #include "step.pb-c.h"
 
 enum {
-    PLACES_MAX = 257,        /* the local pool is 0 */
+    PLACES_MAX = 257, /* the local pool is 0 */
     STEPS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX,
     WATCHERS_MAX = 256,
     EVENTS_MAX = 4096,
     NAME_BYTES = 64,
     ADDRESS_BYTES = 128,
-    SETTLE_US = 2000000,     /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
-    CLAIM_US = 15000000,     /* pages that nobody claims are freed then */
+    SETTLE_US = 2000000, /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
+    CLAIM_US = 15000000, /* pages that nobody claims are freed then */
 };
 
 struct scheduler_settings {
@@ -44,10 +44,10 @@ struct held {
 /* The s-part or a kv-worker. The s-part's local pool is place 0; kv-worker i is place i. */
 struct member {
     struct scheduler *scheduler;
-    bool registered;   /* has said who it is, and is not known to be dead */
-    bool up;           /* the core was told */
-    bool was_up;       /* once: the core may know sequences there */
-    bool cleaning;     /* stale sequences are being freed there: not up before */
+    bool registered; /* has said who it is, and is not known to be dead */
+    bool up;         /* the core was told */
+    bool was_up;     /* once: the core may know sequences there */
+    bool cleaning;   /* stale sequences are being freed there: not up before */
     uint32_t place;
     char name[NAME_BYTES];
     uint64_t incarnation;
@@ -57,7 +57,7 @@ struct member {
     uint64_t pages_total;
     double bytes_per_second;
     bool shares_cores;
-    struct rpc_call *draining; /* its Drain call, to be answered */
+    struct rpc_call *draining;         /* its Drain call, to be answered */
     Fastdecode__HeartbeatRequest last; /* numbers only */
 };
 
@@ -67,12 +67,12 @@ struct flight {
     uint64_t step;
     struct scheduler *scheduler;
     uint32_t run_count;
-    uint64_t *sequences;        /* of its runs */
+    uint64_t *sequences; /* of its runs */
     uint32_t *positions;
     struct sched_result *results;
     struct sched_place_time places[64];
     uint32_t place_count;
-    struct rpc_message *message; /* the reply, kept until the tick; NULL: it has not come */
+    struct rpc_message *message;        /* the reply, kept until the tick; NULL: it has not come */
     const Fastdecode__StepReply *reply; /* in it */
 };
 
@@ -81,7 +81,7 @@ struct scheduler {
     uint64_t incarnation, next_sequence, started_us;
     struct rpc_loop *loop;
     struct rpc_server *server;
-    struct sched *core;           /* NULL until the first s-part has said what the model is */
+    struct sched *core; /* NULL until the first s-part has said what the model is */
     struct sched_config core_config;
     struct token_logs *logs;
 
@@ -95,16 +95,16 @@ struct scheduler {
     uint64_t page_bytes;
 
     struct member members[PLACES_MAX];
-    uint32_t member_count;        /* used entries; 0 is the s-part */
+    uint32_t member_count; /* used entries; 0 is the s-part */
 
     struct sched_event events[EVENTS_MAX];
     uint32_t event_count;
     struct sched_action *actions; /* [EVENTS_MAX + SCHED_ACTIONS_SPARE] */
     struct flight flights[STEPS_MAX];
 
-    struct held *held;            /* [held_count] */
+    struct held *held; /* [held_count] */
     uint32_t held_count, held_capacity;
-    uint64_t *settling;           /* ids of resubmitted ones that wait for their holders */
+    uint64_t *settling; /* ids of resubmitted ones that wait for their holders */
     uint32_t settling_count, settling_capacity;
 
     struct rpc_call *watchers[WATCHERS_MAX];

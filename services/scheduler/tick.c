@@ -12,7 +12,7 @@ enum { STEP_TIMEOUT_MS = 60000, ROW_TIMEOUT_MS = 1000, DEFAULT_MAX_ROWS = 640 };
 
 /* Scratch for one StepRequest: sized once, used for one message at a time. */
 static struct {
-    Fastdecode__Run *runs;            /* [capacity] */
+    Fastdecode__Run *runs; /* [capacity] */
     Fastdecode__Run **run_pointers;
     Fastdecode__SequenceOpen *opens;
     Fastdecode__SequenceOpen **open_pointers;
@@ -159,13 +159,17 @@ static void on_step_reply(void *user, struct rpc_message *message)
     }
     flight->place_count = (uint32_t)MIN(reply->n_places, (size_t)ARRAY_COUNT(flight->places));
     for (uint32_t i = 0; i < flight->place_count; i++)
-        flight->places[i] = (struct sched_place_time){reply->places[i]->worker, reply->places[i]->r_part_us,
-                                                      reply->places[i]->tokens_read};
+        flight->places[i] =
+            (struct sched_place_time){reply->places[i]->worker, reply->places[i]->r_part_us, reply->places[i]->tokens_read};
     flight->scheduler->s_part_busy_us += reply->s_part_us;
     flight->scheduler->s_part_wait_us += reply->r_part_us;
     event.step_done = (struct sched_step_done){
-        .step = flight->step, .results = flight->results, .result_count = flight->run_count, .total_us = reply->total_us,
-        .places = flight->places, .place_count = flight->place_count,
+        .step = flight->step,
+        .results = flight->results,
+        .result_count = flight->run_count,
+        .total_us = reply->total_us,
+        .places = flight->places,
+        .place_count = flight->place_count,
     };
     scheduler_event(flight->scheduler, &event);
 }
@@ -219,9 +223,8 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     flight->scheduler = scheduler;
     const struct rpc_options options = {.timeout_ms = STEP_TIMEOUT_MS + rows * ROW_TIMEOUT_MS};
     const struct rpc_callbacks callbacks = {on_step_reply, on_step_end};
-    if (!scheduler->members[0].channel ||
-        rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step", &request.base, &options,
-                       &callbacks, flight, NULL, &error)) {
+    if (!scheduler->members[0].channel || rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step",
+                                                         &request.base, &options, &callbacks, flight, NULL, &error)) {
         flight->used = false;
         scheduler_event(scheduler, &failed);
     }
@@ -280,9 +283,7 @@ static void carry_out(struct scheduler *scheduler, const struct sched_action *ac
     struct token_log *log;
 
     switch (action->kind) {
-    case SCHED_STEP:
-        send_step(scheduler, &action->step);
-        return;
+    case SCHED_STEP: send_step(scheduler, &action->step); return;
     case SCHED_RELEASE:
         place_release(scheduler, action->release.sequence, action->release.place, action->release.last);
         if (action->release.last)
@@ -302,9 +303,7 @@ static void carry_out(struct scheduler *scheduler, const struct sched_action *ac
     case SCHED_MOVE:
         place_move(scheduler, action->move.sequence, action->move.from, action->move.to, action->move.positions);
         return;
-    case SCHED_DRAINED:
-        place_drained(scheduler, action->place);
-        return;
+    case SCHED_DRAINED: place_drained(scheduler, action->place); return;
     }
 }
 

@@ -5,9 +5,9 @@
 
 struct token_logs {
     uint32_t capacity, count, mask;
-    struct token_log *pool;  /* [capacity] */
-    uint32_t *free_list;     /* [capacity] indices not in use: the first capacity - count */
-    uint32_t *slots;         /* [mask + 1] index + 1 into pool, 0: empty */
+    struct token_log *pool; /* [capacity] */
+    uint32_t *free_list;    /* [capacity] indices not in use: the first capacity - count */
+    uint32_t *slots;        /* [mask + 1] index + 1 into pool, 0: empty */
 };
 
 enum status token_logs_open(uint32_t capacity, struct token_logs **out)
@@ -104,7 +104,4 @@ void token_logs_remove(struct token_logs *logs, uint64_t id)
     }
 }
 
-uint32_t token_logs_count(const struct token_logs *logs)
-{
-    return logs->count;
-}
+uint32_t token_logs_count(const struct token_logs *logs) { return logs->count; }

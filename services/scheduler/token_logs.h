@@ -15,15 +15,15 @@
 struct rpc_call;
 
 struct token_log {
-    uint64_t id;               /* 0: empty slot */
-    struct rpc_call *call;     /* NULL: nobody listens any more */
+    uint64_t id;                                /* 0: empty slot */
+    struct rpc_call *call;                      /* NULL: nobody listens any more */
     const Fastdecode__GenerateRequest *request; /* in the call's memory: valid while `call` is */
-    uint32_t *tokens;          /* [capacity] prompt, then generated; owned */
+    uint32_t *tokens;                           /* [capacity] prompt, then generated; owned */
     uint32_t prompt_count, token_count, capacity;
-    uint32_t scored;           /* prompt tokens whose scores were passed on */
+    uint32_t scored; /* prompt tokens whose scores were passed on */
     uint64_t arrived_us, first_token_us;
     bool ignore_eos;
-    bool over;                 /* its stream has ended */
+    bool over; /* its stream has ended */
 };
 
 struct token_logs;

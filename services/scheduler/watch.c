@@ -109,8 +109,11 @@ static void one(struct text *text, const char *name, const char *type, const cha
 static void add_places(struct text *text, const struct scheduler *scheduler)
 {
     static const char *const gauges[][2] = {
-        {"kv_pages_used", "pages in use"}, {"kv_pages_total", "pages there are"}, {"place_up", "1 while it takes part"},
-        {"place_sequences", "sequences that hold pages there"}, {"place_token_seconds", "measured time of one context token, all layers"},
+        {"kv_pages_used", "pages in use"},
+        {"kv_pages_total", "pages there are"},
+        {"place_up", "1 while it takes part"},
+        {"place_sequences", "sequences that hold pages there"},
+        {"place_token_seconds", "measured time of one context token, all layers"},
         {"place_busy_seconds_total", "time in attention (the s-part: in segments)"},
         {"kv_pages_peak", "the most pages that were in use at once, as the place counts them"},
     };
@@ -121,8 +124,9 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
             const struct member *member = &scheduler->members[i];
             struct sched_place_info info;
             sched_get_place(scheduler->core, i, &info);
-            const double values[] = {info.up ? info.pages_used : 0, info.up ? info.pages_total : 0, info.up, info.sequences,
-                                     info.token_us / 1e6, (double)member->last.busy_us / 1e6, (double)member->last.pages_peak};
+            const double values[] = {
+                info.up ? info.pages_used : 0,      info.up ? info.pages_total : 0, info.up, info.sequences, info.token_us / 1e6,
+                (double)member->last.busy_us / 1e6, (double)member->last.pages_peak};
             add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", gauges[g][0], i ? member->name : "local", values[g]);
         }
     }
@@ -160,7 +164,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s.moved);
     one(&text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s.rebuilt_tokens);
     one(&text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
-    one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention", (double)scheduler->s_part_wait_us / 1e6);
+    one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
+        (double)scheduler->s_part_wait_us / 1e6);
     if (scheduler->core)
         add_places(&text, scheduler);
     reply.text = bytes;

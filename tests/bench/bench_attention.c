@@ -164,8 +164,14 @@ static struct kv_row rows[MAX_ROWS];
 
 static void decode(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context)
 {
-    struct kv_shape shape = {.layers = 1, .heads = 4 * group, .kv_heads = 4, .head_dim = head_dim, .page_tokens = 16,
-                             .type = KV_F16, .max_sequences = MAX_ROWS, .max_context = context};
+    struct kv_shape shape = {.layers = 1,
+                             .heads = 4 * group,
+                             .kv_heads = 4,
+                             .head_dim = head_dim,
+                             .page_tokens = 16,
+                             .type = KV_F16,
+                             .max_sequences = MAX_ROWS,
+                             .max_context = context};
     uint32_t count = MAX(1u, (uint32_t)MIN((uint64_t)MAX_ROWS, job->size / (kv_page_bytes(&shape) * (context / 16)))), bad;
     struct kv_store *store = fill(pool, &shape, count, context - 1, 1);
     struct kv_batch *batch;
@@ -197,8 +203,14 @@ static void decode(struct thread_pool *pool, struct job *job, uint32_t group, ui
 
 static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim, uint32_t held)
 {
-    struct kv_shape shape = {.layers = 1, .heads = 4 * group, .kv_heads = 4, .head_dim = head_dim, .page_tokens = 16,
-                             .type = KV_F16, .max_sequences = 4, .max_context = held + PREFILL_ROWS};
+    struct kv_shape shape = {.layers = 1,
+                             .heads = 4 * group,
+                             .kv_heads = 4,
+                             .head_dim = head_dim,
+                             .page_tokens = 16,
+                             .type = KV_F16,
+                             .max_sequences = 4,
+                             .max_context = held + PREFILL_ROWS};
     struct kv_store *store = fill(pool, &shape, 1, held, PREFILL_ROWS);
     struct kv_batch *batch;
     struct kv_stats before, after;

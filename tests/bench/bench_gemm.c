@@ -28,12 +28,10 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {3, 576, 576, "q,o    576x576   Q4_1"},   {3, 192, 576, "k,v    192x576   Q4_1"},
-    {3, 1536, 576, "up     1536x576  Q4_1"},  {3, 576, 1536, "down   576x1536  Q4_1"},
-    {8, 49152, 576, "head   49152x576 Q8_0"}, {3, 8192, 2048, "large  8192x2048 Q4_1"},
-    {2, 8192, 2048, "large  8192x2048 Q4_0"}, {12, 8192, 2048, "large  8192x2048 Q4_K"},
-    {13, 8192, 2048, "large  8192x2048 Q5_K"}, {14, 8192, 2048, "large  8192x2048 Q6_K"},
-    {8, 2048, 8192, "large  2048x8192 Q8_0"}, {0, 2048, 2048, "float  2048x2048 F32"},
+    {3, 576, 576, "q,o    576x576   Q4_1"},    {3, 192, 576, "k,v    192x576   Q4_1"},    {3, 1536, 576, "up     1536x576  Q4_1"},
+    {3, 576, 1536, "down   576x1536  Q4_1"},   {8, 49152, 576, "head   49152x576 Q8_0"},  {3, 8192, 2048, "large  8192x2048 Q4_1"},
+    {2, 8192, 2048, "large  8192x2048 Q4_0"},  {12, 8192, 2048, "large  8192x2048 Q4_K"}, {13, 8192, 2048, "large  8192x2048 Q5_K"},
+    {14, 8192, 2048, "large  8192x2048 Q6_K"}, {8, 2048, 8192, "large  2048x8192 Q8_0"},  {0, 2048, 2048, "float  2048x2048 F32"},
 };
 
 static const uint32_t row_counts[] = {1, 2, 4, 8, 32, 128};
@@ -79,14 +77,22 @@ __attribute__((target("avx512f,avx512vnni"), noinline)) static void peak_vnni(vo
 {
     __asm__ volatile("mov %0, %%ecx\n\t"
                      "1:\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm0\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm1\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm2\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm3\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm4\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm5\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm6\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm7\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm8\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm9\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm10\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm11\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm12\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm13\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm14\n\t" "vpdpbusd %%zmm16, %%zmm17, %%zmm15\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm0\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm1\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm2\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm3\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm4\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm5\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm6\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm7\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm8\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm9\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm10\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm11\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm12\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm13\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm14\n\t"
+                     "vpdpbusd %%zmm16, %%zmm17, %%zmm15\n\t"
                      "dec %%ecx\n\t"
                      "jnz 1b\n\t"
                      "vzeroupper"
@@ -151,8 +157,10 @@ static void bench_shape(const struct shape *shape, struct thread_pool *pool, con
     }
     uint32_t copy_count = (uint32_t)(STREAM_BYTES / plan.bytes) + 1, max_rows = row_counts[ARRAY_COUNT(row_counts) - 1];
     struct packed_matrix *copies = calloc(copy_count, sizeof *copies);
-    uint8_t *memory = aligned_alloc(HUGE_PAGE, (copy_count * plan.bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE), *source = malloc(shape->outputs * plan.source_row_bytes);
-    float *values = malloc((size_t)max_rows * shape->k * sizeof *values), *y = malloc((size_t)max_rows * shape->outputs * sizeof *y);
+    uint8_t *memory = aligned_alloc(HUGE_PAGE, (copy_count * plan.bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE),
+            *source = malloc(shape->outputs * plan.source_row_bytes);
+    float *values = malloc((size_t)max_rows * shape->k * sizeof *values),
+          *y = malloc((size_t)max_rows * shape->outputs * sizeof *y);
     size_t x_bytes = quantized_rows_bytes(max_rows, shape->k);
     void *blocks = aligned_alloc(64, x_bytes);
     madvise(memory, copy_count * plan.bytes, MADV_HUGEPAGE);
@@ -199,8 +207,9 @@ int main(int argc, char **argv)
     uint8_t *stream = aligned_alloc(HUGE_PAGE, STREAM_BYTES);
     madvise(stream, STREAM_BYTES, MADV_HUGEPAGE);
     memset(stream, 1, STREAM_BYTES);
-    printf("level %s; 1 row: GB/s of packed weights (share of read bandwidth) | 2, 4, 8, 32, 128 rows: GOPS (share of the int8 peak)\n",
-           kernels_level_name());
+    printf(
+        "level %s; 1 row: GB/s of packed weights (share of read bandwidth) | 2, 4, 8, 32, 128 rows: GOPS (share of the int8 peak)\n",
+        kernels_level_name());
     for (uint32_t threads = 1; threads <= MIN(MAX_THREADS, cpu_count_usable()); threads++) {
         struct thread_pool *pool;
         if (thread_pool_open(threads, NULL, &pool) != STATUS_OK)

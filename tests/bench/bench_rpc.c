@@ -24,7 +24,8 @@ static double cpu_us(void)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    return 1e6 * (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    return 1e6 * (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 /* --- the ceiling --------------------------------------------------------------------------------------------------- */
@@ -117,8 +118,11 @@ static void *serve(void *arg)
     struct server *server = arg;
     const struct rpc_method methods[] = {{&fastdecode__generator__descriptor, "Metrics", echo_tensor, NULL},
                                          {&fastdecode__generator__descriptor, "Generate", stream, NULL}};
-    const struct rpc_server_config config = {.addresses = &server->listen, .address_count = 1, .hello = {.service = "bench"},
-                                             .methods = methods, .method_count = ARRAY_COUNT(methods)};
+    const struct rpc_server_config config = {.addresses = &server->listen,
+                                             .address_count = 1,
+                                             .hello = {.service = "bench"},
+                                             .methods = methods,
+                                             .method_count = ARRAY_COUNT(methods)};
     struct rpc_server *rpc;
     struct rpc_loop *loop;
     struct error error;
@@ -194,8 +198,8 @@ static void bench_address(const char *listen, size_t bytes, uint64_t spin_us)
     uint32_t before = ends;
     cpu = cpu_us();
     began_us = clock_now_us();
-    assert_always(bytes > 64 || rpc_call_start(channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL, &callbacks,
-                                               NULL, NULL, &error) == STATUS_OK);
+    assert_always(bytes > 64 || rpc_call_start(channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL,
+                                               &callbacks, NULL, NULL, &error) == STATUS_OK);
     while (bytes <= 64 && ends == before)
         rpc_loop_run(loop, 1000000, spin_us);
     if (bytes <= 64)

@@ -30,8 +30,10 @@ static void arrive(void)
 {
     events[event_count++] = (struct sched_event){
         .kind = SCHED_ARRIVE,
-        .arrive = { .sequence = next_sequence++, .prompt_tokens = 16 + random_below(64),
-                    .max_new_tokens = 200 + random_below(800), .held_place = SCHED_NO_PLACE },
+        .arrive = {.sequence = next_sequence++,
+                   .prompt_tokens = 16 + random_below(64),
+                   .max_new_tokens = 200 + random_below(800),
+                   .held_place = SCHED_NO_PLACE},
     };
 }
 
@@ -64,8 +66,8 @@ static void report(double *us, uint32_t count, uint64_t rows)
     for (uint32_t i = 0; i < count; i++)
         sum += us[i];
     qsort(us, count, sizeof(*us), compare);
-    printf("tick: p50 %.0f us, p99 %.0f us, max %.0f us; %.1f ns a row\n", us[count / 2], us[count * 99 / 100],
-           us[count - 1], sum * 1e3 / (double)rows);
+    printf("tick: p50 %.0f us, p99 %.0f us, max %.0f us; %.1f ns a row\n", us[count / 2], us[count * 99 / 100], us[count - 1],
+           sum * 1e3 / (double)rows);
 }
 
 /* What moving a step's runs alone costs: read and written once. */
@@ -91,12 +93,14 @@ static struct sched *start(const struct sched_config *config)
         fprintf(stderr, "%s\n", error.text);
         exit(1);
     }
-    events[event_count++] = (struct sched_event){ .kind = SCHED_S_PART_UP };
+    events[event_count++] = (struct sched_event){.kind = SCHED_S_PART_UP};
     for (uint32_t p = 0; p < config->max_places; p++) {
         events[event_count++] = (struct sched_event){
             .kind = SCHED_PLACE_UP,
-            .place_up = { .place = p, .pages_total = config->max_running / config->max_places * 160 + 64,
-                          .bytes_per_second = 10000000000, .link_us = 50 },
+            .place_up = {.place = p,
+                         .pages_total = config->max_running / config->max_places * 160 + 64,
+                         .bytes_per_second = 10000000000,
+                         .link_us = 50},
         };
     }
     return sched;
@@ -110,18 +114,17 @@ static void answer(struct flight *flight, struct sched_result *results)
     struct sched_step_action step = flight->steps[0];
     memmove(&flight->steps[0], &flight->steps[1], --flight->count * sizeof(flight->steps[0]));
     for (uint32_t i = 0; i < step.run_count; i++)
-        results[i] = (struct sched_result){ .outcome = SCHED_DONE, .sampled = step.runs[i].sample };
+        results[i] = (struct sched_result){.outcome = SCHED_DONE, .sampled = step.runs[i].sample};
     events[event_count++] = (struct sched_event){
         .kind = SCHED_STEP_DONE,
-        .step_done = { .step = step.step, .results = results, .result_count = step.run_count,
-                       .total_us = 2000 + step.row_count },
+        .step_done = {.step = step.step, .results = results, .result_count = step.run_count, .total_us = 2000 + step.row_count},
     };
 }
 
 static void measure(struct sched *sched, uint32_t sequences, uint32_t ticks, struct sched_result *results, double *us)
 {
-    struct flight flight = { .count = 0 };
-    struct sched_stats stats = { .running = 0 };
+    struct flight flight = {.count = 0};
+    struct sched_stats stats = {.running = 0};
     uint64_t now_us = 1, rows = 0, measured_rows = 0;
     for (uint32_t arrived = 0, measured = 0; measured < ticks;) {
         for (uint32_t i = 0; i < 200 && arrived < sequences; i++, arrived++)
@@ -140,8 +143,7 @@ static void measure(struct sched *sched, uint32_t sequences, uint32_t ticks, str
             measured_rows += rows - before;
         }
     }
-    printf("%u sequences running, %u mini-batches, %.0f rows a step\n", stats.running, MINI_BATCHES,
-           (double)measured_rows / ticks);
+    printf("%u sequences running, %u mini-batches, %.0f rows a step\n", stats.running, MINI_BATCHES, (double)measured_rows / ticks);
     report(us, ticks, measured_rows);
 }
 
@@ -151,9 +153,17 @@ int main(int argc, char **argv)
     uint32_t places = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 256;
     uint32_t ticks = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 5000;
     struct sched_config config = {
-        .max_sequences = 2 * sequences, .max_running = sequences, .max_waiting = sequences,
-        .max_batch_rows = sequences + 2048, .mini_batches = MINI_BATCHES, .plan_ahead = AHEAD, .page_tokens = 16,
-        .chunk_max_tokens = 2048, .context_tokens = 4096, .max_places = places, .layers = 30,
+        .max_sequences = 2 * sequences,
+        .max_running = sequences,
+        .max_waiting = sequences,
+        .max_batch_rows = sequences + 2048,
+        .mini_batches = MINI_BATCHES,
+        .plan_ahead = AHEAD,
+        .page_tokens = 16,
+        .chunk_max_tokens = 2048,
+        .context_tokens = 4096,
+        .max_places = places,
+        .layers = 30,
         .kv_bytes_per_token = 23040,
     };
     struct sched *sched = start(&config);

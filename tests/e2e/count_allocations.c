@@ -39,7 +39,10 @@ static struct {
 
 static int take_module(struct dl_phdr_info *info, size_t size, void *seen)
 {
-    int module = !*(int *)seen ? PROGRAM : strstr(info->dlpi_name, "libprotobuf-c") ? PROTOBUF : strstr(info->dlpi_name, "/libc.so") ? LIBC : MODULES;
+    int module = !*(int *)seen                              ? PROGRAM
+                 : strstr(info->dlpi_name, "libprotobuf-c") ? PROTOBUF
+                 : strstr(info->dlpi_name, "/libc.so")      ? LIBC
+                                                            : MODULES;
 
     (void)size;
     *(int *)seen = 1;
@@ -81,7 +84,8 @@ static void count(const void *caller)
             continue;
         atomic_fetch_add(&counters->calls[m], 1);
         at -= modules[m].base;
-        for (uint32_t k = 0, slot = (uint32_t)(at * 2654435761u) % CALLERS_MAX; k < CALLERS_MAX; k++, slot = (slot + 1) % CALLERS_MAX) {
+        for (uint32_t k = 0, slot = (uint32_t)(at * 2654435761u) % CALLERS_MAX; k < CALLERS_MAX;
+             k++, slot = (slot + 1) % CALLERS_MAX) {
             unsigned long long none = 0;
             if (atomic_compare_exchange_strong(&counters->callers[slot].address, &none, at) || none == at) {
                 counters->callers[slot].module = m;

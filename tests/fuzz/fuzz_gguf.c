@@ -44,8 +44,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t count = size;
 
     if (!tiny_bytes) {
-        struct tiny_llama tiny = {.layers = 1, .hidden = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8, .vocab = 5,
-                                  .context = 16, .rope_factor = 2, .rope_factors = true, .biases = true, .seed = 1};
+        struct tiny_llama tiny = {.layers = 1,
+                                  .hidden = 8,
+                                  .heads = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = 8,
+                                  .ffn = 8,
+                                  .vocab = 5,
+                                  .context = 16,
+                                  .rope_factor = 2,
+                                  .rope_factors = true,
+                                  .biases = true,
+                                  .seed = 1};
         struct gguf_build build = {0};
         gguf_build_llama(&build, &tiny);
         tiny_bytes = gguf_build_finish(&build, &tiny_count);

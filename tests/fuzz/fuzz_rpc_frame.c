@@ -42,10 +42,7 @@ static void check_envelope(const uint8_t *data, size_t size)
     free(written);
 }
 
-static void on_lost(void *user, uint32_t row)
-{
-    assert_always(row < *(uint32_t *)user);
-}
+static void on_lost(void *user, uint32_t row) { assert_always(row < *(uint32_t *)user); }
 
 static void check_tensors(const uint8_t *data, size_t size)
 {

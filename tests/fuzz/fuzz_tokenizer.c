@@ -17,29 +17,35 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { BYTES_FROM = 3, PIECES_FROM = BYTES_FROM + 256, MAX_VOCAB = 512 };
 
 static const char *const rules[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
-static const char *const pairs[][2] = {{"a", "b"}, {"ab", "a"}, {"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}, {"Ġ", "a"}, {"Ġ", "Ġ"}, {"ĠĠ", "ĠĠ"}, {"Ċ", "Ċ"},
-                                       {"Ġa", "b"}, {"Ã", "©"}, {"'", "s"}, {"1", "2"}, {"<", "|"}, {"b", "a"}};
+static const char *const pairs[][2] = {{"a", "b"}, {"ab", "a"}, {"a", "a"},   {"aa", "aa"}, {"aaaa", "aaaa"},
+                                       {"Ġ", "a"}, {"Ġ", "Ġ"},  {"ĠĠ", "ĠĠ"}, {"Ċ", "Ċ"},   {"Ġa", "b"},
+                                       {"Ã", "©"}, {"'", "s"},  {"1", "2"},   {"<", "|"},   {"b", "a"}};
 static struct tokenizer *tokenizers[5];
 
 /* The text of a byte in a byte-level vocabulary. */
-static size_t byte_text(int byte, char *out) {
+static size_t byte_text(int byte, char *out)
+{
     bool itself = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     unsigned character = (unsigned)byte;
-    if (!itself) character = 0x100 + (unsigned)(byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 33 : 67);
-    if (character < 0x80) return out[0] = (char)character, 1;
+    if (!itself)
+        character = 0x100 + (unsigned)(byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 33 : 67);
+    if (character < 0x80)
+        return out[0] = (char)character, 1;
     out[0] = (char)(0xc0 | character >> 6);
     out[1] = (char)(0x80 | (character & 0x3f));
     return 2;
 }
 
-static struct tokenizer *open_one(bool spm, const char *pre) {
+static struct tokenizer *open_one(bool spm, const char *pre)
+{
     static char texts[MAX_VOCAB][16], merges[ARRAY_COUNT(pairs)][32];
     struct text_span tokens[MAX_VOCAB], merge_spans[ARRAY_COUNT(pairs)];
     int32_t types[MAX_VOCAB] = {TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED};
     float scores[MAX_VOCAB] = {0};
     const char *const special[] = {"<unk>", "<|end|>", "<|x"};
     uint32_t count = BYTES_FROM;
-    for (uint32_t i = 0; i < count; i++) tokens[i] = (struct text_span){special[i], strlen(special[i])};
+    for (uint32_t i = 0; i < count; i++)
+        tokens[i] = (struct text_span){special[i], strlen(special[i])};
     for (int byte = 0; byte < 256; byte++, count++) {
         size_t length = spm ? (size_t)snprintf(texts[count], sizeof texts[count], "<0x%02X>", byte) : byte_text(byte, texts[count]);
         tokens[count] = (struct text_span){texts[count], length};
@@ -47,7 +53,8 @@ static struct tokenizer *open_one(bool spm, const char *pre) {
     }
     static const char *const pieces[] = {"▁", "a", "b", "▁a", "ab", "aa", "aaaa", "▁▁", "é", "cd", "▁ab", "本", "\n\n"};
     for (size_t i = 0; i < (spm ? ARRAY_COUNT(pieces) : ARRAY_COUNT(pairs)); i++, count++) {
-        int length = spm ? snprintf(texts[count], sizeof texts[count], "%s", pieces[i]) : snprintf(texts[count], sizeof texts[count], "%s%s", pairs[i][0], pairs[i][1]);
+        int length = spm ? snprintf(texts[count], sizeof texts[count], "%s", pieces[i])
+                         : snprintf(texts[count], sizeof texts[count], "%s%s", pairs[i][0], pairs[i][1]);
         tokens[count] = (struct text_span){texts[count], (size_t)length};
         types[count] = TOKEN_NORMAL;
         scores[count] = (float)-(int)(i * 7 % 5);
@@ -56,8 +63,19 @@ static struct tokenizer *open_one(bool spm, const char *pre) {
         int length = snprintf(merges[i], sizeof merges[i], "%s %s", pairs[i][0], pairs[i][1]);
         merge_spans[i] = (struct text_span){merges[i], (size_t)length};
     }
-    struct tokenizer_spec spec = {.model = spm ? "llama" : "gpt2", .pre = pre, .token_count = count, .tokens = tokens, .types = types, .scores = scores,
-                                  .merge_count = ARRAY_COUNT(pairs), .merges = merge_spans, .bos_id = 1, .eos_id = 1, .unknown_id = 0, .eot_id = -1, .add_space_prefix = spm};
+    struct tokenizer_spec spec = {.model = spm ? "llama" : "gpt2",
+                                  .pre = pre,
+                                  .token_count = count,
+                                  .tokens = tokens,
+                                  .types = types,
+                                  .scores = scores,
+                                  .merge_count = ARRAY_COUNT(pairs),
+                                  .merges = merge_spans,
+                                  .bos_id = 1,
+                                  .eos_id = 1,
+                                  .unknown_id = 0,
+                                  .eot_id = -1,
+                                  .add_space_prefix = spm};
     struct tokenizer *tokenizer;
     struct error error;
     if (tokenizer_open(&spec, &tokenizer, &error)) {
@@ -67,7 +85,8 @@ static struct tokenizer *open_one(bool spm, const char *pre) {
     return tokenizer;
 }
 
-static uint32_t encode(const struct tokenizer *tokenizer, const struct text_segment *segments, uint32_t **ids) {
+static uint32_t encode(const struct tokenizer *tokenizer, const struct text_segment *segments, uint32_t **ids)
+{
     uint32_t count;
     struct error error;
     if (tokenizer_encode(tokenizer, segments, 2, false, UINT32_MAX, ids, &count, &error)) {
@@ -77,42 +96,52 @@ static uint32_t encode(const struct tokenizer *tokenizer, const struct text_segm
     return count;
 }
 
-static size_t decode(const struct tokenizer *tokenizer, const uint32_t *ids, uint32_t count, char *out) {
+static size_t decode(const struct tokenizer *tokenizer, const uint32_t *ids, uint32_t count, char *out)
+{
     struct detokenizer detokenizer;
     detokenizer_init(&detokenizer, tokenizer, false);
     size_t room = tokenizer_max_token_bytes(tokenizer) + 8, n = 0;
-    for (uint32_t i = 0; i < count; i++) n += detokenizer_push(&detokenizer, ids[i], out + n, room);
+    for (uint32_t i = 0; i < count; i++)
+        n += detokenizer_push(&detokenizer, ids[i], out + n, room);
     return n + detokenizer_flush(&detokenizer, out + n, room);
 }
 
 /* The text as bytes → U+FFFD → back must give: pushed byte by byte through the tokens of bytes. */
-static size_t replaced(const struct tokenizer *spm, const uint8_t *text, size_t length, char *out) {
+static size_t replaced(const struct tokenizer *spm, const uint8_t *text, size_t length, char *out)
+{
     struct detokenizer detokenizer;
     detokenizer_init(&detokenizer, spm, false);
     detokenizer.drop_space = false;
     size_t room = tokenizer_max_token_bytes(spm) + 8, n = 0;
-    for (size_t i = 0; i < length; i++) n += detokenizer_push(&detokenizer, BYTES_FROM + text[i], out + n, room);
+    for (size_t i = 0; i < length; i++)
+        n += detokenizer_push(&detokenizer, BYTES_FROM + text[i], out + n, room);
     return n + detokenizer_flush(&detokenizer, out + n, room);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
     if (!tokenizers[0]) {
-        for (int i = 0; i < 4; i++) tokenizers[i] = open_one(false, rules[i]);
+        for (int i = 0; i < 4; i++)
+            tokenizers[i] = open_one(false, rules[i]);
         tokenizers[4] = open_one(true, NULL);
     }
-    if (size < 2 || size > 1 << 16) return 0;
+    if (size < 2 || size > 1 << 16)
+        return 0;
     size_t which = data[0] & 1 ? 4 : data[0] >> 1 & 3;
     bool special = data[0] & 8;
     size_t length = size - 2, cut = length * data[1] / 255;
     const char *text = (const char *)data + 2;
-    struct text_segment parts[2] = {{text, cut, special}, {text + cut, length - cut, special}}, whole[2] = {{text, length, special}, {text, 0, special}};
+    struct text_segment parts[2] = {{text, cut, special}, {text + cut, length - cut, special}},
+                        whole[2] = {{text, length, special}, {text, 0, special}};
     uint32_t *ids, *others, count = encode(tokenizers[which], parts, &ids);
-    if (encode(tokenizers[which], whole, &others) != count || memcmp(ids, others, count * sizeof *ids) != 0) abort();
+    if (encode(tokenizers[which], whole, &others) != count || memcmp(ids, others, count * sizeof *ids) != 0)
+        abort();
     char *out = malloc(3 * length + 4096), *want = malloc(3 * length + 4096);
     size_t n = decode(tokenizers[which], ids, count, out), wanted = replaced(tokenizers[4], data + 2, length, want);
     /* NFC changes the text; "llama" adds spaces after special tokens and takes U+2581 for one */
     bool exact = which != 3 && !(which == 4 && (special || memmem(text, length, "\xe2\x96\x81", 3)));
-    if (exact && (n != wanted || memcmp(out, want, n) != 0)) abort();
+    if (exact && (n != wanted || memcmp(out, want, n) != 0))
+        abort();
     free(out);
     free(want);
     free(ids);

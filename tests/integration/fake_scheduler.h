@@ -162,10 +162,17 @@ static inline void fake_on_generate(struct rpc_call *call, void *user)
     }
     stream = calloc(1, sizeof *stream);
     *stream = (struct fake_stream){
-        .next = fake->streams, .fake = fake, .call = call, .prompt_count = (uint32_t)request->n_prompt,
-        .choice = request->sampling->choice, .index = (uint32_t)request->n_generated, .max_tokens = request->max_tokens,
-        .logprobs = request->sampling->logprobs, .prompt_logprobs = request->sampling->prompt_logprobs,
-        .top = request->sampling->top_logprobs, .sequence = request->sequence ? request->sequence : ++fake->next_sequence,
+        .next = fake->streams,
+        .fake = fake,
+        .call = call,
+        .prompt_count = (uint32_t)request->n_prompt,
+        .choice = request->sampling->choice,
+        .index = (uint32_t)request->n_generated,
+        .max_tokens = request->max_tokens,
+        .logprobs = request->sampling->logprobs,
+        .prompt_logprobs = request->sampling->prompt_logprobs,
+        .top = request->sampling->top_logprobs,
+        .sequence = request->sequence ? request->sequence : ++fake->next_sequence,
     };
     stream->prompt = malloc((request->n_prompt + 1) * sizeof *stream->prompt);
     if (request->n_prompt)
@@ -224,7 +231,8 @@ static inline void fake_advance(struct fake *fake, struct fake_stream *stream, c
     token.n_top = stream->top ? 1 : 0;
     token.top = tops;
     event.tokens = tokens;
-    if (stream->index < stream->max_tokens && !(settings->finish_at == stream->index && settings->finish != FASTDECODE__FINISH__FINISH_EOS)) {
+    if (stream->index < stream->max_tokens &&
+        !(settings->finish_at == stream->index && settings->finish != FASTDECODE__FINISH__FINISH_EOS)) {
         if (stream->index >= settings->hold_at)
             return;
         event.n_tokens = 1;
@@ -283,9 +291,11 @@ static inline void fake_open_server(void *arg)
         {&fastdecode__generator__descriptor, "Watch", fake_on_watch, fake},
         {&fastdecode__generator__descriptor, "Metrics", fake_on_metrics, fake},
     };
-    struct rpc_server_config config = {.addresses = addresses, .address_count = 1,
+    struct rpc_server_config config = {.addresses = addresses,
+                                       .address_count = 1,
                                        .hello = {.service = "scheduler", .incarnation = ++fake->incarnation},
-                                       .methods = methods, .method_count = ARRAY_COUNT(methods)};
+                                       .methods = methods,
+                                       .method_count = ARRAY_COUNT(methods)};
     struct error error;
 
     if (rpc_server_open(fake->loop, &config, &fake->server, &error) != STATUS_OK) {

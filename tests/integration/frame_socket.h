@@ -65,8 +65,14 @@ static inline struct frame_socket frame_connect(const char *address)
 
 static inline bool frame_send(const struct frame_socket *frame, const void *body, size_t length)
 {
-    const unsigned char head[8] = {'F', 'D', 'R', '1', (unsigned char)length, (unsigned char)(length >> 8),
-                                   (unsigned char)(length >> 16), (unsigned char)(length >> 24)};
+    const unsigned char head[8] = {'F',
+                                   'D',
+                                   'R',
+                                   '1',
+                                   (unsigned char)length,
+                                   (unsigned char)(length >> 8),
+                                   (unsigned char)(length >> 16),
+                                   (unsigned char)(length >> 24)};
     return frame_write(frame, head, sizeof head) && (!length || frame_write(frame, body, length));
 }
 

@@ -41,7 +41,8 @@ static inline int http_connect(uint32_t port)
 }
 
 /* Sends a request and returns at once. headers: lines that each end in \r\n, or "". */
-static inline struct http_reply http_send(uint32_t port, const char *method, const char *path, const char *headers, const char *body)
+static inline struct http_reply http_send(uint32_t port, const char *method, const char *path, const char *headers,
+                                          const char *body)
 {
     struct http_reply reply = {.fd = http_connect(port)};
     size_t size = strlen(body) + strlen(headers) + strlen(path) + 256;
@@ -115,7 +116,8 @@ static inline void http_free(struct http_reply *reply)
 }
 
 /* All at once. */
-static inline struct http_reply http_call(uint32_t port, const char *method, const char *path, const char *headers, const char *body)
+static inline struct http_reply http_call(uint32_t port, const char *method, const char *path, const char *headers,
+                                          const char *body)
 {
     struct http_reply reply = http_send(port, method, path, headers, body);
     http_read_all(&reply);

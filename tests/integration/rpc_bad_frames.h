@@ -35,7 +35,7 @@ struct bad_frame {
 
 #define B(text) (text), sizeof(text) - 1
 #define CALL "\x11\x01\0\0\0\0\0\0\0" /* call_id = 1 */
-#define CHECK "\x1d%%%%"               /* method = Health/Check: filled in */
+#define CHECK "\x1d%%%%"              /* method = Health/Check: filled in */
 
 static const struct bad_frame bad_frames[] = {
     {"an HTTP request", LEVEL_SOCKET, FRAME_CLOSED, 0, B("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
@@ -62,7 +62,8 @@ static const struct bad_frame bad_frames[] = {
     {"kind as fixed32", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x0d\x01\0\0\0")},
     {"no kind", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B(CALL)},
     {"a hello without a payload's end", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x08\x01\x7a\x0a\x08")},
-    {"a hello whose payload has 2^63 bytes", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x08\x01\x7a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01")},
+    {"a hello whose payload has 2^63 bytes", LEVEL_ENVELOPE, FRAME_CLOSED, 0,
+     B("\x08\x01\x7a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01")},
     {"a hello that is no PeerHello", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x08\x01\x7a\x03\xff\xff\xff")},
     {"a hello whose service is a number", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x08\x01\x7a\x05\x08\x01\x10\x01\x10")},
     {"a hello of protocol 0", LEVEL_ENVELOPE, FRAME_REFUSED, 0, B("\x08\x01")},
@@ -84,7 +85,8 @@ static const struct bad_frame bad_frames[] = {
     {"a tail that is no field", LEVEL_GREETED, FRAME_CLOSED, 0, B("\x08\x02" CALL CHECK "\x7a\x00\x80")},
     {"no method", LEVEL_GREETED, FRAME_STATUS, STATUS_UNIMPLEMENTED, B("\x08\x02" CALL)},
     {"an unknown method", LEVEL_GREETED, FRAME_STATUS, STATUS_UNIMPLEMENTED, B("\x08\x02" CALL "\x1d\xde\xad\xbe\xef")},
-    {"a payload that is no HealthRequest", LEVEL_GREETED, FRAME_STATUS, STATUS_INVALID_ARGUMENT, B("\x08\x02" CALL CHECK "\x7a\x03\xff\xff\xff")},
+    {"a payload that is no HealthRequest", LEVEL_GREETED, FRAME_STATUS, STATUS_INVALID_ARGUMENT,
+     B("\x08\x02" CALL CHECK "\x7a\x03\xff\xff\xff")},
     {"a payload with a group", LEVEL_GREETED, FRAME_STATUS, STATUS_INVALID_ARGUMENT, B("\x08\x02" CALL CHECK "\x7a\x02\x0b\x0c")},
     {"unknown fields", LEVEL_GREETED, FRAME_STATUS, STATUS_OK, B("\x08\x02" CALL CHECK "\xa0\x06\x01\xaa\x06\x03xyz")},
     {"a request id with control bytes", LEVEL_GREETED, FRAME_STATUS, STATUS_OK, B("\x08\x02" CALL CHECK "\x3a\x04\n\r\0\x1b")},
@@ -100,8 +102,8 @@ static inline bool bad_frame_hello(struct frame_socket *client)
 {
     unsigned char body[FRAME_BODY_MAX];
     /* HELLO { protocol = 1, service = "tester", max_message_bytes = 65536 } */
-    return frame_send(client, B("\x08\x01\x7a\x0e\x08\x01\x12\x06tester\x30\x80\x80\x04")) &&
-           frame_receive(client, body) > 2 && body[1] == 1;
+    return frame_send(client, B("\x08\x01\x7a\x0e\x08\x01\x12\x06tester\x30\x80\x80\x04")) && frame_receive(client, body) > 2 &&
+           body[1] == 1;
 }
 
 /* The next envelope that comes; NULL: closed. */
@@ -163,7 +165,8 @@ static inline const char *bad_frame_check(const char *address, const struct bad_
         if (!answer)
             wrong = "no answer";
         else if (frame->outcome == FRAME_REFUSED)
-            wrong = answer->kind == FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REFUSED && answer->error[0] ? NULL : "it was not refused";
+            wrong = answer->kind == FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REFUSED && answer->error[0] ? NULL
+                                                                                                         : "it was not refused";
         else if (answer->kind != FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY || answer->status != frame->status ||
                  (frame->status && !answer->error[0]))
             wrong = "another status";

@@ -100,14 +100,14 @@ static inline void harness_close(struct harness_client *client)
     rpc_loop_close(client->loop);
 }
 
-#define HARNESS_UNTIL(client, condition)                                    \
-    do {                                                                    \
-        uint64_t limit_us_ = clock_now_us() + HARNESS_LIMIT_US;             \
-        while (!(condition)) {                                              \
-            rpc_loop_run((client)->loop, 10000, 0);                         \
-            if (clock_now_us() > limit_us_)                                 \
+#define HARNESS_UNTIL(client, condition)                                            \
+    do {                                                                            \
+        uint64_t limit_us_ = clock_now_us() + HARNESS_LIMIT_US;                     \
+        while (!(condition)) {                                                      \
+            rpc_loop_run((client)->loop, 10000, 0);                                 \
+            if (clock_now_us() > limit_us_)                                         \
                 fail_msg("%s:%d: not in time: %s", __FILE__, __LINE__, #condition); \
-        }                                                                   \
+        }                                                                           \
     } while (0)
 
 struct harness_result {

@@ -181,8 +181,8 @@ static void test_stream(void **state)
 {
     char text[64];
     struct http_reply reply = http_call(port, "POST", CHAT, "X-Request-Id: mine\r\n",
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":20,\"stream\":true,"
-        "\"stream_options\":{\"include_usage\":true}}");
+                                        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":20,\"stream\":true,"
+                                        "\"stream_options\":{\"include_usage\":true}}");
     (void)state;
 
     assert_int_equal(http_status(&reply), 200);
@@ -217,8 +217,8 @@ static void test_stop(void **state)
 {
     char text[64];
     uint32_t before = fake_look(&fake).cancelled;
-    struct http_reply reply = http_call(port, "POST", COMPLETION, "",
-                                        "{" PROMPT5 ",\"max_tokens\":400,\"stop\":[\"ijk\"],\"stream\":true}");
+    struct http_reply reply =
+        http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":400,\"stop\":[\"ijk\"],\"stream\":true}");
     (void)state;
 
     http_joined(&reply, "text", text, sizeof text);
@@ -248,7 +248,8 @@ static void test_echo(void **state)
     struct http_reply reply;
     (void)state;
 
-    snprintf(body, sizeof body, "{\"prompt\":[%u,%u],\"echo\":true,\"logprobs\":1,\"max_tokens\":2}", fake.letters[0], fake.letters[1]);
+    snprintf(body, sizeof body, "{\"prompt\":[%u,%u],\"echo\":true,\"logprobs\":1,\"max_tokens\":2}", fake.letters[0],
+             fake.letters[1]);
     reply = http_call(port, "POST", COMPLETION, "", body);
     assert_non_null(strstr(reply.data, "\"text\":\"abcd\""));
     assert_non_null(strstr(reply.data, "\"token_logprobs\":[null,-0.5,-0.25,-0.25]"));
@@ -308,7 +309,8 @@ static void test_scheduler_dies(void **state)
 
 static void test_client_leaves(void **state)
 {
-    static const char *const bodies[] = {"{" PROMPT5 ",\"max_tokens\":50,\"stream\":true}", "{" PROMPT5 ",\"max_tokens\":50,\"n\":3}"};
+    static const char *const bodies[] = {"{" PROMPT5 ",\"max_tokens\":50,\"stream\":true}",
+                                         "{" PROMPT5 ",\"max_tokens\":50,\"n\":3}"};
     static const uint32_t sequences[] = {1, 3};
     uint32_t i;
     (void)state;
@@ -437,7 +439,8 @@ static void test_keys(void **state)
     reply = http_call(gateway_port(locked), "GET", "/v1/models", "Authorization: Bearer secret-3\r\n", "");
     assert_int_equal(http_status(&reply), 401);
     http_free(&reply);
-    reply = http_call(gateway_port(locked), "POST", COMPLETION, "Authorization: Bearer secret-2\r\n", "{" PROMPT5 ",\"max_tokens\":2}");
+    reply =
+        http_call(gateway_port(locked), "POST", COMPLETION, "Authorization: Bearer secret-2\r\n", "{" PROMPT5 ",\"max_tokens\":2}");
     assert_int_equal(http_status(&reply), 200);
     http_free(&reply);
     gateway_close(locked);
@@ -483,8 +486,8 @@ static void test_close_with_open_streams(void **state)
     wait_ready(gateway_port(closing));
     fake_set_tokens(&fake, 3, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     for (i = 0; i < 8; i++)
-        replies[i] = http_send(gateway_port(closing), "POST", COMPLETION, "",
-                               i % 2 ? "{" PROMPT5 ",\"stream\":true}" : "{" PROMPT5 "}");
+        replies[i] =
+            http_send(gateway_port(closing), "POST", COMPLETION, "", i % 2 ? "{" PROMPT5 ",\"stream\":true}" : "{" PROMPT5 "}");
     assert_true(fake_wait(&fake, saw_open, open + 8));
     gateway_close(closing);
     assert_true(fake_wait(&fake, saw_cancelled, before + 8));
@@ -535,10 +538,24 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_whole), CASE(test_stream), CASE(test_choices), CASE(test_stop), CASE(test_end_token), CASE(test_echo),
-        CASE(test_deadline), CASE(test_scheduler_dies), CASE(test_client_leaves), CASE(test_full), CASE(test_not_ready),
-        CASE(test_too_long), CASE(test_slow_headers), CASE(test_metrics), CASE(test_keys), CASE(test_drain),
-        CASE(test_close_with_open_streams), CASE(test_many_streams),
+        CASE(test_whole),
+        CASE(test_stream),
+        CASE(test_choices),
+        CASE(test_stop),
+        CASE(test_end_token),
+        CASE(test_echo),
+        CASE(test_deadline),
+        CASE(test_scheduler_dies),
+        CASE(test_client_leaves),
+        CASE(test_full),
+        CASE(test_not_ready),
+        CASE(test_too_long),
+        CASE(test_slow_headers),
+        CASE(test_metrics),
+        CASE(test_keys),
+        CASE(test_drain),
+        CASE(test_close_with_open_streams),
+        CASE(test_many_streams),
     };
     log_threshold = getenv("FD_TEST_LOG") ? LOG_DEBUG : LOG_ERROR;
     if (argc > 1)

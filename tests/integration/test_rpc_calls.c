@@ -87,7 +87,11 @@ static void *serve(void *arg)
     };
     const char *address = server->address;
     const struct rpc_server_config config = {
-        .addresses = &address, .address_count = 1, .methods = methods, .method_count = 3, .window = server->window,
+        .addresses = &address,
+        .address_count = 1,
+        .methods = methods,
+        .method_count = 3,
+        .window = server->window,
         .hello = {.service = "test", .incarnation = 7, .fingerprint = server->fingerprint},
     };
     struct error error;
@@ -151,20 +155,25 @@ static void open_client(struct client *client, const char *address, uint32_t win
 {
     struct error error;
     const struct rpc_channel_config config = {
-        .address = address, .hello = {.service = "client"}, .window = window, .on_up = on_up, .on_down = on_down, .user = client,
+        .address = address,
+        .hello = {.service = "client"},
+        .window = window,
+        .on_up = on_up,
+        .on_down = on_down,
+        .user = client,
     };
     memset(client, 0, sizeof *client);
     assert_int_equal(rpc_loop_open(&client->loop), STATUS_OK);
     assert_int_equal(rpc_channel_open(client->loop, &config, &client->channel, &error), STATUS_OK);
 }
 
-#define RUN_UNTIL(client, condition)                                                              \
-    do {                                                                                          \
-        uint64_t limit_us = clock_now_us() + LIMIT_US;                                            \
-        while (!(condition)) {                                                                    \
-            rpc_loop_run((client)->loop, 10000, 0);                                               \
-            assert_true(clock_now_us() < limit_us);                                               \
-        }                                                                                         \
+#define RUN_UNTIL(client, condition)                   \
+    do {                                               \
+        uint64_t limit_us = clock_now_us() + LIMIT_US; \
+        while (!(condition)) {                         \
+            rpc_loop_run((client)->loop, 10000, 0);    \
+            assert_true(clock_now_us() < limit_us);    \
+        }                                              \
     } while (0)
 
 static void close_client(struct client *client)
@@ -261,8 +270,16 @@ static void calls_over(const char *address)
     stop_server(&server);
 }
 
-static void calls_over_inproc(void **state) { (void)state; calls_over("inproc://test-rpc"); }
-static void calls_over_tcp(void **state) { (void)state; calls_over("tcp://127.0.0.1:0"); }
+static void calls_over_inproc(void **state)
+{
+    (void)state;
+    calls_over("inproc://test-rpc");
+}
+static void calls_over_tcp(void **state)
+{
+    (void)state;
+    calls_over("tcp://127.0.0.1:0");
+}
 
 static void calls_over_ipc(void **state)
 {
@@ -285,7 +302,8 @@ static void a_status_comes_back_with_its_text(void **state)
     open_client(&client, server.address, 0);
     RUN_UNTIL(&client, client.ups == 1);
     assert_int_equal(rpc_call_start(client.channel, &fastdecode__generator__descriptor, "Watch", &request.base, NULL, &callbacks,
-                                    &result, NULL, &error), STATUS_OK);
+                                    &result, NULL, &error),
+                     STATUS_OK);
     RUN_UNTIL(&client, result.ended);
     assert_int_equal(result.status, STATUS_PERMISSION_DENIED);
     assert_string_equal(result.error, "not for client");
@@ -372,7 +390,11 @@ static void peers_that_disagree_are_refused(void **state)
     struct client client = {0};
     struct error error;
     const struct rpc_channel_config config = {
-        .address = "inproc://test-refuse", .hello = {.service = "client", .fingerprint = 99}, .on_up = on_up, .on_down = on_down, .user = &client,
+        .address = "inproc://test-refuse",
+        .hello = {.service = "client", .fingerprint = 99},
+        .on_up = on_up,
+        .on_down = on_down,
+        .user = &client,
     };
     (void)state;
     start_server(&server, "inproc://test-refuse");
@@ -441,7 +463,11 @@ static void a_stopped_server_loses_nothing(void **state)
         assert_int_equal(start_generate(&client, 200, "r", 0, &result[i], NULL), STATUS_OK);
     rpc_loop_run(client.loop, 100000, 0);
     kill(pid, SIGCONT);
-    RUN_UNTIL(&client, (ended = 0, ({ for (int i = 0; i < 64; i++) ended += result[i].ended; }), ended == 64));
+    RUN_UNTIL(&client, (ended = 0, ({
+                            for (int i = 0; i < 64; i++)
+                                ended += result[i].ended;
+                        }),
+                        ended == 64));
     for (int i = 0; i < 64; i++) {
         assert_int_equal(result[i].status, STATUS_OK);
         assert_int_equal(result[i].messages, 200);
@@ -478,13 +504,24 @@ static void a_stopped_client_loses_nothing(void **state)
     stop_server(&server);
 }
 
-
 static int *timer_at;
 static int timer_log[8];
 
-static void note_1(void *arg) { (void)arg; *timer_at++ = 1; }
-static void note_2(void *arg) { (void)arg; *timer_at++ = 2; }
-static void note_3(void *arg) { (void)arg; *timer_at++ = 3; }
+static void note_1(void *arg)
+{
+    (void)arg;
+    *timer_at++ = 1;
+}
+static void note_2(void *arg)
+{
+    (void)arg;
+    *timer_at++ = 2;
+}
+static void note_3(void *arg)
+{
+    (void)arg;
+    *timer_at++ = 3;
+}
 
 static void timers_run_in_order_unless_cancelled(void **state)
 {

@@ -28,8 +28,8 @@ struct test_server {
 static void *serve(void *arg)
 {
     struct test_server *server = arg;
-    const struct rpc_server_config config = {.addresses = &server->listen, .address_count = 1, .hello = {.service = "test"},
-                                             .max_message_bytes = 1 << 20};
+    const struct rpc_server_config config = {
+        .addresses = &server->listen, .address_count = 1, .hello = {.service = "test"}, .max_message_bytes = 1 << 20};
     struct rpc_server *rpc;
     struct rpc_loop *loop;
     struct error error;
@@ -199,7 +199,8 @@ static void meet(struct rpc_loop *loop, const char *address, const struct answer
         rpc_loop_run(loop, 10000, 0);
         if (client.ups && !called && rpc_channel_is_up(channel)) {
             assert_int_equal(rpc_call_start(channel, &fastdecode__health__descriptor, "Check", &request.base, NULL, &callbacks,
-                                            &client, NULL, &error), STATUS_OK);
+                                            &client, NULL, &error),
+                             STATUS_OK);
             called = true;
         }
         if (clock_now_us() > limit_us)

@@ -187,8 +187,9 @@ static void a_stopped_client_gets_everything(void **state)
         struct harness_result result = {0};
         struct error error;
         request.max_tokens = 200;
-        assert_int_equal(rpc_call_start(other.channel, generator, "Generate", &request.base, NULL, &harness_callbacks, &result, NULL,
-                                        &error), STATUS_OK);
+        assert_int_equal(
+            rpc_call_start(other.channel, generator, "Generate", &request.base, NULL, &harness_callbacks, &result, NULL, &error),
+            STATUS_OK);
         HARNESS_UNTIL(&other, result.ends == 1);
         assert_int_equal(result.messages, 200);
     }
@@ -217,7 +218,8 @@ static void sizes_are_refused_without_losing_the_connection(void **state)
         harness_open(&client, server.address);
         HARNESS_UNTIL(&client, client.ups == 1);
         assert_int_equal(rpc_call_start(client.channel, generator, "Metrics", &request.base, &options, &harness_callbacks, &result,
-                                        NULL, &error), STATUS_OK);
+                                        NULL, &error),
+                         STATUS_OK);
         HARNESS_UNTIL(&client, result.ends == 1);
         if (result.status != STATUS_DEADLINE_EXCEEDED) { /* a slow machine */
             assert_int_equal(result.status, STATUS_RESOURCE_EXHAUSTED);
@@ -227,8 +229,9 @@ static void sizes_are_refused_without_losing_the_connection(void **state)
         HARNESS_UNTIL(&client, atomic_load(&stream_status) == STATUS_OUT_OF_RANGE + 1);
         big.request_id = calloc(1, 200001);
         memset(big.request_id, 'x', 200000);
-        assert_int_equal(rpc_call_start(client.channel, generator, "Generate", &big.base, NULL, &harness_callbacks, &other, NULL,
-                                        &error), STATUS_RESOURCE_EXHAUSTED);
+        assert_int_equal(
+            rpc_call_start(client.channel, generator, "Generate", &big.base, NULL, &harness_callbacks, &other, NULL, &error),
+            STATUS_RESOURCE_EXHAUSTED);
         assert_non_null(strstr(error.text, "at most 200000"));
         free(big.request_id);
         assert_int_equal(client.downs, 0);
@@ -274,7 +277,8 @@ static void cancelling_may_end_other_calls(void **state)
     HARNESS_UNTIL(&client, client.ups == 1);
     for (int i = 0; i < 3; i++)
         assert_int_equal(rpc_call_start(client.channel, generator, "Watch", &request.base, NULL, &harness_callbacks, &result[i],
-                                        &handle[i], &error), STATUS_OK);
+                                        &handle[i], &error),
+                         STATUS_OK);
     HARNESS_UNTIL(&client, atomic_load(&hanging) == 3);
     rpc_cancel(client.channel, handle[1]); /* ends the two others */
     HARNESS_UNTIL(&client, result[0].ends && result[2].ends);
@@ -284,7 +288,8 @@ static void cancelling_may_end_other_calls(void **state)
     assert_int_equal(atomic_load(&cancelled), 1);
     for (int i = 3; i < 6; i++)
         assert_int_equal(rpc_call_start(client.channel, generator, "Watch", &request.base, NULL, &harness_callbacks, &result[i],
-                                        &handle[i], &error), STATUS_OK);
+                                        &handle[i], &error),
+                         STATUS_OK);
     HARNESS_UNTIL(&client, atomic_load(&hanging) == 6);
     rpc_channel_close(client.channel); /* the same at the connection's end */
     client.channel = NULL;
@@ -342,8 +347,8 @@ static void channels_come_and_go(void **state)
             struct harness_client client = {.loop = loop};
             struct harness_result result = {0};
             const char *to = i % 7 == 6 ? dead : i % 7 == 5 ? name : server.address;
-            const struct rpc_channel_config config = {.address = to, .hello = {.service = "client"}, .on_up = harness_up,
-                                                      .on_down = harness_down, .user = &client};
+            const struct rpc_channel_config config = {
+                .address = to, .hello = {.service = "client"}, .on_up = harness_up, .on_down = harness_down, .user = &client};
             Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;
             request.max_tokens = 300;
             assert_int_equal(rpc_channel_open(loop, &config, &client.channel, &error), STATUS_OK);
@@ -353,8 +358,8 @@ static void channels_come_and_go(void **state)
             do {
                 rpc_loop_run(loop, 100, 0);
                 if (!started && rpc_channel_is_up(client.channel))
-                    started = rpc_call_start(client.channel, generator, "Generate", &request.base, NULL, &harness_callbacks, &result,
-                                             NULL, &error) == STATUS_OK;
+                    started = rpc_call_start(client.channel, generator, "Generate", &request.base, NULL, &harness_callbacks,
+                                             &result, NULL, &error) == STATUS_OK;
             } while (clock_now_us() < until_us);
             if (i == 19) { /* the server goes first */
                 harness_stop(&server);

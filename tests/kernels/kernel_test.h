@@ -50,9 +50,9 @@ struct source_type {
 };
 
 static const struct source_type source_types[] = {
-    {0, "F32", 1, 4, {0, 0}, 0},       {1, "F16", 1, 2, {0, 0}, 1},       {30, "BF16", 1, 2, {0, 0}, 0},
-    {2, "Q4_0", 32, 18, {0, 0}, 1},    {3, "Q4_1", 32, 20, {0, 2}, 2},    {6, "Q5_0", 32, 22, {0, 0}, 1},
-    {7, "Q5_1", 32, 24, {0, 2}, 2},    {8, "Q8_0", 32, 34, {0, 0}, 1},    {12, "Q4_K", 256, 144, {0, 2}, 2},
+    {0, "F32", 1, 4, {0, 0}, 0},       {1, "F16", 1, 2, {0, 0}, 1},         {30, "BF16", 1, 2, {0, 0}, 0},
+    {2, "Q4_0", 32, 18, {0, 0}, 1},    {3, "Q4_1", 32, 20, {0, 2}, 2},      {6, "Q5_0", 32, 22, {0, 0}, 1},
+    {7, "Q5_1", 32, 24, {0, 2}, 2},    {8, "Q8_0", 32, 34, {0, 0}, 1},      {12, "Q4_K", 256, 144, {0, 2}, 2},
     {13, "Q5_K", 256, 176, {0, 2}, 2}, {14, "Q6_K", 256, 210, {208, 0}, 1},
 };
 
@@ -81,7 +81,8 @@ static inline uint8_t *random_source(const struct source_type *type, uint32_t ou
 }
 
 /* Packs source into memory of its own: free matrix->data. */
-static inline void pack_all(const struct source_type *type, const uint8_t *source, uint32_t outputs, uint32_t k, struct packed_matrix *matrix)
+static inline void pack_all(const struct source_type *type, const uint8_t *source, uint32_t outputs, uint32_t k,
+                            struct packed_matrix *matrix)
 {
     struct error error;
     assert_int_equal(pack_plan(type->type, outputs, k, matrix, &error), STATUS_OK);

@@ -29,8 +29,14 @@ enum { MAX_ROWS = 2048 };
 
 static struct kv_shape shape_of(uint32_t kv_heads, uint32_t group, uint32_t head_dim, enum kv_type type)
 {
-    return (struct kv_shape){.layers = 2, .heads = kv_heads * group, .kv_heads = kv_heads, .head_dim = head_dim,
-                             .page_tokens = 16, .type = type, .max_sequences = 16, .max_context = 2048};
+    return (struct kv_shape){.layers = 2,
+                             .heads = kv_heads * group,
+                             .kv_heads = kv_heads,
+                             .head_dim = head_dim,
+                             .page_tokens = 16,
+                             .type = type,
+                             .max_sequences = 16,
+                             .max_context = 2048};
 }
 
 static struct rig rig_open(const struct kv_shape *shape, uint32_t threads, const char *level)
@@ -143,7 +149,8 @@ static double row_error(const struct feed *feed, uint32_t layer, uint32_t positi
         for (uint32_t i = 0; i < head_dim; i++) {
             double expected = 0;
             for (uint32_t t = 0; t <= position; t++) {
-                double v = stored(shape, feed->v[(((size_t)layer * feed->positions + t) * shape->kv_heads + head / group) * head_dim + i]);
+                double v =
+                    stored(shape, feed->v[(((size_t)layer * feed->positions + t) * shape->kv_heads + head / group) * head_dim + i]);
                 expected += p[t] / sum * v;
                 largest = MAX(largest, fabs(v));
             }
@@ -191,10 +198,13 @@ static void assert_same(const struct feed *feed, const float *expected, const ch
 
 static void test_against_sums(void **state)
 {
-    static const struct { uint32_t group, head_dim, positions; enum kv_type type; } cases[] = {
+    static const struct {
+        uint32_t group, head_dim, positions;
+        enum kv_type type;
+    } cases[] = {
         {1, 64, 520, KV_F16}, {3, 64, 1500, KV_F16}, {4, 128, 520, KV_F16}, {8, 64, 520, KV_F16}, {8, 128, 80, KV_F16},
-        {5, 80, 520, KV_F16}, {3, 80, 80, KV_F32}, {1, 16, 520, KV_F32}, {2, 256, 80, KV_F16}, {7, 48, 80, KV_F16},
-        {6, 112, 80, KV_F16}, {71, 64, 40, KV_F16}, {4, 64, 520, KV_F32},
+        {5, 80, 520, KV_F16}, {3, 80, 80, KV_F32},   {1, 16, 520, KV_F32},  {2, 256, 80, KV_F16}, {7, 48, 80, KV_F16},
+        {6, 112, 80, KV_F16}, {71, 64, 40, KV_F16},  {4, 64, 520, KV_F32},
     };
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
@@ -257,8 +267,25 @@ static void test_overflow(void **state)
 static void test_stored_bits(void **state)
 {
     enum { HEAD_DIM = 48, VALUES = HEAD_DIM * ATTEND_TILE, SLOT = 5 };
-    static const float hard[] = {0, -0.0f, 1, 65504, 65519, 65520, -65520, 1e30f, -1e30f, INFINITY, -INFINITY, 5.9604645e-8f,
-                                 2.9802322e-8f, 2.9802326e-8f, 6.1e-5f, 1.00048828125f, 1.00146484375f, FLT_MIN, FLT_MAX};
+    static const float hard[] = {0,
+                                 -0.0f,
+                                 1,
+                                 65504,
+                                 65519,
+                                 65520,
+                                 -65520,
+                                 1e30f,
+                                 -1e30f,
+                                 INFINITY,
+                                 -INFINITY,
+                                 5.9604645e-8f,
+                                 2.9802322e-8f,
+                                 2.9802326e-8f,
+                                 6.1e-5f,
+                                 1.00048828125f,
+                                 1.00146484375f,
+                                 FLT_MIN,
+                                 FLT_MAX};
     uint16_t half[2 * VALUES];
     float whole[2 * VALUES], k[HEAD_DIM], v[HEAD_DIM];
     uint64_t seed = 8;
@@ -289,8 +316,10 @@ static void test_stored_bits(void **state)
 
 static void test_chunks_and_threads(void **state)
 {
-    static const struct { uint32_t group, head_dim; enum kv_type type; } cases[] = {
-        {3, 64, KV_F16}, {1, 64, KV_F16}, {8, 80, KV_F16}, {4, 32, KV_F32}};
+    static const struct {
+        uint32_t group, head_dim;
+        enum kv_type type;
+    } cases[] = {{3, 64, KV_F16}, {1, 64, KV_F16}, {8, 80, KV_F16}, {4, 32, KV_F32}};
     static const uint32_t chunks[] = {1, 7, 333, 1100};
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
@@ -379,9 +408,12 @@ static void test_company_and_stale_pages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_sums), cmocka_unit_test(test_large_logits), cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_against_sums),
+        cmocka_unit_test(test_large_logits),
+        cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_stored_bits),
-        cmocka_unit_test(test_levels_agree), cmocka_unit_test(test_chunks_and_threads),
+        cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_chunks_and_threads),
         cmocka_unit_test(test_company_and_stale_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

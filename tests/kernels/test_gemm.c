@@ -100,7 +100,7 @@ static void check_ref(const struct fixture *f)
             for (uint32_t i = 0; i < f->k; i++) {
                 const struct quant_block *block = &f->x.blocks[r / 8 * f->x.group_count + i / 32];
                 const struct quant_part *part = &block->part[r % 8];
-                double x = !f->w.group_count      ? (double)f->values[r * f->x_stride + i]
+                double x = !f->w.group_count       ? (double)f->values[r * f->x_stride + i]
                            : i % 32 == part->index ? (double)part->outlier
                                                    : (double)part->scale * block->q[r % 8][i % 32];
                 sum += (double)weights[i] * x;
@@ -150,7 +150,8 @@ static void check_independence(const struct fixture *f)
                         bool inside = r >= begin && r < begin + count && o < f->outputs;
                         uint32_t want = inside ? f32_bits(expected[(size_t)r * f->outputs + o]) : 0x55555555u;
                         if (f32_bits(y[1 + r * y_stride + o]) != want)
-                            fail_msg("%s %s rows %u+%u: row %u output %u", isa_name(levels[l]->level), f->type->name, begin, count, r, o);
+                            fail_msg("%s %s rows %u+%u: row %u output %u", isa_name(levels[l]->level), f->type->name, begin, count,
+                                     r, o);
                     }
             }
         free(expected);
@@ -175,10 +176,26 @@ static void check_add(const struct fixture *f)
     }
 }
 
-static void test_ref(void **state) { (void)state; for_all_shapes(check_ref); }
-static void test_levels(void **state) { (void)state; for_all_shapes(check_levels); }
-static void test_independence(void **state) { (void)state; for_all_shapes(check_independence); }
-static void test_add(void **state) { (void)state; for_all_shapes(check_add); }
+static void test_ref(void **state)
+{
+    (void)state;
+    for_all_shapes(check_ref);
+}
+static void test_levels(void **state)
+{
+    (void)state;
+    for_all_shapes(check_levels);
+}
+static void test_independence(void **state)
+{
+    (void)state;
+    for_all_shapes(check_independence);
+}
+static void test_add(void **state)
+{
+    (void)state;
+    for_all_shapes(check_add);
+}
 
 /* The largest integer sums: any 16-bit saturation would show. */
 static void test_extreme_quants(void **state)
@@ -352,7 +369,8 @@ static void test_outlier(void **state)
         for (uint32_t r = 0; r < f.rows; r++)
             for (uint32_t i = 0; i < f.k; i++) {
                 float *value = &f.values[r * f.x_stride + i];
-                *value = i % 32 == (r + i / 32) % 32 ? (r % 2 ? -1000.0f : 1000.0f) + (float)i : (float)((i * 37 + r * 11) % 64) / 32 - 1;
+                *value = i % 32 == (r + i / 32) % 32 ? (r % 2 ? -1000.0f : 1000.0f) + (float)i
+                                                     : (float)((i * 37 + r * 11) % 64) / 32 - 1;
             }
         float *weights = malloc(f.k * sizeof *weights);
         for (uint32_t l = 0; l < level_count; l++) {
@@ -367,8 +385,8 @@ static void test_outlier(void **state)
                         limit += fabs((double)weights[i]) * (0.51 / 127);
                     }
                     if (!(fabs(want - (double)y[(size_t)r * f.outputs + o]) <= limit))
-                        fail_msg("%s %s row %u output %u: %g, expected %g (limit %g)", isa_name(levels[l]->level), f.type->name,
-                                 r, o, (double)y[(size_t)r * f.outputs + o], want, limit);
+                        fail_msg("%s %s row %u output %u: %g, expected %g (limit %g)", isa_name(levels[l]->level), f.type->name, r,
+                                 o, (double)y[(size_t)r * f.outputs + o], want, limit);
                 }
             }
             free(y);
@@ -381,10 +399,9 @@ static void test_outlier(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref),           cmocka_unit_test(test_levels), cmocka_unit_test(test_independence),
-        cmocka_unit_test(test_add),           cmocka_unit_test(test_extreme_quants), cmocka_unit_test(test_panels),
-        cmocka_unit_test(test_not_finite),    cmocka_unit_test(test_quantize),
-        cmocka_unit_test(test_outlier),
+        cmocka_unit_test(test_ref),        cmocka_unit_test(test_levels),         cmocka_unit_test(test_independence),
+        cmocka_unit_test(test_add),        cmocka_unit_test(test_extreme_quants), cmocka_unit_test(test_panels),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_quantize),       cmocka_unit_test(test_outlier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,8 @@ static void run_log_softmax(const struct kernels *level, const float *x, const f
     level->log_softmax(x, n, out);
 }
 
-static void check_close(const char *name, const char *level, uint32_t n, const float *got, const float *want, double relative, double absolute)
+static void check_close(const char *name, const char *level, uint32_t n, const float *got, const float *want, double relative,
+                        double absolute)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (isnan(want[i]) ? isnan(got[i]) : got[i] == want[i])
@@ -55,7 +56,8 @@ static void check_close(const char *name, const char *level, uint32_t n, const f
     }
 }
 
-static void check_operation(const char *name, operation *run, const float *x, const float *y, uint32_t n, double relative, double absolute)
+static void check_operation(const char *name, operation *run, const float *x, const float *y, uint32_t n, double relative,
+                            double absolute)
 {
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
@@ -69,7 +71,8 @@ static void check_operation(const char *name, operation *run, const float *x, co
             assert_int_equal(f32_bits(got[n + i]), 0x55555555u);
         for (uint32_t i = 0; l && i < n; i++)
             if (f32_bits(got[i]) != f32_bits(first[i]) && !(isnan(got[i]) && isnan(first[i])))
-                fail_msg("%s: %s differs from %s at element %u of %u", name, isa_name(levels[l]->level), isa_name(levels[0]->level), i, n);
+                fail_msg("%s: %s differs from %s at element %u of %u", name, isa_name(levels[l]->level), isa_name(levels[0]->level),
+                         i, n);
         memcpy(l ? got : first, got, sizeof got);
     }
 }
@@ -149,7 +152,8 @@ static void check_rope(enum rope_style style, uint32_t heads, uint32_t head_dim,
     float all_factors[64];
     for (int i = 0; i < 64; i++)
         all_factors[i] = factors[i % 4];
-    struct rope_params params = {.style = style, .dims = dims, .base = 10000, .freq_factors = position % 2 ? all_factors : NULL, .freq_scale = 0.5};
+    struct rope_params params = {
+        .style = style, .dims = dims, .base = 10000, .freq_factors = position % 2 ? all_factors : NULL, .freq_scale = 0.5};
     float *row = malloc(rope_row_floats(&params) * sizeof *row);
     rope_table_build(&params, position, 1, row);
     uint32_t n = heads * head_dim;
@@ -168,13 +172,14 @@ static void check_rope(enum rope_style style, uint32_t heads, uint32_t head_dim,
                 if (i < dims) { /* by the definition */
                     uint32_t pair = style == ROPE_PAIRS ? i / 2 : i % (dims / 2);
                     uint32_t a = style == ROPE_PAIRS ? 2 * pair : pair, b = style == ROPE_PAIRS ? 2 * pair + 1 : pair + dims / 2;
-                    double angle = position * 0.5 / pow(10000, 2.0 * pair / dims) / (params.freq_factors ? (double)all_factors[pair] : 1);
+                    double angle = position * 0.5 / pow(10000, 2.0 * pair / dims) /
+                                   (params.freq_factors ? (double)all_factors[pair] : 1);
                     double xa = (double)x[h * head_dim + a], xb = (double)x[h * head_dim + b];
                     want = i == a ? xa * cos(angle) - xb * sin(angle) : xa * sin(angle) + xb * cos(angle);
                 }
                 if (!(fabs(want - (double)y[h * head_dim + i]) <= 1e-6))
-                    fail_msg("rope style %d heads %u dim %u of %u position %u: head %u element %u is %g, expected %g", style, heads, dims,
-                             head_dim, position, h, i, (double)y[h * head_dim + i], want);
+                    fail_msg("rope style %d heads %u dim %u of %u position %u: head %u element %u is %g, expected %g", style, heads,
+                             dims, head_dim, position, h, i, (double)y[h * head_dim + i], want);
             }
         if (!first) {
             first = y;
@@ -192,7 +197,8 @@ static void check_rope(enum rope_style style, uint32_t heads, uint32_t head_dim,
 static void test_rope(void **state)
 {
     (void)state;
-    static const uint32_t shapes[][3] = {{9, 64, 64}, {1, 128, 128}, {2, 80, 80}, {3, 10, 6}, {1, 2, 2}, {5, 64, 32}, {2, 96, 48}, {4, 36, 34}};
+    static const uint32_t shapes[][3] = {{9, 64, 64}, {1, 128, 128}, {2, 80, 80}, {3, 10, 6},
+                                         {1, 2, 2},   {5, 64, 32},   {2, 96, 48}, {4, 36, 34}};
     static const uint32_t positions[] = {0, 1, 77, 8191, 131072};
     for (size_t s = 0; s < ARRAY_COUNT(shapes); s++)
         for (size_t p = 0; p < ARRAY_COUNT(positions); p++) {
@@ -280,7 +286,8 @@ static void test_conversions(void **state)
                     (bf ? levels[l]->f32_to_bf16 : levels[l]->f32_to_f16)(wide_got, N - 5, got);
                     for (uint32_t i = 0; i < N - 5; i++)
                         if (!same_half(got[i], want[i], bf ? 0x7f80 : 0x7c00))
-                            fail_msg("%s: %a becomes %04x, expected %04x", bf ? "bf16" : "f16", (double)wide_got[i], got[i], want[i]);
+                            fail_msg("%s: %a becomes %04x, expected %04x", bf ? "bf16" : "f16", (double)wide_got[i], got[i],
+                                     want[i]);
                 }
             }
         }
@@ -324,8 +331,8 @@ static void test_conversion_tails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),        cmocka_unit_test(test_extreme_rows),    cmocka_unit_test(test_softmax_sums_to_one),
-        cmocka_unit_test(test_rope),        cmocka_unit_test(test_rope_table_rows), cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_rows),        cmocka_unit_test(test_extreme_rows),     cmocka_unit_test(test_softmax_sums_to_one),
+        cmocka_unit_test(test_rope),        cmocka_unit_test(test_rope_table_rows),  cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_conversions), cmocka_unit_test(test_conversion_tails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,8 @@ static void check_type(const struct source_type *type, uint32_t outputs, uint32_
             const uint8_t *block = source + ((size_t)o * k + i) / type->block_values * type->block_bytes;
             float expected = source_value(type->type, block, i % type->block_values);
             if (f32_bits(expected) != f32_bits(row[i]) && !(expected == 0 && row[i] == 0))
-                fail_msg("%s %ux%u: output %u input %u is %a, expected %a", type->name, outputs, k, o, i, (double)row[i], (double)expected);
+                fail_msg("%s %ux%u: output %u input %u is %a, expected %a", type->name, outputs, k, o, i, (double)row[i],
+                         (double)expected);
         }
     }
     free(read);
@@ -180,7 +181,7 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact), cmocka_unit_test(test_every_half_scale), cmocka_unit_test(test_size),
+        cmocka_unit_test(test_exact),           cmocka_unit_test(test_every_half_scale), cmocka_unit_test(test_size),
         cmocka_unit_test(test_padding_is_zero), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,8 +137,9 @@ static inline void gguf_random_block(enum tensor_type type, float size, bool one
         int scale, minimum;
         float largest;
     } places[] = {
-        [TENSOR_Q4_0] = {0, -1, 8}, [TENSOR_Q4_1] = {0, 2, 8}, [TENSOR_Q5_0] = {0, -1, 16}, [TENSOR_Q5_1] = {0, 2, 16},
-        [TENSOR_Q8_0] = {0, -1, 128}, [TENSOR_Q4_K] = {0, 2, 8 * 63}, [TENSOR_Q5_K] = {0, 2, 16 * 63}, [TENSOR_Q6_K] = {208, -1, 32 * 128},
+        [TENSOR_Q4_0] = {0, -1, 8},      [TENSOR_Q4_1] = {0, 2, 8},           [TENSOR_Q5_0] = {0, -1, 16},
+        [TENSOR_Q5_1] = {0, 2, 16},      [TENSOR_Q8_0] = {0, -1, 128},        [TENSOR_Q4_K] = {0, 2, 8 * 63},
+        [TENSOR_Q5_K] = {0, 2, 16 * 63}, [TENSOR_Q6_K] = {208, -1, 32 * 128},
     };
     const struct tensor_type_info *info = tensor_type_info((uint32_t)type);
     float value = ones ? 1 + 0.1f * gguf_random_float(seed) : size * gguf_random_float(seed);
@@ -215,18 +216,18 @@ static inline unsigned char *gguf_build_finish(struct gguf_build *build, size_t 
 
 struct tiny_llama {
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
-    enum tensor_type type;      /* of the matrices; K types want hidden, heads * head_dim and ffn multiples of 256 */
+    enum tensor_type type; /* of the matrices; K types want hidden, heads * head_dim and ffn multiples of 256 */
     enum tensor_type embedding_type;
     bool tied, biases;
-    float rope_factor;          /* not 0: linear scaling by it */
-    bool rope_factors;          /* rope_freqs.weight */
+    float rope_factor; /* not 0: linear scaling by it */
+    bool rope_factors; /* rope_freqs.weight */
     uint64_t seed;
 };
 
-#define TINY_LLAMA                                                                                                          \
-    {                                                                                                                       \
-        .layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 96, .vocab = 320, .context = 256,      \
-        .type = TENSOR_F32, .embedding_type = TENSOR_F32, .tied = true, .seed = 1                                           \
+#define TINY_LLAMA                                                                                                     \
+    {                                                                                                                  \
+        .layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 96, .vocab = 320, .context = 256, \
+        .type = TENSOR_F32, .embedding_type = TENSOR_F32, .tied = true, .seed = 1                                      \
     }
 
 /* Token i of the tiny vocabulary; text holds at least 16 bytes. */
@@ -297,12 +298,18 @@ static inline void gguf_build_tiny_layer(struct gguf_build *build, const struct 
         uint32_t rows, columns; /* rows 0: a vector */
         bool norm, bias;
     } tensors[] = {
-        {"attn_norm.weight", 0, tiny->hidden, true, false},        {"attn_q.weight", q, tiny->hidden, false, false},
-        {"attn_k.weight", kv, tiny->hidden, false, false},         {"attn_v.weight", kv, tiny->hidden, false, false},
-        {"attn_output.weight", tiny->hidden, q, false, false},     {"attn_q.bias", 0, q, false, true},
-        {"attn_k.bias", 0, kv, false, true},                       {"attn_v.bias", 0, kv, false, true},
-        {"ffn_norm.weight", 0, tiny->hidden, true, false},         {"ffn_gate.weight", tiny->ffn, tiny->hidden, false, false},
-        {"ffn_up.weight", tiny->ffn, tiny->hidden, false, false},  {"ffn_down.weight", tiny->hidden, tiny->ffn, false, false},
+        {"attn_norm.weight", 0, tiny->hidden, true, false},
+        {"attn_q.weight", q, tiny->hidden, false, false},
+        {"attn_k.weight", kv, tiny->hidden, false, false},
+        {"attn_v.weight", kv, tiny->hidden, false, false},
+        {"attn_output.weight", tiny->hidden, q, false, false},
+        {"attn_q.bias", 0, q, false, true},
+        {"attn_k.bias", 0, kv, false, true},
+        {"attn_v.bias", 0, kv, false, true},
+        {"ffn_norm.weight", 0, tiny->hidden, true, false},
+        {"ffn_gate.weight", tiny->ffn, tiny->hidden, false, false},
+        {"ffn_up.weight", tiny->ffn, tiny->hidden, false, false},
+        {"ffn_down.weight", tiny->hidden, tiny->ffn, false, false},
     };
     char name[64];
 

@@ -110,10 +110,8 @@ static void prefixes_never_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_parsed_with_units),
-        cmocka_unit_test(flags_come_before_environment),
-        cmocka_unit_test(quoting_escapes_control_bytes),
-        cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
+        cmocka_unit_test(sizes_are_parsed_with_units),   cmocka_unit_test(flags_come_before_environment),
+        cmocka_unit_test(quoting_escapes_control_bytes), cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
         cmocka_unit_test(prefixes_never_overflow),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);

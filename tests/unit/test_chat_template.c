@@ -30,7 +30,7 @@ static uint32_t read_messages(const json_t *list, struct chat_message *messages)
 {
     size_t i;
     json_t *item;
-    json_array_foreach(list, i, item) {
+    json_array_foreach (list, i, item) {
         json_t *content = json_object_get(item, "content");
         messages[i] = (struct chat_message){json_string_value(json_object_get(item, "role")), json_string_value(content),
                                             json_string_length(content)};
@@ -49,8 +49,8 @@ static int check_case(const json_t *root, const json_t *golden)
     struct chat_template *opened = open_text(json_string_value(json_object_get(json_object_get(root, "templates"), name)));
     const uint32_t count = read_messages(json_object_get(json_object_get(root, "messages"), label), messages);
     const bool prompt = json_is_true(json_object_get(golden, "add_generation_prompt"));
-    const enum status status = chat_template_render_at(opened, json_integer_value(json_object_get(root, "now")), messages, count,
-                                                       prompt, &out, &error);
+    const enum status status =
+        chat_template_render_at(opened, json_integer_value(json_object_get(root, "now")), messages, count, prompt, &out, &error);
     int wrong = 0;
     if (expected && status != STATUS_OK)
         wrong = 1;
@@ -82,7 +82,7 @@ static void test_golden(void **state)
     json_t *cases = json_object_get(root, "cases");
     assert_true(json_array_size(cases) >= 60);
     assert_non_null(json_object_get(json_object_get(root, "templates"), "model"));
-    json_array_foreach(cases, i, golden)
+    json_array_foreach (cases, i, golden)
         wrong += check_case(root, golden);
     json_decref(root);
     assert_int_equal(wrong, 0);
@@ -195,8 +195,9 @@ static void test_failing(void **state)
 static void test_nesting(void **state)
 {
     (void)state;
-    static const char *const units[] = {"(", "[", "-", "not ", "{1:", "x[", "1+(", "{% if x %}", "{% for a in b %}", "f(", "a|d(",
-                                        "1 if 1 else ", "1+", "a.", "a~"};
+    static const char *const units[] = {
+        "(",  "[",  "-", "not ", "{1:", "x[", "1+(", "{% if x %}", "{% for a in b %}", "f(", "a|d(", "1 if 1 else ",
+        "1+", "a.", "a~"};
     for (size_t i = 0; i < ARRAY_COUNT(units); i++) {
         const size_t unit = strlen(units[i]), times = 5000;
         char *text = malloc(unit * times + 8);
@@ -326,8 +327,8 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),   cmocka_unit_test(test_refused),          cmocka_unit_test(test_failing),
-        cmocka_unit_test(test_nesting),  cmocka_unit_test(test_origins),          cmocka_unit_test(test_origin_of_chatml),
+        cmocka_unit_test(test_golden),  cmocka_unit_test(test_refused), cmocka_unit_test(test_failing),
+        cmocka_unit_test(test_nesting), cmocka_unit_test(test_origins), cmocka_unit_test(test_origin_of_chatml),
         cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

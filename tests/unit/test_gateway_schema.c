@@ -39,7 +39,8 @@ static void test_defaults(void **state)
 
 static void test_all_fields(void **state)
 {
-    struct api_request request = take(API_COMPLETION,
+    struct api_request request = take(
+        API_COMPLETION,
         "{\"model\":\"m\",\"prompt\":[[1,2],[3]],\"max_tokens\":0,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":-1,\"min_p\":0.1,"
         "\"n\":2,\"stop\":[\"a\",\"b\\u0000c\"],\"seed\":-5,\"stream\":true,\"stream_options\":{\"include_usage\":true},"
         "\"logprobs\":3,\"echo\":true,\"presence_penalty\":-2,\"frequency_penalty\":2,\"repetition_penalty\":1.2,"
@@ -88,11 +89,12 @@ static void test_prompts(void **state)
 
 static void test_messages(void **state)
 {
-    struct api_request request = take(API_CHAT,
-        "{\"messages\":[{\"role\":\"developer\",\"content\":\"be brief\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\","
-        "\"text\":\"one \"},{\"type\":\"text\",\"text\":\"two\"}]},{\"role\":\"assistant\",\"content\":null},"
-        "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"x\"}],\"max_completion_tokens\":9,\"logprobs\":true,"
-        "\"top_logprobs\":4}");
+    struct api_request request =
+        take(API_CHAT,
+             "{\"messages\":[{\"role\":\"developer\",\"content\":\"be brief\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+             "\"text\":\"one \"},{\"type\":\"text\",\"text\":\"two\"}]},{\"role\":\"assistant\",\"content\":null},"
+             "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"x\"}],\"max_completion_tokens\":9,\"logprobs\":true,"
+             "\"top_logprobs\":4}");
     (void)state;
 
     assert_int_equal(request.message_count, 4);
@@ -161,7 +163,8 @@ static const struct {
     {API_CHAT, "{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}", "messages[0].role", "must be 'system'"},
     {API_CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content", "required"},
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", "messages[0].content", "not an integer"},
-    {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages[0].content[0]", "type 'text'"},
+    {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages[0].content[0]",
+     "type 'text'"},
     {API_CHAT, CHAT "\"tools\":[{\"type\":\"function\"}]}", "tools", "not supported"},
     {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_object\"}}", "response_format", "not supported"},
     {API_CHAT, CHAT "\"modalities\":[\"text\",\"audio\"]}", "modalities", "not supported"},
@@ -186,7 +189,8 @@ static void test_refused(void **state)
 
         if (taken || error.status != 400 || strcmp(error.param, refused[i].param) != 0 ||
             !strstr(error.message, refused[i].message))
-            fail_msg("%s: taken %d, status %d, param %s, message %s", refused[i].body, taken, error.status, error.param, error.message);
+            fail_msg("%s: taken %d, status %d, param %s, message %s", refused[i].body, taken, error.status, error.param,
+                     error.message);
         assert_null(request.root); /* nothing is left behind */
     }
 }
@@ -220,7 +224,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_all_fields), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_refused), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_refused),    cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

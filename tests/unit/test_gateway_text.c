@@ -43,7 +43,7 @@ static void test_utf8_count(void **state)
 {
     (void)state;
     assert_int_equal(text_utf8_count("a\xC3\xA9\xF0\x9F\x98\x80", 7), 3);
-    assert_int_equal(text_utf8_length("\xC0\x80", 2), 0); /* overlong */
+    assert_int_equal(text_utf8_length("\xC0\x80", 2), 0);         /* overlong */
     assert_int_equal(text_utf8_length("\xF4\x90\x80\x80", 4), 0); /* beyond the last character */
 }
 
@@ -82,7 +82,7 @@ static void test_stop_strings(void **state)
         {{"\n\n"}, {"a\n", "b\n", "\nc", NULL}, "a\nb", 0},
         {{"aab"}, {"a", "a", "a", "b", NULL}, "a", 0}, /* begins again inside itself */
         {{"abcX", "bc"}, {"abc", NULL}, "a", 1},       /* one whole, an earlier one only begun */
-        {{"b", "bcd"}, {"abcd", NULL}, "a", 1},         /* the longest of those that begin there */
+        {{"b", "bcd"}, {"abcd", NULL}, "a", 1},        /* the longest of those that begin there */
         {{"x"}, {"x", NULL}, "", 0},
         {{"\xC3\xA9"}, {"caf", "\xC3\xA9", NULL}, "caf", 0},
     };
@@ -173,8 +173,8 @@ static void test_completion_logprobs(void **state)
     assert_true(json_is_null(json_array_get(json_object_get(logprobs, "top_logprobs"), 0)));
     assert_string_equal(json_string_value(json_array_get(json_object_get(logprobs, "tokens"), 1)), "bytes:\\xe2\\x82");
     assert_int_equal(json_integer_value(json_array_get(json_object_get(logprobs, "text_offset"), 1)), 1);
-    assert_float_equal(json_number_value(json_object_get(json_array_get(json_object_get(logprobs, "top_logprobs"), 1), "x")),
-                       -0.25, 1e-9);
+    assert_float_equal(json_number_value(json_object_get(json_array_get(json_object_get(logprobs, "top_logprobs"), 1), "x")), -0.25,
+                       1e-9);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "total_tokens")), 5);
     json_decref(root);
     text_free(&text);
@@ -196,7 +196,8 @@ static void test_metrics(void **state)
     metrics_render(metrics, &gauges,
                    "# TYPE fastdecode_kv_pages_used gauge\nfastdecode_kv_pages_used{place=\"local\"} 5\n"
                    "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 99\n"
-                   "fastdecode_request_seconds_bucket{le=\"1\"} 77\n", &text);
+                   "fastdecode_request_seconds_bucket{le=\"1\"} 77\n",
+                   &text);
     text_append(&text, "", 1);
     assert_non_null(strstr(text.data, "fastdecode_time_to_first_token_seconds_bucket{le=\"0.0025\"} 0\n"));
     assert_non_null(strstr(text.data, "fastdecode_time_to_first_token_seconds_bucket{le=\"0.005\"} 1\n"));
@@ -214,8 +215,8 @@ static void test_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_strings), cmocka_unit_test(test_utf8_count), cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_stop_holds_back), cmocka_unit_test(test_chunks), cmocka_unit_test(test_completion_logprobs),
+        cmocka_unit_test(test_json_strings),    cmocka_unit_test(test_utf8_count), cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_stop_holds_back), cmocka_unit_test(test_chunks),     cmocka_unit_test(test_completion_logprobs),
         cmocka_unit_test(test_metrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,8 +13,17 @@
 #include "tests/unit/gguf_build.h"
 
 /* Bytes from the end of a key's name, and of a tensor's (with two dimensions). */
-enum { KEY_TYPE = 0, KEY_VALUE = 4, KEY_COUNT = 8, KEY_ELEMENTS = 16, TENSOR_DIMS = 0, TENSOR_DIM0 = 4, TENSOR_DIM1 = 12, TENSOR_TYPE = 20,
-       TENSOR_OFFSET = 24 };
+enum {
+    KEY_TYPE = 0,
+    KEY_VALUE = 4,
+    KEY_COUNT = 8,
+    KEY_ELEMENTS = 16,
+    TENSOR_DIMS = 0,
+    TENSOR_DIM0 = 4,
+    TENSOR_DIM1 = 12,
+    TENSOR_TYPE = 20,
+    TENSOR_OFFSET = 24
+};
 
 /* A valid file with one of each: every case below damages a copy. */
 static unsigned char *build_sample(size_t *count)
@@ -64,8 +73,8 @@ static size_t find_name(const unsigned char *bytes, size_t count, const char *na
 
 struct damage {
     const char *label;
-    const char *name;   /* at: counted from the end of this name; NULL: from the start of the file */
-    int at, width;      /* width 0: the file is cut there */
+    const char *name; /* at: counted from the end of this name; NULL: from the start of the file */
+    int at, width;    /* width 0: the file is cut there */
     uint64_t value;
     enum status status;
     const char *fragment;
@@ -81,14 +90,17 @@ static const struct damage damages[] = {
     {"version 4", NULL, 4, 4, 4, STATUS_UNIMPLEMENTED, "GGUF version 4"},
     {"ends in the version", NULL, 6, 0, 0, STATUS_DATA_LOSS, "version at offset 0x4: needs 4 bytes, the file has 2 left"},
     {"ends before the counts", NULL, 8, 0, 0, STATUS_DATA_LOSS, "tensor count at offset 0x8"},
-    {"ends in the key count", NULL, 20, 0, 0, STATUS_DATA_LOSS, "tensor count at offset 0x8: 3 are more than the file has room for"},
+    {"ends in the key count", NULL, 20, 0, 0, STATUS_DATA_LOSS,
+     "tensor count at offset 0x8: 3 are more than the file has room for"},
     {"too many tensors", NULL, 8, 8, 65537, STATUS_DATA_LOSS, "tensor count at offset 0x8: 65537 are more than the limit"},
     {"2^64 - 1 tensors", NULL, 8, 8, UINT64_MAX, STATUS_DATA_LOSS, "18446744073709551615 are more than the limit"},
     {"more tensors than bytes", NULL, 8, 8, 60000, STATUS_DATA_LOSS, "60000 are more than the file has room for"},
-    {"too many keys", NULL, 16, 8, (uint64_t)1 << 40, STATUS_DATA_LOSS, "key count at offset 0x10: 1099511627776 are more than the limit"},
+    {"too many keys", NULL, 16, 8, (uint64_t)1 << 40, STATUS_DATA_LOSS,
+     "key count at offset 0x10: 1099511627776 are more than the limit"},
     {"more keys than bytes", NULL, 16, 8, 50000, STATUS_DATA_LOSS, "50000 are more than the file has room for"},
     {"one key too many", NULL, 16, 8, 17, STATUS_DATA_LOSS, "tensor entry at offset 0x1fb: needs 1125899906842624 bytes"},
-    {"no keys: the first is taken for a tensor", NULL, 16, 8, 0, STATUS_DATA_LOSS, "tensor 'general.name' at offset 0x18: 8 dimensions"},
+    {"no keys: the first is taken for a tensor", NULL, 16, 8, 0, STATUS_DATA_LOSS,
+     "tensor 'general.name' at offset 0x18: 8 dimensions"},
     {"huge key length", NULL, 24, 8, UINT64_MAX, STATUS_DATA_LOSS, "key at offset 0x20: needs 18446744073709551615 bytes"},
     {"empty key", NULL, 24, 8, 0, STATUS_DATA_LOSS, "its name has 0 bytes, expected 1 to 255"},
     {"key of 300 bytes", NULL, 24, 8, 300, STATUS_DATA_LOSS, "its name has 300 bytes, expected 1 to 255"},
@@ -100,13 +112,17 @@ static const struct damage damages[] = {
     {"array of arrays", "a.integers", KEY_VALUE, 4, GGUF_ARRAY, STATUS_UNIMPLEMENTED, "an array of type 9, expected a number type"},
     {"array of unknown type", "a.integers", KEY_VALUE, 4, 99, STATUS_DATA_LOSS, "an array of type 99"},
     {"array past the end", "a.integers", KEY_COUNT, 8, 1 << 20, STATUS_DATA_LOSS, "key 'a.integers' at offset"},
-    {"array whose size overflows", "a.integers", KEY_COUNT, 8, (uint64_t)1 << 63, STATUS_DATA_LOSS, "an array of 9223372036854775808 elements"},
-    {"array of too many strings", "a.strings", KEY_COUNT, 8, (uint64_t)1 << 61, STATUS_DATA_LOSS, "an array of 2305843009213693952 elements"},
-    {"string of an array past the end", "a.strings", KEY_ELEMENTS, 8, 1 << 24, STATUS_DATA_LOSS, "'a.strings': string of an array at offset"},
+    {"array whose size overflows", "a.integers", KEY_COUNT, 8, (uint64_t)1 << 63, STATUS_DATA_LOSS,
+     "an array of 9223372036854775808 elements"},
+    {"array of too many strings", "a.strings", KEY_COUNT, 8, (uint64_t)1 << 61, STATUS_DATA_LOSS,
+     "an array of 2305843009213693952 elements"},
+    {"string of an array past the end", "a.strings", KEY_ELEMENTS, 8, 1 << 24, STATUS_DATA_LOSS,
+     "'a.strings': string of an array at offset"},
     {"duplicate key", "a.u8", -2, 2, 0x3869, STATUS_DATA_LOSS, "key 'a.i8' at offset"},
     {"ends in a key", "a.f64", 6, 0, 0, STATUS_DATA_LOSS, "'a.f64': value at offset"},
     {"split file", "split.count", KEY_VALUE, 4, 3, STATUS_UNIMPLEMENTED, "key 'split.count' is 3: one of several parts"},
-    {"split count is no number", "split.count", KEY_TYPE, 4, GGUF_F32, STATUS_INVALID_ARGUMENT, "has type f32, expected an unsigned integer"},
+    {"split count is no number", "split.count", KEY_TYPE, 4, GGUF_F32, STATUS_INVALID_ARGUMENT,
+     "has type f32, expected an unsigned integer"},
     {"alignment 0", "general.alignment", KEY_VALUE, 4, 0, STATUS_DATA_LOSS, "'general.alignment' is 0, expected a power of two"},
     {"alignment 48", "general.alignment", KEY_VALUE, 4, 48, STATUS_DATA_LOSS, "'general.alignment' is 48"},
     {"alignment 2^31", "general.alignment", KEY_VALUE, 4, 1u << 31, STATUS_DATA_LOSS, "'general.alignment' is 2147483648"},
@@ -116,10 +132,13 @@ static const struct damage damages[] = {
     {"dimension 0", "first.weight", TENSOR_DIM1, 8, 0, STATUS_DATA_LOSS, "dimension 1 is 0"},
     {"dimensions that overflow", "first.weight", TENSOR_DIM0, 8, (uint64_t)1 << 62, STATUS_DATA_LOSS, "are absurd"},
     {"dimensions whose product is 0 in 64 bits", "first.weight", TENSOR_DIM1, 8, (uint64_t)1 << 61, STATUS_DATA_LOSS, "are absurd"},
-    {"half a block", "second.weight", TENSOR_DIM0, 8, 48, STATUS_DATA_LOSS, "a row of 48 values is not a whole number of Q4_1 blocks of 32"},
-    {"type without support", "second.weight", TENSOR_TYPE, 4, 10, STATUS_UNIMPLEMENTED, "tensor type 10 is not supported; supported are F32, F16"},
+    {"half a block", "second.weight", TENSOR_DIM0, 8, 48, STATUS_DATA_LOSS,
+     "a row of 48 values is not a whole number of Q4_1 blocks of 32"},
+    {"type without support", "second.weight", TENSOR_TYPE, 4, 10, STATUS_UNIMPLEMENTED,
+     "tensor type 10 is not supported; supported are F32, F16"},
     {"wild type", "second.weight", TENSOR_TYPE, 4, UINT32_MAX, STATUS_UNIMPLEMENTED, "tensor type 4294967295 is not supported"},
-    {"data off the alignment", "second.weight", TENSOR_OFFSET, 8, 132, STATUS_DATA_LOSS, "data offset 0x84 is not a multiple of the alignment 32"},
+    {"data off the alignment", "second.weight", TENSOR_OFFSET, 8, 132, STATUS_DATA_LOSS,
+     "data offset 0x84 is not a multiple of the alignment 32"},
     {"data outside", "second.weight", TENSOR_OFFSET, 8, 1 << 20, STATUS_DATA_LOSS, "end outside the file of"},
     {"data offset that overflows", "second.weight", TENSOR_OFFSET, 8, UINT64_MAX - 31, STATUS_DATA_LOSS, "end outside the file of"},
     {"more rows than data", "third.weight", TENSOR_DIM1, 8, 2, STATUS_DATA_LOSS, "(cut short?)"},
@@ -366,10 +385,10 @@ static void files_that_are_none_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_read_back),         cmocka_unit_test(wrong_types_and_ranges_are_told),
-        cmocka_unit_test(tensors_are_found),            cmocka_unit_test(damage_is_told),
-        cmocka_unit_test(duplicate_tensors_are_told),   cmocka_unit_test(every_cut_is_told),
-        cmocka_unit_test(every_flip_is_survived),       cmocka_unit_test(files_that_are_none_are_told),
+        cmocka_unit_test(values_are_read_back),       cmocka_unit_test(wrong_types_and_ranges_are_told),
+        cmocka_unit_test(tensors_are_found),          cmocka_unit_test(damage_is_told),
+        cmocka_unit_test(duplicate_tensors_are_told), cmocka_unit_test(every_cut_is_told),
+        cmocka_unit_test(every_flip_is_survived),     cmocka_unit_test(files_that_are_none_are_told),
     };
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
 }

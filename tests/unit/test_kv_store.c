@@ -15,8 +15,14 @@
 
 enum { MAX_ROWS = 64, WIDTH = 32 };
 
-static const struct kv_shape small = {.layers = 3, .heads = 2, .kv_heads = 1, .head_dim = 16, .page_tokens = 16, .type = KV_F16,
-                                      .max_sequences = 4, .max_context = 200};
+static const struct kv_shape small = {.layers = 3,
+                                      .heads = 2,
+                                      .kv_heads = 1,
+                                      .head_dim = 16,
+                                      .page_tokens = 16,
+                                      .type = KV_F16,
+                                      .max_sequences = 4,
+                                      .max_context = 200};
 
 struct rig {
     struct thread_pool *pool;
@@ -439,9 +445,14 @@ static void test_random_walk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes), cmocka_unit_test(test_pages), cmocka_unit_test(test_plan_refusals),
-        cmocka_unit_test(test_layers_and_repeats), cmocka_unit_test(test_freed_in_flight),
-        cmocka_unit_test(test_handing_over), cmocka_unit_test(test_page_twice_in_flight), cmocka_unit_test(test_random_walk),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_plan_refusals),
+        cmocka_unit_test(test_layers_and_repeats),
+        cmocka_unit_test(test_freed_in_flight),
+        cmocka_unit_test(test_handing_over),
+        cmocka_unit_test(test_page_twice_in_flight),
+        cmocka_unit_test(test_random_walk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,10 +15,7 @@ enum { VOCAB = 1000 };
 
 static struct sampler_scratch *scratch;
 
-static struct sampler_params plain(void)
-{
-    return (struct sampler_params){.top_p = 1, .repetition_penalty = 1};
-}
+static struct sampler_params plain(void) { return (struct sampler_params){.top_p = 1, .repetition_penalty = 1}; }
 
 static struct sampler *open_sampler(struct sampler_params params)
 {

@@ -7,9 +7,19 @@
 static struct mesh mesh;
 
 static const struct sched_config base = {
-    .max_sequences = 64, .max_waiting = 64, .max_batch_rows = 256, .mini_batches = 1, .mini_batch_fill = 1,
-    .plan_ahead = 2, .tile_rows = 16, .step_target_us = 50000, .page_tokens = 16, .context_tokens = 1024,
-    .max_places = MESH_PLACES, .layers = 10, .kv_bytes_per_token = 1000,
+    .max_sequences = 64,
+    .max_waiting = 64,
+    .max_batch_rows = 256,
+    .mini_batches = 1,
+    .mini_batch_fill = 1,
+    .plan_ahead = 2,
+    .tile_rows = 16,
+    .step_target_us = 50000,
+    .page_tokens = 16,
+    .context_tokens = 1024,
+    .max_places = MESH_PLACES,
+    .layers = 10,
+    .kv_bytes_per_token = 1000,
 };
 
 static struct mesh *start(struct sched_config config)
@@ -67,14 +77,14 @@ static void a_lone_request_is_planned_ahead(void **state)
     const struct sched_step_action *first = step_of(m, count, 0), *second = step_of(m, count, 1);
     assert_non_null(first);
     assert_non_null(second);
-    assert_null(step_of(m, count, 2));  // two in flight, not more
+    assert_null(step_of(m, count, 2)); // two in flight, not more
     assert_int_equal(first->runs[0].count, 10);
     assert_true(first->runs[0].sample && first->runs[0].open && !first->runs[0].use_last_sampled);
     assert_int_equal(second->runs[0].position, 10);
     assert_true(second->runs[0].use_last_sampled && !second->runs[0].open);
     end(m);
     assert_int_equal(q->reason, SCHED_LENGTH);
-    assert_int_equal(m->steps, 4);  // one a token: nothing was planned beyond the limit
+    assert_int_equal(m->steps, 4); // one a token: nothing was planned beyond the limit
 }
 
 static void an_unseen_end_costs_one_row(void **state)
@@ -105,7 +115,7 @@ static void decodes_and_chunk_fill_tiles(void **state)
     for (int i = 0; i < 3; i++) {
         const struct sched_step_action *step = step_of(m, next_tick(m), 0);
         assert_non_null(step);
-        assert_int_equal(step->row_count, 96);  // 5 decodes, and 91 of the 100 that the chunk may have
+        assert_int_equal(step->row_count, 96); // 5 decodes, and 91 of the 100 that the chunk may have
         assert_int_equal(step->run_count, 6);
         assert_int_equal(step->runs[5].count, step->row_count - 5);
     }
@@ -124,7 +134,7 @@ static void a_fixed_chunk_is_kept_and_shared(void **state)
     const struct sched_step_action *step = step_of(m, mesh_tick(m), 0);
     assert_int_equal(step->row_count, 32);
     step = step_of(m, next_tick(m), 0);
-    assert_int_equal(step->run_count, 2);  // the rest of the first, and all that fits of the second
+    assert_int_equal(step->run_count, 2); // the rest of the first, and all that fits of the second
     assert_int_equal(step->runs[0].count, 8);
     assert_true(step->runs[0].sample);
     assert_int_equal(step->runs[1].count, 20);
@@ -134,10 +144,10 @@ static void a_fixed_chunk_is_kept_and_shared(void **state)
 static void the_chosen_chunk_keeps_the_step_target(void **state)
 {
     (void)state;
-    struct sched_config config = base;  // the mesh reports 1,000 us + 50 us a row
+    struct sched_config config = base; // the mesh reports 1,000 us + 50 us a row
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
-    config.step_target_us = 6000;       // so there is room for 100 rows
+    config.step_target_us = 6000; // so there is room for 100 rows
     struct mesh *m = start(config);
     for (int i = 0; i < 4; i++)
         mesh_arrive(m, 5 + 30 * i, 300, 0);
@@ -163,13 +173,13 @@ static void noise_does_not_make_the_chunk_large(void **state)
     struct sched_config config = base;
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
-    config.step_target_us = 5000;  // room for 80 rows
+    config.step_target_us = 5000; // room for 80 rows
     for (uint32_t seed = 0; seed < 50; seed++) {
         struct mesh *m = start(config);
         m->jitter_permille = 200;
         m->rng += seed;
         for (int i = 0; i < 16; i++)
-            mesh_arrive(m, 5, 360 + 12 * i, 0);  // 16 rows a step, and fewer towards the end
+            mesh_arrive(m, 5, 360 + 12 * i, 0); // 16 rows a step, and fewer towards the end
         for (int i = 0; i < 430; i++)
             next_tick(m);
         mesh_arrive(m, 900, 5, 0);
@@ -214,7 +224,7 @@ static void the_local_pool_comes_first_and_workers_take_over(void **state)
     for (int i = 0; i < 3; i++)
         mesh_arrive(m, 100, 20, 0);
     next_tick(m);
-    assert_int_equal(place_of(m, 0).sequences, 2);  // 9 pages each: two fit with a page to grow
+    assert_int_equal(place_of(m, 0).sequences, 2); // 9 pages each: two fit with a page to grow
     assert_int_equal(place_of(m, 1).sequences, 2);
     end(m);
 }
@@ -231,23 +241,23 @@ static void load_follows_measured_speed(void **state)
     // Worker 2 turns out three times as slow as worker 1.
     mesh_arrive(m, 600, 900, 0);
     mesh_tick(m);
-    struct sched_place_time times[2] = { { 1, 20600, 10000 }, { 2, 60600, 10000 } };
+    struct sched_place_time times[2] = {{1, 20600, 10000}, {2, 60600, 10000}};
     for (int i = 0; i < 200; i++) {
         m->now_us = m->flight[0][0].done_us;
         mesh_tick(m);
         if (m->flight_count[0] == 0)
             break;
-        struct mesh_step s = m->flight[0][0];  // answered here, with times
+        struct mesh_step s = m->flight[0][0]; // answered here, with times
         m->flight[0][0] = m->flight[0][1];
         m->flight_count[0]--;
-        struct sched_result result = { .outcome = SCHED_DONE, .sampled = s.a.runs[0].sample };
+        struct sched_result result = {.outcome = SCHED_DONE, .sampled = s.a.runs[0].sample};
         struct mesh_seq *q = mesh_find(m, s.a.runs[0].sequence);
         struct sched_run run = s.a.runs[0];
         q->in_flight--;
         q->kv[run.place] = run.position + run.count;
         struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
-        e->step_done = (struct sched_step_done){ .step = s.a.step, .results = &result, .result_count = 1,
-                                                 .places = times, .place_count = 2 };
+        e->step_done =
+            (struct sched_step_done){.step = s.a.step, .results = &result, .result_count = 1, .places = times, .place_count = 2};
         size_t count = sched_step(m->sched, m->now_us, m->events, m->event_count, m->actions, MESH_ACTIONS);
         m->event_count = 0;
         mesh_taken(m, &run, &result, true);
@@ -270,11 +280,11 @@ static void out_of_pages_pauses_the_youngest(void **state)
     struct sched_config config = base;
     config.page_tokens = 4;
     struct mesh *m = start(config);
-    mesh_place_up(m, 0, 24);  // 96 tokens for three sequences that will want 60 each
+    mesh_place_up(m, 0, 24); // 96 tokens for three sequences that will want 60 each
     struct mesh_seq *q[3];
     for (int i = 0; i < 3; i++)
         q[i] = mesh_arrive(m, 10, 50, 0);
-    uint64_t ended[3] = { 0 };
+    uint64_t ended[3] = {0};
     for (int tick = 0; tick < 2000 && ended[2] == 0; tick++) {
         next_tick(m);
         for (int i = 0; i < 3; i++)
@@ -291,7 +301,7 @@ static void what_never_fits_is_told_apart(void **state)
 {
     (void)state;
     struct mesh *m = start(base);
-    mesh_place_up(m, 0, 4);  // 64 tokens
+    mesh_place_up(m, 0, 4); // 64 tokens
     struct mesh_seq *too_long = mesh_arrive(m, 1024, 5, 0);
     struct mesh_seq *no_space = mesh_arrive(m, 100, 5, 0);
     struct mesh_seq *outgrows = mesh_arrive(m, 40, 100, 0);
@@ -300,7 +310,7 @@ static void what_never_fits_is_told_apart(void **state)
     assert_int_equal(too_long->reason, SCHED_TOO_LONG);
     assert_int_equal(no_space->reason, SCHED_NO_SPACE);
     assert_int_equal(outgrows->reason, SCHED_NO_SPACE);
-    assert_int_equal(outgrows->log, 65);  // all that its place could hold, and the token sampled from that
+    assert_int_equal(outgrows->log, 65); // all that its place could hold, and the token sampled from that
     assert_int_equal(fits->reason, SCHED_LENGTH);
     end(m);
 }
@@ -317,7 +327,7 @@ static void a_full_queue_refuses_with_a_time(void **state)
         q[i] = mesh_arrive(m, 10, 20, 0);
     mesh_tick(m);
     for (int i = 0; i < 6; i++)
-        assert_int_equal(q[i]->rejected, i == 5);  // two run, three wait
+        assert_int_equal(q[i]->rejected, i == 5); // two run, three wait
     assert_true(sched_predicted_wait_us(m->sched) > 0);
     mesh_arrive(m, 10, 20, 0);
     // One that was answered in part already is not sent away.
@@ -368,7 +378,7 @@ static void a_cancelled_sequence_leaves_at_once(void **state)
     mesh_cancel(m, decodes);
     mesh_cancel(m, prefills);
     mesh_cancel(m, waits);
-    mesh_tick(m);  // no row of theirs from here on, and no RELEASE under a step in flight: the mesh checks both
+    mesh_tick(m); // no row of theirs from here on, and no RELEASE under a step in flight: the mesh checks both
     assert_true(decodes->finished && prefills->finished && waits->finished && waits->last);
     assert_false(decodes->last || prefills->last);
     uint64_t first = m->last_step;

@@ -7,9 +7,19 @@
 static struct mesh mesh;
 
 static const struct sched_config base = {
-    .max_sequences = 64, .max_waiting = 64, .max_batch_rows = 256, .mini_batches = 1, .mini_batch_fill = 1,
-    .plan_ahead = 2, .tile_rows = 16, .step_target_us = 50000, .page_tokens = 16, .context_tokens = 1024,
-    .max_places = MESH_PLACES, .layers = 10, .kv_bytes_per_token = 1000,
+    .max_sequences = 64,
+    .max_waiting = 64,
+    .max_batch_rows = 256,
+    .mini_batches = 1,
+    .mini_batch_fill = 1,
+    .plan_ahead = 2,
+    .tile_rows = 16,
+    .step_target_us = 50000,
+    .page_tokens = 16,
+    .context_tokens = 1024,
+    .max_places = MESH_PLACES,
+    .layers = 10,
+    .kv_bytes_per_token = 1000,
 };
 
 /* No local pool: two workers. */
@@ -72,12 +82,12 @@ static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
         lost_tokens += m->seqs[i].place == 1 ? m->seqs[i].log : 0;
     }
     m->silent[1] = true;
-    mesh_place_lose(m, 1);  // the steps in flight say LOST before anybody says that the worker is down
+    mesh_place_lose(m, 1); // the steps in flight say LOST before anybody says that the worker is down
     uint32_t before = survivor->log;
     for (int i = 0; i < 4; i++)
         next_tick(m);
-    assert_true(survivor->log >= before + 3);  // the others go on meanwhile
-    assert_int_equal(place_of(m, 1).sequences, 0);  // and nothing is rebuilt where it was lost
+    assert_true(survivor->log >= before + 3);      // the others go on meanwhile
+    assert_int_equal(place_of(m, 1).sequences, 0); // and nothing is rebuilt where it was lost
     m->silent[1] = false;
     mesh_place_down(m, 1);
     mesh_run(m, 1000);
@@ -122,7 +132,7 @@ static void an_unknown_sequence_is_opened_again(void **state)
     m->unknown_permille = 1000;
     next_tick(m);
     m->unknown_permille = 0;
-    size_t count = next_tick(m);  // the step planned ahead comes back too, and does not count
+    size_t count = next_tick(m); // the step planned ahead comes back too, and does not count
     const struct sched_run *run = NULL;
     for (size_t i = 0; i < count && run == NULL; i++)
         run = m->actions[i].kind == SCHED_STEP ? m->actions[i].step.runs : NULL;
@@ -145,7 +155,7 @@ static void a_failed_step_is_planned_again(void **state)
     m->failed_permille = 0;
     mesh_run(m, 100);
     assert_int_equal(stats_of(m).steps_failed, 1);
-    assert_int_equal(stats_of(m).wasted_rows, 2);  // its row, and that of the step planned upon it
+    assert_int_equal(stats_of(m).wasted_rows, 2); // its row, and that of the step planned upon it
     assert_int_equal(stats_of(m).prefill_rows, 40);
     assert_int_equal(q->reason, SCHED_LENGTH);
     end(m);
@@ -169,7 +179,7 @@ static void an_s_part_that_restarts_keeps_what_workers_hold(void **state)
     mesh_s_part_up(m);
     mesh_place_up(m, 0, 6);
     mesh_tick(m);
-    assert_int_equal(remote->held, held);  // the mesh checks that its next row is the one after what is held
+    assert_int_equal(remote->held, held); // the mesh checks that its next row is the one after what is held
     mesh_run(m, 1000);
     assert_int_equal(stats_of(m).prefill_rows - prefill, known);
     assert_int_equal(stats_of(m).rebuilt, 1);
@@ -182,7 +192,7 @@ static void late_and_repeated_answers_count_for_nothing(void **state)
     struct mesh *m = start(&base);
     struct mesh_seq *q = mesh_arrive(m, 40, 3, 0);
     mesh_tick(m);
-    struct sched_result result = { .outcome = SCHED_DONE, .sampled = true, .ended = true };
+    struct sched_result result = {.outcome = SCHED_DONE, .sampled = true, .ended = true};
     struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
     e->step_done.step = 999;
     e->step_done.results = &result;
@@ -214,13 +224,13 @@ static void an_answer_out_of_order_voids_those_before_it(void **state)
     mesh_tick(m);
     uint64_t first = m->flight[0][0].a.step, second = m->flight[0][1].a.step;
     for (int i = 0; i < 2; i++) {
-        struct sched_result result = { .outcome = SCHED_DONE, .sampled = true };
-        struct sched_event event = { .kind = SCHED_STEP_DONE };
+        struct sched_result result = {.outcome = SCHED_DONE, .sampled = true};
+        struct sched_event event = {.kind = SCHED_STEP_DONE};
         event.step_done.step = i == 0 ? second : first;
         event.step_done.results = &result;
         event.step_done.result_count = 1;
         size_t count = sched_step(m->sched, m->now_us, &event, 1, m->actions, MESH_ACTIONS);
-        assert_false(result.taken);  // neither the row that was built on a lost one, nor the lost one when it comes late
+        assert_false(result.taken); // neither the row that was built on a lost one, nor the lost one when it comes late
         if (i == 0)
             assert_int_equal(m->actions[0].step.runs[0].position, 0);
         else
@@ -236,7 +246,7 @@ static void a_wrong_number_of_results_fails_the_step(void **state)
     struct mesh *m = start(&base);
     mesh_arrive(m, 40, 3, 0);
     mesh_tick(m);
-    struct sched_result results[2] = { { .sampled = true }, { .sampled = true } };
+    struct sched_result results[2] = {{.sampled = true}, {.sampled = true}};
     struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
     e->step_done.step = m->flight[0][0].a.step;
     e->step_done.results = results;
@@ -292,7 +302,7 @@ static void a_drain_hands_everything_over(void **state)
     assert_int_equal(stats_of(m).moved, there);
     assert_int_equal(stats_of(m).finished, 0);
     mesh_run(m, 1000);
-    assert_int_equal(stats_of(m).prefill_rows, prefill);  // nothing was computed again
+    assert_int_equal(stats_of(m).prefill_rows, prefill); // nothing was computed again
     end(m);
 }
 
@@ -308,9 +318,9 @@ static void a_drain_without_a_taker_rebuilds(void **state)
     mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
     for (int i = 0; i < 10; i++)
         next_tick(m);
-    assert_false(m->drained[1]);  // nowhere to go: it decodes on
+    assert_false(m->drained[1]); // nowhere to go: it decodes on
     assert_int_equal(stats_of(m).running, 1);
-    mesh_place_up(m, 0, 100);     // takes no pages over
+    mesh_place_up(m, 0, 100); // takes no pages over
     for (int i = 0; i < 10; i++)
         next_tick(m);
     assert_true(m->drained[1]);
@@ -330,7 +340,7 @@ static void pages_wait_for_the_word_that_they_are_free(void **state)
         next_tick(m);
     assert_true(q->release_until > m->now_us);
     assert_true(place_of(m, 1).pages_used > 0);
-    end(m);  // nothing is left once RELEASED has come
+    end(m); // nothing is left once RELEASED has come
 }
 
 static void a_suspect_place_gets_no_rows(void **state)

@@ -28,14 +28,14 @@ enum { MESH_PLACES = 4, MESH_SEQS = 96, MESH_FLIGHT = 16, MESH_EVENTS = 256, MES
 
 struct mesh_seq {
     uint64_t id;
-    uint32_t prompt, max_new, log, eos_at;  // log: tokens known to the service; eos_at: tokens generated then, 0 none
+    uint32_t prompt, max_new, log, eos_at; // log: tokens known to the service; eos_at: tokens generated then, 0 none
     uint32_t scored, held, next, samples, in_flight, mini_batch, place;
-    uint32_t kv[MESH_PLACES];  // positions really held
+    uint32_t kv[MESH_PLACES]; // positions really held
     bool score, arrived, rejected, finished, last, cancelled, decoding;
     enum sched_reason reason;
-    uint64_t moving_until;     // MOVE asked for, answered then; 0: none
+    uint64_t moving_until; // MOVE asked for, answered then; 0: none
     uint32_t move_from, move_to;
-    uint64_t release_until;    // RELEASE said, acknowledged then
+    uint64_t release_until; // RELEASE said, acknowledged then
     uint32_t release_place;
     uint64_t first_taken_us;
 };
@@ -52,9 +52,9 @@ struct mesh {
     struct mesh_seq seqs[MESH_SEQS];
     uint32_t seq_count;
     bool up[MESH_PLACES], draining[MESH_PLACES], drained[MESH_PLACES];
-    bool silent[MESH_PLACES];  // down, but nobody has noticed
+    bool silent[MESH_PLACES]; // down, but nobody has noticed
     uint32_t pages_total[MESH_PLACES];
-    uint64_t serial[MESH_PLACES];  // of the incarnation, to tell what a step was sent to
+    uint64_t serial[MESH_PLACES]; // of the incarnation, to tell what a step was sent to
     bool s_part_up;
     struct mesh_step flight[SCHED_MINI_BATCHES_MAX][MESH_FLIGHT];
     uint32_t flight_count[SCHED_MINI_BATCHES_MAX];
@@ -62,9 +62,9 @@ struct mesh {
     uint32_t event_count;
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
-    uint32_t jitter_permille;      // of the step times that it reports
+    uint32_t jitter_permille; // of the step times that it reports
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
-    bool calm;                     // no drains, no shortage: then no decode row may be missing from a step
+    bool calm; // no drains, no shortage: then no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
 };
 
@@ -78,8 +78,11 @@ MESH_FUNCTION uint32_t mesh_random(struct mesh *m, uint32_t below)
 
 MESH_FUNCTION bool mesh_chance(struct mesh *m, uint32_t permille) { return mesh_random(m, 1000) < permille; }
 
-#define MESH_CHECK(condition) \
-    do { if (!(condition)) fail_msg("%s:%d: %s (now %llu)", __FILE__, __LINE__, #condition, (unsigned long long)m->now_us); } while (0)
+#define MESH_CHECK(condition)                                                                                \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            fail_msg("%s:%d: %s (now %llu)", __FILE__, __LINE__, #condition, (unsigned long long)m->now_us); \
+    } while (0)
 
 MESH_FUNCTION struct mesh_seq *mesh_find(struct mesh *m, uint64_t id)
 {
@@ -147,7 +150,7 @@ MESH_FUNCTION void mesh_place_lose(struct mesh *m, uint32_t place)
             q->decoding = false;
         }
         if (q->moving_until != 0 && (q->move_from == place || q->move_to == place))
-            q->moving_until = 0;  // PLACE_DOWN is the answer
+            q->moving_until = 0; // PLACE_DOWN is the answer
         if (q->release_until != 0 && q->release_place == place)
             q->release_until = 0;
     }
@@ -157,7 +160,7 @@ MESH_FUNCTION void mesh_place_lose(struct mesh *m, uint32_t place)
 
 MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
 {
-    mesh_place_lose(m, place);  // a new incarnation in the stead of one that is up is a loss as well
+    mesh_place_lose(m, place); // a new incarnation in the stead of one that is up is a loss as well
     m->up[place] = true;
     m->draining[place] = m->drained[place] = false;
     m->pages_total[place] = pages;
@@ -210,7 +213,7 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
     MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && q->release_until == 0);
     MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES);
     MESH_CHECK(m->up[r->place] || m->silent[r->place]);
-    if (r->position != q->next) {  // only back to what is held, and not beside rows that are void
+    if (r->position != q->next) { // only back to what is held, and not beside rows that are void
         MESH_CHECK(q->in_flight == 0);
         MESH_CHECK(r->position == q->held);
     }
@@ -239,7 +242,7 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
     MESH_CHECK(m->flight_count[b] < m->config.plan_ahead && a->row_count <= m->config.max_batch_rows && a->row_count > 0);
     m->last_step = a->step;
     m->steps++;
-    bool was_decoding[MESH_SEQS], included[MESH_SEQS] = { false };
+    bool was_decoding[MESH_SEQS], included[MESH_SEQS] = {false};
     for (uint32_t i = 0; i < m->seq_count; i++) {
         const struct mesh_seq *q = &m->seqs[i];
         was_decoding[i] = q->decoding && q->mini_batch == b && !q->finished && q->log + q->samples < mesh_limit(m, q);
@@ -280,7 +283,7 @@ MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t
     MESH_CHECK(m->up[place] || m->silent[place]);
     q->kv[place] = 0;
     for (uint32_t p = 0; p < MESH_PLACES && last; p++)
-        MESH_CHECK(q->kv[p] == 0);  // nothing of it lies anywhere any more
+        MESH_CHECK(q->kv[p] == 0); // nothing of it lies anywhere any more
     if (m->config.release_ack) {
         q->release_until = m->now_us + 1 + mesh_random(m, 20000);
         q->release_place = place;
@@ -310,7 +313,7 @@ MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a
         q = mesh_find(m, a->reject.sequence);
         MESH_CHECK(!q->rejected && !q->finished && q->in_flight == 0);
         q->rejected = true;
-        memset(q->kv, 0, sizeof(q->kv));  // the service tells its worker
+        memset(q->kv, 0, sizeof(q->kv)); // the service tells its worker
         break;
     case SCHED_MOVE:
         q = mesh_find(m, a->move.sequence);
@@ -352,7 +355,7 @@ struct mesh_answer {
     const struct sched_run *runs;
     struct sched_result *results;
     uint32_t count;
-    bool found[64];  // the row's earlier positions were there
+    bool found[64]; // the row's earlier positions were there
 };
 
 MESH_FUNCTION void mesh_taken(struct mesh *m, const struct sched_run *r, const struct sched_result *result, bool found)
@@ -394,7 +397,7 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
         q->in_flight--;
         bool there = m->up[r->place] && m->serial[r->place] == s.serial[r->place] && !mesh_chance(m, m->lost_permille);
         answer->found[i] = there && q->kv[r->place] >= r->position;
-        results[i] = (struct sched_result){ .outcome = there ? SCHED_DONE : SCHED_LOST };
+        results[i] = (struct sched_result){.outcome = there ? SCHED_DONE : SCHED_LOST};
         if (!there)
             continue;
         if (mesh_chance(m, m->unknown_permille)) {

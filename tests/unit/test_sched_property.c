@@ -51,7 +51,7 @@ static void random_arrival(struct mesh *m)
     struct sched_arrive *a = &m->events[m->event_count - 1].arrive;
     if (mesh_chance(m, 150)) {
         q->score = a->score_prompt = true;
-    } else if (mesh_chance(m, 200) && max_new > 1) {  // a resubmission
+    } else if (mesh_chance(m, 200) && max_new > 1) { // a resubmission
         a->generated_tokens = mesh_random(m, max_new);
         if (eos_at != 0 && a->generated_tokens >= eos_at)
             a->generated_tokens = eos_at - 1;
@@ -201,7 +201,7 @@ static void random_workloads_keep_every_promise(void **state)
     }
     uint64_t count = many != NULL ? strtoull(many, NULL, 10) : 3000;
     for (uint64_t seed = 1; seed <= count; seed++) {
-        mesh.last_step = seed;  // for a debugger
+        mesh.last_step = seed; // for a debugger
         if (getenv("FD_SCHED_TRACE") != NULL)
             fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
         one_workload(seed);
@@ -212,10 +212,10 @@ static void random_workloads_keep_every_promise(void **state)
                   (unsigned long long)seen.steps, (unsigned long long)seen.beside, (unsigned long long)seen.rebuilt,
                   (unsigned long long)seen.preempted, (unsigned long long)seen.moved, (unsigned long long)seen.drained,
                   (unsigned long long)seen.wasted, (unsigned long long)seen.failed, (unsigned long long)seen.rejected,
-                  (unsigned long long)seen.tokens, (unsigned long long)seen.scored,
-                  (unsigned long long)seen.reasons[SCHED_LENGTH], (unsigned long long)seen.reasons[SCHED_EOS],
-                  (unsigned long long)seen.reasons[SCHED_DEADLINE], (unsigned long long)seen.reasons[SCHED_CANCELLED],
-                  (unsigned long long)seen.reasons[SCHED_TOO_LONG], (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
+                  (unsigned long long)seen.tokens, (unsigned long long)seen.scored, (unsigned long long)seen.reasons[SCHED_LENGTH],
+                  (unsigned long long)seen.reasons[SCHED_EOS], (unsigned long long)seen.reasons[SCHED_DEADLINE],
+                  (unsigned long long)seen.reasons[SCHED_CANCELLED], (unsigned long long)seen.reasons[SCHED_TOO_LONG],
+                  (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
     assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
     assert_true(seen.failed > 0 && seen.rejected > 0 && seen.scored > 0 && seen.drained > 0);
     for (int reason = SCHED_LENGTH; reason <= SCHED_NO_SPACE; reason++)
@@ -224,6 +224,6 @@ static void random_workloads_keep_every_promise(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(random_workloads_keep_every_promise) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_workloads_keep_every_promise)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,29 +26,43 @@ static struct text_span *tokens, *merges;
 static int32_t *types;
 static struct tokenizer *smollm;
 
-static struct text_span *spans_of(const struct gguf_array *array) {
+static struct text_span *spans_of(const struct gguf_array *array)
+{
     struct text_span *spans = calloc(array->count + 1, sizeof *spans);
     struct gguf_strings walk = gguf_strings_of(array);
     struct gguf_string text;
-    for (size_t i = 0; gguf_next_string(&walk, &text); i++) spans[i] = (struct text_span){text.data, text.length};
+    for (size_t i = 0; gguf_next_string(&walk, &text); i++)
+        spans[i] = (struct text_span){text.data, text.length};
     return spans;
 }
 
-static struct tokenizer_spec bpe_spec(const char *pre) {
+static struct tokenizer_spec bpe_spec(const char *pre)
+{
     const struct model_tokenizer *source = &model->tokenizer;
-    return (struct tokenizer_spec){.model = "gpt2", .pre = pre, .token_count = (uint32_t)source->tokens.count, .tokens = tokens, .types = types,
-                                   .merge_count = (uint32_t)source->merges.count, .merges = merges, .bos_id = source->bos, .eos_id = source->eos,
-                                   .unknown_id = -1, .eot_id = -1};
+    return (struct tokenizer_spec){.model = "gpt2",
+                                   .pre = pre,
+                                   .token_count = (uint32_t)source->tokens.count,
+                                   .tokens = tokens,
+                                   .types = types,
+                                   .merge_count = (uint32_t)source->merges.count,
+                                   .merges = merges,
+                                   .bos_id = source->bos,
+                                   .eos_id = source->eos,
+                                   .unknown_id = -1,
+                                   .eot_id = -1};
 }
 
-static struct tokenizer *open_spec(const struct tokenizer_spec *spec) {
+static struct tokenizer *open_spec(const struct tokenizer_spec *spec)
+{
     struct tokenizer *tokenizer;
     struct error error = {0};
-    if (tokenizer_open(spec, &tokenizer, &error)) fail_msg("%s", error.text);
+    if (tokenizer_open(spec, &tokenizer, &error))
+        fail_msg("%s", error.text);
     return tokenizer;
 }
 
-static int set_up(void **state) {
+static int set_up(void **state)
+{
     (void)state;
     const char *path = getenv("FD_MODEL");
     struct error error = {0};
@@ -65,13 +79,15 @@ static int set_up(void **state) {
     tokens = spans_of(&model->tokenizer.tokens);
     merges = spans_of(&model->tokenizer.merges);
     types = calloc(model->tokenizer.tokens.count, sizeof *types);
-    for (uint64_t i = 0; i < model->tokenizer.token_types.count; i++) types[i] = (int32_t)gguf_array_integer(&model->tokenizer.token_types, i);
+    for (uint64_t i = 0; i < model->tokenizer.token_types.count; i++)
+        types[i] = (int32_t)gguf_array_integer(&model->tokenizer.token_types, i);
     struct tokenizer_spec spec = bpe_spec("smollm");
     smollm = open_spec(&spec);
     return 0;
 }
 
-static int tear_down(void **state) {
+static int tear_down(void **state)
+{
     (void)state;
     tokenizer_close(smollm);
     model_close(model);
@@ -83,70 +99,87 @@ static int tear_down(void **state) {
 }
 
 /* --- golden files ------------------------------------------------------------------------------------------------------- */
-static size_t decode_base64(const char *text, char *out) {
+static size_t decode_base64(const char *text, char *out)
+{
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n = 0;
     unsigned bits = 0, held = 0;
     for (; *text && *text != '='; text++) {
         held = held << 6 | (unsigned)(strchr(alphabet, *text) - alphabet);
         bits += 6;
-        if (bits >= 8) out[n++] = (char)(held >> (bits -= 8) & 0xff);
+        if (bits >= 8)
+            out[n++] = (char)(held >> (bits -= 8) & 0xff);
     }
     return n;
 }
 
 /* The bytes of a case and a zero behind them; malloc'd. */
-static char *text_of(json_t *item, size_t *length) {
+static char *text_of(json_t *item, size_t *length)
+{
     json_t *text = json_object_get(item, "text");
     const char *base64 = json_string_value(json_object_get(item, "base64"));
     size_t one = text ? json_string_length(text) : strlen(base64), times = 1;
-    if (json_object_get(item, "times")) times = (size_t)json_integer_value(json_object_get(item, "times"));
+    if (json_object_get(item, "times"))
+        times = (size_t)json_integer_value(json_object_get(item, "times"));
     char *out = malloc(one * times + 1);
-    if (text) memcpy(out, json_string_value(text), one);
-    else one = decode_base64(base64, out);
-    for (size_t i = 1; i < times; i++) memcpy(out + i * one, out, one);
+    if (text)
+        memcpy(out, json_string_value(text), one);
+    else
+        one = decode_base64(base64, out);
+    for (size_t i = 1; i < times; i++)
+        memcpy(out + i * one, out, one);
     *length = one * times;
     out[*length] = '\0';
     return out;
 }
 
-static uint32_t encode(const struct tokenizer *tokenizer, const char *text, size_t length, bool special, uint32_t **ids) {
+static uint32_t encode(const struct tokenizer *tokenizer, const char *text, size_t length, bool special, uint32_t **ids)
+{
     struct text_segment segment = {text, length, special};
     uint32_t count;
     struct error error = {0};
-    if (tokenizer_encode(tokenizer, &segment, 1, false, UINT32_MAX, ids, &count, &error)) fail_msg("%s", error.text);
+    if (tokenizer_encode(tokenizer, &segment, 1, false, UINT32_MAX, ids, &count, &error))
+        fail_msg("%s", error.text);
     return count;
 }
 
-static unsigned compare_case(const struct tokenizer *tokenizer, const char *name, size_t index, json_t *item) {
+static unsigned compare_case(const struct tokenizer *tokenizer, const char *name, size_t index, json_t *item)
+{
     size_t length;
     char *text = text_of(item, &length);
     json_t *want = json_object_get(item, "ids");
     uint32_t *ids;
     uint32_t count = encode(tokenizer, text, length, json_is_true(json_object_get(item, "special")), &ids);
     size_t first = 0;
-    while (first < count && first < json_array_size(want) && ids[first] == json_integer_value(json_array_get(want, first))) first++;
+    while (first < count && first < json_array_size(want) && ids[first] == json_integer_value(json_array_get(want, first)))
+        first++;
     bool same = first == count && first == json_array_size(want);
     if (!same)
-        fprintf(stderr, "%s case %zu \"%.40s\": %u ids, wanted %zu; first difference at %zu: %lld, wanted %lld\n", name, index, text, count,
-                json_array_size(want), first, first < count ? (long long)ids[first] : -1,
+        fprintf(stderr, "%s case %zu \"%.40s\": %u ids, wanted %zu; first difference at %zu: %lld, wanted %lld\n", name, index,
+                text, count, json_array_size(want), first, first < count ? (long long)ids[first] : -1,
                 first < json_array_size(want) ? (long long)json_integer_value(json_array_get(want, first)) : -1);
     free(ids);
     free(text);
     return !same;
 }
 
-static unsigned compare_cases(const struct tokenizer *tokenizer, const char *name, json_t *cases) {
+static unsigned compare_cases(const struct tokenizer *tokenizer, const char *name, json_t *cases)
+{
     unsigned wrong = 0;
     size_t index;
     json_t *item;
-    json_array_foreach(cases, index, item) wrong += compare_case(tokenizer, name, index, item);
+    json_array_foreach (cases, index, item)
+        wrong += compare_case(tokenizer, name, index, item);
     return wrong;
 }
 
-static void test_golden_bpe(void **state) {
+static void test_golden_bpe(void **state)
+{
     (void)state;
-    static const struct { const char *pre; size_t least; } rules[] = {{"smollm", 250}, {"gpt-2", 60}, {"llama-bpe", 60}, {"qwen2", 60}};
+    static const struct {
+        const char *pre;
+        size_t least;
+    } rules[] = {{"smollm", 250}, {"gpt-2", 60}, {"llama-bpe", 60}, {"qwen2", 60}};
     unsigned wrong = 0;
     for (size_t i = 0; i < ARRAY_COUNT(rules); i++) {
         struct tokenizer_spec spec = bpe_spec(rules[i].pre);
@@ -160,7 +193,8 @@ static void test_golden_bpe(void **state) {
 }
 
 /* A tokenizer of one of the golden file's sentencepiece models. */
-static struct tokenizer *open_spm(json_t *source) {
+static struct tokenizer *open_spm(json_t *source)
+{
     size_t count = json_array_size(json_object_get(source, "pieces"));
     struct text_span *pieces = calloc(count, sizeof *pieces);
     float *scores = calloc(count, sizeof *scores);
@@ -171,8 +205,17 @@ static struct tokenizer *open_spm(json_t *source) {
         scores[i] = (float)json_number_value(json_array_get(json_object_get(source, "scores"), i));
         kinds[i] = (int32_t)json_integer_value(json_array_get(json_object_get(source, "types"), i));
     }
-    struct tokenizer_spec spec = {.model = "llama", .token_count = (uint32_t)count, .tokens = pieces, .scores = scores, .types = kinds, .bos_id = 1, .eos_id = 2,
-                                  .unknown_id = json_integer_value(json_object_get(source, "unknown")), .eot_id = -1, .add_bos = true, .add_space_prefix = true};
+    struct tokenizer_spec spec = {.model = "llama",
+                                  .token_count = (uint32_t)count,
+                                  .tokens = pieces,
+                                  .scores = scores,
+                                  .types = kinds,
+                                  .bos_id = 1,
+                                  .eos_id = 2,
+                                  .unknown_id = json_integer_value(json_object_get(source, "unknown")),
+                                  .eot_id = -1,
+                                  .add_bos = true,
+                                  .add_space_prefix = true};
     struct tokenizer *tokenizer = open_spec(&spec);
     free(pieces);
     free(scores);
@@ -180,12 +223,13 @@ static struct tokenizer *open_spm(json_t *source) {
     return tokenizer;
 }
 
-static void test_golden_spm(void **state) {
+static void test_golden_spm(void **state)
+{
     (void)state;
     size_t index;
     json_t *source;
     unsigned wrong = 0;
-    json_array_foreach(json_object_get(golden, "spm"), index, source) {
+    json_array_foreach (json_object_get(golden, "spm"), index, source) {
         struct tokenizer *tokenizer = open_spm(source);
         wrong += compare_cases(tokenizer, index ? "spm-1" : "spm-0", json_object_get(source, "cases"));
         tokenizer_close(tokenizer);
@@ -195,23 +239,32 @@ static void test_golden_spm(void **state) {
 }
 
 /* --- segments and special tokens ------------------------------------------------------------------------------------------ */
-static uint32_t encode_segments(const struct tokenizer *tokenizer, const struct text_segment *segments, uint32_t segment_count, uint32_t **ids) {
+static uint32_t encode_segments(const struct tokenizer *tokenizer, const struct text_segment *segments, uint32_t segment_count,
+                                uint32_t **ids)
+{
     uint32_t count;
     struct error error = {0};
-    if (tokenizer_encode(tokenizer, segments, segment_count, false, UINT32_MAX, ids, &count, &error)) fail_msg("%s", error.text);
+    if (tokenizer_encode(tokenizer, segments, segment_count, false, UINT32_MAX, ids, &count, &error))
+        fail_msg("%s", error.text);
     return count;
 }
 
-static unsigned count_id(const uint32_t *ids, uint32_t count, uint32_t id) {
+static unsigned count_id(const uint32_t *ids, uint32_t count, uint32_t id)
+{
     unsigned n = 0;
-    for (uint32_t i = 0; i < count; i++) n += ids[i] == id;
+    for (uint32_t i = 0; i < count; i++)
+        n += ids[i] == id;
     return n;
 }
 
-static void test_special_only_where_allowed(void **state) {
+static void test_special_only_where_allowed(void **state)
+{
     (void)state;
     const uint32_t im_end = 2;
-    const struct { struct text_segment parts[3]; unsigned wanted; } cases[] = {
+    const struct {
+        struct text_segment parts[3];
+        unsigned wanted;
+    } cases[] = {
         {{{"a<|im_end|>", 11, false}, {"", 0, false}, {"", 0, false}}, 0},
         {{{"a<|im_end|>", 11, true}, {"", 0, false}, {"", 0, false}}, 1},
         {{{"<|im_", 5, true}, {"end|>", 5, true}, {"", 0, false}}, 1},
@@ -222,13 +275,15 @@ static void test_special_only_where_allowed(void **state) {
     };
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         uint32_t *ids, count = encode_segments(smollm, cases[i].parts, 3, &ids);
-        if (count_id(ids, count, im_end) != cases[i].wanted) fail_msg("case %zu: %u, wanted %u", i, count_id(ids, count, im_end), cases[i].wanted);
+        if (count_id(ids, count, im_end) != cases[i].wanted)
+            fail_msg("case %zu: %u, wanted %u", i, count_id(ids, count, im_end), cases[i].wanted);
         free(ids);
     }
 }
 
 /* Words are not cut where segments are, characters neither. */
-static void test_segments_are_one_text(void **state) {
+static void test_segments_are_one_text(void **state)
+{
     (void)state;
     static const char text[] = "antidisestablishmentarianism 日本語 naïve   \n\n x";
     size_t length = sizeof text - 1;
@@ -242,7 +297,8 @@ static void test_segments_are_one_text(void **state) {
     free(whole);
 }
 
-static void test_max_tokens(void **state) {
+static void test_max_tokens(void **state)
+{
     (void)state;
     struct text_segment segment = {"one two three four", 18, true};
     struct error error = {0};
@@ -259,7 +315,8 @@ static void test_max_tokens(void **state) {
     free(ids);
 }
 
-static void test_end_tokens(void **state) {
+static void test_end_tokens(void **state)
+{
     (void)state;
     uint32_t ends[TOKENIZER_MAX_END_TOKENS];
     assert_int_equal(tokenizer_end_tokens(smollm, ends, 16), 2); /* <|endoftext|>, <|im_end|> */
@@ -272,25 +329,30 @@ static void test_end_tokens(void **state) {
 }
 
 /* --- back to text ----------------------------------------------------------------------------------------------------------- */
-static size_t decode(const struct tokenizer *tokenizer, const uint32_t *ids, uint32_t count, bool skip, char *out) {
+static size_t decode(const struct tokenizer *tokenizer, const uint32_t *ids, uint32_t count, bool skip, char *out)
+{
     struct detokenizer detokenizer;
     detokenizer_init(&detokenizer, tokenizer, skip);
     size_t room = tokenizer_max_token_bytes(tokenizer) + 8, n = 0;
-    for (uint32_t i = 0; i < count; i++) n += detokenizer_push(&detokenizer, ids[i], out + n, room);
+    for (uint32_t i = 0; i < count; i++)
+        n += detokenizer_push(&detokenizer, ids[i], out + n, room);
     return n + detokenizer_flush(&detokenizer, out + n, room);
 }
 
-static unsigned round_trip(const struct tokenizer *tokenizer, json_t *cases) {
+static unsigned round_trip(const struct tokenizer *tokenizer, json_t *cases)
+{
     unsigned tried = 0;
     size_t index;
     json_t *item;
-    json_array_foreach(cases, index, item) {
-        if (!json_object_get(item, "text")) continue; /* broken UTF-8 does not come back */
+    json_array_foreach (cases, index, item) {
+        if (!json_object_get(item, "text"))
+            continue; /* broken UTF-8 does not come back */
         size_t length;
         char *text = text_of(item, &length), *out = malloc(4 * length + 4096);
         uint32_t *ids, count = encode(tokenizer, text, length, true, &ids);
         size_t got = decode(tokenizer, ids, count, false, out);
-        if (strstr(text, "\xe2\x96\x81") == NULL && (got != length || memcmp(out, text, length) != 0)) fail_msg("case %zu \"%.40s\" came back as \"%.*s\"", index, text, (int)got, out);
+        if (strstr(text, "\xe2\x96\x81") == NULL && (got != length || memcmp(out, text, length) != 0))
+            fail_msg("case %zu \"%.40s\" came back as \"%.*s\"", index, text, (int)got, out);
         free(ids);
         free(out);
         free(text);
@@ -299,7 +361,8 @@ static unsigned round_trip(const struct tokenizer *tokenizer, json_t *cases) {
     return tried;
 }
 
-static void test_round_trip(void **state) {
+static void test_round_trip(void **state)
+{
     (void)state;
     assert_true(round_trip(smollm, json_object_get(json_object_get(golden, "bpe"), "smollm")) > 300);
     json_t *source = json_array_get(json_object_get(golden, "spm"), 0);
@@ -309,18 +372,32 @@ static void test_round_trip(void **state) {
 }
 
 /* Bytes, each as the token of that byte, and what Python's decode(errors="replace") says. */
-static void test_stream_of_bytes(void **state) {
+static void test_stream_of_bytes(void **state)
+{
     (void)state;
-    static const struct { const char *in, *out; } cases[] = {
-        {"caf\xc3\xa9!", "café!"}, {"\xf0\x9f\x98\x80", "😀"}, {"\xff" "a", "\xef\xbf\xbd" "a"}, {"\xe2\x82", "\xef\xbf\xbd"},
-        {"\xe2\x82x", "\xef\xbf\xbdx"}, {"\xe2\xe2\x82\xac", "\xef\xbf\xbd€"}, {"\xf0\x9f\x98\xc3\xa9", "\xef\xbf\xbdé"},
-        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"}, {"\x80\xc3", "\xef\xbf\xbd\xef\xbf\xbd"},
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"caf\xc3\xa9!", "café!"},
+        {"\xf0\x9f\x98\x80", "😀"},
+        {"\xff"
+         "a",
+         "\xef\xbf\xbd"
+         "a"},
+        {"\xe2\x82", "\xef\xbf\xbd"},
+        {"\xe2\x82x", "\xef\xbf\xbdx"},
+        {"\xe2\xe2\x82\xac", "\xef\xbf\xbd€"},
+        {"\xf0\x9f\x98\xc3\xa9", "\xef\xbf\xbdé"},
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\x80\xc3", "\xef\xbf\xbd\xef\xbf\xbd"},
     };
     json_t *source = json_array_get(json_object_get(golden, "spm"), 0); /* it has a token for each byte */
     struct tokenizer *spm = open_spm(source);
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         uint32_t ids[16], count = 0;
-        for (const char *in = cases[i].in; *in; in++) ids[count++] = 3 + (unsigned char)*in; /* <unk> <s> </s> <0x00> … */
+        for (const char *in = cases[i].in; *in; in++)
+            ids[count++] = 3 + (unsigned char)*in; /* <unk> <s> </s> <0x00> … */
         char out[4096];
         size_t length = decode(spm, ids, count, false, out);
         out[length] = '\0';
@@ -328,30 +405,61 @@ static void test_stream_of_bytes(void **state) {
         struct detokenizer detokenizer; /* nothing is given out before it is whole */
         detokenizer_init(&detokenizer, spm, false);
         if (i == 1)
-            for (int k = 0; k < 3; k++) assert_int_equal(detokenizer_push(&detokenizer, ids[k], out, sizeof out), 0);
+            for (int k = 0; k < 3; k++)
+                assert_int_equal(detokenizer_push(&detokenizer, ids[k], out, sizeof out), 0);
     }
     uint32_t hello[] = {1, 3 + 'h', 2};
     char out[4096];
-    assert_int_equal(decode(spm, hello, 3, true, out), 1);   /* <s> and </s> are skipped */
-    assert_int_equal(decode(spm, hello, 3, false, out), 8);  /* or shown */
+    assert_int_equal(decode(spm, hello, 3, true, out), 1);  /* <s> and </s> are skipped */
+    assert_int_equal(decode(spm, hello, 3, false, out), 8); /* or shown */
     tokenizer_close(spm);
 }
 
 /* --- "llama" by hand ---------------------------------------------------------------------------------------------------------- */
-#define SPAN(text) {text, sizeof text - 1}
-static void test_spm_rules(void **state) {
+#define SPAN(text)            \
+    {                         \
+        text, sizeof text - 1 \
+    }
+static void test_spm_rules(void **state)
+{
     (void)state;
-    const struct text_span pieces[] = {SPAN("<unk>"), SPAN("<s>"), SPAN("</s>"), SPAN("\xe2\x96\x81"), SPAN("a"), SPAN("b"), SPAN("\xe2\x96\x81" "a"), SPAN("ab"), SPAN("[X]"), SPAN("cd")};
+    const struct text_span pieces[] = {SPAN("<unk>"),
+                                       SPAN("<s>"),
+                                       SPAN("</s>"),
+                                       SPAN("\xe2\x96\x81"),
+                                       SPAN("a"),
+                                       SPAN("b"),
+                                       SPAN("\xe2\x96\x81"
+                                            "a"),
+                                       SPAN("ab"),
+                                       SPAN("[X]"),
+                                       SPAN("cd")};
     const float scores[] = {0, 0, 0, -9, -9, -9, -2, -1, 0, -5};
     const int32_t kinds[] = {2, 3, 3, 1, 1, 1, 1, 1, 4, 1};
-    struct tokenizer_spec spec = {.model = "llama", .token_count = ARRAY_COUNT(pieces), .tokens = pieces, .scores = scores, .types = kinds,
-                                  .bos_id = 1, .eos_id = 2, .unknown_id = 0, .eot_id = -1, .add_bos = true, .add_eos = true, .add_space_prefix = true};
+    struct tokenizer_spec spec = {.model = "llama",
+                                  .token_count = ARRAY_COUNT(pieces),
+                                  .tokens = pieces,
+                                  .scores = scores,
+                                  .types = kinds,
+                                  .bos_id = 1,
+                                  .eos_id = 2,
+                                  .unknown_id = 0,
+                                  .eot_id = -1,
+                                  .add_bos = true,
+                                  .add_eos = true,
+                                  .add_space_prefix = true};
     struct tokenizer *tokenizer = open_spec(&spec);
-    const struct { const char *text; bool special; uint32_t count, ids[8]; } cases[] = {
-        {"", true, 2, {1, 2}}, {"ab", true, 4, {1, 3, 7, 2}}, /* ab is worth more than ▁a */
-        {"a", true, 3, {1, 6, 2}}, {" a", true, 4, {1, 3, 6, 2}},
-        {"cd", true, 4, {1, 3, 9, 2}}, /* c and d are no pieces: cd is */
-        {"xyz a", true, 5, {1, 3, 0, 6, 2}}, /* a run of unknown characters is one <unk> */
+    const struct {
+        const char *text;
+        bool special;
+        uint32_t count, ids[8];
+    } cases[] = {
+        {"", true, 2, {1, 2}},
+        {"ab", true, 4, {1, 3, 7, 2}}, /* ab is worth more than ▁a */
+        {"a", true, 3, {1, 6, 2}},
+        {" a", true, 4, {1, 3, 6, 2}},
+        {"cd", true, 4, {1, 3, 9, 2}},                     /* c and d are no pieces: cd is */
+        {"xyz a", true, 5, {1, 3, 0, 6, 2}},               /* a run of unknown characters is one <unk> */
         {"a[X]a</s>b", true, 8, {1, 6, 8, 6, 2, 3, 5, 2}}, /* a space again after each special token */
         {"a[X]", false, 4, {1, 6, 0, 2}},
     };
@@ -359,22 +467,26 @@ static void test_spm_rules(void **state) {
         struct text_segment segment = {cases[i].text, strlen(cases[i].text), cases[i].special};
         uint32_t *ids, count;
         assert_int_equal(tokenizer_encode(tokenizer, &segment, 1, true, 100, &ids, &count, NULL), STATUS_OK);
-        if (count != cases[i].count || memcmp(ids, cases[i].ids, count * sizeof *ids) != 0) fail_msg("\"%s\": %u ids: %u %u %u", cases[i].text, count, ids[0], ids[1], ids[2]);
+        if (count != cases[i].count || memcmp(ids, cases[i].ids, count * sizeof *ids) != 0)
+            fail_msg("\"%s\": %u ids: %u %u %u", cases[i].text, count, ids[0], ids[1], ids[2]);
         free(ids);
     }
     tokenizer_close(tokenizer);
 }
 
 /* --- what is refused -------------------------------------------------------------------------------------------------------------- */
-static void refuse(struct tokenizer_spec spec, enum status wanted, const char *words) {
+static void refuse(struct tokenizer_spec spec, enum status wanted, const char *words)
+{
     struct tokenizer *tokenizer;
     struct error error = {0};
     assert_int_equal(tokenizer_open(&spec, &tokenizer, &error), wanted);
     assert_null(tokenizer);
-    if (!strstr(error.text, words)) fail_msg("\"%s\" lacks \"%s\"", error.text, words);
+    if (!strstr(error.text, words))
+        fail_msg("\"%s\" lacks \"%s\"", error.text, words);
 }
 
-static void test_refusals(void **state) {
+static void test_refusals(void **state)
+{
     (void)state;
     const struct text_span some[] = {SPAN("a"), SPAN("b"), SPAN("ab")}, bad_merge[] = {SPAN("a c")}, no_merge[] = {SPAN("ab")};
     const int32_t bad_types[] = {1, 1, 7};
@@ -383,7 +495,14 @@ static void test_refusals(void **state) {
     struct text_span *huge = calloc(3, sizeof *huge);
     char *long_text = calloc(1, TOKENIZER_MAX_TOKEN_BYTES + 1);
     huge[2] = (struct text_span){long_text, TOKENIZER_MAX_TOKEN_BYTES + 1};
-    const struct tokenizer_spec good = {.model = "gpt2", .pre = "gpt-2", .token_count = 3, .tokens = some, .bos_id = -1, .eos_id = -1, .unknown_id = -1, .eot_id = -1};
+    const struct tokenizer_spec good = {.model = "gpt2",
+                                        .pre = "gpt-2",
+                                        .token_count = 3,
+                                        .tokens = some,
+                                        .bos_id = -1,
+                                        .eos_id = -1,
+                                        .unknown_id = -1,
+                                        .eot_id = -1};
     struct tokenizer_spec spec = good;
     tokenizer_close(open_spec(&spec));
     spec.model = "bert", refuse(spec, STATUS_UNIMPLEMENTED, "supported: gpt2, llama"), spec = good;
@@ -392,8 +511,10 @@ static void test_refusals(void **state) {
     spec.eos_id = 3, refuse(spec, STATUS_INVALID_ARGUMENT, "eos id 3 is none of the 3 tokens"), spec = good;
     spec.types = bad_types, refuse(spec, STATUS_INVALID_ARGUMENT, "token 2 has type 7"), spec = good;
     spec.tokens = huge, refuse(spec, STATUS_INVALID_ARGUMENT, "token 2 has 4097 bytes"), spec = good;
-    spec.merge_count = 1, spec.merges = bad_merge, refuse(spec, STATUS_INVALID_ARGUMENT, "merge 0: its right part is no token"), spec = good;
-    spec.merge_count = 1, spec.merges = no_merge, refuse(spec, STATUS_INVALID_ARGUMENT, "merge 0 is not \"left right\""), spec = good;
+    spec.merge_count = 1, spec.merges = bad_merge, refuse(spec, STATUS_INVALID_ARGUMENT, "merge 0: its right part is no token"),
+    spec = good;
+    spec.merge_count = 1, spec.merges = no_merge, refuse(spec, STATUS_INVALID_ARGUMENT, "merge 0 is not \"left right\""),
+    spec = good;
     spec.model = "llama", refuse(spec, STATUS_INVALID_ARGUMENT, "needs scores");
     spec.scores = bad_scores, refuse(spec, STATUS_INVALID_ARGUMENT, "score of token 2 is not a number");
     spec.tokens = broken, refuse(spec, STATUS_INVALID_ARGUMENT, "token 2 is not UTF-8");
@@ -402,9 +523,11 @@ static void test_refusals(void **state) {
 }
 
 /* --- long words ------------------------------------------------------------------------------------------------------------------- */
-static void encode_run(const struct tokenizer *tokenizer, const char *unit, size_t length) {
+static void encode_run(const struct tokenizer *tokenizer, const char *unit, size_t length)
+{
     char *text = malloc(length);
-    for (size_t i = 0, n = strlen(unit); i < length; i++) text[i] = unit[i % n];
+    for (size_t i = 0, n = strlen(unit); i < length; i++)
+        text[i] = unit[i % n];
     uint32_t *ids;
     (void)encode(tokenizer, text, length, true, &ids);
     free(ids);
@@ -416,7 +539,8 @@ static void encode_run(const struct tokenizer *tokenizer, const char *unit, size
 }
 
 /* Were one of these quadratic, it would take minutes: 400,000² pairs. */
-static void test_long_runs(void **state) {
+static void test_long_runs(void **state)
+{
     (void)state;
     static const char *const units[] = {"a", " ", "\n", " \n", "\xcc\x81\xcc\xa3", "\xff", "<|im_end|", "1", "!"};
     struct tokenizer_spec spec = bpe_spec("qwen2");
@@ -425,16 +549,19 @@ static void test_long_runs(void **state) {
     clock_t start = clock();
     for (size_t t = 0; t < 3; t++) {
         for (size_t i = 0; i < ARRAY_COUNT(units); i++)
-            if (t != 2 || i < 2) encode_run(tokenizers[t], units[i], 400000);
+            if (t != 2 || i < 2)
+                encode_run(tokenizers[t], units[i], 400000);
         tokenizer_close(tokenizers[t]);
     }
     assert_true((clock() - start) / CLOCKS_PER_SEC < 60); /* processor time */
 }
 
 /* Encodes a run with a limit; returns its processor time. */
-static double time_run(const struct tokenizer *tokenizer, const char *unit, size_t length, uint32_t max_tokens, enum status wanted) {
+static double time_run(const struct tokenizer *tokenizer, const char *unit, size_t length, uint32_t max_tokens, enum status wanted)
+{
     char *text = malloc(length);
-    for (size_t i = 0, n = strlen(unit); i < length; i++) text[i] = unit[i % n];
+    for (size_t i = 0, n = strlen(unit); i < length; i++)
+        text[i] = unit[i % n];
     struct text_segment segment = {text, length, true};
     uint32_t *ids, count;
     clock_t start = clock();
@@ -447,22 +574,28 @@ static double time_run(const struct tokenizer *tokenizer, const char *unit, size
 
 /* A word that must have too many tokens is refused before it is merged, which is most of the work. What a vocabulary has no token
  * for does not count: SmolLM2's lacks 21 bytes, the second "llama" model has no byte tokens. */
-static void test_long_word_is_refused_early(void **state) {
+static void test_long_word_is_refused_early(void **state)
+{
     (void)state;
     const size_t length = 2000000;
     struct tokenizer *spm = open_spm(json_array_get(json_object_get(golden, "spm"), 1));
-    const struct { const struct tokenizer *tokenizer; const char *unit; } cases[] = {{smollm, "a"}, {smollm, " "}, {spm, "to"}};
+    const struct {
+        const struct tokenizer *tokenizer;
+        const char *unit;
+    } cases[] = {{smollm, "a"}, {smollm, " "}, {spm, "to"}};
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         double merged = time_run(cases[i].tokenizer, cases[i].unit, length, UINT32_MAX, STATUS_OK);
         double refused = time_run(cases[i].tokenizer, cases[i].unit, length, 2048, STATUS_OUT_OF_RANGE);
-        if (refused > merged / 2) fail_msg("\"%s\": refused in %.3f s, merged in %.3f s", cases[i].unit, refused, merged);
+        if (refused > merged / 2)
+            fail_msg("\"%s\": refused in %.3f s, merged in %.3f s", cases[i].unit, refused, merged);
     }
-    (void)time_run(smollm, "\x04", 1000000, 0, STATUS_OK); /* no token at all */
+    (void)time_run(smollm, "\x04", 1000000, 0, STATUS_OK);     /* no token at all */
     (void)time_run(spm, "\xe2\x98\x83", 999999, 2, STATUS_OK); /* a space and one <unk> */
     tokenizer_close(spm);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_bpe),
         cmocka_unit_test(test_golden_spm),

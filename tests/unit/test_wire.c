@@ -30,11 +30,11 @@ static void numbers_are_written_as_protobuf_does(void **state)
         assert_int_equal(writer.at - bytes, wire_size_varint(3, values[i]));
         wire_put_fixed64(&writer, 200, values[i]);
         wire_put_fixed32(&writer, 536870911, (uint32_t)values[i]);
-        assert_int_equal(writer.at - bytes,
-                         wire_size_varint(3, values[i]) + wire_size_fixed64(200) + wire_size_fixed32(536870911));
+        assert_int_equal(writer.at - bytes, wire_size_varint(3, values[i]) + wire_size_fixed64(200) + wire_size_fixed32(536870911));
         wire_reader_init(&reader, bytes, (size_t)(writer.at - bytes));
         assert_true(wire_next(&reader, &field, &bad) && field.number == 3 && field.type == WIRE_VARINT && field.value == values[i]);
-        assert_true(wire_next(&reader, &field, &bad) && field.number == 200 && field.type == WIRE_FIXED64 && field.value == values[i]);
+        assert_true(wire_next(&reader, &field, &bad) && field.number == 200 && field.type == WIRE_FIXED64 &&
+                    field.value == values[i]);
         assert_true(wire_next(&reader, &field, &bad) && field.number == 536870911 && field.value == (uint32_t)values[i]);
         assert_false(wire_next(&reader, &field, &bad));
         assert_false(bad);
@@ -90,8 +90,12 @@ static void envelopes_are_protobuf(void **state)
     (void)state;
     for (size_t length = 0; length < 300; length = length * 2 + 1)
         for (size_t id = 0; id < 20; id++) {
-            struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = 0x0102030405060708, .method = (uint32_t)(id % 3) * 77,
-                                    .status = (uint32_t)id % 17, .timeout_ms = (uint32_t)id * 100}, back;
+            struct envelope head = {.kind = ENVELOPE_REPLY,
+                                    .call_id = 0x0102030405060708,
+                                    .method = (uint32_t)(id % 3) * 77,
+                                    .status = (uint32_t)id % 17,
+                                    .timeout_ms = (uint32_t)id * 100},
+                            back;
             size_t payload_at, size;
             unsigned char *bytes;
             memset(head.request_id, 'r', id);
