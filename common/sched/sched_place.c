@@ -11,7 +11,7 @@
  * Example: local pool at 0.02 us a token, one remote worker as fast with 30 layers x 60 us of link. A first sequence of
  * 1,000 tokens: local 20 us, remote 1,820 us: local. With 90,000 tokens in the local pool: local 1,820 us at the
  * next 1,000, remote max(1,800, 1,820): from here on both grow alike. Workers on the s-part's cores among themselves: the
- * one with the least load x token_us, so that each holds its share and the death of one loses no more than that.
+ * one with the least load, so that each holds its share and the death of one loses no more than that.
  */
 #include <string.h>
 
@@ -166,18 +166,19 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         }
     }
     uint32_t best = NONE, sharing = NONE;
-    double best_us = 0, best_own_us = 0, sharing_us = 0;
+    double best_us = 0, best_own_us = 0;
+    uint64_t sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         if (!place_takes(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
             continue;
         double own_us = place_time_us(p, mini_batch, tokens);
         if (p->shares_cores && !p->local) {
-            // Their times add up whichever takes it, so the sum says nothing: they share the context by their speed.
-            double context_us = (double)(p->load[mini_batch] + tokens) * p->token_us;
-            if (sharing == NONE || context_us < sharing_us) {
+            // Their times add up whichever takes it, so the sum says nothing; and what each measures is the others' doing
+            // as much as its own: they share the context evenly.
+            if (sharing == NONE || p->load[mini_batch] < sharing_load) {
                 sharing = i;
-                sharing_us = context_us;
+                sharing_load = p->load[mini_batch];
             }
             continue;
         }

@@ -229,16 +229,16 @@ static void the_local_pool_comes_first_and_workers_take_over(void **state)
     end(m);
 }
 
-static void load_follows_measured_speed(void **state)
+/* Worker 2 turns out three times as slow as worker 1; then come 50 requests. Returns the load of 1 over that of 2. */
+static double load_after_measuring(bool shares_cores)
 {
-    (void)state;
     struct sched_config config = base;
     config.kv_bytes_per_token = 20000;
     struct mesh *m = start(config);
+    m->shares_cores = shares_cores;
     mesh_place_down(m, 0);
     mesh_place_up(m, 1, 4000);
     mesh_place_up(m, 2, 4000);
-    // Worker 2 turns out three times as slow as worker 1.
     mesh_arrive(m, 600, 900, 0);
     mesh_tick(m);
     struct sched_place_time times[2] = {{1, 20600, 10000}, {2, 60600, 10000}};
@@ -270,8 +270,22 @@ static void load_follows_measured_speed(void **state)
     for (int i = 0; i < 30 && stats_of(m).running < 51; i++)
         next_tick(m);
     double ratio = (double)place_of(m, 1).load[0] / (double)place_of(m, 2).load[0];
-    assert_true(ratio > 2 && ratio < 4.5);
     end(m);
+    return ratio;
+}
+
+static void load_follows_measured_speed(void **state)
+{
+    (void)state;
+    double ratio = load_after_measuring(false);
+    assert_true(ratio > 2 && ratio < 4.5);
+}
+
+static void workers_on_shared_cores_hold_the_same(void **state)
+{
+    (void)state;
+    double ratio = load_after_measuring(true);
+    assert_true(ratio > 0.8 && ratio < 1.25);
 }
 
 static void out_of_pages_pauses_the_youngest(void **state)
@@ -437,6 +451,7 @@ int main(void)
         cmocka_unit_test(few_sequences_use_one_mini_batch),
         cmocka_unit_test(the_local_pool_comes_first_and_workers_take_over),
         cmocka_unit_test(load_follows_measured_speed),
+        cmocka_unit_test(workers_on_shared_cores_hold_the_same),
         cmocka_unit_test(out_of_pages_pauses_the_youngest),
         cmocka_unit_test(what_never_fits_is_told_apart),
         cmocka_unit_test(a_full_queue_refuses_with_a_time),

@@ -64,7 +64,8 @@ struct mesh {
     uint32_t step_us_min, step_us_max;
     uint32_t jitter_permille; // of the step times that it reports
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
-    bool calm; // no drains, no shortage: then no decode row may be missing from a step
+    bool shares_cores; // the workers, with the s-part
+    bool calm;         // no drains, no shortage: then no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
 };
 
@@ -171,6 +172,7 @@ MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
     e->place_up.bytes_per_second = 10000000000;
     e->place_up.link_us = place == 0 ? 0 : 60;
     e->place_up.local = place == 0;
+    e->place_up.shares_cores = m->shares_cores && place != 0;
     e->place_up.accepts_moves = place != 0;
 }
 
