@@ -79,8 +79,8 @@ enum status memory_plan_check(const struct memory_plan *plan, const char *parts,
              (double)plan->fixed_bytes / MIB, (double)plan->start_bytes / MIB, (double)plan->page_bytes / 1024,
              (double)plan->pool_bytes / MIB, *parts ? " " : "", parts);
     if (needed > available)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%.0f MiB of memory are needed at start (%s), %.0f MiB are available",
-                         (double)needed / MIB, parts, (double)available / MIB);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%.0f MiB of memory are needed at start%s%s%s, %.0f MiB are available",
+                         (double)needed / MIB, *parts ? " (" : "", parts, *parts ? ")" : "", (double)available / MIB);
     if (plan->pool_bytes > total)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%.0f MiB of KV pages are asked for, there are %.0f MiB of memory",
                          (double)plan->pool_bytes / MIB, (double)total / MIB);

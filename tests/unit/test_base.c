@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
 
@@ -107,12 +108,29 @@ static void prefixes_never_overflow(void **state)
     assert_true(strlen(error.text) < sizeof error.text);
 }
 
+static void what_does_not_fit_is_refused_with_numbers(void **state)
+{
+    (void)state;
+    const uint64_t available = memory_available_bytes(), huge = 1ull << 60;
+    const struct memory_plan fits = {.fixed_bytes = available / 2, .start_bytes = 1, .page_bytes = 4096, .pool_bytes = 1 << 20};
+    const struct memory_plan fixed = {.fixed_bytes = huge}, start = {.start_bytes = huge}, pool = {.pool_bytes = huge};
+    struct error error;
+
+    assert_true(available > 0 && memory_resident_bytes() > 100000);
+    assert_int_equal(memory_plan_check(&fits, "rows=1", &error), STATUS_OK);
+    assert_int_equal(memory_plan_check(&fixed, "rows=1", &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(error.text, "1099511627776 MiB of memory are needed at start (rows=1), "));
+    assert_int_equal(memory_plan_check(&start, "", &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_int_equal(memory_plan_check(&pool, "", &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(error.text, "1099511627776 MiB of KV pages are asked for, there are "));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_parsed_with_units),   cmocka_unit_test(flags_come_before_environment),
         cmocka_unit_test(quoting_escapes_control_bytes), cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
-        cmocka_unit_test(prefixes_never_overflow),
+        cmocka_unit_test(prefixes_never_overflow),       cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
