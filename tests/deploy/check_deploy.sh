@@ -3,7 +3,7 @@
 # four images on them without network, compose with two KV workers, one right answer through the published port.
 # The Kubernetes manifests are checked against the API's schema. As root; state lies in build/deploy and is the check's own
 # (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the cached
-# bases is taken down again, whatever happens.
+# bases is taken down again, whatever happens. Exit status 77: no container can run on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -176,6 +176,8 @@ check_health() {
 }
 
 [ "$(id -u)" = 0 ] || die "run as root: it makes file systems and networks"
+unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null ||
+    { echo "check-deploy: this machine lets nobody make namespaces, so no container can run here" >&2; exit 77; }
 [ -f "models/$model" ] || die "models/$model is missing: make model"
 mkdir -p "$state/debs"
 if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
