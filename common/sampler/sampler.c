@@ -272,18 +272,19 @@ static uint32_t filter(const struct sampler_params *p, uint32_t vocab, double to
     uint32_t count = 0, keep;
     float floor_weight = p->min_p; /* the heaviest has weight 1 */
     double sum = 0, kept_total = total;
+    bool total_is_of_top_k = p->top_k && p->top_p < 1; /* then what min-p will drop counts in it too */
 
     /* what is lighter than (1 - top_p) of the total spread over the vocabulary cannot be inside top-p */
     if (p->top_p < 1)
         floor_weight = fmaxf(floor_weight, (float)((1.0 - (double)p->top_p) * total / (double)vocab * 0.5));
     for (uint32_t i = 0; i < vocab; i++)
-        if (scratch->weights[i] > 0 && (scratch->weights[i] >= floor_weight || (p->top_k && !p->min_p)))
+        if (scratch->weights[i] > 0 && (scratch->weights[i] >= floor_weight || total_is_of_top_k))
             c[count++] = (struct candidate){i, scratch->weights[i]};
     keep = p->top_k && p->top_k < count ? p->top_k : count;
     if (p->top_k || p->top_p < 1)
         sort_top(c, count, keep);
     count = keep;
-    if (p->top_k && p->top_p < 1) { /* top-p is of what top-k left */
+    if (total_is_of_top_k) { /* top-p is of what top-k left */
         kept_total = 0;
         for (uint32_t i = 0; i < count; i++)
             kept_total += (double)c[i].weight;
@@ -335,7 +336,7 @@ void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t
         result->top[found] = (struct sampler_top){UINT32_MAX, -INFINITY};
     }
     for (uint32_t i = 0; result->top_count && i < vocab; i++) {
-        float value = logits[i];
+        float value = isnan(logits[i]) ? -INFINITY : logits[i];
         uint32_t at = result->top_count - 1;
         if (!(value > result->top[at].logprob) && result->top[at].token != UINT32_MAX)
             continue;

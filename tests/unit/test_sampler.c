@@ -137,6 +137,26 @@ static void filters_keep_what_they_say(void **state)
     assert_int_equal(reachable(params, logits), 1);
 }
 
+/* top-p is of what top-k left, min-p comes after both: what min-p will drop still counts in top-p's total. */
+static void min_p_comes_after_top_p(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    struct sampler_params params = plain();
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = -40;
+    logits[100] = logf(1.0f), logits[101] = logf(0.6f); /* of the kept 3.0: 0.33, 0.53, then 0.07 for each other */
+    for (int i = 2; i < 9; i++)
+        logits[100 + i] = logf(0.2f);
+    params.temperature = 1;
+    params.top_k = 9, params.top_p = 0.5f;
+    assert_int_equal(reachable(params, logits), 2);
+    params.min_p = 0.3f; /* drops the seven: both others stay */
+    assert_int_equal(reachable(params, logits), 2);
+    params.top_k = 2; /* of the kept 1.6 the first alone is 0.63 */
+    assert_int_equal(reachable(params, logits), 1);
+}
+
 static int descending(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
@@ -242,6 +262,11 @@ static void hostile_logits_give_a_token(void **state)
     logits[3] = NAN;
     assert_int_equal(sample_once(params, logits, 1), 77);
     assert_int_equal(sample_once(plain(), logits, 1), 77);
+    logits[0] = NAN;
+    struct sampler_result result;
+    sampler_score(logits, VOCAB, 77, 3, scratch, &result);
+    assert_int_equal(result.top[0].token, 77);
+    assert_true(result.top[0].logprob == 0 && result.top[1].logprob == -INFINITY);
 }
 
 static void exp_is_close_to_libm(void **state)
@@ -274,15 +299,11 @@ static void bad_parameters_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ties_go_to_the_lowest_id),
-        cmocka_unit_test(the_draw_is_a_pure_function_of_seed_choice_and_index),
-        cmocka_unit_test(frequencies_follow_the_softmax),
-        cmocka_unit_test(filters_keep_what_they_say),
-        cmocka_unit_test(top_k_agrees_with_a_full_sort),
-        cmocka_unit_test(penalties_count_what_they_should),
-        cmocka_unit_test(bias_decides_but_logprobs_are_raw),
-        cmocka_unit_test(hostile_logits_give_a_token),
-        cmocka_unit_test(exp_is_close_to_libm),
+        cmocka_unit_test(ties_go_to_the_lowest_id),         cmocka_unit_test(the_draw_is_a_pure_function_of_seed_choice_and_index),
+        cmocka_unit_test(frequencies_follow_the_softmax),   cmocka_unit_test(filters_keep_what_they_say),
+        cmocka_unit_test(min_p_comes_after_top_p),          cmocka_unit_test(top_k_agrees_with_a_full_sort),
+        cmocka_unit_test(penalties_count_what_they_should), cmocka_unit_test(bias_decides_but_logprobs_are_raw),
+        cmocka_unit_test(hostile_logits_give_a_token),      cmocka_unit_test(exp_is_close_to_libm),
         cmocka_unit_test(bad_parameters_are_named),
     };
     assert_always(sampler_scratch_open(VOCAB, &scratch) == STATUS_OK);
