@@ -11,6 +11,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "kernels/attention/attention.h"
 #include "kernels/backend/cpu.h"
 
 /* One slice of a batch's mapping. */
@@ -81,6 +82,9 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     enum status status;
 
     memset(plan, 0, sizeof *plan);
+    if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
+                         gguf_label(config->model->gguf), shape->head_dim, ATTEND_TILE, ATTEND_MAX_HEAD_DIM);
     status = cpu_plan_weights(config->model, cpu_wants_dense(config), &plan->weight_bytes, &plan->start_bytes, error);
     if (status)
         return status;
