@@ -95,6 +95,8 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
         size_t length = (size_t)(end - answer->line);
         if (length > 6 && !memcmp(answer->line, "data: ", 6) && answer->line[6] == '{')
             take_event(answer, answer->line + 6, length - 6);
+        else if (length && answer->line[0] == '{') /* an error's body is one line of JSON, not an event */
+            take_event(answer, answer->line, length);
         answer->length -= length + 1;
         memmove(answer->line, end + 1, answer->length);
     }
@@ -143,7 +145,7 @@ static bool ask(struct chat *chat, bool verbose)
     curl_easy_setopt(chat->curl, CURLOPT_WRITEDATA, &answer);
     CURLcode result = curl_easy_perform(chat->curl);
     curl_easy_getinfo(chat->curl, CURLINFO_RESPONSE_CODE, &code);
-    if (code != 200 && answer.length) { /* an error's body is one JSON text without a newline */
+    if (code != 200 && answer.length) { /* the same without the end of its line */
         json_t *root = json_loadb(answer.line, answer.length, 0, NULL);
         take_error(&answer, root);
         json_decref(root);

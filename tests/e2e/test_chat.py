@@ -1,0 +1,20 @@
+"""`fastdecode chat` against a running mesh: an answer, and what the mesh has to say where there is none."""
+import os
+import subprocess
+
+from conftest import BUILD
+
+
+def talk(mesh, *options):
+    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "chat", "--url", mesh.url, *options], input="Say hello.\n",
+                          capture_output=True, text=True, timeout=60)
+
+
+def test_an_answer(mesh):
+    said = talk(mesh, "--max-tokens", "8", "--temperature", "0")
+    assert said.returncode == 0 and said.stdout.strip() and not said.stderr
+
+
+def test_a_refusal_is_shown(mesh):
+    said = talk(mesh, "--model", "nobody")
+    assert said.returncode == 1 and "The model 'nobody' does not exist" in said.stderr
