@@ -41,7 +41,7 @@ static const struct field fields[] = {
     {"messages", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_messages},
     {"tokens", API_DETOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tokens},
     {"max_tokens", ANSWERS, READ_INTEGER, AT(max_tokens), 0, 1e9, false, NULL},
-    {"max_completion_tokens", ANSWERS, READ_INTEGER, AT(max_tokens), 0, 1e9, false, NULL},
+    {"max_completion_tokens", ANSWERS, READ_INTEGER, AT(max_completion_tokens), 0, 1e9, false, NULL},
     {"temperature", ANSWERS, READ_NUMBER, AT(temperature), 0, 2, false, NULL},
     {"top_p", ANSWERS, READ_NUMBER, AT(top_p), 0, 1, true, NULL},
     {"min_p", ANSWERS, READ_NUMBER, AT(min_p), 0, 1, false, NULL},
@@ -339,6 +339,7 @@ static bool read_object(struct schema_run *run, json_t *root)
 {
     const char *name;
     json_t *value;
+    uint32_t ignored = 0;
 
     json_object_foreach (root, name, value) {
         size_t i;
@@ -354,11 +355,13 @@ static bool read_object(struct schema_run *run, json_t *root)
         }
         if (!check_refused(run, name, value, &known))
             return false;
-        if (!known) {
+        if (!known && ignored++ < API_MAX_LOGGED_FIELDS) {
             char quoted[128];
             log_info("API-FIELD-IGNORED", "field=%s", log_quote(quoted, sizeof quoted, name));
         }
     }
+    if (ignored > API_MAX_LOGGED_FIELDS) /* a body holds a million names, and each would be a line */
+        log_info("API-FIELDS-IGNORED", "more=%u", ignored - API_MAX_LOGGED_FIELDS);
     return true;
 }
 
@@ -369,6 +372,8 @@ static bool check_together(struct schema_run *run)
     struct api_error *error = run->error;
     bool has_messages = out->messages != NULL, has_prompt = out->prompts != NULL;
 
+    if (out->max_completion_tokens >= 0)
+        out->max_tokens = out->max_completion_tokens; /* the newer name counts where both are given */
     if (out->kind == API_CHAT && !has_messages)
         return api_fail(error, 400, "missing_required_parameter", "messages", "'messages' is required");
     if (out->kind == API_COMPLETION && !has_prompt)
@@ -458,6 +463,7 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint3
     *out = (struct api_request){
         .kind = kind,
         .max_tokens = -1,
+        .max_completion_tokens = -1,
         .temperature = 1,
         .top_p = 1,
         .repetition_penalty = 1,

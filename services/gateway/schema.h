@@ -33,6 +33,7 @@ enum {
     API_MAX_DEPTH = 64,       /* of nesting in a body */
     API_MAX_VALUES = 1 << 20, /* values in a body */
     API_DEFAULT_COMPLETION_TOKENS = 16,
+    API_MAX_LOGGED_FIELDS = 8, /* names of ignored fields, of one body */
 };
 
 /* What a client is told. status 0: no error. All texts are ASCII or valid UTF-8. */
@@ -77,7 +78,8 @@ struct api_request {
     uint32_t prompt_count;
     struct api_chat_message *messages;
     uint32_t message_count;
-    int64_t max_tokens; /* -1: not given */
+    int64_t max_tokens;            /* -1: not given */
+    int64_t max_completion_tokens; /* likewise; max_tokens is set to it */
     double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
     int64_t top_k; /* 0: off */
     int64_t n;

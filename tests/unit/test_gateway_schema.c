@@ -82,6 +82,12 @@ static void test_prompts(void **state)
     request = take(API_DETOKENIZE, "{\"tokens\":[]}");
     assert_int_equal(request.prompts[0].id_count, 0);
     api_request_free(&request);
+    request = take(API_COMPLETION, "{\"prompt\":\"x\",\"max_completion_tokens\":7,\"max_tokens\":5}"); /* in either order */
+    assert_int_equal(request.max_tokens, 7);
+    api_request_free(&request);
+    request = take(API_COMPLETION, "{\"prompt\":\"x\",\"max_completion_tokens\":null,\"max_tokens\":5}");
+    assert_int_equal(request.max_tokens, 5);
+    api_request_free(&request);
     request = take(API_TOKENIZE, "{\"prompt\":\"x\",\"add_special_tokens\":false,\"parse_special\":false}");
     assert_false(request.add_special_tokens || request.parse_special);
     api_request_free(&request);
