@@ -53,13 +53,14 @@ static uint32_t count_chars(const char *data, size_t bytes)
     return count;
 }
 
-static void show_token(struct choice *choice, const struct language *language, uint32_t id, const float *logprob)
+/* in_text: the token's characters are part of the choice's text; a special one's mostly are not. */
+static void show_token(struct choice *choice, const struct language *language, uint32_t id, const float *logprob, bool in_text)
 {
     size_t bytes;
     const char *data = language_token(language, id, &bytes);
 
     shown_tokens_add(&choice->logprobs, data, bytes, logprob, choice->text_chars);
-    choice->text_chars += count_chars(data, bytes);
+    choice->text_chars += in_text ? count_chars(data, bytes) : 0;
 }
 
 static void show_top(struct choice *choice, const struct language *language, uint32_t id, float logprob)
@@ -68,6 +69,24 @@ static void show_top(struct choice *choice, const struct language *language, uin
     const char *data = language_token(language, id, &bytes);
 
     shown_tokens_add_top(&choice->logprobs, data, bytes, logprob);
+}
+
+/* A completion's alternatives have the token itself among them, be it ever so unlikely. */
+static void show_itself(struct choice *choice, const struct language *language, uint32_t id, float logprob, bool among_tops)
+{
+    if (choice->request->kind == API_COMPLETION && choice->request->top_logprobs > 0 && !among_tops)
+        show_top(choice, language, id, logprob);
+}
+
+/* A begin token that the tokenizer put before the text is not part of it. */
+static bool is_in_echo(const struct choice *choice, const struct language *language, uint32_t i)
+{
+    const struct text *echo = &choice->prompt->echo;
+    size_t bytes;
+    const char *data = language_token(language, choice->prompt->ids[i], &bytes);
+
+    return i > 0 || !language_is_special(language, choice->prompt->ids[i]) ||
+           (echo->bytes >= bytes && memcmp(echo->data, data, bytes) == 0);
 }
 
 /* Scores of the prompt come in pieces, and again after a resubmission. */
@@ -109,10 +128,14 @@ static void echo_prompt(struct choice *choice, const struct language *language)
     if (!choice->prompt_scores)
         return;
     for (i = 0; i < choice->prompt->count; i++) {
-        bool known = i > 0 && i < choice->prompt_scored;
-        show_token(choice, language, choice->prompt->ids[i], known ? &choice->prompt_scores[i] : NULL);
-        for (j = 0; known && choice->prompt_tops && j < choice->prompt_tops[i].count; j++)
+        bool known = i > 0 && i < choice->prompt_scored, among = false;
+        uint32_t id = choice->prompt->ids[i];
+        show_token(choice, language, id, known ? &choice->prompt_scores[i] : NULL, is_in_echo(choice, language, i));
+        for (j = 0; known && choice->prompt_tops && j < choice->prompt_tops[i].count; j++) {
+            among |= choice->prompt_tops[i].tops[j].offset == id;
             show_top(choice, language, choice->prompt_tops[i].tops[j].offset, choice->prompt_tops[i].tops[j].logprob);
+        }
+        show_itself(choice, language, id, choice->prompt_scores[i], among || !known);
     }
     free(choice->prompt_tops);
     choice->prompt_tops = NULL;
@@ -131,9 +154,14 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
     text_clear(piece);
     language_stream_push(choice->text_stream, token->token, piece);
     if (choice->request->logprobs) {
-        show_token(choice, language, token->token, &token->logprob);
-        for (j = 0; j < MIN(token->n_top, choice->request->top_logprobs); j++)
+        bool among = false;
+        show_token(choice, language, token->token, &token->logprob,
+                   piece->bytes > 0 || !language_is_special(language, token->token));
+        for (j = 0; j < MIN(token->n_top, choice->request->top_logprobs); j++) {
+            among |= token->top[j]->token == token->token;
             show_top(choice, language, token->top[j]->token, token->top[j]->logprob);
+        }
+        show_itself(choice, language, token->token, token->logprob, among);
     }
     stop_match_push(&choice->stop, piece->data, piece->bytes, &choice->visible);
     return !piece->failed && !choice->visible.failed && !choice->stop.held.failed && !choice->logprobs.failed;

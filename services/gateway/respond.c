@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void respond_error_text(struct text *out, const struct api_error *error)
 {
@@ -158,6 +159,19 @@ static void completion_token(struct text *out, const char *data, size_t bytes)
     text_append(out, "\"", 1);
 }
 
+/* Two tokens may have one text, and an object has a name once: the better one's. */
+static bool is_named_before(const struct shown_tokens *tokens, const struct shown_token *token, uint32_t j)
+{
+    const struct shown_top *tops = &tokens->tops[token->top_first];
+    uint32_t i;
+
+    for (i = 0; i < j; i++)
+        if (tops[i].bytes == tops[j].bytes &&
+            memcmp(tokens->bytes.data + tops[i].offset, tokens->bytes.data + tops[j].offset, tops[j].bytes) == 0)
+            return true;
+    return false;
+}
+
 static void completion_tops(struct text *out, const struct shown_tokens *tokens, const struct shown_token *token)
 {
     uint32_t j;
@@ -169,6 +183,8 @@ static void completion_tops(struct text *out, const struct shown_tokens *tokens,
     text_append(out, "{", 1);
     for (j = 0; j < token->top_count; j++) {
         const struct shown_top *top = &tokens->tops[token->top_first + j];
+        if (is_named_before(tokens, token, j))
+            continue;
         if (j)
             text_append(out, ",", 1);
         completion_token(out, tokens->bytes.data + top->offset, top->bytes);

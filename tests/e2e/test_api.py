@@ -158,12 +158,22 @@ def test_echo_with_prompt_logprobs(server):
     assert "".join(logprobs["tokens"]) == SEA["prompt"]
     assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
     assert all(value <= 0 for value in logprobs["token_logprobs"][1:])
+    for token, value, top in list(zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]))[1:]:
+        assert top[token] == value and len(top) <= 2  # the best one, and the token itself
     longer = post(server, C, {**body, "max_tokens": 5})["choices"][0]
     assert longer["text"].startswith(SEA["prompt"]) and len(longer["text"]) > len(SEA["prompt"])
     assert longer["logprobs"]["token_logprobs"][:len(logprobs["tokens"])] == logprobs["token_logprobs"]
     assert "".join(longer["logprobs"]["tokens"]) == longer["text"]
     streamed = "".join(chunk["choices"][0]["text"] for chunk in events(server, C, {**body, "max_tokens": 5}) if chunk != "[DONE]")
     assert streamed == longer["text"]
+
+
+def test_tokens_that_are_not_shown_move_no_offset(server):
+    end = post(server, "/tokenize", {"prompt": "<|im_end|>"})["tokens"]
+    assert len(end) == 1
+    choice = post(server, C, {**SEA, "ignore_eos": True, "logit_bias": {str(end[0]): 100}, "logprobs": 0, "max_tokens": 3})["choices"][0]
+    assert choice["text"] == "" and choice["logprobs"]["tokens"] == ["<|im_end|>"] * 3
+    assert choice["logprobs"]["text_offset"] == [0, 0, 0]
 
 
 def test_echo_without_logprobs(server):

@@ -164,6 +164,7 @@ static void test_completion_logprobs(void **state)
     shown_tokens_add(&tokens, "\xE2\x82", 2, &logprob, 1);
     shown_tokens_add_top(&tokens, "x", 1, -0.25f);
     shown_tokens_add_top(&tokens, "\xE2\x82", 2, -0.5f);
+    shown_tokens_add_top(&tokens, "x", 1, -3); /* another token of the same text: the better one's value stays */
     respond_whole_begin(&text, &head);
     respond_whole_choice(&text, &head, &choice, true);
     respond_whole_end(&text, &usage);
