@@ -336,7 +336,7 @@ static void on_end(void *arg, enum status status, const char *text)
 }
 
 /* --- submitting --------------------------------------------------------------------------------------------------- */
-static void fill_request(const struct choice *choice, uint64_t now_us, Fastdecode__GenerateRequest *out,
+static void fill_request(const struct choice *choice, uint64_t left_us, Fastdecode__GenerateRequest *out,
                          Fastdecode__Sampling *sampling)
 {
     struct request *request = choice->request;
@@ -352,7 +352,7 @@ static void fill_request(const struct choice *choice, uint64_t now_us, Fastdecod
     out->sampling = sampling;
     out->max_tokens = request->max_tokens;
     out->ignore_eos = request->ignore_eos;
-    out->timeout_ms = request->deadline_us ? (request->deadline_us - now_us + 999) / 1000 : 0;
+    out->timeout_ms = (left_us + 999) / 1000;
     out->n_generated = choice->generated_count;
     out->generated = choice->generated;
     out->sequence = choice->sequence;
@@ -368,11 +368,12 @@ static void submit(struct requests *requests, struct choice *choice)
     struct mesh_listener listener = {.event = on_event, .end = on_end, .arg = choice};
     Fastdecode__GenerateRequest message;
     Fastdecode__Sampling sampling;
-    uint64_t now_us = clock_now_us();
+    uint64_t now_us = clock_now_us(), left_us = 0; /* 0: no limit */
 
-    fill_request(choice, now_us, &message, &sampling);
-    if (mesh_generate(requests->config.mesh, &message, request->deadline_us ? request->deadline_us - now_us : 0, &listener,
-                      &choice->call) != STATUS_OK) {
+    if (request->deadline_us) /* it may have passed since advance() looked: then at once, not never */
+        left_us = request->deadline_us > now_us ? request->deadline_us - now_us : 1;
+    fill_request(choice, left_us, &message, &sampling);
+    if (mesh_generate(requests->config.mesh, &message, left_us, &listener, &choice->call) != STATUS_OK) {
         choice->call = NULL;
         postpone(choice);
         return;
