@@ -52,7 +52,7 @@ void exchange_release(struct exchange *exchange)
     /* acquire and release: the last one sees what all others wrote */
     if (!exchange || atomic_fetch_sub_explicit(&exchange->references, 1, memory_order_acq_rel) != 1)
         return;
-    text_free(&exchange->body);
+    exchange_drop_body(exchange);
     text_free(&exchange->out);
     pthread_mutex_destroy(&exchange->mutex);
     free(exchange->path);
@@ -81,7 +81,12 @@ const char *exchange_body(const struct exchange *exchange, size_t *bytes)
     return exchange->body.data;
 }
 
-void exchange_drop_body(struct exchange *exchange) { text_free(&exchange->body); }
+void exchange_drop_body(struct exchange *exchange)
+{
+    if (exchange->body.bytes > 0) /* relaxed: a sum to compare with */
+        atomic_fetch_sub_explicit(exchange->bodies, exchange->body.bytes, memory_order_relaxed);
+    text_free(&exchange->body);
+}
 
 bool exchange_is_gone(const struct exchange *exchange) { return atomic_load_explicit(&exchange->gone, memory_order_acquire); }
 

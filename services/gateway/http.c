@@ -3,11 +3,12 @@
  *   phase of a connection   deadline                      ends by
  *   headers                 header_timeout_s, then 408    access handler, first call
  *   body                    body_timeout_s, then 408      access handler, body complete
- *   answer                  none (the watcher guards)     completed
+ *   answer                  none (the watcher guards), but what is to be sent must move within idle_timeout_s: completed
  *   idle (keep-alive)       idle_timeout_s                access handler, first call
  *
  * A body over the limit is read and dropped up to DRAIN_FACTOR times the limit before the 413 goes out: a client that is still
- * sending would otherwise see its connection reset instead of the answer.
+ * sending would otherwise see its connection reset instead of the answer. All bodies together may hold BODIES_FACTOR times the
+ * limit, 256 MB by default: beyond it a request is refused for the moment, however many connections there are.
  */
 #include "services/gateway/http.h"
 
@@ -31,6 +32,7 @@
 enum {
     CONNECTION_MEMORY_BYTES = 16 << 10, /* headers of a request and a block of its answer */
     DRAIN_FACTOR = 8,
+    BODIES_FACTOR = 32,
     TICK_MS = 100,
     FILES_BESIDE = 128, /* descriptors that are no connection */
 };
@@ -40,9 +42,10 @@ struct http_server {
     struct MHD_Daemon *daemon;
     struct watch *watch;
     uint32_t port;
-    atomic_uint active;    /* relaxed: a count to look at */
-    atomic_bool quiescing; /* relaxed: nothing else depends on it */
-    atomic_bool stopping;  /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
+    atomic_uint active;          /* relaxed: a count to look at */
+    _Atomic uint64_t body_bytes; /* relaxed: bodies that are kept; written by the polling thread and whoever drops one */
+    atomic_bool quiescing;       /* relaxed: nothing else depends on it */
+    atomic_bool stopping;        /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
 };
 
 /* A record lives in libmicrohttpd's socket context; the context of a connection is its watch id. */
@@ -103,6 +106,21 @@ static void refuse_body(struct http_server *server, struct exchange *exchange)
     exchange_drop_body(exchange);
 }
 
+/* Whether so many more bytes of bodies may be kept; refuses the request if not. */
+static bool has_room(struct http_server *server, struct exchange *exchange, size_t bytes)
+{
+    uint64_t kept = atomic_load_explicit(&server->body_bytes, memory_order_relaxed);
+    struct api_error error;
+
+    if (kept + bytes <= server->config.max_body_bytes * BODIES_FACTOR)
+        return true;
+    api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many request bodies arrive at once, try again later");
+    error.retry_after_s = 1;
+    respond_error(exchange, &error);
+    exchange_drop_body(exchange);
+    return false;
+}
+
 /* The headers are here. */
 static enum MHD_Result begin(struct http_server *server, struct exchange *exchange, struct MHD_Connection *connection)
 {
@@ -132,10 +150,11 @@ static enum MHD_Result take_body(struct http_server *server, struct exchange *ex
         return MHD_NO;
     if (exchange->body_seen > server->config.max_body_bytes && !exchange_is_answered(exchange))
         refuse_body(server, exchange);
-    if (!exchange_is_answered(exchange)) {
+    if (!exchange_is_answered(exchange) && has_room(server, exchange, *bytes)) {
         text_append(&exchange->body, data, *bytes);
         if (exchange->body.failed)
             return MHD_NO;
+        atomic_fetch_add_explicit(&server->body_bytes, *bytes, memory_order_relaxed);
     }
     *bytes = 0;
     return MHD_YES;
@@ -154,6 +173,7 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
             return MHD_NO;
         *context = exchange;
         exchange->watch_id = connection_id(connection);
+        exchange->bodies = &server->body_bytes;
         atomic_fetch_add_explicit(&server->active, 1, memory_order_relaxed);
         return begin(server, exchange, connection);
     }
@@ -305,7 +325,8 @@ enum status http_server_start(const struct http_config *config, struct http_serv
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
         server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)config->idle_timeout_s + 1, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_END);
     if (!server->daemon) {
         watch_stop(server->watch);
         close(listener);

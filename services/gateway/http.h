@@ -10,7 +10,8 @@
  * thread drains; it is a copy, so no writer waits for a slow client.
  *
  * A suspended connection is not polled, so a second thread (the watcher) looks whether its client left, and closes
- * connections that take too long to send their headers or body.
+ * connections that take too long to send their headers or body. One that takes nothing of its answer for idle_timeout_s is
+ * closed by libmicrohttpd.
  */
 #ifndef FD_GATEWAY_HTTP_H
 #define FD_GATEWAY_HTTP_H

@@ -21,8 +21,9 @@ struct exchange {
     uint64_t start_us;
     uint64_t watch_id;
     struct text body;
-    uint64_t body_seen; /* bytes, kept or dropped */
-    bool handled;       /* the body is complete and handle was called, or need not be */
+    _Atomic uint64_t *bodies; /* the server's sum, of which body.bytes are this one's */
+    uint64_t body_seen;       /* bytes, kept or dropped */
+    bool handled;             /* the body is complete and handle was called, or need not be */
     _Atomic(void *) user;
     atomic_bool gone; /* release by who finds out, acquire by who asks */
 

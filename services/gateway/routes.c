@@ -421,6 +421,7 @@ void routes_work(void *arg, void *item)
             start_request(gateway, work, &api); /* and empties api */
     }
     api_request_free(&api);
+    exchange_drop_body(work->exchange);
     exchange_release(work->exchange);
     free(work);
 }

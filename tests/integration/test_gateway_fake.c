@@ -407,6 +407,113 @@ static void test_slow_headers(void **state)
     http_free(&reply);
 }
 
+/* Until so many requests of that gateway are being answered, the question itself among them. */
+static void wait_active(uint32_t at, uint32_t count)
+{
+    uint64_t limit_us = clock_now_us() + 10000000;
+    char wanted[64];
+    bool seen = false;
+
+    snprintf(wanted, sizeof wanted, "\nfastdecode_gateway_http_active %u\n", count);
+    while (!seen) {
+        struct http_reply reply = http_call(at, "GET", "/metrics", "", "");
+        seen = strstr(reply.data, wanted) != NULL;
+        http_free(&reply);
+        assert_true(seen || clock_now_us() < limit_us);
+        usleep(20000);
+    }
+}
+
+/* An answer that nobody reads is not kept for ever. */
+static void test_client_does_not_read(void **state)
+{
+    enum { PROMPT_BYTES = 2 << 20 };
+    struct gateway_config config = make_config();
+    struct gateway *impatient;
+    struct http_reply reply;
+    struct error error;
+    char *body = malloc(PROMPT_BYTES + 64);
+    (void)state;
+
+    config.idle_timeout_s = 1;
+    assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
+    memset(body, ' ', PROMPT_BYTES + 64); /* 2 million tokens: 8 MB of answer, more than the sockets hold */
+    memcpy(body, "{\"prompt\":\"", 11);
+    for (int i = 11; i < PROMPT_BYTES; i += 2)
+        body[i] = 'a';
+    strcpy(body + PROMPT_BYTES, "\"}");
+    reply = http_send(gateway_port(impatient), "POST", "/tokenize", "", body);
+    assert_int_equal(recv(reply.fd, body, 12, MSG_WAITALL), 12);
+    assert_memory_equal(body, "HTTP/1.1 200", 12);
+    wait_active(gateway_port(impatient), 1);
+    http_free(&reply);
+    gateway_close(impatient);
+    free(body);
+}
+
+/* An answer that is long in coming is no idle connection. */
+static void test_answer_slower_than_idle(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *impatient;
+    struct http_reply reply;
+    struct error error;
+    uint32_t open = fake_look(&fake).open;
+    (void)state;
+
+    config.idle_timeout_s = 1;
+    config.keep_alive_s = 60;
+    assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
+    wait_ready(gateway_port(impatient));
+    fake_set_tokens(&fake, 3, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    reply = http_send(gateway_port(impatient), "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":6,\"stream\":true}");
+    assert_true(fake_wait(&fake, saw_open, open + 1));
+    usleep(2500000); /* the time that must not matter */
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    http_read_all(&reply);
+    assert_int_equal(http_count(&reply, "[DONE]"), 1);
+    http_free(&reply);
+    gateway_close(impatient);
+}
+
+/* Bodies that arrive at the same time have a limit together; what was refused or has left makes room. */
+static void test_bodies_together(void **state)
+{
+    enum { CLIENTS = 40, BODY_BYTES = 1000 }; /* 32 bodies of the largest size fit */
+    static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n";
+    struct gateway_config config = make_config();
+    struct http_reply clients[CLIENTS];
+    struct gateway *small;
+    struct error error;
+    char body[BODY_BYTES];
+    uint32_t i, refused = 0, port_small;
+    (void)state;
+
+    config.max_body_bytes = 1024;
+    assert_int_equal(gateway_open(&config, &small, &error), STATUS_OK);
+    port_small = gateway_port(small);
+    memset(body, ' ', sizeof body);
+    for (i = 0; i < CLIENTS; i++) {
+        clients[i] = (struct http_reply){.fd = http_connect(port_small)};
+        assert_int_equal(send(clients[i].fd, head, sizeof head - 1, MSG_NOSIGNAL), sizeof head - 1);
+        assert_int_equal(send(clients[i].fd, body, BODY_BYTES - 1, MSG_NOSIGNAL), BODY_BYTES - 1);
+    }
+    wait_active(port_small, CLIENTS + 1);
+    for (i = 0; i < CLIENTS; i++)
+        assert_int_equal(send(clients[i].fd, body, 1, MSG_NOSIGNAL), 1);
+    for (i = 0; i < CLIENTS; i++) {
+        assert_true(http_read_until(&clients[i], "}}", 1));
+        assert_true(http_status(&clients[i]) == 400 || strstr(clients[i].data, "Retry-After: "));
+        refused += http_status(&clients[i]) == 429;
+        http_free(&clients[i]);
+    }
+    assert_in_range(refused, 1, CLIENTS - 32);
+    struct http_reply reply = http_call(port_small, "POST", "/tokenize", "", "{\"prompt\":\"a\"}");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    gateway_close(small);
+}
+
 /* --- the rest ----------------------------------------------------------------------------------------------------------- */
 static void test_metrics(void **state)
 {
@@ -551,6 +658,9 @@ int main(int argc, char **argv)
         CASE(test_not_ready),
         CASE(test_too_long),
         CASE(test_slow_headers),
+        CASE(test_client_does_not_read),
+        CASE(test_answer_slower_than_idle),
+        CASE(test_bodies_together),
         CASE(test_metrics),
         CASE(test_keys),
         CASE(test_drain),
