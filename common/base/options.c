@@ -244,6 +244,19 @@ static enum status read_file(const struct program *program, const struct common 
     return status;
 }
 
+void options_forget_environment(const struct program *program)
+{
+    char name[96];
+
+    for (uint32_t i = 0; i < program->option_count; i++) {
+        env_name(program->options[i].name, name, sizeof name);
+        unsetenv(name);
+    }
+    unsetenv("FD_CONFIG");
+    unsetenv("FD_LOG_LEVEL");
+    unsetenv("FD_LOG_JSON");
+}
+
 /* A scan of argv; apply=false only looks for --config, --help and --version. */
 static enum status read_flags(struct program *program, struct common *common, int argc, char **argv, bool apply,
                               struct error *error)
@@ -316,6 +329,7 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
         return status;
     if (log_parse_level(common.log_level, &level))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", common.log_level);
+    program->log_json = common.log_json;
     log_init(program->name, level, common.log_json);
     return STATUS_OK;
 }

@@ -36,6 +36,7 @@ struct program {
     const char *operand_name; /* NULL: no operands are taken */
     /* results */
     bool check_only;       /* --check: validate and exit */
+    bool log_json;         /* set when logs are JSON lines */
     const char **operands; /* into argv */
     uint32_t operand_count;
 };
@@ -45,6 +46,9 @@ struct program {
 /* Parses and sets up logging. --help and --version print and exit(0). A bad setting: one line that names it, its
  * source and what is accepted, in *error. argv[0] is skipped. */
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error) MUST_CHECK;
+
+/* Unsets the FD_ variables of the program's settings, so that the programs it starts do not take them for their own. */
+void options_forget_environment(const struct program *program);
 
 /* "512M" -> bytes. */
 enum status options_parse_size(const char *text, uint64_t *out) MUST_CHECK;

@@ -101,9 +101,12 @@ int health_main(int argc, char **argv)
                               .operand_name = "ADDRESS"};
     struct error error;
 
-    if (options_parse(&program, argc, argv, &error) || program.operand_count != 1) {
-        fprintf(stderr, "fastdecode health: %s\n",
-                program.operand_count == 1 ? error.text : "want one ADDRESS such as tcp://127.0.0.1:7400 (see --help)");
+    if (options_parse(&program, argc, argv, &error)) {
+        fprintf(stderr, "fastdecode health: %s\n", error.text);
+        return 2;
+    }
+    if (program.operand_count != 1 || !strstr(program.operands[0], "://")) {
+        fprintf(stderr, "fastdecode health: want one ADDRESS such as tcp://127.0.0.1:7400 or ipc:///folder/s-part.sock\n");
         return 2;
     }
     return program.check_only ? 0 : ask(program.operands[0], timeout_ms);

@@ -21,6 +21,7 @@
 #include "common/base/log.h"
 
 enum { BACKOFF_FIRST_MS = 100, BACKOFF_MOST_MS = 5000, STEADY_US = 10 * 1000 * 1000 };
+enum { SAME_WISH_US = 300 * 1000 }; /* timeout(1) and some shells send one signal twice */
 
 static void watched_signals(sigset_t *set)
 {
@@ -45,8 +46,11 @@ enum status supervise_open(struct supervisor *supervisor, const char *run_dir, s
     snprintf(supervisor->run_dir, sizeof supervisor->run_dir, "%s", run_dir);
     snprintf(path, sizeof path, "%s/lock", run_dir);
     supervisor->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (supervisor->lock_fd < 0 || flock(supervisor->lock_fd, LOCK_EX | LOCK_NB))
-        return error_set(error, STATUS_ALREADY_EXISTS, "--run-dir %s: another mesh runs there", run_dir);
+    if (supervisor->lock_fd < 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: cannot write there: %s", run_dir, strerror(errno));
+    if (flock(supervisor->lock_fd, LOCK_EX | LOCK_NB))
+        return error_set(error, STATUS_ALREADY_EXISTS, "--run-dir %s: %s", run_dir,
+                         errno == EWOULDBLOCK ? "another mesh runs there" : strerror(errno));
     watched_signals(&set);
     sigprocmask(SIG_BLOCK, &set, NULL);
     supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -147,6 +151,28 @@ enum status supervise_start(struct supervisor *supervisor, struct child *child, 
     return STATUS_OK;
 }
 
+/* Notes how a child ended that was not told to; true: starting it again cannot help. */
+static bool died(const struct supervisor *supervisor, struct child *child, bool exited)
+{
+    uint64_t now_us = clock_now_us();
+    bool soon = now_us - child->started_us < STEADY_US;
+    bool failed = exited && child->exit_status;
+    char line[512] = "", quoted[600];
+
+    if (failed) /* one that was killed had no last word */
+        supervise_last_line(supervisor, child, line, sizeof line);
+    child->failed_starts = failed && soon ? child->failed_starts + 1 : 0;
+    if (!soon || !child->backoff_ms)
+        child->backoff_ms = BACKOFF_FIRST_MS;
+    else
+        child->backoff_ms = MIN(child->backoff_ms * 2, BACKOFF_MOST_MS);
+    child->restart_at_us = now_us + child->backoff_ms * 1000u;
+    log_warn("CHILD-DIED", "name=%s pid=%d status=%d restart_in_ms=%u last_line=%s", child->name, (int)child->pid,
+             child->exit_status, child->backoff_ms, log_quote(quoted, sizeof quoted, line));
+    return failed && soon && !supervisor->has_started &&
+           (child->exit_status == SUPERVISE_EXIT_HOPELESS || child->failed_starts >= SUPERVISE_FAILED_STARTS_MAX);
+}
+
 static struct child *reap(struct supervisor *supervisor)
 {
     struct child *hopeless = NULL;
@@ -155,24 +181,15 @@ static struct child *reap(struct supervisor *supervisor)
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
         for (uint32_t i = 0; i < supervisor->child_count; i++) {
             struct child *child = &supervisor->children[i];
-            uint64_t now_us = clock_now_us();
             if (child->pid != pid)
                 continue;
-            child->pid = 0;
             child->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-            if (child->stopping) {
+            if (child->stopping)
                 child->done = true;
-                break;
-            }
-            if (child->exit_status == SUPERVISE_EXIT_HOPELESS && now_us - child->started_us < STEADY_US && !hopeless)
+            else if (died(supervisor, child, WIFEXITED(status)) && !hopeless)
                 hopeless = child;
-            if (now_us - child->started_us > STEADY_US || !child->backoff_ms)
-                child->backoff_ms = BACKOFF_FIRST_MS;
-            else
-                child->backoff_ms = MIN(child->backoff_ms * 2, BACKOFF_MOST_MS);
-            child->restart_at_us = now_us + child->backoff_ms * 1000u;
-            log_warn("CHILD-DIED", "name=%s pid=%d status=%d restart_in_ms=%u", child->name, (int)pid, child->exit_status,
-                     child->backoff_ms);
+            child->pid = 0;
+            break;
         }
     }
     return hopeless;
@@ -183,12 +200,24 @@ static int next_timeout_ms(const struct supervisor *supervisor, int timeout_ms)
     uint64_t now_us = clock_now_us();
     for (uint32_t i = 0; i < supervisor->child_count; i++) {
         const struct child *child = &supervisor->children[i];
-        if (child->pid || child->stopping || !child->restart_at_us)
+        if (child->pid || child->stopping || supervisor->no_restarts || !child->restart_at_us)
             continue;
         int left_ms = child->restart_at_us > now_us ? (int)((child->restart_at_us - now_us + 999) / 1000) : 0;
         timeout_ms = MIN(timeout_ms, left_ms);
     }
     return timeout_ms;
+}
+
+/* The second one is a person who does not want to wait; a terminal that closes may say so twice. */
+static void ask_to_stop(struct supervisor *supervisor, int number)
+{
+    uint64_t now_us = clock_now_us();
+
+    if (!supervisor->stop_asked)
+        supervisor->stop_asked_us = now_us;
+    else if (number != SIGHUP && now_us - supervisor->stop_asked_us > SAME_WISH_US)
+        supervisor->in_a_hurry = true;
+    supervisor->stop_asked = true;
 }
 
 struct child *supervise_wait(struct supervisor *supervisor, int timeout_ms)
@@ -201,9 +230,9 @@ struct child *supervise_wait(struct supervisor *supervisor, int timeout_ms)
     poll(&ready, 1, next_timeout_ms(supervisor, timeout_ms));
     while (read(supervisor->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         if (info.ssi_signo != SIGCHLD)
-            supervisor->stop_asked = true;
+            ask_to_stop(supervisor, (int)info.ssi_signo);
     hopeless = reap(supervisor);
-    for (uint32_t i = 0; !hopeless && i < supervisor->child_count; i++) {
+    for (uint32_t i = 0; !hopeless && !supervisor->no_restarts && i < supervisor->child_count; i++) {
         struct child *child = &supervisor->children[i];
         if (child->pid || child->stopping || !child->restart_at_us || child->restart_at_us > clock_now_us())
             continue;
@@ -218,7 +247,7 @@ struct child *supervise_wait(struct supervisor *supervisor, int timeout_ms)
 
 void supervise_stop(struct supervisor *supervisor, struct child *child, int limit_ms)
 {
-    uint64_t deadline_us = clock_now_us() + (uint64_t)limit_ms * 1000;
+    uint64_t began_us = clock_now_us(), deadline_us = began_us + (uint64_t)limit_ms * 1000;
 
     child->stopping = true;
     child->restart_at_us = 0;
@@ -228,8 +257,9 @@ void supervise_stop(struct supervisor *supervisor, struct child *child, int limi
     kill(child->pid, SIGCONT); /* a stopped one could not answer */
     while (child->pid) {
         uint64_t now_us = clock_now_us();
-        if (now_us >= deadline_us) {
-            log_warn("CHILD-KILLED", "name=%s pid=%d after_ms=%d", child->name, (int)child->pid, limit_ms);
+        if (now_us >= deadline_us || supervisor->in_a_hurry) {
+            log_warn("CHILD-KILLED", "name=%s pid=%d after_ms=%llu", child->name, (int)child->pid,
+                     (unsigned long long)(now_us - began_us) / 1000);
             kill(child->pid, SIGKILL);
             waitpid(child->pid, NULL, 0);
             child->pid = 0;

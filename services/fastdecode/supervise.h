@@ -16,6 +16,7 @@ enum {
     SUPERVISE_ARGUMENTS_MAX = 64,
     /* A child that ends with this status says that starting it again cannot help: a bad setting or model file. */
     SUPERVISE_EXIT_HOPELESS = 2,
+    SUPERVISE_FAILED_STARTS_MAX = 3, /* with another status: the port may become free, but not for ever */
 };
 
 struct child {
@@ -24,8 +25,9 @@ struct child {
     pid_t pid;                                /* 0: not running */
     uint64_t started_us, restart_at_us;
     uint32_t backoff_ms;
-    bool stopping, done; /* done: ended after stopping */
-    int exit_status;     /* as a shell shows it: code, or 128 + signal */
+    uint32_t failed_starts; /* exits with an error soon after a start, in a row */
+    bool stopping, done;    /* done: ended after stopping */
+    int exit_status;        /* as a shell shows it: code, or 128 + signal */
 };
 
 struct supervisor {
@@ -35,6 +37,10 @@ struct supervisor {
     int signal_fd; /* SIGCHLD, SIGTERM, SIGINT, SIGHUP */
     int lock_fd;   /* DIR/lock: one mesh a folder */
     bool stop_asked;
+    bool in_a_hurry;  /* asked a second time: supervise_stop() waits for nobody */
+    bool has_started; /* set by the caller once the mesh serves: from then on no child is given up */
+    bool no_restarts; /* set by the caller: the dead stay dead */
+    uint64_t stop_asked_us;
 };
 
 /* Makes the folder (mode 0700) if it is missing, blocks the signals that supervise_wait() reads. */
@@ -49,7 +55,7 @@ void supervise_argument(struct child *child, const char *format, ...) PRINTF_LIK
 enum status supervise_start(struct supervisor *supervisor, struct child *child, struct error *error) MUST_CHECK;
 
 /* Waits up to timeout_ms for something to happen: reaps the dead, starts those again whose time has come.
- * Returns the first child that ended hopeless (its log's last line says why), or NULL. */
+ * Returns the first child that ended hopeless before has_started (its log's last line says why), or NULL. */
 struct child *supervise_wait(struct supervisor *supervisor, int timeout_ms);
 
 /* SIGTERM to a child and no restart; then waits until it ended, at most limit_ms, then SIGKILL. */

@@ -11,8 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -23,7 +25,7 @@
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
 
-enum { STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
+enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool;
@@ -31,6 +33,7 @@ struct up_settings {
     uint32_t port, kv_workers, mini_batches, chunk, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s;
+    bool log_json;
 };
 
 static const struct up_settings defaults = {
@@ -88,6 +91,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
+    s->log_json = program.log_json;
+    options_forget_environment(&program); /* a service is told by flags: FD_THREADS means another thing to a gateway */
     if (status)
         return status;
     if (!s->model)
@@ -122,11 +127,13 @@ static enum status find_programs(struct up *up, struct error *error)
 
 static struct child *add(struct up *up, const char *name, const char *program)
 {
+    static const char *const levels[] = {"debug", "info", "warn", "error"};
     char path[600];
     snprintf(path, sizeof path, "%s/%s", up->program_dir, program);
     struct child *child = supervise_add(&up->supervisor, name, path);
-    if (log_threshold == LOG_DEBUG)
-        supervise_argument(child, "--log-level=debug");
+    supervise_argument(child, "--log-level=%s", levels[log_threshold]);
+    if (up->settings.log_json)
+        supervise_argument(child, "--log-json");
     if (strcmp(name, "scheduler"))
         supervise_argument(child, "--scheduler=ipc://%s/scheduler.sock", up->supervisor.run_dir);
     return child;
@@ -192,6 +199,7 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--port=%u", s->port);
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--context=%u", s->context);
+    supervise_argument(child, "--drain-timeout=%d", DRAIN_S);
     if (s->served_model_name)
         supervise_argument(child, "--served-model-name=%s", s->served_model_name);
     if (s->api_key_file)
@@ -225,7 +233,7 @@ static enum status pick_port(struct up_settings *s, struct error *error)
     return STATUS_OK;
 }
 
-static enum status start_all(struct up *up, struct error *error)
+static void add_all(struct up *up)
 {
     uint64_t free_bytes = memory_available_bytes();
 
@@ -234,6 +242,11 @@ static enum status start_all(struct up *up, struct error *error)
     for (uint32_t i = 0; i < up->settings.kv_workers; i++)
         add_worker(up, i, free_bytes);
     add_gateway(up);
+}
+
+static enum status start_all(struct up *up, struct error *error)
+{
+    add_all(up);
     for (uint32_t i = 0; i < up->supervisor.child_count; i++)
         if (supervise_start(&up->supervisor, &up->supervisor.children[i], error))
             return error->status;
@@ -255,12 +268,18 @@ static void stop_all(struct up *up)
 
 static void print_ready(const struct up *up)
 {
-    const char *host = strcmp(up->settings.host, "0.0.0.0") ? up->settings.host : "127.0.0.1";
-    printf("READY http://%s:%u\n", host, up->settings.port);
-    printf(
-        "logs: %s\ntry:\n  curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-        "    -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n",
-        up->supervisor.run_dir, host, up->settings.port);
+    const char *host = up->settings.host;
+    char url[160];
+
+    if (!strcmp(host, "0.0.0.0") || !strcmp(host, "::"))
+        host = "127.0.0.1";
+    snprintf(url, sizeof url, strchr(host, ':') ? "http://[%s]:%u" : "http://%s:%u", host, up->settings.port);
+    printf("READY %s\n", url);
+    printf("logs: %s\ntry:\n  %s/fastdecode chat --url %s\n"
+           "  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+           "    -d '{\"model\": \"default\", \"temperature\": 0, \"messages\": [{\"role\": \"user\", \"content\": \"What is the "
+           "capital of France?\"}]}'\n",
+           up->supervisor.run_dir, up->program_dir, url, url);
     fflush(stdout);
 }
 
@@ -278,9 +297,32 @@ static int watch(struct up *up)
             return 1;
         }
         if (!ready && http_probe_ready(up->settings.host, (uint16_t)up->settings.port)) {
-            ready = true;
+            ready = up->supervisor.has_started = true;
             print_ready(up);
         }
+    }
+    fprintf(stderr, "fastdecode up: ending; running requests may take %d s, a second signal ends at once\n", DRAIN_S);
+    return 0;
+}
+
+/* Every program reads its own settings with --check: the first that does not like them says why. */
+static int check_all(struct up *up)
+{
+    snprintf(up->supervisor.run_dir, sizeof up->supervisor.run_dir, "/tmp");
+    add_all(up);
+    for (uint32_t i = 0; i < up->supervisor.child_count; i++) {
+        struct child *child = &up->supervisor.children[i];
+        pid_t pid;
+        int status;
+        supervise_argument(child, "--check");
+        supervise_argument(child, "--log-level=error"); /* the answer alone */
+        int failed = posix_spawn(&pid, child->arguments[0], NULL, NULL, child->arguments, environ);
+        if (failed) {
+            fprintf(stderr, "fastdecode up: cannot run %s: %s\n", child->arguments[0], strerror(failed));
+            return 2;
+        }
+        if (waitpid(pid, &status, 0) != pid || status)
+            return 2;
     }
     return 0;
 }
@@ -299,7 +341,7 @@ int up_main(int argc, char **argv)
         return 2;
     }
     if (check_only)
-        return 0;
+        return check_all(&up);
     if (!up.settings.run_dir) {
         if (!mkdtemp(made)) {
             fprintf(stderr, "fastdecode up: %s: %s\n", made, strerror(errno));
@@ -315,6 +357,7 @@ int up_main(int argc, char **argv)
         fprintf(stderr, "fastdecode up: %s\n", error.text);
     else
         code = watch(&up);
+    up.supervisor.no_restarts = code != 0;
     stop_all(&up);
     supervise_close(&up.supervisor);
     return code;

@@ -125,5 +125,5 @@ int main(int argc, char **argv)
     if (status == STATUS_OK)
         return 0;
     fprintf(stderr, "gateway: %s\n", error.text);
-    return status == STATUS_INVALID_ARGUMENT ? 2 : 1;
+    return status == STATUS_INVALID_ARGUMENT || status == STATUS_NOT_FOUND ? 2 : 1; /* 2: trying again cannot help */
 }

@@ -1,0 +1,115 @@
+"""`fastdecode up` itself: what it says when it cannot start, and how it ends."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+
+from conftest import BUILD, MODEL, Mesh
+
+PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
+
+
+@pytest.fixture
+def folder():
+    """For sockets: their paths may not be long."""
+    with tempfile.TemporaryDirectory(prefix="fd-up-") as path:
+        yield pathlib.Path(path)
+
+
+def up(folder, *options, env=None):
+    """Runs it to its end, which must come by itself."""
+    command = [PROGRAM, "up", "--model", MODEL, "--run-dir", str(folder / "run"), "--kv-memory", "64M", "--local-pool", "64M", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ, **(env or {})))
+
+
+def test_port_in_use(folder):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = up(folder, "--port", str(port))
+    assert done.returncode == 1
+    assert f"gateway cannot start: gateway: cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--api-key-file", "--chat-template"])
+def test_missing_file(folder, option):
+    done = up(folder, "--port", "0", option, str(folder / "nothing"))
+    assert done.returncode == 1
+    assert "gateway cannot start: gateway: " in done.stderr and "nothing: No such file or directory" in done.stderr
+
+
+def test_nothing_starts_again_while_it_ends(folder):
+    done = up(folder, "--port", "0", "--kv-type", "f8")
+    assert "s-part cannot start: s-part: --kv-type is 'f8'" in done.stderr
+    assert "CHILD-START" not in done.stderr.split("cannot start")[1]
+
+
+def test_run_dir_that_is_a_file(folder):
+    (folder / "run").write_text("")
+    done = up(folder, "--port", "0")
+    assert done.returncode == 2 and "cannot write there: Not a directory" in done.stderr
+
+
+@pytest.mark.parametrize("options, says", [
+    (["--kv-type", "f8"], "--kv-type is 'f8'"), (["--compute", "q"], "--compute is 'q'"), (["--kv-worker-isa", "avx9"], "'avx9'"),
+    (["--api-key-file", "/nothing"], "/nothing: No such file"), (["--model", "/"], "/: not a regular file")])
+def test_check_says_what_is_wrong(folder, options, says):
+    done = up(folder, "--check", *options)
+    assert done.returncode == 2 and says in done.stderr
+    assert not (folder / "run").exists()
+
+
+def test_check_of_good_settings(folder):
+    """What is meant for `up`, by file or environment, is not for the services: they know less or other settings."""
+    config = folder / "config"
+    config.write_text("kv-workers = 2\nlog-json = true\n")
+    done = up(folder, "--check", env={"FD_CONFIG": str(config), "FD_THREADS": "0"})  # a gateway wants 1 or more
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def service_logs(mesh):
+    return {path.name: path.read_text() for path in pathlib.Path(mesh.run_dir).glob("*.log")}
+
+
+def test_services_log_json():
+    with Mesh("--log-json", "--kv-memory", "64M", "--local-pool", "64M") as mesh:
+        line = service_logs(mesh)["scheduler.log"].splitlines()[0]
+    assert json.loads(line)["service"] == "scheduler"
+
+
+def test_services_log_what_is_asked_for():
+    with Mesh("--log-level", "warn", "--kv-memory", "64M", "--local-pool", "64M") as mesh:
+        logs = service_logs(mesh)
+    assert len(logs) == 4 and not [name for name, text in logs.items() if " info " in text], logs
+
+
+def ask_for_long(mesh):
+    try:
+        mesh.post("/v1/completions", {"model": "default", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True})
+    except OSError:
+        pass  # cut off, as it should be
+
+
+def test_second_signal_ends_at_once():
+    """The first one lets a running request end, which here takes longer than anybody waits."""
+    with Mesh("--kv-memory", "64M", "--local-pool", "64M") as mesh:
+        pids = [mesh.pid(name) for name in ("gateway", "scheduler", "s-part", "kv-worker-0")]
+        asked = threading.Thread(target=ask_for_long, args=(mesh,))
+        asked.start()
+        mesh.wait_metric("fastdecode_gateway_requests_running", lambda value: value == 1)
+        mesh.process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not any("ending" in line for line in mesh.output):
+            time.sleep(0.02)
+        time.sleep(0.5)  # sooner, it would count as the same wish
+        assert mesh.process.poll() is None
+        mesh.process.send_signal(signal.SIGINT)
+        assert mesh.process.wait(3) == 0
+        asked.join(10)
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
