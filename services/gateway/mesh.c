@@ -3,7 +3,7 @@
  * One channel. When it comes up a Watch stream is opened on it; the state is what that stream said last, and "away" as
  * soon as channel or stream ends. The state is copied under a mutex for other threads.
  *
- *   channel down ──on_up──▶ watching ──MeshState──▶ up (ready or not)
+ *   channel down ──on_up──▶ watching ──MeshState──▶ up (ready or not; not ready after SILENT_US without another)
  *        ▲                     │ stream ended: again after WATCH_AGAIN_US
  *        └──────on_down────────┘
  */
@@ -19,7 +19,8 @@
 #include "common/base/log.h"
 #include "common/rpc/rpc.h"
 
-enum { WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000 };
+/* The scheduler says its state once a second at least. */
+enum { SILENT_US = 4000000, WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000 };
 
 struct mesh_call {
     struct mesh *mesh;
@@ -43,7 +44,7 @@ struct mesh {
     struct rpc_channel *channel;
     struct rpc_server *server;
     bool stop, closing;
-    uint64_t watch_timer;
+    uint64_t watch_timer, silence_timer; /* 0: not set */
     /* how starting went: written by the loop thread, read by mesh_start(), under mutex */
     bool started;
     struct error start_error;
@@ -81,12 +82,36 @@ static void set_away(struct mesh *mesh)
     set_state(mesh, &away);
 }
 
+/* It may be stopped, or its host gone: what runs is waited for, new requests are told. */
+static void on_silence(void *arg)
+{
+    struct mesh *mesh = arg;
+    struct mesh_state state;
+
+    mesh->silence_timer = 0;
+    mesh_state(mesh, &state);
+    if (!state.up)
+        return;
+    log_warn("MESH-SILENT", "peer=%s seconds=%d", rpc_channel_address(mesh->channel), SILENT_US / 1000000);
+    state.ready = false;
+    snprintf(state.reason, sizeof state.reason, "the scheduler has been silent for %d s", SILENT_US / 1000000);
+    set_state(mesh, &state);
+}
+
+static void expect_state(struct mesh *mesh)
+{
+    if (mesh->silence_timer)
+        rpc_loop_cancel_timer(mesh->loop, mesh->silence_timer);
+    mesh->silence_timer = rpc_loop_timer(mesh->loop, SILENT_US, on_silence, mesh);
+}
+
 static void on_state(void *user, struct rpc_message *message)
 {
     struct mesh *mesh = user;
     const Fastdecode__MeshState *told = rpc_message_unpack(message, &fastdecode__mesh_state__descriptor);
     struct mesh_state state = {.up = true};
 
+    expect_state(mesh);
     if (!told) {
         log_warn("MESH-STATE-BAD", "peer=%s", rpc_channel_address(mesh->channel));
         return;
@@ -311,6 +336,8 @@ static void close_on_loop(struct mesh *mesh)
     mesh->closing = true;
     if (mesh->watch_timer)
         rpc_loop_cancel_timer(mesh->loop, mesh->watch_timer);
+    if (mesh->silence_timer)
+        rpc_loop_cancel_timer(mesh->loop, mesh->silence_timer);
     rpc_channel_close(mesh->channel);
     if (mesh->server)
         rpc_server_close(mesh->server);

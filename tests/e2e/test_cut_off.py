@@ -1,4 +1,4 @@
-"""A worker that is cut off: it lives and beats, and its tensors do not get through.
+"""What lives and does not answer: a worker that beats and whose tensors do not get through, a scheduler that is stopped.
 
 The services are started by hand, over tcp, so that a relay can stand between the s-part and each worker's tensor socket.
 """
@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.error
 
 import pytest
 
@@ -187,3 +188,28 @@ def test_connection_of_tensors_is_silent(hand_made):
     gap = cut(hand_made, "silent")
     print(f"longest gap {gap:.3f} s")
     assert gap < ATTEND_TIMEOUT_S + 6
+
+
+def test_scheduler_is_stopped(start_mesh):
+    """New requests are told so; what runs goes on when the scheduler does."""
+    mesh = start_mesh()
+    streams = start_all(mesh.url, REQUESTS)
+    for stream in streams:
+        stream.wait_tokens(5)
+    os.kill(mesh.pid("scheduler"), signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 15
+        while True:
+            try:
+                mesh.get("/ready")
+            except urllib.error.HTTPError as answer:
+                assert answer.code == 503
+                assert "silent" in answer.read().decode()
+                break
+            assert time.monotonic() < deadline, "still ready"
+            time.sleep(0.1)
+    finally:
+        os.kill(mesh.pid("scheduler"), signal.SIGCONT)
+    assert all(stream.error is None and len(stream.tokens) == TOKENS for stream in join_all(streams))
+    assert_same(run_all(mesh.url, REQUESTS), streams)
+    mesh.get("/ready")
