@@ -137,9 +137,14 @@ static int tear_down(void **state)
     return system(command);
 }
 
+static bool saw_cancelled(const struct fake_settings *settings, uint32_t wanted) { return settings->cancelled >= wanted; }
+static bool saw_open(const struct fake_settings *settings, uint32_t wanted) { return settings->open >= wanted; }
+static bool saw_at_most_open(const struct fake_settings *settings, uint32_t wanted) { return settings->open <= wanted; }
+
 static int reset(void **state)
 {
     (void)state;
+    assert_true(fake_wait(&fake, saw_at_most_open, 0)); /* tests count from what is open when they begin */
     fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     fake_set(&fake, true, false, 0, 10000);
     wait_ready(port);
@@ -157,9 +162,6 @@ static const char *canned(uint32_t prompt_count, uint32_t choice, uint32_t count
     text[count] = '\0';
     return text;
 }
-
-static bool saw_cancelled(const struct fake_settings *settings, uint32_t wanted) { return settings->cancelled >= wanted; }
-static bool saw_open(const struct fake_settings *settings, uint32_t wanted) { return settings->open >= wanted; }
 
 /* --- answers ----------------------------------------------------------------------------------------------------------- */
 #define PROMPT5 "\"prompt\":[5,6,7,8,9]"
