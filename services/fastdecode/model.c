@@ -129,6 +129,10 @@ int model_main(int argc, char **argv)
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
 
+    if (!status && strcmp(s.kv_type, "f16") && strcmp(s.kv_type, "f32"))
+        status = error_set(&error, STATUS_INVALID_ARGUMENT, "--kv-type is '%s', want f16 or f32", s.kv_type);
+    if (!status && strcmp(s.compute, "auto") && strcmp(s.compute, "f32") && strcmp(s.compute, "int8"))
+        status = error_set(&error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s.compute);
     if (!status && program.operand_count != 1)
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "want one FILE (see --help)");
     if (!status)
