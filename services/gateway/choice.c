@@ -195,6 +195,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
 {
     struct text tail = {0};
 
+    echo_prompt(choice, choice->request->owner->config.language); /* where no token ever came */
     if (choice->stop.matched < 0) {
         language_stream_finish(choice->text_stream, &tail);
         if (tail.bytes && stop_match_push(&choice->stop, tail.data, tail.bytes, &choice->visible))

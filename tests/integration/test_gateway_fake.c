@@ -278,6 +278,29 @@ static void test_deadline(void **state)
     http_free(&reply);
 }
 
+/* The time is over before the mesh could begin: an echo has the prompt all the same. */
+static void test_deadline_before_the_first_token(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *hurried;
+    struct http_reply reply;
+    struct error error;
+    char body[128];
+    (void)state;
+
+    config.request_timeout_s = 0.2;
+    config.ready_grace_s = 10;
+    assert_int_equal(gateway_open(&config, &hurried, &error), STATUS_OK);
+    fake_set(&fake, false, false, 0, 10000);
+    snprintf(body, sizeof body, "{\"prompt\":[%u,%u],\"echo\":true,\"max_tokens\":2}", fake.letters[0], fake.letters[1]);
+    reply = http_call(gateway_port(hurried), "POST", COMPLETION, "", body);
+    assert_int_equal(http_status(&reply), 200);
+    assert_non_null(strstr(reply.data, "\"text\":\"ab\""));
+    assert_non_null(strstr(reply.data, "\"finish_reason\":\"length\",\"stop_reason\":\"deadline\""));
+    http_free(&reply);
+    gateway_close(hurried);
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------------- */
 
 /* The scheduler dies half-way: the stream pauses, goes on with the token log, and no token is missing or there twice. */
@@ -654,6 +677,7 @@ int main(int argc, char **argv)
         CASE(test_end_token),
         CASE(test_echo),
         CASE(test_deadline),
+        CASE(test_deadline_before_the_first_token),
         CASE(test_scheduler_dies),
         CASE(test_client_leaves),
         CASE(test_full),
