@@ -14,8 +14,8 @@
 
 enum { MAX_ARENA_BYTES = 1 << 30, MAX_MERGES = 1 << 23 };
 
-static const char *const end_names[] = {"<|im_end|>",      "<|eot_id|>", "<|endoftext|>", "</s>",
-                                        "<|end_of_text|>", "<|end|>",    "<end_of_turn>"};
+static const char *const end_names[] = {"<|im_end|>", "<|eot_id|>",      "<|eom_id|>", "<|endoftext|>",
+                                        "</s>",       "<|end_of_text|>", "<|end|>",    "<end_of_turn>"};
 
 struct text_span token_span(const struct tokenizer *tokenizer, uint32_t symbol)
 {

@@ -522,6 +522,27 @@ static void test_refusals(void **state)
     free(long_text);
 }
 
+/* A model of several ends (llama 3.1: end of turn, of text, of message) stops at each, whichever the file calls eos. */
+static void test_all_ends_by_name(void **state)
+{
+    (void)state;
+    const struct text_span some[] = {SPAN("a"), SPAN("<|end_of_text|>"), SPAN("<|eom_id|>"), SPAN("<|eot_id|>")};
+    const int32_t kinds[] = {1, 3, 3, 3};
+    const struct tokenizer_spec spec = {.model = "gpt2",
+                                        .pre = "llama-bpe",
+                                        .token_count = 4,
+                                        .tokens = some,
+                                        .types = kinds,
+                                        .bos_id = -1,
+                                        .eos_id = 3,
+                                        .unknown_id = -1,
+                                        .eot_id = -1};
+    struct tokenizer *tokenizer = open_spec(&spec);
+    assert_true(tokenizer_is_end(tokenizer, 1) && tokenizer_is_end(tokenizer, 2) && tokenizer_is_end(tokenizer, 3));
+    assert_false(tokenizer_is_end(tokenizer, 0));
+    tokenizer_close(tokenizer);
+}
+
 /* --- long words ------------------------------------------------------------------------------------------------------------------- */
 static void encode_run(const struct tokenizer *tokenizer, const char *unit, size_t length)
 {
@@ -603,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_segments_are_one_text),
         cmocka_unit_test(test_max_tokens),
         cmocka_unit_test(test_end_tokens),
+        cmocka_unit_test(test_all_ends_by_name),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_stream_of_bytes),
         cmocka_unit_test(test_spm_rules),
