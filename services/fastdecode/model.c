@@ -1,4 +1,4 @@
-/* model.c: `fastdecode model FILE`: what a file holds, and the memory that serving it takes. */
+/* model.c: `fastdecode model FILE`: what a file holds, and the memory that serving it takes; or writes a synthetic one. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +9,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/commands.h"
+#include "services/fastdecode/synthetic.h"
 
 enum { TYPES_MAX = 64, PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384 };
 
@@ -110,6 +111,8 @@ int model_main(int argc, char **argv)
 {
     struct model_settings s = {
         .kv_type = "f16", .compute = "auto", .max_batch = 128, .kv_workers = 1, .kv_memory = 1ull << 30, .local_pool = 1ull << 30};
+    struct synthetic_config synthetic = {.type = "q4_0"};
+    uint32_t seed = 1;
     const struct option options[] = {
         {"kv-type", OPTION_STRING, &s.kv_type, "TYPE", "f16 or f32", 0, 0},
         {"compute", OPTION_STRING, &s.compute, "MODE", "auto, f32 or int8", 0, 0},
@@ -118,9 +121,12 @@ int model_main(int argc, char **argv)
         {"kv-workers", OPTION_U32, &s.kv_workers, "N", "KV workers", 0, 256},
         {"kv-memory", OPTION_SIZE, &s.kv_memory, "SIZE", "memory for pages of each KV worker", 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE", "memory for pages in the s-part", 0, 0},
+        {"synthetic", OPTION_STRING, &synthetic.shape, "SHAPE", "write FILE with random weights: " SYNTHETIC_SHAPES, 0, 0},
+        {"type", OPTION_STRING, &synthetic.type, "TYPE", "of its matrices: " SYNTHETIC_TYPES, 0, 0},
+        {"seed", OPTION_U32, &seed, "N", "of its weights", 0, UINT32_MAX},
     };
     struct program program = {.name = "fastdecode model",
-                              .purpose = "what a GGUF file holds, and the memory it takes",
+                              .purpose = "what a GGUF file holds, and the memory it takes; or writes one for measuring speed",
                               .options = options,
                               .option_count = ARRAY_COUNT(options),
                               .operand_name = "FILE"};
@@ -135,6 +141,14 @@ int model_main(int argc, char **argv)
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s.compute);
     if (!status && program.operand_count != 1)
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "want one FILE (see --help)");
+    if (!status && synthetic.shape) {
+        synthetic.path = program.operands[0];
+        synthetic.seed = seed;
+        status = synthetic_write(&synthetic, &error);
+        if (status)
+            fprintf(stderr, "fastdecode model: %s\n", error.text);
+        return status ? 2 : 0;
+    }
     if (!status)
         status = kernels_init(NULL, &error);
     if (!status && thread_pool_open(cpu_count_usable(), NULL, &pool))

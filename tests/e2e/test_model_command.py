@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from conftest import BUILD, MODEL
+from streams import body, run_all
 
 
 def describe(*options):
@@ -20,3 +21,31 @@ def test_a_plan():
 def test_an_unknown_mode_is_refused(option, value):
     said = describe(MODEL, option, value)
     assert said.returncode == 2 and f"{option} is '{value}', want " in said.stderr
+
+
+def test_an_unknown_shape_is_refused(tmp_path):
+    path = str(tmp_path / "x.gguf")
+    for options, line in ((("--synthetic", "gpt-2"), "--synthetic is 'gpt-2', want one of llama-1b, "),
+                          (("--synthetic", "llama-1b", "--type", "q2"), "--type is 'q2', want one of f16, ")):
+        said = describe(path, *options)
+        assert said.returncode == 2 and line in said.stderr and os.listdir(tmp_path) == []
+    said = describe(str(tmp_path / "no" / "x.gguf"), "--synthetic", "llama-1b")
+    assert said.returncode == 2 and "No such file" in said.stderr
+
+
+@pytest.mark.full
+def test_a_synthetic_model_is_served(start_mesh, tmp_path):
+    """Random weights in a known shape: the same bytes for a seed, a plan, and tokens."""
+    path = str(tmp_path / "synthetic.gguf")
+    assert describe(path, "--synthetic", "llama-1b").returncode == 0
+    said = describe(path)
+    assert "1100.0 M parameters" in said.stdout and "Q4_0, 156 tensors" in said.stdout
+    streamed = subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", "--synthetic", "llama-1b", "-"], stdout=subprocess.PIPE,
+                              check=True, timeout=60).stdout
+    with open(path, "rb") as file:
+        assert file.read() == streamed
+    mesh = start_mesh("--local-pool", "256M", "--kv-memory", "64M", model=path)
+    asked = body("bada kirono lutem", 8)
+    stream = run_all(mesh.url, [asked])[0]
+    assert stream.error is None and len(stream.tokens) == 8
+    assert stream.usage["prompt_tokens"] < 12, "words are pieces, not letters"
