@@ -42,7 +42,8 @@ struct sched_config {
     uint32_t chunk_tokens;       // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
     uint32_t chunk_max_tokens;   // the cap of the chosen chunk; 0: 512
     uint32_t tile_rows;          // the S-part's tile: decode rows + chunk is a multiple of it; 0: 16
-    uint32_t step_target_us;     // a step with decode rows in it should not take longer; 0: 50 000
+    uint32_t step_target_us;     // a step with decode rows in it should not take longer, or than twice what those rows
+                                 // alone take if that is more; 0: 50 000
     uint32_t page_tokens;        // tokens of a page
     uint32_t context_tokens;     // prompt + generated of one sequence at most
     uint32_t max_places;         // place indices are below this; by convention 0 is the local pool

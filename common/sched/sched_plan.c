@@ -3,9 +3,12 @@
  * First one row for every sequence of the mini-batch that decodes, then prefill into the rows that are left: oldest
  * prompt first, several prompts if they fit, so that decode rows + chunk is a multiple of the s-part's tile (SARATHI).
  * The chosen chunk keeps the step near its target: with base 8 ms, 50 us a row, 24 decode rows and a target of 20 ms
- * there is room for (20,000 - 8,000) / 50 - 24 = 216 prefill rows: 24 + 216 = 240 is a multiple of 16 already.
+ * there is room for (20,000 - 8,000) / 50 - 24 = 216 prefill rows: 24 + 216 = 240 is a multiple of 16 already. Where the
+ * decode rows alone fill the target, prefill takes as long again: prompts that wait for crumbs cost more than they save.
  */
 #include "common/sched/sched_state.h"
+
+enum { STRETCH = 2 }; // of the time of a step's decode rows alone, that a step may take whatever the target
 
 uint32_t chunk_cap(const struct sched *s)
 {
@@ -40,10 +43,10 @@ static void model_fit(struct step_model *m)
 
 void model_learn(struct step_model *m, double rows, double total_us)
 {
-    uint32_t class = 0;
-    while (class + 1 < STEP_SIZES && rows >= 2u << class)
-        class ++;
-    struct step_size *size = &m->sizes[class];
+    uint32_t index = 0;
+    while (index + 1 < STEP_SIZES && rows >= 2u << index)
+        index++;
+    struct step_size *size = &m->sizes[index];
     double weight = size->rows == 0 ? 1 : 0.1; // about the last ten of its size
     size->rows += weight * (rows - size->rows);
     size->us += weight * (MAX(total_us, 1) - size->us);
@@ -62,8 +65,10 @@ static uint32_t chunk_rows(const struct sched *s, uint32_t decode_rows)
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
             decoding += s->mini_batches[m].member_count;
         if (decoding > 0 && s->model.rows_seen > 0) {
+            double decode_us = s->model.base_us + decode_rows * s->model.row_us;
+            double target_us = MAX(s->config.step_target_us, STRETCH * decode_us);
             // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
-            double rows = MIN((s->config.step_target_us - s->model.base_us) / s->model.row_us, 2 * s->model.rows_seen);
+            double rows = MIN((target_us - s->model.base_us) / s->model.row_us, 2 * s->model.rows_seen);
             chunk = (uint32_t)MAX(MIN(rows - decode_rows, cap), tile);
         } else if (decoding > 0) {
             chunk = MIN(cap, 4 * tile); // nothing measured yet

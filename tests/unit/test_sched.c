@@ -166,6 +166,26 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     end(m);
 }
 
+/* Where decoding alone takes longer than the target, prefill gets as much time as decoding, not what is left of nothing. */
+static void a_full_batch_does_not_starve_prompts(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.plan_ahead = 1;
+    config.max_batch_rows = 1024;
+    config.step_target_us = 1000; // one decode row takes that
+    struct mesh *m = start(config);
+    for (int i = 0; i < 40; i++)
+        mesh_arrive(m, 5 + i, 300, 0);
+    while (stats_of(m).decode_rows < 40 * 20)
+        next_tick(m);
+    mesh_arrive(m, 900, 5, 0);
+    const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+    // 1,000 + 40 x 50 us for decoding, as much again for 60 rows
+    assert_true(step->row_count >= 40 + 45 && step->row_count <= 40 + 75);
+    end(m);
+}
+
 /* Steps that are all nearly alike say nothing of what a row more costs, only noise: still no step may be far too long. */
 static void noise_does_not_make_the_chunk_large(void **state)
 {
@@ -447,6 +467,7 @@ int main(void)
         cmocka_unit_test(decodes_and_chunk_fill_tiles),
         cmocka_unit_test(a_fixed_chunk_is_kept_and_shared),
         cmocka_unit_test(the_chosen_chunk_keeps_the_step_target),
+        cmocka_unit_test(a_full_batch_does_not_starve_prompts),
         cmocka_unit_test(noise_does_not_make_the_chunk_large),
         cmocka_unit_test(few_sequences_use_one_mini_batch),
         cmocka_unit_test(the_local_pool_comes_first_and_workers_take_over),
