@@ -171,6 +171,8 @@ uint64_t sched_predicted_wait_us(const struct sched *s)
     return (uint64_t)MAX(prefill_us, turn_us);
 }
 
+bool sched_knows(const struct sched *s, uint64_t sequence) { return map_find(s, sequence) != NONE; }
+
 void sched_get_stats(const struct sched *s, struct sched_stats *out)
 {
     *out = s->stats;

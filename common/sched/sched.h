@@ -243,6 +243,9 @@ uint64_t sched_next_wake_us(const struct sched *sched);
 /* How long a sequence that arrived now would wait until its prefill starts, predicted. */
 uint64_t sched_predicted_wait_us(const struct sched *sched);
 
+/* Whether an ARRIVE of that id would be ignored: it is known until its last RELEASE is answered. */
+bool sched_knows(const struct sched *sched, uint64_t sequence);
+
 /* --- what it knows --------------------------------------------------------------------------------------------- */
 
 struct sched_stats {

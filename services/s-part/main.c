@@ -180,6 +180,7 @@ static void send_registration(void *arg)
     request.held = pointers;
     request.numeric_level = (char *)kernels_level_name();
     request.max_rows = s_part.max_rows;
+    request.mini_batches = s_part.mini_batches;
     request.threads = thread_pool_threads(s_part.pool);
     member_register(s_part.member, &request);
     free(items);

@@ -65,6 +65,12 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
     return STATUS_OK;
 }
 
+/* The core knows it for longer than there is a log: until its pages are free. */
+static bool in_use(const struct scheduler *scheduler, uint64_t id)
+{
+    return token_logs_find(scheduler->logs, id) || sched_knows(scheduler->core, id);
+}
+
 static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__GenerateRequest *request)
 {
     uint32_t known = (uint32_t)(request->n_prompt + request->n_generated);
@@ -72,8 +78,8 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     uint64_t id = request->sequence;
     struct token_log *log;
 
-    if (!id || token_logs_find(scheduler->logs, id)) {
-        while (token_logs_find(scheduler->logs, scheduler->next_sequence)) /* one that was resubmitted may have it */
+    if (!id || in_use(scheduler, id)) {
+        while (in_use(scheduler, scheduler->next_sequence)) /* one that was resubmitted may have it */
             scheduler->next_sequence++;
         id = scheduler->next_sequence++;
     }

@@ -123,10 +123,10 @@ static void serve(void)
     }
     members_close(&scheduler);
     rpc_server_close(scheduler.server);
-    rpc_loop_run(scheduler.loop, 0, 0); /* channels that were to be closed */
+    while (rpc_loop_run(scheduler.loop, 0, 0)) {} /* channels that were to be closed */
     rpc_loop_close(scheduler.loop);
     token_logs_close(scheduler.logs);
-    sched_fini(scheduler.core);
+    scheduler_close_core(&scheduler);
     log_info("END", "incarnation=%llx", (unsigned long long)scheduler.incarnation);
 }
 

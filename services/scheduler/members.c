@@ -22,7 +22,7 @@ static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
 static void tell_up(struct member *member)
 {
     struct scheduler *scheduler = member->scheduler;
-    struct sched_event event = {.kind = SCHED_S_PART_UP, .max_rows = scheduler->core_config.max_batch_rows};
+    struct sched_event event = {.kind = SCHED_S_PART_UP, .max_rows = member->max_rows};
 
     member->cleaning = false;
     if (!scheduler->core || !member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))
@@ -171,6 +171,10 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
                          "registration of the s-part: KV shape of %u layers, %u heads, %u KV heads of %u, %u "
                          "tokens a page: one is out of range",
                          model->kv->layers, model->kv->heads, model->kv->kv_heads, model->kv->head_dim, model->kv->page_tokens);
+    if (request->mini_batches && request->mini_batches < scheduler->settings.mini_batches)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "the s-part was started with --mini-batches %u, the scheduler with %u: start one of them again",
+                         request->mini_batches, scheduler->settings.mini_batches);
     if (scheduler->model_known) {
         if (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
             !same_shape(&scheduler->kv, model->kv))
@@ -189,8 +193,8 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     scheduler->model.kv = &scheduler->kv;
     scheduler->page_bytes = page_bytes(&scheduler->kv);
     scheduler->core_config.max_batch_rows = request->max_rows;
-    scheduler->model_known = true;
-    return scheduler_open_core(scheduler, error);
+    scheduler->model_known = scheduler_open_core(scheduler, error) == STATUS_OK;
+    return scheduler->model_known ? STATUS_OK : error->status;
 }
 
 static void take_held(struct scheduler *scheduler, uint32_t place, const Fastdecode__RegisterRequest *request)
@@ -241,6 +245,7 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
                                    ? request->kv_bytes_per_second
                                    : (double)BYTES_PER_SECOND_GUESS;
     member->shares_cores = request->shares_cores;
+    member->max_rows = request->max_rows;
     member->heard_us = clock_now_us();
     member->registered = member->place == 0 || request->pages_total > 0;
     member->cleaning = false;

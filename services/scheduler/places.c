@@ -5,13 +5,14 @@
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
-enum { CONTROL_TIMEOUT_MS = 10000 };
+enum { CONTROL_TIMEOUT_MS = 10000, RELEASE_AGAIN_US = 5000 };
 
 /* What an answer is about. */
 struct errand {
     struct scheduler *scheduler;
     uint64_t sequence;
     uint32_t place, from, positions;
+    uint64_t incarnation; /* of the member at `place` */
     struct member *member;
     void (*done)(struct member *member);
 };
@@ -68,20 +69,51 @@ static void ignore_end(void *user, enum status status, const char *text)
     free(user);
 }
 
+/* Where more calls are out than its window takes, again in a moment: what is said to be free must be free there. */
+static void send_release(void *arg)
+{
+    struct errand *errand = arg;
+    const struct member *member = &errand->scheduler->members[errand->place];
+
+    if (member->incarnation != errand->incarnation)
+        on_released(errand, STATUS_UNAVAILABLE, "");
+    else if (ask_free(errand->scheduler, errand->place, &errand->sequence, 1, on_released, errand))
+        return;
+    else if (member->channel && rpc_channel_is_up(member->channel))
+        rpc_loop_timer(errand->scheduler->loop, RELEASE_AGAIN_US, send_release, errand);
+    else
+        on_released(errand, STATUS_UNAVAILABLE, "");
+}
+
 void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget)
 {
-    if (forget && place != 0) { /* its sampler too */
-        struct errand *errand = new_errand(scheduler);
-        if (!ask_free(scheduler, 0, &sequence, 1, ignore_end, errand))
-            free(errand);
-    }
+    if (forget && place != 0 && scheduler->forget_count < ACTIONS_MAX) /* its sampler too */
+        scheduler->forget[scheduler->forget_count++] = sequence;
     if (place == SCHED_NO_PLACE)
         return;
     struct errand *errand = new_errand(scheduler);
     errand->sequence = sequence;
     errand->place = place;
-    if (!ask_free(scheduler, place, &sequence, 1, on_released, errand))
-        on_released(errand, STATUS_UNAVAILABLE, "");
+    errand->incarnation = scheduler->members[place].incarnation;
+    send_release(errand);
+}
+
+/* One that cannot be asked is gone, or has a window full of calls: then those that come next are told together. */
+void place_forget(struct scheduler *scheduler)
+{
+    const struct rpc_channel *channel = scheduler->members[0].channel;
+    struct errand *errand;
+
+    if (!scheduler->forget_count)
+        return;
+    errand = new_errand(scheduler);
+    if (ask_free(scheduler, 0, scheduler->forget, scheduler->forget_count, ignore_end, errand)) {
+        scheduler->forget_count = 0;
+        return;
+    }
+    free(errand);
+    if (!channel || !rpc_channel_is_up(channel))
+        scheduler->forget_count = 0;
 }
 
 void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence)

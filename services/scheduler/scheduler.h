@@ -23,7 +23,9 @@ enum {
     PLACES_MAX = 257, /* the local pool is 0 */
     STEPS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX,
     WATCHERS_MAX = 256,
-    EVENTS_MAX = 4096,
+    EVENTS_MAX = 4096, /* between two ticks; in a tick each action may add one, and a full round is EVENTS_MAX of them */
+    EVENTS_ROOM = 2 * EVENTS_MAX,
+    ACTIONS_MAX = EVENTS_ROOM + SCHED_ACTIONS_SPARE,
     NAME_BYTES = 64,
     ADDRESS_BYTES = 128,
     SETTLE_US = 2000000, /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
@@ -55,6 +57,7 @@ struct member {
     struct rpc_channel *channel;
     uint64_t heard_us;
     uint64_t pages_total;
+    uint32_t max_rows; /* s-part: of a step */
     double bytes_per_second;
     bool shares_cores;
     struct rpc_call *draining;         /* its Drain call, to be answered */
@@ -97,9 +100,13 @@ struct scheduler {
     struct member members[PLACES_MAX];
     uint32_t member_count; /* used entries; 0 is the s-part */
 
-    struct sched_event events[EVENTS_MAX];
+    struct sched_event events[EVENTS_ROOM];
     uint32_t event_count;
-    struct sched_action *actions; /* [EVENTS_MAX + SCHED_ACTIONS_SPARE] */
+    struct sched_action *actions; /* [ACTIONS_MAX] */
+    bool ticking;                 /* actions are being carried out */
+    bool stuck;                   /* a step could not be sent: not again before the loop has run */
+    uint64_t forget[ACTIONS_MAX]; /* what the s-part may forget: one call a round */
+    uint32_t forget_count;
     struct flight flights[STEPS_MAX];
 
     struct held *held; /* [held_count] */
@@ -121,6 +128,7 @@ void scheduler_event(struct scheduler *scheduler, const struct sched_event *even
 
 /* tick.c: gives the core its events, carries out its actions. */
 enum status scheduler_open_core(struct scheduler *scheduler, struct error *error) MUST_CHECK;
+void scheduler_close_core(struct scheduler *scheduler);
 void scheduler_tick(struct scheduler *scheduler);
 void scheduler_void_flights(struct scheduler *scheduler);
 
@@ -141,8 +149,9 @@ void members_close(struct scheduler *scheduler);
 /* Takes the entry of a held sequence out; false if nobody holds it. */
 bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out);
 
-/* places.c: what the core asks of the places. */
+/* places.c: what the core asks of the places. With `forget` the s-part is told by the next place_forget(). */
 void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);
+void place_forget(struct scheduler *scheduler);
 void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions);
 void place_drained(struct scheduler *scheduler, uint32_t place);
 void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence);

@@ -21,6 +21,54 @@ static struct {
     uint32_t capacity;
 } scratch;
 
+/* False: no memory; what was taken is still there. */
+static bool open_arrays(struct scheduler *scheduler, uint32_t rows)
+{
+    scratch.capacity = rows;
+    scratch.runs = calloc(rows, sizeof *scratch.runs);
+    scratch.run_pointers = calloc(rows, sizeof *scratch.run_pointers);
+    scratch.opens = calloc(rows, sizeof *scratch.opens);
+    scratch.open_pointers = calloc(rows, sizeof *scratch.open_pointers);
+    scheduler->actions = calloc(ACTIONS_MAX, sizeof *scheduler->actions);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        flight->results = calloc(rows, sizeof *flight->results);
+        flight->sequences = calloc(rows, sizeof *flight->sequences);
+        flight->positions = calloc(rows, sizeof *flight->positions);
+        if (!flight->results || !flight->sequences || !flight->positions)
+            return false;
+    }
+    if (!scratch.runs || !scratch.run_pointers || !scratch.opens || !scratch.open_pointers || !scheduler->actions)
+        return false;
+    for (uint32_t i = 0; i < rows; i++) {
+        scratch.run_pointers[i] = &scratch.runs[i];
+        scratch.open_pointers[i] = &scratch.opens[i];
+    }
+    for (uint32_t i = 0; i < PLACES_MAX; i++)
+        scratch.place_pointers[i] = &scratch.places[i];
+    return true;
+}
+
+void scheduler_close_core(struct scheduler *scheduler)
+{
+    sched_fini(scheduler->core);
+    scheduler->core = NULL;
+    free(scratch.runs);
+    free(scratch.run_pointers);
+    free(scratch.opens);
+    free(scratch.open_pointers);
+    memset(&scratch, 0, sizeof scratch);
+    free(scheduler->actions);
+    scheduler->actions = NULL;
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        free(flight->results);
+        free(flight->sequences);
+        free(flight->positions);
+        *flight = (struct flight){0};
+    }
+}
+
 enum status scheduler_open_core(struct scheduler *scheduler, struct error *error)
 {
     struct sched_config *config = &scheduler->core_config;
@@ -41,35 +89,19 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .kv_bytes_per_token = scheduler->page_bytes / scheduler->kv.page_tokens,
         .release_ack = true,
     };
-    scratch.capacity = rows;
-    scratch.runs = calloc(rows, sizeof *scratch.runs);
-    scratch.run_pointers = calloc(rows, sizeof *scratch.run_pointers);
-    scratch.opens = calloc(rows, sizeof *scratch.opens);
-    scratch.open_pointers = calloc(rows, sizeof *scratch.open_pointers);
-    scheduler->actions = calloc(EVENTS_MAX + SCHED_ACTIONS_SPARE, sizeof *scheduler->actions);
-    for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
-        flight->results = calloc(rows, sizeof *flight->results);
-        flight->sequences = calloc(rows, sizeof *flight->sequences);
-        flight->positions = calloc(rows, sizeof *flight->positions);
-        if (!flight->results || !flight->sequences || !flight->positions)
-            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduling core");
-    }
-    if (!scratch.runs || !scratch.run_pointers || !scratch.opens || !scratch.open_pointers || !scheduler->actions)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduling core");
-    for (uint32_t i = 0; i < rows; i++) {
-        scratch.run_pointers[i] = &scratch.runs[i];
-        scratch.open_pointers[i] = &scratch.opens[i];
-    }
-    for (uint32_t i = 0; i < PLACES_MAX; i++)
-        scratch.place_pointers[i] = &scratch.places[i];
-    return sched_init(config, &scheduler->core, error);
+    if (sched_init(config, &scheduler->core, error))
+        return error->status;
+    if (open_arrays(scheduler, rows))
+        return STATUS_OK;
+    scheduler_close_core(scheduler);
+    return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduling core");
 }
 
 void scheduler_event(struct scheduler *scheduler, const struct sched_event *event)
 {
-    if (scheduler->event_count == EVENTS_MAX)
+    if (scheduler->event_count >= EVENTS_MAX && !scheduler->ticking)
         scheduler_tick(scheduler);
+    assert_always(scheduler->event_count < EVENTS_ROOM);
     scheduler->events[scheduler->event_count++] = *event;
 }
 
@@ -226,6 +258,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     if (!scheduler->members[0].channel || rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step",
                                                          &request.base, &options, &callbacks, flight, NULL, &error)) {
         flight->used = false;
+        scheduler->stuck = true;
         scheduler_event(scheduler, &failed);
     }
 }
@@ -313,10 +346,12 @@ void scheduler_tick(struct scheduler *scheduler)
         scheduler->event_count = 0;
         return;
     }
+    scheduler->ticking = true;
+    scheduler->stuck = false;
     do {
         uint32_t event_count = scheduler->event_count;
         size_t count = sched_step(scheduler->core, clock_now_us(), scheduler->events, event_count, scheduler->actions,
-                                  EVENTS_MAX + SCHED_ACTIONS_SPARE);
+                                  MAX(event_count, (uint32_t)EVENTS_MAX) + SCHED_ACTIONS_SPARE);
         scheduler->event_count = 0; /* carrying out actions may add events: the next round's */
         for (struct flight *flight; (flight = oldest_answered(scheduler));) {
             take_results(scheduler, flight);
@@ -324,5 +359,7 @@ void scheduler_tick(struct scheduler *scheduler)
         }
         for (size_t i = 0; i < count; i++)
             carry_out(scheduler, &scheduler->actions[i]);
-    } while (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us());
+        place_forget(scheduler);
+    } while (!scheduler->stuck && (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us()));
+    scheduler->ticking = false;
 }
