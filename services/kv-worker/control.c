@@ -243,6 +243,16 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
 
 /* --- Fetch ---------------------------------------------------------------------------------------------------------- */
 
+/* The scheduler thinks now that nothing of it lies here, and may place the sequence anywhere: what has come must go. */
+static void on_fetch_cancelled(void *user)
+{
+    struct fetch *fetch = user;
+
+    fetch->call = NULL;
+    fetch->users++;
+    rpc_loop_post(fetch->worker->tensor_loop, fetch_abort, fetch);
+}
+
 static void fetch_handler(struct rpc_call *call, void *user)
 {
     struct worker *worker = user;
@@ -268,6 +278,8 @@ static void fetch_handler(struct rpc_call *call, void *user)
     fetch->sequence = request->sequence;
     fetch->positions = request->positions;
     snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
+    fetch->users = 1;
+    rpc_call_on_cancel(call, on_fetch_cancelled, fetch);
     rpc_loop_post(worker->tensor_loop, fetch_begin, fetch);
 }
 
@@ -276,13 +288,15 @@ void fetch_done(void *arg)
     struct fetch *fetch = arg;
     Fastdecode__FetchReply reply = FASTDECODE__FETCH_REPLY__INIT;
 
-    if (fetch->status) {
+    if (fetch->call && fetch->status) {
         rpc_call_fail(fetch->call, fetch->status, "%s", fetch->why);
-    } else {
+    } else if (fetch->call) {
         reply.positions = fetch->received;
         rpc_call_reply(fetch->call, &reply.base);
     }
-    free(fetch);
+    fetch->call = NULL;
+    if (--fetch->users == 0)
+        free(fetch);
 }
 
 /* --- start and end --------------------------------------------------------------------------------------------------- */

@@ -51,26 +51,87 @@ void read_page_handler(struct rpc_call *call, void *user)
     rpc_call_reply_buffer(call, buffer);
 }
 
+static void close_fetch(struct fetch *fetch)
+{
+    struct fetch **at = &fetch->worker->fetches;
+
+    fetch->ended = true;
+    while (*at && *at != fetch)
+        at = &(*at)->next;
+    if (*at)
+        *at = fetch->next;
+    rpc_loop_cancel_timer(fetch->worker->tensor_loop, fetch->timer);
+    rpc_channel_close(fetch->channel);
+    fetch->channel = NULL;
+}
+
+static void free_pages(struct fetch *fetch)
+{
+    struct kv_store *store = fetch->worker->store;
+
+    if (!store)
+        return;
+    kv_store_free(store, fetch->sequence);
+    attend_publish(fetch->worker);
+}
+
+/* Never inside a callback of the channel: by timer, or posted. */
 static void end_fetch(void *arg)
 {
     struct fetch *fetch = arg;
-    struct worker *worker = fetch->worker;
 
-    rpc_loop_cancel_timer(worker->tensor_loop, fetch->timer);
-    rpc_channel_close(fetch->channel);
-    fetch->channel = NULL;
-    if (fetch->status && worker->store)
-        kv_store_free(worker->store, fetch->sequence);
-    if (worker->store)
-        attend_publish(worker);
-    rpc_loop_post(worker->control_loop, fetch_done, fetch);
+    fetch->timer = 0; /* it was this one */
+    close_fetch(fetch);
+    if (fetch->status)
+        free_pages(fetch);
+    else if (fetch->worker->store)
+        attend_publish(fetch->worker);
+    rpc_loop_post(fetch->worker->control_loop, fetch_done, fetch);
+}
+
+/* Once: of what ends it, only the first counts. */
+static void finish(struct fetch *fetch)
+{
+    if (fetch->ended)
+        return;
+    fetch->ended = true;
+    rpc_loop_cancel_timer(fetch->worker->tensor_loop, fetch->timer);
+    fetch->timer = rpc_loop_timer(fetch->worker->tensor_loop, 0, end_fetch, fetch);
 }
 
 static void give_up(struct fetch *fetch, enum status status, const char *why)
 {
+    if (fetch->ended)
+        return;
     fetch->status = status;
     snprintf(fetch->why, sizeof fetch->why, "%.*s", (int)sizeof fetch->why - 1, why);
-    rpc_loop_timer(fetch->worker->tensor_loop, 0, end_fetch, fetch); /* not inside a callback of the channel */
+    finish(fetch);
+}
+
+void fetch_abort(void *arg)
+{
+    struct fetch *fetch = arg;
+    bool ends = fetch->ended && !fetch->timer; /* fetch_done() is posted already */
+
+    if (!ends) {
+        fetch->status = STATUS_CANCELLED;
+        rpc_loop_cancel_timer(fetch->worker->tensor_loop, fetch->timer); /* which one it was is no matter */
+        end_fetch(fetch);
+    } else {
+        free_pages(fetch);
+    }
+    rpc_loop_post(fetch->worker->control_loop, fetch_done, fetch);
+}
+
+void fetch_close_all(struct worker *worker)
+{
+    while (worker->fetches) {
+        struct fetch *fetch = worker->fetches;
+        fetch->status = STATUS_UNAVAILABLE;
+        snprintf(fetch->why, sizeof fetch->why, "the worker ends");
+        close_fetch(fetch);
+        rpc_loop_post(worker->control_loop, fetch_done, fetch);
+    }
 }
 
 static void read_next(struct fetch *fetch);
@@ -114,16 +175,16 @@ static void on_page(void *user, struct rpc_message *message)
 static void on_page_end(void *user, enum status status, const char *text)
 {
     struct fetch *fetch = user;
-    if (fetch->channel == NULL)
-        return; /* end_fetch closes it */
+    if (fetch->ended)
+        return; /* its end closes the channel */
     if (fetch->status)
-        rpc_loop_timer(fetch->worker->tensor_loop, 0, end_fetch, fetch); /* on_page said why */
+        finish(fetch); /* on_page said why */
     else if (status)
         give_up(fetch, status, text);
     else if (fetch->received < fetch->positions)
         read_next(fetch);
     else
-        rpc_loop_timer(fetch->worker->tensor_loop, 0, end_fetch, fetch);
+        finish(fetch);
 }
 
 static void read_next(struct fetch *fetch)
@@ -150,7 +211,7 @@ static void on_timeout(void *arg)
 {
     struct fetch *fetch = arg;
     fetch->timer = 0;
-    if (fetch->channel && !rpc_channel_is_up(fetch->channel))
+    if (!rpc_channel_is_up(fetch->channel))
         give_up(fetch, STATUS_UNAVAILABLE, "the other worker cannot be reached");
 }
 
@@ -165,15 +226,16 @@ void fetch_begin(void *arg)
         .user = fetch,
     };
 
+    fetch->next = fetch->worker->fetches;
+    fetch->worker->fetches = fetch;
     if (!fetch->worker->store) {
         give_up(fetch, STATUS_UNAVAILABLE, "no model is known here yet");
         return;
     }
     if (fetch->positions > fetch->worker->shape.max_context) {
-        fetch->status = STATUS_INVALID_ARGUMENT;
-        snprintf(fetch->why, sizeof fetch->why, "FetchRequest: %u positions, the context is %u", fetch->positions,
-                 fetch->worker->shape.max_context);
-        rpc_loop_post(fetch->worker->control_loop, fetch_done, fetch);
+        error_set(&error, STATUS_INVALID_ARGUMENT, "FetchRequest: %u positions, the context is %u", fetch->positions,
+                  fetch->worker->shape.max_context);
+        give_up(fetch, error.status, error.text);
         return;
     }
     kv_store_free(fetch->worker->store, fetch->sequence); /* what an earlier try left */

@@ -97,6 +97,7 @@ static void *tensor_main(void *arg)
     (void)arg;
     while (!atomic_load_explicit(&worker.stop, memory_order_relaxed))
         rpc_loop_run(worker.tensor_loop, 1000000, SPIN_US);
+    fetch_close_all(&worker);
     rpc_server_close(worker.tensor_server);
     attend_close(&worker);
     return NULL;

@@ -57,6 +57,7 @@ struct worker {
     struct kv_shape shape;
     struct kv_store *store; /* NULL until the shape is known */
     struct attend_batch batches[WORKER_BATCHES_MAX];
+    struct fetch *fetches;       /* under way */
     uint64_t s_part_incarnation; /* the newest seen: older ones are refused */
     uint32_t q_width, kv_width;
     struct kv_row *rows; /* [WORKER_ROWS_MAX] scratch */
@@ -87,7 +88,12 @@ void attend_publish(struct worker *worker);
 void read_page_handler(struct rpc_call *call, void *user);
 struct fetch {
     struct worker *worker;
-    struct rpc_call *call; /* of the control loop: only carried here */
+    struct rpc_call *call; /* the control thread's, as `users`; NULL: the scheduler does not wait for it any more */
+    uint32_t users;        /* messages on their way back to the control thread: the last one frees it */
+
+    /* the tensor thread's */
+    struct fetch *next; /* of those under way */
+    bool ended;
     uint64_t sequence;
     uint32_t positions, next_page, received;
     char address[ADDRESS_BYTES];
@@ -98,6 +104,10 @@ struct fetch {
 };
 /* Posted to the tensor loop with a struct fetch; posts fetch_done() back to the control loop. */
 void fetch_begin(void *fetch);
+/* Likewise, and answered by fetch_done() too: nobody wants it any more, what it has brought is freed. */
+void fetch_abort(void *fetch);
+/* Ends those under way: the worker ends. On the tensor thread. */
+void fetch_close_all(struct worker *worker);
 
 /* control.c: on the control thread. */
 enum status control_open(struct worker *worker, struct error *error) MUST_CHECK;

@@ -160,12 +160,21 @@ static void on_source_freed(void *user, enum status status, const char *text)
     report_move(user, true);
 }
 
+static void on_target_freed(void *user, enum status status, const char *text)
+{
+    (void)status, (void)text;
+    report_move(user, false);
+}
+
 static void on_fetched(void *user, enum status status, const char *text)
 {
     struct errand *errand = user;
     if (status) {
         log_warn("MOVE-FAILED", "sequence=%llx why=\"%s\"", (unsigned long long)errand->sequence, text);
-        report_move(errand, false);
+        /* A worker that says no has freed what it had. Its yes may have crossed with the end of our patience. */
+        if (status != STATUS_DEADLINE_EXCEEDED ||
+            !ask_free(errand->scheduler, errand->place, &errand->sequence, 1, on_target_freed, errand))
+            report_move(errand, false);
     } else if (!ask_free(errand->scheduler, errand->from, &errand->sequence, 1, on_source_freed, errand)) {
         report_move(errand, true);
     }

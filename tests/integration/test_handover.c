@@ -1,0 +1,205 @@
+/* test_handover.c: a KV worker that takes a sequence over, between a scheduler and another worker that are played here. Both
+ * loops of the worker are one, so that everything runs on this thread. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/wire/wire.h"
+#include "kernels/dispatch/kernels.h"
+#include "services/kv-worker/worker.h"
+
+enum { LIMIT_US = 10 * 1000 * 1000, PAGE_TOKENS = 16 };
+
+static struct worker worker;
+static struct rpc_server *other;
+static struct rpc_channel *scheduler;
+static struct rpc_call *asked; /* ReadPage that is not answered yet */
+static uint32_t asked_page;
+static uint64_t incarnation; /* of the scheduler */
+
+#define UNTIL(condition)                                                            \
+    do {                                                                            \
+        uint64_t limit_us_ = clock_now_us() + LIMIT_US;                             \
+        while (!(condition)) {                                                      \
+            rpc_loop_run(worker.control_loop, 2000, 0);                             \
+            if (clock_now_us() > limit_us_)                                         \
+                fail_msg("%s:%d: not in time: %s", __FILE__, __LINE__, #condition); \
+        }                                                                           \
+    } while (0)
+
+static void read_page(struct rpc_call *call, void *user)
+{
+    const Fastdecode__ReadPageRequest *request = rpc_call_unpack(call, &fastdecode__read_page_request__descriptor);
+    (void)user;
+    assert_non_null(request);
+    asked = call;
+    asked_page = request->page_index;
+}
+
+static void answer_page(void)
+{
+    Fastdecode__ReadPageReply reply = FASTDECODE__READ_PAGE_REPLY__INIT;
+    struct rpc_call *call = asked;
+
+    reply.positions = PAGE_TOKENS;
+    reply.page.len = kv_page_bytes(&worker.shape);
+    reply.page.data = calloc(1, reply.page.len);
+    asked = NULL;
+    rpc_call_reply(call, &reply.base);
+    free(reply.page.data);
+}
+
+static uint32_t pages_used(void) { return kv_store_pages_used(worker.store); }
+
+static void set_up(void)
+{
+    static const char *const addresses[] = {"inproc://test-other"};
+    const struct kv_shape shape = {.layers = 2,
+                                   .heads = 4,
+                                   .kv_heads = 2,
+                                   .head_dim = 16,
+                                   .page_tokens = PAGE_TOKENS,
+                                   .type = KV_F16,
+                                   .max_sequences = 16,
+                                   .max_context = 1024};
+    const struct rpc_method methods[] = {{&fastdecode__kv_handover__descriptor, "ReadPage", read_page, NULL}};
+    const struct rpc_server_config config = {
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = {.service = "kv-worker"}};
+    const struct rpc_channel_config channel = {
+        .address = "inproc://test-worker", .hello = {.service = "scheduler", .incarnation = incarnation = member_incarnation()}};
+    struct error error;
+
+    worker = (struct worker){
+        .settings = {.name = "w", .scheduler = "inproc://test-nobody", .listen = "inproc://test-worker", .kv_memory = 1 << 20}};
+    worker.incarnation = member_incarnation();
+    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
+    worker.tensor_loop = worker.control_loop;
+    assert_int_equal(thread_pool_open(1, NULL, &worker.pool), STATUS_OK);
+    assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
+    assert_int_equal(control_open(&worker, &error), STATUS_OK);
+    assert_int_equal(rpc_server_open(worker.control_loop, &config, &other, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(worker.control_loop, &channel, &scheduler, &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(scheduler));
+    asked = NULL;
+}
+
+static void tear_down(void)
+{
+    fetch_close_all(&worker);
+    rpc_loop_run(worker.control_loop, 0, 0); /* what it posted */
+    control_close(&worker);
+    attend_close(&worker);
+    rpc_channel_close(scheduler);
+    rpc_server_close(other);
+    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
+    rpc_loop_close(worker.control_loop); /* asserts that no connection is left */
+    thread_pool_close(worker.pool);
+}
+
+struct outcome {
+    bool ended;
+    enum status status;
+};
+
+static void on_end(void *user, enum status status, const char *text)
+{
+    (void)text;
+    *(struct outcome *)user = (struct outcome){true, status};
+}
+
+static struct rpc_handle fetch_two_pages(struct outcome *outcome)
+{
+    Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {NULL, on_end};
+    struct rpc_handle handle;
+    struct error error;
+
+    *outcome = (struct outcome){0};
+    request.scheduler_incarnation = incarnation;
+    request.sequence = 7;
+    request.tensor_address = (char *)"inproc://test-other";
+    request.positions = 2 * PAGE_TOKENS;
+    assert_int_equal(rpc_call_start(scheduler, &fastdecode__kv_control__descriptor, "Fetch", &request.base, NULL, &callbacks,
+                                    outcome, &handle, &error),
+                     STATUS_OK);
+    return handle;
+}
+
+/* Everything that the scheduler said before has been done, at the worker's other thread too. */
+static void round_trip(void)
+{
+    Fastdecode__HeldRequest request = FASTDECODE__HELD_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {NULL, on_end};
+    struct outcome outcome = {0};
+    struct error error;
+
+    assert_int_equal(rpc_call_start(scheduler, &fastdecode__kv_control__descriptor, "Held", &request.base, NULL, &callbacks,
+                                    &outcome, NULL, &error),
+                     STATUS_OK);
+    UNTIL(outcome.ended);
+}
+
+static void a_sequence_is_taken_over(void **state)
+{
+    struct outcome outcome;
+    (void)state;
+    set_up();
+    fetch_two_pages(&outcome);
+    for (uint32_t page = 0; page < 2; page++) {
+        UNTIL(asked);
+        assert_int_equal(asked_page, page);
+        answer_page();
+    }
+    UNTIL(outcome.ended);
+    assert_int_equal(outcome.status, STATUS_OK);
+    assert_int_equal(pages_used(), 2);
+    tear_down();
+}
+
+/* The scheduler has given it up (its deadline has passed): it believes that nothing of it lies here. */
+static void what_is_given_up_leaves_no_pages(void **state)
+{
+    struct outcome outcome;
+    (void)state;
+    set_up();
+    struct rpc_handle handle = fetch_two_pages(&outcome);
+    UNTIL(asked);
+    answer_page();
+    UNTIL(asked);
+    assert_true(pages_used() > 0);
+    rpc_cancel(scheduler, handle);
+    round_trip();
+    assert_int_equal(pages_used(), 0);
+    tear_down();
+}
+
+static void a_worker_ends_in_mid_handover(void **state)
+{
+    struct outcome outcome;
+    (void)state;
+    set_up();
+    fetch_two_pages(&outcome);
+    UNTIL(asked);
+    tear_down();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sequence_is_taken_over),
+        cmocka_unit_test(what_is_given_up_leaves_no_pages),
+        cmocka_unit_test(a_worker_ends_in_mid_handover),
+    };
+    struct error error;
+    log_init("test", LOG_ERROR, false);
+    assert_always(kernels_init(NULL, &error) == STATUS_OK);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
