@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -121,15 +122,51 @@ static bool has_room(struct http_server *server, struct exchange *exchange, size
     return false;
 }
 
+struct framing {
+    uint32_t lengths, codings;
+    bool chunked; /* the last coding */
+};
+
+static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    struct framing *framing = arg;
+
+    (void)kind;
+    if (strcasecmp(key, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
+        framing->lengths++;
+    } else if (strcasecmp(key, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+        framing->codings++;
+        framing->chunked = value && strcasecmp(value, "chunked") == 0;
+    }
+    return MHD_YES;
+}
+
+/* Whether it is certain where the body ends. Where it is not, a proxy in front may see a second request in what is taken for this
+ * one's body (RFC 9112, 6.3). */
+static bool is_framed_once(struct MHD_Connection *connection)
+{
+    struct framing framing = {0};
+
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, count_framing, &framing);
+    return framing.codings ? framing.codings == 1 && framing.chunked && framing.lengths == 0 : framing.lengths <= 1;
+}
+
 /* The headers are here. */
 static enum MHD_Result begin(struct http_server *server, struct exchange *exchange, struct MHD_Connection *connection)
 {
     const char *length_text, *expect;
+    struct api_error error;
     uint64_t length;
 
     if (!watch_deadline(server->watch, exchange->watch_id, deadline_after(server->config.body_timeout_s), true))
         return MHD_NO;
     set_request_id(exchange);
+    if (!is_framed_once(connection)) {
+        api_fail(&error, 400, "bad_framing", NULL, "a body has one Content-Length, or Transfer-Encoding: chunked");
+        respond_error(exchange, &error);
+        exchange->handled = true;
+        return exchange_advance(exchange, true, server->config.cors_origin);
+    }
     server->config.check(server->config.arg, exchange);
     length_text = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     expect = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT);

@@ -229,6 +229,23 @@ def test_not_http(server, sent):
     assert call(server, "GET", "/health")[0] == 200
 
 
+@pytest.mark.parametrize("headers", [
+    ("Content-Length: 60", "Content-Length: 3"), ("Content-Length: 3", "Content-Length: 60"), ("Content-Length: 60", "Content-Length: 60"),
+    ("Content-Length: 60", "Transfer-Encoding: chunked"), ("Transfer-Encoding: gzip, chunked",), ("Transfer-Encoding: gzip",),
+    ("Transfer-Encoding: chunked", "Transfer-Encoding: gzip"),
+])
+def test_a_body_of_uncertain_length(server, headers):
+    """A proxy in front may cut it elsewhere, and a second request hide in it: refused, and the connection ends."""
+    body = b'{"model": "default", "prompt": "a", "max_tokens": 1}'.ljust(60)
+    if headers[-1].endswith("chunked") or headers[0].endswith("chunked"):
+        body = b"3c\r\n" + body + b"\r\n0\r\n\r\n"
+    with raw_socket(server, timeout=10) as connection:
+        connection.sendall("\r\n".join(["POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json", *headers, "", ""])
+                           .encode() + body + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        data = read_all(connection)
+    assert data.startswith(b"HTTP/1.1 400 ") and data.count(b"HTTP/1.1 ") == 1, data[:300]
+
+
 def test_slow_loris(server):
     """A header byte now and then keeps no connection: it is told 408 and closed, and others are served meanwhile."""
     with raw_socket(server, timeout=30) as connection:
