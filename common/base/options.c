@@ -240,6 +240,8 @@ static enum status read_file(const struct program *program, const struct common 
         snprintf(place, sizeof place, "%s:%d", path, number);
         status = read_file_line(program, common, line, place, error);
     }
+    if (!status && ferror(file)) /* a folder, for example */
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--config %s: %s", path, strerror(errno));
     fclose(file);
     return status;
 }

@@ -5,8 +5,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/base/log.h"
 #include "common/base/memory.h"
@@ -125,12 +127,74 @@ static void what_does_not_fit_is_refused_with_numbers(void **state)
     assert_non_null(strstr(error.text, "1099511627776 MiB of KV pages are asked for, there are "));
 }
 
+static void a_config_that_cannot_be_read_is_no_empty_one(void **state)
+{
+    (void)state;
+    struct program program = {.name = "test", .purpose = "p"};
+    struct error error;
+    char *argv[] = {"test", "--config", "/tmp", NULL};
+
+    assert_int_equal(options_parse(&program, 3, argv, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "--config /tmp: "));
+}
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* A model's file that was read lies in the page cache, which counts against the limit and goes when memory is wanted. */
+static void cached_files_of_a_cgroup_are_room(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/fd-cgroup-XXXXXX", inner[64];
+    uint64_t limit, left;
+
+    assert_non_null(mkdtemp(root));
+    memory_cgroup(root, "", &limit, &left);
+    assert_true(limit == UINT64_MAX && left == UINT64_MAX);
+    put(root, "memory.max", "1000000\n");
+    put(root, "memory.current", "700000\n");
+    put(root, "memory.stat", "anon 200000\nfile 500000\ninactive_file 400000\nactive_file 50000\n");
+    memory_cgroup(root, "", &limit, &left);
+    assert_int_equal(limit, 1000000);
+    assert_int_equal(left, 750000);
+    snprintf(inner, sizeof inner, "%s/service", root);
+    assert_int_equal(mkdir(inner, 0700), 0);
+    put(inner, "memory.max", "max\n");
+    put(inner, "memory.current", "600000\n");
+    memory_cgroup(root, "/service", &limit, &left); /* the limit of the one above holds */
+    assert_int_equal(limit, 1000000);
+    assert_int_equal(left, 750000);
+    put(inner, "memory.max", "610000\n");
+    memory_cgroup(root, "/service", &limit, &left);
+    assert_int_equal(limit, 610000);
+    assert_int_equal(left, 10000);
+    for (const char *const *name = (const char *const[]){"service/memory.max", "service/memory.current", "service", "memory.max",
+                                                         "memory.current", "memory.stat", ".", NULL};
+         *name; name++) {
+        char path[300];
+        snprintf(path, sizeof path, "%s/%s", root, *name);
+        assert_int_equal(remove(strcmp(*name, ".") ? path : root), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_parsed_with_units),   cmocka_unit_test(flags_come_before_environment),
-        cmocka_unit_test(quoting_escapes_control_bytes), cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
-        cmocka_unit_test(prefixes_never_overflow),       cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
+        cmocka_unit_test(sizes_are_parsed_with_units),
+        cmocka_unit_test(flags_come_before_environment),
+        cmocka_unit_test(quoting_escapes_control_bytes),
+        cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
+        cmocka_unit_test(prefixes_never_overflow),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
+        cmocka_unit_test(a_config_that_cannot_be_read_is_no_empty_one),
+        cmocka_unit_test(cached_files_of_a_cgroup_are_room),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
