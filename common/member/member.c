@@ -15,7 +15,7 @@ struct member {
     struct rpc_loop *loop;
     struct rpc_channel *channel;
     struct member_config config;
-    char name[64];
+    char name[MEMBER_NAME_BYTES];
     uint64_t timer;
     bool registered;
     void (*on_drained)(void *user);
@@ -101,6 +101,24 @@ static void on_down(void *user, const char *why)
     struct member *member = user;
     log_info("SCHEDULER-DOWN", "why=\"%s\"", why);
     member->registered = false;
+}
+
+enum status member_check_name(const char *name, struct error *error)
+{
+    if (name[0] && strlen(name) < MEMBER_NAME_BYTES)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "--name is %zu bytes long, want 1 to %d", strlen(name), MEMBER_NAME_BYTES - 1);
+}
+
+enum status member_check_address(const char *address, const char *option, struct error *error)
+{
+    static const char *const everywhere[] = {"://0.0.0.0:", "://[::]:", "://*:", "://:"};
+
+    for (size_t i = 0; i < sizeof everywhere / sizeof *everywhere; i++)
+        if (strstr(address, everywhere[i]))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s is no address that others can reach: say with --%s which one is",
+                             address, option);
+    return STATUS_OK;
 }
 
 enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out, struct error *error)

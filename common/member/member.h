@@ -12,6 +12,8 @@
 #include "cluster.pb-c.h"
 #include "common/rpc/rpc.h"
 
+enum { MEMBER_NAME_BYTES = 64 };
+
 struct member;
 
 struct member_config {
@@ -23,6 +25,12 @@ struct member_config {
     void (*fill_heartbeat)(void *user, Fastdecode__HeartbeatRequest *heartbeat);
     void *user;
 };
+
+/* INVALID_ARGUMENT: no name, or too long a one: cut, two workers would be taken for one. */
+enum status member_check_name(const char *name, struct error *error) MUST_CHECK;
+
+/* INVALID_ARGUMENT: an address to listen on that is none to connect to ("tcp://0.0.0.0:7402"). option: what to say instead. */
+enum status member_check_address(const char *address, const char *option, struct error *error) MUST_CHECK;
 
 enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out,
                         struct error *error) MUST_CHECK;

@@ -334,6 +334,8 @@ enum status control_open(struct worker *worker, struct error *error)
         return status;
     snprintf(worker->control_address, sizeof worker->control_address, "%s",
              worker->settings.advertise ? worker->settings.advertise : rpc_server_address(worker->control_server, 0));
+    if ((status = member_check_address(worker->control_address, "advertise", error)))
+        return status;
     const struct member_config member = {
         .scheduler = worker->settings.scheduler,
         .hello = hello,

@@ -85,11 +85,11 @@ static enum status open_tensors(struct error *error)
     };
     enum status status = rpc_server_open(worker.tensor_loop, &config, &worker.tensor_server, error);
 
-    if (!status)
-        snprintf(worker.tensor_address, sizeof worker.tensor_address, "%s",
-                 worker.settings.advertise_tensors ? worker.settings.advertise_tensors
-                                                   : rpc_server_address(worker.tensor_server, 0));
-    return status;
+    if (status)
+        return status;
+    snprintf(worker.tensor_address, sizeof worker.tensor_address, "%s",
+             worker.settings.advertise_tensors ? worker.settings.advertise_tensors : rpc_server_address(worker.tensor_server, 0));
+    return member_check_address(worker.tensor_address, "advertise-tensors", error);
 }
 
 static void *tensor_main(void *arg)
@@ -125,15 +125,17 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
                               .options = options,
                               .option_count = ARRAY_COUNT(options)};
     static char name[96];
-    char host[64] = "";
+    static char host[64];
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
     if (!status && !s->name) {
         gethostname(host, sizeof host - 1);
         snprintf(name, sizeof name, "kv-worker-%s", host);
-        s->name = name;
+        s->name = strlen(name) < MEMBER_NAME_BYTES ? name : host; /* whose end tells it from its neighbours */
     }
+    if (!status)
+        status = member_check_name(s->name, error);
     return status ? status : kernels_init(s->isa, error);
 }
 

@@ -82,6 +82,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         return status;
     if (!s->model_path)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
+    if ((status = member_check_name(s->name, error)))
+        return status;
     if (strcmp(s->compute, "auto") && strcmp(s->compute, "f32") && strcmp(s->compute, "int8"))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s->compute);
     if (strcmp(s->kv_type, "f16") && strcmp(s->kv_type, "f32"))
@@ -284,10 +286,11 @@ static enum status open_server(struct error *error)
         .hello = {.service = "s-part", .incarnation = s_part.incarnation},
     };
     enum status status = rpc_server_open(engine->loop, &config, &s_part.server, error);
-    if (!status)
-        snprintf(s_part.address, sizeof s_part.address, "%s",
-                 s_part.advertise ? s_part.advertise : rpc_server_address(s_part.server, 0));
-    return status;
+    if (status)
+        return status;
+    snprintf(s_part.address, sizeof s_part.address, "%s",
+             s_part.advertise ? s_part.advertise : rpc_server_address(s_part.server, 0));
+    return member_check_address(s_part.address, "advertise", error);
 }
 
 static enum status check_plan(const struct backend_plan *plan, struct error *error)

@@ -73,6 +73,18 @@ def test_check_of_good_settings(folder):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("options, says", [
+    (["--name", "w" * 64], "--name is 64 bytes long, want 1 to 63"),  # cut, it would be its neighbour's
+    (["--name="], "--name is 0 bytes long"),
+    (["--listen", "tcp://0.0.0.0:0"], "with --advertise which one"),
+    (["--listen-tensors", "tcp://[::]:0"], "with --advertise-tensors which one"),
+])
+def test_worker_that_could_not_be_reached(options, says):
+    command = [os.path.join(BUILD, "bin", "kv-worker"), "--kv-memory", "1M", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and says in done.stderr, done
+
+
 def service_logs(mesh):
     return {path.name: path.read_text() for path in pathlib.Path(mesh.run_dir).glob("*.log")}
 
