@@ -54,8 +54,13 @@ static void on_reply(void *user, struct rpc_message *message)
     size_t length;
     const unsigned char *payload = rpc_message_payload(message, &length);
 
-    if (attend_reply_parse(payload, length, use->place->row_count, batch->engine->q_width, lose_row, use, &reply, &error) ||
-        reply.step != batch->request->step || reply.layer + 1 != batch->segment) {
+    enum status status =
+        attend_reply_parse(payload, length, use->place->row_count, batch->engine->q_width, lose_row, use, &reply, &error);
+    if (!status && (reply.step != batch->request->step || reply.layer + 1 != batch->segment))
+        status = error_set(&error, STATUS_INVALID_ARGUMENT,
+                           "AttendReply: of step %llu, layer %u; step %llu, layer %u was asked for", (unsigned long long)reply.step,
+                           reply.layer, (unsigned long long)batch->request->step, batch->segment - 1);
+    if (status) {
         log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\"", use->link->worker, error.text);
         lose_place(batch, use);
         return;
