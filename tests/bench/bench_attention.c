@@ -1,28 +1,33 @@
-/* bench_attention.c: decode attention as GB/s of K and V read, beside the read bandwidth of the same pool in the same run;
- * prefill chunks as GFLOP/s, beside the peak of fused multiply-adds on registers.
+/* bench_attention.c: decode attention as GB/s of K and V read, beside the read bandwidth of a buffer of the same size in the
+ * same pass; prefill chunks as GFLOP/s, beside what OpenBLAS reaches.
  *
- *     bench_attention [level] [threads] [MiB] [heads per KV head: only those]
+ *     bench_attention [threads] [MiB] [heads per KV head: only those]
  *
- * The pool (512 MiB unless said) exceeds the caches by far: one layer, as many sequences as fill it, one row each a step,
- * so that each step reads the whole pool once. A figure is the best of several passes. Ceilings are measured between the
- * passes, because other load on the machine moves both.
+ * The pool (1 GiB unless said) exceeds the caches by far: one layer, as many sequences as fill it, one row each a step, so that
+ * each step reads the whole pool once.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include <cblas.h>
+
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_store.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/bench/report.h"
 
 #define PART (1u << 20)
-#define DECODE_PASSES 5
+#define DECODE_PASSES 7
+#define PREFILL_PASSES 15
 #define MAX_ROWS 4096u
-#define PREFILL_ROWS 256u
-#define PEAK_LOOPS 4000000u
+#define PREFILL_ROWS 128u
+#define PREFILL_HELD 4096u
+#define SQUARE 768 /* of the sgemm that is the ceiling of prefill: in the second level, as its tiles are */
+#define CACHED_BYTES (4ull << 20)
 
 struct job {
     struct thread_pool *pool;
@@ -58,57 +63,12 @@ static double read_gbs(struct job *job)
     return (double)(job->size / PART * PART) / (double)(clock_now_ns() - start);
 }
 
-/* 12 independent chains of fused multiply-adds, 8 or 16 values each. */
-__attribute__((target("avx512f"), noinline)) static void peak_avx512(void)
+static double sgemm_gflops(void)
 {
-    __asm__ volatile("mov %0, %%ecx\n\t"
-                     "1:\n\t"
-                     "vfmadd231ps %%zmm31, %%zmm31, %%zmm0\n\tvfmadd231ps %%zmm31, %%zmm31, %%zmm1\n\t"
-                     "vfmadd231ps %%zmm31, %%zmm31, %%zmm2\n\tvfmadd231ps %%zmm31, %%zmm31, %%zmm3\n\t"
-                     "vfmadd231ps %%zmm31, %%zmm31, %%zmm4\n\tvfmadd231ps %%zmm31, %%zmm31, %%zmm5\n\t"
-                     "vfmadd231ps %%zmm31, %%zmm31, %%zmm6\n\tvfmadd231ps %%zmm31, %%zmm31, %%zmm7\n\t"
-                     "vfmadd231ps %%zmm31, %%zmm31, %%zmm8\n\tvfmadd231ps %%zmm31, %%zmm31, %%zmm9\n\t"
-                     "vfmadd231ps %%zmm31, %%zmm31, %%zmm10\n\tvfmadd231ps %%zmm31, %%zmm31, %%zmm11\n\t"
-                     "dec %%ecx\n\tjnz 1b\n\t"
-                     :
-                     : "i"(PEAK_LOOPS)
-                     : "ecx", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
-}
-
-__attribute__((target("avx2,fma"), noinline)) static void peak_avx2(void)
-{
-    __asm__ volatile("mov %0, %%ecx\n\t"
-                     "1:\n\t"
-                     "vfmadd231ps %%ymm15, %%ymm15, %%ymm0\n\tvfmadd231ps %%ymm15, %%ymm15, %%ymm1\n\t"
-                     "vfmadd231ps %%ymm15, %%ymm15, %%ymm2\n\tvfmadd231ps %%ymm15, %%ymm15, %%ymm3\n\t"
-                     "vfmadd231ps %%ymm15, %%ymm15, %%ymm4\n\tvfmadd231ps %%ymm15, %%ymm15, %%ymm5\n\t"
-                     "vfmadd231ps %%ymm15, %%ymm15, %%ymm6\n\tvfmadd231ps %%ymm15, %%ymm15, %%ymm7\n\t"
-                     "vfmadd231ps %%ymm15, %%ymm15, %%ymm8\n\tvfmadd231ps %%ymm15, %%ymm15, %%ymm9\n\t"
-                     "vfmadd231ps %%ymm15, %%ymm15, %%ymm10\n\tvfmadd231ps %%ymm15, %%ymm15, %%ymm11\n\t"
-                     "dec %%ecx\n\tjnz 1b\n\t"
-                     :
-                     : "i"(PEAK_LOOPS)
-                     : "ecx", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
-}
-
-static void peak_job(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    (void)arg, (void)thread_index, (void)thread_count;
-    if (kernels->level >= ISA_AVX512)
-        peak_avx512();
-    else
-        peak_avx2();
-}
-
-static double peak_gflops(struct thread_pool *pool)
-{
-    double lanes = kernels->level >= ISA_AVX512 ? 16 : 8, best = 0;
-    for (int pass = 0; pass < 3; pass++) {
-        uint64_t start = clock_now_ns();
-        thread_pool_run(pool, peak_job, NULL);
-        best = MAX(best, 2 * 12 * lanes * PEAK_LOOPS * thread_pool_threads(pool) / (double)(clock_now_ns() - start));
-    }
-    return best;
+    static float a[SQUARE * SQUARE], b[SQUARE * SQUARE], c[SQUARE * SQUARE];
+    uint64_t start = clock_now_ns();
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, SQUARE, SQUARE, SQUARE, 1, a, SQUARE, b, SQUARE, 0, c, SQUARE);
+    return 2.0 * SQUARE * SQUARE * SQUARE / (double)(clock_now_ns() - start);
 }
 
 static void die(const char *what, const struct error *error)
@@ -162,7 +122,8 @@ static void tensors_make(struct tensors *tensors, const struct kv_shape *shape, 
 static struct tensors tensors;
 static struct kv_row rows[MAX_ROWS];
 
-static void decode(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context)
+/* target: 0 for none. Returns the ratio. */
+static double decode(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context, double target)
 {
     struct kv_shape shape = {.layers = 1,
                              .heads = 4 * group,
@@ -174,34 +135,37 @@ static void decode(struct thread_pool *pool, struct job *job, uint32_t group, ui
                              .max_context = context};
     uint32_t count = MAX(1u, (uint32_t)MIN((uint64_t)MAX_ROWS, job->size / (kv_page_bytes(&shape) * (context / 16)))), bad;
     struct kv_store *store = fill(pool, &shape, count, context - 1, 1);
+    struct report_passes passes = {0};
     struct kv_batch *batch;
     struct kv_stats before, after;
     struct error error;
-    double best = 0, ceiling = 0;
+    char name[96];
 
     tensors_make(&tensors, &shape, count);
     if (kv_batch_open(store, &batch))
         exit(1);
     for (uint32_t i = 0; i < count; i++)
         rows[i] = (struct kv_row){i, context - 1};
-    for (int pass = 0; pass < DECODE_PASSES; pass++) {
+    for (int pass = 0; pass <= DECODE_PASSES; pass++) {
         if (kv_batch_plan(batch, rows, count, &bad, &error))
             die("plan", &error);
         kv_store_stats(store, &before);
         kv_batch_attend(batch, 0, tensors.q, tensors.k, tensors.v, tensors.o);
         kv_store_stats(store, &after);
-        best = MAX(best, (double)(after.bytes_read - before.bytes_read) / (double)(after.attend_ns - before.attend_ns));
-        ceiling = MAX(ceiling, read_gbs(job));
+        double rate = (double)(after.bytes_read - before.bytes_read) / (double)(after.attend_ns - before.attend_ns);
+        if (pass > 0) /* the first warms up */
+            report_pass(&passes, rate, read_gbs(job));
     }
-    printf("decode   %2u heads per KV head  head_dim %3u  context %5u  %6.2f GB/s of %6.2f: %3.0f %%\n", group, head_dim, context,
-           best, ceiling, 100 * best / ceiling);
-    fflush(stdout);
+    snprintf(name, sizeof name, "attention decode, %s, f16, %u head%s a KV head, dim %u, %u tokens%s", kernels_level_name(), group,
+             group > 1 ? "s" : "", head_dim, context, job->size <= CACHED_BYTES ? ", in cache" : "");
+    double ratio = report_figure(name, "GB/s", &passes, target);
     kv_batch_close(batch);
     kv_store_close(store);
     free(tensors.memory);
+    return ratio;
 }
 
-static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim, uint32_t held)
+static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
 {
     struct kv_shape shape = {.layers = 1,
                              .heads = 4 * group,
@@ -210,49 +174,70 @@ static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim,
                              .page_tokens = 16,
                              .type = KV_F16,
                              .max_sequences = 4,
-                             .max_context = held + PREFILL_ROWS};
-    struct kv_store *store = fill(pool, &shape, 1, held, PREFILL_ROWS);
+                             .max_context = PREFILL_HELD + PREFILL_ROWS};
+    struct kv_store *store = fill(pool, &shape, 1, PREFILL_HELD, PREFILL_ROWS);
+    struct report_passes passes = {0};
     struct kv_batch *batch;
     struct kv_stats before, after;
     struct error error;
-    double best = 0, peak = peak_gflops(pool);
+    char name[96];
     uint32_t bad;
 
     tensors_make(&tensors, &shape, PREFILL_ROWS);
     if (kv_batch_open(store, &batch))
         exit(1);
     for (uint32_t i = 0; i < PREFILL_ROWS; i++)
-        rows[i] = (struct kv_row){0, held + i};
-    for (int pass = 0; pass < 8; pass++) {
+        rows[i] = (struct kv_row){0, PREFILL_HELD + i};
+    for (int pass = 0; pass <= PREFILL_PASSES; pass++) {
         if (kv_batch_plan(batch, rows, PREFILL_ROWS, &bad, &error))
             die("plan", &error);
         kv_store_stats(store, &before);
         kv_batch_attend(batch, 0, tensors.q, tensors.k, tensors.v, tensors.o);
         kv_store_stats(store, &after);
         double flops = 4.0 * (double)(after.tokens_read - before.tokens_read) * shape.heads * head_dim;
-        best = MAX(best, flops / (double)(after.attend_ns - before.attend_ns));
+        double ceiling = sgemm_gflops();
+        if (pass > 0)
+            report_pass(&passes, flops / (double)(after.attend_ns - before.attend_ns), ceiling);
     }
-    printf("prefill  %2u heads per KV head  head_dim %3u  %u rows at %5u  %6.1f GFLOP/s of %6.1f: %3.0f %%\n", group, head_dim,
-           PREFILL_ROWS, held, best, peak, 100 * best / peak);
-    fflush(stdout);
+    snprintf(name, sizeof name, "attention prefill, %s, f16, %u head%s a KV head, dim %u, %u rows over %u", kernels_level_name(),
+             group, group > 1 ? "s" : "", head_dim, PREFILL_ROWS, PREFILL_HELD);
+    report_figure(name, "GFLOP/s", &passes, 0.6);
     kv_batch_close(batch);
     kv_store_close(store);
     free(tensors.memory);
 }
 
+/* One table of decode ratios [groups][head_dims][contexts]. */
+static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 4096, 16384};
+typedef double ratios[ARRAY_COUNT(groups)][ARRAY_COUNT(head_dims)][ARRAY_COUNT(contexts)];
+
+static void decode_all(struct thread_pool *pool, struct job *job, uint32_t only, bool targets, ratios *out)
+{
+    for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
+        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++)
+            for (uint32_t c = 0; c < ARRAY_COUNT(contexts); c++)
+                (*out)[g][d][c] = decode(pool, job, groups[g], head_dims[d], contexts[c], targets ? groups[g] > 4 ? 0.7 : 0.85 : 0);
+}
+
+static void use_level(const char *level)
+{
+    struct error error;
+    if (kernels_init(level, &error))
+        die("level", &error);
+}
+
 int main(int argc, char **argv)
 {
-    static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 1024, 4096};
-    uint32_t threads = argc > 2 ? (uint32_t)atoi(argv[2]) : cpu_count_usable();
+    uint32_t threads = argc > 1 ? (uint32_t)atoi(argv[1]) : cpu_count_usable(), only = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
+    struct job job = {.size = (argc > 2 ? (uint64_t)atoi(argv[2]) : 1024) << 20};
+    ratios wide = {0}, narrow = {0};
     struct thread_pool *pool;
-    struct error error;
-    uint32_t only = argc > 4 ? (uint32_t)atoi(argv[4]) : 0;
-    struct job job = {.size = (argc > 3 ? (uint64_t)atoi(argv[3]) : 512) << 20};
 
-    if (kernels_init(argc > 1 && strcmp(argv[1], "auto") ? argv[1] : NULL, &error))
-        die("level", &error);
+    use_level(NULL);
+    bool has_wide = kernels->level >= ISA_AVX512;
     if (thread_pool_open(threads, NULL, &pool))
         return 1;
+    openblas_set_num_threads((int)threads);
     void *memory = mmap(NULL, job.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return 1;
@@ -260,14 +245,27 @@ int main(int argc, char **argv)
     memset(memory, 1, job.size);
     job.pool = pool;
     job.bytes = memory;
-    printf("level %s, %u threads\n", kernels_level_name(), threads);
+    decode_all(pool, &job, only, has_wide, &wide);
     for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
         for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++)
-            for (uint32_t c = 0; c < ARRAY_COUNT(contexts); c++)
-                decode(pool, &job, groups[g], head_dims[d], contexts[c]);
-    for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
-        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++)
-            prefill(pool, groups[g], head_dims[d], 1024);
+            prefill(pool, groups[g], head_dims[d]);
+    struct job cached = {.pool = pool, .bytes = memory, .size = CACHED_BYTES};
+    for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++)
+        decode(pool, &cached, 3, head_dims[d], 512, 0);
+    if (has_wide) {
+        use_level("avx2");
+        decode_all(pool, &job, only, false, &narrow);
+        for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
+            for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++) {
+                struct report_passes passes = {0};
+                char name[96];
+                for (uint32_t c = 0; c < ARRAY_COUNT(contexts); c++)
+                    report_pass(&passes, narrow[g][d][c], wide[g][d][c]);
+                snprintf(name, sizeof name, "attention decode, avx2 beside avx512, %u heads a KV head, dim %u", groups[g],
+                         head_dims[d]);
+                report_figure(name, "of read", &passes, 0.8);
+            }
+    }
     munmap(memory, job.size);
     thread_pool_close(pool);
     return 0;

@@ -1,11 +1,10 @@
-/* bench_gemm.c: the GEMM beside what the machine can do: GB/s of packed bytes against measured read bandwidth, and
- * integer operations a second against vpdpbusd on registers alone, for 1 and 2 threads.
+/* bench_gemm.c: the GEMM beside what the machine can do: GB/s of packed bytes against read bandwidth at one row, and integer
+ * operations a second against vpdpbusd on registers alone at 32 and more; between, time against the larger of both.
  *
- *     bench_gemm [level]
+ *     bench_gemm [threads]
  *
- * Each shape runs over copies of its matrix that together exceed the caches by far, as the layers of a model do, unless
- * the row count makes it compute-bound anyway. A figure is the best of several passes; ceilings are measured in the same
- * run, because other load on the machine moves both.
+ * Each shape runs over copies of its matrix that together exceed the caches by far, as the layers of a model do. Ceilings
+ * are measured in the same pass, because other load on the machine moves both.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,25 +15,33 @@
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/bench/report.h"
 
 #define STREAM_BYTES (256ull << 20)
 #define HUGE_PAGE (2u << 20) /* weights lie in huge pages where the system grants them */
-#define MAX_THREADS 2u
 #define GRAIN 8u
 
 struct shape {
-    uint32_t type, outputs, k;
+    uint32_t type, outputs, k; /* type: GGUF's number */
     const char *name;
 };
 
+/* Of the default model, and of a Llama with 1.1 G parameters. */
 static const struct shape shapes[] = {
-    {3, 576, 576, "q,o    576x576   Q4_1"},    {3, 192, 576, "k,v    192x576   Q4_1"},    {3, 1536, 576, "up     1536x576  Q4_1"},
-    {3, 576, 1536, "down   576x1536  Q4_1"},   {8, 49152, 576, "head   49152x576 Q8_0"},  {3, 8192, 2048, "large  8192x2048 Q4_1"},
-    {2, 8192, 2048, "large  8192x2048 Q4_0"},  {12, 8192, 2048, "large  8192x2048 Q4_K"}, {13, 8192, 2048, "large  8192x2048 Q5_K"},
-    {14, 8192, 2048, "large  8192x2048 Q6_K"}, {8, 2048, 8192, "large  2048x8192 Q8_0"},  {0, 2048, 2048, "float  2048x2048 F32"},
+    {3, 576, 576, "q, o 576x576 Q4_1"},
+    {3, 192, 576, "k, v 192x576 Q4_1"},
+    {3, 1536, 576, "gate, up 1536x576 Q4_1"},
+    {3, 576, 1536, "down 576x1536 Q4_1"},
+    {8, 49152, 576, "head 49152x576 Q8_0"},
+    {2, 2048, 2048, "1b q, o 2048x2048 Q4_0"},
+    {2, 256, 2048, "1b k, v 256x2048 Q4_0"},
+    {2, 5632, 2048, "1b gate, up 5632x2048 Q4_0"},
+    {2, 2048, 5632, "1b down 2048x5632 Q4_0"},
+    {12, 2048, 2048, "1b q, o 2048x2048 Q4_K"},
+    {8, 5632, 2048, "1b gate, up 5632x2048 Q8_0"},
 };
 
-static const uint32_t row_counts[] = {1, 2, 4, 8, 32, 128};
+static const uint32_t row_counts[] = {1, 2, 4, 8, 16, 32, 128};
 
 struct job {
     struct thread_pool *pool;
@@ -121,17 +128,11 @@ static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     }
 }
 
-/* Seconds of the best of `passes`. */
-static double best_of(struct thread_pool *pool, thread_pool_fn *fn, struct job *job, int passes)
+static double seconds_of(struct thread_pool *pool, thread_pool_fn *fn, struct job *job)
 {
-    double best = 1e9;
-    for (int i = 0; i < passes; i++) {
-        uint64_t begin = clock_now_ns();
-        thread_pool_run(pool, fn, job);
-        double seconds = (double)(clock_now_ns() - begin) * 1e-9;
-        best = MIN(best, seconds);
-    }
-    return best;
+    uint64_t begin = clock_now_ns();
+    thread_pool_run(pool, fn, job);
+    return (double)(clock_now_ns() - begin) * 1e-9;
 }
 
 static void fill(uint8_t *bytes, size_t count)
@@ -143,11 +144,43 @@ static void fill(uint8_t *bytes, size_t count)
     }
 }
 
-struct ceiling {
-    double bytes, operations; /* a second */
-};
+/* One figure: some passes, each beside the ceiling. */
+static void bench_rows(const struct shape *shape, struct thread_pool *pool, struct job *job)
+{
+    enum { PASSES = 9 };
+    bool is_4_bit = shape->type != 8, has_peak = isa_supported(ISA_VNNI);
+    struct report_passes passes = {0};
+    char name[96];
 
-static void bench_shape(const struct shape *shape, struct thread_pool *pool, const struct ceiling *ceiling)
+    if (job->rows > 1 && !has_peak)
+        return;
+    for (int pass = 0; pass <= PASSES; pass++) {
+        double seconds = seconds_of(pool, gemm_job, job);
+        double bytes = (double)job->copy_count * (double)job->copies->bytes;
+        double operations = 2.0 * job->copy_count * shape->outputs * shape->k * job->rows;
+        double read = (double)STREAM_BYTES / seconds_of(pool, read_job, job), peak = 0;
+        if (job->rows > 1)
+            peak = thread_pool_threads(pool) * PEAK_LOOPS * 16.0 * 128.0 / seconds_of(pool, peak_job, job);
+        if (pass == 0)
+            continue; /* warms up */
+        if (job->rows == 1)
+            report_pass(&passes, bytes / seconds * 1e-9, read * 1e-9);
+        else if (job->rows >= 32)
+            report_pass(&passes, operations / seconds * 1e-9, peak * 1e-9);
+        else
+            report_pass(&passes, 1e6 / seconds * job->copy_count,
+                        1e6 * job->copy_count / MAX(bytes / read, operations / (peak / 2)));
+    }
+    snprintf(name, sizeof name, "gemm, %s, %s, %u row%s", kernels_level_name(), shape->name, job->rows, job->rows > 1 ? "s" : "");
+    if (job->rows == 1)
+        report_figure(name, "GB/s", &passes, 0.85);
+    else if (job->rows >= 32)
+        report_figure(name, "GOPS", &passes, is_4_bit ? 0.5 : 0);
+    else
+        report_figure(name, "1/s", &passes, is_4_bit ? 0.8 : 0);
+}
+
+static void bench_shape(const struct shape *shape, struct thread_pool *pool, const uint8_t *stream)
 {
     struct packed_matrix plan;
     struct error error;
@@ -179,51 +212,32 @@ static void bench_shape(const struct shape *shape, struct thread_pool *pool, con
     quantized_rows_init(&x, blocks, max_rows, shape->k);
     quantized_rows_source(&x, values, shape->k);
     kernels->quantize_rows(&x, 0, max_rows);
-    printf("  %-24s", shape->name);
     for (size_t r = 0; r < ARRAY_COUNT(row_counts); r++) {
-        struct job job = {.pool = pool, .copies = copies, .copy_count = copy_count, .x = &x, .rows = row_counts[r], .y = y};
-        if (job.rows >= 8) /* enough work without all copies */
-            job.copy_count = MAX(1u, copy_count * 4 / job.rows);
-        double seconds = best_of(pool, gemm_job, &job, 4);
-        double bytes = (double)job.copy_count * (double)plan.bytes / seconds;
-        double operations = 2.0 * job.copy_count * shape->outputs * shape->k * job.rows / seconds;
-        if (job.rows == 1)
-            printf(" %6.1f GB/s (%3.0f %%) |", bytes * 1e-9, 100 * bytes / ceiling->bytes);
-        else
-            printf(" %4.0f (%2.0f %%)", operations * 1e-9, 100 * operations / ceiling->operations);
+        struct job job = {.pool = pool, .copies = copies, .x = &x, .rows = row_counts[r], .y = y, .stream = stream};
+        job.copy_count = job.rows < 8 ? copy_count : MAX(1u, copy_count * 4 / job.rows); /* enough work without all copies */
+        bench_rows(shape, pool, &job);
     }
-    printf("\n");
-    fflush(stdout);
     free(copies), free(memory), free(source), free(values), free(y), free(blocks);
 }
 
 int main(int argc, char **argv)
 {
+    uint32_t threads = argc > 1 ? (uint32_t)atoi(argv[1]) : cpu_count_usable();
+    struct thread_pool *pool;
     struct error error;
-    if (kernels_init(argc > 1 ? argv[1] : NULL, &error) != STATUS_OK) {
+
+    if (kernels_init(NULL, &error) != STATUS_OK) {
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
+    if (thread_pool_open(threads, NULL, &pool) != STATUS_OK)
+        return 1;
     uint8_t *stream = aligned_alloc(HUGE_PAGE, STREAM_BYTES);
     madvise(stream, STREAM_BYTES, MADV_HUGEPAGE);
     memset(stream, 1, STREAM_BYTES);
-    printf(
-        "level %s; 1 row: GB/s of packed weights (share of read bandwidth) | 2, 4, 8, 32, 128 rows: GOPS (share of the int8 peak)\n",
-        kernels_level_name());
-    for (uint32_t threads = 1; threads <= MIN(MAX_THREADS, cpu_count_usable()); threads++) {
-        struct thread_pool *pool;
-        if (thread_pool_open(threads, NULL, &pool) != STATUS_OK)
-            return 1;
-        struct job job = {.pool = pool, .stream = stream};
-        struct ceiling ceiling = {.bytes = (double)STREAM_BYTES / best_of(pool, read_job, &job, 5), .operations = 1};
-        if (isa_supported(ISA_VNNI))
-            ceiling.operations = threads * PEAK_LOOPS * 16.0 * 128.0 / best_of(pool, peak_job, &job, 5);
-        printf("%u thread%s: read %.1f GB/s, %s %.0f GOPS\n", threads, threads > 1 ? "s" : "", ceiling.bytes * 1e-9,
-               isa_supported(ISA_VNNI) ? "vpdpbusd on registers" : "no VNNI, shares of", ceiling.operations * 1e-9);
-        for (size_t s = 0; s < ARRAY_COUNT(shapes); s++)
-            bench_shape(&shapes[s], pool, &ceiling);
-        thread_pool_close(pool);
-    }
+    for (size_t s = 0; s < ARRAY_COUNT(shapes); s++)
+        bench_shape(&shapes[s], pool, stream);
+    thread_pool_close(pool);
     free(stream);
     return 0;
 }

@@ -1,0 +1,72 @@
+/* report.h: the figures of a bench: a line each to read, and with FD_BENCH_JSON=FILE one JSON object a line at its end.
+ *
+ * A figure is a value beside its ceiling, both measured in the same run, pass by pass: the machine is shared, and other work
+ * moves both. What is judged is the median of the passes' ratios.
+ */
+#ifndef FD_TESTS_BENCH_REPORT_H
+#define FD_TESTS_BENCH_REPORT_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+
+enum { REPORT_PASSES_MAX = 64 };
+
+struct report_passes {
+    double value[REPORT_PASSES_MAX], ceiling[REPORT_PASSES_MAX];
+    uint32_t count;
+};
+
+static inline void report_pass(struct report_passes *passes, double value, double ceiling)
+{
+    if (passes->count < REPORT_PASSES_MAX) {
+        passes->value[passes->count] = value;
+        passes->ceiling[passes->count++] = ceiling;
+    }
+}
+
+static inline int report_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static inline double report_median(const double *values, uint32_t count)
+{
+    double sorted[REPORT_PASSES_MAX];
+    memcpy(sorted, values, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, report_order);
+    return count ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : 0;
+}
+
+/* target: of value ÷ ceiling, at least; 0: none. name: no quotes in it. Returns the ratio. */
+static inline double report_figure(const char *name, const char *unit, const struct report_passes *passes, double target)
+{
+    double ratios[REPORT_PASSES_MAX], value = report_median(passes->value, passes->count);
+    double ceiling = report_median(passes->ceiling, passes->count), ratio;
+    const char *path = getenv("FD_BENCH_JSON");
+
+    for (uint32_t i = 0; i < passes->count; i++)
+        ratios[i] = passes->value[i] / passes->ceiling[i];
+    ratio = report_median(ratios, passes->count);
+    printf("%-62s %9.2f of %9.2f %-8s %5.2f", name, value, ceiling, unit, ratio);
+    if (target > 0)
+        printf("  target %4.2f  %s", target, ratio >= target ? "pass" : "SHORT");
+    printf("\n");
+    fflush(stdout);
+    FILE *file = path ? fopen(path, "ae") : NULL;
+    if (file) {
+        fprintf(file, "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"ceiling\": %.6g, \"ratio\": %.4f, ", name, value,
+                unit, ceiling, ratio);
+        if (target > 0)
+            fprintf(file, "\"target\": %.4g, \"pass\": %s}\n", target, ratio >= target ? "true" : "false");
+        else
+            fprintf(file, "\"target\": null, \"pass\": null}\n");
+        fclose(file);
+    }
+    return ratio;
+}
+
+#endif
