@@ -16,7 +16,7 @@ import pytest
 from conftest import BUILD, MODEL, SANITIZED, Mesh
 from streams import Stream, assert_same, body, join_all, of_place, run_all, samples, start_all, words
 
-STREAMS, TOKENS = (6, 32) if SANITIZED else (16, 96)
+STREAMS, TOKENS = (6, 64) if SANITIZED else (16, 96)
 DETECTION_S = 1.0
 SILENCE_S = 2.0  # of a worker that is stopped, until it is dead
 NOTICE_S = 0.5  # from then on, until it is rebuilt elsewhere, on two cores that are busy
@@ -152,8 +152,11 @@ def test_worker_drains(start_mesh):
     held = of_place(mesh, "fastdecode_place_sequences", "kv-worker-0")
     assert held > 0
     pid = mesh.kill("kv-worker-0", signal.SIGTERM)
+    wait_for_log(mesh, "scheduler", r"PLACE-DRAINED name=kv-worker-0")
+    drained = time.monotonic()
     assert_same(join_all(streams), wanted)
-    assert mesh.metric("fastdecode_sequences_moved_total") == held
+    ended = sum(stream.times[-1] < drained + 0.1 for stream in streams)  # these may have had nothing left to hand over
+    assert max(1, held - ended) <= mesh.metric("fastdecode_sequences_moved_total") <= held
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
     assert mesh.metric(PREFILL) - prefill == prompts, "something was computed anew"
     wait_for_log(mesh, "kv-worker-0", r"END name=kv-worker-0")
