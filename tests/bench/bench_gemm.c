@@ -9,16 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/bench/machine.h"
 #include "tests/bench/report.h"
 
-#define STREAM_BYTES (256ull << 20)
-#define HUGE_PAGE (2u << 20) /* weights lie in huge pages where the system grants them */
 #define GRAIN 8u
 
 struct shape {
@@ -50,70 +48,7 @@ struct job {
     const struct quantized_rows *x;
     uint32_t rows;
     float *y;
-    const uint8_t *stream;
-    uint64_t sink;
 };
-
-/* Reads STREAM_BYTES once, in plain loops that the compiler turns into vector loads. */
-__attribute__((optimize("O3"), noinline)) static uint64_t read_all(const uint64_t *words, size_t count)
-{
-    uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = 0; i + 32 <= count; i += 32)
-        for (size_t j = 0; j < 8; j++) {
-            a ^= words[i + j];
-            b ^= words[i + 8 + j];
-            c ^= words[i + 16 + j];
-            d ^= words[i + 24 + j];
-        }
-    return a ^ b ^ c ^ d;
-}
-
-static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    struct job *job = arg;
-    (void)thread_index, (void)thread_count;
-    size_t part = 1u << 20;
-    for (uint32_t item; (item = thread_pool_claim(job->pool)) < STREAM_BYTES / part;)
-        __atomic_fetch_xor(&job->sink, read_all((const uint64_t *)(job->stream + item * part), part / 8), __ATOMIC_RELAXED);
-}
-
-#define PEAK_LOOPS 2000000u
-
-/* 16 independent chains of vpdpbusd on registers: 64 multiply-adds of 2 operations each. */
-__attribute__((target("avx512f,avx512vnni"), noinline)) static void peak_vnni(void)
-{
-    __asm__ volatile("mov %0, %%ecx\n\t"
-                     "1:\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm0\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm1\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm2\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm3\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm4\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm5\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm6\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm7\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm8\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm9\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm10\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm11\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm12\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm13\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm14\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm15\n\t"
-                     "dec %%ecx\n\t"
-                     "jnz 1b\n\t"
-                     "vzeroupper"
-                     :
-                     : "i"(PEAK_LOOPS)
-                     : "ecx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
-                       "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
-}
-
-static void peak_job(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    (void)arg, (void)thread_index, (void)thread_count;
-    peak_vnni();
-}
 
 /* One pass over all copies: a barrier between matrices, as between phases of a layer, is left out on purpose. */
 static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
@@ -128,13 +63,6 @@ static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     }
 }
 
-static double seconds_of(struct thread_pool *pool, thread_pool_fn *fn, struct job *job)
-{
-    uint64_t begin = clock_now_ns();
-    thread_pool_run(pool, fn, job);
-    return (double)(clock_now_ns() - begin) * 1e-9;
-}
-
 static void fill(uint8_t *bytes, size_t count)
 {
     uint64_t state = 1;
@@ -145,7 +73,7 @@ static void fill(uint8_t *bytes, size_t count)
 }
 
 /* One figure: some passes, each beside the ceiling. */
-static void bench_rows(const struct shape *shape, struct thread_pool *pool, struct job *job)
+static void bench_rows(const struct shape *shape, struct machine *machine, struct job *job)
 {
     enum { PASSES = 9 };
     bool is_4_bit = shape->type != 8, has_peak = isa_supported(ISA_VNNI);
@@ -155,12 +83,12 @@ static void bench_rows(const struct shape *shape, struct thread_pool *pool, stru
     if (job->rows > 1 && !has_peak)
         return;
     for (int pass = 0; pass <= PASSES; pass++) {
-        double seconds = seconds_of(pool, gemm_job, job);
+        double seconds = machine_seconds(job->pool, gemm_job, job);
         double bytes = (double)job->copy_count * (double)job->copies->bytes;
         double operations = 2.0 * job->copy_count * shape->outputs * shape->k * job->rows;
-        double read = (double)STREAM_BYTES / seconds_of(pool, read_job, job), peak = 0;
+        double read = machine_read_bandwidth(machine), peak = 0;
         if (job->rows > 1)
-            peak = thread_pool_threads(pool) * PEAK_LOOPS * 16.0 * 128.0 / seconds_of(pool, peak_job, job);
+            peak = machine_int8_peak(machine);
         if (pass == 0)
             continue; /* warms up */
         if (job->rows == 1)
@@ -180,7 +108,7 @@ static void bench_rows(const struct shape *shape, struct thread_pool *pool, stru
         report_figure(name, "1/s", &passes, is_4_bit ? 0.8 : 0);
 }
 
-static void bench_shape(const struct shape *shape, struct thread_pool *pool, const uint8_t *stream)
+static void bench_shape(const struct shape *shape, struct machine *machine)
 {
     struct packed_matrix plan;
     struct error error;
@@ -188,15 +116,15 @@ static void bench_shape(const struct shape *shape, struct thread_pool *pool, con
         fprintf(stderr, "%s\n", error.text);
         exit(1);
     }
-    uint32_t copy_count = (uint32_t)(STREAM_BYTES / plan.bytes) + 1, max_rows = row_counts[ARRAY_COUNT(row_counts) - 1];
+    uint32_t copy_count = (uint32_t)(MACHINE_STREAM_BYTES / plan.bytes) + 1, max_rows = row_counts[ARRAY_COUNT(row_counts) - 1];
     struct packed_matrix *copies = calloc(copy_count, sizeof *copies);
-    uint8_t *memory = aligned_alloc(HUGE_PAGE, (copy_count * plan.bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE),
-            *source = malloc(shape->outputs * plan.source_row_bytes);
+    uint64_t bytes = (copy_count * plan.bytes + MACHINE_HUGE_PAGE - 1) / MACHINE_HUGE_PAGE * MACHINE_HUGE_PAGE;
+    uint8_t *memory = aligned_alloc(MACHINE_HUGE_PAGE, bytes), *source = malloc(shape->outputs * plan.source_row_bytes);
     float *values = malloc((size_t)max_rows * shape->k * sizeof *values),
           *y = malloc((size_t)max_rows * shape->outputs * sizeof *y);
     size_t x_bytes = quantized_rows_bytes(max_rows, shape->k);
     void *blocks = aligned_alloc(64, x_bytes);
-    madvise(memory, copy_count * plan.bytes, MADV_HUGEPAGE);
+    madvise(memory, bytes, MADV_HUGEPAGE);
     fill(source, shape->outputs * plan.source_row_bytes);
     for (size_t i = 0; i < (size_t)max_rows * shape->k; i++)
         values[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
@@ -213,9 +141,9 @@ static void bench_shape(const struct shape *shape, struct thread_pool *pool, con
     quantized_rows_source(&x, values, shape->k);
     kernels->quantize_rows(&x, 0, max_rows);
     for (size_t r = 0; r < ARRAY_COUNT(row_counts); r++) {
-        struct job job = {.pool = pool, .copies = copies, .x = &x, .rows = row_counts[r], .y = y, .stream = stream};
+        struct job job = {.pool = machine->pool, .copies = copies, .x = &x, .rows = row_counts[r], .y = y};
         job.copy_count = job.rows < 8 ? copy_count : MAX(1u, copy_count * 4 / job.rows); /* enough work without all copies */
-        bench_rows(shape, pool, &job);
+        bench_rows(shape, machine, &job);
     }
     free(copies), free(memory), free(source), free(values), free(y), free(blocks);
 }
@@ -232,12 +160,12 @@ int main(int argc, char **argv)
     }
     if (thread_pool_open(threads, NULL, &pool) != STATUS_OK)
         return 1;
-    uint8_t *stream = aligned_alloc(HUGE_PAGE, STREAM_BYTES);
-    madvise(stream, STREAM_BYTES, MADV_HUGEPAGE);
-    memset(stream, 1, STREAM_BYTES);
+    struct machine machine;
+    if (!machine_open(&machine, pool))
+        return 1;
     for (size_t s = 0; s < ARRAY_COUNT(shapes); s++)
-        bench_shape(&shapes[s], pool, stream);
+        bench_shape(&shapes[s], &machine);
+    machine_close(&machine);
     thread_pool_close(pool);
-    free(stream);
     return 0;
 }

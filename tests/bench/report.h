@@ -6,6 +6,7 @@
 #ifndef FD_TESTS_BENCH_REPORT_H
 #define FD_TESTS_BENCH_REPORT_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,8 +42,7 @@ static inline double report_median(const double *values, uint32_t count)
     return count ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : 0;
 }
 
-/* target: of value ÷ ceiling, at least; 0: none. name: no quotes in it. Returns the ratio. */
-static inline double report_figure(const char *name, const char *unit, const struct report_passes *passes, double target)
+static inline double report_judged(const char *name, const char *unit, const struct report_passes *passes, double target, bool most)
 {
     double ratios[REPORT_PASSES_MAX], value = report_median(passes->value, passes->count);
     double ceiling = report_median(passes->ceiling, passes->count), ratio;
@@ -51,9 +51,10 @@ static inline double report_figure(const char *name, const char *unit, const str
     for (uint32_t i = 0; i < passes->count; i++)
         ratios[i] = passes->value[i] / passes->ceiling[i];
     ratio = report_median(ratios, passes->count);
+    bool pass = most ? ratio <= target : ratio >= target;
     printf("%-62s %9.2f of %9.2f %-8s %5.2f", name, value, ceiling, unit, ratio);
     if (target > 0)
-        printf("  target %4.2f  %s", target, ratio >= target ? "pass" : "SHORT");
+        printf("  %s %4.2f  %s", most ? "at most" : "target", target, pass ? "pass" : "SHORT");
     printf("\n");
     fflush(stdout);
     FILE *file = path ? fopen(path, "ae") : NULL;
@@ -61,12 +62,24 @@ static inline double report_figure(const char *name, const char *unit, const str
         fprintf(file, "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"ceiling\": %.6g, \"ratio\": %.4f, ", name, value,
                 unit, ceiling, ratio);
         if (target > 0)
-            fprintf(file, "\"target\": %.4g, \"pass\": %s}\n", target, ratio >= target ? "true" : "false");
+            fprintf(file, "\"target\": %.4g, \"pass\": %s}\n", target, pass ? "true" : "false");
         else
             fprintf(file, "\"target\": null, \"pass\": null}\n");
         fclose(file);
     }
     return ratio;
+}
+
+/* target: of value ÷ ceiling, at least; 0: none. name: no quotes in it. Returns the ratio. */
+static inline double report_figure(const char *name, const char *unit, const struct report_passes *passes, double target)
+{
+    return report_judged(name, unit, passes, target, false);
+}
+
+/* The same for what should be small: target is the most that value ÷ ceiling may be. */
+static inline double report_figure_below(const char *name, const char *unit, const struct report_passes *passes, double target)
+{
+    return report_judged(name, unit, passes, target, true);
 }
 
 #endif
