@@ -39,7 +39,8 @@ static enum status check_shape(const struct kv_shape *shape, struct error *error
     if (shape->page_tokens != 16 && shape->page_tokens != 32)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: page_tokens is %u: must be 16 or 32", shape->page_tokens);
     if (shape->type != KV_F16 && shape->type != KV_F32)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: element type %d is unknown", (int)shape->type);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: element type %d (%s) is not built", (int)shape->type,
+                         kv_type_name(shape->type));
     if (!shape->max_sequences || shape->max_sequences > MAX_SEQUENCES || !shape->max_context || shape->max_context > MAX_CONTEXT)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: max_sequences %u or max_context %u out of range",
                          shape->max_sequences, shape->max_context);

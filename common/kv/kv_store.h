@@ -22,9 +22,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
-
-/* The element type of stored K and V; the numbers are those of KvType on the wire. */
-enum kv_type { KV_F16 = 1, KV_F32 = 2 };
+#include "common/kv/kv_type.h"
 
 struct kv_shape {
     uint32_t layers, heads, kv_heads; /* heads is a multiple of kv_heads */

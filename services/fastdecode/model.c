@@ -14,7 +14,8 @@
 enum { TYPES_MAX = 64, PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384 };
 
 struct model_settings {
-    const char *kv_type, *compute;
+    const char *kv_type_name, *compute;
+    enum kv_type kv_type;
     uint32_t context, max_batch, kv_workers;
     uint64_t kv_memory, local_pool;
 };
@@ -71,7 +72,6 @@ static enum status print_plan(const struct model *model, const struct model_sett
                               struct error *error)
 {
     uint32_t context = s->context ? MIN(s->context, model->shape.context_length) : model->shape.context_length;
-    bool f32 = !strcmp(s->kv_type, "f32");
     const struct backend_config config = {
         .model = model,
         .pool = pool,
@@ -82,7 +82,7 @@ static enum status print_plan(const struct model *model, const struct model_sett
                    : !strcmp(s->compute, "int8") ? COMPUTE_INT8
                                                  : COMPUTE_AUTO,
         .max_rows = (s->max_batch + CHUNK_ROWS + 15) / 16 * 16,
-        .kv_type = f32 ? KV_F32 : KV_F16,
+        .kv_type = s->kv_type,
         .max_sequences = SEQUENCES_MAX,
         .local_pool_bytes = s->local_pool,
     };
@@ -91,7 +91,7 @@ static enum status print_plan(const struct model *model, const struct model_sett
 
     if (status)
         return status;
-    printf("memory plan (context %u, batch %u, KV %s)\n", context, s->max_batch, s->kv_type);
+    printf("memory plan (context %u, batch %u, KV %s)\n", context, s->max_batch, s->kv_type_name);
     print_bytes("s-part: weights", plan.weight_bytes);
     print_bytes("s-part: activations, logits", plan.activation_bytes);
     print_bytes("s-part: while loading", plan.start_bytes);
@@ -109,12 +109,16 @@ static enum status print_plan(const struct model *model, const struct model_sett
 
 int model_main(int argc, char **argv)
 {
-    struct model_settings s = {
-        .kv_type = "f16", .compute = "auto", .max_batch = 128, .kv_workers = 1, .kv_memory = 1ull << 30, .local_pool = 1ull << 30};
+    struct model_settings s = {.kv_type_name = "f16",
+                               .compute = "auto",
+                               .max_batch = 128,
+                               .kv_workers = 1,
+                               .kv_memory = 1ull << 30,
+                               .local_pool = 1ull << 30};
     struct synthetic_config synthetic = {.type = "q4_0"};
     uint32_t seed = 1;
     const struct option options[] = {
-        {"kv-type", OPTION_STRING, &s.kv_type, "TYPE", "f16 or f32", 0, 0},
+        {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
         {"compute", OPTION_STRING, &s.compute, "MODE", "auto, f32 or int8", 0, 0},
         {"context", OPTION_U32, &s.context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s.max_batch, "N", "sequences that run at once", 1, 7680},
@@ -135,8 +139,8 @@ int model_main(int argc, char **argv)
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
 
-    if (!status && strcmp(s.kv_type, "f16") && strcmp(s.kv_type, "f32"))
-        status = error_set(&error, STATUS_INVALID_ARGUMENT, "--kv-type is '%s', want f16 or f32", s.kv_type);
+    if (!status)
+        status = kv_type_parse(s.kv_type_name, &s.kv_type, &error);
     if (!status && strcmp(s.compute, "auto") && strcmp(s.compute, "f32") && strcmp(s.compute, "int8"))
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s.compute);
     if (!status && program.operand_count != 1)

@@ -22,6 +22,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/options.h"
+#include "common/kv/kv_type.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
 
@@ -70,7 +71,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for pages of each KV worker; 0: a share of what is free", 0, 0},
-        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: f16 or f32", 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction sets of the workers, in order: avx2,avx512", 0, 0},
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part: auto, 0 or bytes", 0, 0},
         {"compute", OPTION_STRING, &s->compute, "MODE", "auto, f32 (reference) or int8", 0, 0},

@@ -23,7 +23,8 @@
 enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384, SPIN_US = 50, END_TOKENS_MAX = 16 };
 
 static struct s_part {
-    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type, *isa;
+    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa;
+    enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
     uint64_t local_pool;
 
@@ -62,7 +63,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
         {"compute", OPTION_STRING, &s->compute, "MODE", "auto, f32 (reference, OpenBLAS) or int8", 0, 0},
-        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: f16 or f32", 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
@@ -86,8 +87,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         return status;
     if (strcmp(s->compute, "auto") && strcmp(s->compute, "f32") && strcmp(s->compute, "int8"))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s->compute);
-    if (strcmp(s->kv_type, "f16") && strcmp(s->kv_type, "f32"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--kv-type is '%s', want f16 or f32", s->kv_type);
+    if ((status = kv_type_parse(s->kv_type_name, &s->kv_type, error)))
+        return status;
     if (!s->max_rows)
         s->max_rows = MIN(8192u, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
@@ -104,7 +105,7 @@ static struct backend_config backend_config(void)
         .max_rows = s_part.max_rows,
         .max_batches = s_part.mini_batches,
         .context_tokens = s_part.context,
-        .kv_type = !strcmp(s_part.kv_type, "f32") ? KV_F32 : KV_F16,
+        .kv_type = s_part.kv_type,
         .page_tokens = PAGE_TOKENS,
         .max_sequences = SEQUENCES_MAX,
         .local_pool_bytes = s_part.local_pool,
@@ -133,11 +134,6 @@ static uint32_t end_tokens(uint32_t *tokens)
     return count;
 }
 
-static Fastdecode__KvType wire_kv_type(void)
-{
-    return !strcmp(s_part.kv_type, "f32") ? FASTDECODE__KV_TYPE__KV_TYPE_F32 : FASTDECODE__KV_TYPE__KV_TYPE_F16;
-}
-
 /* On the control loop, with what the local pool holds. */
 static void send_registration(void *arg)
 {
@@ -163,7 +159,7 @@ static void send_registration(void *arg)
     kv.kv_heads = shape->kv_heads;
     kv.head_dim = shape->head_dim;
     kv.page_tokens = PAGE_TOKENS;
-    kv.type = wire_kv_type();
+    kv.type = (Fastdecode__KvType)s_part.kv_type;
     kv.context_tokens = s_part.context;
     snprintf(name, sizeof name, "%.*s", (int)MIN(s_part.model->name.length, (size_t)255), s_part.model->name.data);
     info.name = name;
@@ -402,7 +398,7 @@ int main(int argc, char **argv)
     s_part.listen = "tcp://127.0.0.1:0";
     s_part.name = "s-part";
     s_part.compute = "auto";
-    s_part.kv_type = "f16";
+    s_part.kv_type_name = "f16";
     s_part.local_pool = 1ull << 30;
     s_part.max_batch = 128;
     s_part.mini_batches = 1;

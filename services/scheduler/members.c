@@ -11,6 +11,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/kv/kv_store.h"
 #include "common/member/member.h"
 #include "services/scheduler/scheduler.h"
 
@@ -143,8 +144,15 @@ static struct member *find_or_add(struct scheduler *scheduler, bool s_part, cons
 
 static uint64_t page_bytes(const Fastdecode__KvShape *kv)
 {
-    uint64_t element = kv->type == FASTDECODE__KV_TYPE__KV_TYPE_F32 ? 4 : 2;
-    return 2ull * kv->layers * kv->kv_heads * kv->head_dim * kv->page_tokens * element;
+    const struct kv_shape shape = {.layers = kv->layers,
+                                   .heads = kv->heads,
+                                   .kv_heads = kv->kv_heads,
+                                   .head_dim = kv->head_dim,
+                                   .page_tokens = kv->page_tokens,
+                                   .type = (enum kv_type)kv->type,
+                                   .max_sequences = 1,
+                                   .max_context = kv->context_tokens};
+    return kv_page_bytes(&shape);
 }
 
 static bool same_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
@@ -166,11 +174,12 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
                          "is missing or out of range");
     if (out_of_range(model->kv->layers, 1 << 12) || out_of_range(model->kv->heads, 1 << 12) ||
         out_of_range(model->kv->kv_heads, 1 << 12) || out_of_range(model->kv->head_dim, 1 << 12) ||
-        out_of_range(model->kv->page_tokens, 1 << 10))
+        out_of_range(model->kv->page_tokens, 1 << 10) || page_bytes(model->kv) == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "registration of the s-part: KV shape of %u layers, %u heads, %u KV heads of %u, %u "
-                         "tokens a page: one is out of range",
-                         model->kv->layers, model->kv->heads, model->kv->kv_heads, model->kv->head_dim, model->kv->page_tokens);
+                         "tokens a page, type %s: one is out of range",
+                         model->kv->layers, model->kv->heads, model->kv->kv_heads, model->kv->head_dim, model->kv->page_tokens,
+                         kv_type_name((enum kv_type)model->kv->type));
     if (request->mini_batches && request->mini_batches < scheduler->settings.mini_batches)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part was started with --mini-batches %u, the scheduler with %u: start one of them again",
