@@ -1,8 +1,4 @@
-/* language.c: see language.h: the model file's metadata made into a tokenizer and a chat template; the file is closed again.
- *
- * Where the file does not say whether a begin token or a space goes before a text, the kind's custom holds: SentencePiece
- * vocabularies have both, byte-level ones neither.
- */
+/* language.c: see language.h: the model file's metadata made into a tokenizer and a chat template; the file is closed again. */
 #include "services/gateway/language.h"
 
 #include <errno.h>
@@ -12,8 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/base/memory.h"
-#include "common/model/model.h"
+#include "common/model/vocabulary.h"
 #include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
 
@@ -32,18 +27,6 @@ struct language_stream {
     size_t max_output;
 };
 
-static char *copy_string(struct gguf_string from)
-{
-    char *copy = malloc(from.length + 1);
-
-    if (!copy)
-        return NULL;
-    if (from.length)
-        memcpy(copy, from.data, from.length);
-    copy[from.length] = '\0';
-    return copy;
-}
-
 /* "models/Tiny.Q4_1.gguf" -> "Tiny.Q4_1" */
 static char *file_stem(const char *path)
 {
@@ -53,110 +36,6 @@ static char *file_stem(const char *path)
     if (length > 5 && strcmp(begin + length - 5, ".gguf") == 0)
         length -= 5;
     return strndup(begin, length);
-}
-
-/* --- tokenizer ---------------------------------------------------------------------------------------------------- */
-
-/* Arrays that a spec points to. */
-struct spec_arrays {
-    struct text_span *tokens, *merges;
-    float *scores;
-    int32_t *types;
-    char *kind, *pre;
-};
-
-static void free_arrays(struct spec_arrays *arrays)
-{
-    free(arrays->tokens);
-    free(arrays->merges);
-    free(arrays->scores);
-    free(arrays->types);
-    free(arrays->kind);
-    free(arrays->pre);
-}
-
-static bool copy_spans(const struct gguf_array *from, struct text_span **out)
-{
-    struct gguf_strings strings = gguf_strings_of(from);
-    struct gguf_string string;
-    uint64_t i = 0;
-
-    *out = calloc(from->count + 1, sizeof **out);
-    if (!*out)
-        return false;
-    while (i < from->count && gguf_next_string(&strings, &string))
-        (*out)[i++] = (struct text_span){string.data, string.length};
-    return true;
-}
-
-static bool fill_arrays(const struct model_tokenizer *from, struct spec_arrays *arrays)
-{
-    uint64_t i;
-
-    arrays->kind = copy_string(from->kind);
-    arrays->pre = copy_string(from->pre);
-    if (!arrays->kind || !arrays->pre || !copy_spans(&from->tokens, &arrays->tokens) ||
-        (from->merges.count && !copy_spans(&from->merges, &arrays->merges)))
-        return false;
-    if (from->scores.count) {
-        arrays->scores = calloc(from->scores.count, sizeof *arrays->scores);
-        if (!arrays->scores)
-            return false;
-        for (i = 0; i < from->scores.count; i++)
-            arrays->scores[i] = (float)gguf_array_float(&from->scores, i);
-    }
-    if (from->token_types.count) {
-        arrays->types = calloc(from->token_types.count, sizeof *arrays->types);
-        if (!arrays->types)
-            return false;
-        for (i = 0; i < from->token_types.count; i++)
-            arrays->types[i] = (int32_t)gguf_array_integer(&from->token_types, i);
-    }
-    return true;
-}
-
-static int64_t optional_id(uint32_t id) { return id == MODEL_NO_TOKEN ? -1 : (int64_t)id; }
-
-static enum status open_tokenizer(const struct model *model, struct tokenizer **out, struct error *error)
-{
-    const struct model_tokenizer *from = &model->tokenizer;
-    struct spec_arrays arrays = {0};
-    struct tokenizer_spec spec;
-    bool is_llama;
-    enum status status;
-
-    if (!fill_arrays(from, &arrays)) {
-        free_arrays(&arrays);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    }
-    is_llama = strcmp(arrays.kind, "llama") == 0;
-    spec = (struct tokenizer_spec){
-        .model = arrays.kind,
-        .pre = from->pre.length ? arrays.pre : NULL,
-        .token_count = (uint32_t)from->tokens.count,
-        .tokens = arrays.tokens,
-        .scores = arrays.scores,
-        .types = arrays.types,
-        .merge_count = (uint32_t)from->merges.count,
-        .merges = arrays.merges,
-        .bos_id = optional_id(from->bos),
-        .eos_id = optional_id(from->eos),
-        .unknown_id = optional_id(from->unknown),
-        .eot_id = optional_id(from->eot),
-        .add_bos = from->add_bos_known ? from->add_bos : is_llama,
-        .add_eos = from->add_eos_known && from->add_eos,
-        .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
-    };
-    const struct memory_plan memory = {
-        .fixed_bytes = tokenizer_planned_bytes(&spec),
-        .start_bytes = gguf_header_bytes(model->gguf) + (spec.token_count + spec.merge_count) * sizeof(struct text_span),
-    };
-    model_release_file(model); /* what was read to check it; the plan counts from here */
-    status = memory_plan_check(&memory, "", error);
-    if (!status)
-        status = tokenizer_open(&spec, out, error);
-    free_arrays(&arrays);
-    return status;
 }
 
 /* --- chat template ------------------------------------------------------------------------------------------------ */
@@ -191,7 +70,7 @@ static char *token_text(const struct tokenizer *tokenizer, uint32_t id)
     if (id == MODEL_NO_TOKEN)
         return NULL;
     bytes = tokenizer_token_bytes(tokenizer, id);
-    return copy_string((struct gguf_string){bytes.bytes, bytes.length});
+    return strndup(bytes.bytes, bytes.length);
 }
 
 static enum status open_template(const struct language_config *config, const struct model *model, struct language *language,
@@ -237,7 +116,7 @@ enum status language_open(const struct language_config *config, struct language 
         if (config->context_tokens)
             language->context = MIN(language->context, config->context_tokens);
         language->fingerprint = model->fingerprint;
-        status = open_tokenizer(model, &language->tokenizer, error);
+        status = model_open_tokenizer(model, &language->tokenizer, error);
     }
     if (status == STATUS_OK)
         language->end_token_count = tokenizer_end_tokens(language->tokenizer, language->end_tokens, TOKENIZER_MAX_END_TOKENS);
