@@ -80,6 +80,7 @@ struct backend_sample {
     uint32_t token;                /* to score */
     uint32_t top_count;            /* to score */
     struct sampler_result *result;
+    float *logits; /* [vocab] f32: the row's logits are copied there; NULL: they are not wanted */
 };
 
 struct backend_info {

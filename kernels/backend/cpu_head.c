@@ -3,6 +3,8 @@
  * The rows wanted are gathered into h, so that the product is over them alone. The output projection is the largest
  * matrix of a small model (49,152 x 576 here: as much as eight layers), hence never computed for a row nobody asked for.
  */
+#include <string.h>
+
 #include "common/base/checked.h"
 #include "kernels/backend/cpu.h"
 
@@ -36,6 +38,8 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
     while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
         const struct backend_sample *sample = &job->samples[item];
         const float *logits = backend->logits + (size_t)item * vocab;
+        if (sample->logits)
+            memcpy(sample->logits, logits, vocab * sizeof *logits);
         if (sample->sampler)
             sampler_sample(sample->sampler, logits, sample->index, backend->scratch[thread_index], sample->result);
         else
