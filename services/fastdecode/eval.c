@@ -1,0 +1,278 @@
+/* eval.c: `fastdecode eval`: what a KV type costs in quality: perplexity, and KL divergence from KV in f32, on a text file.
+ *
+ * Both runs multiply alike. In int8 every small change flips some roundings of activations, whatever it comes from: a floor of
+ * about 7e-4 for the default model, under which no KV type can be told from another. So f32 is what it takes by default.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+#include <utf8proc.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/options.h"
+#include "common/model/vocabulary.h"
+#include "kernels/dispatch/kernels.h"
+#include "services/fastdecode/commands.h"
+#include "services/fastdecode/evaluate.h"
+
+enum { TEXT_MAX_BYTES = 64 << 20, CONTEXT_TOKENS = 512, PROGRESS_US = 2000000 };
+
+struct eval_settings {
+    const char *model, *text, *kv_type_name, *compute;
+    uint32_t tokens, context, threads;
+    bool json;
+    enum kv_type kv_type;
+};
+
+static enum status parse(struct eval_settings *s, int argc, char **argv, bool *check_only, struct error *error)
+{
+    const struct option options[] = {
+        {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
+        {"text", OPTION_STRING, &s->text, "FILE", "the text to read: any UTF-8 file, such as a book's chapter (required)", 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "compared with f32: " KV_TYPE_NAMES, 0, 0},
+        {"compute", OPTION_STRING, &s->compute, "MODE",
+         "of both runs: f32, which shows the KV type alone, or int8, whose rounding adds a little", 0, 0},
+        {"tokens", OPTION_U32, &s->tokens, "N", "of the text, from its start; 0: all", 0, 1 << 30},
+        {"context", OPTION_U32, &s->context, "TOKENS", "the text is cut into pieces of so many, each read from nothing", 2,
+         1 << 20},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
+        {"json", OPTION_BOOL, &s->json, NULL, "the figures as one JSON object", 0, 0},
+    };
+    struct program program = {.name = "fastdecode eval",
+                              .purpose = "what a KV type costs in quality: perplexity and KL divergence from f32 KV, on a text",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
+    enum status status = options_parse(&program, argc, argv, error);
+
+    *check_only = program.check_only;
+    if (status)
+        return status;
+    if (!s->model)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
+    if (!s->text)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--text FILE is missing: any UTF-8 text of some thousand words, like those that the model will see");
+    if (strcmp(s->compute, "f32") && strcmp(s->compute, "int8"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want f32 or int8", s->compute);
+    return kv_type_parse(s->kv_type_name, &s->kv_type, error);
+}
+
+/* --- the text -------------------------------------------------------------------------------------------------------- */
+
+static enum status check_utf8(const char *path, const char *text, size_t bytes, struct error *error)
+{
+    for (size_t at = 0; at < bytes;) {
+        utf8proc_int32_t code;
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)MIN(bytes - at, 4u), &code);
+        if (n <= 0)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--text %s: byte 0x%02x at offset %zu is not UTF-8", path,
+                             (unsigned char)text[at], at);
+        at += (size_t)n;
+    }
+    return STATUS_OK;
+}
+
+/* *out is malloc'd. */
+static enum status read_text(const char *path, char **out, size_t *bytes, struct error *error)
+{
+    FILE *file = fopen(path, "re");
+    size_t capacity = 1 << 16;
+    enum status status = STATUS_OK;
+
+    *bytes = 0;
+    *out = NULL;
+    if (!file)
+        return error_set(error, STATUS_NOT_FOUND, "--text %s: %s", path, strerror(errno));
+    for (;;) {
+        char *grown = realloc(*out, capacity);
+        if (!grown) {
+            status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "--text %s: no memory for it", path);
+            break;
+        }
+        *out = grown;
+        *bytes += fread(*out + *bytes, 1, capacity - *bytes, file);
+        if (*bytes < capacity)
+            break;
+        if (capacity > TEXT_MAX_BYTES) {
+            status = error_set(error, STATUS_INVALID_ARGUMENT, "--text %s: longer than %d MiB", path, TEXT_MAX_BYTES >> 20);
+            break;
+        }
+        capacity *= 2;
+    }
+    if (!status && ferror(file))
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--text %s: %s", path, strerror(errno));
+    fclose(file);
+    return status ? status : check_utf8(path, *out, *bytes, error);
+}
+
+/* The text's ids, malloc'd, cut to --tokens; and the token that the model wants before a text, or MODEL_NO_TOKEN. */
+static enum status tokenize(const struct eval_settings *s, const struct model *model, uint32_t **ids, uint32_t *count,
+                            uint32_t *first_token, struct error *error)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct text_segment segment = {.bytes = ""};
+    char *text = NULL;
+    uint32_t *special = NULL, special_count = 0;
+    enum status status = read_text(s->text, &text, &segment.length, error);
+
+    *first_token = MODEL_NO_TOKEN;
+    if (!status)
+        status = model_open_tokenizer(model, &tokenizer, error);
+    if (!status)
+        status = tokenizer_encode(tokenizer, &(struct text_segment){.bytes = ""}, 1, true, 8, &special, &special_count, error);
+    if (!status && special_count && special[0] == model->tokenizer.bos)
+        *first_token = special[0];
+    segment.bytes = text;
+    if (!status)
+        status = tokenizer_encode(tokenizer, &segment, 1, false, UINT32_MAX, ids, count, error);
+    if (!status && *count < 2)
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--text %s: %u tokens are too few to compare", s->text, *count);
+    if (!status && s->tokens)
+        *count = MIN(*count, MAX(s->tokens, 2u));
+    free(special);
+    free(text);
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+/* --- the run --------------------------------------------------------------------------------------------------------- */
+
+struct outcome {
+    char level[32];
+    uint32_t tokens, contexts;
+    double seconds;
+    struct divergence_summary sum;
+};
+
+/* items: [count] */
+static enum status run_all(struct evaluation *evaluation, const uint32_t *ids, uint32_t count, struct divergence *items,
+                           struct outcome *out, struct error *error)
+{
+    uint64_t began_us = clock_now_us(), told_us = began_us;
+    uint32_t positions = 0;
+
+    for (uint32_t done = 0; count - done >= 2;) {
+        uint32_t take = evaluation_context_tokens(evaluation, count - done), more;
+        enum status status = evaluation_run(evaluation, ids + done, take, items + positions, &more, error);
+        if (status)
+            return status;
+        done += take;
+        positions += more;
+        out->contexts++;
+        out->tokens = done;
+        if (clock_now_us() - told_us > PROGRESS_US) {
+            divergence_sum(items, positions, &out->sum);
+            fprintf(stderr, "fastdecode eval: %u of %u tokens, mean KL so far %.3g\n", done, count, out->sum.kl_mean);
+            told_us = clock_now_us();
+        }
+    }
+    divergence_sum(items, positions, &out->sum);
+    out->seconds = (double)(clock_now_us() - began_us) / 1e6;
+    if (!isfinite(out->sum.kl_mean) || !isfinite(out->sum.perplexity) || !isfinite(out->sum.reference_perplexity))
+        return error_set(error, STATUS_DATA_LOSS, "the model's logits are not finite on this text");
+    return STATUS_OK;
+}
+
+static enum status evaluate(const struct eval_settings *s, struct outcome *out, struct error *error)
+{
+    struct evaluation_config config = {
+        .compute = !strcmp(s->compute, "f32") ? COMPUTE_F32 : COMPUTE_INT8,
+        .kv_type = s->kv_type,
+        .context_tokens = s->context,
+    };
+    struct evaluation *evaluation = NULL;
+    struct divergence *items = NULL;
+    struct thread_pool *pool = NULL;
+    struct model *model = NULL;
+    uint32_t *ids = NULL, count;
+    enum status status = kernels_init(NULL, error);
+
+    if (!status)
+        status = model_open(s->model, &model, error);
+    if (!status && s->context > model->shape.context_length)
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--context is %u, the model's is %u", s->context,
+                           model->shape.context_length);
+    if (!status)
+        status = tokenize(s, model, &ids, &count, &config.first_token, error);
+    if (!status && !(items = calloc(count, sizeof *items)))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u positions", count);
+    if (!status && thread_pool_open(s->threads ? s->threads : cpu_count_usable(), NULL, &pool))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no threads");
+    config.model = model;
+    config.pool = pool;
+    if (!status)
+        status = evaluation_open(&config, &evaluation, error);
+    if (!status) {
+        snprintf(out->level, sizeof out->level, "%s", evaluation_level(evaluation));
+        status = run_all(evaluation, ids, count, items, out, error);
+    }
+    evaluation_close(evaluation);
+    thread_pool_close(pool);
+    free(items);
+    free(ids);
+    model_close(model);
+    return status;
+}
+
+/* --- the figures ----------------------------------------------------------------------------------------------------- */
+
+static void print_text(const struct eval_settings *s, const struct outcome *out)
+{
+    const struct divergence_summary *sum = &out->sum;
+
+    printf("%s, %s\n", s->model, s->text);
+    printf("  text             %u tokens in %u contexts of %u: %u positions compared, %.1f s\n", out->tokens, out->contexts,
+           s->context, sum->positions, out->seconds);
+    printf("  compute          %s\n", out->level);
+    printf("  perplexity       %.4f with KV %s, %.4f with f32 (%+.3f %%)\n", sum->perplexity, s->kv_type_name,
+           sum->reference_perplexity, 100 * (sum->perplexity / sum->reference_perplexity - 1));
+    printf("  KL divergence    %.3g mean (standard error %.1g), %.3g largest, at position %u\n", sum->kl_mean, sum->kl_error,
+           sum->kl_max, sum->kl_max_at);
+    printf("  same best token  %.2f %%\n", 100 * sum->same_best);
+}
+
+static int print_json(const struct eval_settings *s, const struct outcome *out)
+{
+    const struct divergence_summary *sum = &out->sum;
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "model", s->model, "text", s->text,
+        "compute", out->level, "kv_type", s->kv_type_name, "reference_kv_type", "f32", "tokens", (json_int_t)out->tokens, "context",
+        (json_int_t)s->context, "positions", (json_int_t)sum->positions, "perplexity", sum->perplexity, "reference_perplexity",
+        sum->reference_perplexity, "kl_mean", sum->kl_mean, "kl_standard_error", sum->kl_error, "kl_max", sum->kl_max, "kl_max_at",
+        (json_int_t)sum->kl_max_at, "same_best", sum->same_best, "seconds", out->seconds);
+
+    if (!root || json_dumpf(root, stdout, 0)) {
+        json_decref(root);
+        return 1;
+    }
+    json_decref(root);
+    printf("\n");
+    return 0;
+}
+
+int eval_main(int argc, char **argv)
+{
+    struct eval_settings s = {.kv_type_name = "f16", .compute = "f32", .context = CONTEXT_TOKENS};
+    struct outcome outcome = {.tokens = 0};
+    struct error error;
+    bool check_only;
+    enum status status = parse(&s, argc, argv, &check_only, &error);
+
+    if (!status && check_only)
+        return 0;
+    if (!status)
+        status = evaluate(&s, &outcome, &error);
+    if (status) {
+        fprintf(stderr, "fastdecode eval: %s\n", error.text);
+        return 2;
+    }
+    if (s.json)
+        return print_json(&s, &outcome);
+    print_text(&s, &outcome);
+    return 0;
+}

@@ -1,0 +1,71 @@
+"""`fastdecode eval`: perplexity against the numpy oracle's, what each KV type may cost, and what it refuses."""
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BUILD, MODEL, ROOT
+
+sys.path.append(os.path.join(ROOT, "tests", "golden"))
+from oracle_texts import SCORED  # noqa: E402
+
+TEXT = os.path.join(ROOT, "README.md")
+
+
+def run(*options):
+    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "eval", "--model", MODEL, *map(str, options)],
+                          capture_output=True, text=True, timeout=240, check=False)
+
+
+def figures(*options):
+    said = run("--json", *options)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def test_perplexity_is_the_oracles(tmp_path):
+    with open(os.path.join(ROOT, "tests", "golden", "oracle.json"), encoding="utf-8") as file:
+        oracle = json.load(file)
+    if os.path.basename(MODEL) != oracle["model"]["file"]:
+        pytest.skip("the golden file is of another model")
+    wanted = max((item for item in oracle["scored"] if item["name"] in {text["name"] for text in SCORED}),
+                 key=lambda item: len(item["tokens"]))
+    path = tmp_path / "text"
+    path.write_text(next(text["text"] for text in SCORED if text["name"] == wanted["name"]), encoding="utf-8")
+    got = figures("--text", path, "--kv-type", "f32", "--context", 2048)
+    assert got["tokens"] == len(wanted["tokens"]) and got["positions"] == got["tokens"] - 1
+    assert got["reference_perplexity"] == pytest.approx(math.exp(-statistics.fmean(wanted["log_probability"])), rel=1e-4)
+    # the same on both sides: not a bit may differ, in either mode
+    assert got["kl_mean"] == got["kl_max"] == 0 and got["same_best"] == 1 and got["perplexity"] == got["reference_perplexity"]
+    got = figures("--text", path, "--kv-type", "f32", "--context", 64, "--tokens", 130, "--compute", "int8")
+    assert got["kl_max"] == 0 and got["tokens"] == 130 and got["positions"] == 63 + 63 + 1
+
+
+def test_f16():
+    got = figures("--text", TEXT, "--kv-type", "f16", "--tokens", 700)
+    assert got["positions"] == 698 and 0 < got["kl_mean"] < 2e-6 and got["same_best"] > 0.99
+    assert got["kl_mean"] < got["kl_max"] < 1e-3
+    assert got["perplexity"] == pytest.approx(got["reference_perplexity"], rel=1e-3)
+    said = run("--text", TEXT, "--tokens", 100)
+    assert said.returncode == 0 and "perplexity" in said.stdout and "KV f16" in said.stdout
+
+
+def test_refusals(tmp_path):
+    short, broken = tmp_path / "short", tmp_path / "broken"
+    short.write_text("a")
+    broken.write_bytes(b"some text, then \xff\xfe")
+    for options, line in (((), "--text FILE is missing: any UTF-8 text"),
+                          (("--text", tmp_path / "none"), "No such file"),
+                          (("--text", tmp_path), "Is a directory"),
+                          (("--text", short), "1 tokens are too few"),
+                          (("--text", broken), "byte 0xff at offset 16 is not UTF-8"),
+                          (("--text", TEXT, "--kv-type", "int3"), "--kv-type is 'int3', want "),
+                          (("--text", TEXT, "--compute", "fast"), "--compute is 'fast', want f32 or int8"),
+                          (("--text", TEXT, "--context", 1), "--context"),
+                          (("--text", TEXT, "--context", 1 << 20), "the model's is")):
+        said = run(*options)
+        assert said.returncode == 2 and line in said.stderr and not said.stdout, (options, said.stderr)
