@@ -135,10 +135,16 @@ kernel: $(KERNEL) ## build the kernel tests (T=name runs one)
 	$(if $(T),$(BUILD)/tests/kernels/$(T))
 integration: $(INTEG) ## build the integration tests (T=name runs one)
 	$(if $(T),$(BUILD)/tests/integration/$(T))
+# --- measure it ----------------------------------------------------------------------------------------------------------
+bench: packages-build ## every figure as one table, and build/bench.json (an hour; ONLY=part,part; tests/bench/peer.sh first)
+	$(Q)$(MAKE) --no-print-directory bench-programs all venv model
+	$(Q)FD_TEST_MODEL=$(abspath $(MODEL)) $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) $(if $(ONLY),--only $(ONLY))
+bench-kernels: ## the kernels' figures alone (under 3 minutes)
+	$(Q)$(MAKE) --no-print-directory bench ONLY=kernels
 bench-programs: $(BENCH) ## build the benches into build/tests/bench
 
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
 .PHONY: help all serve model packages-build packages-test packages-deploy check check-full check-deploy programs fuzz venv format lint unit \
-        kernel integration bench-programs clean FORCE
+        kernel integration bench bench-kernels bench-programs clean FORCE

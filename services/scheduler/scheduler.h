@@ -120,6 +120,7 @@ struct scheduler {
     Fastdecode__MeshState last_state;
 
     uint64_t generated_tokens, prompt_tokens, finished, cancelled, s_part_busy_us, s_part_wait_us;
+    uint64_t busy_ns; /* in ticks: the core, and carrying out what it says */
 };
 
 /* An event for the next tick. The queue has room for what one round of the loop can bring; when it is full a tick is

@@ -4,37 +4,12 @@
   tests/bench/bench_serve.py --url http://127.0.0.1:8080 [--streams 1,8,32] [--words 64] [--tokens 128]
 
 Every stream sends a prompt of its own of so many words and reads so many tokens, greedy, ignoring the end of text. A round is
-all streams at once; tokens/s is all generated tokens over the time from the first request to the last token.
+all streams at once; tokens/s is all generated tokens over the time from the first request to the last token. Any server with
+OpenAI's /v1/completions will do.
 """
 import argparse
-import os
-import sys
-import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-
-from streams import body, run_all, words  # noqa: E402
-
-
-def percentile(values, share):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
-def measure(url, count, prompt_words=64, tokens=128, seed=1):
-    """One round; a dictionary of figures in seconds and tokens a second."""
-    requests = [{**body(words(prompt_words, seed * 1000 + i), tokens), "logprobs": None} for i in range(count)]
-    began = time.monotonic()
-    streams = run_all(url, requests, 600)
-    failed = [stream.error for stream in streams if stream.error]
-    assert not failed, failed[:3]
-    got = sum(stream.usage["completion_tokens"] for stream in streams)
-    assert got == count * tokens, f"{got} tokens, want {count * tokens}"
-    ended = max(stream.event_times[-1] for stream in streams)
-    gaps = [b - a for stream in streams for a, b in zip(stream.event_times, stream.event_times[1:])]
-    return {"streams": count, "tokens_per_s": got / (ended - began), "seconds": ended - began,
-            "first_s": percentile([stream.event_times[0] - stream.began for stream in streams], 0.5),
-            "between_p50_s": percentile(gaps, 0.5), "between_p99_s": percentile(gaps, 0.99)}
+from clients import measure
 
 
 def main():

@@ -42,11 +42,21 @@ static inline double report_median(const double *values, uint32_t count)
     return count ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : 0;
 }
 
+static inline void report_write(const char *name, const char *unit, double value, const char *rest)
+{
+    const char *path = getenv("FD_BENCH_JSON");
+    FILE *file = path ? fopen(path, "ae") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", %s}\n", name, value, unit, rest);
+    fclose(file);
+}
+
 static inline double report_judged(const char *name, const char *unit, const struct report_passes *passes, double target, bool most)
 {
     double ratios[REPORT_PASSES_MAX], value = report_median(passes->value, passes->count);
     double ceiling = report_median(passes->ceiling, passes->count), ratio;
-    const char *path = getenv("FD_BENCH_JSON");
+    char rest[256];
 
     for (uint32_t i = 0; i < passes->count; i++)
         ratios[i] = passes->value[i] / passes->ceiling[i];
@@ -57,16 +67,13 @@ static inline double report_judged(const char *name, const char *unit, const str
         printf("  %s %4.2f  %s", most ? "at most" : "target", target, pass ? "pass" : "SHORT");
     printf("\n");
     fflush(stdout);
-    FILE *file = path ? fopen(path, "ae") : NULL;
-    if (file) {
-        fprintf(file, "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"ceiling\": %.6g, \"ratio\": %.4f, ", name, value,
-                unit, ceiling, ratio);
-        if (target > 0)
-            fprintf(file, "\"target\": %.4g, \"pass\": %s}\n", target, pass ? "true" : "false");
-        else
-            fprintf(file, "\"target\": null, \"pass\": null}\n");
-        fclose(file);
-    }
+    snprintf(rest, sizeof rest, "\"ceiling\": %.6g, \"ratio\": %.4f, \"at_most\": %s, ", ceiling, ratio, most ? "true" : "false");
+    if (target > 0)
+        snprintf(rest + strlen(rest), sizeof rest - strlen(rest), "\"target\": %.4g, \"pass\": %s", target,
+                 pass ? "true" : "false");
+    else
+        snprintf(rest + strlen(rest), sizeof rest - strlen(rest), "\"target\": null, \"pass\": null");
+    report_write(name, unit, value, rest);
     return ratio;
 }
 
@@ -80,6 +87,14 @@ static inline double report_figure(const char *name, const char *unit, const str
 static inline double report_figure_below(const char *name, const char *unit, const struct report_passes *passes, double target)
 {
     return report_judged(name, unit, passes, target, true);
+}
+
+/* A value by itself: a ceiling that others are measured beside. */
+static inline void report_value(const char *name, const char *unit, double value)
+{
+    printf("%-62s %9.2f %s\n", name, value, unit);
+    fflush(stdout);
+    report_write(name, unit, value, "\"ceiling\": null, \"ratio\": null, \"at_most\": false, \"target\": null, \"pass\": null");
 }
 
 #endif

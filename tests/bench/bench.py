@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Every figure of the project as one table: kernels beside what the machine can do, servers beside a peer, in the same run.
+
+  tests/bench/bench.py [--build build] [--only kernels,short,long,1b,sockets,context,streams] [--streams 1,8] [--out FILE] [--keep]
+
+Parts: kernels (under 3 minutes); short, long, 1b: tokens a second beside llama.cpp's llama-server (tests/bench/peer.sh builds it);
+sockets: KV workers beside the local pool; context, streams: cost as the work grows. Writes FILE (build/bench.json), a list of
+objects, after every figure: an interrupted run leaves what it has, and says what is missing. --keep: figures of other parts that
+the file has already stay, so that long parts can be run one by one. --streams: of the parts with streams, only these counts.
+Ends with status 1 where a part is missing; a figure that is short is a figure.
+"""
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+PARTS = ("kernels", "short", "long", "1b", "sockets", "context", "streams")
+LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "context": 400, "streams": 400}
+
+
+class Run:
+    """What a part is given: progress, its time, and where its figures go."""
+
+    def __init__(self, out, kept, counts, build):
+        self.out, self.items, self.counts, self.build = out, kept, counts, build
+        self.part, self.deadline, self.missing = "", 0.0, []
+        self.figures = importlib.import_module("figures")
+
+    def begin(self, part):
+        self.part, self.deadline = part, time.monotonic() + LIMIT_S[part]
+
+    def limit_s(self):
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"not done after {LIMIT_S[self.part]} s")
+        return left
+
+    def chosen(self, cases):
+        """Those of the streams that were asked for; the count comes first in each."""
+        return [case for case in cases if not self.counts or case[0] in self.counts]
+
+    @contextlib.contextmanager
+    def turn(self, what):
+        self.limit_s()
+        print(f"  [{self.part}] {what} ... ", end="", file=sys.stderr, flush=True)
+        try:
+            yield
+        except BaseException:
+            print(file=sys.stderr)
+            raise
+
+    def note(self, text):
+        print(text, file=sys.stderr, flush=True)
+
+    def add(self, item):
+        self.items.append(item)
+        self.figures.write(self.out, self.items)
+        print(self.figures.row(item), file=sys.stderr, flush=True)
+
+    def read_bandwidth(self):
+        """GB/s of memory at this moment."""
+        with tempfile.NamedTemporaryFile("r") as lines:
+            subprocess.run([os.path.join(self.build, "tests", "bench", "bench_machine")], check=True, stdout=subprocess.DEVNULL,
+                           env=dict(os.environ, FD_BENCH_JSON=lines.name))
+            return next(item["value"] for item in map(json.loads, lines) if "read bandwidth" in item["name"])
+
+
+def run_parts(run, names):
+    """KeyboardInterrupt ends it; any other trouble ends the part."""
+    parts = {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b")}
+    servers = importlib.import_module("servers")
+    for at, name in enumerate(names):
+        run.begin(name)
+        module, function = parts.get(name, ("end_to_end", name))
+        try:
+            getattr(importlib.import_module(module), function)(run)
+        except KeyboardInterrupt:
+            run.missing += [f"{name}: interrupted"] + [f"{other}: not begun" for other in names[at + 1:]]
+            return
+        except servers.PeerMissing as problem:
+            run.missing.append(f"{name}: {problem}")
+        except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as problem:
+            run.missing.append(f"{name}: {problem}")
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--build", default="build")
+    arguments.add_argument("--only", default=",".join(PARTS))
+    arguments.add_argument("--streams", default="")
+    arguments.add_argument("--out")
+    arguments.add_argument("--keep", action="store_true")
+    chosen = arguments.parse_args()
+    names = chosen.only.split(",")
+    if unknown := set(names) - set(PARTS):
+        arguments.error(f"unknown parts: {', '.join(sorted(unknown))} (there are {', '.join(PARTS)})")
+    os.environ["FD_BUILD"] = os.path.abspath(chosen.build)
+    figures = importlib.import_module("figures")
+    out = chosen.out or os.path.join(chosen.build, "bench.json")
+    kept = [item for item in figures.read(out) if item["part"] not in names] if chosen.keep else []
+    run = Run(out, kept, set(map(int, filter(None, chosen.streams.split(",")))), os.environ["FD_BUILD"])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    began = time.monotonic()
+    run_parts(run, names)
+    figures.write(out, run.items)
+    print(f"\n{figures.HEADING}")
+    for item in run.items:
+        print(figures.row(item))
+    judged = [item["pass"] for item in run.items if item["pass"] is not None]
+    print(f"\n{sum(judged)} of {len(judged)} targets met, {len(run.items)} figures in {out}, {time.monotonic() - began:.0f} s")
+    for text in run.missing:
+        print(f"missing: {text}")
+    return 1 if run.missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

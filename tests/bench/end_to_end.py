@@ -1,0 +1,198 @@
+"""The parts of `make bench` that drive whole servers: each takes a Run (bench.py) and adds figures to it.
+
+Ours and the peer run in turns, one measured while the other sleeps, ours before and after each of the peer's rounds, so that
+what else the machine does hits both. A ratio is of one such turn; what is judged is the median of the turns.
+"""
+import os
+import re
+import statistics
+import subprocess
+
+from clients import completion, measure, run
+from figures import figure, of_rounds
+from servers import BUILD, MODEL, Ours, Peer, peer_file, wait_quiet
+
+PEER = "llama-server"
+WARM_TOKENS = 16
+KV_BYTES_A_VALUE = 2  # f16
+
+
+def warm(server, streams, prompt_words=64):
+    measure(server.url, min(streams, 4), prompt_words, WARM_TOKENS, 900)
+
+
+def one_round(run_, label, server, streams, words, tokens, seed):
+    """A measured round, shown as it ends."""
+    with run_.turn(f"{streams} streams, {label}"):
+        got = measure(server.url, streams, words, tokens, seed, run_.limit_s())
+    run_.note(f"{got['tokens_per_s']:.1f} tokens/s, first token after {got['first_s']:.2f} s, "
+              f"{1e3 * got['between_p50_s']:.1f} ms between tokens")
+    return got
+
+
+def sleeping(run_, servers):
+    """Those that are not measured must use no processor time."""
+    for server in servers:
+        if not wait_quiet(server):
+            run_.note(f"a server that has nothing to do keeps using processor time: {server.services()}")
+
+
+def in_turns(run_, servers, streams, words, tokens, rounds):
+    """{label: [tokens/s of each turn]}: servers is [(label, server)], ours first; ours of a turn is the mean of the rounds around."""
+    got = {label: [] for label, _ in servers}
+    (first, ours), others = servers[0], servers[1:]
+
+    def measured(label, server, turn):
+        sleeping(run_, [other for _, other in servers if other is not server])
+        return one_round(run_, label, server, streams, words, tokens, 10 * turn + 1)["tokens_per_s"]
+
+    before = measured(first, ours, 0)
+    for turn in range(1, rounds + 1):
+        for label, server in others:
+            got[label].append(measured(label, server, turn))
+        after = measured(first, ours, turn)
+        got[first].append((before + after) / 2)
+        before = after
+    return got
+
+
+def against_peer(run_, part, cases, words, tokens, model=MODEL, same_file=False, slot_tokens=512, what=""):
+    """cases: [(streams, rounds, target)]"""
+    with Ours("--max-batch", 128, model=model) as ours:
+        warm(ours, 4, words)
+        for streams, rounds, target in cases:
+            with Peer(peer_file(model), streams, slot_tokens) as best:
+                warm(best, streams, words)
+                got = in_turns(run_, [("ours", ours), (f"{PEER} Q4_0", best)], streams, words, tokens, rounds)
+            run_.add(of_rounds(part, f"{what}{streams} stream{'s' if streams > 1 else ''}, beside {PEER} Q4_0", "tokens/s",
+                               list(zip(got["ours"], got[f"{PEER} Q4_0"])), target))
+            if same_file:
+                with Peer(model, streams, slot_tokens) as same:
+                    warm(same, streams, words)
+                    got = in_turns(run_, [("ours", ours), (f"{PEER}, same file", same)], streams, words, tokens, 1)
+                run_.add(of_rounds(part, f"{what}{streams} stream{'s' if streams > 1 else ''}, beside {PEER}, same file",
+                                   "tokens/s", list(zip(got["ours"], got[f"{PEER}, same file"]))))
+
+
+def short(run_):
+    """Prompts of 64 words, 128 new tokens."""
+    cases = [(1, 5, 1.8), (8, 3, 2.2), (32, 3, 4.0), (128, 1, 5.0)]
+    against_peer(run_, "short", run_.chosen(cases), 64, 128, same_file=True, what="64-word prompts, ")
+
+
+def long(run_):
+    """Prompts of 2,000 words, 256 new tokens."""
+    against_peer(run_, "long", run_.chosen([(8, 1, 4.0), (32, 1, 4.0)]), 2000, 256, slot_tokens=4096, what="2,000-word prompts, ")
+
+
+def synthetic_1b():
+    path = os.environ.get("FD_BENCH_1B") or os.path.join(BUILD, "bench", "synthetic-llama-1b.gguf")
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", "--synthetic", "llama-1b", path + ".new"], check=True,
+                       stdout=subprocess.DEVNULL)
+        os.replace(path + ".new", path)
+    return path
+
+
+def one_b(run_):
+    """A Llama of 1.1 G parameters with random weights."""
+    against_peer(run_, "1b", run_.chosen([(1, 3, 1.6), (8, 1, 2.0), (32, 1, 2.5)]), 64, 128, model=synthetic_1b(),
+                 what="1 B shape, ")
+
+
+def model_facts(path):
+    """(layers, KV bytes of a token)"""
+    text = subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", path], check=True, capture_output=True,
+                          text=True).stdout
+    layers, head_dim, kv_heads = map(int, re.search(r"(\d+) layers.* heads of (\d+), (\d+) KV heads", text).groups())
+    return layers, 2 * layers * head_dim * kv_heads * KV_BYTES_A_VALUE
+
+
+def sockets(run_):
+    """The same mesh with all KV behind sockets, beside the local pool."""
+    workers = 2
+    layers, _ = model_facts(MODEL)
+    with Ours("--kv-workers", 0) as local, Ours("--local-pool", 0, "--kv-workers", workers) as far:
+        warm(local, 4)
+        warm(far, 4)
+        for streams, target in run_.chosen([(32, 0.7), (128, 0.8)]):
+            pairs, extra = [], []
+            for turn in range(3):
+                cpu, steps = {}, 0
+                for label, server in (("local pool", local), ("sockets", far)):
+                    sleeping(run_, [local if server is far else far])
+                    before, steps_before = sum(server.cpu().values()), server.metric("fastdecode_steps_total")
+                    got = one_round(run_, label, server, streams, 64, 128, turn + 1)
+                    steps = server.metric("fastdecode_steps_total") - steps_before
+                    cpu[label] = (got["tokens_per_s"], sum(server.cpu().values()) - before)
+                pairs.append((cpu["sockets"][0], cpu["local pool"][0]))
+                extra.append(1e6 * (cpu["sockets"][1] - cpu["local pool"][1]) / (steps * layers * workers))
+            name = f"sockets, {streams} streams, {workers} workers"
+            run_.add(of_rounds("sockets", f"{name}, beside the local pool", "tokens/s", pairs, target))
+            run_.add(figure("sockets", f"{name}, calls a step", layers * workers, "calls"))
+            run_.add(figure("sockets", f"{name}, processor time a call, over the local pool's", statistics.median(extra), "us"))
+
+
+def context(run_):
+    """Does a step cost what it reads? 16 streams at 4 k of context beside 256."""
+    streams, tokens = 16, 64
+    _, kv_bytes = model_facts(MODEL)
+    with Ours("--kv-workers", 0) as ours:
+        warm(ours, 4)
+        probe = run(ours.url, [completion(200, 4, 5)], 60)[0]
+        a_word = int(re.search(rb'"prompt_tokens":\s*(\d+)', probe.tail).group(1)) / 200
+        rates, read = {256: [], 4096: []}, []
+        for turn, tokens_held in enumerate((256, 4096, 256)):
+            words = int((tokens_held - tokens / 2) / a_word)
+            with run_.turn(f"{streams} streams at {tokens_held} tokens of context"):
+                got = measure(ours.url, streams, words, tokens, 50 + turn, run_.limit_s())
+            run_.note(f"{got['decode_per_s']:.1f} tokens/s once all decode")
+            rates[tokens_held].append(got["decode_per_s"])
+            read.append(run_.read_bandwidth())
+    near, far = statistics.mean(rates[256]), rates[4096][0]
+    more_s = streams * (4096 - 256) * kv_bytes / (statistics.median(read) * 1e9)
+    expected = streams / (streams / near + more_s)
+    run_.add(figure("context", f"{streams} streams, tokens/s at 256 tokens of context", near, "tokens/s"))
+    item = figure("context", f"{streams} streams at 4 k of context, beside what the bytes read predict", far, "tokens/s", expected,
+                  0.8)
+    item["pass"] = 0.8 <= item["ratio"] <= 1.25
+    run_.add(item)
+
+
+def streams(run_):
+    """1 to 4,096 open streams, short ones, most of them queued: memory a stream and the scheduler's share of a step."""
+    tokens = 8
+    counts = run_.chosen([(1,), (64,), (512,), (4096,)])
+    with Ours("--max-queue", 4096, "--kv-workers", 0) as ours:
+        warm(ours, 4)
+        measure(ours.url, 512, 16, tokens, 77)  # what is taken once and kept is taken
+        base, flat = None, {}
+        for (count,) in counts:
+            memory = {}
+
+            def look(_clients, seen=memory):
+                seen.update(ours.memory())
+            before = {name: ours.metric(name) for name in ("fastdecode_scheduler_seconds_total", "fastdecode_steps_total")}
+            cpu = ours.cpu()
+            with run_.turn(f"{count} open streams"):
+                clients = run(ours.url, [completion(16, tokens, 7000 + 5000 * count + i) for i in range(count)], run_.limit_s(), look)
+            bad = [client.trouble() for client in clients if client.trouble()]
+            if bad:
+                raise RuntimeError(f"{len(bad)} of {count} streams went wrong; the first: {bad[0]}")
+            lasted = max(c.last for c in clients) - min(c.began for c in clients)
+            busy = ours.metric("fastdecode_scheduler_seconds_total") - before["fastdecode_scheduler_seconds_total"]
+            steps = ours.metric("fastdecode_steps_total") - before["fastdecode_steps_total"]
+            run_.note(f"{count * tokens / lasted:.0f} tokens/s")
+            run_.add(figure("streams", f"{count} open streams, scheduler time a step beside the step", 1e6 * busy / steps, "us",
+                            1e6 * lasted / steps, 0.02, at_most=True))
+            run_.add(figure("streams", f"{count} open streams, processor time of the scheduler's process a step",
+                            1e6 * (ours.cpu()["scheduler"] - cpu["scheduler"]) / steps, "us", 1e6 * lasted / steps))
+            held = memory["gateway"] + memory["scheduler"]
+            if base is None:
+                base = (count, held)
+            elif count >= 512:
+                flat[count] = (held - base[1]) / 1024 / (count - base[0])
+        if len(flat) == 2:
+            run_.add(figure("streams", "memory an open stream, gateway and scheduler, 4,096 beside 512", flat[4096], "KiB", flat[512],
+                            1.2, at_most=True))
