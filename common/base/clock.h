@@ -14,6 +14,14 @@ static inline uint64_t clock_now_ns(void)
 
 static inline uint64_t clock_now_us(void) { return clock_now_ns() / 1000; }
 
+/* Processor time of the calling thread: what it worked, whatever else ran meanwhile. */
+static inline uint64_t clock_thread_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
 /* Microseconds since 1970: only for `created` fields and incarnations (which must grow from start to start). */
 static inline uint64_t clock_wall_us(void)
 {

@@ -346,7 +346,7 @@ void scheduler_tick(struct scheduler *scheduler)
         scheduler->event_count = 0;
         return;
     }
-    uint64_t began_ns = clock_now_ns();
+    uint64_t began_ns = clock_thread_ns();
     scheduler->ticking = true;
     scheduler->stuck = false;
     do {
@@ -363,5 +363,5 @@ void scheduler_tick(struct scheduler *scheduler)
         place_forget(scheduler);
     } while (!scheduler->stuck && (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us()));
     scheduler->ticking = false;
-    scheduler->busy_ns += clock_now_ns() - began_ns;
+    scheduler->busy_ns += clock_thread_ns() - began_ns;
 }

@@ -166,7 +166,7 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);
-    one(&text, "scheduler_seconds_total", "counter", "time in ticks: planning steps, and sending them and their tokens",
+    one(&text, "scheduler_seconds_total", "counter", "processor time of planning steps, and of sending them and their tokens",
         (double)scheduler->busy_ns / 1e9);
     if (scheduler->core)
         add_places(&text, scheduler);

@@ -96,8 +96,7 @@ static void bench_rows(const struct shape *shape, struct machine *machine, struc
         else if (job->rows >= 32)
             report_pass(&passes, operations / seconds * 1e-9, peak * 1e-9);
         else
-            report_pass(&passes, 1e6 / seconds * job->copy_count,
-                        1e6 * job->copy_count / MAX(bytes / read, operations / (peak / 2)));
+            report_pass(&passes, job->copy_count / seconds, job->copy_count / MAX(bytes / read, operations / (peak / 2)));
     }
     snprintf(name, sizeof name, "gemm, %s, %s, %u row%s", kernels_level_name(), shape->name, job->rows, job->rows > 1 ? "s" : "");
     if (job->rows == 1)

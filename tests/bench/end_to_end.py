@@ -162,37 +162,31 @@ def context(run_):
 
 def streams(run_):
     """1 to 4,096 open streams, short ones, most of them queued: memory a stream and the scheduler's share of a step."""
-    tokens = 8
-    counts = run_.chosen([(1,), (64,), (512,), (4096,)])
     with Ours("--max-queue", 4096, "--kv-workers", 0) as ours:
         warm(ours, 4)
-        measure(ours.url, 512, 16, tokens, 77)  # what is taken once and kept is taken
-        base, flat = None, {}
-        for (count,) in counts:
-            memory = {}
-
-            def look(_clients, seen=memory):
-                seen.update(ours.memory())
-            before = {name: ours.metric(name) for name in ("fastdecode_scheduler_seconds_total", "fastdecode_steps_total")}
-            cpu = ours.cpu()
+        before, a_stream = memory_of_requests(ours), {}
+        for (count,) in run_.chosen([(1,), (64,), (512,), (2048,), (4096,)]):
+            held, tokens = [], max(8, 128 // count)
+            busy, steps = ours.metric("fastdecode_scheduler_seconds_total"), ours.metric("fastdecode_steps_total")
             with run_.turn(f"{count} open streams"):
-                clients = run(ours.url, [completion(16, tokens, 7000 + 5000 * count + i) for i in range(count)], run_.limit_s(), look)
+                clients = run(ours.url, [completion(16, tokens, 7000 + 5000 * count + i) for i in range(count)], run_.limit_s(),
+                              lambda _, seen=held: seen.append(memory_of_requests(ours)))
             bad = [client.trouble() for client in clients if client.trouble()]
             if bad:
                 raise RuntimeError(f"{len(bad)} of {count} streams went wrong; the first: {bad[0]}")
             lasted = max(c.last for c in clients) - min(c.began for c in clients)
-            busy = ours.metric("fastdecode_scheduler_seconds_total") - before["fastdecode_scheduler_seconds_total"]
-            steps = ours.metric("fastdecode_steps_total") - before["fastdecode_steps_total"]
+            busy = ours.metric("fastdecode_scheduler_seconds_total") - busy
+            steps = ours.metric("fastdecode_steps_total") - steps
             run_.note(f"{count * tokens / lasted:.0f} tokens/s")
-            run_.add(figure("streams", f"{count} open streams, scheduler time a step beside the step", 1e6 * busy / steps, "us",
-                            1e6 * lasted / steps, 0.02, at_most=True))
-            run_.add(figure("streams", f"{count} open streams, processor time of the scheduler's process a step",
-                            1e6 * (ours.cpu()["scheduler"] - cpu["scheduler"]) / steps, "us", 1e6 * lasted / steps))
-            held = memory["gateway"] + memory["scheduler"]
-            if base is None:
-                base = (count, held)
-            elif count >= 512:
-                flat[count] = (held - base[1]) / 1024 / (count - base[0])
-        if len(flat) == 2:
-            run_.add(figure("streams", "memory an open stream, gateway and scheduler, 4,096 beside 512", flat[4096], "KiB", flat[512],
-                            1.2, at_most=True))
+            run_.add(figure("streams", f"{count} open stream{'s' if count > 1 else ''}, scheduler time a step beside the step",
+                            1e6 * busy / steps, "us", 1e6 * lasted / steps, 0.02, at_most=True))
+            a_stream[count] = (held[0] - before) / 1024 / count
+        if 512 in a_stream and 4096 in a_stream:
+            run_.add(figure("streams", "memory an open stream, gateway and scheduler, 4,096 beside 512", a_stream[4096], "KiB",
+                            a_stream[512], 1.2, at_most=True))
+
+
+def memory_of_requests(mesh):
+    """Bytes in those that hold requests, whether they run or wait."""
+    held = mesh.memory()
+    return held["gateway"] + held["scheduler"]
