@@ -4,6 +4,7 @@ Events are counted and timed as they arrive, not parsed; the number of tokens is
 each stream. The same code reads every server, so it costs all of them the same.
 """
 import json
+import math
 import os
 import re
 import selectors
@@ -73,6 +74,9 @@ class Client:
         found = re.search(rb'"completion_tokens":\s*(\d+)', self.tail)
         return int(found.group(1)) if found else 0
 
+    def ended(self):
+        return b"data: [DONE]" in self.tail
+
     def trouble(self):
         """What is wrong with the answer, or None."""
         if self.error or not re.match(rb"HTTP/1.1 200", self.head):
@@ -80,9 +84,10 @@ class Client:
         return None if self.tokens() == self.request["max_tokens"] else f"{self.tokens()} tokens: {self.tail[-300:]!r}"
 
 
-def run(url, requests, limit_s, while_open=None):
-    """All at once; returns the clients. while_open(clients): called once, when all have been started. TimeoutError: not all have
-    ended in time; every connection is closed then, so that the server stops working for them."""
+def run(url, requests, limit_s, while_open=None, enough=None):
+    """All at once; returns the clients. while_open(clients): called once, when all have been started. enough(clients): asked all
+    the time; true ends it before the streams have ended. TimeoutError: not all have ended in time. Connections that are open at
+    the end are closed, so that the server stops working for them."""
     parts = urlsplit(url)
     clients = [Client((parts.hostname, parts.port), request) for request in requests]
     waiting, deadline = set(), time.monotonic() + limit_s
@@ -94,8 +99,8 @@ def run(url, requests, limit_s, while_open=None):
                 waiting.add(client)
             if while_open:
                 while_open(clients)
-            while waiting:
-                for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+            while waiting and not (enough and enough(clients)):
+                for key, _ in selector.select(max(0.0, min(deadline - time.monotonic(), 0.02 if enough else math.inf))):
                     if not key.data.read():
                         selector.unregister(key.fileobj)
                         key.fileobj.close()
@@ -122,10 +127,6 @@ def measure(url, streams, prompt_words, tokens, seed, limit_s=600):
         raise RuntimeError(f"{len(bad)} of {streams} streams went wrong; the first: {bad[0]}")
     began, ended = min(client.began for client in clients), max(client.last for client in clients)
     gaps = [b[0] - a[0] for client in clients for a, b in zip(client.events, client.events[1:])]
-    all_first = max(client.first for client in clients)  # from here on, every stream decodes
-    done = sum(next((count for at, count in client.events if at >= all_first), 0) for client in clients)
-    decoded, lasted = sum(client.event_count for client in clients) - done, ended - all_first
     return {"streams": streams, "seconds": ended - began, "tokens_per_s": streams * tokens / (ended - began),
-            "decode_per_s": decoded / lasted if lasted > 0 else 0.0,
             "first_s": percentile([client.first - client.began for client in clients], 0.5),
             "between_p50_s": percentile(gaps, 0.5), "between_p99_s": percentile(gaps, 0.99)}

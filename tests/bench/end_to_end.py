@@ -7,10 +7,11 @@ import os
 import re
 import statistics
 import subprocess
+import time
 
 from clients import completion, measure, run
 from figures import figure, of_rounds
-from servers import BUILD, MODEL, Ours, Peer, peer_file, wait_quiet
+from servers import BUILD, MODEL, Ours, Peer, PeerMissing, peer_check, peer_file, wait_quiet
 
 PEER = "llama-server"
 WARM_TOKENS = 16
@@ -37,41 +38,50 @@ def sleeping(run_, servers):
             run_.note(f"a server that has nothing to do keeps using processor time: {server.services()}")
 
 
-def in_turns(run_, servers, streams, words, tokens, rounds):
-    """{label: [tokens/s of each turn]}: servers is [(label, server)], ours first; ours of a turn is the mean of the rounds around."""
-    got = {label: [] for label, _ in servers}
-    (first, ours), others = servers[0], servers[1:]
-
-    def measured(label, server, turn):
-        sleeping(run_, [other for _, other in servers if other is not server])
+def in_turns(run_, ours, peer, streams, words, tokens, rounds):
+    """[(ours, the peer's) tokens a second of each turn]; ours of a turn is the mean of the rounds before and after."""
+    def measured(label, server, other, turn):
+        sleeping(run_, [other])
         return one_round(run_, label, server, streams, words, tokens, 10 * turn + 1)["tokens_per_s"]
 
-    before = measured(first, ours, 0)
+    pairs, before = [], measured("ours", ours, peer, 0)
     for turn in range(1, rounds + 1):
-        for label, server in others:
-            got[label].append(measured(label, server, turn))
-        after = measured(first, ours, turn)
-        got[first].append((before + after) / 2)
+        peers = measured(PEER, peer, ours, turn)
+        after = measured("ours", ours, peer, turn)
+        pairs.append(((before + after) / 2, peers))
         before = after
-    return got
+    return pairs
 
 
 def against_peer(run_, part, cases, words, tokens, model=MODEL, same_file=False, slot_tokens=512, what=""):
-    """cases: [(streams, rounds, target)]"""
+    """cases: [(streams, rounds, target)]. Without a peer ours is measured by itself, and PeerMissing raised at the end."""
+    missing = None
+    try:
+        peer_check(model)
+    except PeerMissing as problem:
+        missing = problem
     with Ours("--max-batch", 128, model=model) as ours:
         warm(ours, 4, words)
         for streams, rounds, target in cases:
-            with Peer(peer_file(model), streams, slot_tokens) as best:
-                warm(best, streams, words)
-                got = in_turns(run_, [("ours", ours), (f"{PEER} Q4_0", best)], streams, words, tokens, rounds)
-            run_.add(of_rounds(part, f"{what}{streams} stream{'s' if streams > 1 else ''}, beside {PEER} Q4_0", "tokens/s",
-                               list(zip(got["ours"], got[f"{PEER} Q4_0"])), target))
+            name = f"{what}{streams} stream{'s' if streams > 1 else ''}"
+            if missing:
+                got = one_round(run_, "ours", ours, streams, words, tokens, 1)["tokens_per_s"]
+                run_.add(figure(part, f"{name}, no peer", got, "tokens/s"))
+                continue
+            beside(run_, part, f"{name}, beside {PEER} Q4_0", ours, peer_file(model), (streams, rounds, target), words, tokens,
+                   slot_tokens)
             if same_file:
-                with Peer(model, streams, slot_tokens) as same:
-                    warm(same, streams, words)
-                    got = in_turns(run_, [("ours", ours), (f"{PEER}, same file", same)], streams, words, tokens, 1)
-                run_.add(of_rounds(part, f"{what}{streams} stream{'s' if streams > 1 else ''}, beside {PEER}, same file",
-                                   "tokens/s", list(zip(got["ours"], got[f"{PEER}, same file"]))))
+                beside(run_, part, f"{name}, beside {PEER}, same file", ours, model, (streams, 1, None), words, tokens, slot_tokens)
+    if missing:
+        raise missing
+
+
+def beside(run_, part, name, ours, file, case, words, tokens, slot_tokens):
+    streams, rounds, target = case
+    with Peer(file, streams, slot_tokens) as peer:
+        warm(peer, streams, words)
+        pairs = in_turns(run_, ours, peer, streams, words, tokens, rounds)
+    run_.add(of_rounds(part, name, "tokens/s", pairs, target))
 
 
 def short(run_):
@@ -109,10 +119,21 @@ def model_facts(path):
     return layers, 2 * layers * head_dim * kv_heads * KV_BYTES_A_VALUE
 
 
+def call_cost(run_):
+    """bench_rpc's own figure: an echo of 20 KB over a Unix socket, beside the bare socket pair."""
+    text = subprocess.run([os.path.join(run_.build, "tests", "bench", "bench_rpc"), "0.3"], check=True, capture_output=True,
+                          text=True).stdout
+    cost = {name: float(us) for name, us in re.findall(r"(?m)^(ipc|ceiling: socket pair) +20480 bytes .* ([\d.]+) us CPU$", text)}
+    if len(cost) == 2:
+        run_.add(figure("sockets", "processor time of a call, 20 KB each way, beside a socket pair's", cost["ipc"], "us",
+                        cost["ceiling: socket pair"]))
+
+
 def sockets(run_):
     """The same mesh with all KV behind sockets, beside the local pool."""
     workers = 2
     layers, _ = model_facts(MODEL)
+    call_cost(run_)
     with Ours("--kv-workers", 0) as local, Ours("--local-pool", 0, "--kv-workers", workers) as far:
         warm(local, 4)
         warm(far, 4)
@@ -134,28 +155,51 @@ def sockets(run_):
             run_.add(figure("sockets", f"{name}, processor time a call, over the local pool's", statistics.median(extra), "us"))
 
 
+def decoding(run_, ours, streams, words, tokens, window_s, seed):
+    """(tokens a second, mean context) while all streams decode and none is in its prompt: prompts end one after the other, so
+    those that are done first go on until the last one is."""
+    marks = []
+
+    def mark(clients):
+        marks.append((time.monotonic(), ours.metric("fastdecode_decode_tokens_total"), sum(c.event_count for c in clients)))
+
+    def enough(clients):
+        if not marks and all(client.first for client in clients):
+            mark(clients)
+        elif marks and time.monotonic() - marks[0][0] >= window_s:
+            mark(clients)
+        return len(marks) == 2
+
+    with run_.turn(f"{streams} streams with prompts of {words} words"):
+        clients = run(ours.url, [completion(words, tokens, seed + i) for i in range(streams)], run_.limit_s(), enough=enough)
+    if len(marks) < 2 or any(not client.first or client.ended() for client in clients):
+        raise RuntimeError(f"not all of {streams} streams decoded at once for {window_s} s: more than {tokens} tokens are needed")
+    (began, rows, grown), (ended, rows_after, grown_after) = marks
+    rate, grown = (rows_after - rows) / (ended - began), (grown + grown_after) / 2 / streams
+    run_.note(f"{rate:.1f} tokens/s, {grown:.0f} tokens beyond the prompts")
+    return rate, grown
+
+
 def context(run_):
     """Does a step cost what it reads? 16 streams at 4 k of context beside 256."""
-    streams, tokens = 16, 64
+    streams = 16
     _, kv_bytes = model_facts(MODEL)
     with Ours("--kv-workers", 0) as ours:
         warm(ours, 4)
         probe = run(ours.url, [completion(200, 4, 5)], 60)[0]
         a_word = int(re.search(rb'"prompt_tokens":\s*(\d+)', probe.tail).group(1)) / 200
-        rates, read = {256: [], 4096: []}, []
-        for turn, tokens_held in enumerate((256, 4096, 256)):
-            words = int((tokens_held - tokens / 2) / a_word)
-            with run_.turn(f"{streams} streams at {tokens_held} tokens of context"):
-                got = measure(ours.url, streams, words, tokens, 50 + turn, run_.limit_s())
-            run_.note(f"{got['decode_per_s']:.1f} tokens/s once all decode")
-            rates[tokens_held].append(got["decode_per_s"])
+        rates, held, read = {}, {}, []
+        for turn, (near, words, tokens) in enumerate(((True, 120, 1000), (False, 3650, 4000), (True, 120, 1000))):
+            rate, grown = decoding(run_, ours, streams, words, tokens, 4, 600 + 100 * turn)
+            rates.setdefault(near, []).append(rate)
+            held.setdefault(near, []).append(words * a_word + grown)
             read.append(run_.read_bandwidth())
-    near, far = statistics.mean(rates[256]), rates[4096][0]
-    more_s = streams * (4096 - 256) * kv_bytes / (statistics.median(read) * 1e9)
-    expected = streams / (streams / near + more_s)
-    run_.add(figure("context", f"{streams} streams, tokens/s at 256 tokens of context", near, "tokens/s"))
-    item = figure("context", f"{streams} streams at 4 k of context, beside what the bytes read predict", far, "tokens/s", expected,
-                  0.8)
+    rate, far_rate = statistics.mean(rates[True]), rates[False][0]
+    few, many = statistics.mean(held[True]), held[False][0]
+    more_s = streams * (many - few) * kv_bytes / (statistics.median(read) * 1e9)
+    run_.add(figure("context", f"{streams} streams with {few:.0f} tokens of context", rate, "tokens/s"))
+    item = figure("context", f"{streams} streams with {many:.0f}, beside what the bytes read predict", far_rate, "tokens/s",
+                  streams / (streams / rate + more_s), 0.8)
     item["pass"] = 0.8 <= item["ratio"] <= 1.25
     run_.add(item)
 

@@ -66,11 +66,9 @@ def peer_folder():
 
 
 def peer_file(model):
-    """The file in the peer's own best form. One that is Q4_0 already is taken as it is."""
-    if "synthetic" in os.path.basename(model):
-        return model
+    """The default model in the peer's own best form; the synthetic one is Q4_0 already."""
     stem = os.path.basename(model).removesuffix(".gguf")
-    return os.path.join(peer_folder(), f"{stem}.requantized-Q4_0.gguf")
+    return os.path.join(peer_folder(), f"{stem}.requantized-Q4_0.gguf") if model == MODEL else model
 
 
 def peer_check(model):
@@ -84,7 +82,6 @@ class Peer:
     """llama-server on two threads, with a slot for every stream."""
 
     def __init__(self, model, streams, context_tokens):
-        peer_check(MODEL)
         with socket.socket() as probe:  # it does not take port 0 and say which
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
