@@ -64,10 +64,10 @@ static void leave(struct rpc_channel *channel)
 
 /* NULL: there was no memory for it. A message that is lost would leave both sides with different ideas, so then the
  * connection is closed; GONE follows. */
-static void send_raw(struct rpc_channel *channel, nng_msg *nng)
+static void send_raw(struct rpc_channel *channel, struct frame *frame)
 {
-    if (nng)
-        endpoint_send(&channel->endpoint, channel->pipe, nng);
+    if (frame)
+        endpoint_send(&channel->endpoint, channel->pipe, frame);
     else
         endpoint_close_pipe(&channel->endpoint, channel->pipe);
 }
@@ -120,21 +120,21 @@ static void on_deadline(void *arg)
     leave(channel);
 }
 
-static enum status start(struct rpc_channel *channel, nng_msg *nng, uint32_t timeout_ms, const struct rpc_callbacks *callbacks,
+static enum status start(struct rpc_channel *channel, struct frame *frame, uint32_t timeout_ms, const struct rpc_callbacks *callbacks,
                          void *user, struct rpc_handle *handle)
 {
     uint32_t index = channel->first_free;
     struct slot *slot;
 
-    if (!nng)
+    if (!frame)
         return STATUS_RESOURCE_EXHAUSTED;
-    if (channel->state != CHANNEL_UP || index == UINT32_MAX || nng_msg_len(nng) > channel->peer_max_bytes) {
-        nng_msg_free(nng);
+    if (channel->state != CHANNEL_UP || index == UINT32_MAX || frame->length > channel->peer_max_bytes) {
+        frame_free(frame);
         return channel->state != CHANNEL_UP ? STATUS_UNAVAILABLE : STATUS_RESOURCE_EXHAUSTED;
     }
     slot = &channel->slots[index];
-    envelope_set_call_id(nng_msg_body(nng), call_id_of(index, slot->generation));
-    send_raw(channel, nng);
+    envelope_set_call_id(frame_bytes(frame), call_id_of(index, slot->generation));
+    send_raw(channel, frame);
     channel->first_free = slot->next_free;
     channel->in_flight++;
     slot->used = true;
@@ -202,6 +202,7 @@ enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer
 {
     uint32_t timeout_ms = buffer->timeout_ms;
     loop_assert_owner(channel->loop);
+    buffer->frame->at_once = true;
     return start(channel, buffer_take(buffer), timeout_ms, callbacks, user, handle);
 }
 
@@ -232,6 +233,7 @@ static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
     channel->state = CHANNEL_UP;
     channel->backoff_ms = BACKOFF_FIRST_MS;
     channel->peer_max_bytes = greeting.max_message_bytes;
+    endpoint_take_lane(&channel->endpoint, channel->pipe, &greeting.lane);
     if (channel->config.on_up)
         channel->config.on_up(channel->config.user, &greeting.peer);
 }
@@ -259,10 +261,10 @@ static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
                  envelope->error);
 }
 
-static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
+static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *frame)
 {
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
-    struct rpc_message *message = message_open(channel->loop, nng);
+    struct rpc_message *message = message_open(channel->loop, frame);
     char quoted[320];
 
     (void)pipe;
@@ -311,7 +313,7 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
         channel->pipe = pipe;
         channel->state = CHANNEL_GREETING;
         channel->timer = rpc_loop_timer(channel->loop, GREETING_US, on_silence, channel);
-        send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes));
+        send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes, NULL));
     } else if (event == PIPE_GONE) {
         enter(channel);
         go_down(channel, "the connection closed", true);

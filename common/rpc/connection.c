@@ -61,7 +61,7 @@ void connection_greeted(struct connection *connection)
 static void clear_backlog(struct connection *connection)
 {
     for (uint32_t i = 0; i < connection->backlog_count; i++)
-        nng_msg_free(connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity]);
+        frame_free(connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity]);
     free(connection->backlog);
     connection->backlog = NULL;
     connection->backlog_capacity = connection->backlog_head = connection->backlog_count = 0;
@@ -98,10 +98,10 @@ void connection_close(struct connection *connection)
 
 /* --- sending ------------------------------------------------------------------------------------------------------- */
 
-void connection_send_now(struct connection *connection, nng_msg *nng)
+void connection_send_now(struct connection *connection, struct frame *frame)
 {
-    if (nng)
-        endpoint_send(&connection->server->endpoint, connection->pipe, nng);
+    if (frame)
+        endpoint_send(&connection->server->endpoint, connection->pipe, frame);
     else
         connection_kick(connection, "no memory for a message to it");
 }
@@ -109,19 +109,19 @@ void connection_send_now(struct connection *connection, nng_msg *nng)
 static void flush_backlog(struct connection *connection)
 {
     while (connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && !connection->dead) {
-        nng_msg *nng = connection->backlog[connection->backlog_head];
-        connection->backlog_bytes -= nng_msg_len(nng);
+        struct frame *frame = connection->backlog[connection->backlog_head];
+        connection->backlog_bytes -= frame->length;
         connection->backlog_head = (connection->backlog_head + 1) % connection->backlog_capacity;
         connection->backlog_count--;
         connection->unacked++;
-        connection_send_now(connection, nng);
+        connection_send_now(connection, frame);
     }
 }
 
 static bool grow_backlog(struct connection *connection)
 {
     uint32_t capacity = MAX((uint32_t)BACKLOG_START, connection->backlog_capacity * 2);
-    nng_msg **grown = capacity <= RPC_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
+    struct frame **grown = capacity <= RPC_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
 
     if (!grown)
         return false;
@@ -134,35 +134,35 @@ static bool grow_backlog(struct connection *connection)
     return true;
 }
 
-static enum status backlog_put(struct connection *connection, nng_msg *nng)
+static enum status backlog_put(struct connection *connection, struct frame *frame)
 {
-    size_t bytes = nng_msg_len(nng);
+    size_t bytes = frame->length;
 
     if ((connection->backlog_count && connection->backlog_bytes + bytes > RPC_QUEUE_BYTES) ||
         (connection->backlog_count == connection->backlog_capacity && !grow_backlog(connection))) {
-        nng_msg_free(nng);
+        frame_free(frame);
         connection_kick(connection, "it does not read what it is sent");
         return STATUS_RESOURCE_EXHAUSTED;
     }
-    connection->backlog[(connection->backlog_head + connection->backlog_count++) % connection->backlog_capacity] = nng;
+    connection->backlog[(connection->backlog_head + connection->backlog_count++) % connection->backlog_capacity] = frame;
     connection->backlog_bytes += bytes;
     return STATUS_OK;
 }
 
-enum status connection_send(struct connection *connection, nng_msg *nng)
+enum status connection_send(struct connection *connection, struct frame *frame)
 {
     if (connection->dead) {
-        nng_msg_free(nng);
+        frame_free(frame);
         return STATUS_UNAVAILABLE;
     }
-    if (!nng) {
+    if (!frame) {
         connection_kick(connection, "no memory for a message to it");
         return STATUS_RESOURCE_EXHAUSTED;
     }
     if (connection->unacked >= RPC_UNACKED_MAX) /* the backlog is empty otherwise: the order stays */
-        return backlog_put(connection, nng);
+        return backlog_put(connection, frame);
     connection->unacked++;
-    connection_send_now(connection, nng);
+    connection_send_now(connection, frame);
     return STATUS_OK;
 }
 

@@ -27,37 +27,32 @@
 
 #include "common/base/checked.h"
 #include "common/rpc/internal.h"
-#include "common/wire/wire.h"
 
-enum { HEAD = 8, RX_BYTES = 64 << 10, TX_BATCH = 4, TX_QUEUE_START = 64, TX_QUEUE_MAX = 1 << 16, ACCEPT_PAUSE_MS = 20 };
-
-static const unsigned char magic[4] = {'F', 'D', 'R', '1'};
+enum { TX_BATCH = 4, TX_QUEUE_START = 64, TX_QUEUE_MAX = 1 << 16, ACCEPT_PAUSE_MS = 20 };
 
 struct link {
     struct endpoint *endpoint;
     struct rpc_loop *loop;
     struct link *next; /* of the endpoint's list; the owner's */
     uint32_t id;       /* written before the first read is asked for */
-    uint64_t max_message_bytes;
     nng_stream *stream;
     nng_aio *rx, *tx;
+    bool local;
+    struct lane *lane; /* NULL: none; the owner's, as the token */
+    uint64_t lane_token; /* offered and not taken yet; 0: none */
     atomic_bool gone; /* its end is in the loop's queue: once. relaxed: the queue's lock orders the rest */
     bool stalled;     /* under the loop's lock */
 
-    /* one receive at a time */
-    nng_msg *rx_message; /* partly received */
-    size_t rx_filled, rx_have;
-    unsigned char rx_buffer[RX_BYTES];
+    struct frame_reader reader; /* one receive at a time */
 
     /* one send at a time: whoever set `sending` */
-    nng_msg *tx_messages[TX_BATCH];
-    unsigned char tx_heads[TX_BATCH][HEAD];
+    struct frame *tx_frames[TX_BATCH];
     uint32_t tx_count;
     size_t tx_sent, tx_total;
 
     pthread_mutex_t lock;
     bool sending;
-    nng_msg **queue; /* ring [queue_capacity] */
+    struct frame **queue; /* ring [queue_capacity] */
     uint32_t queue_capacity, queue_head, queue_count;
 };
 
@@ -68,6 +63,7 @@ static void on_tx(void *arg);
 
 void link_free(struct link *link)
 {
+    lane_close(link->lane);
     if (link->stream)
         nng_stream_close(link->stream);
     nng_aio_stop(link->rx); /* waits for its callback, which waits for nothing but short locks */
@@ -76,12 +72,11 @@ void link_free(struct link *link)
     nng_aio_free(link->tx);
     if (link->stream)
         nng_stream_free(link->stream);
-    if (link->rx_message)
-        nng_msg_free(link->rx_message);
+    frame_reader_close(&link->reader);
     for (uint32_t i = 0; i < link->tx_count; i++)
-        nng_msg_free(link->tx_messages[i]);
+        frame_free(link->tx_frames[i]);
     for (uint32_t i = 0; i < link->queue_count; i++)
-        nng_msg_free(link->queue[(link->queue_head + i) & (link->queue_capacity - 1)]);
+        frame_free(link->queue[(link->queue_head + i) & (link->queue_capacity - 1)]);
     free(link->queue);
     pthread_mutex_destroy(&link->lock);
     free(link);
@@ -98,7 +93,7 @@ static struct link *link_open(struct endpoint *endpoint, nng_stream *stream)
     }
     link->endpoint = endpoint;
     link->loop = endpoint->loop;
-    link->max_message_bytes = endpoint->max_message_bytes;
+    link->reader.max_message_bytes = endpoint->max_message_bytes;
     link->stream = stream;
     pthread_mutex_init(&link->lock, NULL);
     if (nng_aio_alloc(&link->rx, on_rx, link) || nng_aio_alloc(&link->tx, on_tx, link)) {
@@ -119,68 +114,30 @@ static void tell_gone(struct link *link)
 
 static void receive(struct link *link)
 {
-    nng_iov iov[2];
-    unsigned count = 0;
+    nng_iov iov;
 
-    if (link->rx_message) {
-        iov[count].iov_buf = (unsigned char *)nng_msg_body(link->rx_message) + link->rx_filled;
-        iov[count++].iov_len = nng_msg_len(link->rx_message) - link->rx_filled;
+    iov.iov_len = frame_reader_space(&link->reader, &iov.iov_buf);
+    if (!iov.iov_len) { /* no memory */
+        tell_gone(link);
+        return;
     }
-    iov[count].iov_buf = link->rx_buffer + link->rx_have;
-    iov[count++].iov_len = RX_BYTES - link->rx_have;
-    nng_aio_set_iov(link->rx, count, iov);
+    nng_aio_set_iov(link->rx, 1, &iov);
     nng_stream_recv(link->stream, link->rx);
 }
 
-static void deliver(struct link *link)
+static void deliver(void *arg, struct frame *frame)
 {
-    const struct loop_entry entry = {.kind = ENTRY_MESSAGE, .endpoint = link->endpoint, .pipe = link->id, .nng = link->rx_message};
-    link->rx_message = NULL;
+    struct link *link = arg;
+    const struct loop_entry entry = {.kind = ENTRY_MESSAGE, .endpoint = link->endpoint, .pipe = link->id, .frame = frame};
     loop_put(link->loop, &entry);
-}
-
-/* Takes messages out of the buffer. False: the peer does not speak this protocol, or there is no memory. */
-static bool parse_buffer(struct link *link)
-{
-    size_t at = 0;
-
-    while (!link->rx_message && link->rx_have - at >= HEAD) {
-        const unsigned char *head = link->rx_buffer + at;
-        uint32_t length = wire_load_u32(head + 4);
-        if (memcmp(head, magic, sizeof magic) != 0 || length > link->max_message_bytes || nng_msg_alloc(&link->rx_message, length))
-            return false;
-        at += HEAD;
-        link->rx_filled = MIN((size_t)length, link->rx_have - at);
-        memcpy(nng_msg_body(link->rx_message), link->rx_buffer + at, link->rx_filled);
-        at += link->rx_filled;
-        if (link->rx_filled == length)
-            deliver(link);
-    }
-    link->rx_have -= at;
-    memmove(link->rx_buffer, link->rx_buffer + at, link->rx_have);
-    return memcmp(link->rx_buffer, magic, MIN(link->rx_have, sizeof magic)) == 0; /* a stranger is found out at once */
 }
 
 /* On an nng thread. */
 static void on_rx(void *arg)
 {
     struct link *link = arg;
-    size_t count;
 
-    if (nng_aio_result(link->rx)) {
-        tell_gone(link);
-        return;
-    }
-    count = nng_aio_count(link->rx);
-    if (link->rx_message) {
-        size_t part = MIN(count, nng_msg_len(link->rx_message) - link->rx_filled);
-        link->rx_filled += part;
-        count -= part;
-        if (link->rx_filled == nng_msg_len(link->rx_message))
-            deliver(link);
-    }
-    link->rx_have += count;
-    if (!parse_buffer(link))
+    if (nng_aio_result(link->rx) || !frame_reader_take(&link->reader, nng_aio_count(link->rx), deliver, link))
         tell_gone(link);
     else if (!loop_stalls(link->loop, &link->stalled))
         receive(link);
@@ -198,17 +155,16 @@ void endpoint_restart(struct endpoint *endpoint)
 /* What is left of the batch. */
 static void send_rest(struct link *link)
 {
-    nng_iov iov[TX_BATCH * 2];
+    nng_iov iov[TX_BATCH];
     size_t skip = link->tx_sent;
     unsigned count = 0;
 
-    for (uint32_t i = 0; i < link->tx_count * 2; i++) {
-        nng_msg *nng = link->tx_messages[i / 2];
-        unsigned char *bytes = i % 2 ? nng_msg_body(nng) : link->tx_heads[i / 2];
-        size_t length = i % 2 ? nng_msg_len(nng) : (size_t)HEAD, skipped = MIN(skip, length);
+    for (uint32_t i = 0; i < link->tx_count; i++) {
+        struct frame *frame = link->tx_frames[i];
+        size_t length = FRAME_HEAD + frame->length, skipped = MIN(skip, length);
         skip -= skipped;
         if (length > skipped) {
-            iov[count].iov_buf = bytes + skipped;
+            iov[count].iov_buf = frame->wire + skipped;
             iov[count++].iov_len = length - skipped;
         }
     }
@@ -225,12 +181,10 @@ static void send_next(struct link *link)
     link->tx_sent = link->tx_total = 0;
     pthread_mutex_lock(&link->lock);
     for (; link->tx_count < TX_BATCH && link->queue_count; link->queue_count--) {
-        nng_msg *nng = link->queue[link->queue_head];
+        struct frame *frame = link->queue[link->queue_head];
         link->queue_head = (link->queue_head + 1) & (link->queue_capacity - 1);
-        memcpy(link->tx_heads[link->tx_count], magic, sizeof magic);
-        wire_store_u32(link->tx_heads[link->tx_count] + 4, (uint32_t)nng_msg_len(nng));
-        link->tx_total += HEAD + nng_msg_len(nng);
-        link->tx_messages[link->tx_count++] = nng;
+        link->tx_total += FRAME_HEAD + frame->length;
+        link->tx_frames[link->tx_count++] = frame;
     }
     any = link->tx_count != 0;
     link->sending = any;
@@ -254,7 +208,7 @@ static void on_tx(void *arg)
         return;
     }
     for (uint32_t i = 0; i < link->tx_count; i++)
-        nng_msg_free(link->tx_messages[i]);
+        frame_free(link->tx_frames[i]);
     send_next(link);
 }
 
@@ -262,7 +216,7 @@ static void on_tx(void *arg)
 static bool grow_queue(struct link *link)
 {
     uint32_t capacity = MAX((uint32_t)TX_QUEUE_START, link->queue_capacity * 2);
-    nng_msg **grown = capacity <= TX_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
+    struct frame **grown = capacity <= TX_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
 
     if (!grown)
         return false;
@@ -283,19 +237,23 @@ static struct link *find(struct endpoint *endpoint, uint32_t pipe)
     return link;
 }
 
-void endpoint_send(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
+void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame)
 {
     struct link *link = find(endpoint, pipe);
     bool start = false, full = false;
 
-    if (!link || nng_msg_len(nng) > UINT32_MAX) {
-        nng_msg_free(nng);
+    if (!link) {
+        frame_free(frame);
+        return;
+    }
+    if (link->lane) {
+        lane_send(link->lane, frame);
         return;
     }
     pthread_mutex_lock(&link->lock);
     full = link->queue_count == link->queue_capacity && !grow_queue(link);
     if (!full) {
-        link->queue[(link->queue_head + link->queue_count++) & (link->queue_capacity - 1)] = nng;
+        link->queue[(link->queue_head + link->queue_count++) & (link->queue_capacity - 1)] = frame;
         start = !link->sending;
         link->sending = true;
     }
@@ -303,15 +261,77 @@ void endpoint_send(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
     if (start)
         send_next(link);
     if (full) { /* the peer has read nothing for TX_QUEUE_MAX messages */
-        nng_msg_free(nng);
+        frame_free(frame);
         endpoint_close_pipe(endpoint, pipe);
     }
+}
+
+/* --- lanes ----------------------------------------------------------------------------------------------------------- */
+
+static void on_lane_message(void *user, struct frame *frame)
+{
+    struct link *link = user;
+    link->endpoint->on_message(link->endpoint, link->id, frame);
+}
+
+static void on_lane_gone(void *user)
+{
+    struct link *link = user;
+    link->endpoint->lanes_fail |= !lane_was_heard(link->lane);
+    nng_stream_close(link->stream);
+    tell_gone(link);
+}
+
+static void open_lane(struct link *link, int fd)
+{
+    static const struct lane_callbacks callbacks = {on_lane_message, on_lane_gone};
+    link->lane = lane_open(link->loop, fd, link->reader.max_message_bytes, &callbacks, link);
+}
+
+/* A client of the port has said this token. */
+static bool on_token(void *user, uint64_t token, int fd)
+{
+    struct endpoint *endpoint = user;
+
+    for (struct link *link = endpoint->links; link; link = link->next)
+        if (link->lane_token == token) {
+            link->lane_token = 0;
+            open_lane(link, fd);
+            return true;
+        }
+    return false;
+}
+
+bool endpoint_offer_lane(struct endpoint *endpoint, uint32_t pipe, struct lane_offer *out)
+{
+    struct link *link = find(endpoint, pipe);
+
+    if (!link || !link->local)
+        return false;
+    if (!endpoint->port)
+        endpoint->port = lane_port_open(endpoint->loop, on_token, endpoint);
+    if (!endpoint->port || !lane_port_offer(endpoint->port, out))
+        return false;
+    link->lane_token = out->token;
+    return true;
+}
+
+void endpoint_take_lane(struct endpoint *endpoint, uint32_t pipe, const struct lane_offer *offer)
+{
+    struct link *link = find(endpoint, pipe);
+    int fd = link && link->local && offer->name[0] && !endpoint->lanes_fail ? lane_connect(offer) : -1;
+
+    if (fd >= 0)
+        open_lane(link, fd);
 }
 
 /* --- links that come and go: on the owner's thread ------------------------------------------------------------------ */
 
 void endpoint_on_entry(struct endpoint *endpoint, const struct loop_entry *entry)
 {
+    struct link *link;
+    uint32_t opening = endpoint->opening;
+
     if (entry->pipe_event == PIPE_ADDED) {
         entry->link->id = ++endpoint->next_pipe;
         entry->link->next = endpoint->links;
@@ -321,9 +341,14 @@ void endpoint_on_entry(struct endpoint *endpoint, const struct loop_entry *entry
             receive(entry->link);
         return;
     }
+    link = find(endpoint, entry->pipe);
+    if (link && link->lane)
+        lane_drain(link->lane); /* what the peer said before its end; it may close the endpoint */
+    if (!endpoint->opened || endpoint->opening != opening)
+        return;
     for (struct link **at = &endpoint->links; *at; at = &(*at)->next)
         if ((*at)->id == entry->pipe) {
-            struct link *link = *at;
+            link = *at;
             *at = link->next;
             link_free(link);
             break;
@@ -351,14 +376,18 @@ static void real_address(const char *address, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%s", address);
 }
 
+static bool is_local(const char *address) { return !strncmp(address, "ipc://", 6) || !strncmp(address, "inproc://", 9); }
+
 /* On an nng thread: a stream has come of accepting or dialing. */
-static bool tell_added(struct endpoint *endpoint, nng_aio *aio)
+static bool tell_added(struct endpoint *endpoint, nng_aio *aio, bool local)
 {
     struct loop_entry entry = {.kind = ENTRY_PIPE, .endpoint = endpoint, .pipe_event = PIPE_ADDED};
 
     entry.link = link_open(endpoint, nng_aio_get_output(aio, 0));
-    if (entry.link)
+    if (entry.link) {
+        entry.link->local = local;
         loop_put(endpoint->loop, &entry);
+    }
     return entry.link;
 }
 
@@ -372,7 +401,7 @@ static void on_accept(void *arg)
     if (rv) /* out of descriptors, most likely: not in a busy loop */
         nng_msleep(ACCEPT_PAUSE_MS);
     else
-        tell_added(listener->endpoint, listener->aio);
+        tell_added(listener->endpoint, listener->aio, listener->local);
     nng_stream_listener_accept(listener->stream, listener->aio);
 }
 
@@ -384,7 +413,7 @@ static void on_dial(void *arg)
 
     if (rv == NNG_ECLOSED || rv == NNG_ECANCELED)
         return;
-    if (rv || !tell_added(endpoint, endpoint->dial))
+    if (rv || !tell_added(endpoint, endpoint->dial, endpoint->dials_local))
         loop_put(endpoint->loop, &failed);
 }
 
@@ -397,7 +426,9 @@ void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t ma
     endpoint->dialer = NULL;
     endpoint->dial = NULL;
     endpoint->listener_count = 0;
+    endpoint->port = NULL;
     endpoint->opened = true;
+    endpoint->opening++;
     loop_add_endpoint(loop, endpoint);
 }
 
@@ -414,6 +445,7 @@ int endpoint_listen(struct endpoint *endpoint, const char *address, int *port)
     nng_stream_listener_set_bool(listener->stream, NNG_OPT_TCP_NODELAY, true); /* not of ipc: no matter */
     nng_stream_listener_set_bool(listener->stream, NNG_OPT_TCP_KEEPALIVE, true);
     listener->endpoint = endpoint;
+    listener->local = is_local(address);
     if ((rv = nng_aio_alloc(&listener->aio, on_accept, listener))) {
         nng_stream_listener_free(listener->stream);
         return rv;
@@ -435,6 +467,7 @@ int endpoint_dial(struct endpoint *endpoint, const char *address)
     char real[320];
     int rv;
 
+    endpoint->dials_local = is_local(address);
     real_address(address, real, sizeof real);
     if ((rv = nng_stream_dialer_alloc(&endpoint->dialer, real)))
         return rv;
@@ -466,6 +499,8 @@ void endpoint_close(struct endpoint *endpoint)
         nng_aio_free(endpoint->dial);
         nng_stream_dialer_free(endpoint->dialer);
     }
+    lane_port_close(endpoint->port);
+    endpoint->port = NULL;
     while (endpoint->links) {
         struct link *link = endpoint->links;
         endpoint->links = link->next;

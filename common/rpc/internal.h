@@ -3,10 +3,13 @@
 #define FD_RPC_INTERNAL_H
 
 #include <nng/nng.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "common/rpc/envelope.h"
+#include "common/rpc/frame.h"
+#include "common/rpc/lane.h"
 #include "common/rpc/rpc.h"
 
 /* --- memory of unpacked messages: a bump arena with a cap --------------------------------------------------------- */
@@ -31,7 +34,7 @@ void arena_free(struct arena *arena);
 struct rpc_message {
     struct rpc_loop *loop;
     struct rpc_message *next; /* of the loop's free list */
-    nng_msg *nng;
+    struct frame *frame;
     struct envelope envelope;
     struct arena arena;
     bool kept, borrowed; /* borrowed: a callback has it now */
@@ -40,22 +43,25 @@ struct rpc_message {
 struct rpc_buffer {
     struct rpc_loop *loop;
     struct rpc_buffer *next;
-    nng_msg *nng;
+    struct frame *frame;
     uint32_t timeout_ms;
 };
 
-struct rpc_message *message_open(struct rpc_loop *loop, nng_msg *nng); /* NULL: not an envelope; nng is freed then */
+struct rpc_message *message_open(struct rpc_loop *loop, struct frame *frame); /* NULL: not an envelope; it is freed then */
 /* A buffer whose envelope has been written; NULL: no memory. */
 struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *head, size_t payload_bytes, unsigned char **payload);
-/* Takes the nng message out and gives the buffer back. */
-nng_msg *buffer_take(struct rpc_buffer *buffer);
-nng_msg *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload);
-nng_msg *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes);
+/* Takes the frame out and gives the buffer back. */
+struct frame *buffer_take(struct rpc_buffer *buffer);
+struct frame *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload);
+/* lane: what a server offers; NULL: nothing. */
+struct frame *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes,
+                         const struct lane_offer *lane);
 /* What the other side said first. */
 struct greeting {
     struct rpc_peer peer;
     uint32_t protocol;
     uint64_t max_message_bytes;
+    struct lane_offer lane;
 };
 
 bool parse_hello(struct rpc_message *message, struct greeting *out);
@@ -68,6 +74,7 @@ struct link; /* a connection, in endpoint.c */
 
 struct listener {
     struct endpoint *endpoint;
+    bool local; /* who connects is on this host */
     nng_stream_listener *stream;
     nng_aio *aio;
 };
@@ -75,6 +82,7 @@ struct listener {
 struct endpoint {
     struct rpc_loop *loop;
     bool opened;
+    uint32_t opening;   /* which one it is */
     uint32_t next_pipe; /* ids are not used twice, over openings too */
     uint64_t max_message_bytes;
     struct link *links;
@@ -82,7 +90,9 @@ struct endpoint {
     uint32_t listener_count;
     nng_stream_dialer *dialer;
     nng_aio *dial;
-    void (*on_message)(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng); /* takes nng */
+    bool dials_local, lanes_fail; /* lanes_fail: one was taken and never heard; over openings */
+    struct lane_port *port;       /* NULL: no lane has been offered yet */
+    void (*on_message)(struct endpoint *endpoint, uint32_t pipe, struct frame *frame); /* takes it */
     void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);       /* GONE of pipe 0: dialing failed */
     struct endpoint *next;                                                      /* of the loop's list */
 };
@@ -96,8 +106,12 @@ int endpoint_dial(struct endpoint *endpoint, const char *address) MUST_CHECK;
 void endpoint_close(struct endpoint *endpoint);
 /* GONE follows. */
 void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
+/* What this pipe may be offered: false: nothing. It is good once. */
+bool endpoint_offer_lane(struct endpoint *endpoint, uint32_t pipe, struct lane_offer *out);
+/* Takes the offer if it can be taken: what is sent from here on goes there. */
+void endpoint_take_lane(struct endpoint *endpoint, uint32_t pipe, const struct lane_offer *offer);
 /* Takes the message. A pipe that is gone, or that does not take what it is sent: GONE is on its way. */
-void endpoint_send(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng);
+void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame);
 
 /* --- loop.c ---------------------------------------------------------------------------------------------------------- */
 
@@ -109,7 +123,7 @@ struct loop_entry {
     uint32_t pipe;
     struct endpoint *endpoint; /* NULL: it has been closed */
     struct link *link;         /* of PIPE_ADDED */
-    nng_msg *nng;
+    struct frame *frame;
     void (*fn)(void *arg);
     void *arg;
 };
@@ -122,6 +136,18 @@ bool loop_stalls(struct rpc_loop *loop, bool *stalled);
 bool loop_restarts(struct rpc_loop *loop, bool *stalled);
 void loop_add_endpoint(struct rpc_loop *loop, struct endpoint *endpoint);
 void loop_forget_endpoint(struct rpc_loop *loop, struct endpoint *endpoint);
+
+/* The owner's: a descriptor that rpc_loop_run() waits for, part of what owns it. `events` may be changed at any time. */
+struct pollee {
+    int fd;
+    short events, ready;
+    void (*on_ready)(struct pollee *pollee, short events); /* may end it */
+    struct pollee *next, **place;
+};
+
+void loop_watch(struct rpc_loop *loop, struct pollee *pollee);
+void loop_unwatch(struct rpc_loop *loop, struct pollee *pollee);
+struct lane **loop_waiting_lanes(struct rpc_loop *loop);
 
 /* endpoint.c, for loop.c */
 void endpoint_on_entry(struct endpoint *endpoint, const struct loop_entry *entry);

@@ -48,6 +48,10 @@ struct rpc_loop {
     uint32_t *heap;       /* [timer_count] slots, the earliest first */
     uint32_t timer_count, timer_capacity, free_timer, timer_generation;
     struct endpoint *endpoints;
+    struct pollee *pollees;
+    struct pollfd *polled; /* [polled_capacity] the eventfd, then the pollees in their order */
+    uint32_t pollee_count, polled_capacity;
+    struct lane *waiting_lanes;
     struct rpc_message *free_messages;
     uint32_t free_message_count;
     struct rpc_buffer *free_buffers;
@@ -79,11 +83,11 @@ void rpc_loop_close(struct rpc_loop *loop)
 {
     if (!loop)
         return;
-    assert_always(!loop->endpoints);
+    assert_always(!loop->endpoints && !loop->pollees);
     for (uint32_t i = 0; i < loop->count; i++) {
         struct loop_entry *entry = &loop->ring[(loop->head + i) & (loop->capacity - 1)];
         if (entry->kind == ENTRY_MESSAGE)
-            nng_msg_free(entry->nng);
+            frame_free(entry->frame);
     }
     while (loop->free_messages) {
         struct rpc_message *message = loop->free_messages;
@@ -99,6 +103,7 @@ void rpc_loop_close(struct rpc_loop *loop)
     if (loop->event_fd >= 0)
         close(loop->event_fd);
     pthread_mutex_destroy(&loop->lock);
+    free(loop->polled);
     free(loop->timers);
     free(loop->heap);
     free(loop->ring);
@@ -139,7 +144,7 @@ static void ring_put(struct rpc_loop *loop, const struct loop_entry *entry)
         loop->capacity *= 2;
     }
     loop->ring[(loop->head + loop->count++) & (loop->capacity - 1)] = *entry;
-    loop->bytes += entry->nng ? nng_msg_len(entry->nng) : 0;
+    loop->bytes += entry->frame ? entry->frame->length : 0;
     atomic_store_explicit(&loop->pending, loop->count, memory_order_seq_cst); /* see rpc_loop_wake */
 }
 
@@ -167,7 +172,7 @@ static uint32_t ring_take(struct rpc_loop *loop)
     count = MIN(loop->count, (uint32_t)BATCH);
     for (uint32_t i = 0; i < count; i++) {
         loop->batch[i] = loop->ring[(loop->head + i) & (loop->capacity - 1)];
-        loop->bytes -= loop->batch[i].nng ? nng_msg_len(loop->batch[i].nng) : 0;
+        loop->bytes -= loop->batch[i].frame ? loop->batch[i].frame->length : 0;
     }
     loop->head = (loop->head + count) & (loop->capacity - 1);
     loop->count -= count;
@@ -366,9 +371,9 @@ static void handle(struct loop_entry *entry)
     else if (now.kind == ENTRY_PIPE && now.endpoint)
         endpoint_on_entry(now.endpoint, &now);
     else if (now.kind == ENTRY_MESSAGE && now.endpoint)
-        now.endpoint->on_message(now.endpoint, now.pipe, now.nng);
+        now.endpoint->on_message(now.endpoint, now.pipe, now.frame);
     else if (now.kind == ENTRY_MESSAGE)
-        nng_msg_free(now.nng);
+        frame_free(now.frame);
 }
 
 static uint32_t handle_all(struct rpc_loop *loop)
@@ -380,57 +385,124 @@ static uint32_t handle_all(struct rpc_loop *loop)
     return count;
 }
 
-static void park(struct rpc_loop *loop, uint64_t timeout_us)
+void loop_watch(struct rpc_loop *loop, struct pollee *pollee)
 {
-    struct pollfd ready = {.fd = loop->event_fd, .events = POLLIN};
-    struct timespec limit = {(time_t)(timeout_us / 1000000), (long)(timeout_us % 1000000) * 1000};
+    pollee->ready = 0;
+    pollee->next = loop->pollees;
+    pollee->place = &loop->pollees;
+    if (pollee->next)
+        pollee->next->place = &pollee->next;
+    loop->pollees = pollee;
+    if (++loop->pollee_count + 1 > loop->polled_capacity) {
+        loop->polled_capacity = MAX(16u, loop->polled_capacity * 2);
+        loop->polled = realloc(loop->polled, loop->polled_capacity * sizeof *loop->polled);
+        assert_always(loop->polled);
+    }
+}
+
+void loop_unwatch(struct rpc_loop *loop, struct pollee *pollee)
+{
+    *pollee->place = pollee->next;
+    if (pollee->next)
+        pollee->next->place = pollee->place;
+    loop->pollee_count--;
+}
+
+struct lane **loop_waiting_lanes(struct rpc_loop *loop) { return &loop->waiting_lanes; }
+
+/* Waits for the descriptors, and calls those that are ready. Returns their number. */
+static uint32_t poll_all(struct rpc_loop *loop, const struct timespec *limit)
+{
+    struct pollfd own = {.fd = loop->event_fd, .events = POLLIN}, *polled = loop->polled ? loop->polled : &own;
+    uint32_t count = 1, handled = 0;
     uint64_t value;
 
-    atomic_store_explicit(&loop->parked, true, memory_order_seq_cst); /* see rpc_loop_wake */
-    if (!atomic_load_explicit(&loop->pending, memory_order_seq_cst) && !atomic_load_explicit(&loop->woken, memory_order_seq_cst))
-        ppoll(&ready, 1, timeout_us == UINT64_MAX ? NULL : &limit, NULL);
-    atomic_store_explicit(&loop->parked, false, memory_order_relaxed); /* a late write to the eventfd is harmless */
-    if (read(loop->event_fd, &value, sizeof value) < 0) {
-        /* it was a timeout */
+    polled[0] = own;
+    for (struct pollee *pollee = loop->pollees; pollee; pollee = pollee->next)
+        polled[count++] = (struct pollfd){.fd = pollee->fd, .events = pollee->events};
+    if (ppoll(polled, count, limit, NULL) <= 0)
+        return 0;
+    if (polled[0].revents && read(loop->event_fd, &value, sizeof value) < 0) {
+        /* another took it: nobody does */
     }
+    count = 1;
+    for (struct pollee *pollee = loop->pollees; pollee; pollee = pollee->next)
+        pollee->ready = polled[count++].revents;
+    for (struct pollee *pollee = loop->pollees; pollee;) {
+        short ready = pollee->ready;
+        pollee->ready = 0;
+        if (ready) {
+            pollee->on_ready(pollee, ready);
+            handled++;
+        }
+        pollee = ready ? loop->pollees : pollee->next; /* it, or any other, may have ended */
+    }
+    return handled;
+}
+
+static uint32_t park(struct rpc_loop *loop, uint64_t timeout_us)
+{
+    const struct timespec limit = {(time_t)(timeout_us / 1000000), (long)(timeout_us % 1000000) * 1000}, none = {0};
+    uint32_t handled;
+    bool idle;
+
+    atomic_store_explicit(&loop->parked, true, memory_order_seq_cst); /* see rpc_loop_wake */
+    idle = !atomic_load_explicit(&loop->pending, memory_order_seq_cst) && !atomic_load_explicit(&loop->woken, memory_order_seq_cst);
+    handled = poll_all(loop, !idle ? &none : timeout_us == UINT64_MAX ? NULL : &limit);
+    atomic_store_explicit(&loop->parked, false, memory_order_relaxed); /* a late write to the eventfd is harmless */
+    return handled;
+}
+
+/* Until something is there (true) or the time is over. */
+static bool spin(struct rpc_loop *loop, uint64_t spin_us, uint32_t *handled)
+{
+    static const struct timespec none;
+    uint64_t began_us = clock_now_us();
+
+    while (loop->may_spin && spin_us && clock_now_us() - began_us < spin_us) {
+        for (int i = 0; i < 64; i++) {
+            if (atomic_load_explicit(&loop->pending, memory_order_relaxed) || /* the lock in ring_take orders the rest */
+                atomic_load_explicit(&loop->woken, memory_order_relaxed))
+                return true;
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        }
+        *handled += loop->pollees ? poll_all(loop, &none) : 0;
+        if (*handled || next_timer_us(loop) <= clock_now_us())
+            return true;
+    }
+    return false;
 }
 
 uint32_t rpc_loop_run(struct rpc_loop *loop, uint64_t timeout_us, uint64_t spin_us)
 {
     uint32_t handled;
-    uint64_t began_us;
 
     if (!loop->owned) {
         loop->owner = pthread_self();
         loop->owned = true;
     }
     loop_assert_owner(loop);
+    lane_flush_all(&loop->waiting_lanes); /* of what was sent since */
     handled = fire_timers(loop) + handle_all(loop);
-    if (handled || timeout_us == 0)
+    if (handled || timeout_us == 0) {
+        static const struct timespec none;
+        handled += loop->pollees ? poll_all(loop, &none) : 0;
+        lane_flush_all(&loop->waiting_lanes);
         return handled;
-    began_us = clock_now_us();
-    while (loop->may_spin && spin_us && clock_now_us() - began_us < spin_us) {
-        for (int i = 0; i < 64; i++) {
-            if (atomic_load_explicit(&loop->pending, memory_order_relaxed) || /* the lock in ring_take orders the rest */
-                atomic_load_explicit(&loop->woken, memory_order_relaxed)) {
-                atomic_store_explicit(&loop->woken, false, memory_order_seq_cst);
-                return handle_all(loop);
-            }
-#if defined(__x86_64__)
-            __builtin_ia32_pause();
-#endif
+    }
+    if (!spin(loop, spin_us, &handled)) {
+        if (loop->timer_count) {
+            uint64_t now_us = clock_now_us(), at_us = next_timer_us(loop);
+            timeout_us = MIN(timeout_us, at_us > now_us ? at_us - now_us : 0);
         }
-        if (next_timer_us(loop) <= clock_now_us())
-            return fire_timers(loop) + handle_all(loop);
+        handled += park(loop, timeout_us);
     }
-    if (loop->timer_count) {
-        uint64_t now_us = clock_now_us(), at_us = next_timer_us(loop);
-        timeout_us = MIN(timeout_us, at_us > now_us ? at_us - now_us : 0);
-    }
-    if (timeout_us)
-        park(loop, timeout_us);
     atomic_store_explicit(&loop->woken, false, memory_order_seq_cst); /* what the waker wrote before is seen by the caller */
-    return fire_timers(loop) + handle_all(loop);
+    handled += fire_timers(loop) + handle_all(loop);
+    lane_flush_all(&loop->waiting_lanes);
+    return handled;
 }
 
 /* --- free lists ---------------------------------------------------------------------------------------------------- */

@@ -65,18 +65,18 @@ void arena_free(struct arena *arena)
 static void *arena_alloc(void *data, size_t size) { return arena_take(data, size); }
 static void arena_release(void *data, void *pointer) { (void)data, (void)pointer; }
 
-struct rpc_message *message_open(struct rpc_loop *loop, nng_msg *nng)
+struct rpc_message *message_open(struct rpc_loop *loop, struct frame *frame)
 {
     struct rpc_message *message = loop_take_message(loop);
 
-    if (!message || !envelope_parse(nng_msg_body(nng), nng_msg_len(nng), &message->envelope)) {
-        nng_msg_free(nng);
+    if (!message || !envelope_parse(frame_bytes(frame), frame->length, &message->envelope)) {
+        frame_free(frame);
         if (message)
             loop_give_message(loop, message);
         return NULL;
     }
     message->loop = loop;
-    message->nng = nng;
+    message->frame = frame;
     message->kept = message->borrowed = false;
     return message;
 }
@@ -89,8 +89,8 @@ void rpc_message_free(struct rpc_message *message)
         message->kept = false;
         return;
     }
-    nng_msg_free(message->nng);
-    message->nng = NULL;
+    frame_free(message->frame);
+    message->frame = NULL;
     arena_reset(&message->arena);
     loop_give_message(message->loop, message);
 }
@@ -123,30 +123,30 @@ struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *hea
         return NULL;
     buffer->loop = loop;
     buffer->timeout_ms = head->timeout_ms;
-    if (nng_msg_alloc(&buffer->nng, size)) {
+    if (!(buffer->frame = frame_open(size))) {
         loop_give_buffer(loop, buffer);
         return NULL;
     }
-    envelope_write(head, payload_bytes, nng_msg_body(buffer->nng));
-    *payload = (unsigned char *)nng_msg_body(buffer->nng) + payload_at;
+    envelope_write(head, payload_bytes, frame_bytes(buffer->frame));
+    *payload = frame_bytes(buffer->frame) + payload_at;
     return buffer;
 }
 
-nng_msg *buffer_take(struct rpc_buffer *buffer)
+struct frame *buffer_take(struct rpc_buffer *buffer)
 {
-    nng_msg *nng = buffer->nng;
-    buffer->nng = NULL;
+    struct frame *frame = buffer->frame;
+    buffer->frame = NULL;
     loop_give_buffer(buffer->loop, buffer);
-    return nng;
+    return frame;
 }
 
 void rpc_buffer_free(struct rpc_buffer *buffer)
 {
     if (buffer)
-        nng_msg_free(buffer_take(buffer));
+        frame_free(buffer_take(buffer));
 }
 
-nng_msg *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload)
+struct frame *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload)
 {
     unsigned char *bytes;
     size_t size = payload ? protobuf_c_message_get_packed_size(payload) : 0;
@@ -159,7 +159,8 @@ nng_msg *pack_message(struct rpc_loop *loop, const struct envelope *head, const 
     return buffer_take(buffer);
 }
 
-nng_msg *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes)
+struct frame *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes,
+                         const struct lane_offer *lane)
 {
     Fastdecode__PeerHello message = FASTDECODE__PEER_HELLO__INIT;
     struct envelope head = {.kind = ENVELOPE_HELLO};
@@ -170,6 +171,10 @@ nng_msg *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64
     message.incarnation = hello->incarnation;
     message.fingerprint = hello->fingerprint;
     message.max_message_bytes = max_message_bytes;
+    if (lane) {
+        message.lane = (char *)lane->name;
+        message.lane_token = lane->token;
+    }
     return pack_message(loop, &head, &message.base);
 }
 
@@ -192,6 +197,9 @@ bool parse_hello(struct rpc_message *message, struct greeting *out)
     out->peer.incarnation = hello->incarnation;
     out->peer.fingerprint = hello->fingerprint;
     out->protocol = hello->protocol;
+    out->lane = (struct lane_offer){.token = hello->lane_token};
+    if (strlen(hello->lane) < sizeof out->lane.name)
+        memcpy(out->lane.name, hello->lane, strlen(hello->lane));
     out->max_message_bytes = hello->max_message_bytes ? hello->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
     out->max_message_bytes = MAX(out->max_message_bytes, (uint64_t)PEER_BYTES_LEAST);
     return true;

@@ -132,7 +132,9 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
     const struct greeting *greeting = &connection->greeting;
     struct envelope refused = {.kind = ENVELOPE_REFUSED};
     uint64_t own = server->config.hello.fingerprint;
+    struct lane_offer lane;
     char quoted[320];
+    bool offered;
 
     if (connection->greeted || connection->greeting.protocol || !parse_hello(message, &connection->greeting)) {
         connection_kick(connection, "a bad handshake");
@@ -150,7 +152,8 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
         return; /* the client closes, or its time to say hello runs out; until then nothing is taken from it */
     }
     connection_greeted(connection);
-    connection_send_now(connection, pack_hello(server->loop, &server->config.hello, server->max_message_bytes));
+    offered = endpoint_offer_lane(&server->endpoint, connection->pipe, &lane);
+    connection_send_now(connection, pack_hello(server->loop, &server->config.hello, server->max_message_bytes, offered ? &lane : NULL));
 }
 
 /* Takes the message. */
@@ -180,17 +183,17 @@ static void on_envelope(struct connection *connection, struct rpc_message *messa
     rpc_message_free(message);
 }
 
-static void on_message(struct endpoint *endpoint, uint32_t pipe, nng_msg *nng)
+static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *frame)
 {
     struct rpc_server *server = (struct rpc_server *)endpoint;
     struct connection *connection = connection_find(server, pipe);
     struct rpc_message *message;
 
     if (!connection || connection->dead) {
-        nng_msg_free(nng);
+        frame_free(frame);
         return;
     }
-    message = message_open(server->loop, nng);
+    message = message_open(server->loop, frame);
     if (message)
         on_envelope(connection, message);
     else
@@ -239,21 +242,21 @@ void rpc_call_set_user(struct rpc_call *call, void *user) { call->user = user; }
 void *rpc_call_user(const struct rpc_call *call) { return call->user; }
 
 /* Takes the message (NULL: there was no memory). One that the client would not take ends the call with a status instead,
- * since nng would close the connection. */
-static void end_with(struct rpc_call *call, nng_msg *nng)
+ * since the client would close the connection. */
+static void end_with(struct rpc_call *call, struct frame *frame)
 {
     loop_assert_owner(call->server->loop);
     assert_always(!call->dropping);
     if (!call->connection) {
-        nng_msg_free(nng);
-    } else if (nng && nng_msg_len(nng) > call->connection->greeting.max_message_bytes) {
-        size_t bytes = nng_msg_len(nng);
-        nng_msg_free(nng);
+        frame_free(frame);
+    } else if (frame && frame->length > call->connection->greeting.max_message_bytes) {
+        size_t bytes = frame->length;
+        frame_free(frame);
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "a reply of %zu bytes, the caller takes at most %llu", bytes,
                       (unsigned long long)call->connection->greeting.max_message_bytes);
         return;
     } else {
-        connection_send(call->connection, nng);
+        connection_send(call->connection, frame);
     }
     free_call(call);
 }
@@ -301,7 +304,11 @@ struct rpc_buffer *rpc_reply_buffer(struct rpc_call *call, size_t payload_bytes,
     return buffer_open(call->server->loop, &head, payload_bytes, payload);
 }
 
-void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer) { end_with(call, buffer_take(buffer)); }
+void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer)
+{
+    buffer->frame->at_once = true;
+    end_with(call, buffer_take(buffer));
+}
 
 /* --- the server ---------------------------------------------------------------------------------------------------- */
 

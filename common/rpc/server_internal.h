@@ -14,7 +14,7 @@ struct connection {
     struct greeting greeting;
     uint64_t timer;         /* the handshake's deadline */
     struct rpc_call *calls; /* not ended and not cancelled */
-    nng_msg **backlog;      /* ring [backlog_capacity] */
+    struct frame **backlog;      /* ring [backlog_capacity] */
     uint32_t backlog_capacity, backlog_head, backlog_count;
     uint64_t backlog_bytes;
 };
@@ -66,9 +66,9 @@ void connection_kick(struct connection *connection, const char *why);
 void connection_greeted(struct connection *connection);
 
 /* Outside of the window: what belongs to the handshake. Takes the message (NULL: there was no memory for it: a kick). */
-void connection_send_now(struct connection *connection, nng_msg *nng);
+void connection_send_now(struct connection *connection, struct frame *frame);
 /* Takes the message (NULL: there was no memory for it). RESOURCE_EXHAUSTED: the client does not read, and is kicked. */
-enum status connection_send(struct connection *connection, nng_msg *nng);
+enum status connection_send(struct connection *connection, struct frame *frame);
 void connection_acknowledged(struct connection *connection, uint32_t count);
 
 /* --- server.c --- */

@@ -1,0 +1,194 @@
+/* frame.c: see frame.h.
+ *
+ * Frames come in sizes of powers of two. Freed ones are kept for the next, up to POOL_BYTES in all, so that a decode step
+ * allocates nothing. (Worked number: a layer of 128 rows of a 135M model is two requests of 240 KB and two replies of 144 KB,
+ * 1 MiB with the frames that the next ones are read into.)
+ *
+ * A reader looks ahead READ_AHEAD bytes while messages are small, and copies them out: many come with one system call. Of
+ * messages that are large it asks for one at a time, into a frame that is handed on as it is; the size is that of those before.
+ *
+ *     small:  [head msg head msg head ms│         ] ─▶ a frame each; the rest moves to the front
+ *     large:  [head msg                          │] ─▶ this frame itself; the next one goes into another
+ */
+#include "common/rpc/frame.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/wire/wire.h"
+
+enum {
+    CLASS_FIRST = 8, /* 256 bytes */
+    CLASS_LAST = 22, /* 4 MiB; larger ones are not kept */
+    CLASS_NONE = CLASS_LAST + 1,
+    READ_AHEAD = 64 << 10,
+    LARGE = 1 << 10,
+#if defined(__SANITIZE_ADDRESS__)
+    POOL_BYTES = 0 /* so that a frame used after its end is seen */
+#else
+    POOL_BYTES = 8 << 20
+#endif
+};
+
+static const unsigned char magic[4] = {'F', 'D', 'R', '1'};
+
+static struct {
+    pthread_mutex_t lock;
+    struct frame *free[CLASS_NONE];
+    size_t bytes;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* --- the pool -------------------------------------------------------------------------------------------------------- */
+
+static size_t class_bytes(uint32_t size_class) { return (size_t)1 << size_class; }
+
+/* Of so many bytes on the wire. */
+static struct frame *take(size_t wire_bytes)
+{
+    uint32_t size_class = CLASS_FIRST;
+    struct frame *frame = NULL;
+
+    while (size_class <= CLASS_LAST && class_bytes(size_class) - sizeof *frame < wire_bytes)
+        size_class++;
+    if (size_class <= CLASS_LAST) {
+        pthread_mutex_lock(&pool.lock);
+        frame = pool.free[size_class];
+        if (frame) {
+            pool.free[size_class] = frame->next;
+            pool.bytes -= class_bytes(size_class);
+        }
+        pthread_mutex_unlock(&pool.lock);
+    }
+    size_t bytes = size_class <= CLASS_LAST ? class_bytes(size_class) : sizeof *frame + wire_bytes;
+    if (!frame && !(frame = malloc(bytes)))
+        return NULL;
+    *frame = (struct frame){.size_class = size_class, .capacity = bytes - sizeof *frame};
+    return frame;
+}
+
+struct frame *frame_open(size_t length)
+{
+    struct frame *frame = length <= UINT32_MAX ? take(FRAME_HEAD + length) : NULL;
+
+    if (!frame)
+        return NULL;
+    frame->length = length;
+    memcpy(frame->wire, magic, sizeof magic);
+    wire_store_u32(frame->wire + sizeof magic, (uint32_t)length);
+    return frame;
+}
+
+void frame_free(struct frame *frame)
+{
+    if (!frame)
+        return;
+    if (frame->size_class <= CLASS_LAST) {
+        size_t bytes = class_bytes(frame->size_class);
+        pthread_mutex_lock(&pool.lock);
+        if (pool.bytes + bytes <= POOL_BYTES) {
+            frame->next = pool.free[frame->size_class];
+            pool.free[frame->size_class] = frame;
+            pool.bytes += bytes;
+            frame = NULL;
+        }
+        pthread_mutex_unlock(&pool.lock);
+    }
+    free(frame);
+}
+
+/* --- reading --------------------------------------------------------------------------------------------------------- */
+
+/* On the wire, of the message that lies at `at`; 0: its head is not complete. */
+static size_t message_bytes(const struct frame_reader *reader, size_t at)
+{
+    return reader->have - at >= FRAME_HEAD ? FRAME_HEAD + (size_t)wire_load_u32(reader->frame->wire + at + 4) : 0;
+}
+
+size_t frame_reader_space(struct frame_reader *reader, void **at)
+{
+    size_t end = reader->frame ? message_bytes(reader, 0) : 0, needed;
+    struct frame *grown;
+
+    if (!end)
+        end = reader->expected;
+    needed = end >= LARGE ? end : (size_t)READ_AHEAD - sizeof *grown;
+    if (!reader->frame || reader->frame->capacity < needed) {
+        if (!(grown = take(needed)))
+            return 0;
+        if (reader->frame)
+            memcpy(grown->wire, reader->frame->wire, reader->have);
+        frame_free(reader->frame);
+        reader->frame = grown;
+    }
+    *at = reader->frame->wire + reader->have;
+    return needed - reader->have;
+}
+
+/* The reader's frame is the message, with `rest` bytes of the next behind it. False: no memory. */
+static bool hand_on(struct frame_reader *reader, size_t length, size_t rest, void (*deliver)(void *arg, struct frame *frame),
+                    void *arg)
+{
+    struct frame *whole = reader->frame, *next = rest ? take(MAX(rest, (size_t)READ_AHEAD - sizeof *next)) : NULL;
+
+    if (rest && !next)
+        return false;
+    if (rest)
+        memcpy(next->wire, whole->wire + FRAME_HEAD + length, rest);
+    reader->frame = next;
+    reader->have = rest;
+    whole->length = length;
+    deliver(arg, whole);
+    return true;
+}
+
+static bool copy_out(struct frame_reader *reader, size_t at, size_t length, void (*deliver)(void *arg, struct frame *frame), void *arg)
+{
+    struct frame *copy = frame_open(length);
+
+    if (!copy)
+        return false;
+    memcpy(frame_bytes(copy), reader->frame->wire + at + FRAME_HEAD, length);
+    deliver(arg, copy);
+    return true;
+}
+
+bool frame_reader_take(struct frame_reader *reader, size_t count, void (*deliver)(void *arg, struct frame *frame), void *arg)
+{
+    size_t at = 0, total;
+
+    reader->have += count;
+    while (reader->have > at) {
+        size_t have = reader->have - at;
+        if (memcmp(reader->frame->wire + at, magic, MIN(have, sizeof magic)) != 0) /* a stranger is found out at once */
+            return false;
+        if (!(total = message_bytes(reader, at)))
+            break;
+        if (total - FRAME_HEAD > reader->max_message_bytes)
+            return false;
+        if (have < total)
+            break;
+        reader->expected = MAX(total, reader->expected - reader->expected / 8);
+        if (at == 0 && total >= LARGE) {
+            if (!hand_on(reader, total - FRAME_HEAD, have - total, deliver, arg))
+                return false;
+            continue;
+        }
+        if (!copy_out(reader, at, total - FRAME_HEAD, deliver, arg))
+            return false;
+        at += total;
+    }
+    if (at) {
+        reader->have -= at;
+        memmove(reader->frame->wire, reader->frame->wire + at, reader->have);
+    }
+    return true;
+}
+
+void frame_reader_close(struct frame_reader *reader)
+{
+    frame_free(reader->frame);
+    reader->frame = NULL;
+    reader->have = 0;
+}
