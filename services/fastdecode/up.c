@@ -22,6 +22,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/options.h"
+#include "common/base/thread_pool.h"
 #include "common/kv/kv_type.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
@@ -179,7 +180,8 @@ static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--name=%s", name);
     supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
     supervise_argument(child, "--listen-tensors=ipc://%s/%s-t.sock", up->supervisor.run_dir, name);
-    supervise_argument(child, "--threads=%u", s->threads);
+    /* The workers of a mini-batch attend at the same time: so many threads in all as there are cores, none woken for nothing. */
+    supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
     supervise_argument(child, "--shares-cores");
     supervise_argument(child, "--kv-memory=%llu",
                        (unsigned long long)(s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers));
