@@ -24,6 +24,7 @@
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_type.h"
+#include "common/trace/trace.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
 
@@ -31,7 +32,7 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool;
-    const char *kv_worker_isa;
+    const char *kv_worker_isa, *trace;
     uint32_t port, kv_workers, mini_batches, chunk, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s;
@@ -84,6 +85,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
+        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR", "pid files, logs and sockets; default: a new folder under /tmp", 0, 0},
     };
     struct program program = {.name = "fastdecode up",
@@ -136,6 +138,10 @@ static struct child *add(struct up *up, const char *name, const char *program)
     supervise_argument(child, "--log-level=%s", levels[log_threshold]);
     if (up->settings.log_json)
         supervise_argument(child, "--log-json");
+    if (up->settings.trace) {
+        supervise_argument(child, "--trace=%s", up->settings.trace);
+        supervise_argument(child, "--trace-append");
+    }
     if (strcmp(name, "scheduler"))
         supervise_argument(child, "--scheduler=ipc://%s/scheduler.sock", up->supervisor.run_dir);
     return child;
@@ -352,7 +358,9 @@ int up_main(int argc, char **argv)
         }
         up.settings.run_dir = made;
     }
-    if (pick_port(&up.settings, &error) || supervise_open(&up.supervisor, up.settings.run_dir, &error)) {
+    const struct trace_config trace = {.path = up.settings.trace, .process = "fastdecode up", .order = 9};
+    if (pick_port(&up.settings, &error) || supervise_open(&up.supervisor, up.settings.run_dir, &error) ||
+        trace_open(&trace, &error)) {
         fprintf(stderr, "fastdecode up: %s\n", error.text);
         return 2;
     }
@@ -362,6 +370,7 @@ int up_main(int argc, char **argv)
         code = watch(&up);
     up.supervisor.no_restarts = code != 0;
     stop_all(&up);
+    trace_close(); /* the services have written theirs */
     supervise_close(&up.supervisor);
     return code;
 }

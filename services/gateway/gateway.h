@@ -23,12 +23,14 @@ struct gateway_config {
     const char *scheduler; /* address */
     const char *listen;    /* of the health service; NULL: none */
     const char *model, *chat_template, *served_model_name, *api_key_file;
+    const char *trace; /* NULL: none */
     const char *cors_origin;
     uint32_t context; /* 0: the model's */
     uint32_t max_connections, max_queue, threads;
     uint64_t max_body_bytes;
     double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s, keep_alive_s;
     bool mesh_metrics; /* append the scheduler's */
+    bool trace_append; /* to another service's file */
 };
 
 /* The defaults of every field. */

@@ -13,6 +13,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
+#include "common/trace/trace.h"
 #include "services/gateway/gateway.h"
 
 struct settings {
@@ -47,6 +48,8 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"ready-grace", OPTION_F64, &g->ready_grace_s, "S", "a new request waits this long for a mesh that is not ready", 0, 3600},
         {"resume-limit", OPTION_F64, &g->resume_limit_s, "S", "a request that has begun waits this long for a lost mesh", 0, 86400},
         {"keep-alive", OPTION_F64, &g->keep_alive_s, "S", "a stream silent for so long gets a comment", 0.01, 3600},
+        {"trace", OPTION_STRING, &g->trace, "FILE", TRACE_HELP, 0, 0},
+        {"trace-append", OPTION_BOOL, &g->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
         {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM running requests may take this long", 0, 86400},
     };
@@ -80,10 +83,14 @@ static enum status write_port(const char *path, uint32_t port, struct error *err
 
 static enum status serve(const struct settings *s, const sigset_t *signals, struct error *error)
 {
+    const struct trace_config trace = {
+        .path = s->gateway.trace, .append = s->gateway.trace_append, .process = "gateway", .order = 1};
     struct gateway *gateway;
-    enum status status = gateway_open(&s->gateway, &gateway, error);
+    enum status status = trace_open(&trace, error);
     int number = 0;
 
+    if (status == STATUS_OK)
+        status = gateway_open(&s->gateway, &gateway, error);
     if (status != STATUS_OK)
         return status;
     log_info("GATEWAY-LISTENS", "host=%s port=%u", s->gateway.host, gateway_port(gateway));
@@ -99,6 +106,7 @@ static enum status serve(const struct settings *s, const sigset_t *signals, stru
             log_warn("GATEWAY-CUT-OFF", "limit_s=%g", s->drain_timeout_s);
     }
     gateway_close(gateway);
+    trace_close();
     return status;
 }
 

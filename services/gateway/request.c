@@ -33,6 +33,8 @@ enum status requests_open(const struct requests_config *config, struct requests 
     if (!*out)
         return STATUS_RESOURCE_EXHAUSTED;
     (*out)->config = *config;
+    (*out)->lane = trace_lane_open("answers");
+    (*out)->lane_requests = trace_lane_open("requests");
     return STATUS_OK;
 }
 
@@ -79,8 +81,11 @@ static struct respond_usage count_usage(const struct request *request)
 
 static void write_stream(struct request *request, const struct text *chunk)
 {
+    uint64_t began_ns = trace_clock(request->owner->lane);
+
     exchange_begin(request->exchange, RESPOND_EVENTS);
     exchange_write(request->exchange, chunk->data, chunk->bytes);
+    trace_span(request->owner->lane, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
     request->last_write_us = clock_now_us();
 }
 
@@ -137,6 +142,8 @@ static void drop(struct request *request)
         requests->first = request->next;
     if (request->next)
         request->next->previous = request->previous;
+    trace_overlapping(requests->lane_requests, "request", request->trace_id, request->start_us * 1000,
+                      {"choices", request->choice_count});
     atomic_fetch_sub_explicit(request->first_token_seen ? &requests->running : &requests->waiting, 1, memory_order_relaxed);
     exchange_set_user(request->exchange, NULL);
     request_discard(request);
@@ -225,6 +232,8 @@ static void measure(struct choice *choice, uint32_t new_tokens)
     metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
     if (!request->first_token_seen) {
         request->first_token_seen = true;
+        trace_overlapping(requests->lane_requests, "first token", request->trace_id, request->start_us * 1000,
+                          {"prompt_tokens", choice->prompt->count});
         metrics_observe(requests->config.metrics, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
         atomic_fetch_sub_explicit(&requests->waiting, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&requests->running, 1, memory_order_relaxed);
@@ -250,9 +259,8 @@ static void postpone(struct choice *choice)
     choice->retry_us = now_us + MIN(pause_us, (uint64_t)RETRY_MOST_US);
 }
 
-static void on_event(void *arg, const Fastdecode__GenerateEvent *event)
+static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *event)
 {
-    struct choice *choice = arg;
     struct request *request = choice->request;
     struct api_error error;
     uint32_t before = choice->generated_count;
@@ -287,6 +295,16 @@ static void on_event(void *arg, const Fastdecode__GenerateEvent *event)
         break;
     default: finish_choice(choice, "length", NULL); break;
     }
+}
+
+static void on_event(void *arg, const Fastdecode__GenerateEvent *event)
+{
+    struct choice *choice = arg;
+    struct trace_lane *lane = choice->request->owner->lane;
+    uint64_t began_ns = trace_clock(lane), request_id = choice->request->trace_id; /* the request may end */
+
+    take_event(choice, event);
+    trace_span(lane, "tokens", began_ns, {"request", request_id}, {"tokens", event->n_tokens});
 }
 
 static void refuse_full(struct request *request)
@@ -470,6 +488,7 @@ void requests_start(struct requests *requests, struct request *request)
         return;
     }
     request->last_write_us = clock_now_us();
+    request->trace_id = ++requests->trace_ids;
     request->next = requests->first;
     if (request->next)
         request->next->previous = request;

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "common/trace/trace.h"
 #include "services/gateway/request.h"
 #include "services/gateway/respond.h"
 
@@ -78,11 +79,14 @@ struct request {
     uint64_t start_us, deadline_us; /* 0: none */
     uint64_t last_write_us;
     bool submitted, first_token_seen;
+    uint64_t trace_id; /* a number of its own */
 };
 
 struct requests {
     struct requests_config config;
-    struct request *first;    /* loop thread */
+    struct request *first;                   /* loop thread */
+    struct trace_lane *lane, *lane_requests; /* what this thread does; requests, which overlap */
+    uint64_t trace_ids;
     struct mesh_state state;  /* loop thread: as of the last tick */
     struct text piece, chunk; /* loop thread: scratch of one token and of one event, kept so that a token allocates nothing */
     /* relaxed: numbers to look at */

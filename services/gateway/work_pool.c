@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "common/trace/trace.h"
+
 struct work_pool {
     pthread_mutex_t mutex;
     pthread_cond_t some;
@@ -20,9 +22,11 @@ struct work_pool {
 static void *run(void *arg)
 {
     struct work_pool *pool = arg;
+    struct trace_lane *lane = trace_lane_open("parse and tokenize");
 
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
+        uint64_t began_ns;
         void *item;
         while (pool->count == 0 && !pool->stopping)
             pthread_cond_wait(&pool->some, &pool->mutex);
@@ -32,7 +36,9 @@ static void *run(void *arg)
         pool->first = (pool->first + 1) % pool->capacity;
         pool->count--;
         pthread_mutex_unlock(&pool->mutex);
+        began_ns = trace_clock(lane);
         pool->fn(pool->arg, item);
+        trace_span(lane, "parse", began_ns);
         pthread_mutex_lock(&pool->mutex);
     }
     pthread_mutex_unlock(&pool->mutex);

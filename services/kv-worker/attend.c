@@ -187,7 +187,7 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
 static void attend(struct worker *worker, struct rpc_call *call, struct attend_batch *batch, const struct attend_request *request)
 {
     size_t size = attend_reply_size(batch->row_count, batch->lost_count, batch->lost, request->layer, worker->q_width);
-    uint64_t began_us = clock_now_us();
+    uint64_t began_us = clock_now_us(), began_ns;
     unsigned char *payload, *attend_us;
     struct rpc_buffer *reply = rpc_reply_buffer(call, size, &payload);
     float *o;
@@ -207,8 +207,10 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
         worker->v[i] = request->v + row * worker->kv_width;
         worker->o[i] = o + row * worker->q_width;
     }
+    began_ns = trace_clock(worker->lane);
     if (batch->kept_count)
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
+    trace_span(worker->lane, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count});
     wire_store_u32(attend_us, (uint32_t)(clock_now_us() - began_us));
     rpc_call_reply_buffer(call, reply);
     if (request->layer + 1 == worker->shape.layers) {
@@ -223,6 +225,7 @@ void attend_handler(struct rpc_call *call, void *user)
     struct attend_request request;
     struct error error;
     size_t length;
+    uint64_t began_ns = trace_clock(worker->lane);
     const unsigned char *payload = rpc_message_payload(rpc_call_message(call), &length);
 
     if (!worker->store) {
@@ -254,5 +257,7 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is not under way here", (unsigned long long)request.step);
         return;
     }
-    attend(worker, call, batch, &request);
+    attend(worker, call, batch, &request); /* ends the call: of the request only what was copied is still there */
+    trace_span(worker->lane, "call", began_ns, {"step", request.step}, {"layer", request.layer}, {"mini_batch", request.mini_batch},
+               {"rows", request.row_count});
 }

@@ -118,6 +118,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one a usable CPU", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
+        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
     struct program program = {.name = "kv-worker",
@@ -142,10 +144,15 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
 static enum status start(struct error *error)
 {
     const struct memory_plan memory = {.start_bytes = MEASURE_BYTES, .pool_bytes = worker.settings.kv_memory};
+    const struct trace_config trace = {
+        .path = worker.settings.trace, .append = worker.settings.trace_append, .process = worker.settings.name, .order = 4};
     enum status status = memory_plan_check(&memory, "", error);
 
+    if (!status)
+        status = trace_open(&trace, error);
     if (status)
         return status;
+    worker.lane = trace_lane_open("R-part");
     worker.incarnation = member_incarnation();
     if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), NULL, &worker.pool) ||
         rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))
@@ -177,6 +184,7 @@ static void serve(void)
     rpc_loop_close(worker.tensor_loop);
     rpc_loop_close(worker.control_loop);
     thread_pool_close(worker.pool);
+    trace_close();
     log_info("END", "name=%s", worker.settings.name);
 }
 

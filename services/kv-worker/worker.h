@@ -17,6 +17,7 @@
 #include "common/kv/kv_store.h"
 #include "common/member/member.h"
 #include "common/rpc/rpc.h"
+#include "common/trace/trace.h"
 
 enum {
     MEASURE_BYTES = 64 << 20, /* read at start to know the speed of memory; given back */
@@ -28,7 +29,8 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace;
+    bool trace_append;
     uint64_t kv_memory;
     uint32_t threads;
     bool shares_cores;
@@ -51,6 +53,7 @@ struct worker {
 
     /* tensor thread */
     pthread_t tensor_thread;
+    struct trace_lane *lane;
     struct rpc_loop *tensor_loop;
     struct rpc_server *tensor_server;
     struct thread_pool *pool;

@@ -1,6 +1,7 @@
 /* engine.c: see engine.h. */
 #include "services/s-part/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,11 @@
 enum { ATTEND_TIMEOUT_MS = 10000, ATTEND_ROW_TIMEOUT_MS = 50 };
 
 static void start_next(struct mini_batch *batch);
+
+/* A span of a step on the S-part's lane. Gives the time. */
+#define SPAN(batch, name, began_ns, ...)                                                                                       \
+    trace_span((batch)->engine->lane_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
+               ##__VA_ARGS__)
 
 /* --- what is lost ---------------------------------------------------------------------------------------------------- */
 
@@ -38,6 +44,10 @@ static void lose_row(void *user, uint32_t row)
 
 static void make_ready(struct mini_batch *batch)
 {
+    if (batch->wait_from_ns)
+        trace_span(batch->lane, "wait", batch->wait_from_ns, {"step", batch->request->step}, {"layer", batch->segment - 1});
+    batch->wait_from_ns = 0;
+    batch->ready_ns = trace_clock(batch->lane);
     batch->state = BATCH_READY;
     batch->ready_order = batch->engine->ready_counter++;
     batch->r_part_us += clock_now_us() - batch->sent_us;
@@ -179,12 +189,14 @@ static void send_all(struct mini_batch *batch, struct rpc_buffer **buffers)
 static void attend_local(struct mini_batch *batch, uint32_t layer)
 {
     struct engine *engine = batch->engine;
-    uint64_t began_us = clock_now_us();
+    uint64_t began_us = clock_now_us(), began_ns = trace_clock(engine->lane_local);
 
     for (uint32_t p = 0; p < batch->plan.place_count; p++)
         if (!batch->uses[p].link) {
             engine->ops->attend(batch->backend, layer);
             batch->uses[p].r_part_us += (uint32_t)(clock_now_us() - began_us);
+            trace_span(engine->lane_local, "attend", began_ns, {"step", batch->request->step}, {"layer", layer},
+                       {"mini_batch", batch->index}, {"rows", batch->uses[p].place->row_count});
         }
 }
 
@@ -197,9 +209,10 @@ static void run_segment(struct mini_batch *batch)
     struct engine *engine = batch->engine;
     struct rpc_buffer *buffers[STEP_PLACES_MAX] = {0};
     const struct backend_links links = {.o = batch->o, .q = batch->q, .k = batch->k, .v = batch->v};
-    bool last = batch->segment == engine->shape.layers;
-    uint64_t began_us = clock_now_us();
+    bool last = batch->segment == engine->shape.layers, remote = false;
+    uint64_t began_us = clock_now_us(), at_ns = trace_clock(engine->lane_s_part);
 
+    trace_span(batch->lane, "queued", batch->ready_ns, {"step", batch->request->step}, {"layer", batch->segment});
     point_to_replies(batch);
     for (uint32_t p = 0; !last && p < batch->plan.place_count; p++) {
         struct link_use *use = &batch->uses[p];
@@ -209,10 +222,14 @@ static void run_segment(struct mini_batch *batch)
             lose_place(batch, use);
         if (use->dead)
             point_nowhere(batch, use->place);
+        remote = true;
     }
+    if (remote)
+        at_ns = SPAN(batch, "prepare", at_ns, {"layer", batch->segment});
     engine->ops->segment(batch->backend, batch->segment, &links);
     while (!engine->ops->done(batch->backend)) {}
     free_replies(batch);
+    at_ns = SPAN(batch, "segment", at_ns, {"layer", batch->segment}, {"rows", batch->plan.row_count});
     batch->segment++;
     batch->s_part_us += clock_now_us() - began_us;
     if (last) {
@@ -220,9 +237,13 @@ static void run_segment(struct mini_batch *batch)
         return;
     }
     send_all(batch, buffers);
+    if (remote)
+        SPAN(batch, "send", at_ns, {"layer", batch->segment - 1});
     attend_local(batch, batch->segment - 1);
     if (--batch->waiting == 0)
         make_ready(batch);
+    else
+        batch->wait_from_ns = trace_clock(batch->lane);
 }
 
 /* Sampling and scoring for the runs that are not lost, then the reply. */
@@ -230,7 +251,7 @@ static void finish(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
     struct step_plan *plan = &batch->plan;
-    uint64_t began_us = clock_now_us();
+    uint64_t began_us = clock_now_us(), at_ns = trace_clock(engine->lane_s_part), step = batch->request->step;
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < plan->output_count; i++)
@@ -251,7 +272,11 @@ static void finish(struct mini_batch *batch)
     batch->s_part_us += clock_now_us() - began_us;
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
-    reply_send(batch);
+    at_ns = SPAN(batch, "head", at_ns, {"outputs", kept});
+    reply_send(batch); /* the request goes with it */
+    trace_span(engine->lane_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
+    trace_span(batch->lane, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", kept},
+               {"places", plan->place_count});
     batch->state = BATCH_IDLE;
     start_next(batch);
 }
@@ -326,6 +351,7 @@ static void begin_step(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
     struct step_plan *plan = &batch->plan;
+    uint64_t began_ns = trace_clock(engine->lane_s_part);
     uint32_t bad_row;
     struct error error;
 
@@ -347,6 +373,7 @@ static void begin_step(struct mini_batch *batch)
     }
     find_links(batch);
     batch->segment = 0;
+    SPAN(batch, "begin", began_ns, {"rows", plan->row_count});
     if (plan->row_count == 0) {
         reply_send(batch);
         batch->state = BATCH_IDLE;
@@ -381,6 +408,7 @@ static void start_next(struct mini_batch *batch)
         batch->queue_count--;
         batch->plan.run_count = 0;
         batch->began_us = clock_now_us();
+        batch->began_ns = trace_clock(batch->lane);
         batch->s_part_us = batch->r_part_us = 0;
         if (batch->request->scheduler_incarnation < newest_scheduler(engine)) { /* it was not when the step was queued */
             error_set(&error, STATUS_FAILED_PRECONDITION, "a scheduler that started later is known here");
@@ -393,7 +421,9 @@ static void start_next(struct mini_batch *batch)
             refuse(batch, &error);
             continue;
         }
-        if (find_links(batch))
+        bool connecting = find_links(batch);
+        SPAN(batch, "plan", batch->began_ns);
+        if (connecting)
             batch->state = BATCH_CONNECTING; /* engine_link_changed() goes on */
         else
             begin_step(batch);
@@ -519,9 +549,12 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
 {
     struct mini_batch *batch = &engine->batches[index];
     uint32_t rows = engine->max_rows;
+    char lane[32];
 
     batch->engine = engine;
     batch->index = index;
+    snprintf(lane, sizeof lane, "mini-batch %u", index);
+    batch->lane = trace_lane_open(lane);
     batch->o = calloc(rows, sizeof *batch->o);
     batch->q = calloc(rows, sizeof *batch->q);
     batch->k = calloc(rows, sizeof *batch->k);
@@ -544,6 +577,8 @@ enum status engine_open(struct engine *engine, struct error *error)
     engine->zeros = calloc(engine->q_width, sizeof *engine->zeros);
     if (!engine->zeros)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
+    engine->lane_s_part = trace_lane_open("S-part");
+    engine->lane_local = trace_lane_open("R-part, local pool");
     for (uint32_t i = 0; !status && i < engine->batch_count; i++)
         status = open_batch(engine, i, error);
     return status;

@@ -17,6 +17,7 @@
 #include "attend.pb-c.h"
 #include "common/model/model.h"
 #include "common/rpc/rpc.h"
+#include "common/trace/trace.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/sequence_table.h"
 #include "services/s-part/step_plan.h"
@@ -76,6 +77,8 @@ struct mini_batch {
     const float **o;     /* [max_rows] */
     float **q, **k, **v; /* [max_rows] */
     uint64_t began_us, s_part_us, sent_us, r_part_us;
+    struct trace_lane *lane;                   /* the step, and what it waits for */
+    uint64_t began_ns, ready_ns, wait_from_ns; /* of the trace; wait_from_ns is 0 while nothing is waited for */
 
     /* the reply, sized once */
     Fastdecode__RunResult *results; /* [max_rows] */
@@ -102,7 +105,8 @@ struct engine {
     struct link links[ENGINE_LINKS_MAX];
     float *zeros; /* [q_width] */
     uint64_t ready_counter;
-    uint64_t deferred[DEFERRED_MAX]; /* sequences to release when no step uses them */
+    struct trace_lane *lane_s_part, *lane_local; /* what this thread does: segments and the like; attention of local rows */
+    uint64_t deferred[DEFERRED_MAX];             /* sequences to release when no step uses them */
     uint32_t deferred_count;
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };

@@ -23,7 +23,8 @@
 enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384, SPIN_US = 50, END_TOKENS_MAX = 16 };
 
 static struct s_part {
-    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa;
+    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace;
+    bool trace_append;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
     uint64_t local_pool;
@@ -70,6 +71,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, 8192},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
+        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
     struct program program = {.name = "s-part",
@@ -337,9 +340,12 @@ static enum status load(struct error *error)
 
 static enum status start(struct error *error)
 {
+    const struct trace_config trace = {.path = s_part.trace, .append = s_part.trace_append, .process = s_part.name, .order = 3};
     struct engine *engine = &s_part.engine;
-    enum status status;
+    enum status status = trace_open(&trace, error);
 
+    if (status)
+        return status;
     s_part.incarnation = member_incarnation();
     if (thread_pool_open(s_part.threads ? s_part.threads : cpu_count_usable(), NULL, &s_part.pool) ||
         rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&engine->loop))
@@ -385,6 +391,7 @@ static void serve(void)
     rpc_loop_close(s_part.control_loop);
     thread_pool_close(s_part.pool);
     model_close(s_part.model);
+    trace_close();
     log_info("END", "name=%s", s_part.name);
 }
 

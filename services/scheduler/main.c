@@ -33,6 +33,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
+        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a member that is silent so long is dead", 100, 600000},
     };
     struct program program = {.name = "scheduler",
@@ -68,13 +70,19 @@ static enum status start(struct error *error)
     };
     uint32_t requests = scheduler.settings.max_queue + scheduler.settings.max_batch;
     const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler.settling};
+    const struct trace_config trace = {
+        .path = scheduler.settings.trace, .append = scheduler.settings.trace_append, .process = "scheduler", .order = 2};
     char parts[64];
     enum status status;
 
     snprintf(parts, sizeof parts, "requests=%u", requests);
     status = memory_plan_check(&memory, parts, error);
+    if (!status)
+        status = trace_open(&trace, error);
     if (status)
         return status;
+    scheduler.lane = trace_lane_open("scheduler");
+    scheduler.lane_steps = trace_lane_open("steps in flight");
     scheduler.incarnation = member_incarnation();
     scheduler.next_sequence = scheduler.incarnation + 1;
     scheduler.started_us = clock_now_us();
@@ -127,6 +135,7 @@ static void serve(void)
     rpc_loop_close(scheduler.loop);
     token_logs_close(scheduler.logs);
     scheduler_close_core(&scheduler);
+    trace_close();
     log_info("END", "incarnation=%llx", (unsigned long long)scheduler.incarnation);
 }
 

@@ -16,6 +16,7 @@
 #include "cluster.pb-c.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
+#include "common/trace/trace.h"
 #include "services/scheduler/token_logs.h"
 #include "step.pb-c.h"
 
@@ -33,7 +34,8 @@ enum {
 };
 
 struct scheduler_settings {
-    const char *listen;
+    const char *listen, *trace;
+    bool trace_append;
     uint32_t max_queue, max_batch, mini_batches, chunk, worker_timeout_ms;
 };
 
@@ -69,7 +71,8 @@ struct flight {
     bool used;
     uint64_t step;
     struct scheduler *scheduler;
-    uint32_t run_count;
+    uint64_t sent_ns; /* of the trace */
+    uint32_t run_count, row_count;
     uint64_t *sequences; /* of its runs */
     uint32_t *positions;
     struct sched_result *results;
@@ -84,7 +87,8 @@ struct scheduler {
     uint64_t incarnation, next_sequence, started_us;
     struct rpc_loop *loop;
     struct rpc_server *server;
-    struct sched *core; /* NULL until the first s-part has said what the model is */
+    struct trace_lane *lane, *lane_steps; /* what this thread does; the steps that the s-part has */
+    struct sched *core;                   /* NULL until the first s-part has said what the model is */
     struct sched_config core_config;
     struct token_logs *logs;
 
@@ -120,7 +124,7 @@ struct scheduler {
     Fastdecode__MeshState last_state;
 
     uint64_t generated_tokens, prompt_tokens, finished, cancelled, s_part_busy_us, s_part_wait_us;
-    uint64_t busy_ns; /* in ticks: the core, and carrying out what it says */
+    uint64_t busy_ns; /* processor time of ticks: the core, and carrying out what it says */
 };
 
 /* An event for the next tick. The queue has room for what one round of the loop can bring; when it is full a tick is

@@ -193,6 +193,8 @@ static void on_step_reply(void *user, struct rpc_message *message)
     for (uint32_t i = 0; i < flight->place_count; i++)
         flight->places[i] =
             (struct sched_place_time){reply->places[i]->worker, reply->places[i]->r_part_us, reply->places[i]->tokens_read};
+    trace_overlapping(flight->scheduler->lane_steps, "step", flight->step, flight->sent_ns, {"rows", flight->row_count},
+                      {"s_part_us", reply->total_us});
     flight->scheduler->s_part_busy_us += reply->s_part_us;
     flight->scheduler->s_part_wait_us += reply->r_part_us;
     event.step_done = (struct sched_step_done){
@@ -224,6 +226,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     struct flight *flight = free_flight(scheduler);
     struct sched_event failed = {.kind = SCHED_STEP_FAILED, .step = action->step};
     uint32_t places = 0, opens = 0, rows = 0;
+    uint64_t began_ns = trace_clock(scheduler->lane);
     struct error error;
 
     assert_always(flight && action->run_count <= scratch.capacity);
@@ -252,7 +255,9 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     flight->reply = NULL;
     flight->step = action->step;
     flight->run_count = action->run_count;
+    flight->row_count = rows;
     flight->scheduler = scheduler;
+    flight->sent_ns = trace_clock(scheduler->lane_steps);
     const struct rpc_options options = {.timeout_ms = STEP_TIMEOUT_MS + rows * ROW_TIMEOUT_MS};
     const struct rpc_callbacks callbacks = {on_step_reply, on_step_end};
     if (!scheduler->members[0].channel || rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step",
@@ -261,6 +266,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
         scheduler->stuck = true;
         scheduler_event(scheduler, &failed);
     }
+    trace_span(scheduler->lane, "send step", began_ns, {"step", action->step}, {"rows", rows}, {"mini_batch", action->mini_batch});
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------- */
@@ -351,16 +357,23 @@ void scheduler_tick(struct scheduler *scheduler)
     scheduler->stuck = false;
     do {
         uint32_t event_count = scheduler->event_count;
+        uint64_t round_ns = trace_clock(scheduler->lane), at_ns = round_ns;
         size_t count = sched_step(scheduler->core, clock_now_us(), scheduler->events, event_count, scheduler->actions,
                                   MAX(event_count, (uint32_t)EVENTS_MAX) + SCHED_ACTIONS_SPARE);
+        if (event_count || count)
+            at_ns = trace_span(scheduler->lane, "schedule", round_ns, {"events", event_count}, {"actions", count});
         scheduler->event_count = 0; /* carrying out actions may add events: the next round's */
         for (struct flight *flight; (flight = oldest_answered(scheduler));) {
+            uint64_t step = flight->step;
             take_results(scheduler, flight);
             end_flight(flight);
+            at_ns = trace_span(scheduler->lane, "results", at_ns, {"step", step});
         }
         for (size_t i = 0; i < count; i++)
             carry_out(scheduler, &scheduler->actions[i]);
         place_forget(scheduler);
+        if (event_count || count)
+            trace_span(scheduler->lane, "tick", round_ns, {"events", event_count}, {"actions", count});
     } while (!scheduler->stuck && (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us()));
     scheduler->ticking = false;
     scheduler->busy_ns += clock_thread_ns() - began_ns;
