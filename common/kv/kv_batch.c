@@ -242,8 +242,9 @@ static void load_lines(const struct kv_batch *batch, const struct block *block, 
     for (uint32_t row = 0; row < block->row_count; row++)
         for (uint32_t head = 0; head < heads; head++) {
             size_t line = (size_t)row * heads + head;
-            attend_scale_q(head_dim, batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,
-                           scratch->q + line * head_dim);
+            batch->store->kernels->load_q((enum attend_type)batch->store->shape.type, head_dim,
+                                          batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,
+                                          scratch->q + line * head_dim);
             scratch->limits[line] = batch->positions[block->first_row + row] + 1;
         }
 }

@@ -153,15 +153,13 @@ enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence
  * written there in some layers, and an import that is sent twice must not undo that. */
 static void copy_tokens(const struct kv_store *store, unsigned char *to, const unsigned char *from, uint32_t positions)
 {
-    uint64_t tile_count = store->page_bytes / store->tile_bytes, half = store->tile_bytes / 2;
-    uint64_t column = half / store->shape.head_dim; /* the same value of K of a tile's tokens */
+    uint64_t tile_count = store->page_bytes / store->tile_bytes;
 
     for (uint64_t tile = 0; tile < tile_count; tile++, to += store->tile_bytes, from += store->tile_bytes) {
         uint32_t before = (uint32_t)(tile % store->page_tiles) * ATTEND_TILE;
-        uint64_t count = positions > before ? MIN(positions - before, ATTEND_TILE) : 0;
-        for (uint64_t at = 0; at < half; at += column)
-            memcpy(to + at, from + at, column / ATTEND_TILE * count);
-        memcpy(to + half, from + half, half / ATTEND_TILE * count);
+        if (positions > before)
+            attend_copy_tokens((enum attend_type)store->shape.type, store->shape.head_dim, to, from,
+                               MIN(positions - before, ATTEND_TILE));
     }
 }
 

@@ -16,7 +16,9 @@
 #include "common/kv/kv_state.h"
 #include "kernels/dispatch/kernels.h"
 
-_Static_assert((int)KV_F16 == (int)ATTEND_F16 && (int)KV_F32 == (int)ATTEND_F32, "one numbering");
+_Static_assert((int)KV_F16 == (int)ATTEND_F16 && (int)KV_F32 == (int)ATTEND_F32 && (int)KV_BF16 == (int)ATTEND_BF16 &&
+                   (int)KV_INT8 == (int)ATTEND_INT8 && (int)KV_INT4 == (int)ATTEND_INT4 && (int)KV_INT4X == (int)ATTEND_INT4X,
+               "one numbering");
 
 #define MAX_LAYERS 4096u
 #define MAX_HEADS 4096u
@@ -38,9 +40,8 @@ static enum status check_shape(const struct kv_shape *shape, struct error *error
                          ATTEND_MAX_HEAD_DIM);
     if (shape->page_tokens != 16 && shape->page_tokens != 32)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: page_tokens is %u: must be 16 or 32", shape->page_tokens);
-    if (shape->type != KV_F16 && shape->type != KV_F32)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: element type %d (%s) is not built", (int)shape->type,
-                         kv_type_name(shape->type));
+    if (shape->type < KV_F16 || shape->type >= KV_TYPE_END)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: element type %d is unknown", (int)shape->type);
     if (!shape->max_sequences || shape->max_sequences > MAX_SEQUENCES || !shape->max_context || shape->max_context > MAX_CONTEXT)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: max_sequences %u or max_context %u out of range",
                          shape->max_sequences, shape->max_context);
@@ -51,8 +52,8 @@ uint64_t kv_page_bytes(const struct kv_shape *shape)
 {
     if (check_shape(shape, NULL))
         return 0;
-    return (uint64_t)shape->layers * shape->kv_heads * (shape->page_tokens / ATTEND_TILE) * 2 *
-           attend_half_bytes(shape->head_dim, (enum attend_type)shape->type);
+    return (uint64_t)shape->layers * shape->kv_heads * (shape->page_tokens / ATTEND_TILE) *
+           attend_tile_bytes(shape->head_dim, (enum attend_type)shape->type);
 }
 
 /* One slice of the mapping. */
@@ -72,7 +73,7 @@ static void set_sizes(struct kv_store *store, uint32_t threads)
 
     store->page_bytes = kv_page_bytes(shape);
     store->page_tiles = shape->page_tokens / ATTEND_TILE;
-    store->tile_bytes = 2 * attend_half_bytes(shape->head_dim, (enum attend_type)shape->type);
+    store->tile_bytes = attend_tile_bytes(shape->head_dim, (enum attend_type)shape->type);
     store->group_heads = shape->heads / shape->kv_heads;
     store->block_rows = MAX(1u, KV_BLOCK_LINES / store->group_heads);
     store->table_length = MIN((shape->max_context + shape->page_tokens - 1) / shape->page_tokens, store->pages_total);

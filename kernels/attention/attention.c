@@ -2,17 +2,19 @@
 #include "kernels/attention/attention.h"
 
 #include <math.h>
+#include <string.h>
 
-#define TABLE(number, suffix)                                                                                         \
-    {                                                                                                                 \
-        .level = number, .store = attend_store_##suffix, .range = attend_range_##suffix, .fold = attend_fold_##suffix \
+#define TABLE(number, suffix)                                                                                              \
+    {                                                                                                                      \
+        .level = number, .store = attend_store_##suffix, .load_q = attend_load_q_##suffix, .range = attend_range_##suffix, \
+        .fold = attend_fold_##suffix                                                                                       \
     }
 
 static const struct attention_kernels tables[ISA_LEVEL_COUNT] = {
     [ISA_REF] = TABLE(ISA_REF, ref),
     [ISA_AVX2] = TABLE(ISA_AVX2, avx2),
     [ISA_AVX512] = TABLE(ISA_AVX512, avx512),
-    [ISA_VNNI] = TABLE(ISA_VNNI, avx512), /* nothing here is integer */
+    [ISA_VNNI] = TABLE(ISA_VNNI, avx512), /* nothing here needs it */
 };
 
 const struct attention_kernels *attention_of_level(enum isa_level level) { return isa_supported(level) ? &tables[level] : NULL; }
@@ -28,4 +30,28 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out)
 {
     for (uint32_t i = 0; i < head_dim; i++)
         out[i] = acc[i] / l;
+}
+
+/* Columns of 16 elements, one of each token. */
+static size_t copy_columns(unsigned char *to, const unsigned char *from, size_t bytes, size_t element_bytes, uint32_t count)
+{
+    for (size_t at = 0; at < bytes; at += element_bytes * ATTEND_TILE)
+        memcpy(to + at, from + at, element_bytes * count);
+    return bytes;
+}
+
+void attend_copy_tokens(enum attend_type type, uint32_t head_dim, void *to, const void *from, uint32_t count)
+{
+    size_t k_codes = attend_k_code_bytes(head_dim, type), k_bytes = attend_k_bytes(head_dim, type);
+    size_t row_bytes = attend_v_row_bytes(head_dim, type), at = 0;
+    size_t scales = type <= ATTEND_BF16 ? 0
+                                        : (type == ATTEND_INT8 ? 1 : 2) * attend_groups(head_dim) * ATTEND_TILE * sizeof(uint16_t);
+    unsigned char *into = to;
+    const unsigned char *tile = from;
+
+    at += copy_columns(into, tile, k_codes, type == ATTEND_F32 || type == ATTEND_INT4X ? 4 : 2, count);
+    at += copy_columns(into + at, tile + at, k_bytes - k_codes, sizeof(uint16_t), count);
+    memcpy(into + at, tile + at, row_bytes * count);
+    at += row_bytes * ATTEND_TILE;
+    copy_columns(into + at, tile + at, scales, sizeof(uint16_t), count);
 }

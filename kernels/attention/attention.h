@@ -1,7 +1,17 @@
 /* attention.h: softmax(q·K / sqrt(head_dim)) V over stored K and V, for the lines of one KV head of one sequence.
  *
- * A line is one query head of one row. Lines of one KV head read the same tiles: a tile holds 16 tokens, K as
- * [head_dim][16] (q·k runs down the lanes, no horizontal sums), then V as [16][head_dim].
+ * A line is one query head of one row. Lines of one KV head read the same tiles. A tile holds 16 tokens in one run of bytes,
+ * K so that q·k runs down the lanes (no horizontal sums), then V row by row:
+ *
+ *     f16, bf16, f32   K [head_dim][16]                                      V [16][head_dim]
+ *     int8             K [head_dim / 2][16][2] codes, [groups][16] scales    V [16][head_dim] codes, [groups][16] scales
+ *     int4             K as int8                                             V [16][groups][16] bytes, scales, minima
+ *     int4x            K [head_dim / 8][16] words of 8, scales, minima       V as int4
+ *
+ * A group is 32 values of one token along head_dim (the last one may have 16), so what a token stores does not depend on
+ * its neighbours. Scales and minima are f16. A value is code * scale with codes -127 to 127, or code * scale + minimum with
+ * codes 0 to 15; scales are rounded up and minima down, so that no value is cut off. 4-bit V: byte i of a group is its values
+ * i (low nibble) and i + 16. 4-bit K: of 8 values, nibble i is value 2i and nibble i + 4 value 2i + 1.
  *
  * The bits of a line depend on its q, its limit and the tiles below the limit alone. The order is fixed by position:
  *
@@ -11,6 +21,7 @@
  *
  * Within a block: q·k by fused multiply-adds over head_dim; the sum of p lane by lane; p·V token after token. How many
  * lines share a loop changes nothing of this. avx2 and avx512 give the same bits; ref has its own.
+ * Where K is codes, q is rounded to 16 bits (a scale a line): q·k is then exact in integers within a group, and twice as fast.
  */
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_H
 #define FD_KERNELS_ATTENTION_ATTENTION_H
@@ -28,12 +39,47 @@
 #define ATTEND_MAX_HEAD_DIM 256u
 #define ATTEND_SCORES (8u * ATTEND_BLOCK) /* floats of attend_range.scores */
 
-enum attend_type { ATTEND_F16 = 1, ATTEND_F32 = 2 };
+enum attend_type {
+    ATTEND_F16 = 1,
+    ATTEND_F32 = 2,
+    ATTEND_BF16 = 3,
+    ATTEND_INT8 = 4,
+    ATTEND_INT4 = 5,  /* K int8, V 4 bits */
+    ATTEND_INT4X = 6, /* both 4 bits */
+};
+#define ATTEND_GROUP_DIM 32u
 
-/* Bytes of the K (or V) half of a tile; V follows K. */
-static inline size_t attend_half_bytes(uint32_t head_dim, enum attend_type type)
+static inline uint32_t attend_groups(uint32_t head_dim) { return (head_dim + ATTEND_GROUP_DIM - 1) / ATTEND_GROUP_DIM; }
+
+/* Of K in a tile: elements or codes; then with scales and minima. V begins where K ends. */
+static inline size_t attend_k_code_bytes(uint32_t head_dim, enum attend_type type)
 {
-    return (size_t)head_dim * ATTEND_TILE * (type == ATTEND_F16 ? 2 : 4);
+    size_t values = (size_t)head_dim * ATTEND_TILE;
+    return type == ATTEND_F32 ? 4 * values : type <= ATTEND_BF16 ? 2 * values : type == ATTEND_INT4X ? values / 2 : values;
+}
+
+static inline size_t attend_k_bytes(uint32_t head_dim, enum attend_type type)
+{
+    size_t scales = type <= ATTEND_BF16 ? 0 : type == ATTEND_INT4X ? 2 : 1;
+    return attend_k_code_bytes(head_dim, type) + scales * attend_groups(head_dim) * ATTEND_TILE * sizeof(uint16_t);
+}
+
+/* Of one token's V: elements or codes. */
+static inline size_t attend_v_row_bytes(uint32_t head_dim, enum attend_type type)
+{
+    return type == ATTEND_F32    ? 4 * (size_t)head_dim
+           : type <= ATTEND_BF16 ? 2 * (size_t)head_dim
+           : type == ATTEND_INT8 ? head_dim
+                                 : attend_groups(head_dim) * (size_t)(ATTEND_GROUP_DIM / 2);
+}
+
+/* Of a whole tile: whole cache lines. */
+static inline size_t attend_tile_bytes(uint32_t head_dim, enum attend_type type)
+{
+    size_t scales = type <= ATTEND_BF16 ? 0 : type == ATTEND_INT8 ? 1 : 2;
+    size_t bytes = attend_k_bytes(head_dim, type) + attend_v_row_bytes(head_dim, type) * ATTEND_TILE +
+                   scales * attend_groups(head_dim) * ATTEND_TILE * sizeof(uint16_t);
+    return (bytes + 63) / 64 * 64;
 }
 
 /* One range of some lines. */
@@ -43,7 +89,7 @@ struct attend_range {
     uint32_t line_count;   /* at least 1 */
     uint32_t begin;        /* first position: a multiple of ATTEND_RANGE */
     const uint32_t *limit; /* [lines] one past the last position that the line attends; ascending, all above begin */
-    const float *q;        /* [lines][head_dim], scaled by attend_scale_q */
+    const float *q;        /* [lines][head_dim] as load_q wrote it */
     /* Tiles from begin on, as far as the largest limit (or the range's end) asks; then up to ATTEND_AHEAD_TILES
      * addresses worth prefetching, up to tile_count in all. */
     const unsigned char *const *tiles;
@@ -63,9 +109,13 @@ struct attend_partial {
 struct attention_kernels {
     enum isa_level level;
 
-    /* Writes one token's K and V into a tile, rounded to the nearest even; what f16 cannot hold becomes its largest
-     * value, NaN stays NaN. k, v: [head_dim] f32; slot: 0 to 15. */
+    /* Writes one token's K and V into a tile, rounded to the nearest even; what f16 or bf16 cannot hold becomes the largest
+     * value, in the types of groups as in f16. NaN stays NaN, of groups all values. The same bits at every level.
+     * k, v: [head_dim] f32; slot: 0 to 15. */
     void (*store)(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot);
+
+    /* q / sqrt(head_dim) of one line in the form that `range` of the same level takes. q: [head_dim] f32; out: as many bytes. */
+    void (*load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out);
 
     /* Scores beyond f32 count as its largest value, so large logits give no NaN. */
     void (*range)(const struct attend_range *range);
@@ -80,6 +130,9 @@ const struct attention_kernels *attention_of_level(enum isa_level level);
 /* out[i] = q[i] / sqrt(head_dim). [head_dim] f32. The same bits at every level. */
 void attend_scale_q(uint32_t head_dim, const float *q, float *out);
 
+/* Copies the first `count` tokens (1 to 16) of a tile into another, and touches nothing that the other tokens have. */
+void attend_copy_tokens(enum attend_type type, uint32_t head_dim, void *to, const void *from, uint32_t count);
+
 /* out[i] = acc[i] / l. [head_dim] f32. The same bits at every level. */
 void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 
@@ -87,6 +140,7 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 #define ATTENTION_ENTRIES(suffix)                                                                                    \
     void attend_store_##suffix(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, \
                                uint32_t slot);                                                                       \
+    void attend_load_q_##suffix(enum attend_type type, uint32_t head_dim, const float *q, float *out);               \
     void attend_range_##suffix(const struct attend_range *range);                                                    \
     void attend_fold_##suffix(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into,             \
                               const struct attend_partial *next);

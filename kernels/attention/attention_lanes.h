@@ -9,6 +9,7 @@
  *     acc     += p[t] * v[t]              token after token, 16 values of head_dim in the lanes, stops at the line's limit
  *
  * Tokens at and beyond a line's limit are never multiplied, not even by zero: what lies there may be anything.
+ * The types of codes are built into an object of their own (attention_codes_*.c, with CODES): half the time to compile each.
  */
 #include <float.h>
 #include <math.h>
@@ -30,37 +31,6 @@
 _Static_assert(LANES == ATTEND_TILE, "a tile's tokens are the lanes");
 _Static_assert(GROUP * ATTEND_BLOCK <= ATTEND_SCORES, "scores of a group");
 
-LANES_INLINE lanes load_kv(const unsigned char *half, size_t index, enum attend_type type)
-{
-    return type == ATTEND_F16 ? lanes_load_f16((const uint16_t *)half + index) : lanes_load((const float *)half + index);
-}
-
-LANES_INLINE lanes saturate(lanes x)
-{
-    x = lanes_min(lanes_set1(65504.0f), x); /* a NaN in x stays */
-    return lanes_max(lanes_set1(-65504.0f), x);
-}
-
-void NAME(attend_store)(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot)
-{
-    unsigned char *k_half = tile, *v_half = k_half + attend_half_bytes(head_dim, type);
-
-    for (uint32_t i = 0; i < head_dim; i += LANES) {
-        if (type == ATTEND_F16) {
-            uint16_t rounded[LANES], *column = (uint16_t *)k_half + (size_t)i * ATTEND_TILE + slot;
-            lanes_store_f16(rounded, saturate(lanes_load(k + i)));
-            for (uint32_t j = 0; j < LANES; j++)
-                column[j * ATTEND_TILE] = rounded[j];
-            lanes_store_f16((uint16_t *)v_half + (size_t)slot * head_dim + i, saturate(lanes_load(v + i)));
-        } else {
-            float *column = (float *)k_half + (size_t)i * ATTEND_TILE + slot;
-            for (uint32_t j = 0; j < LANES; j++)
-                memcpy(&column[j * ATTEND_TILE], &k[i + j], sizeof(float));
-            lanes_store((float *)v_half + (size_t)slot * head_dim + i, lanes_load(v + i));
-        }
-    }
-}
-
 /* A group of lines in one block. Functions take n (lines), type and head_dim as constants once inlined; head_dim of 64 and
  * 128 get instances of their own, so that every address is one register and an offset. */
 struct group {
@@ -75,12 +45,31 @@ struct group {
  * (too few lines can be on their way), not at all 47 %. */
 LANES_INLINE void prefetch(const unsigned char *at) { _mm_prefetch((const char *)at, _MM_HINT_T1); }
 
+#include "kernels/attention/attention_codes_lanes.h"
+
+LANES_INLINE lanes load_k(const unsigned char *k, size_t index, const enum attend_type type)
+{
+    return type == ATTEND_F16    ? lanes_load_f16((const uint16_t *)k + index)
+           : type == ATTEND_BF16 ? lanes_load_bf16((const uint16_t *)k + index)
+                                 : lanes_load((const float *)k + index);
+}
+
+/* 16 values of V from value `at` of a row on: elements, or codes. */
+LANES_INLINE lanes load_v(const unsigned char *row, uint32_t at, const enum attend_type type)
+{
+    if (!has_codes(type))
+        return load_k(row, at, type);
+    if (type == ATTEND_INT8)
+        return lanes_load_s8((const int8_t *)row + at);
+    return load_nibbles(row + at / ATTEND_GROUP_DIM * (ATTEND_GROUP_DIM / 2), at % ATTEND_GROUP_DIM != 0);
+}
+
 /* Scores of n lines and t tiles from `tile` on. */
 LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
                       const uint32_t head_dim, const bool fetch)
 {
     const float *q = g->range->q + (size_t)g->line * head_dim;
-    const size_t row_bytes = attend_half_bytes(1, type);
+    const size_t row_bytes = attend_k_code_bytes(1, type);
     const unsigned char *k[BLOCK_TILES], *ahead[BLOCK_TILES];
     lanes sum[GROUP][BLOCK_TILES];
 
@@ -97,7 +86,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
             lanes value[BLOCK_TILES];
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
-                value[j] = load_kv(k[j], (size_t)(d + u) * ATTEND_TILE, type);
+                value[j] = load_k(k[j], (size_t)(d + u) * ATTEND_TILE, type);
                 if (fetch && (u == 0 || row_bytes == 64)) /* once a cache line */
                     prefetch(ahead[j] + (d + u) * row_bytes);
             }
@@ -123,15 +112,23 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
 #define VALUE_CHUNKS(n) ((n) == 1 ? 4 : (n) == 2 ? 2 : 1)
 #endif
 
+LANES_INLINE void dot_any(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
+                          const uint32_t head_dim, const bool fetch)
+{
+    if (has_codes(type))
+        dot_codes(g, tile, n, t, type, head_dim, fetch);
+    else
+        dot(g, tile, n, t, type, head_dim, fetch);
+}
+
 LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum attend_type type, const uint32_t head_dim,
                             const bool fetch)
 {
     uint32_t tile = 0;
     for (; tile + DOT_TILES(n) <= g->tile_count; tile += DOT_TILES(n))
-        dot(g, tile, n, DOT_TILES(n), type, head_dim, fetch);
-    if (DOT_TILES(n) > 1)
-        for (; tile < g->tile_count; tile++)
-            dot(g, tile, n, 1, type, head_dim, fetch);
+        dot_any(g, tile, n, DOT_TILES(n), type, head_dim, fetch);
+    for (; DOT_TILES(n) > 1 && tile < g->tile_count; tile++)
+        dot_any(g, tile, n, 1, type, head_dim, fetch);
 }
 
 /* Scores of one line become p; its m, sums and acc are brought to the new m. seen: 1 to ATTEND_BLOCK tokens. */
@@ -141,6 +138,8 @@ LANES_INLINE void soften(const struct attend_range *range, uint32_t line, float 
     lanes score[BLOCK_TILES], best = lanes_set1(-INFINITY), sum;
     float old = range->m[line], now;
 
+    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
+        score[j] = lanes_zero();
     UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
     {
         if (j >= tiles)
@@ -173,42 +172,48 @@ LANES_INLINE void soften(const struct attend_range *range, uint32_t line, float 
     lanes_store(range->sums + (size_t)line * LANES, sum);
 }
 
-/* acc of n lines, c chunks of 16 from value `at` on, gains tokens [begin, end) of the block. p: [n][ATTEND_BLOCK]. */
+/* acc of n lines, c chunks of 16 from value `at` on, gains tokens [begin, end) of the block. p: [n][ATTEND_BLOCK]. With two
+ * chunks or more, `at` begins a group. */
 LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end, uint32_t at,
                              const uint32_t n, const uint32_t c, const enum attend_type type, const uint32_t head_dim,
                              const bool fetch)
 {
-    const size_t half = attend_half_bytes(head_dim, type), value_bytes = type == ATTEND_F16 ? 2 : 4;
-    float *acc = g->range->acc + (size_t)line * head_dim + at;
+    const size_t k_bytes = attend_k_bytes(head_dim, type), row_bytes = attend_v_row_bytes(head_dim, type);
+    const size_t chunk_bytes = row_bytes / (head_dim / LANES), offset = k_bytes + at * row_bytes / head_dim;
+    const uint32_t shares = has_codes(type) ? (c + 1) / 2 : 1; /* of a token's p: one a group */
+    float *acc = g->range->acc + (size_t)line * head_dim + at, weights[2][GROUP][ATTEND_BLOCK];
     lanes sum[GROUP][BLOCK_TILES];
 
+    if (has_codes(type))
+        UNROLL for (uint32_t s = 0; s < shares; s++)
+            weigh(g, p, begin, end, at / ATTEND_GROUP_DIM + s, n, type, head_dim, weights[s]);
     UNROLL for (uint32_t i = 0; i < n; i++)
         UNROLL for (uint32_t j = 0; j < c; j++)
             sum[i][j] = lanes_load(acc + (size_t)i * head_dim + j * LANES);
     while (begin < end) {
         uint32_t first = begin % ATTEND_TILE, tile = begin / ATTEND_TILE, count = MIN(end - begin, ATTEND_TILE - first);
-        const unsigned char *v = g->tiles[tile] + half + ((size_t)first * head_dim + at) * value_bytes;
-        const unsigned char *ahead = fetch ? g->ahead[tile] + half + ((size_t)first * head_dim + at) * value_bytes : NULL;
-        const float *weights = p + begin;
-        begin += count;
-        for (uint32_t t = 0; t < count; t++) {
+        const unsigned char *row = g->tiles[tile] + k_bytes + first * row_bytes;
+        const unsigned char *ahead = fetch ? g->ahead[tile] + offset + first * row_bytes : NULL;
+        for (uint32_t t = begin; t < begin + count; t++) {
             lanes value[BLOCK_TILES];
             UNROLL for (uint32_t j = 0; j < c; j++)
             {
-                value[j] = load_kv(v, j * LANES, type);
-                if (fetch && j * LANES * value_bytes % 64 == 0)
-                    prefetch(ahead + j * LANES * value_bytes);
+                value[j] = load_v(row, at + j * LANES, type);
+                if (fetch && j * chunk_bytes % 64 == 0)
+                    prefetch(ahead + j * chunk_bytes);
             }
             UNROLL for (uint32_t i = 0; i < n; i++)
             {
-                lanes x = lanes_set1(weights[i * ATTEND_BLOCK + t]);
+                lanes x = lanes_set1(has_codes(type) ? weights[0][i][t] : p[i * ATTEND_BLOCK + t]);
+                lanes second = shares > 1 ? lanes_set1(weights[1][i][t]) : x;
                 UNROLL for (uint32_t j = 0; j < c; j++)
-                    sum[i][j] = lanes_fma(x, value[j], sum[i][j]);
+                    sum[i][j] = lanes_fma(j < 2 ? x : second, value[j], sum[i][j]);
             }
-            v += head_dim * value_bytes;
+            row += row_bytes;
             if (fetch)
-                ahead += head_dim * value_bytes;
+                ahead += row_bytes;
         }
+        begin += count;
     }
     UNROLL for (uint32_t i = 0; i < n; i++)
         UNROLL for (uint32_t j = 0; j < c; j++)
@@ -246,6 +251,9 @@ LANES_INLINE void attend_group(const struct group *g, uint32_t block, const uint
         dot_block(g, n, type, head_dim, false);
     for (uint32_t i = 0; i < n; i++)
         soften(range, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK), head_dim);
+    if (v_has_minima(type))
+        for (uint32_t i = 0; i < n; i++)
+            add_minima(g, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK), type, head_dim);
     if (g->ahead)
         add_values(g, g->line, range->scores, 0, common, n, type, head_dim, true);
     else
@@ -258,31 +266,72 @@ LANES_INLINE void attend_group(const struct group *g, uint32_t block, const uint
 
 /* Instances for each size of group: everything above is inlined into these with its constants. */
 typedef void group_fn(const struct group *g, uint32_t block);
-#define INSTANCE(n)                                                                                                      \
-    static void group_##n##_f16_64(const struct group *g, uint32_t block) { attend_group(g, block, n, ATTEND_F16, 64); }  \
-    static void group_##n##_f16_128(const struct group *g, uint32_t block) { attend_group(g, block, n, ATTEND_F16, 128); } \
-    static void group_##n##_f16(const struct group *g, uint32_t block)                                                   \
-    {                                                                                                                    \
-        attend_group(g, block, n, ATTEND_F16, g->range->head_dim);                                                       \
-    }                                                                                                                    \
-    static void group_##n##_f32(const struct group *g, uint32_t block)                                                   \
-    {                                                                                                                    \
-        attend_group(g, block, n, ATTEND_F32, g->range->head_dim);                                                       \
+#define INSTANCE(n, name, type, head_dim)                                                        \
+    static void group_##n##_##name(const struct group *g, uint32_t block)                        \
+    {                                                                                            \
+        attend_group(g, block, n, type, head_dim);                                               \
     }
-INSTANCE(1) INSTANCE(2) INSTANCE(3) INSTANCE(4)
 #if defined(__AVX512F__)
-INSTANCE(5) INSTANCE(6) INSTANCE(7) INSTANCE(8)
-#define TABLE(suffix)                                                                                                    \
-    {group_1_##suffix, group_2_##suffix, group_3_##suffix, group_4_##suffix,                                             \
-     group_5_##suffix, group_6_##suffix, group_7_##suffix, group_8_##suffix}
+#define INSTANCES(name, type, head_dim)                                                                                    \
+    INSTANCE(1, name, type, head_dim) INSTANCE(2, name, type, head_dim) INSTANCE(3, name, type, head_dim)                  \
+    INSTANCE(4, name, type, head_dim) INSTANCE(5, name, type, head_dim) INSTANCE(6, name, type, head_dim)                  \
+    INSTANCE(7, name, type, head_dim) INSTANCE(8, name, type, head_dim)                                                    \
+    static group_fn *const groups_##name[GROUP] = {group_1_##name, group_2_##name, group_3_##name, group_4_##name,         \
+                                                   group_5_##name, group_6_##name, group_7_##name, group_8_##name};
 #else
-#define TABLE(suffix) {group_1_##suffix, group_2_##suffix, group_3_##suffix, group_4_##suffix}
+#define INSTANCES(name, type, head_dim)                                                                                    \
+    INSTANCE(1, name, type, head_dim) INSTANCE(2, name, type, head_dim) INSTANCE(3, name, type, head_dim)                  \
+    INSTANCE(4, name, type, head_dim)                                                                                      \
+    static group_fn *const groups_##name[GROUP] = {group_1_##name, group_2_##name, group_3_##name, group_4_##name};
 #endif
-static group_fn *const groups[4][GROUP] = {TABLE(f16_64), TABLE(f16_128), TABLE(f16), TABLE(f32)};
+#ifdef CODES
+INSTANCES(int8_64, ATTEND_INT8, 64)
+INSTANCES(int8_128, ATTEND_INT8, 128)
+INSTANCES(int8, ATTEND_INT8, g->range->head_dim)
+INSTANCES(int4_64, ATTEND_INT4, 64)
+INSTANCES(int4_128, ATTEND_INT4, 128)
+INSTANCES(int4, ATTEND_INT4, g->range->head_dim)
+INSTANCES(int4x, ATTEND_INT4X, g->range->head_dim)
 
-void NAME(attend_range)(const struct attend_range *range)
+static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
 {
-    group_fn *const *table = groups[range->type == ATTEND_F32 ? 3 : range->head_dim == 64 ? 0 : range->head_dim == 128 ? 1 : 2];
+    if (type == ATTEND_INT8)
+        return head_dim == 64 ? groups_int8_64 : head_dim == 128 ? groups_int8_128 : groups_int8;
+    if (type == ATTEND_INT4)
+        return head_dim == 64 ? groups_int4_64 : head_dim == 128 ? groups_int4_128 : groups_int4;
+    return groups_int4x;
+}
+#else
+INSTANCES(f16_64, ATTEND_F16, 64)
+INSTANCES(f16_128, ATTEND_F16, 128)
+INSTANCES(f16, ATTEND_F16, g->range->head_dim)
+INSTANCES(f32, ATTEND_F32, g->range->head_dim)
+INSTANCES(bf16, ATTEND_BF16, g->range->head_dim)
+
+static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
+{
+    if (type == ATTEND_F16)
+        return head_dim == 64 ? groups_f16_64 : head_dim == 128 ? groups_f16_128 : groups_f16;
+    return type == ATTEND_F32 ? groups_f32 : groups_bf16;
+}
+#endif
+
+#ifdef CODES
+#define ATTEND_ENTRY NAME(attend_codes)
+#else
+#define ATTEND_ENTRY NAME(attend_range)
+#endif
+void NAME(attend_codes)(const struct attend_range *range); /* attend_range for types of codes, in an object of its own */
+
+void ATTEND_ENTRY(const struct attend_range *range)
+{
+#ifndef CODES
+    if (has_codes(range->type)) {
+        NAME(attend_codes)(range);
+        return;
+    }
+#endif
+    group_fn *const *table = groups_of(range->type, range->head_dim);
     uint32_t line_count = range->line_count, first = 0;
     uint32_t end = MIN(range->limit[line_count - 1], range->begin + ATTEND_RANGE);
 
@@ -309,6 +358,7 @@ void NAME(attend_range)(const struct attend_range *range)
         range->l[line] = lanes_sum(lanes_load(range->sums + (size_t)line * LANES));
 }
 
+#ifndef CODES
 static float exp_one(float x)
 {
     float out[LANES];
@@ -332,3 +382,4 @@ void NAME(attend_fold)(uint32_t line_count, uint32_t head_dim, const struct atte
             lanes_store(acc + i, lanes_fma(lanes_load(more + i), lanes_set1(b), lanes_mul(lanes_load(acc + i), lanes_set1(a))));
     }
 }
+#endif

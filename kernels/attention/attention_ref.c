@@ -7,61 +7,204 @@
 #include "kernels/attention/attention.h"
 #include "kernels/dispatch/half.h"
 
-static double element(enum attend_type type, const unsigned char *half, size_t index)
-{
-    float value;
-    uint16_t bits;
+/* --- store: the same bits as attention_store_lanes.h ------------------------------------------------------------------- */
 
-    if (type == ATTEND_F16) {
-        memcpy(&bits, half + 2 * index, sizeof bits);
-        return (double)f16_to_float(bits);
-    }
-    memcpy(&value, half + 4 * index, sizeof value);
-    return (double)value;
+static float saturate(float x, float most) { return x > most ? most : x < -most ? -most : x; }
+
+static void put_u16(unsigned char *at, size_t index, uint16_t bits) { memcpy(at + 2 * index, &bits, sizeof bits); }
+
+static void put(enum attend_type type, unsigned char *at, size_t index, float value)
+{
+    if (type == ATTEND_F16)
+        put_u16(at, index, f16_from_float(saturate(value, 65504.0f)));
+    else if (type == ATTEND_BF16)
+        put_u16(at, index, bf16_from_float(saturate(value, bf16_to_float(0x7f7f))));
+    else
+        memcpy(at + 4 * index, &value, sizeof value);
 }
 
-static void put(enum attend_type type, unsigned char *half, size_t index, float value)
+/* f16 of x, not below it, and not above it. x is finite and within ±65504; for the first, at least 0. */
+static uint16_t f16_up(float x)
 {
-    if (type == ATTEND_F16) {
-        uint16_t bits = f16_from_float(value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value);
-        memcpy(half + 2 * index, &bits, sizeof bits);
+    uint16_t bits = f16_from_float(x);
+    return f16_to_float(bits) < x ? (uint16_t)(bits + 1) : bits;
+}
+
+static uint16_t f16_down(float x)
+{
+    uint16_t bits = f16_from_float(x);
+    if (f16_to_float(bits) <= x)
+        return bits;
+    return bits == 0 ? 0x8001 : bits & 0x8000 ? (uint16_t)(bits + 1) : (uint16_t)(bits - 1);
+}
+
+/* Codes, scale and (if `minimum` is asked for) minimum of one group of count values. */
+static void quantize_group(const float *x, uint32_t count, int8_t *codes, uint16_t *scale, uint16_t *minimum)
+{
+    float values[ATTEND_GROUP_DIM], low = INFINITY, high = -INFINITY, base = 0, step;
+
+    memset(codes, 0, count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (isnan(x[i])) {
+            *scale = 0x7e00;
+            if (minimum)
+                *minimum = 0;
+            return;
+        }
+        values[i] = saturate(x[i], 65504.0f);
+        low = MIN(low, values[i]), high = MAX(high, values[i]);
+    }
+    if (minimum) {
+        *minimum = f16_down(low + 0.0f); /* never -0 */
+        base = f16_to_float(*minimum);
+        *scale = f16_up((high - base) / 15.0f);
     } else {
-        memcpy(half + 4 * index, &value, sizeof value);
+        *scale = f16_up(MAX(high, -low) / 127.0f);
+    }
+    step = f16_to_float(*scale);
+    for (uint32_t i = 0; step > 0 && i < count; i++)
+        codes[i] = (int8_t)lrintf((values[i] - base) / step);
+}
+
+static void put_k_codes(enum attend_type type, uint32_t head_dim, const float *k, unsigned char *tile, uint32_t slot)
+{
+    unsigned char *scales = tile + attend_k_code_bytes(head_dim, type);
+    uint32_t groups = attend_groups(head_dim);
+
+    for (uint32_t group = 0; group < groups; group++) {
+        uint32_t first = group * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
+        uint16_t scale, minimum;
+        int8_t codes[ATTEND_GROUP_DIM];
+        quantize_group(k + first, count, codes, &scale, type == ATTEND_INT4X ? &minimum : NULL);
+        put_u16(scales, group * ATTEND_TILE + slot, scale);
+        if (type == ATTEND_INT4X) {
+            put_u16(scales, (groups + group) * ATTEND_TILE + slot, minimum);
+            for (uint32_t i = 0; i < count; i += 8) {
+                unsigned char *word = tile + ((size_t)(first + i) / 8 * ATTEND_TILE + slot) * 4;
+                for (uint32_t b = 0; b < 4; b++) { /* nibbles 2b and 2b + 1 */
+                    uint32_t value = b < 2 ? 4 * b : 4 * b - 7;
+                    word[b] = (unsigned char)(codes[i + value] | codes[i + value + 2] << 4);
+                }
+            }
+        } else {
+            for (uint32_t i = 0; i < count; i++)
+                tile[((size_t)(first + i) / 2 * ATTEND_TILE + slot) * 2 + i % 2] = (unsigned char)codes[i];
+        }
+    }
+}
+
+static void put_v_codes(enum attend_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
+{
+    size_t row_bytes = attend_v_row_bytes(head_dim, type);
+    unsigned char *row = half + slot * row_bytes, *scales = half + ATTEND_TILE * row_bytes;
+    uint32_t groups = attend_groups(head_dim);
+
+    for (uint32_t group = 0; group < groups; group++) {
+        uint32_t first = group * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
+        uint16_t scale, minimum;
+        int8_t codes[ATTEND_GROUP_DIM] = {0};
+        quantize_group(v + first, count, codes, &scale, type == ATTEND_INT8 ? NULL : &minimum);
+        put_u16(scales, group * ATTEND_TILE + slot, scale);
+        if (type == ATTEND_INT8) {
+            memcpy(row + first, codes, count);
+            continue;
+        }
+        put_u16(scales, (groups + group) * ATTEND_TILE + slot, minimum);
+        for (uint32_t i = 0; i < ATTEND_GROUP_DIM / 2; i++)
+            row[first / 2 + i] = (unsigned char)(codes[i] | codes[i + ATTEND_GROUP_DIM / 2] << 4);
     }
 }
 
 void attend_store_ref(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot)
 {
-    unsigned char *k_half = tile, *v_half = k_half + attend_half_bytes(head_dim, type);
+    unsigned char *v_half = (unsigned char *)tile + attend_k_bytes(head_dim, type);
 
+    if (type > ATTEND_BF16) {
+        put_k_codes(type, head_dim, k, tile, slot);
+        put_v_codes(type, head_dim, v, v_half, slot);
+        return;
+    }
     for (uint32_t i = 0; i < head_dim; i++) {
-        put(type, k_half, (size_t)i * ATTEND_TILE + slot, k[i]);
+        put(type, tile, (size_t)i * ATTEND_TILE + slot, k[i]);
         put(type, v_half, (size_t)slot * head_dim + i, v[i]);
     }
+}
+
+/* --- attend ---------------------------------------------------------------------------------------------------------- */
+
+static double get_u16(enum attend_type type, const unsigned char *at, size_t index)
+{
+    uint16_t bits;
+    memcpy(&bits, at + 2 * index, sizeof bits);
+    return (double)(type == ATTEND_BF16 ? bf16_to_float(bits) : f16_to_float(bits));
+}
+
+static double get(enum attend_type type, const unsigned char *at, size_t index)
+{
+    float value;
+    if (type != ATTEND_F32)
+        return get_u16(type, at, index);
+    memcpy(&value, at + 4 * index, sizeof value);
+    return (double)value;
+}
+
+static double k_value(const struct attend_range *range, uint32_t token, uint32_t i)
+{
+    const unsigned char *k = range->tiles[token / ATTEND_TILE];
+    const unsigned char *scales = k + attend_k_code_bytes(range->head_dim, range->type);
+    uint32_t slot = token % ATTEND_TILE, groups = attend_groups(range->head_dim), group = i / ATTEND_GROUP_DIM;
+
+    if (range->type <= ATTEND_BF16)
+        return get(range->type, k, (size_t)i * ATTEND_TILE + slot);
+    double scale = get_u16(ATTEND_F16, scales, group * ATTEND_TILE + slot);
+    if (range->type != ATTEND_INT4X)
+        return scale * (int8_t)k[((size_t)i / 2 * ATTEND_TILE + slot) * 2 + i % 2];
+    uint32_t nibble = i % 8 / 2 + i % 2 * 4;
+    int code = k[((size_t)i / 8 * ATTEND_TILE + slot) * 4 + nibble / 2] >> (nibble % 2 * 4) & 15;
+    return scale * code + get_u16(ATTEND_F16, scales, (groups + group) * ATTEND_TILE + slot);
+}
+
+static double v_value(const struct attend_range *range, uint32_t token, uint32_t i)
+{
+    size_t row_bytes = attend_v_row_bytes(range->head_dim, range->type);
+    const unsigned char *half = range->tiles[token / ATTEND_TILE] + attend_k_bytes(range->head_dim, range->type);
+    const unsigned char *scales = half + ATTEND_TILE * row_bytes, *row = half + token % ATTEND_TILE * row_bytes;
+    uint32_t slot = token % ATTEND_TILE, groups = attend_groups(range->head_dim), group = i / ATTEND_GROUP_DIM;
+
+    if (range->type <= ATTEND_BF16)
+        return get(range->type, row, i);
+    double scale = get_u16(ATTEND_F16, scales, group * ATTEND_TILE + slot);
+    if (range->type == ATTEND_INT8)
+        return scale * (int8_t)row[i];
+    int code = row[group * (ATTEND_GROUP_DIM / 2) + i % (ATTEND_GROUP_DIM / 2)] >> (i % ATTEND_GROUP_DIM < 16 ? 0 : 4) & 15;
+    return scale * code + get_u16(ATTEND_F16, scales, (groups + group) * ATTEND_TILE + slot);
+}
+
+void attend_load_q_ref(enum attend_type type, uint32_t head_dim, const float *q, float *out)
+{
+    (void)type;
+    attend_scale_q(head_dim, q, out);
 }
 
 static void attend_line(const struct attend_range *range, uint32_t line)
 {
     uint32_t head_dim = range->head_dim, count = MIN(range->limit[line] - range->begin, ATTEND_RANGE);
     const float *q = range->q + (size_t)line * head_dim;
-    size_t half = attend_half_bytes(head_dim, range->type);
     double scores[ATTEND_RANGE], sums[ATTEND_MAX_HEAD_DIM] = {0}, best = -INFINITY, sum = 0;
 
     for (uint32_t t = 0; t < count; t++) {
-        const unsigned char *k = range->tiles[t / ATTEND_TILE];
         scores[t] = 0;
         for (uint32_t i = 0; i < head_dim; i++)
-            scores[t] += (double)q[i] * element(range->type, k, (size_t)i * ATTEND_TILE + t % ATTEND_TILE);
+            scores[t] += (double)q[i] * k_value(range, t, i);
         scores[t] = scores[t] > FLT_MAX ? FLT_MAX : scores[t] < -FLT_MAX ? -FLT_MAX : scores[t];
         scores[t] = (double)(float)scores[t]; /* m leaves as f32, and no score may be above it */
         best = scores[t] > best ? scores[t] : best;
     }
     for (uint32_t t = 0; t < count; t++) {
-        const unsigned char *v = range->tiles[t / ATTEND_TILE] + half;
         double p = exp(scores[t] - best);
         sum += p;
         for (uint32_t i = 0; i < head_dim; i++)
-            sums[i] += p * element(range->type, v, (size_t)(t % ATTEND_TILE) * head_dim + i);
+            sums[i] += p * v_value(range, t, i);
     }
     range->m[line] = (float)best;
     range->l[line] = (float)sum;

@@ -1,10 +1,11 @@
 /* bench_attention.c: decode attention as GB/s of K and V read, beside the read bandwidth of a buffer of the same size in the
- * same pass; prefill chunks as GFLOP/s, beside what OpenBLAS reaches.
+ * same pass; the other types of K and V and AVX2, beside f16 and AVX-512 on the same tokens in the same pass; prefill chunks as
+ * GFLOP/s, beside what OpenBLAS reaches.
  *
  *     bench_attention [threads] [MiB] [heads per KV head: only those]
  *
- * The pool (1 GiB unless said) exceeds the caches by far: one layer, as many sequences as fill it, one row each a step, so that
- * each step reads the whole pool once.
+ * The pool (1 GiB of f16 unless said) exceeds the caches by far: one layer, as many sequences as fill it, one row each a step,
+ * so that each step reads the whole pool once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 
 #include <cblas.h>
+#include <immintrin.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
@@ -21,7 +23,7 @@
 #include "tests/bench/report.h"
 
 #define PART (1u << 20)
-#define DECODE_PASSES 7
+#define DECODE_PASSES 5
 #define PREFILL_PASSES 15
 #define MAX_ROWS 4096u
 #define PREFILL_ROWS 128u
@@ -33,11 +35,39 @@ struct job {
     struct thread_pool *pool;
     const unsigned char *bytes;
     uint64_t size;
+    uint64_t (*read)(const uint64_t *words, size_t count);
     uint64_t sink;
 };
 
-/* Reads in plain loops that the compiler turns into vector loads. */
-__attribute__((optimize("O3"), target("avx2"), noinline)) static uint64_t read_all(const uint64_t *words, size_t count)
+/* Two ways of reading: one stream a thread, which the hardware prefetches, and four with software prefetch. */
+typedef uint64_t read_fn(const uint64_t *words, size_t count);
+
+__attribute__((target("avx512f"), noinline)) static uint64_t read_stream(const uint64_t *words, size_t count)
+{
+    __m512i sums[4] = {0};
+    for (size_t i = 0; i < count; i += 32)
+        for (uint32_t k = 0; k < 4; k++)
+            sums[k] = _mm512_xor_si512(sums[k], _mm512_loadu_si512(words + i + 8 * k));
+    return (uint64_t)_mm512_reduce_add_epi64(
+        _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3])));
+}
+
+__attribute__((target("avx512f"), noinline)) static uint64_t read_four_streams(const uint64_t *words, size_t count)
+{
+    __m512i sums[4] = {0};
+    for (size_t i = 0; i < count / 4; i += 32)
+        for (uint32_t stream = 0; stream < 4; stream++)
+            for (uint32_t k = 0; k < 4; k++) {
+                const uint64_t *at = words + stream * (count / 4) + i + 8 * k;
+                _mm_prefetch((const char *)(at + 128), _MM_HINT_T1);
+                sums[k] = _mm512_xor_si512(sums[k], _mm512_loadu_si512(at));
+            }
+    return (uint64_t)_mm512_reduce_add_epi64(
+        _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3])));
+}
+
+/* Where there is no AVX-512: plain loops that the compiler turns into vector loads. */
+__attribute__((optimize("O3"), target("avx2"), noinline)) static uint64_t read_plain(const uint64_t *words, size_t count)
 {
     uint64_t sums[32] = {0}, all = 0;
     for (size_t i = 0; i + 32 <= count; i += 32)
@@ -53,14 +83,22 @@ static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     struct job *job = arg;
     (void)thread_index, (void)thread_count;
     for (uint32_t item; (item = thread_pool_claim(job->pool)) < job->size / PART;)
-        __atomic_fetch_xor(&job->sink, read_all((const uint64_t *)(job->bytes + (size_t)item * PART), PART / 8), __ATOMIC_RELAXED);
+        __atomic_fetch_xor(&job->sink, job->read((const uint64_t *)(job->bytes + (size_t)item * PART), PART / 8), __ATOMIC_RELAXED);
 }
 
+/* The best way's rate. */
 static double read_gbs(struct job *job)
 {
-    uint64_t start = clock_now_ns();
-    thread_pool_run(job->pool, read_job, job);
-    return (double)(job->size / PART * PART) / (double)(clock_now_ns() - start);
+    read_fn *const ways[] = {isa_supported(ISA_AVX512) ? read_stream : read_plain,
+                             isa_supported(ISA_AVX512) ? read_four_streams : read_plain};
+    double best = 0;
+    for (uint32_t i = 0; i < ARRAY_COUNT(ways); i++) {
+        job->read = ways[i];
+        uint64_t start = clock_now_ns();
+        thread_pool_run(job->pool, read_job, job);
+        best = MAX(best, (double)(job->size / PART * PART) / (double)(clock_now_ns() - start));
+    }
+    return best;
 }
 
 static double sgemm_gflops(void)
@@ -122,47 +160,96 @@ static void tensors_make(struct tensors *tensors, const struct kv_shape *shape, 
 static struct tensors tensors;
 static struct kv_row rows[MAX_ROWS];
 
-/* target: 0 for none. Returns the ratio. */
-static double decode(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context, double target)
+static void use_level(const char *level)
 {
-    struct kv_shape shape = {.layers = 1,
-                             .heads = 4 * group,
-                             .kv_heads = 4,
-                             .head_dim = head_dim,
-                             .page_tokens = 16,
-                             .type = KV_F16,
-                             .max_sequences = MAX_ROWS,
-                             .max_context = context};
-    uint32_t count = MAX(1u, (uint32_t)MIN((uint64_t)MAX_ROWS, job->size / (kv_page_bytes(&shape) * (context / 16)))), bad;
-    struct kv_store *store = fill(pool, &shape, count, context - 1, 1);
-    struct report_passes passes = {0};
+    struct error error;
+    if (kernels_init(level, &error))
+        die("level", &error);
+}
+
+/* A way to attend the same tokens: a type at a level. */
+struct way {
+    enum kv_type type;
+    const char *level; /* NULL: the best */
+    double target;     /* of its tokens a second ÷ those of the first way */
+    struct kv_store *store;
     struct kv_batch *batch;
+    struct report_passes bytes, tokens; /* GB/s beside reading; millions of tokens a second beside the first way */
+    double seconds;
+};
+
+static void way_open(struct way *way, struct thread_pool *pool, struct kv_shape shape, uint32_t count)
+{
+    use_level(way->level);
+    shape.type = way->type;
+    way->store = fill(pool, &shape, count, shape.max_context - 1, 1);
+    if (kv_batch_open(way->store, &way->batch))
+        exit(1);
+}
+
+/* One step; bytes a nanosecond. */
+static double way_run(struct way *way, uint32_t count)
+{
     struct kv_stats before, after;
     struct error error;
-    char name[96];
+    uint32_t bad;
+
+    if (kv_batch_plan(way->batch, rows, count, &bad, &error))
+        die("plan", &error);
+    kv_store_stats(way->store, &before);
+    kv_batch_attend(way->batch, 0, tensors.q, tensors.k, tensors.v, tensors.o);
+    kv_store_stats(way->store, &after);
+    way->seconds = (double)(after.attend_ns - before.attend_ns) * 1e-9;
+    return (double)(after.bytes_read - before.bytes_read) / (double)(after.attend_ns - before.attend_ns);
+}
+
+/* target: of the first way, f16, as a share of read bandwidth; 0: none. */
+static void decode(struct thread_pool *pool, struct job *job, struct way *ways, uint32_t way_count, uint32_t group,
+                   uint32_t head_dim, uint32_t context, double target)
+{
+    const struct kv_shape shape = {.layers = 1,
+                                   .heads = 4 * group,
+                                   .kv_heads = 4,
+                                   .head_dim = head_dim,
+                                   .page_tokens = 16,
+                                   .type = KV_F16,
+                                   .max_sequences = MAX_ROWS,
+                                   .max_context = context};
+    uint32_t count = MAX(1u, (uint32_t)MIN((uint64_t)MAX_ROWS, job->size / (kv_page_bytes(&shape) * (context / 16))));
+    double tokens = (double)count * context * 1e-6;
+    char name[128];
 
     tensors_make(&tensors, &shape, count);
-    if (kv_batch_open(store, &batch))
-        exit(1);
     for (uint32_t i = 0; i < count; i++)
         rows[i] = (struct kv_row){i, context - 1};
-    for (int pass = 0; pass <= DECODE_PASSES; pass++) {
-        if (kv_batch_plan(batch, rows, count, &bad, &error))
-            die("plan", &error);
-        kv_store_stats(store, &before);
-        kv_batch_attend(batch, 0, tensors.q, tensors.k, tensors.v, tensors.o);
-        kv_store_stats(store, &after);
-        double rate = (double)(after.bytes_read - before.bytes_read) / (double)(after.attend_ns - before.attend_ns);
-        if (pass > 0) /* the first warms up */
-            report_pass(&passes, rate, read_gbs(job));
+    for (uint32_t i = 0; i < way_count; i++)
+        way_open(&ways[i], pool, shape, count);
+    for (int pass = 0; pass <= DECODE_PASSES; pass++) { /* the first warms up */
+        double ceiling = read_gbs(job);
+        for (uint32_t i = 0; i < way_count; i++) {
+            double rate = way_run(&ways[i], count);
+            if (pass > 0) {
+                report_pass(&ways[i].bytes, rate, ceiling);
+                report_pass(&ways[i].tokens, tokens / ways[i].seconds, tokens / ways->seconds);
+            }
+        }
     }
-    snprintf(name, sizeof name, "attention decode, %s, f16, %u head%s a KV head, dim %u, %u tokens%s", kernels_level_name(), group,
-             group > 1 ? "s" : "", head_dim, context, job->size <= CACHED_BYTES ? ", in cache" : "");
-    double ratio = report_figure(name, "GB/s", &passes, target);
-    kv_batch_close(batch);
-    kv_store_close(store);
+    for (uint32_t i = 0; i < way_count; i++) {
+        struct way *way = &ways[i];
+        use_level(way->level);
+        int length = snprintf(name, sizeof name, "attention decode, %s, %s, %u head%s a KV head, dim %u, %u tokens%s",
+                              kernels_level_name(), kv_type_name(way->type), group, group > 1 ? "s" : "", head_dim, context,
+                              job->size <= CACHED_BYTES ? ", in cache" : "");
+        report_figure(name, "GB/s", &way->bytes, i == 0 ? target : 0);
+        if (way->target > 0) {
+            snprintf(name + length, sizeof name - (size_t)length, ", beside %s", way->level ? "avx512" : "f16");
+            report_figure(name, "Mtok/s", &way->tokens, way->target);
+        }
+        kv_batch_close(way->batch);
+        kv_store_close(way->store);
+    }
+    use_level(NULL);
     free(tensors.memory);
-    return ratio;
 }
 
 static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
@@ -207,30 +294,27 @@ static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
     free(tensors.memory);
 }
 
-/* One table of decode ratios [groups][head_dims][contexts]. */
 static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 4096, 16384};
-typedef double ratios[ARRAY_COUNT(groups)][ARRAY_COUNT(head_dims)][ARRAY_COUNT(contexts)];
 
-static void decode_all(struct thread_pool *pool, struct job *job, uint32_t only, bool targets, ratios *out)
+/* f16; int8 and int4 for up to 4 heads; f16 by AVX2 at one length. */
+static void decode_case(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context, bool wide)
 {
-    for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
-        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++)
-            for (uint32_t c = 0; c < ARRAY_COUNT(contexts); c++)
-                (*out)[g][d][c] = decode(pool, job, groups[g], head_dims[d], contexts[c], targets ? groups[g] > 4 ? 0.7 : 0.85 : 0);
-}
+    struct way ways[4] = {{.type = KV_F16}};
+    uint32_t count = 1;
 
-static void use_level(const char *level)
-{
-    struct error error;
-    if (kernels_init(level, &error))
-        die("level", &error);
+    if (group <= 4) {
+        ways[count++] = (struct way){.type = KV_INT8, .target = wide ? 1.6 : 0};
+        ways[count++] = (struct way){.type = KV_INT4, .target = wide ? 1.9 : 0};
+    }
+    if (wide && context == contexts[1])
+        ways[count++] = (struct way){.type = KV_F16, .level = "avx2", .target = 0.8};
+    decode(pool, job, ways, count, group, head_dim, context, !wide ? 0 : group > 4 ? 0.7 : 0.85);
 }
 
 int main(int argc, char **argv)
 {
     uint32_t threads = argc > 1 ? (uint32_t)atoi(argv[1]) : cpu_count_usable(), only = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
     struct job job = {.size = (argc > 2 ? (uint64_t)atoi(argv[2]) : 1024) << 20};
-    ratios wide = {0}, narrow = {0};
     struct thread_pool *pool;
 
     use_level(NULL);
@@ -245,27 +329,15 @@ int main(int argc, char **argv)
     memset(memory, 1, job.size);
     job.pool = pool;
     job.bytes = memory;
-    decode_all(pool, &job, only, has_wide, &wide);
     for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
-        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++)
+        for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++) {
+            for (uint32_t c = 0; c < ARRAY_COUNT(contexts); c++)
+                decode_case(pool, &job, groups[g], head_dims[d], contexts[c], has_wide);
             prefill(pool, groups[g], head_dims[d]);
+        }
     struct job cached = {.pool = pool, .bytes = memory, .size = CACHED_BYTES};
     for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++)
-        decode(pool, &cached, 3, head_dims[d], 512, 0);
-    if (has_wide) {
-        use_level("avx2");
-        decode_all(pool, &job, only, false, &narrow);
-        for (uint32_t g = 0; g < ARRAY_COUNT(groups); g++)
-            for (uint32_t d = 0; d < ARRAY_COUNT(head_dims) && (!only || only == groups[g]); d++) {
-                struct report_passes passes = {0};
-                char name[96];
-                for (uint32_t c = 0; c < ARRAY_COUNT(contexts); c++)
-                    report_pass(&passes, narrow[g][d][c], wide[g][d][c]);
-                snprintf(name, sizeof name, "attention decode, avx2 beside avx512, %u heads a KV head, dim %u", groups[g],
-                         head_dims[d]);
-                report_figure(name, "of read", &passes, 0.8);
-            }
-    }
+        decode(pool, &cached, (struct way[]){{.type = KV_F16}}, 1, 3, head_dims[d], 512, 0);
     munmap(memory, job.size);
     thread_pool_close(pool);
     return 0;

@@ -131,6 +131,18 @@ static void test_shapes(void **state)
         assert_int_equal(kv_store_plan(&bad[i], 1 << 20, 4, 2, 1).fixed_bytes, 0);
     }
     assert_int_equal(kv_page_bytes(&small), 3 * 2 * 16 * 16 * 2);
+    for (int type = KV_F16; type < KV_TYPE_END; type++) {
+        static const uint32_t tile_bytes[] = {
+            [KV_F16] = 8192, [KV_F32] = 16384, [KV_BF16] = 8192, [KV_INT8] = 4352, [KV_INT4] = 3456, [KV_INT4X] = 2560};
+        struct kv_shape shape = small;
+        enum kv_type parsed;
+        shape.head_dim = 128, shape.type = (enum kv_type)type;
+        assert_int_equal(kv_page_bytes(&shape), 3 * tile_bytes[type]);
+        assert_int_equal(kv_type_parse(kv_type_name(shape.type), &parsed, &error), STATUS_OK);
+        assert_int_equal(parsed, type);
+    }
+    assert_int_equal(kv_type_parse("f8", &(enum kv_type){0}, &error), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(kv_type_name((enum kv_type)0), "unknown");
     assert_int_equal(kv_store_open(&small, kv_page_bytes(&small) - 1, 4, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
     assert_int_equal(kv_store_open(&small, 1 << 20, 0, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
     assert_null(store);
@@ -337,11 +349,14 @@ static void test_handing_over(void **state)
 static void test_page_twice_in_flight(void **state)
 {
     static const uint32_t lengths[] = {10, 26};
+    static const enum kv_type types[] = {KV_F16, KV_BF16, KV_F32, KV_INT8, KV_INT4, KV_INT4X};
     (void)state;
-    for (uint32_t page_tokens = 16; page_tokens <= 32; page_tokens += 16)
+    for (uint32_t which = 0; which < 2 * ARRAY_COUNT(types); which++)
         for (uint32_t i = 0; i < ARRAY_COUNT(lengths); i++) {
+            uint32_t page_tokens = which % 2 ? 32 : 16;
             struct kv_shape shape = small;
             shape.page_tokens = page_tokens;
+            shape.type = types[which / 2];
             struct rig from = rig_open_shape(&shape, 8), to = rig_open_shape(&shape, 8);
             unsigned char *page = malloc(kv_page_bytes(&shape)), *expected = malloc(kv_page_bytes(&shape));
             uint32_t length = lengths[i], last = (length - 1) / page_tokens, positions = 0, bad;

@@ -1,0 +1,200 @@
+/* attention_store_lanes.h: writing K and V into tiles, and q into the form that the loops want, written once for the 16 lanes
+ * of lanes.h; attention_store_avx2.c and attention_store_avx512.c define NAME() and include it. attention_ref.c says the same
+ * in plain loops, and gives the same bits.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "kernels/attention/attention.h"
+#include "kernels/dispatch/half.h"
+#include "kernels/dispatch/lanes.h"
+
+LANES_INLINE lanes saturate(lanes x, float most)
+{
+    x = lanes_min(lanes_set1(most), x); /* a NaN in x stays */
+    return lanes_max(lanes_set1(-most), x);
+}
+
+/* One f16, rounded `way`. */
+#define TO_F16(x, way) _mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), (way) | _MM_FROUND_NO_EXC))
+
+/* What a group of count (16 or 32) values is stored as. */
+struct coded_group {
+    int8_t codes[ATTEND_GROUP_DIM];
+    uint16_t scale, minimum;
+};
+
+LANES_INLINE void quantize_group(const float *x, uint32_t count, const bool has_minimum, struct coded_group *out)
+{
+    const lanes_i magnitude = lanes_set1_i(0x7fffffff);
+    bool two = count > LANES;
+    lanes a = lanes_load(x), b = two ? lanes_load(x + LANES) : a;
+    uint32_t largest = lanes_max_all_u(lanes_max_u(lanes_and_i(lanes_as_i(a), magnitude), lanes_and_i(lanes_as_i(b), magnitude)));
+    float base = 0, step;
+
+    memset(out->codes, 0, sizeof out->codes);
+    out->minimum = 0;
+    if (largest > 0x7f800000u) { /* a NaN */
+        out->scale = 0x7e00;
+        return;
+    }
+    a = saturate(a, 65504.0f), b = saturate(b, 65504.0f);
+    float high = lanes_max_all(lanes_max(a, b)), low = -lanes_max_all(lanes_sub(lanes_set1(-0.0f), lanes_min(a, b)));
+    if (has_minimum) {
+        out->minimum = (uint16_t)TO_F16(low + 0.0f, _MM_FROUND_TO_NEG_INF); /* never -0 */
+        base = f16_to_float(out->minimum);
+        out->scale = (uint16_t)TO_F16((high - base) / 15.0f, _MM_FROUND_TO_POS_INF);
+    } else {
+        out->scale = (uint16_t)TO_F16(MAX(high, -low) / 127.0f, _MM_FROUND_TO_POS_INF);
+    }
+    step = f16_to_float(out->scale);
+    if (!(step > 0))
+        return;
+    lanes_store_s8(out->codes, lanes_to_i(lanes_div(lanes_sub(a, lanes_set1(base)), lanes_set1(step))));
+    if (two)
+        lanes_store_s8(out->codes + LANES, lanes_to_i(lanes_div(lanes_sub(b, lanes_set1(base)), lanes_set1(step))));
+}
+
+LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, const float *k, unsigned char *tile, uint32_t slot)
+{
+    uint16_t *scales = (uint16_t *)(tile + attend_k_code_bytes(head_dim, type)) + slot;
+    uint32_t groups = attend_groups(head_dim);
+    struct coded_group group;
+
+    for (uint32_t i = 0; i < groups; i++) {
+        uint32_t first = i * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
+        quantize_group(k + first, count, type == ATTEND_INT4X, &group);
+        scales[i * ATTEND_TILE] = group.scale;
+        if (type == ATTEND_INT4X) {
+            scales[(groups + i) * ATTEND_TILE] = group.minimum;
+            for (uint32_t j = 0; j < count; j += 8) {
+                unsigned char *word = tile + ((size_t)(first + j) / 8 * ATTEND_TILE + slot) * 4;
+                const int8_t *codes = group.codes + j;
+                word[0] = (unsigned char)(codes[0] | codes[2] << 4);
+                word[1] = (unsigned char)(codes[4] | codes[6] << 4);
+                word[2] = (unsigned char)(codes[1] | codes[3] << 4);
+                word[3] = (unsigned char)(codes[5] | codes[7] << 4);
+            }
+        } else {
+            for (uint32_t j = 0; j < count; j += 2)
+                memcpy(tile + ((size_t)(first + j) / 2 * ATTEND_TILE + slot) * 2, group.codes + j, 2);
+        }
+    }
+}
+
+LANES_INLINE void store_v_codes(const enum attend_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
+{
+    size_t row_bytes = attend_v_row_bytes(head_dim, type);
+    unsigned char *row = half + slot * row_bytes;
+    uint16_t *scales = (uint16_t *)(half + ATTEND_TILE * row_bytes) + slot;
+    uint32_t groups = attend_groups(head_dim);
+    struct coded_group group;
+
+    for (uint32_t i = 0; i < groups; i++) {
+        uint32_t first = i * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
+        quantize_group(v + first, count, type != ATTEND_INT8, &group);
+        scales[i * ATTEND_TILE] = group.scale;
+        if (type == ATTEND_INT8) {
+            memcpy(row + first, group.codes, count);
+            continue;
+        }
+        scales[(groups + i) * ATTEND_TILE] = group.minimum;
+        for (uint32_t j = 0; j < ATTEND_GROUP_DIM / 2; j++)
+            row[first / 2 + j] = (unsigned char)(group.codes[j] | group.codes[j + ATTEND_GROUP_DIM / 2] << 4);
+    }
+}
+
+LANES_INLINE uint16_t to_bf16(float x)
+{
+    const float most = 0x1.fep127f;
+    return bf16_from_float(x > most ? most : x < -most ? -most : x);
+}
+
+LANES_INLINE void store_elements(const enum attend_type type, uint32_t head_dim, const float *k, const float *v, unsigned char *tile,
+                                 uint32_t slot)
+{
+    unsigned char *v_half = tile + attend_k_bytes(head_dim, type);
+
+    for (uint32_t i = 0; i < head_dim; i += LANES) {
+        if (type == ATTEND_F32) {
+            float *column = (float *)tile + (size_t)i * ATTEND_TILE + slot;
+            for (uint32_t j = 0; j < LANES; j++)
+                memcpy(&column[j * ATTEND_TILE], &k[i + j], sizeof(float));
+            lanes_store((float *)v_half + (size_t)slot * head_dim + i, lanes_load(v + i));
+            continue;
+        }
+        uint16_t rounded[LANES], *column = (uint16_t *)tile + (size_t)i * ATTEND_TILE + slot;
+        uint16_t *row = (uint16_t *)v_half + (size_t)slot * head_dim + i;
+        if (type == ATTEND_F16) {
+            lanes_store_f16(rounded, saturate(lanes_load(k + i), 65504.0f));
+            lanes_store_f16(row, saturate(lanes_load(v + i), 65504.0f));
+        } else {
+            for (uint32_t j = 0; j < LANES; j++)
+                rounded[j] = to_bf16(k[i + j]), row[j] = to_bf16(v[i + j]);
+        }
+        for (uint32_t j = 0; j < LANES; j++)
+            column[j * ATTEND_TILE] = rounded[j];
+    }
+}
+
+void NAME(attend_store)(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot)
+{
+    unsigned char *v_half = (unsigned char *)tile + attend_k_bytes(head_dim, type);
+
+    switch (type) {
+    case ATTEND_F16: store_elements(ATTEND_F16, head_dim, k, v, tile, slot); return;
+    case ATTEND_BF16: store_elements(ATTEND_BF16, head_dim, k, v, tile, slot); return;
+    case ATTEND_F32: store_elements(ATTEND_F32, head_dim, k, v, tile, slot); return;
+    case ATTEND_INT8:
+        store_k_codes(ATTEND_INT8, head_dim, k, tile, slot);
+        store_v_codes(ATTEND_INT8, head_dim, v, v_half, slot);
+        return;
+    case ATTEND_INT4:
+        store_k_codes(ATTEND_INT4, head_dim, k, tile, slot);
+        store_v_codes(ATTEND_INT4, head_dim, v, v_half, slot);
+        return;
+    case ATTEND_INT4X:
+        store_k_codes(ATTEND_INT4X, head_dim, k, tile, slot);
+        store_v_codes(ATTEND_INT4X, head_dim, v, v_half, slot);
+        return;
+    }
+}
+
+/* Beside K in codes, q is codes too: [head_dim] i16 of ±32767, then the line's scale, then [groups] sums of codes (as f32,
+ * exact), which a minimum of K is multiplied with. */
+void NAME(attend_load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out)
+{
+    float scaled[ATTEND_MAX_HEAD_DIM], *tail = out + head_dim / 2, scale;
+    const lanes_i magnitude = lanes_set1_i(0x7fffffff);
+    lanes_i most = lanes_set1_i(0);
+    int16_t *codes = (int16_t *)out;
+
+    if (type <= ATTEND_BF16) {
+        attend_scale_q(head_dim, q, out);
+        return;
+    }
+    attend_scale_q(head_dim, q, scaled);
+    for (uint32_t i = 0; i < head_dim; i += LANES)
+        most = lanes_max_u(lanes_and_i(lanes_as_i(lanes_load(scaled + i)), magnitude), most);
+    uint32_t bits = lanes_max_all_u(most);
+    memset(out, 0, head_dim * sizeof *out);
+    if (bits > 0x7f800000u) { /* a NaN: all scores are NaN */
+        tail[0] = NAN;
+        return;
+    }
+    scale = MIN(f32_from_bits(bits), FLT_MAX) / 32767.0f;
+    if (scale < FLT_MIN) /* q·k would be below 1e-28 */
+        return;
+    tail[0] = scale;
+    for (uint32_t i = 0; i < head_dim; i += LANES) {
+        lanes_i code = lanes_to_i(saturate(lanes_div(lanes_load(scaled + i), lanes_set1(scale)), 32767.0f));
+        int32_t wide[LANES];
+        lanes_store((float *)wide, lanes_as_f(code));
+        for (uint32_t j = 0; j < LANES; j++)
+            codes[i + j] = (int16_t)wide[j];
+        tail[1 + i / ATTEND_GROUP_DIM] += (float)lanes_sum_i(code);
+    }
+}
