@@ -112,11 +112,7 @@ def main():
     began = time.monotonic()
     run_parts(run, names)
     figures.write(out, run.items)
-    print(f"\n{figures.HEADING}")
-    for item in run.items:
-        print(figures.row(item))
-    judged = [item["pass"] for item in run.items if item["pass"] is not None]
-    print(f"\n{sum(judged)} of {len(judged)} targets met, {len(run.items)} figures in {out}, {time.monotonic() - began:.0f} s")
+    print(f"\n{figures.table(run.items)}\n{len(run.items)} figures in {out}, {time.monotonic() - began:.0f} s")
     for text in run.missing:
         print(f"missing: {text}")
     return 1 if run.missing else 0

@@ -41,6 +41,17 @@ def row(item):
 HEADING = f"{'figure':76} {'':>9} {'':9} {'ceiling':>9} {'ratio':>7} {'target':>8}"
 
 
+def table(items):
+    """All figures, by part; the last lines say how many targets were met."""
+    lines, met = [HEADING], []
+    for part in dict.fromkeys(item["part"] for item in items):
+        of_part = [item for item in items if item["part"] == part]
+        judged = [item["pass"] for item in of_part if item["pass"] is not None]
+        lines += [f"--- {part}", *map(row, of_part)]
+        met.append(f"{part}: {sum(judged)} of {len(judged)}")
+    return "\n".join([*lines, "targets met: " + ", ".join(met or ["none was judged"])])
+
+
 def write(path, items):
     """All or nothing: an interrupted run leaves the file before or the file after."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
