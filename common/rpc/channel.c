@@ -120,8 +120,8 @@ static void on_deadline(void *arg)
     leave(channel);
 }
 
-static enum status start(struct rpc_channel *channel, struct frame *frame, uint32_t timeout_ms, const struct rpc_callbacks *callbacks,
-                         void *user, struct rpc_handle *handle)
+static enum status start(struct rpc_channel *channel, struct frame *frame, uint32_t timeout_ms,
+                         const struct rpc_callbacks *callbacks, void *user, struct rpc_handle *handle)
 {
     uint32_t index = channel->first_free;
     struct slot *slot;

@@ -5,15 +5,15 @@
  * end is told any more, and every close hangs. (Its tcp and ipc transports ask for a message's body on an aio that the close
  * has stopped.) The raw patterns also drop silently above 64 messages, and hand each message through two or three threads.
  * Streams have none of this, and the same transports: ipc, tcp, tls+tcp. inproc is a socket in Linux's abstract namespace.
+ * Between two processes of one host a connection has a lane beside the stream (lane.h), and what follows is for the others.
  *
  * A message on the wire is 'F' 'D' 'R' '1', its length as u32 little-endian, and the envelope.
  *
  *     owner ── endpoint_send ──▶ queue of the link ──▶ writev, up to four messages at once; goes on in nng's callback
- *     nng's callback ◀── readv(rest of the message, buffer) ; whole messages ──▶ queue of the loop ──▶ owner
+ *     nng's callback ◀── read into a frame (frame.h) ; whole messages ──▶ queue of the loop ──▶ owner
  *
- * A message that fits the buffer costs one read and one copy; of a longer one the rest is read in place. (Worked number: a
- * tensor of 20 KB: one read, one wake-up; of 1 MB: its first 64 KB are copied.) When the loop's queue is full a link stops
- * reading, so that back-pressure reaches the peer.
+ * When the loop's queue is full a link stops reading, so that back-pressure reaches the peer. (Worked number, two cores: a call
+ * with the tensors of 32 rows takes 190 µs of processor time over tcp, 100 µs over a lane, 85 µs over a bare socket pair.)
  *
  * Links are made in nng's callbacks, handed to the owner in the queue, and from then on belong to it: it starts reading and
  * frees them, after both aios have been stopped. A callback touches its link, the loop's queue, and nothing else.
@@ -38,10 +38,10 @@ struct link {
     nng_stream *stream;
     nng_aio *rx, *tx;
     bool local;
-    struct lane *lane; /* NULL: none; the owner's, as the token */
+    struct lane *lane;   /* NULL: none; the owner's, as the token */
     uint64_t lane_token; /* offered and not taken yet; 0: none */
-    atomic_bool gone; /* its end is in the loop's queue: once. relaxed: the queue's lock orders the rest */
-    bool stalled;     /* under the loop's lock */
+    atomic_bool gone;    /* its end is in the loop's queue: once. relaxed: the queue's lock orders the rest */
+    bool stalled;        /* under the loop's lock */
 
     struct frame_reader reader; /* one receive at a time */
 
@@ -330,7 +330,7 @@ void endpoint_take_lane(struct endpoint *endpoint, uint32_t pipe, const struct l
 void endpoint_on_entry(struct endpoint *endpoint, const struct loop_entry *entry)
 {
     struct link *link;
-    uint32_t opening = endpoint->opening;
+    bool closed = false;
 
     if (entry->pipe_event == PIPE_ADDED) {
         entry->link->id = ++endpoint->next_pipe;
@@ -342,10 +342,13 @@ void endpoint_on_entry(struct endpoint *endpoint, const struct loop_entry *entry
         return;
     }
     link = find(endpoint, entry->pipe);
-    if (link && link->lane)
-        lane_drain(link->lane); /* what the peer said before its end; it may close the endpoint */
-    if (!endpoint->opened || endpoint->opening != opening)
-        return;
+    if (link && link->lane) { /* what the peer said before its end; a callback of it may close the endpoint, and free it */
+        endpoint->closed = &closed;
+        lane_drain(link->lane);
+        if (closed)
+            return;
+        endpoint->closed = NULL;
+    }
     for (struct link **at = &endpoint->links; *at; at = &(*at)->next)
         if ((*at)->id == entry->pipe) {
             link = *at;
@@ -428,7 +431,6 @@ void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t ma
     endpoint->listener_count = 0;
     endpoint->port = NULL;
     endpoint->opened = true;
-    endpoint->opening++;
     loop_add_endpoint(loop, endpoint);
 }
 
@@ -487,6 +489,9 @@ void endpoint_close(struct endpoint *endpoint)
     if (!endpoint->opened)
         return;
     endpoint->opened = false;
+    if (endpoint->closed)
+        *endpoint->closed = true;
+    endpoint->closed = NULL;
     for (uint32_t i = 0; i < endpoint->listener_count; i++) {
         nng_stream_listener_close(endpoint->listeners[i].stream);
         nng_aio_stop(endpoint->listeners[i].aio);

@@ -143,7 +143,8 @@ static bool hand_on(struct frame_reader *reader, size_t length, size_t rest, voi
     return true;
 }
 
-static bool copy_out(struct frame_reader *reader, size_t at, size_t length, void (*deliver)(void *arg, struct frame *frame), void *arg)
+static bool copy_out(struct frame_reader *reader, size_t at, size_t length, void (*deliver)(void *arg, struct frame *frame),
+                     void *arg)
 {
     struct frame *copy = frame_open(length);
 

@@ -82,7 +82,7 @@ struct listener {
 struct endpoint {
     struct rpc_loop *loop;
     bool opened;
-    uint32_t opening;   /* which one it is */
+    bool *closed;       /* set by endpoint_close(), after which nothing of the endpoint may be there any more; NULL: nobody asks */
     uint32_t next_pipe; /* ids are not used twice, over openings too */
     uint64_t max_message_bytes;
     struct link *links;
@@ -93,8 +93,8 @@ struct endpoint {
     bool dials_local, lanes_fail; /* lanes_fail: one was taken and never heard; over openings */
     struct lane_port *port;       /* NULL: no lane has been offered yet */
     void (*on_message)(struct endpoint *endpoint, uint32_t pipe, struct frame *frame); /* takes it */
-    void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);       /* GONE of pipe 0: dialing failed */
-    struct endpoint *next;                                                      /* of the loop's list */
+    void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);              /* GONE of pipe 0: dialing failed */
+    struct endpoint *next;                                                             /* of the loop's list */
 };
 
 /* All on the owner's thread; none blocks for longer than a callback of nng takes. The callbacks set before are kept. */

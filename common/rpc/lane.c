@@ -16,13 +16,13 @@
 #include "common/wire/wire.h"
 
 enum {
-    PIECES = 64,             /* frames in one system call */
-    QUEUE_MAX = 1 << 16,     /* frames that the peer has not taken */
-    LARGE_BYTES = 4 << 10,   /* such a frame goes at once */
-    SEND_BYTES = 4 << 20,    /* in the kernel, so that a layer's tensors are one system call */
-    READS_A_TURN = 16,       /* then others have theirs */
-    GREETING_BYTES = 16,     /* "FDL1", zeros, the token */
-    ARRIVING_MAX = 64,       /* connected and silent */
+    PIECES = 64,           /* frames in one system call */
+    QUEUE_MAX = 1 << 16,   /* frames that the peer has not taken */
+    LARGE_BYTES = 4 << 10, /* such a frame goes at once */
+    SEND_BYTES = 4 << 20,  /* in the kernel, so that a layer's tensors are one system call */
+    READS_A_TURN = 16,     /* then others have theirs */
+    GREETING_BYTES = 16,   /* "FDL1", zeros, the token */
+    ARRIVING_MAX = 64,     /* connected and silent */
     ARRIVING_US = 5000000
 };
 
@@ -349,10 +349,8 @@ struct lane_port *lane_port_open(struct rpc_loop *loop, bool (*on_lane)(void *us
     size_t name_bytes = length - offsetof(struct sockaddr_un, sun_path);
     if (name_bytes < 2 || name_bytes > LANE_NAME_BYTES || at.sun_path[0])
         goto fail;
-    *port = (struct lane_port){.pollee = {.fd = fd, .events = POLLIN, .on_ready = on_connect},
-                               .loop = loop,
-                               .on_lane = on_lane,
-                               .user = user};
+    *port = (struct lane_port){
+        .pollee = {.fd = fd, .events = POLLIN, .on_ready = on_connect}, .loop = loop, .on_lane = on_lane, .user = user};
     memcpy(port->name, at.sun_path + 1, name_bytes - 1);
     loop_watch(loop, &port->pollee);
     return port;

@@ -1,6 +1,7 @@
-/* loop.c: the loop: a queue that nng's threads and other threads fill, and that one thread empties; timers; endpoints.
+/* loop.c: the loop: a queue that nng's threads and other threads fill, and that one thread empties; timers; endpoints; and
+ * descriptors that this thread polls and reads itself (lane.h).
  *
- * The queue is a ring under a mutex that is held for a few instructions. The owner sleeps in poll(2) on an eventfd that
+ * The queue is a ring under a mutex that is held for a few instructions. The owner sleeps in poll(2) on them and on an eventfd that
  * is written only while `parked` is set, so that under load there are no system calls. When the ring holds RING_MESSAGES_MAX
  * messages or RING_BYTES_MAX bytes connections do not ask nng for more until there is room: back-pressure reaches the peer. (Worked number: 64 KiB messages stop at 4,096 of them, 256 MiB.)
  *

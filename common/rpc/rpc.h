@@ -5,6 +5,7 @@
  * rpc_loop_post() and rpc_loop_wake(), which any thread may call. Nothing blocks but rpc_loop_run() itself.
  *
  *     nng threads ──▶ queue of the loop ──▶ rpc_loop_run(): handlers, answers, timers
+ *     sockets within this host (lane.h) ──────────┘
  *
  * A channel is one connection to one address. It comes up when both sides have said hello and agree; when it goes down
  * all its calls end with UNAVAILABLE at once, and it connects again by itself with backoff and jitter. Calls are never

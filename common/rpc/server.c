@@ -153,7 +153,8 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
     }
     connection_greeted(connection);
     offered = endpoint_offer_lane(&server->endpoint, connection->pipe, &lane);
-    connection_send_now(connection, pack_hello(server->loop, &server->config.hello, server->max_message_bytes, offered ? &lane : NULL));
+    connection_send_now(connection,
+                        pack_hello(server->loop, &server->config.hello, server->max_message_bytes, offered ? &lane : NULL));
 }
 
 /* Takes the message. */

@@ -14,7 +14,7 @@ struct connection {
     struct greeting greeting;
     uint64_t timer;         /* the handshake's deadline */
     struct rpc_call *calls; /* not ended and not cancelled */
-    struct frame **backlog;      /* ring [backlog_capacity] */
+    struct frame **backlog; /* ring [backlog_capacity] */
     uint32_t backlog_capacity, backlog_head, backlog_count;
     uint64_t backlog_bytes;
 };
