@@ -1,7 +1,8 @@
-/* bench_rpc.c: what a call costs: round trip and CPU time of both sides, unary with a tensor each way, and streams.
+/* bench_rpc.c: what a call costs: processor time of both sides and the round trip, of the tensors of 1, 32 and 128 rows of the
+ * default model (q, k and v out, o back), over ipc and tcp; and what a message of a stream costs.
  *
- * The ceiling beside it is a ping-pong of as many bytes over a socket pair between two threads that do nothing else.
- * Usage: bench_rpc [seconds a line]
+ * The ceiling beside it, in the same pass, is as many bytes each way over a socket pair between two threads that do nothing
+ * else and block in read(2). Usage: bench_rpc [seconds a measurement]
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,8 +18,15 @@
 #include "common/base/log.h"
 #include "common/rpc/rpc.h"
 #include "generate.pb-c.h"
+#include "tests/bench/report.h"
 
-static double seconds = 0.5;
+enum { PASSES = 5, OUT_BYTES = (576 + 192 + 192) * 4, BACK_BYTES = 576 * 4 }; /* a row of SmolLM2-135M */
+
+static double seconds = 0.1;
+
+struct cost {
+    double cpu_us, round_us;
+};
 
 static double cpu_us(void)
 {
@@ -30,55 +38,59 @@ static double cpu_us(void)
 
 /* --- the ceiling --------------------------------------------------------------------------------------------------- */
 
-static void move(int fd, bool in, unsigned char *bytes, size_t length)
+/* False: the other side has closed. */
+static bool move(int fd, bool in, unsigned char *bytes, size_t length)
 {
     for (size_t done = 0; done < length;) {
         ssize_t count = in ? read(fd, bytes + done, length - done) : write(fd, bytes + done, length - done);
-        assert_always(count > 0);
+        assert_always(count >= 0);
+        if (count == 0)
+            return false;
         done += (size_t)count;
     }
+    return true;
 }
 
 struct echo {
     int fd;
-    size_t bytes;
-    uint64_t rounds;
+    size_t out_bytes, back_bytes;
 };
 
 static void *echo_all(void *arg)
 {
     struct echo *echo = arg;
-    unsigned char *buffer = malloc(echo->bytes);
-    for (uint64_t i = 0; i < echo->rounds; i++) {
-        move(echo->fd, true, buffer, echo->bytes);
-        move(echo->fd, false, buffer, echo->bytes);
-    }
+    unsigned char *buffer = calloc(1, echo->out_bytes);
+    while (move(echo->fd, true, buffer, echo->out_bytes))
+        move(echo->fd, false, buffer, echo->back_bytes);
     free(buffer);
     return NULL;
 }
 
-static void bench_ceiling(size_t bytes)
+static struct cost measure_ceiling(size_t out_bytes, size_t back_bytes)
 {
     int fds[2];
-    struct echo echo = {.bytes = bytes, .rounds = 5000};
-    unsigned char *buffer = calloc(1, bytes);
+    struct echo echo = {.out_bytes = out_bytes, .back_bytes = back_bytes};
+    unsigned char *buffer = calloc(1, out_bytes);
+    uint64_t began_us, rounds = 0, until_us;
     pthread_t thread;
 
     assert_always(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
     echo.fd = fds[1];
-    double cpu = cpu_us();
-    uint64_t began_us = clock_now_us();
     pthread_create(&thread, NULL, echo_all, &echo);
-    for (uint64_t i = 0; i < echo.rounds; i++) {
-        move(fds[0], false, buffer, bytes);
-        move(fds[0], true, buffer, bytes);
+    double cpu = cpu_us();
+    began_us = clock_now_us();
+    until_us = began_us + (uint64_t)(seconds * 1e6);
+    for (; clock_now_us() < until_us; rounds++) {
+        move(fds[0], false, buffer, out_bytes);
+        move(fds[0], true, buffer, back_bytes);
     }
+    struct cost cost = {(cpu_us() - cpu) / (double)rounds, (double)(clock_now_us() - began_us) / (double)rounds};
+    shutdown(fds[0], SHUT_RDWR);
     pthread_join(thread, NULL);
-    printf("%-28s %8zu bytes  %8.1f us a call  %8.1f us CPU\n", "ceiling: socket pair", bytes,
-           (double)(clock_now_us() - began_us) / (double)echo.rounds, (cpu_us() - cpu) / (double)echo.rounds);
     free(buffer);
     close(fds[0]);
     close(fds[1]);
+    return cost;
 }
 
 /* --- calls --------------------------------------------------------------------------------------------------------- */
@@ -87,18 +99,19 @@ struct server {
     pthread_t thread;
     const char *listen;
     char address[256];
-    uint64_t spin_us;
     atomic_bool ready, stop;
 };
 
+/* As a KV worker, but for the attention: the tensors lie where they came, and where they go from. */
 static void echo_tensor(struct rpc_call *call, void *user)
 {
     size_t length;
     unsigned char *out;
     const unsigned char *in = rpc_message_payload(rpc_call_message(call), &length);
-    struct rpc_buffer *buffer = rpc_reply_buffer(call, length, &out);
+    size_t back_bytes = length / OUT_BYTES * BACK_BYTES;
+    struct rpc_buffer *buffer = rpc_reply_buffer(call, back_bytes, &out);
     (void)user;
-    memcpy(out, in, length);
+    out[0] = in[0];
     rpc_call_reply_buffer(call, buffer);
 }
 
@@ -131,7 +144,7 @@ static void *serve(void *arg)
     snprintf(server->address, sizeof server->address, "%s", rpc_server_address(rpc, 0));
     atomic_store(&server->ready, true);
     while (!atomic_load(&server->stop))
-        rpc_loop_run(loop, 10000, server->spin_us);
+        rpc_loop_run(loop, 10000, 0);
     rpc_server_close(rpc);
     rpc_loop_close(loop);
     return NULL;
@@ -154,78 +167,113 @@ static void on_end(void *user, enum status status, const char *error)
 
 static const struct rpc_callbacks callbacks = {on_message, on_end};
 
-static void call_tensor(struct rpc_loop *loop, struct rpc_channel *channel, uint32_t method, size_t bytes, uint64_t spin_us)
+static void call_tensor(struct rpc_loop *loop, struct rpc_channel *channel, size_t bytes)
 {
     unsigned char *payload;
+    const uint32_t method = rpc_method_id(&fastdecode__generator__descriptor, "Metrics");
     struct rpc_buffer *buffer = rpc_request_buffer(channel, method, 0, bytes, &payload);
     uint32_t before = ends;
 
-    memset(payload, 1, bytes);
+    payload[0] = 1;
     assert_always(rpc_call_start_buffer(channel, buffer, &callbacks, NULL, NULL) == STATUS_OK);
     while (ends == before)
-        rpc_loop_run(loop, 1000000, spin_us);
+        rpc_loop_run(loop, 1000000, 0);
 }
 
-static void bench_address(const char *listen, size_t bytes, uint64_t spin_us)
-{
-    struct server server = {.listen = listen, .spin_us = spin_us};
-    const uint32_t method = rpc_method_id(&fastdecode__generator__descriptor, "Metrics");
-    struct rpc_channel *channel;
+struct client {
+    struct server server;
     struct rpc_loop *loop;
-    struct error error;
-    uint64_t calls = 0, began_us;
-    char name[64];
+    struct rpc_channel *channel;
+};
 
-    pthread_create(&server.thread, NULL, serve, &server);
-    while (!atomic_load(&server.ready))
+static void client_open(struct client *client, const char *listen)
+{
+    struct error error;
+
+    client->server = (struct server){.listen = listen};
+    pthread_create(&client->server.thread, NULL, serve, &client->server);
+    while (!atomic_load(&client->server.ready))
         usleep(1000);
-    const struct rpc_channel_config config = {.address = server.address, .hello = {.service = "bench"}};
-    assert_always(rpc_loop_open(&loop) == STATUS_OK && rpc_channel_open(loop, &config, &channel, &error) == STATUS_OK);
-    while (!rpc_channel_is_up(channel))
-        rpc_loop_run(loop, 10000, 0);
-    for (int i = 0; i < 100; i++)
-        call_tensor(loop, channel, method, bytes, spin_us);
+    const struct rpc_channel_config config = {.address = client->server.address, .hello = {.service = "bench"}};
+    assert_always(rpc_loop_open(&client->loop) == STATUS_OK &&
+                  rpc_channel_open(client->loop, &config, &client->channel, &error) == STATUS_OK);
+    while (!rpc_channel_is_up(client->channel))
+        rpc_loop_run(client->loop, 10000, 0);
+}
+
+static void client_close(struct client *client)
+{
+    rpc_channel_close(client->channel);
+    rpc_loop_close(client->loop);
+    atomic_store(&client->server.stop, true);
+    pthread_join(client->server.thread, NULL);
+}
+
+static struct cost measure_calls(struct client *client, size_t bytes)
+{
+    uint64_t calls = 0, began_us, until_us;
+
+    for (int i = 0; i < 20; i++)
+        call_tensor(client->loop, client->channel, bytes);
     double cpu = cpu_us();
     began_us = clock_now_us();
-    for (; clock_now_us() - began_us < (uint64_t)(seconds * 1e6); calls++)
-        call_tensor(loop, channel, method, bytes, spin_us);
-    snprintf(name, sizeof name, "%.*s%s", (int)strcspn(listen, ":"), listen, spin_us ? ", spinning" : "");
-    printf("%-28s %8zu bytes  %8.1f us a call  %8.1f us CPU\n", name, bytes, (double)(clock_now_us() - began_us) / (double)calls,
-           (cpu_us() - cpu) / (double)calls);
+    until_us = began_us + (uint64_t)(seconds * 1e6);
+    for (; clock_now_us() < until_us; calls++)
+        call_tensor(client->loop, client->channel, bytes);
+    return (struct cost){(cpu_us() - cpu) / (double)calls, (double)(clock_now_us() - began_us) / (double)calls};
+}
+
+static double measure_stream(struct client *client)
+{
     Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;
-    request.max_tokens = RPC_QUEUE_MAX / 2; /* more than that would have to wait for acknowledgements */
-    messages = 0;
     uint32_t before = ends;
-    cpu = cpu_us();
-    began_us = clock_now_us();
-    assert_always(bytes > 64 || rpc_call_start(channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL,
-                                               &callbacks, NULL, NULL, &error) == STATUS_OK);
-    while (bytes <= 64 && ends == before)
-        rpc_loop_run(loop, 1000000, spin_us);
-    if (bytes <= 64)
-        printf("%-28s %8s        %8.1f us a message %5.1f us CPU\n", name, "stream", (double)(clock_now_us() - began_us) / messages,
-               (cpu_us() - cpu) / messages);
-    rpc_channel_close(channel);
-    rpc_loop_close(loop);
-    atomic_store(&server.stop, true);
-    pthread_join(server.thread, NULL);
+    struct error error;
+    double cpu = cpu_us();
+
+    request.max_tokens = RPC_QUEUE_MAX / 4; /* many more would have to wait for acknowledgements */
+    messages = 0;
+    assert_always(rpc_call_start(client->channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL, &callbacks,
+                                 NULL, NULL, &error) == STATUS_OK);
+    while (ends == before)
+        rpc_loop_run(client->loop, 1000000, 0);
+    return (cpu_us() - cpu) / messages;
 }
 
 int main(int argc, char **argv)
 {
-    static const size_t sizes[] = {64, 20 << 10, 1 << 20};
-    char ipc[64];
+    static const uint32_t rows[] = {1, 32, 128};
+    static struct report_passes cpu[2][ARRAY_COUNT(rows)], round[2][ARRAY_COUNT(rows)];
+    static const char *const names[] = {"ipc", "tcp"};
+    double stream_us[2][PASSES];
+    struct client clients[2];
+    char ipc[64], name[80];
 
     log_init("bench", LOG_ERROR, false);
     if (argc > 1)
         seconds = atof(argv[1]);
     snprintf(ipc, sizeof ipc, "ipc:///tmp/fd-bench-rpc-%d.sock", (int)getpid());
-    for (size_t i = 0; i < ARRAY_COUNT(sizes); i++) {
-        bench_ceiling(sizes[i]);
-        bench_address("inproc://bench", sizes[i], 0);
-        bench_address(ipc, sizes[i], 0);
-        bench_address("tcp://127.0.0.1:0", sizes[i], 0);
-        bench_address(ipc, sizes[i], 100);
+    client_open(&clients[0], ipc);
+    client_open(&clients[1], "tcp://127.0.0.1:0");
+    for (uint32_t pass = 0; pass < PASSES; pass++)
+        for (uint32_t c = 0; c < 2; c++) {
+            for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
+                struct cost least = measure_ceiling(rows[i] * (size_t)OUT_BYTES, rows[i] * (size_t)BACK_BYTES);
+                struct cost cost = measure_calls(&clients[c], rows[i] * (size_t)OUT_BYTES);
+                report_pass(&cpu[c][i], cost.cpu_us, least.cpu_us);
+                report_pass(&round[c][i], cost.round_us, least.round_us);
+            }
+            stream_us[c][pass] = measure_stream(&clients[c]);
+        }
+    for (uint32_t c = 0; c < 2; c++) {
+        for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
+            snprintf(name, sizeof name, "processor time of a call over %s, %u rows", names[c], rows[i]);
+            report_figure_below(name, "us", &cpu[c][i], 0);
+            snprintf(name, sizeof name, "round trip of a call over %s, %u rows", names[c], rows[i]);
+            report_figure_below(name, "us", &round[c][i], 0);
+        }
+        snprintf(name, sizeof name, "processor time of a stream's message over %s", names[c]);
+        report_value(name, "us", report_median(stream_us[c], PASSES));
+        client_close(&clients[c]);
     }
     return 0;
 }

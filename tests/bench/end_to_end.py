@@ -120,13 +120,13 @@ def model_facts(path):
 
 
 def call_cost(run_):
-    """bench_rpc's own figure: an echo of 20 KB over a Unix socket, beside the bare socket pair."""
-    text = subprocess.run([os.path.join(run_.build, "tests", "bench", "bench_rpc"), "0.3"], check=True, capture_output=True,
+    """bench_rpc's own figure: the tensors of 32 rows there and back, beside as many bytes over a bare socket pair."""
+    text = subprocess.run([os.path.join(run_.build, "tests", "bench", "bench_rpc")], check=True, capture_output=True,
                           text=True).stdout
-    cost = {name: float(us) for name, us in re.findall(r"(?m)^(ipc|ceiling: socket pair) +20480 bytes .* ([\d.]+) us CPU$", text)}
-    if len(cost) == 2:
-        run_.add(figure("sockets", "processor time of a call, 20 KB each way, beside a socket pair's", cost["ipc"], "us",
-                        cost["ceiling: socket pair"]))
+    found = re.search(r"(?m)^processor time of a call over ipc, 32 rows +([\d.]+) of +([\d.]+) us", text)
+    if found:
+        run_.add(figure("sockets", "processor time of a call, tensors of 32 rows, beside a socket pair's", float(found[1]), "us",
+                        float(found[2])))
 
 
 def sockets(run_):
