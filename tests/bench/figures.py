@@ -34,11 +34,11 @@ def row(item):
     sign = "≤" if item.get("at_most") else "≥"
     target = "" if item["target"] is None else f"{sign} {item['target']:g}"
     verdict = {None: "", True: "pass", False: "SHORT"}[item["pass"]]
-    return (f"{item['name'][:76]:76} {number(item['value']):>9} {item['unit'][:9]:9} {number(item['ceiling']):>9} "
+    return (f"{item['name']:92} {number(item['value']):>9} {item['unit'][:9]:9} {number(item['ceiling']):>9} "
             f"{number(item['ratio']):>7} {target:>8} {verdict}")
 
 
-HEADING = f"{'figure':76} {'':>9} {'':9} {'ceiling':>9} {'ratio':>7} {'target':>8}"
+HEADING = f"{'figure':92} {'':>9} {'':9} {'ceiling':>9} {'ratio':>7} {'target':>8}"
 
 
 def table(items):
