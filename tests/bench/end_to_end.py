@@ -11,6 +11,7 @@ import time
 
 from clients import completion, measure, run
 from figures import figure, of_rounds
+from kernel_parts import bench
 from servers import BUILD, MODEL, Ours, Peer, PeerMissing, peer_check, peer_file, wait_quiet
 
 PEER = "llama-server"
@@ -119,21 +120,11 @@ def model_facts(path):
     return layers, 2 * layers * head_dim * kv_heads * KV_BYTES_A_VALUE
 
 
-def call_cost(run_):
-    """bench_rpc's own figure: the tensors of 32 rows there and back, beside as many bytes over a bare socket pair."""
-    text = subprocess.run([os.path.join(run_.build, "tests", "bench", "bench_rpc")], check=True, capture_output=True,
-                          text=True).stdout
-    found = re.search(r"(?m)^processor time of a call over ipc, 32 rows +([\d.]+) of +([\d.]+) us", text)
-    if found:
-        run_.add(figure("sockets", "processor time of a call, tensors of 32 rows, beside a socket pair's", float(found[1]), "us",
-                        float(found[2])))
-
-
 def sockets(run_):
     """The same mesh with all KV behind sockets, beside the local pool."""
     workers = 2
     layers, _ = model_facts(MODEL)
-    call_cost(run_)
+    bench(run_, ("bench_rpc",))  # what a call costs by itself
     with Ours("--kv-workers", 0) as local, Ours("--local-pool", 0, "--kv-workers", workers) as far:
         warm(local, 4)
         warm(far, 4)

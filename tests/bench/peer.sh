@@ -24,8 +24,8 @@ if [ ! -x "$folder/bin/llama-server" ] || [ ! -x "$folder/bin/llama-quantize" ];
     archive="$folder/llama_cpp_python-$version.tar.gz"
     if ! echo "$sha256  $archive" | sha256sum --check --status 2>/dev/null; then
         python3 -m venv "$folder/venv"
-        "$folder/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$folder" \
-            "llama-cpp-python==$version"
+        "$folder/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-python \
+            --dest "$folder" "llama-cpp-python==$version"
         echo "$sha256  $archive" | sha256sum --check --status || { echo "peer.sh: $archive is not what it should be" >&2; exit 1; }
     fi
     tar -xzf "$archive" -C "$folder"
