@@ -153,9 +153,8 @@ void endpoint_restart(struct endpoint *endpoint)
 /* --- sending ------------------------------------------------------------------------------------------------------- */
 
 /* What is left of the batch. */
-static void send_rest(struct link *link)
+static unsigned rest_of(const struct link *link, nng_iov *iov)
 {
-    nng_iov iov[TX_BATCH];
     size_t skip = link->tx_sent;
     unsigned count = 0;
 
@@ -168,14 +167,21 @@ static void send_rest(struct link *link)
             iov[count++].iov_len = length - skipped;
         }
     }
+    return count;
+}
+
+static void send_pieces(struct link *link, unsigned count, nng_iov *iov)
+{
     nng_aio_set_iov(link->tx, count, iov);
     nng_stream_send(link->stream, link->tx);
 }
 
-/* By whoever set `sending`. Once it is cleared, the next sender owns the batch: nothing of it is looked at afterwards. */
+/* By whoever set `sending`. Once it is cleared, the next sender owns the batch: nothing of it is looked at afterwards. Nor are
+ * its frames once they are being sent: they may be in the pool, and somebody else's. */
 static void send_next(struct link *link)
 {
-    bool any;
+    nng_iov iov[TX_BATCH];
+    unsigned count;
 
     link->tx_count = 0;
     link->tx_sent = link->tx_total = 0;
@@ -186,11 +192,11 @@ static void send_next(struct link *link)
         link->tx_total += FRAME_HEAD + frame->length;
         link->tx_frames[link->tx_count++] = frame;
     }
-    any = link->tx_count != 0;
-    link->sending = any;
+    count = rest_of(link, iov);
+    link->sending = count != 0;
     pthread_mutex_unlock(&link->lock);
-    if (any)
-        send_rest(link);
+    if (count)
+        send_pieces(link, count, iov);
 }
 
 /* On an nng thread. */
@@ -204,9 +210,12 @@ static void on_tx(void *arg)
     }
     link->tx_sent += nng_aio_count(link->tx);
     if (link->tx_sent < link->tx_total) {
-        send_rest(link);
+        nng_iov iov[TX_BATCH];
+        send_pieces(link, rest_of(link, iov), iov);
         return;
     }
+    pthread_mutex_lock(&link->lock); /* the sender released it when the frames were written: they go to the pool, for others */
+    pthread_mutex_unlock(&link->lock);
     for (uint32_t i = 0; i < link->tx_count; i++)
         frame_free(link->tx_frames[i]);
     send_next(link);
