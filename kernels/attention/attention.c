@@ -4,17 +4,17 @@
 #include <math.h>
 #include <string.h>
 
-#define TABLE(number, suffix)                                                                                              \
-    {                                                                                                                      \
-        .level = number, .store = attend_store_##suffix, .load_q = attend_load_q_##suffix, .range = attend_range_##suffix, \
-        .fold = attend_fold_##suffix                                                                                       \
+#define TABLE(number, suffix, range_suffix)                                                                                      \
+    {                                                                                                                            \
+        .level = number, .store = attend_store_##suffix, .load_q = attend_load_q_##suffix, .range = attend_range_##range_suffix, \
+        .fold = attend_fold_##suffix                                                                                             \
     }
 
 static const struct attention_kernels tables[ISA_LEVEL_COUNT] = {
-    [ISA_REF] = TABLE(ISA_REF, ref),
-    [ISA_AVX2] = TABLE(ISA_AVX2, avx2),
-    [ISA_AVX512] = TABLE(ISA_AVX512, avx512),
-    [ISA_VNNI] = TABLE(ISA_VNNI, avx512), /* nothing here needs it */
+    [ISA_REF] = TABLE(ISA_REF, ref, ref),
+    [ISA_AVX2] = TABLE(ISA_AVX2, avx2, avx2),
+    [ISA_AVX512] = TABLE(ISA_AVX512, avx512, avx512),
+    [ISA_VNNI] = TABLE(ISA_VNNI, avx512, vnni),
 };
 
 const struct attention_kernels *attention_of_level(enum isa_level level) { return isa_supported(level) ? &tables[level] : NULL; }

@@ -35,7 +35,7 @@
 #define ATTEND_BLOCK 64u
 #define ATTEND_RANGE 512u
 #define ATTEND_RANGE_TILES (ATTEND_RANGE / ATTEND_TILE)
-#define ATTEND_AHEAD_TILES (ATTEND_BLOCK / ATTEND_TILE) /* how far the kernel prefetches */
+#define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) /* how far the kernel prefetches */
 #define ATTEND_MAX_HEAD_DIM 256u
 #define ATTEND_SCORES (8u * ATTEND_BLOCK) /* floats of attend_range.scores */
 
@@ -147,5 +147,6 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 ATTENTION_ENTRIES(ref)
 ATTENTION_ENTRIES(avx2)
 ATTENTION_ENTRIES(avx512)
+void attend_range_vnni(const struct attend_range *range);
 
 #endif

@@ -6,9 +6,18 @@
  *     minima  : sum over the block's tokens of p * minimum, lane by lane, then one sum, added to the group's 32 values
  */
 
-/* 16 tokens' products of two neighbouring values of head_dim, added: exact. */
+/* sum + 16 tokens' products of two neighbouring values of head_dim: exact. */
 #if defined(__AVX512F__)
-LANES_INLINE lanes_i lanes_madd(lanes_i a, lanes_i b) { return _mm512_madd_epi16(a, b); }
+LANES_INLINE lanes_i add_products(lanes_i sum, lanes_i a, lanes_i b)
+{
+#if defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(sum, a, b);
+#else
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+    __asm__("" : "+v"(sum)); /* or gcc adds products to each other first, and runs out of registers */
+    return sum;
+#endif
+}
 LANES_INLINE lanes_i load_pairs(const unsigned char *k) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)k)); }
 LANES_INLINE lanes_i load_words(const unsigned char *k) { return _mm512_loadu_si512(k); }
 LANES_INLINE lanes_i nibbles(lanes_i x, const int which)
@@ -23,9 +32,12 @@ LANES_INLINE lanes load_nibbles(const unsigned char *v, const bool high)
     return _mm512_permutexvar_ps(high ? _mm512_srli_epi32(bytes, 4) : bytes, table);
 }
 #else
-LANES_INLINE lanes_i lanes_madd(lanes_i a, lanes_i b)
+LANES_INLINE lanes_i add_products(lanes_i sum, lanes_i a, lanes_i b)
 {
-    return (lanes_i){_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)};
+    sum.lo = _mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo));
+    sum.hi = _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi));
+    __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); /* or gcc adds products to each other first, and runs out of registers */
+    return sum;
 }
 LANES_INLINE lanes_i load_pairs(const unsigned char *k)
 {
@@ -55,7 +67,7 @@ LANES_INLINE bool v_has_minima(const enum attend_type type) { return type > ATTE
 
 /* Scores of n lines and t tiles from `tile` on. */
 LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
-                            const uint32_t head_dim, const bool fetch)
+                            const uint32_t head_dim)
 {
     const uint32_t groups = attend_groups(head_dim), step = type == ATTEND_INT4X ? 8 : 4; /* a cache line of K */
     const size_t code_bytes = attend_k_code_bytes(head_dim, type);
@@ -66,7 +78,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
     UNROLL for (uint32_t j = 0; j < t; j++)
     {
         k[j] = g->tiles[tile + j];
-        ahead[j] = fetch ? g->ahead[tile + j] : NULL;
+        ahead[j] = g->ahead[tile + j];
     }
     for (uint32_t group = 0; group < groups; group++) {
         uint32_t begin = group * ATTEND_GROUP_DIM, end = MIN(begin + ATTEND_GROUP_DIM, head_dim);
@@ -80,8 +92,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
             {
                 if (type == ATTEND_INT4X)
                     words[j] = load_words(k[j] + (size_t)d / 8 * 64);
-                if (fetch)
-                    prefetch(ahead[j] + (size_t)d / step * 64);
+                prefetch(ahead[j] + (size_t)d / step * 64);
             }
             UNROLL for (uint32_t u = 0; u < step / 2; u++)
             {
@@ -92,7 +103,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
                 {
                     lanes_i x = lanes_set1_i(((const int32_t *)(q + (size_t)i * head_dim))[d / 2 + u]);
                     UNROLL for (uint32_t j = 0; j < t; j++)
-                        sum[i][j] = lanes_add_i(sum[i][j], lanes_madd(x, value[j]));
+                        sum[i][j] = add_products(sum[i][j], x, value[j]);
                 }
             }
         }
@@ -102,7 +113,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
             lanes scale = lanes_load_f16(scales), minimum;
             if (type == ATTEND_INT4X)
                 minimum = lanes_load_f16(scales + groups * ATTEND_TILE);
-            if (fetch && group % 2 == 0)
+            if (group % 2 == 0)
                 prefetch(ahead[j] + code_bytes + (type == ATTEND_INT4X ? 2 : 1) * group * ATTEND_TILE * sizeof(uint16_t));
             UNROLL for (uint32_t i = 0; i < n; i++)
             {

@@ -36,7 +36,7 @@ _Static_assert(GROUP * ATTEND_BLOCK <= ATTEND_SCORES, "scores of a group");
 struct group {
     const struct attend_range *range;
     const unsigned char *const *tiles; /* of the block */
-    const unsigned char *const *ahead; /* [BLOCK_TILES] tiles to prefetch meanwhile; NULL: nothing */
+    const unsigned char *const *ahead; /* [BLOCK_TILES] tiles to prefetch meanwhile */
     uint32_t line;                     /* the first */
     uint32_t tile_count;               /* as far as the last line sees */
 };
@@ -66,7 +66,7 @@ LANES_INLINE lanes load_v(const unsigned char *row, uint32_t at, const enum atte
 
 /* Scores of n lines and t tiles from `tile` on. */
 LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
-                      const uint32_t head_dim, const bool fetch)
+                      const uint32_t head_dim)
 {
     const float *q = g->range->q + (size_t)g->line * head_dim;
     const size_t row_bytes = attend_k_code_bytes(1, type);
@@ -76,7 +76,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
     UNROLL for (uint32_t j = 0; j < t; j++)
     {
         k[j] = g->tiles[tile + j];
-        ahead[j] = fetch ? g->ahead[tile + j] : NULL;
+        ahead[j] = g->ahead[tile + j];
         UNROLL for (uint32_t i = 0; i < n; i++)
             sum[i][j] = lanes_zero();
     }
@@ -87,7 +87,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
                 value[j] = load_k(k[j], (size_t)(d + u) * ATTEND_TILE, type);
-                if (fetch && (u == 0 || row_bytes == 64)) /* once a cache line */
+                if (u == 0 || row_bytes == 64) /* once a cache line */
                     prefetch(ahead[j] + (d + u) * row_bytes);
             }
             UNROLL for (uint32_t i = 0; i < n; i++)
@@ -113,22 +113,21 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
 #endif
 
 LANES_INLINE void dot_any(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
-                          const uint32_t head_dim, const bool fetch)
+                          const uint32_t head_dim)
 {
     if (has_codes(type))
-        dot_codes(g, tile, n, t, type, head_dim, fetch);
+        dot_codes(g, tile, n, t, type, head_dim);
     else
-        dot(g, tile, n, t, type, head_dim, fetch);
+        dot(g, tile, n, t, type, head_dim);
 }
 
-LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum attend_type type, const uint32_t head_dim,
-                            const bool fetch)
+LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum attend_type type, const uint32_t head_dim)
 {
     uint32_t tile = 0;
     for (; tile + DOT_TILES(n) <= g->tile_count; tile += DOT_TILES(n))
-        dot_any(g, tile, n, DOT_TILES(n), type, head_dim, fetch);
+        dot_any(g, tile, n, DOT_TILES(n), type, head_dim);
     for (; DOT_TILES(n) > 1 && tile < g->tile_count; tile++)
-        dot_any(g, tile, n, 1, type, head_dim, fetch);
+        dot_any(g, tile, n, 1, type, head_dim);
 }
 
 /* Scores of one line become p; its m, sums and acc are brought to the new m. seen: 1 to ATTEND_BLOCK tokens. */
@@ -175,8 +174,7 @@ LANES_INLINE void soften(const struct attend_range *range, uint32_t line, float 
 /* acc of n lines, c chunks of 16 from value `at` on, gains tokens [begin, end) of the block. p: [n][ATTEND_BLOCK]. With two
  * chunks or more, `at` begins a group. */
 LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end, uint32_t at,
-                             const uint32_t n, const uint32_t c, const enum attend_type type, const uint32_t head_dim,
-                             const bool fetch)
+                             const uint32_t n, const uint32_t c, const enum attend_type type, const uint32_t head_dim)
 {
     const size_t k_bytes = attend_k_bytes(head_dim, type), row_bytes = attend_v_row_bytes(head_dim, type);
     const size_t chunk_bytes = row_bytes / (head_dim / LANES), offset = k_bytes + at * row_bytes / head_dim;
@@ -193,13 +191,13 @@ LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *
     while (begin < end) {
         uint32_t first = begin % ATTEND_TILE, tile = begin / ATTEND_TILE, count = MIN(end - begin, ATTEND_TILE - first);
         const unsigned char *row = g->tiles[tile] + k_bytes + first * row_bytes;
-        const unsigned char *ahead = fetch ? g->ahead[tile] + offset + first * row_bytes : NULL;
+        const unsigned char *ahead = g->ahead[tile] + offset + first * row_bytes;
         for (uint32_t t = begin; t < begin + count; t++) {
             lanes value[BLOCK_TILES];
             UNROLL for (uint32_t j = 0; j < c; j++)
             {
                 value[j] = load_v(row, at + j * LANES, type);
-                if (fetch && j * chunk_bytes % 64 == 0)
+                if (j * chunk_bytes % 64 == 0)
                     prefetch(ahead + j * chunk_bytes);
             }
             UNROLL for (uint32_t i = 0; i < n; i++)
@@ -210,8 +208,7 @@ LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *
                     sum[i][j] = lanes_fma(j < 2 ? x : second, value[j], sum[i][j]);
             }
             row += row_bytes;
-            if (fetch)
-                ahead += row_bytes;
+            ahead += row_bytes;
         }
         begin += count;
     }
@@ -221,20 +218,20 @@ LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *
 }
 
 LANES_INLINE void add_values(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end,
-                             const uint32_t n, const enum attend_type type, const uint32_t head_dim, const bool fetch)
+                             const uint32_t n, const enum attend_type type, const uint32_t head_dim)
 {
     uint32_t at = 0;
 
     if (begin == end)
         return;
     for (; at + VALUE_CHUNKS(n) * LANES <= head_dim; at += VALUE_CHUNKS(n) * LANES)
-        add_chunks(g, line, p, begin, end, at, n, VALUE_CHUNKS(n), type, head_dim, fetch);
+        add_chunks(g, line, p, begin, end, at, n, VALUE_CHUNKS(n), type, head_dim);
     if (VALUE_CHUNKS(n) > 2)
         for (; at + 2 * LANES <= head_dim; at += 2 * LANES)
-            add_chunks(g, line, p, begin, end, at, n, 2, type, head_dim, fetch);
+            add_chunks(g, line, p, begin, end, at, n, 2, type, head_dim);
     if (VALUE_CHUNKS(n) > 1)
         for (; at < head_dim; at += LANES)
-            add_chunks(g, line, p, begin, end, at, n, 1, type, head_dim, fetch);
+            add_chunks(g, line, p, begin, end, at, n, 1, type, head_dim);
 }
 
 /* One block of a group of n lines. block: its first position. */
@@ -245,22 +242,16 @@ LANES_INLINE void attend_group(const struct group *g, uint32_t block, const uint
     const uint32_t *limit = range->limit + g->line;
     uint32_t common = MIN(limit[0] - block, ATTEND_BLOCK); /* limits ascend: all lines see these */
 
-    if (g->ahead)
-        dot_block(g, n, type, head_dim, true);
-    else
-        dot_block(g, n, type, head_dim, false);
+    dot_block(g, n, type, head_dim);
     for (uint32_t i = 0; i < n; i++)
         soften(range, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK), head_dim);
     if (v_has_minima(type))
         for (uint32_t i = 0; i < n; i++)
             add_minima(g, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK), type, head_dim);
-    if (g->ahead)
-        add_values(g, g->line, range->scores, 0, common, n, type, head_dim, true);
-    else
-        add_values(g, g->line, range->scores, 0, common, n, type, head_dim, false);
+    add_values(g, g->line, range->scores, 0, common, n, type, head_dim);
     for (uint32_t i = 1; i < n; i++) { /* what only later lines see */
         uint32_t seen = MIN(limit[i] - block, ATTEND_BLOCK);
-        add_values(g, g->line + i, range->scores + i * ATTEND_BLOCK, common, seen, 1, type, head_dim, false);
+        add_values(g, g->line + i, range->scores + i * ATTEND_BLOCK, common, seen, 1, type, head_dim);
     }
 }
 
@@ -272,26 +263,33 @@ typedef void group_fn(const struct group *g, uint32_t block);
         attend_group(g, block, n, type, head_dim);                                               \
     }
 #if defined(__AVX512F__)
-#define INSTANCES(name, type, head_dim)                                                                                    \
+#define ALL_SIZES(name, type, head_dim)                                                                                    \
     INSTANCE(1, name, type, head_dim) INSTANCE(2, name, type, head_dim) INSTANCE(3, name, type, head_dim)                  \
     INSTANCE(4, name, type, head_dim) INSTANCE(5, name, type, head_dim) INSTANCE(6, name, type, head_dim)                  \
     INSTANCE(7, name, type, head_dim) INSTANCE(8, name, type, head_dim)                                                    \
     static group_fn *const groups_##name[GROUP] = {group_1_##name, group_2_##name, group_3_##name, group_4_##name,         \
                                                    group_5_##name, group_6_##name, group_7_##name, group_8_##name};
+/* Sizes that are missing are taken as two groups. */
+#define SOME_SIZES(name, type, head_dim)                                                                                   \
+    INSTANCE(1, name, type, head_dim) INSTANCE(2, name, type, head_dim) INSTANCE(3, name, type, head_dim)                  \
+    INSTANCE(4, name, type, head_dim) INSTANCE(8, name, type, head_dim)                                                    \
+    static group_fn *const groups_##name[GROUP] = {group_1_##name, group_2_##name, group_3_##name, group_4_##name,         \
+                                                   [7] = group_8_##name};
 #else
-#define INSTANCES(name, type, head_dim)                                                                                    \
+#define ALL_SIZES(name, type, head_dim)                                                                                    \
     INSTANCE(1, name, type, head_dim) INSTANCE(2, name, type, head_dim) INSTANCE(3, name, type, head_dim)                  \
     INSTANCE(4, name, type, head_dim)                                                                                      \
     static group_fn *const groups_##name[GROUP] = {group_1_##name, group_2_##name, group_3_##name, group_4_##name};
+#define SOME_SIZES ALL_SIZES
 #endif
 #ifdef CODES
-INSTANCES(int8_64, ATTEND_INT8, 64)
-INSTANCES(int8_128, ATTEND_INT8, 128)
-INSTANCES(int8, ATTEND_INT8, g->range->head_dim)
-INSTANCES(int4_64, ATTEND_INT4, 64)
-INSTANCES(int4_128, ATTEND_INT4, 128)
-INSTANCES(int4, ATTEND_INT4, g->range->head_dim)
-INSTANCES(int4x, ATTEND_INT4X, g->range->head_dim)
+SOME_SIZES(int8_64, ATTEND_INT8, 64)
+SOME_SIZES(int8_128, ATTEND_INT8, 128)
+SOME_SIZES(int8, ATTEND_INT8, g->range->head_dim)
+SOME_SIZES(int4_64, ATTEND_INT4, 64)
+SOME_SIZES(int4_128, ATTEND_INT4, 128)
+SOME_SIZES(int4, ATTEND_INT4, g->range->head_dim)
+SOME_SIZES(int4x, ATTEND_INT4X, g->range->head_dim)
 
 static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
 {
@@ -302,11 +300,11 @@ static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
     return groups_int4x;
 }
 #else
-INSTANCES(f16_64, ATTEND_F16, 64)
-INSTANCES(f16_128, ATTEND_F16, 128)
-INSTANCES(f16, ATTEND_F16, g->range->head_dim)
-INSTANCES(f32, ATTEND_F32, g->range->head_dim)
-INSTANCES(bf16, ATTEND_BF16, g->range->head_dim)
+ALL_SIZES(f16_64, ATTEND_F16, 64)
+ALL_SIZES(f16_128, ATTEND_F16, 128)
+SOME_SIZES(f16, ATTEND_F16, g->range->head_dim)
+SOME_SIZES(f32, ATTEND_F32, g->range->head_dim)
+SOME_SIZES(bf16, ATTEND_BF16, g->range->head_dim)
 
 static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
 {
@@ -346,10 +344,12 @@ void ATTEND_ENTRY(const struct attend_range *range)
             ahead[j] = range->tiles[MIN(tile + ATTEND_AHEAD_TILES + j, range->tile_count - 1)]; /* in the cache already: harmless */
         while (range->limit[first] <= block) /* ends: the last line's limit is above */
             first++;
-        for (uint32_t line = first; line < line_count; line += GROUP) {
-            uint32_t n = MIN(line_count - line, GROUP);
+        for (uint32_t line = first, n; line < line_count; line += n) {
+            n = MIN(line_count - line, GROUP);
+            while (!table[n - 1])
+                n--;
             uint32_t seen = MIN(range->limit[line + n - 1] - block, ATTEND_BLOCK);
-            struct group g = {.range = range, .tiles = range->tiles + tile, .ahead = line == first ? ahead : NULL,
+            struct group g = {.range = range, .tiles = range->tiles + tile, .ahead = line == first ? ahead : range->tiles + tile,
                               .line = line, .tile_count = (seen + ATTEND_TILE - 1) / ATTEND_TILE};
             table[n - 1](&g, block);
         }
