@@ -73,7 +73,8 @@ void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_l
 /* cpu_head.c */
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
 
-/* cpu_segment.c: inside a job, one linear phase for rows [0, rows) of `in` into `out`; ends with a barrier. */
+/* cpu_segment.c: inside a job, one linear phase for rows [0, rows) of `in` into `out`; ends with a barrier.
+ * next: the weights that this thread reads in the phase after, or NULL. */
 struct cpu_product {
     const struct cpu_linear *linear;
     const float *in; /* [rows][in_stride] f32 */
@@ -83,6 +84,6 @@ struct cpu_product {
     enum gemm_store store;
 };
 void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows, void *quant,
-                  uint32_t row_capacity, uint32_t thread_index);
+                  uint32_t row_capacity, uint32_t thread_index, const void *next);
 
 #endif

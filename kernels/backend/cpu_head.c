@@ -34,7 +34,7 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
             kernels->quantize_rows(&x, item, 1);
     }
     thread_pool_barrier(backend->config.pool);
-    cpu_products(backend, &product, 1, job->count, batch->quant, backend->config.max_rows, thread_index);
+    cpu_products(backend, &product, 1, job->count, batch->quant, backend->config.max_rows, thread_index, NULL);
     while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
         const struct backend_sample *sample = &job->samples[item];
         const float *logits = backend->logits + (size_t)item * vocab;

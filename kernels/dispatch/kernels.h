@@ -25,9 +25,10 @@ struct kernels {
     /* The outputs of tiles [tile_begin, +tile_count) (16 outputs each) of rows [row_begin, +row_count): threads take
      * disjoint tiles or rows. y: [rows][y_stride] f32, indexed by the row's number in x and the output's number; nothing
      * beyond w->output_count is written. w->k == x->k (asserted). Quantized layouts read x->blocks, float layouts read
-     * x->values and need no quantize_rows. */
+     * x->values and need no quantize_rows. next: the packed weights that this thread reads after these, or NULL: they are
+     * asked for towards the end, so that the memory is not idle between two calls. */
     void (*gemm)(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
-                 uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store);
+                 uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store);
 
     /* out[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; all [n] f32. out may be x. */
     void (*rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *out);

@@ -81,7 +81,8 @@ static inline void quantized_rows_source(struct quantized_rows *rows, const floa
 #define GEMM_DECLARE(level)                                                                                                  \
     void quantize_rows_##level(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);                   \
     void gemm_##level(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count, \
-                      uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store)
+                      uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride,                 \
+                      enum gemm_store store)
 GEMM_DECLARE(ref);
 GEMM_DECLARE(avx2);
 GEMM_DECLARE(avx512);
@@ -89,6 +90,6 @@ GEMM_DECLARE(avx512);
 
 /* VNNI has its own dot products; it quantizes by the AVX-512 code. */
 void gemm_vnni(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
-               uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store);
+               uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store);
 
 #endif

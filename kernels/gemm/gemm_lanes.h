@@ -6,6 +6,7 @@
  *     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
  *     counts           running integer dot products of 16 outputs
  *     counts_zero()
+ *     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
  *     counts_add(a, w, x)   a += w (unsigned) * the four signed bytes of x
  *     counts_finish(a)      as lanes_i: sums of 16 outputs
  *     pick_nibble(line, shift, bias)   of 16 words of four bytes the four bits from *shift on, less 8 if bias, as f32
@@ -41,8 +42,29 @@ struct block {
     const uint8_t *tile;
     const struct quant_block *x; /* [groups] */
     uint32_t slot;
-    const uint8_t *ahead; /* what to bring into the cache meanwhile, group by group; NULL: nothing */
+    /* What to bring into the cache meanwhile, group by group: as much as this tile, from `ahead` on, and from `ahead_end` on
+     * what lies at `next` (NULL: nothing). The register blocks of a tile share it: lines first, first + step, ... of a group. */
+    const uint8_t *ahead, *ahead_end, *next;
+    uint32_t line_first, line_step;
 };
+
+/* lines: of 64 bytes that a group of a tile takes, rounded up. */
+LANES_INLINE void prefetch_group(const struct block *b, uint32_t g, const uint32_t lines)
+{
+    const uint8_t *at = b->ahead + (size_t)g * lines * 64;
+    if (at >= b->ahead_end) {
+        if (!b->next)
+            return;
+        at = b->next + (at - b->ahead_end);
+    }
+    if (b->line_step == 1) {
+        UNROLL for (uint32_t line = 0; line < lines; line++)
+            _mm_prefetch((const char *)at + line * 64, _MM_HINT_T0);
+        return;
+    }
+    for (uint32_t line = b->line_first; line < lines; line += b->line_step)
+        _mm_prefetch((const char *)at + line * 64, _MM_HINT_T0);
+}
 
 /* The four inputs of quad number quad_index. */
 LANES_INLINE const int8_t *x_quad(const struct quant_block *x, uint32_t row, uint32_t quad_index)
@@ -72,8 +94,13 @@ LANES_INLINE lanes load_minimum(const struct packed_matrix *w, const uint8_t *ti
 LANES_INLINE void dot_u4(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n, bool bias, lanes_i *dot)
 {
     counts sum[GEMM_ROWS];
+#if GEMM_WIDE_BYTES
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = bias ? counts_from(x->part[slot + r].bias >> 4) : counts_zero();
+#else
     UNROLL for (uint32_t r = 0; r < n; r++)
         sum[r] = counts_zero();
+#endif
     UNROLL for (uint32_t j = 0; j < 4; j++) {
         quad both = quad_load(quants + j * 64), low = quad_and_0f(both), high = quad_and_0f(quad_shift_4(both));
         UNROLL for (uint32_t r = 0; r < n; r++)
@@ -83,7 +110,7 @@ LANES_INLINE void dot_u4(const uint8_t *quants, const struct quant_block *x, uin
     }
     UNROLL for (uint32_t r = 0; r < n; r++) {
         dot[r] = counts_finish(sum[r]);
-        if (bias)
+        if (bias && !GEMM_WIDE_BYTES)
             dot[r] = lanes_add_i(dot[r], lanes_set1_i(x->part[slot + r].bias >> 4));
     }
 }
@@ -93,17 +120,19 @@ LANES_INLINE void dot_s8(const uint8_t *quants, const struct quant_block *x, uin
                          uint32_t last, const int32_t *bias, lanes_i *dot)
 {
     counts sum[GEMM_ROWS];
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = counts_zero();
 #if GEMM_WIDE_BYTES
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = counts_from(bias[r]);
     UNROLL for (uint32_t j = first; j < last; j++) {
         quad bytes = quad_load(quants + j * 64);
         UNROLL for (uint32_t r = 0; r < n; r++)
             sum[r] = counts_add(sum[r], bytes, x_quad(x, slot + r, j));
     }
     UNROLL for (uint32_t r = 0; r < n; r++)
-        dot[r] = lanes_add_i(counts_finish(sum[r]), lanes_set1_i(bias[r]));
+        dot[r] = counts_finish(sum[r]);
 #else
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[r] = counts_zero();
     UNROLL for (uint32_t j = first; j < last; j++) {
         quad high = quad_and_0f(quad_shift_4(quad_load(quants + j * 64)));
         UNROLL for (uint32_t r = 0; r < n; r++)
@@ -173,15 +202,13 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layo
     const struct packed_matrix *w = b->w;
     const uint8_t *quants = b->tile + w->quant_offset;
     uint32_t slot = b->slot, group_count = w->group_count;
-    const uint32_t lines = layout == PACK_U4 ? 5 : 9; /* of 64 bytes that a group of a tile takes, rounded up */
+    const uint32_t lines = layout == PACK_U4 ? 5 : 9;
     lanes part[GEMM_ROWS];
     UNROLL for (uint32_t r = 0; r < n; r++)
         part[r] = lanes_zero();
     for (uint32_t g = 0; g < group_count; g++) {
         const struct quant_block *x = &b->x[g];
-        if (b->ahead)
-            UNROLL for (uint32_t line = 0; line < lines; line++)
-                _mm_prefetch((const char *)b->ahead + ((size_t)g * lines + line) * 64, _MM_HINT_T0);
+        prefetch_group(b, g, lines);
         lanes_i dot[GEMM_ROWS];
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
         UNROLL for (uint32_t r = 0; r < n; r++) {
@@ -289,12 +316,16 @@ static uint32_t block_rows(uint32_t left)
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-static void tile_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t row,
-                           uint32_t row_end, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+/* tile_end: the first that the call leaves out. */
+static void tile_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t tile_end,
+                           const void *next, uint32_t row, uint32_t row_end, float *y, size_t y_stride, uint32_t columns,
+                           enum gemm_store store)
 {
-    struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes};
+    struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes, .next = next};
     b.ahead = b.tile + PREFETCH_BYTES;
-    while (row < row_end) {
+    b.ahead_end = w->data + tile_end * w->tile_bytes;
+    b.line_step = (row_end - row + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
+    for (; row < row_end; b.line_first++) {
         uint32_t slot = row % QUANT_BLOCK_ROWS, n = block_rows(MIN(row_end - row, QUANT_BLOCK_ROWS - slot));
         float *out = y + row * y_stride;
         b.x = x->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * x->group_count;
@@ -310,7 +341,6 @@ static void tile_quantized(const struct packed_matrix *w, const struct quantized
         case 2: block_quantized_2(&b, out, y_stride, columns, store); break;
         default: block_quantized_1(&b, out, y_stride, columns, store); break;
         }
-        b.ahead = NULL;
         row += n;
     }
 }
@@ -344,7 +374,7 @@ static uint32_t panel_rows(uint32_t k)
 }
 
 void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
-               uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store)
+               uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store)
 {
     assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
     assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
@@ -354,7 +384,7 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
         for (uint32_t t = tile_begin; t < tile_begin + tile_count; t++) {
             uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, w->output_count - first);
             if (w->group_count)
-                tile_quantized(w, x, t, row, last, y + first, y_stride, columns, store);
+                tile_quantized(w, x, t, tile_begin + tile_count, next, row, last, y + first, y_stride, columns, store);
             else
                 tile_float(w, x, t, row, last, y + first, y_stride, columns, store);
         }

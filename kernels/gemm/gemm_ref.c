@@ -70,8 +70,9 @@ static double dot_float(const struct packed_matrix *w, const uint8_t *tile, uint
 }
 
 void gemm_ref(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
-              uint32_t tile_begin, uint32_t tile_count, float *y, size_t y_stride, enum gemm_store store)
+              uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store)
 {
+    (void)next;
     assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
     assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
     uint32_t output_begin = tile_begin * COLUMNS, output_end = MIN((tile_begin + tile_count) * COLUMNS, w->output_count);

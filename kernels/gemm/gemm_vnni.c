@@ -21,6 +21,7 @@ LANES_INLINE quad quad_load(const uint8_t *p)
 LANES_INLINE quad quad_and_0f(quad a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
 LANES_INLINE quad quad_shift_4(quad a) { return _mm512_srli_epi16(a, 4); }
 LANES_INLINE counts counts_zero(void) { return _mm512_setzero_si512(); }
+LANES_INLINE counts counts_from(int32_t i) { return _mm512_set1_epi32(i); }
 /* By hand, because compilers do not fold the broadcast into the instruction. */
 LANES_INLINE counts counts_add(counts a, quad w, const int8_t *x)
 {

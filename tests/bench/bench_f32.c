@@ -32,7 +32,7 @@ static void product_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct job *job = arg;
     (void)thread_count;
-    cpu_products(job->backend, &job->product, 1, ROWS, NULL, ROWS, thread_index);
+    cpu_products(job->backend, &job->product, 1, ROWS, NULL, ROWS, thread_index, NULL);
 }
 
 static float *random_values(size_t count)

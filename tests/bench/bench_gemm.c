@@ -58,7 +58,7 @@ static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     uint32_t tiles = job->copies->tile_count, per_copy = (tiles + GRAIN - 1) / GRAIN;
     for (uint32_t item; (item = thread_pool_claim(job->pool)) < per_copy * job->copy_count;) {
         uint32_t begin = item % per_copy * GRAIN;
-        kernels->gemm(&job->copies[item / per_copy], job->x, 0, job->rows, begin, MIN(GRAIN, tiles - begin), job->y,
+        kernels->gemm(&job->copies[item / per_copy], job->x, 0, job->rows, begin, MIN(GRAIN, tiles - begin), NULL, job->y,
                       job->copies->output_count, GEMM_SET);
     }
 }

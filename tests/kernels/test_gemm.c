@@ -43,7 +43,7 @@ static void fixture_close(struct fixture *f)
 static float *product(const struct fixture *f, const struct kernels *level)
 {
     float *y = malloc((size_t)f->rows * f->outputs * sizeof *y);
-    level->gemm(&f->w, &f->x, 0, f->rows, 0, f->w.tile_count, y, f->outputs, GEMM_SET);
+    level->gemm(&f->w, &f->x, 0, f->rows, 0, f->w.tile_count, NULL, y, f->outputs, GEMM_SET);
     return y;
 }
 
@@ -144,7 +144,7 @@ static void check_independence(const struct fixture *f)
             for (uint32_t count = 1; begin + count <= f->rows; count++) {
                 memset(y, 0x55, (f->rows * y_stride + 1) * sizeof *y);
                 for (uint32_t t = 0; t < f->w.tile_count; t++)
-                    levels[l]->gemm(&f->w, &f->x, begin, count, t, 1, y + 1, y_stride, GEMM_SET);
+                    levels[l]->gemm(&f->w, &f->x, begin, count, t, 1, NULL, y + 1, y_stride, GEMM_SET);
                 for (uint32_t r = 0; r < f->rows; r++)
                     for (uint32_t o = 0; o < y_stride; o++) {
                         bool inside = r >= begin && r < begin + count && o < f->outputs;
@@ -168,7 +168,7 @@ static void check_add(const struct fixture *f)
         float *plain = product(f, levels[l]), *added = malloc((size_t)f->rows * f->outputs * sizeof *added);
         for (size_t i = 0; i < (size_t)f->rows * f->outputs; i++)
             added[i] = (float)i * 0.37f;
-        levels[l]->gemm(&f->w, &f->x, 0, f->rows, 0, f->w.tile_count, added, f->outputs, GEMM_ADD);
+        levels[l]->gemm(&f->w, &f->x, 0, f->rows, 0, f->w.tile_count, NULL, added, f->outputs, GEMM_ADD);
         for (size_t i = 0; i < (size_t)f->rows * f->outputs; i++)
             assert_int_equal(f32_bits(added[i]), f32_bits((float)i * 0.37f + plain[i]));
         free(added);
@@ -238,7 +238,7 @@ static void test_panels(void **state)
     for (uint32_t l = 0; l < level_count; l++) {
         float *all = product(&f, levels[l]), y[40];
         for (uint32_t r = 0; r < f.rows; r++) {
-            levels[l]->gemm(&f.w, &f.x, r, 1, 0, f.w.tile_count, y - (size_t)r * f.outputs, f.outputs, GEMM_SET);
+            levels[l]->gemm(&f.w, &f.x, r, 1, 0, f.w.tile_count, NULL, y - (size_t)r * f.outputs, f.outputs, GEMM_SET);
             assert_memory_equal(y, all + (size_t)r * f.outputs, sizeof y);
         }
         free(all);
