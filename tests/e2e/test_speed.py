@@ -9,11 +9,12 @@ from conftest import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
 
-from bench_serve import measure  # noqa: E402
+from clients import measure  # noqa: E402
 
 pytestmark = pytest.mark.full
 
 
+PROMPT_WORDS, TOKENS = 64, 128
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -33,11 +34,11 @@ def cpu_seconds(mesh):
 @pytest.mark.parametrize("streams,tokens_per_s", [(1, 105), (32, 300)])
 def test_tokens_a_second(mesh, streams, tokens_per_s):
     """In one of up to ten rounds; rounds in which others took more than a tenth of the machine say nothing."""
-    measure(mesh.url, 1, tokens=16, seed=90 + streams)
+    measure(mesh.url, 1, PROMPT_WORDS, 16, 90 + streams)
     reached, quiet = [], []
     for turn in range(10):
         began, (everybody, ours) = time.monotonic(), cpu_seconds(mesh)
-        reached.append(round(measure(mesh.url, streams, seed=streams + turn)["tokens_per_s"], 1))
+        reached.append(round(measure(mesh.url, streams, PROMPT_WORDS, TOKENS, streams + turn)["tokens_per_s"], 1))
         everybody, ours = (after - before for after, before in zip(cpu_seconds(mesh), (everybody, ours)))
         others = max(0.0, everybody - ours) / (time.monotonic() - began) / len(os.sched_getaffinity(0))
         quiet.append(others <= 0.1)
