@@ -165,8 +165,9 @@ static bool lex_number(struct lexer *lexer)
                            lexer->tokens[lexer->count - 1].op == '.';
     bool is_float = false;
     char digits[64];
+    const size_t most = sizeof digits - 2; /* the last round may write two: an exponent and its sign */
     size_t n = 0;
-    for (; at < lexer->end && n < sizeof digits - 1; at++) {
+    for (; at < lexer->end && n < most; at++) {
         const bool more = at + 1 < lexer->end;
         if (is_digit(*at)) {
             digits[n++] = *at;
@@ -180,7 +181,7 @@ static bool lex_number(struct lexer *lexer)
             is_float = true;
             digits[n++] = 'e';
             digits[n++] = at[1];
-            for (at += 2; at < lexer->end && is_digit(*at) && n < sizeof digits - 1; at++)
+            for (at += 2; at < lexer->end && is_digit(*at) && n < most; at++)
                 digits[n++] = *at;
             break;
         } else {
@@ -188,7 +189,7 @@ static bool lex_number(struct lexer *lexer)
         }
     }
     digits[n] = 0;
-    if (n == sizeof digits - 1 || (at < lexer->end && is_word(*at)))
+    if (n >= most || (at < lexer->end && is_word(*at)))
         return jinja_fail_at(lexer->error, lexer->line, "bad number '%s'", digits);
     struct jinja_token *token = push(lexer, is_float ? TOKEN_FLOAT : TOKEN_INTEGER);
     if (!token)

@@ -129,6 +129,10 @@ static const struct {
     {"{{ '\\xg1' }}", "chat template line 1: bad escape \\x in a string"},
     {"{{ 99999999999999999999 }}", "chat template line 1: number 99999999999999999999 is out of range"},
     {"{{ 12ab }}", "chat template line 1: bad number '12'"},
+    {"{{ 11111111111111111111111111111111111111111111111111111111111111e-6 }}",
+     "chat template line 1: bad number '11111111111111111111111111111111111111111111111111111111111111'"},
+    {"{{ 111111111111111111111111111111111111111111111111111111111111111e6 }}",
+     "chat template line 1: bad number '11111111111111111111111111111111111111111111111111111111111111'"},
     {"ab\xff", "chat template line 1: the text is not UTF-8 at byte 2"},
 };
 
