@@ -110,6 +110,14 @@ static void tell_gone(struct link *link)
         loop_put(link->loop, &entry);
 }
 
+/* An operation of nng and its callback may be on different threads. nng orders them, by locks that ThreadSanitizer does not see:
+ * here is one that it does, so that what is before the call is before what follows the callback. */
+static void order_is_seen(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    pthread_mutex_unlock(&link->lock);
+}
+
 /* --- receiving ----------------------------------------------------------------------------------------------------- */
 
 static void receive(struct link *link)
@@ -122,6 +130,7 @@ static void receive(struct link *link)
         return;
     }
     nng_aio_set_iov(link->rx, 1, &iov);
+    order_is_seen(link);
     nng_stream_recv(link->stream, link->rx);
 }
 
@@ -137,6 +146,7 @@ static void on_rx(void *arg)
 {
     struct link *link = arg;
 
+    order_is_seen(link);
     if (nng_aio_result(link->rx) || !frame_reader_take(&link->reader, nng_aio_count(link->rx), deliver, link))
         tell_gone(link);
     else if (!loop_stalls(link->loop, &link->stalled))
@@ -214,8 +224,7 @@ static void on_tx(void *arg)
         send_pieces(link, rest_of(link, iov), iov);
         return;
     }
-    pthread_mutex_lock(&link->lock); /* the sender released it when the frames were written: they go to the pool, for others */
-    pthread_mutex_unlock(&link->lock);
+    order_is_seen(link); /* the sender released it when the frames were written: they go to the pool, for others */
     for (uint32_t i = 0; i < link->tx_count; i++)
         frame_free(link->tx_frames[i]);
     send_next(link);
