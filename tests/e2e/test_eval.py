@@ -54,6 +54,16 @@ def test_f16():
     assert said.returncode == 0 and "perplexity" in said.stdout and "KV f16" in said.stdout
 
 
+# Mean KL against f32 KV: what a type promises on the default model; int4x promises nothing but to be a distribution still.
+@pytest.mark.full
+@pytest.mark.parametrize("kv_type, most", [("f16", 2e-6), ("bf16", 1e-4), ("int8", 1e-3), ("int4", 1e-2), ("int4x", 1)])
+def test_what_a_type_costs(kv_type, most):
+    got = figures("--text", TEXT, "--kv-type", kv_type, "--tokens", 2000)
+    print(f"{kv_type}: mean KL {got['kl_mean']:.2e} +- {got['kl_standard_error']:.0e}, largest {got['kl_max']:.2g}, perplexity "
+          f"{got['perplexity']:.3f} ({got['reference_perplexity']:.3f} with f32), {100 * got['same_best']:.2f} % best tokens alike")
+    assert got["positions"] >= 1990 and 0 < got["kl_mean"] < most
+
+
 def test_refusals(tmp_path):
     short, broken = tmp_path / "short", tmp_path / "broken"
     short.write_text("a")
