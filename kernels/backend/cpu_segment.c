@@ -31,7 +31,7 @@ struct claim {
     bool begun;
 };
 
-enum { CLAIM_FEW_ROWS = 4 };
+enum { CLAIM_FEW_ROWS = 4, PRODUCTS_MAX = 3 /* q, k, v */ };
 
 static struct claim claim_begin(struct thread_pool *pool, uint32_t thread_index, uint32_t item_count, bool long_runs)
 {
@@ -52,24 +52,27 @@ static bool claim_range(struct claim *claim, uint32_t *begin, uint32_t *count)
     uint32_t threads = thread_pool_threads(claim->pool), end;
     do {
         uint32_t number = claim->begun ? threads + thread_pool_claim(claim->pool) : claim->number;
-        uint64_t skipped = claim->head + (uint64_t)(number / threads - 1) * claim->piece;
+        uint32_t first = number % threads * claim->share, turn = number / threads; /* 0: the head, then the pieces */
+        uint64_t at = turn ? claim->head + (turn - 1ull) * claim->piece : 0;
         claim->begun = true;
-        if (number < threads) {
-            *begin = number * claim->share;
-            end = *begin + claim->head;
-        } else if (skipped >= claim->share) {
+        if (at >= claim->share)
             return false;
-        } else {
-            *begin = number % threads * claim->share + (uint32_t)skipped;
-            end = MIN(*begin + claim->piece, (number % threads + 1) * claim->share);
-        }
-        end = MIN(end, claim->item_count);
+        *begin = first + (uint32_t)at;
+        end = MIN(MIN(*begin + (turn ? claim->piece : claim->head), first + claim->share), claim->item_count);
     } while (*begin >= end);
     *count = end - *begin;
     return true;
 }
 
-/* The weights that a thread reads first in a phase over these tiles; NULL: none. */
+/* Where tile number `tile` of some matrices, one after the other, lies. */
+static const void *tile_of(const struct cpu_linear *const *linears, uint32_t tile)
+{
+    for (; tile >= (*linears)->packed.tile_count; linears++)
+        tile -= (*linears)->packed.tile_count;
+    return (*linears)->packed.data + tile * (*linears)->packed.tile_bytes;
+}
+
+/* The weights that a thread reads first in a phase over these matrices; NULL: none. */
 static const void *first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
                               uint32_t rows, uint32_t thread_index)
 {
@@ -77,12 +80,7 @@ static const void *first_read(const struct backend *backend, const struct cpu_li
     for (uint32_t i = 0; i < linear_count; i++)
         tile_total += linears[i]->packed.tile_count;
     struct claim claim = claim_begin(backend->config.pool, thread_index, tile_total, rows <= CLAIM_FEW_ROWS);
-    if (!claim_range(&claim, &begin, &count))
-        return NULL;
-    for (uint32_t i = 0; i < linear_count; begin -= linears[i++]->packed.tile_count)
-        if (begin < linears[i]->packed.tile_count)
-            return linears[i]->packed.data + begin * linears[i]->packed.tile_bytes;
-    return NULL;
+    return claim_range(&claim, &begin, &count) ? tile_of(linears, begin) : NULL;
 }
 
 static void add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column, uint32_t columns)
@@ -124,13 +122,6 @@ static void products_range(const struct cpu_product *products, uint32_t rows, vo
     }
 }
 
-static const void *tile_of(const struct cpu_product *products, uint32_t tile)
-{
-    for (; tile >= products->linear->packed.tile_count; products++)
-        tile -= products->linear->packed.tile_count;
-    return products->linear->packed.data + tile * products->linear->packed.tile_bytes;
-}
-
 void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows, void *quant,
                   uint32_t row_capacity, uint32_t thread_index, const void *next)
 {
@@ -143,12 +134,16 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
         thread_pool_barrier(pool);
         return;
     }
-    for (uint32_t i = 0; i < product_count; i++)
-        tile_total += products[i].linear->packed.tile_count;
+    const struct cpu_linear *linears[PRODUCTS_MAX];
+    assert_always(product_count <= PRODUCTS_MAX);
+    for (uint32_t i = 0; i < product_count; i++) {
+        linears[i] = products[i].linear;
+        tile_total += linears[i]->packed.tile_count;
+    }
     struct claim claim = claim_begin(pool, thread_index, tile_total, rows <= CLAIM_FEW_ROWS);
     for (bool more = claim_range(&claim, &begin, &count); more; begin = next_begin, count = next_count) {
         more = claim_range(&claim, &next_begin, &next_count); /* so that its weights can be asked for */
-        products_range(products, rows, quant, row_capacity, begin, count, more ? tile_of(products, next_begin) : next);
+        products_range(products, rows, quant, row_capacity, begin, count, more ? tile_of(linears, next_begin) : next);
     }
     thread_pool_barrier(pool);
 }

@@ -55,11 +55,15 @@ static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct job *job = arg;
     (void)thread_index, (void)thread_count;
-    uint32_t tiles = job->copies->tile_count, per_copy = (tiles + GRAIN - 1) / GRAIN;
-    for (uint32_t item; (item = thread_pool_claim(job->pool)) < per_copy * job->copy_count;) {
+    uint32_t tiles = job->copies->tile_count, per_copy = (tiles + GRAIN - 1) / GRAIN, item_count = per_copy * job->copy_count;
+    for (uint32_t item = thread_pool_claim(job->pool), later; item < item_count; item = later) {
+        const struct packed_matrix *w = &job->copies[item / per_copy], *after;
         uint32_t begin = item % per_copy * GRAIN;
-        kernels->gemm(&job->copies[item / per_copy], job->x, 0, job->rows, begin, MIN(GRAIN, tiles - begin), NULL, job->y,
-                      job->copies->output_count, GEMM_SET);
+        later = thread_pool_claim(job->pool); /* known beforehand, as in a step: its weights are asked for */
+        after = &job->copies[MIN(later, item_count - 1) / per_copy];
+        kernels->gemm(w, job->x, 0, job->rows, begin, MIN(GRAIN, tiles - begin),
+                      later < item_count ? after->data + later % per_copy * GRAIN * after->tile_bytes : NULL, job->y,
+                      w->output_count, GEMM_SET);
     }
 }
 

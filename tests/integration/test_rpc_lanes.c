@@ -114,14 +114,20 @@ static bool is_closed(const struct frame_socket *socket)
 
 /* --- tests ------------------------------------------------------------------------------------------------------------- */
 
+static void start(struct harness_server *server)
+{
+    char address[128];
+    snprintf(address, sizeof address, "ipc:///tmp/fd-test-lanes-%d.sock", (int)getpid());
+    harness_start(server, address);
+}
+
 static void only_the_token_opens_a_lane(void **state)
 {
     struct harness_server server = {0};
-    char address[128], name[64];
+    char name[64];
     uint64_t token, id = 0;
     (void)state;
-    snprintf(address, sizeof address, "ipc:///tmp/fd-test-lanes-%d.sock", (int)getpid());
-    harness_start(&server, address);
+    start(&server);
     struct frame_socket client = greet(server.address, name, sizeof name, &token);
     assert_true(name[0] && token);
     struct frame_socket stranger = connect_lane(name, "FDL1", token + 1), other = connect_lane(name, "XXXX", token),
@@ -147,11 +153,10 @@ static void only_the_token_opens_a_lane(void **state)
 static void the_last_words_on_a_lane_are_heard(void **state)
 {
     struct harness_server server = {0};
-    char address[128], name[64];
+    char name[64];
     uint64_t token, id = 0;
     (void)state;
-    snprintf(address, sizeof address, "ipc:///tmp/fd-test-lanes-%d.sock", (int)getpid());
-    harness_start(&server, address);
+    start(&server);
     for (int round = 0; round < 50; round++) {
         struct frame_socket client = greet(server.address, name, sizeof name, &token);
         struct frame_socket lane = connect_lane(name, "FDL1", token);
