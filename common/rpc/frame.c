@@ -6,6 +6,7 @@
  *
  * A reader looks ahead READ_AHEAD bytes while messages are small, and copies them out: many come with one system call. Of
  * messages that are large it asks for one at a time, into a frame that is handed on as it is; the size is that of those before.
+ * Where smaller ones come instead, they are copied out too: a frame is never more than four times its message.
  *
  *     small:  [head msg head msg head ms│         ] ─▶ a frame each; the rest moves to the front
  *     large:  [head msg                          │] ─▶ this frame itself; the next one goes into another
@@ -126,6 +127,13 @@ size_t frame_reader_space(struct frame_reader *reader, void **at)
     return needed - reader->have;
 }
 
+/* The reader's frame is little else than its first message. Otherwise to hand it on would cost more than a copy: the memory of all
+ * that came with the message, as long as it is held, and to move the rest, for each of them again. */
+static bool is_mostly(const struct frame_reader *reader, size_t total)
+{
+    return total >= LARGE && reader->have - total <= total && reader->frame->capacity / 4 <= total;
+}
+
 /* The reader's frame is the message, with `rest` bytes of the next behind it. False: no memory. */
 static bool hand_on(struct frame_reader *reader, size_t length, size_t rest, void (*deliver)(void *arg, struct frame *frame),
                     void *arg)
@@ -171,7 +179,7 @@ bool frame_reader_take(struct frame_reader *reader, size_t count, void (*deliver
         if (have < total)
             break;
         reader->expected = MAX(total, reader->expected - reader->expected / 8);
-        if (at == 0 && total >= LARGE) {
+        if (at == 0 && is_mostly(reader, total)) {
             if (!hand_on(reader, total - FRAME_HEAD, have - total, deliver, arg))
                 return false;
             continue;

@@ -303,6 +303,53 @@ static void frames_come_out_however_the_stream_is_cut(void **state)
     free(stream);
 }
 
+struct weighed {
+    uint32_t count;
+    size_t bytes; /* of memory */
+};
+
+static void on_weighed(void *arg, struct frame *frame)
+{
+    struct weighed *weighed = arg;
+    weighed->count++;
+    weighed->bytes += frame->capacity;
+    frame_free(frame);
+}
+
+/* One large message, then many of 1 KiB that come at once: each takes the memory that it is worth, not that of all behind it. */
+static void small_messages_behind_a_large_one_stay_small(void **state)
+{
+    enum { LARGEST = 4 << 20, SMALL = 1024, SMALLS = 3000 };
+    struct frame_reader reader = {.max_message_bytes = LARGEST};
+    struct weighed weighed = {0};
+    struct frame *large = frame_open(LARGEST), *small = frame_open(SMALL);
+    size_t at = 0, total = FRAME_HEAD + LARGEST;
+    (void)state;
+    memset(frame_bytes(large), 0, LARGEST);
+    memset(frame_bytes(small), 0, SMALL);
+    while (at < total) {
+        void *space;
+        size_t room = MIN(frame_reader_space(&reader, &space), total - at);
+        memcpy(space, large->wire + at, room);
+        assert_true(frame_reader_take(&reader, room, on_weighed, &weighed));
+        at += room;
+    }
+    assert_int_equal(weighed.count, 1);
+    weighed = (struct weighed){0};
+    while (weighed.count < SMALLS) {
+        unsigned char *space;
+        size_t room = frame_reader_space(&reader, (void **)&space), count = MIN(room / (FRAME_HEAD + SMALL), (size_t)SMALLS);
+        assert_true(count > 0);
+        for (size_t i = 0; i < count; i++)
+            memcpy(space + i * (FRAME_HEAD + SMALL), small->wire, FRAME_HEAD + SMALL);
+        assert_true(frame_reader_take(&reader, count * (FRAME_HEAD + SMALL), on_weighed, &weighed));
+    }
+    assert_in_range(weighed.bytes / weighed.count, SMALL, 8 * SMALL);
+    frame_reader_close(&reader);
+    frame_free(large);
+    frame_free(small);
+}
+
 static void strangers_and_giants_are_no_frames(void **state)
 {
     static const unsigned char stranger[] = "FDR2", giant[] = "FDR1\x01\x04\0\0", largest[] = "FDR1\0\x04\0\0";
@@ -327,7 +374,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_token_opens_a_lane),        cmocka_unit_test(the_last_words_on_a_lane_are_heard),
         cmocka_unit_test(a_channel_lives_without_a_lane),     cmocka_unit_test(frames_come_out_however_the_stream_is_cut),
-        cmocka_unit_test(strangers_and_giants_are_no_frames),
+        cmocka_unit_test(strangers_and_giants_are_no_frames), cmocka_unit_test(small_messages_behind_a_large_one_stay_small),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);
