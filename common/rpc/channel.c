@@ -233,6 +233,7 @@ static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
     channel->state = CHANNEL_UP;
     channel->backoff_ms = BACKOFF_FIRST_MS;
     channel->peer_max_bytes = greeting.max_message_bytes;
+    endpoint_greeted(&channel->endpoint, channel->pipe);
     endpoint_take_lane(&channel->endpoint, channel->pipe, &greeting.lane);
     if (channel->config.on_up)
         channel->config.on_up(channel->config.user, &greeting.peer);

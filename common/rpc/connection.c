@@ -54,6 +54,7 @@ struct connection *connection_open(struct rpc_server *server, uint32_t pipe)
 void connection_greeted(struct connection *connection)
 {
     connection->greeted = true;
+    endpoint_greeted(&connection->server->endpoint, connection->pipe);
     rpc_loop_cancel_timer(connection->server->loop, connection->timer);
     connection->timer = 0;
 }

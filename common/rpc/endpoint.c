@@ -42,6 +42,8 @@ struct link {
     uint64_t lane_token; /* offered and not taken yet; 0: none */
     atomic_bool gone;    /* its end is in the loop's queue: once. relaxed: the queue's lock orders the rest */
     bool stalled;        /* under the loop's lock */
+    /* What one message may have. relaxed: the peer sends a larger one only after it has heard what follows the store */
+    atomic_ullong max_message_bytes;
 
     struct frame_reader reader; /* one receive at a time */
 
@@ -93,7 +95,8 @@ static struct link *link_open(struct endpoint *endpoint, nng_stream *stream)
     }
     link->endpoint = endpoint;
     link->loop = endpoint->loop;
-    link->reader.max_message_bytes = endpoint->max_message_bytes;
+    atomic_store_explicit(&link->max_message_bytes, MIN(endpoint->max_message_bytes, (uint64_t)HELLO_BYTES_MAX),
+                          memory_order_relaxed);
     link->stream = stream;
     pthread_mutex_init(&link->lock, NULL);
     if (nng_aio_alloc(&link->rx, on_rx, link) || nng_aio_alloc(&link->tx, on_tx, link)) {
@@ -147,6 +150,7 @@ static void on_rx(void *arg)
     struct link *link = arg;
 
     order_is_seen(link);
+    link->reader.max_message_bytes = atomic_load_explicit(&link->max_message_bytes, memory_order_relaxed);
     if (nng_aio_result(link->rx) || !frame_reader_take(&link->reader, nng_aio_count(link->rx), deliver, link))
         tell_gone(link);
     else if (!loop_stalls(link->loop, &link->stalled))
@@ -284,6 +288,13 @@ void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame
     }
 }
 
+void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe)
+{
+    struct link *link = find(endpoint, pipe);
+    if (link)
+        atomic_store_explicit(&link->max_message_bytes, endpoint->max_message_bytes, memory_order_relaxed);
+}
+
 /* --- lanes ----------------------------------------------------------------------------------------------------------- */
 
 static void on_lane_message(void *user, struct frame *frame)
@@ -303,7 +314,7 @@ static void on_lane_gone(void *user)
 static void open_lane(struct link *link, int fd)
 {
     static const struct lane_callbacks callbacks = {on_lane_message, on_lane_gone};
-    link->lane = lane_open(link->loop, fd, link->reader.max_message_bytes, &callbacks, link);
+    link->lane = lane_open(link->loop, fd, link->endpoint->max_message_bytes, &callbacks, link);
 }
 
 /* A client of the port has said this token. */

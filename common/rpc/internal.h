@@ -69,6 +69,7 @@ bool parse_hello(struct rpc_message *message, struct greeting *out);
 /* --- endpoint.c: what listens or dials, with its connections ("pipes") ---------------------------------------------- */
 
 enum { PIPE_ADDED = 1, PIPE_GONE = 2, ENDPOINT_LISTENERS_MAX = 4 };
+enum { HELLO_BYTES_MAX = 64 << 10 }; /* the envelope of who has not been greeted */
 
 struct link; /* a connection, in endpoint.c */
 
@@ -106,6 +107,8 @@ int endpoint_dial(struct endpoint *endpoint, const char *address) MUST_CHECK;
 void endpoint_close(struct endpoint *endpoint);
 /* GONE follows. */
 void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
+/* Its hello was good: what it sends from here on may be as long as max_message_bytes. */
+void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe);
 /* What this pipe may be offered: false: nothing. It is good once. */
 bool endpoint_offer_lane(struct endpoint *endpoint, uint32_t pipe, struct lane_offer *out);
 /* Takes the offer if it can be taken: what is sent from here on goes there. */

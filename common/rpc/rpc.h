@@ -15,8 +15,8 @@
  * way that the client has not acknowledged, the others wait in a queue; a client that lets RPC_QUEUE_MAX messages or
  * RPC_QUEUE_BYTES pile up loses its connection.
  *
- * Everything received is checked. A message that is not an envelope, or breaks the protocol, costs its sender the
- * connection; a payload that does not unpack is answered INVALID_ARGUMENT.
+ * Everything received is checked. A message that is not an envelope, or breaks the protocol, costs its sender the connection, and
+ * so does one of more than 64 KiB before the handshake; a payload that does not unpack is answered INVALID_ARGUMENT.
  */
 #ifndef FD_RPC_RPC_H
 #define FD_RPC_RPC_H
