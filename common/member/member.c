@@ -67,7 +67,7 @@ static void on_timer(void *arg)
     struct member *member = arg;
     Fastdecode__HeartbeatRequest heartbeat = FASTDECODE__HEARTBEAT_REQUEST__INIT;
     const struct rpc_options options = {.timeout_ms = CALL_TIMEOUT_MS};
-    const struct rpc_callbacks callbacks = {NULL, on_heartbeat_end};
+    const struct rpc_callbacks callbacks = {.on_end = on_heartbeat_end};
     struct error error;
 
     member->timer = 0;
@@ -171,7 +171,7 @@ static void on_register_end(void *user, enum status status, const char *text)
 void member_register(struct member *member, Fastdecode__RegisterRequest *request)
 {
     const struct rpc_options options = {.timeout_ms = CALL_TIMEOUT_MS};
-    const struct rpc_callbacks callbacks = {on_register_reply, on_register_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_register_reply, .on_end = on_register_end};
     struct error error;
 
     request->name = member->name;
@@ -194,7 +194,7 @@ void member_drain(struct member *member, void (*on_done)(void *user), void *user
 {
     Fastdecode__DrainRequest request = FASTDECODE__DRAIN_REQUEST__INIT;
     const struct rpc_options options = {.timeout_ms = DRAIN_TIMEOUT_MS};
-    const struct rpc_callbacks callbacks = {NULL, on_drain_end};
+    const struct rpc_callbacks callbacks = {.on_end = on_drain_end};
     struct error error;
 
     member->on_drained = on_done;

@@ -254,6 +254,11 @@ static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
     if (index >= channel->window || !channel->slots[index].used || channel->slots[index].generation != generation)
         return; /* cancelled or timed out before */
     slot = &channel->slots[index];
+    if (!slot->callbacks.streams && (!last || (envelope->status == 0 && envelope->method == 0))) {
+        go_down(channel, last ? "the peer ended a unary call without an answer" : "the peer answered a unary call with a stream",
+                true);
+        return;
+    }
     /* an empty payload is a message too, if the call ends well and is unary; streams end without one */
     if (slot->callbacks.on_message && envelope->status == 0 && (!last || envelope->method != 0))
         slot->callbacks.on_message(slot->user, message);

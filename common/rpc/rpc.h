@@ -181,6 +181,7 @@ struct rpc_options {
 struct rpc_callbacks {
     void (*on_message)(void *user, struct rpc_message *message);       /* NULL: replies are not looked at */
     void (*on_end)(void *user, enum status status, const char *error); /* exactly once; NULL: nobody asks */
+    bool streams; /* any number of messages may come; otherwise a peer that does not send exactly one before OK is cut off */
 };
 
 struct rpc_handle {

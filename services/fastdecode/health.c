@@ -41,7 +41,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
 {
     struct probe *probe = user;
     Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {on_reply, on_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_reply, .on_end = on_end};
     struct error error;
 
     (void)peer;

@@ -162,7 +162,7 @@ static void on_watch_end(void *user, enum status status, const char *error)
 
 static void start_watch(void *arg)
 {
-    static const struct rpc_callbacks callbacks = {.on_message = on_state, .on_end = on_watch_end};
+    static const struct rpc_callbacks callbacks = {.on_message = on_state, .on_end = on_watch_end, .streams = true};
     Fastdecode__WatchRequest request = FASTDECODE__WATCH_REQUEST__INIT;
     struct rpc_options options = {0};
     struct mesh *mesh = arg;
@@ -222,7 +222,7 @@ static void on_generate_end(void *user, enum status status, const char *error)
 enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *request, uint64_t timeout_us,
                           const struct mesh_listener *listener, struct mesh_call **out)
 {
-    static const struct rpc_callbacks callbacks = {.on_message = on_generate_message, .on_end = on_generate_end};
+    static const struct rpc_callbacks callbacks = {.on_message = on_generate_message, .on_end = on_generate_end, .streams = true};
     struct rpc_options options = {.request_id = request->request_id};
     struct mesh_call *call = calloc(1, sizeof *call);
     struct error error;

@@ -191,7 +191,7 @@ static void read_next(struct fetch *fetch)
 {
     Fastdecode__ReadPageRequest request = FASTDECODE__READ_PAGE_REQUEST__INIT;
     const struct rpc_options options = {.timeout_ms = PAGE_TIMEOUT_MS};
-    const struct rpc_callbacks callbacks = {on_page, on_page_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_page, .on_end = on_page_end};
     struct error error;
 
     request.sequence = fetch->sequence;

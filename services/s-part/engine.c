@@ -165,7 +165,7 @@ static void free_replies(struct mini_batch *batch)
 
 static void send_all(struct mini_batch *batch, struct rpc_buffer **buffers)
 {
-    static const struct rpc_callbacks callbacks = {on_reply, on_end};
+    static const struct rpc_callbacks callbacks = {.on_message = on_reply, .on_end = on_end};
 
     batch->state = BATCH_WAITING;
     batch->sent_us = clock_now_us();

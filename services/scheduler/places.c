@@ -31,7 +31,7 @@ static const struct rpc_options options = {.timeout_ms = CONTROL_TIMEOUT_MS};
 static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t *sequences, size_t count,
                      void (*on_end)(void *user, enum status status, const char *error), struct errand *errand)
 {
-    const struct rpc_callbacks callbacks = {NULL, on_end};
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
     struct rpc_channel *channel = scheduler->members[place].channel;
     struct error error;
 
@@ -183,7 +183,7 @@ static void on_fetched(void *user, enum status status, const char *text)
 void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions)
 {
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {NULL, on_fetched};
+    const struct rpc_callbacks callbacks = {.on_end = on_fetched};
     struct rpc_channel *channel = scheduler->members[to].channel;
     struct errand *errand = new_errand(scheduler);
     struct error error;
@@ -215,7 +215,7 @@ void place_drained(struct scheduler *scheduler, uint32_t place)
 void place_exclude(struct scheduler *scheduler, const struct member *member)
 {
     Fastdecode__ExcludeRequest request = FASTDECODE__EXCLUDE_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {NULL, NULL};
+    const struct rpc_callbacks callbacks = {.on_message = NULL};
     struct error error;
 
     request.worker = member->place;

@@ -259,7 +259,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     flight->scheduler = scheduler;
     flight->sent_ns = trace_clock(scheduler->lane_steps);
     const struct rpc_options options = {.timeout_ms = STEP_TIMEOUT_MS + rows * ROW_TIMEOUT_MS};
-    const struct rpc_callbacks callbacks = {on_step_reply, on_step_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_step_reply, .on_end = on_step_end};
     if (!scheduler->members[0].channel || rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step",
                                                          &request.base, &options, &callbacks, flight, NULL, &error)) {
         flight->used = false;

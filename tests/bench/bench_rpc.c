@@ -165,7 +165,7 @@ static void on_end(void *user, enum status status, const char *error)
     ends++;
 }
 
-static const struct rpc_callbacks callbacks = {on_message, on_end};
+static const struct rpc_callbacks callbacks = {.on_message = on_message, .on_end = on_end, .streams = true};
 
 static void call_tensor(struct rpc_loop *loop, struct rpc_channel *channel, size_t bytes)
 {

@@ -131,6 +131,6 @@ static inline void harness_on_end(void *user, enum status status, const char *er
     snprintf(result->error, sizeof result->error, "%s", error);
 }
 
-static const struct rpc_callbacks harness_callbacks = {harness_on_message, harness_on_end};
+static const struct rpc_callbacks harness_callbacks = {.on_message = harness_on_message, .on_end = harness_on_end, .streams = true};
 
 #endif

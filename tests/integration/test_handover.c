@@ -118,7 +118,7 @@ static void on_end(void *user, enum status status, const char *text)
 static struct rpc_handle fetch_two_pages(struct outcome *outcome)
 {
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {NULL, on_end};
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
     struct rpc_handle handle;
     struct error error;
 
@@ -137,7 +137,7 @@ static struct rpc_handle fetch_two_pages(struct outcome *outcome)
 static void round_trip(void)
 {
     Fastdecode__HeldRequest request = FASTDECODE__HELD_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {NULL, on_end};
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
     struct outcome outcome = {0};
     struct error error;
 

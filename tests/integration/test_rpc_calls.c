@@ -223,7 +223,7 @@ static enum status start_generate(struct client *client, uint32_t count, const c
 {
     Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;
     const struct rpc_options options = {.timeout_ms = timeout_ms, .request_id = request_id};
-    const struct rpc_callbacks callbacks = {on_event, on_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_event, .on_end = on_end, .streams = true};
     struct error error;
     request.max_tokens = count;
     memset(result, 0, sizeof *result);
@@ -239,7 +239,7 @@ static void calls_over(const char *address)
     struct client client;
     struct result result = {0};
     unsigned char *payload;
-    const struct rpc_callbacks bytes = {on_bytes, on_end};
+    const struct rpc_callbacks bytes = {.on_message = on_bytes, .on_end = on_end};
 
     start_server(&server, address);
     open_client(&client, server.address, 0);
@@ -295,7 +295,7 @@ static void a_status_comes_back_with_its_text(void **state)
     struct client client;
     struct result result = {0};
     Fastdecode__WatchRequest request = FASTDECODE__WATCH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {on_event, on_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_event, .on_end = on_end};
     struct error error;
     (void)state;
     start_server(&server, "inproc://test-status");

@@ -112,6 +112,8 @@ static const struct answer {
     {"a request", true, B("\x08\x02\x11\0\0\0\0\1\0\0\0")},
     {"an acknowledgement", true, B("\x08\x06\x20\x01")},
     {"kind 99", true, B("\x08\x63")},
+    {"a stream's message for a unary call", true, B("\x08\x04\x11\0\0\0\0\1\0\0\0\x1d\1\0\0\0")},
+    {"a stream's end for a unary call", true, B("\x08\x05\x11\0\0\0\0\1\0\0\0")},
     {"a refusal after the hello", true, B("\x08\x07\x2a\x04late")},
 };
 

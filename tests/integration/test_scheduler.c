@@ -172,7 +172,7 @@ static struct outcome register_s_part(struct registration what)
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
     Fastdecode__KvShape kv = FASTDECODE__KV_SHAPE__INIT;
-    const struct rpc_callbacks callbacks = {NULL, on_end};
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
     struct outcome outcome = {0};
     struct error error;
 
@@ -287,7 +287,7 @@ static void generate(struct rpc_channel *channel, struct stream *stream, uint64_
     static uint32_t prompt[4096];
     Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;
     Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
-    const struct rpc_callbacks callbacks = {on_event, on_stream_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_event, .on_end = on_stream_end, .streams = true};
     struct error error;
 
     *stream = (struct stream){0};
