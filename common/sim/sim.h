@@ -1,0 +1,88 @@
+/* sim.h: the scheduling core run against a cost model, with a virtual clock.
+ *
+ * The same object code as in the scheduler service decides; what would be the mesh is this:
+ *
+ *     requests ─▶ core ─▶ steps ─▶ mini-batch 0: segment, attend, segment, attend … head ─┐
+ *                  ▲               mini-batch 1:          segment, attend, segment …     ─┤
+ *                  └──────────────────────────── answers, reply_us later ◀────────────────┘
+ *
+ * One S-part runs one segment at a time, of the mini-batch that has been ready longest; what the local pool and workers on the
+ * S-part's own cores attend is done there as well, after the segment. The workers elsewhere serve one mini-batch's layer at a
+ * time, all together: a layer takes as long as its slowest worker. (Each worker for itself would be faster where the slowest of
+ * two mini-batches are different workers; placement makes them alike.) A layer is simulated in O(1), a step in O(rows + places).
+ *
+ * Everything is a function of the configuration, the seed included: the same run gives the same numbers.
+ * Memory is allocated by sim_run() and freed by it: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.
+ */
+#ifndef FD_SIM_SIM_H
+#define FD_SIM_SIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/plan/cost.h"
+#include "common/sched/sched.h"
+
+/* What a client asks for. It gets generated_tokens, of which the core knows only the cutoff max_new_tokens. */
+struct sim_request {
+    uint64_t arrival_us; // not before the request before it
+    uint32_t prompt_tokens, generated_tokens;
+    uint32_t max_new_tokens; // at least generated_tokens
+};
+
+struct sim_place {
+    struct cost_r_part cost;
+    uint32_t pages_total;
+    bool local, shares_cores;
+};
+
+/* A mini-batch's step that has just ended. */
+struct sim_step {
+    uint64_t step;
+    uint32_t mini_batch, rows, decode_rows;
+    uint64_t load;           // context tokens that its decode rows read
+    uint64_t largest_load;   // of one place
+    double begin_us, end_us; // its first segment, its last row
+};
+
+struct sim_config {
+    struct sched_config sched; // the core's
+    struct cost_s_part s_part;
+    const struct sim_place *places; // [place_count]; place i of the core is places[i]
+    uint32_t place_count;
+    const struct sim_request *requests; // [request_count], by arrival
+    uint64_t request_count;
+    bool backlog;       // a request that the core's queue has no room for waits outside; false: it is rejected
+    double noise_sigma; // of the logarithm of each place's time in each step; its mean is 1
+    double reply_us;    // from the S-part to the core, and back: added to each answer
+    uint64_t seed;
+    uint64_t steps_max;                                       // ends there, whatever is left; 0: no limit
+    void (*on_step)(void *user, const struct sim_step *step); // NULL, or called for each step, in order of time
+    void *user;
+};
+
+/* Of a set of durations, seconds. Percentiles are good to 1 %. */
+struct sim_times {
+    uint64_t count;
+    double mean_s, p50_s, p99_s, max_s;
+};
+
+struct sim_result {
+    double seconds;                    // virtual, from the first arrival to the last token
+    uint64_t finished, rejected, lost; // lost: neither, though the run came to its end
+    uint64_t steps, decode_rows, prefill_rows, wasted_rows, tokens;
+    double tokens_per_second;
+    double mean_batch;                // sequences that decode, mean over time
+    uint64_t peak_load;               // of all mini-batches at once, context tokens
+    double s_part_busy;               // share of the time, attention in the local pool not counted
+    double r_part_busy;               // of the workers, mean over them and time; 0 without any
+    struct sim_times ttft, tbt, step; // to the first token, between tokens, of a step
+    uint64_t preempted;
+    uint64_t pages_leaked; // that the core counts as used when all is over
+};
+
+/* INVALID_ARGUMENT: a request that breaks the rules above, or the core's configuration; RESOURCE_EXHAUSTED: no memory. */
+MUST_CHECK enum status sim_run(const struct sim_config *config, struct sim_result *out, struct error *error);
+
+#endif

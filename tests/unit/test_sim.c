@@ -1,0 +1,158 @@
+/* test_sim.c: the simulator against times worked out by hand, and what it must conserve. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/sim/sim.h"
+
+enum { REQUESTS_MAX = 20000 };
+static struct sim_request requests[REQUESTS_MAX];
+
+static struct sim_config small(const struct sim_place *places, uint32_t place_count, uint64_t request_count)
+{
+    struct sim_config config = {
+        .sched = {.max_sequences = 4096,
+                  .max_running = 64,
+                  .max_waiting = 2048,
+                  .max_batch_rows = 256,
+                  .mini_batches = 1,
+                  .page_tokens = 16,
+                  .context_tokens = 4096,
+                  .max_places = 64,
+                  .layers = 10,
+                  .kv_bytes_per_token = 10000},
+        .s_part = {.layers = 10, .first_share = 0.25},
+        .places = places,
+        .place_count = place_count,
+        .requests = requests,
+        .request_count = request_count,
+        .backlog = true,
+        .seed = 1,
+    };
+    cost_curve_add(&config.s_part.layer, 1, 100);
+    return config;
+}
+
+static struct sim_result result_of(const struct sim_config *config)
+{
+    struct sim_result result;
+    struct error error;
+
+    if (sim_run(config, &result, &error))
+        fail_msg("%s", error.text);
+    return result;
+}
+
+static void a_lone_sequence_takes_what_its_steps_take(void **state)
+{
+    const struct sim_place place = {.cost = {.link_us = 60, .token_us = 1}, .pages_total = 1000};
+    struct sim_config config = small(&place, 1, 1);
+    (void)state;
+
+    cost_curve_add(&config.s_part.head, 1, 50);
+    requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 4, .max_new_tokens = 100};
+    struct sim_result r = result_of(&config);
+    // Prefill of one row, then contexts of 2, 3, 4: each step 10 layers of 100, 10 round trips of 60, its context, the head.
+    assert_int_equal(r.tokens, 4);
+    assert_int_equal(r.finished, 1);
+    assert_true(fabs(r.ttft.max_s - 1650e-6) < 1e-9);
+    assert_true(fabs(r.tbt.max_s - (1650 + 40) * 1e-6) < 1e-9);
+    assert_true(r.seconds >= (4 * 1650 + (2 + 3 + 4) * 10) * 1e-6 - 1e-9);
+    assert_int_equal(r.peak_load, 5 * (r.wasted_rows > 0) + 4 * (r.wasted_rows == 0)); // a row beyond the end was on its way
+}
+
+/* Two mini-batches alternate: where the R-part takes as long as the S-part, a step of both takes as long as one of one. */
+static void two_mini_batches_overlap(void **state)
+{
+    const struct sim_place place = {.cost = {.link_us = 0, .row_us = 100.0 / 32}, .pages_total = 100000};
+    struct sim_config config = small(&place, 1, 64);
+    (void)state;
+
+    config.sched.chunk_tokens = 64;
+    for (uint32_t i = 0; i < 64; i++)
+        requests[i] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 500, .max_new_tokens = 500};
+    config.sched.mini_batches = 2;
+    struct sim_result two = result_of(&config);
+    config.sched.mini_batches = 1; // 64 rows: the S-part as long, attention twice
+    struct sim_result one = result_of(&config);
+    assert_int_equal(two.finished, 64);
+    assert_true(one.tokens_per_second / (64 / (10 * (100 + 200) * 1e-6)) > 0.98);
+    // Two of 32 rows: the S-part is never idle, so both take 2 x 10 x 100 us a round of 64 tokens.
+    assert_true(two.tokens_per_second / (64 / (2 * 10 * 100 * 1e-6)) > 0.97);
+    assert_true(two.s_part_busy > 0.97 && two.r_part_busy > 0.97);
+    assert_true(one.s_part_busy < 0.35);
+}
+
+static void nothing_is_lost(void **state)
+{
+    struct sim_place places[5] = {{.cost = {.token_us = 0.05, .prefill_us = 0.01}, .pages_total = 200, .local = true}};
+    struct sim_config config = small(places, 5, 3000);
+    uint64_t tokens = 0, prompts = 0;
+    uint32_t rng = 12345;
+    (void)state;
+
+    for (int i = 1; i < 5; i++)
+        places[i] = (struct sim_place){.cost = {.token_us = 0.05, .prefill_us = 0.01, .link_us = 60}, .pages_total = 400};
+    config.sched.mini_batches = 2;
+    config.noise_sigma = 0.1;
+    config.reply_us = 100;
+    for (uint32_t i = 0; i < 3000; i++) {
+        rng = rng * 1664525 + 1013904223;
+        uint32_t prompt = 1 + (rng >> 16) % 900, generated = 1 + (rng >> 8) % 300;
+        requests[i] = (struct sim_request){.arrival_us = i * 500ull,
+                                           .prompt_tokens = prompt,
+                                           .generated_tokens = generated,
+                                           .max_new_tokens = generated + rng % 100};
+        tokens += generated;
+        prompts += prompt;
+    }
+    struct sim_result r = result_of(&config), again = result_of(&config);
+    assert_int_equal(r.finished, 3000);
+    assert_int_equal(r.lost + r.rejected, 0);
+    assert_int_equal(r.tokens, tokens);
+    assert_int_equal(r.pages_leaked, 0);
+    assert_true(r.prefill_rows >= prompts);
+    assert_int_equal(r.ttft.count, 3000);
+    assert_int_equal(r.tbt.count, tokens - 3000);
+    assert_memory_equal(&r, &again, sizeof r); // a seed says all
+    config.backlog = false;
+    config.sched.max_waiting = 10;
+    r = result_of(&config);
+    assert_true(r.rejected > 0);
+    assert_int_equal(r.finished + r.rejected, 3000);
+}
+
+static void bad_requests_are_named(void **state)
+{
+    const struct sim_place place = {.pages_total = 10};
+    struct sim_config config = small(&place, 1, 2);
+    struct sim_result result;
+    struct error error;
+    (void)state;
+
+    requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 1, .max_new_tokens = 1, .arrival_us = 5};
+    requests[1] = requests[0];
+    requests[1].arrival_us = 4;
+    assert_int_equal(sim_run(&config, &result, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "request 1"));
+    requests[1] = (struct sim_request){.prompt_tokens = 4000, .generated_tokens = 1, .max_new_tokens = 100, .arrival_us = 5};
+    assert_int_equal(sim_run(&config, &result, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "4096"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lone_sequence_takes_what_its_steps_take),
+        cmocka_unit_test(two_mini_batches_overlap),
+        cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(bad_requests_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
