@@ -3,9 +3,9 @@
  * A connection that went down takes what was queued with it; a timer dials again, after a backoff that doubles from 50 ms to
  * 2 s, with jitter. A peer that accepts and then does not answer the hello in GREETING_US is given up and dialed again.
  *
- *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received──▶ UP
- *        ▲                                                                              │ pipe gone, refused
- *        └───────────────────────────── timer ◀── DOWN: calls end UNAVAILABLE ◀─────────┘
+ *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received, lane or none──▶ UP
+ *        ▲                                                                                            │ pipe gone, refused
+ *        └──────────────────────────── timer ◀── DOWN: calls end UNAVAILABLE ◀────────────────────────┘
  *
  * Calls live in slots; a call id is slot and generation, so a late answer finds nothing.
  */
@@ -41,6 +41,8 @@ struct rpc_channel {
     uint32_t pipe, backoff_ms, unacked;
     uint64_t timer; /* to connect again, or the greeting's deadline */
     uint64_t max_message_bytes, peer_max_bytes;
+    struct rpc_peer peer; /* in GREETING: once its hello has come */
+    bool greeted;
     struct slot *slots; /* [window] */
     uint32_t window, first_free, in_flight;
     uint32_t depth; /* callbacks under way: it is freed when the last has returned */
@@ -220,23 +222,40 @@ void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
 
 /* --- receiving ----------------------------------------------------------------------------------------------------- */
 
-static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
+static void come_up(struct rpc_channel *channel)
 {
-    struct greeting greeting;
-
-    if (channel->state != CHANNEL_GREETING || !parse_hello(message, &greeting) || greeting.protocol != RPC_PROTOCOL) {
-        go_down(channel, "the peer speaks another protocol", true);
-        return;
-    }
     rpc_loop_cancel_timer(channel->loop, channel->timer);
     channel->timer = 0;
     channel->state = CHANNEL_UP;
     channel->backoff_ms = BACKOFF_FIRST_MS;
+    if (channel->config.on_up)
+        channel->config.on_up(channel->config.user, &channel->peer);
+}
+
+/* A lane was taken, or not. */
+static void on_settled(struct endpoint *endpoint)
+{
+    struct rpc_channel *channel = (struct rpc_channel *)endpoint;
+    enter(channel);
+    come_up(channel);
+    leave(channel);
+}
+
+static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
+{
+    struct greeting greeting;
+
+    if (channel->state != CHANNEL_GREETING || channel->greeted || !parse_hello(message, &greeting) ||
+        greeting.protocol != RPC_PROTOCOL) {
+        go_down(channel, "the peer speaks another protocol", true);
+        return;
+    }
+    channel->greeted = true;
+    channel->peer = greeting.peer;
     channel->peer_max_bytes = greeting.max_message_bytes;
     endpoint_greeted(&channel->endpoint, channel->pipe);
-    endpoint_take_lane(&channel->endpoint, channel->pipe, &greeting.lane);
-    if (channel->config.on_up)
-        channel->config.on_up(channel->config.user, &greeting.peer);
+    if (!endpoint_take_lane(&channel->endpoint, channel->pipe, &greeting.lane))
+        come_up(channel);
 }
 
 /* STREAM or REPLY. */
@@ -338,6 +357,7 @@ static int dial(struct rpc_channel *channel)
     endpoint_open(&channel->endpoint, channel->loop, channel->max_message_bytes);
     channel->state = CHANNEL_DIALING;
     channel->unacked = 0;
+    channel->greeted = false;
     if ((rv = endpoint_dial(&channel->endpoint, channel->address)))
         endpoint_close(&channel->endpoint);
     return rv;
@@ -396,6 +416,7 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     channel->config.hello.service = channel->service;
     channel->endpoint.on_message = on_message;
     channel->endpoint.on_pipe = on_pipe;
+    channel->endpoint.on_settled = on_settled;
     channel->backoff_ms = BACKOFF_FIRST_MS;
     channel->max_message_bytes = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
     channel->window = config->window ? MIN(config->window, (uint32_t)RPC_WINDOW_MAX) : RPC_WINDOW_DEFAULT;

@@ -38,10 +38,12 @@ struct link {
     nng_stream *stream;
     nng_aio *rx, *tx;
     bool local;
-    struct lane *lane;   /* NULL: none; the owner's, as the token */
-    uint64_t lane_token; /* offered and not taken yet; 0: none */
-    atomic_bool gone;    /* its end is in the loop's queue: once. relaxed: the queue's lock orders the rest */
-    bool stalled;        /* under the loop's lock */
+    struct lane *lane;       /* NULL: none; the owner's, as what follows */
+    bool lane_used;          /* the peer is at its other end for sure: what is sent goes there */
+    struct lane_dial *dial;  /* being taken */
+    struct lane_offer offer; /* token: offered and not taken yet; 0: none */
+    atomic_bool gone;        /* its end is in the loop's queue: once. relaxed: the queue's lock orders the rest */
+    bool stalled;            /* under the loop's lock */
     /* What one message may have. relaxed: the peer sends a larger one only after it has heard what follows the store */
     atomic_ullong max_message_bytes;
 
@@ -65,6 +67,7 @@ static void on_tx(void *arg);
 
 void link_free(struct link *link)
 {
+    lane_dial_close(link->dial);
     lane_close(link->lane);
     if (link->stream)
         nng_stream_close(link->stream);
@@ -268,7 +271,7 @@ void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame
         frame_free(frame);
         return;
     }
-    if (link->lane) {
+    if (link->lane && link->lane_used) {
         lane_send(link->lane, frame);
         return;
     }
@@ -300,13 +303,19 @@ void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe)
 static void on_lane_message(void *user, struct frame *frame)
 {
     struct link *link = user;
+    link->lane_used = true;
     link->endpoint->on_message(link->endpoint, link->id, frame);
 }
 
 static void on_lane_gone(void *user)
 {
     struct link *link = user;
-    link->endpoint->lanes_fail |= !lane_was_heard(link->lane);
+
+    if (!link->lane_used && !lane_was_heard(link->lane)) { /* the client did not wait for the answer: nothing went this way */
+        lane_close(link->lane);
+        link->lane = NULL;
+        return;
+    }
     nng_stream_close(link->stream);
     tell_gone(link);
 }
@@ -323,8 +332,10 @@ static bool on_token(void *user, uint64_t token, int fd)
     struct endpoint *endpoint = user;
 
     for (struct link *link = endpoint->links; link; link = link->next)
-        if (link->lane_token == token) {
-            link->lane_token = 0;
+        if (link->offer.token == token) {
+            link->offer.token = 0;
+            if (!lane_answer(fd, link->offer.answer))
+                return false;
             open_lane(link, fd);
             return true;
         }
@@ -341,17 +352,29 @@ bool endpoint_offer_lane(struct endpoint *endpoint, uint32_t pipe, struct lane_o
         endpoint->port = lane_port_open(endpoint->loop, on_token, endpoint);
     if (!endpoint->port || !lane_port_offer(endpoint->port, out))
         return false;
-    link->lane_token = out->token;
+    link->offer = *out;
     return true;
 }
 
-void endpoint_take_lane(struct endpoint *endpoint, uint32_t pipe, const struct lane_offer *offer)
+static void on_settled(void *user, int fd)
+{
+    struct link *link = user;
+
+    link->dial = NULL;
+    if (fd >= 0) {
+        open_lane(link, fd);
+        link->lane_used = true;
+    }
+    link->endpoint->on_settled(link->endpoint);
+}
+
+bool endpoint_take_lane(struct endpoint *endpoint, uint32_t pipe, const struct lane_offer *offer)
 {
     struct link *link = find(endpoint, pipe);
-    int fd = link && link->local && offer->name[0] && !endpoint->lanes_fail ? lane_connect(offer) : -1;
 
-    if (fd >= 0)
-        open_lane(link, fd);
+    if (link && link->local && offer->name[0])
+        link->dial = lane_dial_open(endpoint->loop, offer, on_settled, link);
+    return link && link->dial;
 }
 
 /* --- links that come and go: on the owner's thread ------------------------------------------------------------------ */

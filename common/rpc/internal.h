@@ -91,10 +91,11 @@ struct endpoint {
     uint32_t listener_count;
     nng_stream_dialer *dialer;
     nng_aio *dial;
-    bool dials_local, lanes_fail; /* lanes_fail: one was taken and never heard; over openings */
-    struct lane_port *port;       /* NULL: no lane has been offered yet */
+    bool dials_local;
+    struct lane_port *port;                                                            /* NULL: no lane has been offered yet */
     void (*on_message)(struct endpoint *endpoint, uint32_t pipe, struct frame *frame); /* takes it */
     void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);              /* GONE of pipe 0: dialing failed */
+    void (*on_settled)(struct endpoint *endpoint);                                     /* see endpoint_take_lane */
     struct endpoint *next;                                                             /* of the loop's list */
 };
 
@@ -111,8 +112,9 @@ void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
 void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe);
 /* What this pipe may be offered: false: nothing. It is good once. */
 bool endpoint_offer_lane(struct endpoint *endpoint, uint32_t pipe, struct lane_offer *out);
-/* Takes the offer if it can be taken: what is sent from here on goes there. */
-void endpoint_take_lane(struct endpoint *endpoint, uint32_t pipe, const struct lane_offer *offer);
+/* Tries to take the offer. True: on_settled follows, and nothing may be sent before; then, or if this is false, messages go where they
+ * can: the lane, or the connection as it is. */
+bool endpoint_take_lane(struct endpoint *endpoint, uint32_t pipe, const struct lane_offer *offer);
 /* Takes the message. A pipe that is gone, or that does not take what it is sent: GONE is on its way. */
 void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame);
 

@@ -21,9 +21,11 @@ enum {
     LARGE_BYTES = 4 << 10, /* such a frame goes at once */
     SEND_BYTES = 4 << 20,  /* in the kernel, so that a layer's tensors are one system call */
     READS_A_TURN = 16,     /* then others have theirs */
-    GREETING_BYTES = 16,   /* "FDL1", zeros, the token */
+    GREETING_BYTES = 16,   /* "FDL1", zeros, the token or the answer */
     ARRIVING_MAX = 64,     /* connected and silent */
-    ARRIVING_US = 5000000
+    ACCEPTS_A_TURN = 16,
+    ARRIVING_US = 5000000,
+    ANSWER_US = 300000 /* the connection works without it meanwhile, but is not up yet */
 };
 
 static const unsigned char lane_magic[8] = {'F', 'D', 'L', '1'};
@@ -240,123 +242,194 @@ void lane_close(struct lane *lane)
     leave(lane);
 }
 
+/* --- greetings --------------------------------------------------------------------------------------------------------- */
+
+/* Waits for what the other side says first. */
+struct hearing {
+    struct pollee pollee; /* first: callbacks cast back, as in what it is part of */
+    struct rpc_loop *loop;
+    uint64_t timer;
+    size_t have;
+    unsigned char greeting[GREETING_BYTES];
+    void (*on_heard)(struct hearing *hearing, uint64_t word); /* ends it; 0: no greeting, or none in time */
+};
+
+static void on_word(struct pollee *pollee, short events)
+{
+    struct hearing *hearing = (struct hearing *)pollee;
+    ssize_t count = recv(pollee->fd, hearing->greeting + hearing->have, GREETING_BYTES - hearing->have, MSG_DONTWAIT);
+
+    (void)events;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        return;
+    hearing->have += count > 0 ? (size_t)count : 0;
+    if (count > 0 && hearing->have < GREETING_BYTES)
+        return;
+    bool good = count > 0 && !memcmp(hearing->greeting, lane_magic, sizeof lane_magic);
+    hearing->on_heard(hearing, good ? wire_load_u64(hearing->greeting + sizeof lane_magic) : 0);
+}
+
+static void on_silence(void *arg)
+{
+    struct hearing *hearing = arg;
+    hearing->timer = 0;
+    hearing->on_heard(hearing, 0);
+}
+
+static void begin_hearing(struct hearing *hearing, struct rpc_loop *loop, int fd, uint64_t limit_us,
+                          void (*on_heard)(struct hearing *hearing, uint64_t word))
+{
+    *hearing = (struct hearing){.pollee = {.fd = fd, .events = POLLIN, .on_ready = on_word}, .loop = loop, .on_heard = on_heard};
+    hearing->timer = rpc_loop_timer(loop, limit_us, on_silence, hearing);
+    loop_watch(loop, &hearing->pollee);
+}
+
+/* Returns its socket. */
+static int end_hearing(struct hearing *hearing)
+{
+    loop_unwatch(hearing->loop, &hearing->pollee);
+    rpc_loop_cancel_timer(hearing->loop, hearing->timer);
+    return hearing->pollee.fd;
+}
+
+static bool say(int fd, uint64_t word)
+{
+    unsigned char greeting[GREETING_BYTES];
+
+    memcpy(greeting, lane_magic, sizeof lane_magic);
+    wire_store_u64(greeting + sizeof lane_magic, word);
+    return send(fd, greeting, sizeof greeting, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof greeting;
+}
+
+bool lane_answer(int fd, uint64_t answer) { return say(fd, answer); }
+
 /* --- ports ------------------------------------------------------------------------------------------------------------- */
 
 /* Has connected and not said its token yet. */
 struct arriving {
-    struct pollee pollee; /* first: callbacks cast back */
+    struct hearing hearing; /* first */
     struct lane_port *port;
     struct arriving *next, **place;
-    uint64_t timer;
-    unsigned char greeting[GREETING_BYTES];
-    size_t have;
 };
 
 struct lane_port {
-    struct pollee pollee; /* first */
+    struct pollee pollee; /* first; fd < 0: not listening */
     struct rpc_loop *loop;
     char name[LANE_NAME_BYTES];
     bool (*on_lane)(void *user, uint64_t token, int fd);
     void *user;
-    struct arriving *arriving;
+    struct arriving *arriving; /* newest first */
     uint32_t arriving_count;
-    bool failed;
 };
 
-/* Its socket is somebody else's now if `taken`. */
-static void end_arriving(struct arriving *arriving, bool taken)
+/* Returns its socket. */
+static int end_arriving(struct arriving *arriving)
 {
-    loop_unwatch(arriving->port->loop, &arriving->pollee);
-    rpc_loop_cancel_timer(arriving->port->loop, arriving->timer);
-    if (!taken)
-        close(arriving->pollee.fd);
+    int fd = end_hearing(&arriving->hearing);
+
     *arriving->place = arriving->next;
     if (arriving->next)
         arriving->next->place = arriving->place;
     arriving->port->arriving_count--;
     free(arriving);
+    return fd;
 }
 
-static void on_silence(void *arg)
+static void on_token(struct hearing *hearing, uint64_t token)
 {
-    struct arriving *arriving = arg;
-    arriving->timer = 0;
-    end_arriving(arriving, false);
-}
-
-static void on_greeting(struct pollee *pollee, short events)
-{
-    struct arriving *arriving = (struct arriving *)pollee;
-    ssize_t count = recv(pollee->fd, arriving->greeting + arriving->have, GREETING_BYTES - arriving->have, MSG_DONTWAIT);
-
-    (void)events;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return;
-    arriving->have += count > 0 ? (size_t)count : 0;
-    if (count > 0 && arriving->have < GREETING_BYTES)
-        return;
+    struct arriving *arriving = (struct arriving *)hearing;
     struct lane_port *port = arriving->port;
-    uint64_t token = wire_load_u64(arriving->greeting + sizeof lane_magic);
-    int fd = pollee->fd;
-    bool known = count > 0 && !memcmp(arriving->greeting, lane_magic, sizeof lane_magic) && token;
-    end_arriving(arriving, known);
-    if (known && !port->on_lane(port->user, token, fd))
+    int fd = end_arriving(arriving);
+
+    if (!token || !port->on_lane(port->user, token, fd))
         close(fd);
+}
+
+/* Whoever means it says the token at once: room is made at the cost of who has been silent for longest. */
+static void arrive(struct lane_port *port, int fd)
+{
+    struct arriving *arriving, *oldest = port->arriving;
+
+    if (port->arriving_count == ARRIVING_MAX) {
+        while (oldest->next)
+            oldest = oldest->next;
+        close(end_arriving(oldest));
+    }
+    if (!(arriving = calloc(1, sizeof *arriving))) {
+        close(fd);
+        return;
+    }
+    arriving->port = port;
+    arriving->next = port->arriving;
+    arriving->place = &port->arriving;
+    if (arriving->next)
+        arriving->next->place = &arriving->next;
+    port->arriving = arriving;
+    port->arriving_count++;
+    begin_hearing(&arriving->hearing, port->loop, fd, ARRIVING_US, on_token);
+    on_word(&arriving->hearing.pollee, POLLIN); /* it lies there already, as a rule */
+}
+
+static void stop_listening(struct lane_port *port)
+{
+    if (port->pollee.fd < 0)
+        return;
+    loop_unwatch(port->loop, &port->pollee);
+    close(port->pollee.fd);
+    port->pollee.fd = -1;
 }
 
 static void on_connect(struct pollee *pollee, short events)
 {
     struct lane_port *port = (struct lane_port *)pollee;
-    int fd = accept4(pollee->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
     (void)events;
-    if (fd < 0) {
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED)
-            return;
-        log_warn("RPC-NO-LANES", "why=\"%s\"", strerror(errno)); /* out of descriptors, most likely: whoever waits is told */
-        loop_unwatch(port->loop, &port->pollee);
-        close(port->pollee.fd);
-        port->failed = true;
+    for (uint32_t turn = 0; turn < ACCEPTS_A_TURN; turn++) {
+        int fd = accept4(pollee->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            arrive(port, fd);
+            continue;
+        }
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && errno != ECONNABORTED) {
+            log_warn("RPC-NO-LANES", "why=\"%s\"", strerror(errno)); /* out of descriptors, most likely: whoever waits is told */
+            stop_listening(port);
+        }
         return;
     }
-    struct arriving *arriving = port->arriving_count < ARRIVING_MAX ? calloc(1, sizeof *arriving) : NULL;
-    if (!arriving) {
-        close(fd);
-        return;
-    }
-    *arriving = (struct arriving){.pollee = {.fd = fd, .events = POLLIN, .on_ready = on_greeting},
-                                  .port = port,
-                                  .next = port->arriving,
-                                  .place = &port->arriving};
-    if (arriving->next)
-        arriving->next->place = &arriving->next;
-    port->arriving = arriving;
-    port->arriving_count++;
-    arriving->timer = rpc_loop_timer(port->loop, ARRIVING_US, on_silence, arriving);
-    loop_watch(port->loop, &arriving->pollee);
 }
 
-struct lane_port *lane_port_open(struct rpc_loop *loop, bool (*on_lane)(void *user, uint64_t token, int fd), void *user)
+static bool start_listening(struct lane_port *port)
 {
-    struct lane_port *port = calloc(1, sizeof *port);
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     socklen_t length = sizeof at.sun_family; /* no name: the kernel finds a free one */
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (!port || fd < 0 || bind(fd, (struct sockaddr *)&at, length) || listen(fd, ARRIVING_MAX) ||
+    if (fd < 0 || bind(fd, (struct sockaddr *)&at, length) || listen(fd, ARRIVING_MAX) ||
         (length = sizeof at, getsockname(fd, (struct sockaddr *)&at, &length)))
         goto fail;
     size_t name_bytes = length - offsetof(struct sockaddr_un, sun_path);
     if (name_bytes < 2 || name_bytes > LANE_NAME_BYTES || at.sun_path[0])
         goto fail;
-    *port = (struct lane_port){
-        .pollee = {.fd = fd, .events = POLLIN, .on_ready = on_connect}, .loop = loop, .on_lane = on_lane, .user = user};
+    memset(port->name, 0, sizeof port->name);
     memcpy(port->name, at.sun_path + 1, name_bytes - 1);
-    loop_watch(loop, &port->pollee);
-    return port;
+    port->pollee = (struct pollee){.fd = fd, .events = POLLIN, .on_ready = on_connect};
+    loop_watch(port->loop, &port->pollee);
+    return true;
 fail:
     if (fd >= 0)
         close(fd);
+    return false;
+}
+
+struct lane_port *lane_port_open(struct rpc_loop *loop, bool (*on_lane)(void *user, uint64_t token, int fd), void *user)
+{
+    struct lane_port *port = calloc(1, sizeof *port);
+
+    if (!port)
+        return NULL;
+    *port = (struct lane_port){.pollee.fd = -1, .loop = loop, .on_lane = on_lane, .user = user};
+    if (start_listening(port))
+        return port;
     free(port);
     return NULL;
 }
@@ -366,36 +439,74 @@ void lane_port_close(struct lane_port *port)
     if (!port)
         return;
     while (port->arriving)
-        end_arriving(port->arriving, false);
-    if (!port->failed) {
-        loop_unwatch(port->loop, &port->pollee);
-        close(port->pollee.fd);
-    }
+        close(end_arriving(port->arriving));
+    stop_listening(port);
     free(port);
 }
 
 bool lane_port_offer(struct lane_port *port, struct lane_offer *out)
 {
-    if (port->failed || getrandom(&out->token, sizeof out->token, GRND_NONBLOCK) != sizeof out->token || !out->token)
+    uint64_t words[2];
+
+    if (port->pollee.fd < 0 && !start_listening(port))
         return false;
+    if (getrandom(words, sizeof words, GRND_NONBLOCK) != sizeof words || !words[0] || !words[1])
+        return false;
+    out->token = words[0];
+    out->answer = words[1];
     memcpy(out->name, port->name, sizeof out->name);
     return true;
 }
 
-int lane_connect(const struct lane_offer *offer)
+/* --- the client's side --------------------------------------------------------------------------------------------------- */
+
+struct lane_dial {
+    struct hearing hearing; /* first */
+    uint64_t answer;
+    void (*on_settled)(void *user, int fd);
+    void *user;
+};
+
+static void on_answer(struct hearing *hearing, uint64_t answer)
+{
+    struct lane_dial *dial = (struct lane_dial *)hearing, now = *dial;
+    int fd = end_hearing(hearing);
+
+    free(dial);
+    if (!answer || answer != now.answer) {
+        close(fd);
+        fd = -1;
+    }
+    now.on_settled(now.user, fd);
+}
+
+struct lane_dial *lane_dial_open(struct rpc_loop *loop, const struct lane_offer *offer, void (*on_settled)(void *user, int fd),
+                                 void *user)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    unsigned char greeting[GREETING_BYTES];
     size_t name_bytes = strlen(offer->name);
+    struct lane_dial *dial = calloc(1, sizeof *dial);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     memcpy(at.sun_path + 1, offer->name, name_bytes);
-    memcpy(greeting, lane_magic, sizeof lane_magic);
-    wire_store_u64(greeting + sizeof lane_magic, offer->token);
-    if (fd >= 0 && !connect(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name_bytes)) &&
-        send(fd, greeting, sizeof greeting, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof greeting)
-        return fd;
-    if (fd >= 0)
-        close(fd);
-    return -1;
+    if (!dial || fd < 0 ||
+        connect(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name_bytes)) ||
+        !say(fd, offer->token)) {
+        if (fd >= 0)
+            close(fd);
+        free(dial);
+        return NULL;
+    }
+    dial->answer = offer->answer;
+    dial->on_settled = on_settled;
+    dial->user = user;
+    begin_hearing(&dial->hearing, loop, fd, ANSWER_US, on_answer);
+    return dial;
+}
+
+void lane_dial_close(struct lane_dial *dial)
+{
+    if (dial)
+        close(end_hearing(&dial->hearing));
+    free(dial);
 }

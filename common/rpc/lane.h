@@ -5,11 +5,14 @@
  * makes the connection, carries the handshake and is what tells that the peer is gone; where there is no lane (another host,
  * another network namespace, tls) it carries everything.
  *
- *     server: HELLO with the name of a socket in the abstract namespace and a token, a random number of this connection
- *     client: connects there, says the token, and from then on sends on the lane
- *     server: has a lane to whom the token was given; whatever it sends from then on goes there
+ *     server: HELLO with the name of a socket in the abstract namespace, a token and an answer, random numbers of this connection
+ *     client: connects there and says the token
+ *     server: has a lane to whom the token was given, and says the answer
+ *     client: from here on sends on the lane, and the server when it has heard it there
  *
- * A client says nothing between its hello and the server's, so no order is lost at the change. All on the owner's thread.
+ * A client says nothing between its hello and this, so no order is lost at the change. Who has no answer in time goes on without a
+ * lane: nobody may be there, or somebody else (such names are of a network namespace, a socket's path is of a file system; and
+ * anybody on the host may connect). All on the owner's thread.
  */
 #ifndef FD_RPC_LANE_H
 #define FD_RPC_LANE_H
@@ -21,7 +24,7 @@ enum { LANE_NAME_BYTES = 24 };
 
 struct lane_offer {
     char name[LANE_NAME_BYTES]; /* "": none */
-    uint64_t token;
+    uint64_t token, answer;
 };
 
 struct lane; /* one end of it */
@@ -51,10 +54,17 @@ struct lane_port; /* where a server's clients connect */
 /* on_lane(user, token, fd): somebody has said this token; the callee takes fd, or returns false. NULL: there can be none. */
 struct lane_port *lane_port_open(struct rpc_loop *loop, bool (*on_lane)(void *user, uint64_t token, int fd), void *user);
 void lane_port_close(struct lane_port *port);
-/* A token nobody can guess; false: nothing can be offered. */
+/* Numbers nobody can guess; false: nothing can be offered now. */
 bool lane_port_offer(struct lane_port *port, struct lane_offer *out);
+/* Says the token's answer on fd. False: nobody would hear it. */
+bool lane_answer(int fd, uint64_t answer);
 
-/* A connected socket that the token has been said on; -1: the offer cannot be taken, and the connection stays as it is. */
-int lane_connect(const struct lane_offer *offer);
+struct lane_dial; /* a client that has said the token and waits for the answer */
+
+/* on_settled(user, fd), once, unless it is closed before: fd is the callee's and the lane's; -1: there is none. It is over then.
+ * NULL: the offer cannot be taken. */
+struct lane_dial *lane_dial_open(struct rpc_loop *loop, const struct lane_offer *offer, void (*on_settled)(void *user, int fd),
+                                 void *user);
+void lane_dial_close(struct lane_dial *dial); /* NULL is allowed */
 
 #endif

@@ -174,6 +174,7 @@ struct frame *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, u
     if (lane) {
         message.lane = (char *)lane->name;
         message.lane_token = lane->token;
+        message.lane_answer = lane->answer;
     }
     return pack_message(loop, &head, &message.base);
 }
@@ -197,7 +198,7 @@ bool parse_hello(struct rpc_message *message, struct greeting *out)
     out->peer.incarnation = hello->incarnation;
     out->peer.fingerprint = hello->fingerprint;
     out->protocol = hello->protocol;
-    out->lane = (struct lane_offer){.token = hello->lane_token};
+    out->lane = (struct lane_offer){.token = hello->lane_token, .answer = hello->lane_answer};
     if (strlen(hello->lane) < sizeof out->lane.name)
         memcpy(out->lane.name, hello->lane, strlen(hello->lane));
     out->max_message_bytes = hello->max_message_bytes ? hello->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;

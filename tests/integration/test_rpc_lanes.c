@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
@@ -24,15 +25,21 @@ static void send_envelope(const struct frame_socket *to, const Fastdecode__Envel
     assert_true(frame_send(to, bytes, fastdecode__envelope__pack(envelope, bytes)));
 }
 
-static void send_hello(const struct frame_socket *to, const char *lane, uint64_t token)
+struct offer {
+    char name[64];
+    uint64_t token, answer;
+};
+
+static void send_hello(const struct frame_socket *to, const struct offer *lane)
 {
     Fastdecode__Envelope envelope = FASTDECODE__ENVELOPE__INIT;
     Fastdecode__PeerHello hello = FASTDECODE__PEER_HELLO__INIT;
     unsigned char bytes[256];
 
     hello.protocol = RPC_PROTOCOL;
-    hello.lane = (char *)lane;
-    hello.lane_token = token;
+    hello.lane = (char *)lane->name;
+    hello.lane_token = lane->token;
+    hello.lane_answer = lane->answer;
     envelope.kind = FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_HELLO;
     envelope.payload.data = bytes;
     envelope.payload.len = fastdecode__peer_hello__pack(&hello, bytes);
@@ -64,20 +71,22 @@ static uint32_t receive_kind(const struct frame_socket *from, uint64_t *call_id)
 }
 
 /* Says hello; what the server offers. */
-static struct frame_socket greet(const char *address, char *lane, size_t lane_bytes, uint64_t *token)
+static struct frame_socket greet(const char *address, struct offer *offer)
 {
+    static const struct offer none;
     struct frame_socket client = frame_connect(address);
     unsigned char bytes[FRAME_BODY_MAX];
     long length;
 
-    send_hello(&client, "", 0);
+    send_hello(&client, &none);
     assert_true((length = frame_receive(&client, bytes)) > 0);
     Fastdecode__Envelope *envelope = fastdecode__envelope__unpack(NULL, (size_t)length, bytes);
     assert_non_null(envelope);
     Fastdecode__PeerHello *hello = fastdecode__peer_hello__unpack(NULL, envelope->payload.len, envelope->payload.data);
     assert_non_null(hello);
-    snprintf(lane, lane_bytes, "%s", hello->lane);
-    *token = hello->lane_token;
+    snprintf(offer->name, sizeof offer->name, "%s", hello->lane);
+    offer->token = hello->lane_token;
+    offer->answer = hello->lane_answer;
     fastdecode__peer_hello__free_unpacked(hello, NULL);
     fastdecode__envelope__free_unpacked(envelope, NULL);
     return client;
@@ -90,18 +99,47 @@ static socklen_t abstract(struct sockaddr_un *at, const char *name)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
 }
 
-static struct frame_socket connect_lane(const char *name, const char *word, uint64_t token)
+static struct frame_socket connect_nowhere(const char *name)
 {
     struct frame_socket lane = {socket(AF_UNIX, SOCK_STREAM, 0)};
     struct sockaddr_un at;
-    unsigned char greeting[16] = {0};
     socklen_t length = abstract(&at, name);
 
     assert_int_equal(connect(lane.fd, (struct sockaddr *)&at, length), 0);
+    return lane;
+}
+
+static void say(const struct frame_socket *lane, const char *word, uint64_t number)
+{
+    unsigned char greeting[16] = {0};
     memcpy(greeting, word, 4);
-    memcpy(greeting + 8, &token, sizeof token);
-    assert_true(frame_write(&lane, greeting, 7)); /* in pieces: it is a stream */
-    assert_true(frame_write(&lane, greeting + 7, sizeof greeting - 7));
+    memcpy(greeting + 8, &number, sizeof number);
+    assert_true(frame_write(lane, greeting, 7)); /* in pieces: it is a stream */
+    assert_true(frame_write(lane, greeting + 7, sizeof greeting - 7));
+}
+
+static uint64_t hear(const struct frame_socket *lane)
+{
+    unsigned char greeting[16];
+    uint64_t number;
+    assert_true(frame_read(lane, greeting, sizeof greeting));
+    assert_memory_equal(greeting, "FDL1\0\0\0\0", 8);
+    memcpy(&number, greeting + 8, sizeof number);
+    return number;
+}
+
+static struct frame_socket connect_lane(const char *name, const char *word, uint64_t token)
+{
+    struct frame_socket lane = connect_nowhere(name);
+    say(&lane, word, token);
+    return lane;
+}
+
+/* One that is answered. */
+static struct frame_socket take_lane(const struct offer *offer)
+{
+    struct frame_socket lane = connect_lane(offer->name, "FDL1", offer->token);
+    assert_int_equal(hear(&lane), offer->answer);
     return lane;
 }
 
@@ -124,22 +162,22 @@ static void start(struct harness_server *server)
 static void only_the_token_opens_a_lane(void **state)
 {
     struct harness_server server = {0};
-    char name[64];
-    uint64_t token, id = 0;
+    struct offer offer;
+    uint64_t id = 0;
     (void)state;
     start(&server);
-    struct frame_socket client = greet(server.address, name, sizeof name, &token);
-    assert_true(name[0] && token);
-    struct frame_socket stranger = connect_lane(name, "FDL1", token + 1), other = connect_lane(name, "XXXX", token),
-                        nothing = connect_lane(name, "FDL1", 0);
+    struct frame_socket client = greet(server.address, &offer);
+    assert_true(offer.name[0] && offer.token && offer.answer && offer.answer != offer.token);
+    struct frame_socket stranger = connect_lane(offer.name, "FDL1", offer.token + 1),
+                        other = connect_lane(offer.name, "XXXX", offer.token), nothing = connect_lane(offer.name, "FDL1", 0);
     assert_true(is_closed(&stranger));
     assert_true(is_closed(&other));
     assert_true(is_closed(&nothing));
-    struct frame_socket lane = connect_lane(name, "FDL1", token);
+    struct frame_socket lane = take_lane(&offer);
     send_check(&lane, 7);
     assert_int_equal(receive_kind(&lane, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
     assert_int_equal(id, 7);
-    struct frame_socket again = connect_lane(name, "FDL1", token); /* it is good once */
+    struct frame_socket again = connect_lane(offer.name, "FDL1", offer.token); /* it is good once */
     assert_true(is_closed(&again));
     assert_true(frame_write(&lane, "GET / HTTP/1.1", 14)); /* a bad frame costs the connection, wherever it comes */
     assert_true(is_closed(&lane));
@@ -153,13 +191,13 @@ static void only_the_token_opens_a_lane(void **state)
 static void the_last_words_on_a_lane_are_heard(void **state)
 {
     struct harness_server server = {0};
-    char name[64];
-    uint64_t token, id = 0;
+    struct offer offer;
+    uint64_t id = 0;
     (void)state;
     start(&server);
     for (int round = 0; round < 50; round++) {
-        struct frame_socket client = greet(server.address, name, sizeof name, &token);
-        struct frame_socket lane = connect_lane(name, "FDL1", token);
+        struct frame_socket client = greet(server.address, &offer);
+        struct frame_socket lane = take_lane(&offer);
         send_check(&lane, 1);
         assert_int_equal(receive_kind(&lane, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
         for (uint64_t call = 2; call < 10; call++)
@@ -167,7 +205,7 @@ static void the_last_words_on_a_lane_are_heard(void **state)
         close(round % 2 ? lane.fd : client.fd); /* one of both goes first; neither order harms the server */
         close(round % 2 ? client.fd : lane.fd);
     }
-    struct frame_socket client = greet(server.address, name, sizeof name, &token); /* without a lane, as before */
+    struct frame_socket client = greet(server.address, &offer); /* without a lane, as before */
     send_check(&client, 3);
     assert_int_equal(receive_kind(&client, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
     close(client.fd);
@@ -180,18 +218,22 @@ static bool readable(int fd)
     return poll(&ready, 1, 0) == 1;
 }
 
-/* An offer that leads nowhere leaves the connection as it is; a lane that ends unheard costs it, and is not taken again. */
+static bool is_up_with(struct harness_client *client, uint32_t ups)
+{
+    return client->ups == ups && rpc_channel_is_up(client->channel);
+}
+
+/* An offer that leads nowhere, or to somebody else, leaves the connection as it is, and the next offer is tried again. */
 static void a_channel_lives_without_a_lane(void **state)
 {
+    enum { NOBODY, CLOSED, WRONG, SILENT, TAKEN, TAKEN_AGAIN, CASES };
     struct harness_client client = {0};
-    struct harness_result result = {0};
     struct sockaddr_un at = {.sun_family = AF_UNIX}, port_at;
-    Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
-    char address[128], name[24];
-    struct error error;
+    struct offer offer = {.token = 5, .answer = 6};
+    char address[128];
     uint64_t id = 0;
     (void)state;
-    snprintf(name, sizeof name, "fd-lane-%d", (int)getpid());
+    snprintf(offer.name, sizeof offer.name, "fd-lane-%d", (int)getpid());
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-no-lane-%d.sock", (int)getpid());
     snprintf(at.sun_path, sizeof at.sun_path, "%s", address + 6);
     unlink(at.sun_path);
@@ -199,37 +241,44 @@ static void a_channel_lives_without_a_lane(void **state)
     assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(listener, 4), 0);
     harness_open(&client, address);
-    for (uint32_t round = 1; round <= 3; round++) {
-        bool taken = round == 2;
+    for (uint32_t which = 0; which < CASES; which++) {
+        struct harness_result result = {0};
+        struct frame_socket lane = {-1};
+        Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
+        struct error error;
         HARNESS_UNTIL(&client, readable(listener));
         struct frame_socket server = {accept(listener, NULL, NULL)};
         HARNESS_UNTIL(&client, readable(server.fd));
         assert_int_equal(receive_kind(&server, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_HELLO);
-        send_hello(&server, round == 1 ? "nobody is here" : name, 5);
-        HARNESS_UNTIL(&client, client.ups == round);
+        send_hello(&server, &offer);
+        if (which != NOBODY) {
+            HARNESS_UNTIL(&client, readable(port));
+            lane.fd = accept(port, NULL, NULL);
+            assert_int_equal(hear(&lane), offer.token);
+            assert_int_equal(client.ups, which); /* not before it has settled */
+        }
+        if (which == CLOSED)
+            close(lane.fd);
+        else if (which >= WRONG && which != SILENT)
+            say(&lane, "FDL1", which == WRONG ? offer.token : offer.answer);
+        HARNESS_UNTIL(&client, is_up_with(&client, which + 1));
         assert_int_equal(rpc_call_start(client.channel, &fastdecode__health__descriptor, "Check", &request.base, NULL,
                                         &harness_callbacks, &result, NULL, &error),
                          STATUS_OK);
-        if (taken) {
-            struct frame_socket lane = {accept(port, NULL, NULL)};
-            unsigned char greeting[16];
-            assert_true(frame_read(&lane, greeting, sizeof greeting));
-            assert_memory_equal(greeting, "FDL1\0\0\0\0\5\0\0\0\0\0\0\0", 16);
-            HARNESS_UNTIL(&client, readable(lane.fd));
-            assert_int_equal(receive_kind(&lane, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REQUEST);
-            close(lane.fd);
-        } else {
-            HARNESS_UNTIL(&client, readable(server.fd));
-            assert_int_equal(receive_kind(&server, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REQUEST);
-            close(server.fd);
-        }
-        HARNESS_UNTIL(&client, client.downs == round);
-        assert_int_equal(result.ends, round);
+        const struct frame_socket *used = which >= TAKEN ? &lane : &server;
+        HARNESS_UNTIL(&client, readable(used->fd));
+        assert_int_equal(receive_kind(used, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REQUEST);
+        assert_int_equal(client.downs, which);
+        close(used->fd); /* either end of it is the end */
+        HARNESS_UNTIL(&client, client.downs == which + 1);
+        assert_int_equal(result.ends, 1);
         assert_int_equal(result.status, STATUS_UNAVAILABLE);
-        if (taken)
+        if (which >= TAKEN)
             close(server.fd);
-        if (round == 1) {
-            socklen_t length = abstract(&port_at, name);
+        else if (which > CLOSED)
+            close(lane.fd);
+        if (which == NOBODY) {
+            socklen_t length = abstract(&port_at, offer.name);
             assert_int_equal(bind(port, (struct sockaddr *)&port_at, length), 0);
             assert_int_equal(listen(port, 4), 0);
         }
@@ -238,6 +287,136 @@ static void a_channel_lives_without_a_lane(void **state)
     close(listener);
     close(port);
     unlink(at.sun_path);
+}
+
+/* Strangers who connect and say nothing keep nobody from a lane. */
+static void silent_strangers_take_no_place(void **state)
+{
+    enum { STRANGERS = 100 };
+    struct harness_server server = {0};
+    struct frame_socket strangers[STRANGERS];
+    struct offer offer;
+    uint64_t id = 0;
+    (void)state;
+    start(&server);
+    struct frame_socket client = greet(server.address, &offer);
+    for (int i = 0; i < STRANGERS; i++)
+        strangers[i] = connect_nowhere(offer.name);
+    struct frame_socket lane = take_lane(&offer);
+    send_check(&lane, 7);
+    assert_int_equal(receive_kind(&lane, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
+    for (int i = 0; i < STRANGERS; i++)
+        close(strangers[i].fd);
+    close(lane.fd);
+    close(client.fd);
+    harness_stop(&server);
+}
+
+/* Out of descriptors: who waits for a lane is told, and has its connection; when there are some again there are lanes again. */
+static void lanes_come_back_when_descriptors_do(void **state)
+{
+    struct harness_server server = {0};
+    struct rlimit limit, none;
+    struct offer offer, later;
+    struct sockaddr_un at;
+    uint64_t id = 0;
+    (void)state;
+    start(&server);
+    struct frame_socket client = greet(server.address, &offer), lane = {socket(AF_UNIX, SOCK_STREAM, 0)};
+    int next = dup(0);
+    close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){(rlim_t)next, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    socklen_t length = abstract(&at, offer.name);
+    assert_int_equal(connect(lane.fd, (struct sockaddr *)&at, length), 0);
+    assert_true(is_closed(&lane));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    send_check(&client, 1);
+    assert_int_equal(receive_kind(&client, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
+    struct frame_socket other = greet(server.address, &later);
+    assert_true(later.name[0]);
+    struct frame_socket second = take_lane(&later);
+    send_check(&second, 2);
+    assert_int_equal(receive_kind(&second, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
+    int all[] = {client.fd, lane.fd, other.fd, second.fd};
+    for (size_t i = 0; i < ARRAY_COUNT(all); i++)
+        close(all[i]);
+    harness_stop(&server);
+}
+
+/* A client that says the token and does not wait for the answer goes on as if it had not. */
+static void a_lane_that_is_given_up_costs_nothing(void **state)
+{
+    struct harness_server server = {0};
+    struct offer offer;
+    uint64_t id = 0;
+    (void)state;
+    start(&server);
+    struct frame_socket client = greet(server.address, &offer), lane = take_lane(&offer);
+    send_check(&client, 1);
+    assert_int_equal(receive_kind(&client, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
+    close(lane.fd);
+    for (uint64_t call = 2; call < 20; call++) {
+        send_check(&client, call);
+        assert_int_equal(receive_kind(&client, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
+        assert_int_equal(id, call);
+    }
+    close(client.fd);
+    harness_stop(&server);
+}
+
+/* Half a frame on a lane, or one that comes byte by byte, and then its end: the connection's end, and no harm to others. */
+static void a_lane_may_end_anywhere(void **state)
+{
+    static const unsigned char half[] = "FDR1\x0b\0\0\0\x08\x02\x11\x01\0\0";
+    struct harness_server server = {0};
+    struct offer offer;
+    (void)state;
+    start(&server);
+    for (size_t length = 1; length < sizeof half; length++) {
+        struct frame_socket client = greet(server.address, &offer), lane = take_lane(&offer);
+        for (size_t i = 0; i < length; i++)
+            assert_true(frame_write(&lane, half + i, 1));
+        close(lane.fd);
+        assert_true(is_closed(&client));
+        close(client.fd);
+    }
+    harness_stop(&server);
+}
+
+/* A descriptor that is sent along is not kept: the other end of a pipe sees its end. */
+static void descriptors_are_not_taken(void **state)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct harness_server server = {0};
+    struct offer offer;
+    uint64_t id = 0;
+    int ends[2];
+    char byte = 'F';
+    (void)state;
+    start(&server);
+    struct frame_socket client = greet(server.address, &offer), lane = take_lane(&offer);
+    assert_int_equal(pipe(ends), 0);
+    struct iovec first = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &first, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    control.head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.head), &ends[1], sizeof(int));
+    assert_int_equal(sendmsg(lane.fd, &message, MSG_NOSIGNAL), 1);
+    close(ends[1]);
+    struct pollfd ended = {.fd = ends[0], .events = POLLIN};
+    assert_int_equal(poll(&ended, 1, FRAME_WAIT_MS), 1);
+    assert_int_equal(ended.revents, POLLHUP);
+    assert_true(frame_write(&lane, "DR1\2\0\0\0\x08\x02", 9)); /* the rest of a request of no method */
+    assert_int_equal(receive_kind(&lane, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
+    close(ends[0]);
+    close(lane.fd);
+    close(client.fd);
+    harness_stop(&server);
 }
 
 /* --- frames ------------------------------------------------------------------------------------------------------------ */
@@ -372,9 +551,17 @@ static void strangers_and_giants_are_no_frames(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_the_token_opens_a_lane),        cmocka_unit_test(the_last_words_on_a_lane_are_heard),
-        cmocka_unit_test(a_channel_lives_without_a_lane),     cmocka_unit_test(frames_come_out_however_the_stream_is_cut),
-        cmocka_unit_test(strangers_and_giants_are_no_frames), cmocka_unit_test(small_messages_behind_a_large_one_stay_small),
+        cmocka_unit_test(only_the_token_opens_a_lane),
+        cmocka_unit_test(the_last_words_on_a_lane_are_heard),
+        cmocka_unit_test(a_channel_lives_without_a_lane),
+        cmocka_unit_test(silent_strangers_take_no_place),
+        cmocka_unit_test(lanes_come_back_when_descriptors_do),
+        cmocka_unit_test(a_lane_that_is_given_up_costs_nothing),
+        cmocka_unit_test(a_lane_may_end_anywhere),
+        cmocka_unit_test(descriptors_are_not_taken),
+        cmocka_unit_test(frames_come_out_however_the_stream_is_cut),
+        cmocka_unit_test(small_messages_behind_a_large_one_stay_small),
+        cmocka_unit_test(strangers_and_giants_are_no_frames),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);
