@@ -37,6 +37,29 @@ static void on_silence(void *arg)
     connection_kick(connection, "no handshake in time");
 }
 
+static void join_strangers(struct rpc_server *server, struct connection *connection)
+{
+    if (server->stranger_count == STRANGERS_MAX)
+        connection_kick(server->strangers, "too many without a handshake, and the oldest of them"); /* leaves the list */
+    connection->stranger_before = server->newest_stranger;
+    *(server->newest_stranger ? &server->newest_stranger->stranger_after : &server->strangers) = connection;
+    server->newest_stranger = connection;
+    server->stranger_count++;
+}
+
+/* Of one that is not among them: nothing. */
+static void leave_strangers(struct rpc_server *server, struct connection *connection)
+{
+    struct connection *before = connection->stranger_before, *after = connection->stranger_after;
+
+    if (!before && server->strangers != connection)
+        return;
+    *(before ? &before->stranger_after : &server->strangers) = after;
+    *(after ? &after->stranger_before : &server->newest_stranger) = before;
+    connection->stranger_before = connection->stranger_after = NULL;
+    server->stranger_count--;
+}
+
 struct connection *connection_open(struct rpc_server *server, uint32_t pipe)
 {
     struct connection *connection = calloc(1, sizeof *connection), **bucket = bucket_of(server, pipe);
@@ -48,12 +71,14 @@ struct connection *connection_open(struct rpc_server *server, uint32_t pipe)
     connection->timer = rpc_loop_timer(server->loop, HELLO_US, on_silence, connection);
     connection->next = *bucket;
     *bucket = connection;
+    join_strangers(server, connection);
     return connection;
 }
 
 void connection_greeted(struct connection *connection)
 {
     connection->greeted = true;
+    leave_strangers(connection->server, connection);
     endpoint_greeted(&connection->server->endpoint, connection->pipe);
     rpc_loop_cancel_timer(connection->server->loop, connection->timer);
     connection->timer = 0;
@@ -78,6 +103,7 @@ void connection_kick(struct connection *connection, const char *why)
     log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=\"%s\"", connection->server->service,
              log_quote(quoted, sizeof quoted, connection->greeting.peer.service), connection->pipe, why);
     connection->dead = true;
+    leave_strangers(connection->server, connection);
     clear_backlog(connection);
     endpoint_close_pipe(&connection->server->endpoint, connection->pipe); /* PIPE_GONE follows */
 }
@@ -87,6 +113,7 @@ void connection_close(struct connection *connection)
     struct connection **at = bucket_of(connection->server, connection->pipe);
 
     connection->dead = true;
+    leave_strangers(connection->server, connection);
     while (connection->calls) /* a cancelled call's owner may end others: always the first one */
         call_drop(connection->calls);
     while (*at != connection)

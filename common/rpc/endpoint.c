@@ -453,10 +453,14 @@ static void on_accept(void *arg)
 
     if (rv == NNG_ECLOSED || rv == NNG_ECANCELED)
         return;
-    if (rv) /* out of descriptors, most likely: not in a busy loop */
-        nng_msleep(ACCEPT_PAUSE_MS);
-    else
+    if (rv) { /* out of descriptors, most likely: not in a busy loop, nor asleep on one of nng's few threads */
+        listener->pausing = true;
+        nng_sleep_aio(ACCEPT_PAUSE_MS, listener->aio);
+        return;
+    }
+    if (!listener->pausing)
         tell_added(listener->endpoint, listener->aio, listener->local);
+    listener->pausing = false;
     nng_stream_listener_accept(listener->stream, listener->aio);
 }
 

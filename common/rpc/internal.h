@@ -75,7 +75,8 @@ struct link; /* a connection, in endpoint.c */
 
 struct listener {
     struct endpoint *endpoint;
-    bool local; /* who connects is on this host */
+    bool local;   /* who connects is on this host */
+    bool pausing; /* its aio waits for time to pass; touched in its callback only */
     nng_stream_listener *stream;
     nng_aio *aio;
 };

@@ -5,10 +5,12 @@
 #include "common/rpc/internal.h"
 
 enum { CALL_BUCKETS = 4096, CONNECTION_BUCKETS = 256, METHODS_MAX = 32 };
+enum { STRANGERS_MAX = 256 }; /* connections without a handshake: they take descriptors from those that have one */
 
 struct connection {
     struct rpc_server *server;
-    struct connection *next; /* of its bucket */
+    struct connection *next;                             /* of its bucket */
+    struct connection *stranger_before, *stranger_after; /* until it is greeted: of the server's list, the oldest first */
     uint32_t pipe, in_flight, unacked;
     bool greeted, dead;
     struct greeting greeting;
@@ -49,6 +51,8 @@ struct rpc_server {
     char addresses[ENDPOINT_LISTENERS_MAX][256];
     uint32_t address_count;
     struct connection *connections[CONNECTION_BUCKETS];
+    struct connection *strangers, *newest_stranger;
+    uint32_t stranger_count;
     struct rpc_call *calls[CALL_BUCKETS];
     struct rpc_call *free_calls;
     uint32_t call_count; /* those of clients that are gone included */
@@ -56,7 +60,8 @@ struct rpc_server {
 
 /* --- connection.c --- */
 
-/* NULL: none of this pipe, or no memory. A client that does not say hello in time loses its connection. */
+/* NULL: none of this pipe, or no memory. A client that does not say hello in time loses its connection, and so does the oldest of
+ * STRANGERS_MAX that have not. */
 struct connection *connection_open(struct rpc_server *server, uint32_t pipe);
 struct connection *connection_find(struct rpc_server *server, uint32_t pipe);
 /* Its calls are cancelled. */

@@ -84,11 +84,47 @@ static void a_stranger_cannot_say_much_to_a_client(void **state)
     close(listener);
 }
 
+/* Of those who connect and say nothing only so many are kept, those who came last; a peer is not disturbed. */
+static void strangers_are_not_kept_in_any_number(void **state)
+{
+    enum { CROWD = 400, KEPT = 256, HELLO_S = 5 };
+    struct harness_server server = {0};
+    struct frame_socket crowd[CROWD];
+    struct pollfd first = {.events = POLLIN};
+    uint32_t closed = 0;
+    (void)state;
+    harness_start(&server, "tcp://127.0.0.1:0");
+    struct frame_socket peer = frame_connect(server.address);
+    assert_true(bad_frame_hello(&peer));
+    uint64_t began_us = clock_now_us();
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = frame_connect(server.address);
+        if (i % 50 == 0) /* the kernel's queue is short */
+            assert_true(bad_frame_healthy(&peer, (uint64_t)i + 1));
+    }
+    first.fd = crowd[CROWD - KEPT - 1].fd;
+    assert_int_equal(poll(&first, 1, FRAME_WAIT_MS), 1);
+    assert_true(clock_now_us() - began_us < HELLO_S * 1000000ull); /* not because it was silent for too long */
+    for (int i = 0; i < CROWD; i++)
+        closed += readable(crowd[i].fd);
+    assert_int_equal(closed, CROWD - KEPT);
+    struct frame_socket late = frame_connect(server.address); /* who comes last is heard */
+    assert_true(bad_frame_hello(&late));
+    assert_true(bad_frame_healthy(&late, 1));
+    assert_true(bad_frame_healthy(&peer, CROWD + 1));
+    for (int i = 0; i < CROWD; i++)
+        close(crowd[i].fd);
+    close(peer.fd);
+    close(late.fd);
+    harness_stop(&server);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stranger_cannot_say_much_to_a_server),
         cmocka_unit_test(a_stranger_cannot_say_much_to_a_client),
+        cmocka_unit_test(strangers_are_not_kept_in_any_number),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests_name("rpc strangers", tests, NULL, NULL);
