@@ -58,6 +58,7 @@ struct link {
     bool sending;
     struct frame **queue; /* ring [queue_capacity] */
     uint32_t queue_capacity, queue_head, queue_count;
+    size_t queue_bytes;
 };
 
 /* --- a link's life ------------------------------------------------------------------------------------------------- */
@@ -206,6 +207,7 @@ static void send_next(struct link *link)
     for (; link->tx_count < TX_BATCH && link->queue_count; link->queue_count--) {
         struct frame *frame = link->queue[link->queue_head];
         link->queue_head = (link->queue_head + 1) & (link->queue_capacity - 1);
+        link->queue_bytes -= frame->length;
         link->tx_total += FRAME_HEAD + frame->length;
         link->tx_frames[link->tx_count++] = frame;
     }
@@ -276,8 +278,10 @@ void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame
         return;
     }
     pthread_mutex_lock(&link->lock);
-    full = link->queue_count == link->queue_capacity && !grow_queue(link);
+    full = (link->queue_count && link->queue_bytes + frame->length > RPC_UNSENT_BYTES) ||
+           (link->queue_count == link->queue_capacity && !grow_queue(link));
     if (!full) {
+        link->queue_bytes += frame->length;
         link->queue[(link->queue_head + link->queue_count++) & (link->queue_capacity - 1)] = frame;
         start = !link->sending;
         link->sending = true;
@@ -285,7 +289,7 @@ void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame
     pthread_mutex_unlock(&link->lock);
     if (start)
         send_next(link);
-    if (full) { /* the peer has read nothing for TX_QUEUE_MAX messages */
+    if (full) { /* the peer has read nothing of TX_QUEUE_MAX messages, or of RPC_UNSENT_BYTES */
         frame_free(frame);
         endpoint_close_pipe(endpoint, pipe);
     }

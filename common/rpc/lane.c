@@ -38,7 +38,7 @@ struct lane {
     struct frame_reader reader;
     struct frame *queue, **queue_end; /* not sent yet; of the first `sent` bytes are */
     uint32_t queue_count;
-    size_t sent;
+    size_t queue_bytes, sent;
     struct lane *next_waiting; /* of the loop's list of lanes whose frames wait for company */
     uint32_t depth;            /* it is freed when the last of its callbacks has returned */
     bool waiting, gone, heard, closed;
@@ -62,6 +62,7 @@ static void forget_sent(struct lane *lane, size_t count)
         struct frame *frame = lane->queue;
         count -= FRAME_HEAD + frame->length;
         lane->queue = frame->next;
+        lane->queue_bytes -= frame->length;
         frame_free(frame);
     }
     lane->sent = count;
@@ -103,7 +104,8 @@ void lane_send(struct lane *lane, struct frame *frame)
 {
     struct lane **waiting = loop_waiting_lanes(lane->loop);
 
-    if (lane->gone || lane->queue_count == QUEUE_MAX) { /* the peer has read nothing for so many messages */
+    bool full = lane->queue_count == QUEUE_MAX || (lane->queue && lane->queue_bytes + frame->length > RPC_UNSENT_BYTES);
+    if (lane->gone || full) { /* the peer has not read for so long */
         frame_free(frame);
         tell_gone(lane);
         return;
@@ -112,6 +114,7 @@ void lane_send(struct lane *lane, struct frame *frame)
     *lane->queue_end = frame;
     lane->queue_end = &frame->next;
     lane->queue_count++;
+    lane->queue_bytes += frame->length;
     if (lane->pollee.events & POLLOUT)
         return;
     if (frame->at_once || frame->length >= LARGE_BYTES) {

@@ -13,7 +13,8 @@
  *
  * Flow: a client has at most `window` calls in flight; a server has at most RPC_UNACKED_MAX messages to one client under
  * way that the client has not acknowledged, the others wait in a queue; a client that lets RPC_QUEUE_MAX messages or
- * RPC_QUEUE_BYTES pile up loses its connection.
+ * RPC_QUEUE_BYTES pile up loses its connection. So does either side, if what it does not read comes to RPC_UNSENT_BYTES: calls that
+ * ended at their deadline leave the window, not the queue.
  *
  * Everything received is checked. A message that is not an envelope, or breaks the protocol, costs its sender the connection, and
  * so does one of more than 64 KiB before the handshake; a payload that does not unpack is answered INVALID_ARGUMENT.
@@ -34,8 +35,9 @@ enum {
     RPC_UNACKED_MAX = 48,
     RPC_ACK_EVERY = 16,
     RPC_QUEUE_MAX = 1 << 16,
-    RPC_QUEUE_BYTES = 128 << 20, /* of what waits for one client, beside a single larger message */
-    RPC_CALLS_MAX = 1 << 16,     /* of a server, those of clients that are gone included */
+    RPC_QUEUE_BYTES = 128 << 20,  /* of what waits for one client, beside a single larger message */
+    RPC_UNSENT_BYTES = 256 << 20, /* of what a peer does not take, beside a single larger message */
+    RPC_CALLS_MAX = 1 << 16,      /* of a server, those of clients that are gone included */
     RPC_WINDOW_DEFAULT = 64,
     RPC_WINDOW_MAX = 1 << 14,
     RPC_MESSAGE_BYTES_DEFAULT = 64 << 20,

@@ -119,12 +119,51 @@ static void strangers_are_not_kept_in_any_number(void **state)
     harness_stop(&server);
 }
 
+/* --- peers --------------------------------------------------------------------------------------------------------------- */
+
+/* A server that says hello and reads nothing any more: calls end at their deadlines, and what is kept for it has an end. */
+static void what_is_not_read_is_not_kept_for_ever(void **state)
+{
+    enum { REQUEST_BYTES = 16 << 20 };
+    struct harness_client client = {0};
+    struct harness_result result = {0};
+    char address[64];
+    int listener = listen_here(address, sizeof address);
+    unsigned char body[FRAME_BODY_MAX];
+    uint64_t sent = 0;
+    (void)state;
+    harness_open(&client, address);
+    HARNESS_UNTIL(&client, readable(listener));
+    struct frame_socket server = {accept(listener, NULL, NULL)};
+    HARNESS_UNTIL(&client, readable(server.fd));
+    assert_true(frame_receive(&server, body) > 0);
+    assert_true(frame_send(&server, "\x08\x01\x7a\x02\x08\x01", 6));
+    HARNESS_UNTIL(&client, client.ups == 1);
+    while (!client.downs && sent < 2ull * RPC_UNSENT_BYTES) {
+        unsigned char *payload;
+        struct rpc_buffer *buffer = rpc_request_buffer(client.channel, 1, 1, REQUEST_BYTES, &payload);
+        assert_non_null(buffer);
+        uint32_t ends = result.ends;
+        if (rpc_call_start_buffer(client.channel, buffer, &harness_callbacks, &result, NULL) == STATUS_OK) {
+            sent += REQUEST_BYTES;
+            HARNESS_UNTIL(&client, result.ends > ends);
+        }
+    }
+    assert_int_equal(client.downs, 1);
+    assert_int_equal(result.status, STATUS_UNAVAILABLE);
+    assert_true(sent > RPC_UNSENT_BYTES);
+    harness_close(&client);
+    close(server.fd);
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stranger_cannot_say_much_to_a_server),
         cmocka_unit_test(a_stranger_cannot_say_much_to_a_client),
         cmocka_unit_test(strangers_are_not_kept_in_any_number),
+        cmocka_unit_test(what_is_not_read_is_not_kept_for_ever),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests_name("rpc strangers", tests, NULL, NULL);
