@@ -136,7 +136,7 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
     char quoted[320];
     bool offered;
 
-    if (connection->greeted || connection->greeting.protocol || !parse_hello(message, &connection->greeting)) {
+    if (connection->greeted || connection->refused || !parse_hello(message, &connection->greeting)) {
         connection_kick(connection, "a bad handshake");
         return;
     }
@@ -147,6 +147,7 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
         snprintf(refused.error, sizeof refused.error, "%s and %s do not agree on the model or its KV shape", server->service,
                  greeting->peer.service);
     if (refused.error[0]) {
+        connection->refused = true;
         connection_send_now(connection, pack_message(server->loop, &refused, NULL));
         log_warn("RPC-REFUSED", "service=%s why=%s", server->service, log_quote(quoted, sizeof quoted, refused.error));
         return; /* the client closes, or its time to say hello runs out; until then nothing is taken from it */

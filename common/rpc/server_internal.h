@@ -12,7 +12,7 @@ struct connection {
     struct connection *next;                             /* of its bucket */
     struct connection *stranger_before, *stranger_after; /* until it is greeted: of the server's list, the oldest first */
     uint32_t pipe, in_flight, unacked;
-    bool greeted, dead;
+    bool greeted, refused, dead;
     struct greeting greeting;
     uint64_t timer;         /* the handshake's deadline */
     struct rpc_call *calls; /* not ended and not cancelled */

@@ -84,6 +84,27 @@ static void a_stranger_cannot_say_much_to_a_client(void **state)
     close(listener);
 }
 
+/* One refusal, with its line in the log, a connection: who says hello again loses it, whatever it says. */
+static void who_was_refused_is_not_answered_again(void **state)
+{
+    struct harness_server server = {0};
+    (void)state;
+    harness_start(&server, "tcp://127.0.0.1:0");
+    for (int protocol = 0; protocol < 3; protocol += 2) {
+        const unsigned char hello[] = {0x08, 0x01, 0x7a, 0x02, 0x08, (unsigned char)protocol};
+        struct frame_socket stranger = frame_connect(server.address);
+        assert_true(frame_send(&stranger, hello, sizeof hello));
+        Fastdecode__Envelope *answer = bad_frame_answer(&stranger);
+        assert_non_null(answer);
+        assert_int_equal(answer->kind, FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REFUSED);
+        fastdecode__envelope__free_unpacked(answer, NULL);
+        assert_true(frame_send(&stranger, hello, sizeof hello));
+        assert_null(bad_frame_answer(&stranger));
+        close(stranger.fd);
+    }
+    harness_stop(&server);
+}
+
 /* Of those who connect and say nothing only so many are kept, those who came last; a peer is not disturbed. */
 static void strangers_are_not_kept_in_any_number(void **state)
 {
@@ -160,9 +181,8 @@ static void what_is_not_read_is_not_kept_for_ever(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stranger_cannot_say_much_to_a_server),
-        cmocka_unit_test(a_stranger_cannot_say_much_to_a_client),
-        cmocka_unit_test(strangers_are_not_kept_in_any_number),
+        cmocka_unit_test(a_stranger_cannot_say_much_to_a_server), cmocka_unit_test(a_stranger_cannot_say_much_to_a_client),
+        cmocka_unit_test(who_was_refused_is_not_answered_again),  cmocka_unit_test(strangers_are_not_kept_in_any_number),
         cmocka_unit_test(what_is_not_read_is_not_kept_for_ever),
     };
     log_init("test", LOG_ERROR, false);
