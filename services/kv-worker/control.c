@@ -228,6 +228,13 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
         .max_sequences = WORKER_SEQUENCES_MAX,
         .max_context = kv->context_tokens,
     };
+    if (!kv_page_bytes(&job->shape)) { /* the scheduler's mistake: the next one, or another s-part, may say better */
+        log_error("KV-SHAPE-REFUSED", "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u",
+                  worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,
+                  kv->context_tokens);
+        free_job(job);
+        return;
+    }
     rpc_loop_post(worker->tensor_loop, open_store, job);
 }
 

@@ -1,0 +1,124 @@
+/* test_worker_shape.c: what a KV worker does with the shape that the scheduler's answer to its registration names. The scheduler
+ * is played here; both loops of the worker are one, so that everything runs on this thread. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cluster.pb-c.h"
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "kernels/dispatch/kernels.h"
+#include "services/kv-worker/worker.h"
+
+enum { LIMIT_US = 20 * 1000 * 1000 };
+
+static const struct kv_shape good = {
+    .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .page_tokens = 16, .type = KV_F16, .max_context = 1024};
+static struct worker worker;
+static struct kv_shape answered;
+static uint32_t registrations, beats;
+static uint64_t pages_told, heartbeat_status;
+
+#define UNTIL(condition)                                                            \
+    do {                                                                            \
+        uint64_t limit_us_ = clock_now_us() + LIMIT_US;                             \
+        while (!(condition)) {                                                      \
+            rpc_loop_run(worker.control_loop, 2000, 0);                             \
+            if (clock_now_us() > limit_us_)                                         \
+                fail_msg("%s:%d: not in time: %s", __FILE__, __LINE__, #condition); \
+        }                                                                           \
+    } while (0)
+
+static void take_registration(struct rpc_call *call, void *user)
+{
+    const Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
+    Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
+    Fastdecode__KvShape shape = FASTDECODE__KV_SHAPE__INIT;
+
+    (void)user;
+    assert_non_null(request);
+    pages_told = request->pages_total;
+    shape.layers = answered.layers;
+    shape.heads = answered.heads;
+    shape.kv_heads = answered.kv_heads;
+    shape.head_dim = answered.head_dim;
+    shape.page_tokens = answered.page_tokens;
+    shape.type = (Fastdecode__KvType)answered.type;
+    shape.context_tokens = answered.max_context;
+    reply.scheduler_incarnation = 1;
+    reply.kv = &shape;
+    rpc_call_reply(call, &reply.base);
+    registrations++;
+}
+
+static void take_heartbeat(struct rpc_call *call, void *user)
+{
+    Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
+
+    (void)user;
+    beats++;
+    if (heartbeat_status)
+        rpc_call_fail(call, (enum status)heartbeat_status, "register again");
+    else
+        rpc_call_reply(call, &reply.base);
+}
+
+static void a_shape_that_cannot_be_is_refused(void **state)
+{
+    struct kv_shape bad[] = {good, good, good, good, good, good, good, {0}};
+    static const char *const addresses[] = {"inproc://test-cluster"};
+    const struct rpc_method methods[] = {{&fastdecode__cluster__descriptor, "RegisterMember", take_registration, NULL},
+                                         {&fastdecode__cluster__descriptor, "Heartbeat", take_heartbeat, NULL}};
+    const struct rpc_server_config config = {
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 2, .hello = {.service = "scheduler"}};
+    struct rpc_server *scheduler;
+    struct error error;
+
+    (void)state;
+    bad[0].layers = UINT32_MAX;
+    bad[1].kv_heads = 3;
+    bad[2].head_dim = 24;
+    bad[3].page_tokens = 0;
+    bad[4].type = (enum kv_type)77;
+    bad[5].max_context = UINT32_MAX;
+    bad[6].heads = 0;
+    worker = (struct worker){
+        .settings = {.name = "w", .scheduler = addresses[0], .listen = "inproc://test-shaped", .kv_memory = 1 << 20}};
+    worker.incarnation = member_incarnation();
+    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
+    worker.tensor_loop = worker.control_loop;
+    assert_int_equal(thread_pool_open(1, NULL, &worker.pool), STATUS_OK);
+    assert_int_equal(rpc_server_open(worker.control_loop, &config, &scheduler, &error), STATUS_OK);
+    answered = bad[0];
+    heartbeat_status = STATUS_FAILED_PRECONDITION;
+    assert_int_equal(control_open(&worker, &error), STATUS_OK);
+    for (uint32_t i = 0; i < ARRAY_COUNT(bad); i++) {
+        uint32_t before = beats; /* it beats: it has taken the answer, and lives */
+        answered = bad[i];
+        UNTIL(beats > before);
+        assert_null(worker.store);
+        assert_int_equal(pages_told, 0);
+    }
+    answered = good;
+    UNTIL(pages_told > 0); /* and the next answer may be a good one */
+    assert_non_null(worker.store);
+    assert_true(registrations > ARRAY_COUNT(bad));
+    control_close(&worker);
+    attend_close(&worker);
+    rpc_server_close(scheduler);
+    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
+    rpc_loop_close(worker.control_loop);
+    thread_pool_close(worker.pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_shape_that_cannot_be_is_refused)};
+    struct error error;
+    log_init("test", LOG_ERROR, false);
+    assert_always(kernels_init(NULL, &error) == STATUS_OK);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
