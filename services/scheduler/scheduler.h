@@ -75,6 +75,7 @@ struct flight {
     uint32_t run_count, row_count;
     uint64_t *sequences; /* of its runs */
     uint32_t *positions;
+    const struct sched_run *runs; /* [run_count] the core's, until it is answered */
     struct sched_result *results;
     struct sched_place_time places[64];
     uint32_t place_count;

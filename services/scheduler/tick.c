@@ -167,14 +167,53 @@ static bool is_end(const struct scheduler *scheduler, const struct token_log *lo
     return ended;
 }
 
+static bool are_tokens(Fastdecode__Token *const *tokens, size_t count, uint32_t vocab)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i]->token >= vocab)
+            return false;
+        for (size_t t = 0; t < tokens[i]->n_top; t++)
+            if (tokens[i]->top[t]->token >= vocab)
+                return false;
+    }
+    return true;
+}
+
+/* What is in the logs goes back to the s-part, and to gateways: a reply is taken as a whole, or not at all. NULL: it is good. */
+static const char *fault_of(const struct flight *flight, const Fastdecode__StepReply *reply)
+{
+    uint32_t vocab = flight->scheduler->model.vocab;
+
+    if (reply->step != flight->step || reply->n_results != flight->run_count)
+        return "it is of another step";
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = reply->results[i];
+        const struct sched_run *run = &flight->runs[i];
+        if (result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE)
+            continue;
+        if (result->sequence != flight->sequences[i])
+            return "a run is of another sequence";
+        if ((result->sampled && !run->sample) || result->n_scores > (run->score ? run->count : 0))
+            return "a token or a score was not asked for";
+        if (!are_tokens(&result->sampled, result->sampled != NULL, vocab) || !are_tokens(result->scores, result->n_scores, vocab))
+            return "a token is not in the vocabulary";
+    }
+    return NULL;
+}
+
 static void on_step_reply(void *user, struct rpc_message *message)
 {
     struct flight *flight = user;
     struct sched_event event = {.kind = SCHED_STEP_DONE};
     Fastdecode__StepReply *reply = rpc_message_unpack(message, &fastdecode__step_reply__descriptor);
 
-    if (!flight->used || !reply || reply->n_results != flight->run_count)
+    if (!flight->used)
+        return;
+    const char *fault = reply ? fault_of(flight, reply) : "it is none";
+    if (fault) {
+        log_warn("STEP-BAD-REPLY", "step=%llu why=\"%s\"", (unsigned long long)flight->step, fault);
         return; /* on_end reports it as failed */
+    }
     flight->message = rpc_message_keep(message);
     flight->reply = reply;
     for (uint32_t i = 0; i < flight->run_count; i++) {
@@ -254,6 +293,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     flight->used = true;
     flight->reply = NULL;
     flight->step = action->step;
+    flight->runs = action->runs;
     flight->run_count = action->run_count;
     flight->row_count = rows;
     flight->scheduler = scheduler;

@@ -23,9 +23,23 @@ static struct scheduler *scheduler;
 
 /* --- the s-part ------------------------------------------------------------------------------------------------------ */
 
+/* What is wrong with a reply. */
+enum spoiled {
+    NOT_SPOILED,
+    TOKEN_OF_NO_WORD,
+    TOP_OF_NO_WORD,
+    TOKEN_NOT_ASKED,
+    SCORE_NOT_ASKED,
+    OTHER_SEQUENCE,
+    OTHER_STEP,
+    FEWER_RUNS,
+    SPOILS
+};
+
 static struct {
     struct rpc_server *server;
     struct rpc_channel *channel; /* to the scheduler */
+    enum spoiled spoil;          /* the next reply that can be */
     uint64_t incarnation;
     bool hold_releases;
     uint32_t pace; /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
@@ -35,6 +49,40 @@ static struct {
     uint32_t held_count, steps, rows_most;
     uint64_t released; /* ids in Release calls */
 } s_part;
+
+static void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepRequest *request)
+{
+    static Fastdecode__TopToken top = FASTDECODE__TOP_TOKEN__INIT, *tops = &top;
+    static Fastdecode__Token bad = FASTDECODE__TOKEN__INIT, *bads = &bad;
+    Fastdecode__RunResult *result = reply->results[0];
+
+    top.token = UINT32_MAX;
+    bad.token = s_part.spoil == TOKEN_OF_NO_WORD ? 100 : 6;
+    bad.n_top = s_part.spoil == TOP_OF_NO_WORD;
+    bad.top = &tops;
+    switch (s_part.spoil) {
+    case TOKEN_OF_NO_WORD:
+    case TOP_OF_NO_WORD:
+        if (!request->runs[0]->sample)
+            return;
+        result->sampled = &bad;
+        break;
+    case TOKEN_NOT_ASKED:
+        if (request->runs[0]->sample)
+            return;
+        result->sampled = &bad;
+        break;
+    case SCORE_NOT_ASKED:
+        result->n_scores = 1;
+        result->scores = &bads;
+        break;
+    case OTHER_SEQUENCE: result->sequence++; break;
+    case OTHER_STEP: reply->step++; break;
+    case FEWER_RUNS: reply->n_results--; break;
+    default: return;
+    }
+    s_part.spoil = NOT_SPOILED;
+}
 
 static void answer_step(struct rpc_call *call)
 {
@@ -58,6 +106,8 @@ static void answer_step(struct rpc_call *call)
     reply.step = request->step;
     reply.n_results = request->n_runs;
     reply.results = pointers;
+    if (request->n_runs)
+        spoil(&reply, request);
     rpc_call_reply(call, &reply.base);
 }
 
@@ -261,6 +311,11 @@ static void on_event(void *user, struct rpc_message *message)
     const Fastdecode__GenerateEvent *event = rpc_message_unpack(message, &fastdecode__generate_event__descriptor);
     assert_non_null(event);
     stream->sequence = event->sequence;
+    if (event->n_tokens)
+        assert_int_equal(event->index, stream->tokens);
+    for (size_t i = 0; i < event->n_tokens; i++)
+        assert_int_equal(event->tokens[i]->token, 5);
+    assert_int_equal(event->n_prompt, 0);
     stream->tokens += (uint32_t)event->n_tokens;
 }
 
@@ -414,6 +469,26 @@ static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
     mesh_close();
 }
 
+/* Nothing of it comes to a gateway, or into a log: the step is done again. */
+static void a_bad_reply_does_not_count(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    for (enum spoiled kind = NOT_SPOILED; kind < SPOILS; kind++) {
+        s_part.spoil = kind;
+        generate(gateway, &streams[kind], 0, 1500, 20);
+        UNTIL(streams[kind].outcome.ended);
+        assert_int_equal(streams[kind].outcome.status, STATUS_OK);
+        assert_int_equal(streams[kind].tokens, 20);
+        assert_int_equal(s_part.spoil, NOT_SPOILED);
+        assert_int_equal(stats_now().steps_failed, kind);
+    }
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
 static void a_model_that_is_refused_once_is_refused_again(void **state)
 {
     (void)state;
@@ -436,6 +511,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(many_that_wait_are_cancelled_in_few_calls),
         cmocka_unit_test(a_smaller_s_part_gets_smaller_steps),
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
+        cmocka_unit_test(a_bad_reply_does_not_count),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
     log_init("test", LOG_ERROR, false);
