@@ -28,22 +28,30 @@
 #define SCHED_NO_PLACE UINT32_MAX
 #define SCHED_NEVER UINT64_MAX
 
+/* Who may start while workers elsewhere take part. */
+enum sched_admission {
+    SCHED_SLS = 0, // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
+    SCHED_GREEDY,  // whoever waits, as soon as there are a slot and pages
+};
+
 /* --- configuration --------------------------------------------------------------------------------------------- */
 
 /* All limits and sizes; fixed for the life of a state. Fields marked "0:" have a default. */
 struct sched_config {
-    uint32_t max_sequences;      // known at once, in any phase
-    uint32_t max_running;        // placed and in a mini-batch at once (B); 0: max_sequences
-    uint32_t max_waiting;        // new sequences in the queue before REJECT; those to be rebuilt are never refused
-    uint32_t max_batch_rows;     // rows of one step, decode and prefill together
-    uint32_t mini_batches;       // M, 1 to SCHED_MINI_BATCHES_MAX
-    uint32_t mini_batch_fill;    // a further mini-batch is used only once so many sequences run in each; 0: 2
-    uint32_t plan_ahead;         // steps of one mini-batch in flight; 0: 2
-    uint32_t chunk_tokens;       // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
-    uint32_t chunk_max_tokens;   // the cap of the chosen chunk; 0: 512
-    uint32_t tile_rows;          // the S-part's tile: decode rows + chunk is a multiple of it; 0: 16
-    uint32_t step_target_us;     // a step with decode rows in it should not take longer, or than twice what those rows
-                                 // alone take if that is more; 0: 50 000
+    uint32_t max_sequences;    // known at once, in any phase
+    uint32_t max_running;      // placed and in a mini-batch at once (B); 0: max_sequences
+    uint32_t max_waiting;      // new sequences in the queue before REJECT; those to be rebuilt are never refused
+    uint32_t max_batch_rows;   // rows of one step, decode and prefill together
+    uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
+    uint32_t mini_batch_fill;  // a further mini-batch is used only once so many sequences run in each; 0: 2
+    uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
+    uint32_t chunk_tokens;     // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
+    uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
+    uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 16
+    uint32_t step_target_us;   // a step with decode rows in it should not take longer, or than twice what those rows
+                               // alone take if that is more; 0: 50 000
+    enum sched_admission admission;
+    uint32_t spacing_steps;      // F of the load-stabilizing schedule; 0: a 32nd of the expected length
     uint32_t page_tokens;        // tokens of a page
     uint32_t context_tokens;     // prompt + generated of one sequence at most
     uint32_t max_places;         // place indices are below this; by convention 0 is the local pool
@@ -109,6 +117,7 @@ struct sched_step_done {
     struct sched_result *results; // [result_count], borrowed for the call; a wrong count fails the step
     uint32_t result_count;
     uint32_t total_us;                     // of executing it, without queueing; 0: not measured
+    uint32_t s_part_us;                    // of that, the s-part's own work; 0: not measured
     const struct sched_place_time *places; // [place_count], borrowed for the call
     uint32_t place_count;
 };
@@ -259,6 +268,7 @@ struct sched_stats {
     uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again
     uint64_t ignored_events;              // unknown step or sequence: late, or a caller's mistake
     double step_base_us, row_us;          // learned: a step takes base + row x rows
+    uint64_t load_limit;                  // context tokens a mini-batch may read; UINT64_MAX: none
 };
 void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 

@@ -7,17 +7,24 @@
  */
 #include "common/sched/sched_state.h"
 
-static uint32_t mini_batch_choose(const struct sched *s)
+/* Of the mini-batches that take the head of the queue now, the one that is expected to stay lightest; NONE: none does. */
+static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
     // One mini-batch while there are few: the S-part's time hardly depends on the rows then, so two take twice as long.
     uint32_t used = MIN(s->config.mini_batches, s->running / s->config.mini_batch_fill + 1);
+    uint64_t ahead = 2 * (uint64_t)chunk_cap(s); // prefill in a mini-batch before more is placed: pages are not idle
+    double weight = load_weight(s);
     uint32_t best = NONE;
+    double best_load = 0;
     for (uint32_t m = 0; m < used; m++) {
         const struct mini_batch *b = &s->mini_batches[m];
-        if (b->member_count + b->prefill_count >= s->rows_max)
+        uint32_t count = b->member_count + b->prefill_count;
+        // What it reads now, and what so many will read: those that are young now grow.
+        double load = (double)b->load + count * weight;
+        if (count >= s->rows_max || b->prefill_rows >= ahead || (best != NONE && load >= best_load) || !load_lets_in(s, head, m))
             continue;
-        if (best == NONE || b->load < s->mini_batches[best].load)
-            best = m;
+        best = m;
+        best_load = load;
     }
     return best;
 }
@@ -31,6 +38,7 @@ static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
     c->admitted_us = s->now_us;
     s->seqs[slot].open = true;
     mini_batch_join(s, slot, mini_batch);
+    load_started(s, slot, mini_batch);
 }
 
 /* The head of the queue. Returns false if it has to wait (and everybody behind it). */
@@ -83,14 +91,13 @@ static bool holders_yield(struct sched *s, uint32_t head)
 void admit(struct sched *s)
 {
     s->grace_wake_us = SCHED_NEVER;
-    uint64_t ahead = 2 * (uint64_t)chunk_cap(s); // prefill in a mini-batch before more is placed: pages are not idle
     while (s->s_part_up && s->waiting.count > 0 && s->running < s->config.max_running) {
-        uint32_t mini_batch = mini_batch_choose(s);
-        if (mini_batch == NONE || s->mini_batches[mini_batch].prefill_rows >= ahead)
-            return;
         uint32_t head = s->waiting.entries[0].slot;
         // Those whose KV was lost or taken are back in a moment: their pages and turns are not for newcomers.
         if (s->coming_back > 0 && !s->cold[head].rebuild)
+            return;
+        uint32_t mini_batch = mini_batch_choose(s, head);
+        if (mini_batch == NONE)
             return;
         if (admit_head(s, head, mini_batch))
             continue;

@@ -210,6 +210,8 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
     }
     if (done->total_us > 0)
         model_learn(&s->model, step->row_count, done->total_us);
+    if (done->s_part_us > 0)
+        model_learn(&s->s_model, step->row_count, done->s_part_us);
     for (uint32_t i = 0; i < done->place_count && step->prefill_rows == 0; i++) {
         if (done->places[i].place < s->config.max_places)
             place_measure(s, &done->places[i]);

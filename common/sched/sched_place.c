@@ -106,6 +106,7 @@ void seq_set_load(struct sched *s, struct seq *q, uint32_t load)
 {
     uint64_t *place_load = &s->places[q->place].load[q->mini_batch];
     uint64_t *batch_load = &s->mini_batches[q->mini_batch].load;
+    s->places[q->place].readers[q->mini_batch] += (load > 0) - (q->load > 0);
     *place_load = *place_load - q->load + load;
     *batch_load = *batch_load - q->load + load;
     q->load = load;
@@ -131,10 +132,11 @@ uint32_t pages_wanted(const struct sched *s, uint32_t slot)
     return MAX(pages_for(s, known), MIN(wanted, largest));
 }
 
-static double place_time_us(const struct place *p, uint32_t mini_batch, uint32_t tokens)
+/* What it reads now, and what so many will read. */
+static double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens)
 {
-    uint64_t load = p->load[mini_batch] + tokens;
-    return load == 0 ? 0 : (double)load * p->token_us + p->link_step_us;
+    double load = (double)p->load[mini_batch] + tokens + (p->readers[mini_batch] + (tokens > 0)) * load_weight(s);
+    return load == 0 ? 0 : load * p->token_us + p->link_step_us;
 }
 
 static bool fits(const struct place *p, uint32_t pages)
@@ -154,7 +156,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         const struct place *p = &s->places[i];
         if (!p->up)
             continue;
-        double us = place_time_us(p, mini_batch, 0);
+        double us = place_time_us(s, p, mini_batch, 0);
         if (p->local || p->shares_cores) {
             shared_us += us;
         } else if (us > first_us) {
@@ -172,7 +174,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         const struct place *p = &s->places[i];
         if (!place_takes(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
             continue;
-        double own_us = place_time_us(p, mini_batch, tokens);
+        double own_us = place_time_us(s, p, mini_batch, tokens);
         if (p->shares_cores && !p->local) {
             // Their times add up whichever takes it, so the sum says nothing; and what each measures is the others' doing
             // as much as its own: they share the context evenly.
@@ -182,7 +184,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
             }
             continue;
         }
-        double us = p->local ? MAX(shared_us - place_time_us(p, mini_batch, 0) + own_us, first_us)
+        double us = p->local ? MAX(shared_us - place_time_us(s, p, mini_batch, 0) + own_us, first_us)
                              : MAX(shared_us, MAX(own_us, i == first ? second_us : first_us));
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
@@ -192,8 +194,8 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     }
     if (sharing != NONE) {
         const struct place *p = &s->places[sharing];
-        double own_us = place_time_us(p, mini_batch, tokens);
-        double us = MAX(shared_us - place_time_us(p, mini_batch, 0) + own_us, first_us);
+        double own_us = place_time_us(s, p, mini_batch, tokens);
+        double us = MAX(shared_us - place_time_us(s, p, mini_batch, 0) + own_us, first_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;
     }

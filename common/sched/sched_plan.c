@@ -159,6 +159,7 @@ static void emit(struct sched *s, struct mini_batch *b, struct step *step)
     b->in_flight[b->in_flight_count++] = step;
     step->id = s->next_step++;
     s->stats.steps++;
+    load_stepped(s, step->mini_batch);
     s->stats.prefill_rows += step->prefill_rows;
     s->stats.decode_rows += step->row_count - step->prefill_rows;
     s->actions[s->action_count++] = (struct sched_action){

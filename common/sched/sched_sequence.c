@@ -60,6 +60,7 @@ void mini_batch_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
     q->target = decode ? q->next_pos : q->known;
     q->state = decode ? SEQ_DECODE : SEQ_PREFILL;
     seq_set_load(s, q, MAX(q->target, q->next_pos));
+    load_join(s, slot);
     if (decode) {
         member_add(s, slot);
     } else {
@@ -82,6 +83,7 @@ void mini_batch_leave(struct sched *s, uint32_t slot)
         s->seqs[moved].member = q->member;
     }
     seq_set_load(s, q, 0);
+    load_leave(s, slot);
 }
 
 void prefill_done(struct sched *s, uint32_t slot)
@@ -220,6 +222,8 @@ void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
         s->coming_back--;
         return;
     }
+    if (q->known > c->prompt)
+        survival_learn(&s->survival, q->known - c->prompt, reason == SCHED_EOS);
     if (q->state != SEQ_WAITING && reason <= SCHED_EOS) {
         double us = (double)(s->now_us - c->admitted_us);
         s->lifetime_us += s->lifetime_us == 0 ? us : 0.1 * (us - s->lifetime_us);

@@ -3,6 +3,7 @@
  *   sched_init.c      memory, id map                     sched_event.c   what each event changes
  *   sched_place.c     page ledger, load, speed, choice   sched_admit.c   waiting -> running, page shortage, drains
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
+ *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
  *   sched.c           the tick, the outbox, the queries
  *
  *                ┌────────────── rebuilt: lost, preempted ◀──────────────┐
@@ -21,6 +22,7 @@
 #include "common/base/checked.h"
 #include "common/sched/sched.h"
 #include "common/sched/sched_heap.h"
+#include "common/sched/sched_load.h"
 
 #define NONE UINT32_MAX
 #define FRESH_KEY (UINT64_C(1) << 63) // waiting order: rebuilt ones first, then by arrival
@@ -75,6 +77,8 @@ struct seq_cold {
     uint32_t out_next;                   // outbox
     uint32_t move_to;                    // place, NONE
     uint32_t move_pages;                 // reserved there
+    double cohort_base;                  // what it adds to its cohort's
+    uint8_t cohort;                      // of its mini-batch, while it runs
     uint8_t reason;                      // enum sched_reason
     bool rebuild;                        // goes to the front of the queue
     bool over;                           // finished: leaves for good
@@ -87,8 +91,9 @@ struct place {
     uint64_t suspect_until_us; // no rows
     uint64_t avoid_until_us;   // no new sequences
     uint64_t load[SCHED_MINI_BATCHES_MAX];
-    double token_us;     // R-part time of one context token
-    double link_step_us; // link round trips of a step
+    uint32_t readers[SCHED_MINI_BATCHES_MAX]; // sequences whose context that is
+    double token_us;                          // R-part time of one context token
+    double link_step_us;                      // link round trips of a step
     bool up, draining, drained, local, shares_cores, accepts_moves;
     uint32_t pages_total;
     uint32_t pages_used;      // all that is not free: held, releasing and incoming
@@ -117,6 +122,7 @@ struct mini_batch {
     uint32_t prefill_head, prefill_tail, prefill_count;
     uint64_t prefill_rows; // left to plan
     uint64_t load;
+    struct load_plan plan;
     struct step *in_flight[SCHED_PLAN_AHEAD_MAX]; // oldest first
     uint32_t in_flight_count;
     struct step *spare[SCHED_PLAN_AHEAD_MAX];
@@ -167,7 +173,9 @@ struct sched {
     bool unsettled;         // the last tick ended before all was done
     uint64_t grace_wake_us; // when the head of the queue is judged again, SCHED_NEVER
 
-    struct step_model model;
+    struct step_model model, s_model; // of whole steps; of the s-part's own work in them
+    struct survival survival;
+    struct load_lengths lengths;
     double lifetime_us; // smoothed: from placement to end
     struct sched_stats stats;
 };

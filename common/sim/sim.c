@@ -273,6 +273,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
                       .results = results,
                       .result_count = f->action.run_count,
                       .total_us = (uint32_t)(f->report.end_us - f->report.begin_us),
+                      .s_part_us = (uint32_t)cost_s_part_step_us(&config->s_part, f->action.row_count, f->sampled),
                       .places = times,
                       .place_count = time_count},
     };

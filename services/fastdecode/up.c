@@ -31,9 +31,10 @@
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
 struct up_settings {
-    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool;
+    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool,
+        *admission;
     const char *kv_worker_isa, *trace;
-    uint32_t port, kv_workers, mini_batches, chunk, max_batch, context, threads, max_queue, worker_timeout_ms;
+    uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s;
     bool log_json;
@@ -44,6 +45,7 @@ static const struct up_settings defaults = {
     .port = 8080,
     .kv_workers = 1,
     .mini_batches = 1,
+    .admission = "sls",
     .max_batch = 128,
     .max_queue = 1024,
     .compute = "auto",
@@ -81,6 +83,9 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
+        {"admission", OPTION_STRING, &s->admission, "MODE",
+         "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
+        {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
@@ -99,6 +104,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
     options_forget_environment(&program); /* a service is told by flags: FD_THREADS means another thing to a gateway */
     if (status)
         return status;
+    if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
     if (!s->model)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
     if (access(s->model, R_OK))
@@ -156,6 +163,8 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", s->mini_batches);
     supervise_argument(child, "--chunk=%u", s->chunk);
+    supervise_argument(child, "--admission=%s", s->admission);
+    supervise_argument(child, "--spacing=%u", s->spacing);
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
@@ -33,6 +34,9 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
+        {"admission", OPTION_STRING, &s->admission, "MODE",
+         "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
+        {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a member that is silent so long is dead", 100, 600000},
@@ -43,6 +47,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
                               .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
     *check_only = program.check_only;
+    if (!status && strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
     return status;
 }
 
@@ -150,6 +156,7 @@ int main(int argc, char **argv)
         .max_queue = 1024,
         .max_batch = 128,
         .mini_batches = 1,
+        .admission = "sls",
         .worker_timeout_ms = 2000,
     };
     if (parse(argc, argv, &check_only, &error)) {

@@ -34,9 +34,9 @@ enum {
 };
 
 struct scheduler_settings {
-    const char *listen, *trace;
+    const char *listen, *trace, *admission;
     bool trace_append;
-    uint32_t max_queue, max_batch, mini_batches, chunk, worker_timeout_ms;
+    uint32_t max_queue, max_batch, mini_batches, chunk, spacing, worker_timeout_ms;
 };
 
 /* A sequence that a member said it holds and that nobody has claimed yet (after a start of the scheduler). */

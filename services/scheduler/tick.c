@@ -82,6 +82,8 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .max_batch_rows = rows,
         .mini_batches = scheduler->settings.mini_batches,
         .chunk_tokens = scheduler->settings.chunk,
+        .admission = strcmp(scheduler->settings.admission, "greedy") ? SCHED_SLS : SCHED_GREEDY,
+        .spacing_steps = scheduler->settings.spacing,
         .page_tokens = scheduler->kv.page_tokens,
         .context_tokens = scheduler->model.context_tokens,
         .max_places = PLACES_MAX,
@@ -241,6 +243,7 @@ static void on_step_reply(void *user, struct rpc_message *message)
         .results = flight->results,
         .result_count = flight->run_count,
         .total_us = reply->total_us,
+        .s_part_us = reply->s_part_us,
         .places = flight->places,
         .place_count = flight->place_count,
     };

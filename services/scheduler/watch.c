@@ -163,6 +163,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s.preempted);
     one(&text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s.moved);
     one(&text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s.rebuilt_tokens);
+    if (s.load_limit != UINT64_MAX)
+        one(&text, "load_limit_tokens", "gauge", "context that a mini-batch may read in a step", (double)s.load_limit);
     one(&text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);

@@ -1,0 +1,75 @@
+/* sched_survival.c: see sched_survival.h. */
+#include "common/sched/sched_survival.h"
+
+#include "common/base/checked.h"
+
+#define FORGET 0.998
+#define ALIVE_MIN 1e-6
+
+/* First length of a bucket: 0 to 7, 8, 10, 12, 14, 16, 20, 24, 28, 32 ... */
+static double bucket_begin(uint32_t bucket)
+{
+    if (bucket < 8)
+        return bucket;
+    uint32_t octave = (bucket - 8) / 4, quarter = (bucket - 8) % 4;
+    return (double)((8 + 2 * quarter) << octave);
+}
+
+static uint32_t bucket_of(uint32_t tokens)
+{
+    if (tokens < 8)
+        return tokens;
+    uint32_t octave = 31 - (uint32_t)__builtin_clz(tokens);
+    return MIN(8 + 4 * (octave - 3) + (tokens >> (octave - 2) & 3), SURVIVAL_BUCKETS - 1);
+}
+
+static void settle(struct survival *s)
+{
+    double alive = 1;
+    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+        s->alive[i] = alive;
+        alive = MAX(alive * (1 - s->ended[i] / (s->reached[i] + 1)), ALIVE_MIN);
+    }
+    s->alive[SURVIVAL_BUCKETS] = alive;
+}
+
+void survival_init(struct survival *s)
+{
+    *s = (struct survival){0};
+    settle(s);
+}
+
+void survival_learn(struct survival *s, uint32_t tokens, bool ended)
+{
+    uint32_t last = bucket_of(tokens);
+    double begin = bucket_begin(last);
+    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+        s->reached[i] *= FORGET;
+        s->ended[i] *= FORGET;
+        if (i < last)
+            s->reached[i]++;
+    }
+    s->reached[last] += ended ? 1 : (tokens - begin) / (bucket_begin(last + 1) - begin);
+    s->ended[last] += ended;
+    settle(s);
+}
+
+double survival_at(const struct survival *s, double tokens)
+{
+    uint32_t bucket = bucket_of(tokens < 0 ? 0 : (uint32_t)MIN(tokens, 4e9));
+    double begin = bucket_begin(bucket), share = MIN((tokens - begin) / (bucket_begin(bucket + 1) - begin), 1);
+    return s->alive[bucket] + share * (s->alive[bucket + 1] - s->alive[bucket]);
+}
+
+struct survival_mean survival_mean(const struct survival *s, uint32_t cutoff)
+{
+    struct survival_mean mean = {0};
+    for (uint32_t i = 0; i < SURVIVAL_BUCKETS && bucket_begin(i) < cutoff; i++) {
+        double begin = bucket_begin(i), end = MIN(bucket_begin(i + 1), cutoff);
+        double weight = (survival_at(s, begin) + survival_at(s, end)) / 2 * (end - begin);
+        mean.tokens += weight;
+        mean.ages += weight * (begin + end + 1) / 2;
+        mean.squares += weight * (begin * begin + begin * end + end * end) / 3;
+    }
+    return mean;
+}

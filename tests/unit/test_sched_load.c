@@ -1,0 +1,204 @@
+/* test_sched_load.c: the load-stabilizing schedule, run in the simulator beside one that starts whoever waits.
+ *
+ * The setting is the paper's (FastDecode, arXiv 2403.11421, section 4.2): B sequences of fixed length S, prompts S/16, spacing
+ * S/32, two mini-batches, a queue that does not run out. x is the R-part's time at the load at which all end together, over T.
+ * Its model gives (x²+1)/2x times the tokens a second up to x = 2, and 1 + 1/x² beyond.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/sched/sched_survival.h"
+#include "common/sim/sim.h"
+
+enum { B = 256, S = 512, PROMPT = S / 16, MINI_BATCHES = 2, WORKERS = 4, LAYERS = 32, REQUESTS_MAX = 40 * B };
+
+static struct sim_request requests[REQUESTS_MAX];
+static uint64_t rng;
+
+static uint32_t below(uint32_t limit)
+{
+    rng = rng * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((rng >> 33) % limit);
+}
+
+/* What is measured between step 2·S and the last start. */
+struct window {
+    uint32_t rows[MINI_BATCHES];
+    uint64_t load[MINI_BATCHES], from, to, tokens, steps, peak;
+    double rows_sum, begin_us, end_us, longest_us;
+};
+
+static void on_step(void *user, const struct sim_step *step)
+{
+    struct window *w = user;
+    uint64_t load = 0;
+
+    w->rows[step->mini_batch] = step->decode_rows;
+    w->load[step->mini_batch] = step->load;
+    if (step->step < w->from || step->step > w->to)
+        return;
+    if (w->steps++ == 0)
+        w->begin_us = step->end_us;
+    else
+        w->tokens += step->decode_rows;
+    for (int m = 0; m < MINI_BATCHES; m++) {
+        w->rows_sum += w->rows[m];
+        load += w->load[m];
+    }
+    w->peak = MAX(w->peak, load);
+    w->longest_us = MAX(w->longest_us, step->end_us - step->begin_us);
+    w->end_us = step->end_us;
+}
+
+struct outcome {
+    struct sim_result all;
+    double tokens_per_second, batch, peak, longest_s; // of the window; shares of B and of B (p + S)
+};
+
+/* rounds: requests over B. */
+static struct outcome simulate(double x, double rounds, enum sched_admission admission)
+{
+    const double layer_us = 400, batch = (double)B / MINI_BATCHES;
+    struct sim_place places[WORKERS];
+    struct window window = {.from = 2 * S * MINI_BATCHES};
+    struct sim_config config = {
+        .sched = {.max_sequences = REQUESTS_MAX + 2 * B,
+                  .max_running = B,
+                  .max_waiting = REQUESTS_MAX,
+                  .max_batch_rows = B + 512,
+                  .mini_batches = MINI_BATCHES,
+                  .admission = admission,
+                  .spacing_steps = S / 32,
+                  .page_tokens = 16,
+                  .context_tokens = PROMPT + S + 1,
+                  .max_places = WORKERS,
+                  .layers = LAYERS,
+                  .kv_bytes_per_token = 1 << 19},
+        .s_part = {.layers = LAYERS, .first_share = 0.25},
+        .places = places,
+        .place_count = WORKERS,
+        .requests = requests,
+        .request_count = (uint64_t)(rounds * B),
+        .backlog = true,
+        .reply_us = 100,
+        .seed = 1,
+        .on_step = on_step,
+        .user = &window,
+    };
+    struct outcome out = {0};
+    struct error error;
+
+    cost_curve_add(&config.s_part.layer, 1, layer_us / 2);
+    cost_curve_add(&config.s_part.layer, batch, layer_us);
+    cost_curve_add(&config.s_part.head, 1, layer_us / 2);
+    double token_us = x * layer_us * WORKERS / (batch * (PROMPT + S));
+    for (int i = 0; i < WORKERS; i++)
+        places[i] =
+            (struct sim_place){.cost = {.token_us = token_us, .prefill_us = token_us / 8, .link_us = 20}, .pages_total = 6000};
+    for (uint64_t i = 0; i < config.request_count; i++)
+        requests[i] = (struct sim_request){.prompt_tokens = PROMPT, .generated_tokens = S, .max_new_tokens = S};
+    window.to = (uint64_t)((rounds - 1.15) * S * MINI_BATCHES);
+    if (sim_run(&config, &out.all, &error))
+        fail_msg("%s", error.text);
+    assert_int_equal(out.all.finished, config.request_count);
+    assert_int_equal(out.all.pages_leaked, 0);
+    assert_int_equal(out.all.tokens, config.request_count * S);
+    out.tokens_per_second = (double)window.tokens / (window.end_us - window.begin_us) * 1e6;
+    out.batch = window.rows_sum / (double)window.steps / B;
+    out.peak = (double)window.peak / ((double)B * (PROMPT + S));
+    out.longest_s = window.longest_us / 1e6;
+    return out;
+}
+
+static void the_load_stays_even(void **state)
+{
+    const struct {
+        double x, gain;
+    } cases[] = {{1.2, 0.99}, {1.8, 1.10}, {2, 1.10}, {2.2, 1.10}, {3, 1.05}, {5, 0.99}};
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        double x = cases[i].x;
+        struct outcome together = simulate(x, 12, SCHED_GREEDY), spaced = simulate(x, 12, SCHED_SLS);
+        double gain = spaced.tokens_per_second / together.tokens_per_second, latency = spaced.longest_s / together.longest_s;
+        printf("x %.1f: tokens/s %.3f times (model %.3f), longest step %.2f times, peak load %.3f, batch %.3f of B\n", x, gain,
+               x <= 2 ? (x * x + 1) / (2 * x) : 1 + 1 / (x * x), latency, spaced.peak, spaced.batch);
+        assert_true(together.batch >= 0.97 && together.peak >= 0.95); // what it is compared with is not held back
+        assert_true(spaced.peak <= 0.55);
+        assert_true(spaced.batch >= 0.97);
+        assert_true(gain >= cases[i].gain);
+        assert_true(x > 2.2 || latency <= 0.70);
+    }
+}
+
+static void a_short_queue_is_not_slowed_down(void **state)
+{
+    (void)state;
+    for (double rounds = 0.5; rounds <= 8; rounds *= 2) {
+        for (double x = 1.2; x <= 4; x *= 1.5) {
+            double together = simulate(x, rounds, SCHED_GREEDY).all.tokens_per_second;
+            double spaced = simulate(x, rounds, SCHED_SLS).all.tokens_per_second;
+            if (spaced < 0.97 * together)
+                fail_msg("x %.2f, %.1f B requests: %.0f and %.0f tokens/s", x, rounds, spaced, together);
+        }
+    }
+}
+
+/* --- how long sequences live ------------------------------------------------------------------------------------------ */
+
+static void lengths_that_were_cut_off_do_not_shorten(void **state)
+{
+    struct survival s;
+    (void)state;
+
+    survival_init(&s);
+    assert_true(survival_at(&s, 1e6) == 1); // nothing is known: everybody lives to the cutoff
+    assert_true(fabs(survival_mean(&s, 100).tokens - 100) < 1e-9);
+    assert_true(fabs(survival_mean(&s, 100).ages - 5050) < 51);
+    for (int i = 0; i < 2000; i++) { // half would end at 40 of themselves, but every other one is cut off at 20
+        bool cut = i % 2 == 0, ends = below(2);
+        survival_learn(&s, cut ? 20 : ends ? 40 : 200, !cut && ends);
+    }
+    assert_true(survival_at(&s, 30) > 0.99);
+    assert_true(fabs(survival_at(&s, 60) - 0.5) < 0.1);
+    assert_true(fabs(survival_at(&s, 190) - 0.5) < 0.1);
+}
+
+static void old_lengths_are_forgotten(void **state)
+{
+    struct survival s;
+    (void)state;
+
+    survival_init(&s);
+    for (int i = 0; i < 3000; i++)
+        survival_learn(&s, 10, true);
+    assert_true(survival_at(&s, 20) < 0.02);
+    for (int i = 0; i < 3000; i++)
+        survival_learn(&s, 1000, true);
+    assert_true(survival_at(&s, 500) > 0.95);
+    assert_true(fabs(survival_mean(&s, 4096).tokens - 1000) < 100);
+    survival_learn(&s, UINT32_MAX, true); // no bucket is so far out
+    survival_learn(&s, 0, false);
+    assert_true(survival_at(&s, 4e9) >= 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lengths_that_were_cut_off_do_not_shorten),
+        cmocka_unit_test(old_lengths_are_forgotten),
+        cmocka_unit_test(the_load_stays_even),
+        cmocka_unit_test(a_short_queue_is_not_slowed_down),
+    };
+    rng = 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
