@@ -140,15 +140,18 @@ static enum status set_value(const struct option *option, const char *value, con
     return STATUS_INTERNAL;
 }
 
+static const struct option *find_in(const struct option *options, uint32_t count, const char *name, size_t length)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strlen(options[i].name) == length && !memcmp(options[i].name, name, length))
+            return &options[i];
+    return NULL;
+}
+
 static const struct option *find(const struct program *program, const struct common *common, const char *name, size_t length)
 {
-    for (uint32_t i = 0; i < program->option_count; i++)
-        if (strlen(program->options[i].name) == length && !memcmp(program->options[i].name, name, length))
-            return &program->options[i];
-    for (uint32_t i = 0; i < COMMON_COUNT; i++)
-        if (strlen(common->table[i].name) == length && !memcmp(common->table[i].name, name, length))
-            return &common->table[i];
-    return NULL;
+    const struct option *own = find_in(program->options, program->option_count, name, length);
+    return own ? own : find_in(common->table, COMMON_COUNT, name, length);
 }
 
 static void print_option(const struct option *option)
@@ -204,8 +207,13 @@ static enum status read_env(const struct option *options, uint32_t count, struct
     return STATUS_OK;
 }
 
-static enum status read_file_line(const struct program *program, const struct common *common, char *line, const char *place,
-                                  struct error *error)
+/* Two tables may give the settings of a file: a program's own and those that all have. */
+struct tables {
+    const struct option *own, *shared;
+    uint32_t own_count, shared_count;
+};
+
+static enum status read_file_line(const struct tables *tables, char *line, const char *place, struct error *error)
 {
     char *equals, *key, *value, *end;
 
@@ -218,7 +226,9 @@ static enum status read_file_line(const struct program *program, const struct co
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: want `name = value`", place);
     for (end = equals; end > key && isspace((unsigned char)end[-1]); end--)
         ;
-    const struct option *option = find(program, common, key, (size_t)(end - key));
+    const struct option *option = find_in(tables->own, tables->own_count, key, (size_t)(end - key));
+    if (!option)
+        option = find_in(tables->shared, tables->shared_count, key, (size_t)(end - key));
     if (!option)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: unknown setting '%.*s'", place, (int)(end - key), key);
     value = equals + 1 + strspn(equals + 1, " \t");
@@ -228,22 +238,29 @@ static enum status read_file_line(const struct program *program, const struct co
     return set_value(option, value, place, error);
 }
 
-static enum status read_file(const struct program *program, const struct common *common, const char *path, struct error *error)
+static enum status read_file(const struct tables *tables, const char *option_name, const char *path, struct error *error)
 {
     char line[FILE_LINE_BYTES], place[512];
     enum status status = STATUS_OK;
     FILE *file = fopen(path, "r");
 
     if (!file)
-        return error_set(error, STATUS_NOT_FOUND, "--config %s: %s", path, strerror(errno));
+        return error_set(error, STATUS_NOT_FOUND, "--%s %s: %s", option_name, path, strerror(errno));
     for (int number = 1; !status && fgets(line, sizeof line, file); number++) {
         snprintf(place, sizeof place, "%s:%d", path, number);
-        status = read_file_line(program, common, line, place, error);
+        status = read_file_line(tables, line, place, error);
     }
     if (!status && ferror(file)) /* a folder, for example */
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "--config %s: %s", path, strerror(errno));
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--%s %s: %s", option_name, path, strerror(errno));
     fclose(file);
     return status;
+}
+
+enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
+                              struct error *error)
+{
+    const struct tables tables = {.own = options, .own_count = count};
+    return read_file(&tables, option_name, path, error);
 }
 
 void options_forget_environment(const struct program *program)
@@ -324,7 +341,8 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
         return status;
     if (!common.config_path)
         common.config_path = getenv("FD_CONFIG");
-    if (common.config_path && (status = read_file(program, &common, common.config_path, error)))
+    const struct tables tables = {program->options, common.table, program->option_count, COMMON_COUNT};
+    if (common.config_path && (status = read_file(&tables, "config", common.config_path, error)))
         return status;
     if ((status = read_env(program->options, program->option_count, error)) ||
         (status = read_env(common.table, COMMON_COUNT, error)) || (status = read_flags(program, &common, argc, argv, true, error)))

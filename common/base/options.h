@@ -50,6 +50,11 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
 /* Unsets the FD_ variables of the program's settings, so that the programs it starts do not take them for their own. */
 void options_forget_environment(const struct program *program);
 
+/* Reads a file of `name = value` lines into the targets, with `#` comments, as --config does; a setting that the table does not
+ * have is an error. option_name: the option that named the file, for errors. NOT_FOUND if it cannot be opened. */
+enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
+                              struct error *error) MUST_CHECK;
+
 /* "512M" -> bytes. */
 enum status options_parse_size(const char *text, uint64_t *out) MUST_CHECK;
 
