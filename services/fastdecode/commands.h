@@ -4,6 +4,7 @@
 
 int chat_main(int argc, char **argv);
 int model_main(int argc, char **argv);
+int plan_main(int argc, char **argv);
 int eval_main(int argc, char **argv);
 int health_main(int argc, char **argv);
 

@@ -1,0 +1,163 @@
+/* hardware.c: see hardware.h. */
+#include "common/plan/hardware.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/options.h"
+
+enum { PATH_BYTES = 4096, SETTINGS = 14 };
+
+static void settings(struct hardware *h, struct option table[SETTINGS])
+{
+    const struct option all[SETTINGS] = {
+        {"name", OPTION_STRING, &h->name, "TEXT", "", 0, 0},
+        {"memory", OPTION_SIZE, &h->memory_bytes, "SIZE", "", 0, 0},
+        {"memory_gb_per_second", OPTION_F64, &h->memory_gb_per_second, "N", "", 0, 1e6},
+        {"f16_tflops", OPTION_F64, &h->f16_tflops, "N", "", 0, 1e6},
+        {"f32_tflops", OPTION_F64, &h->f32_tflops, "N", "", 0, 1e6},
+        {"int8_tops", OPTION_F64, &h->int8_tops, "N", "", 0, 1e6},
+        {"weights_share", OPTION_F64, &h->weights_share, "N", "", 0.001, 2},
+        {"products_share", OPTION_F64, &h->products_share, "N", "", 0.001, 2},
+        {"attention_share", OPTION_F64, &h->attention_share, "N", "", 0.001, 2},
+        {"layer_us", OPTION_F64, &h->layer_us, "N", "", 0, 1e6},
+        {"step_us", OPTION_F64, &h->step_us, "N", "", 0, 1e7},
+        {"link_gb_per_second", OPTION_F64, &h->link_gb_per_second, "N", "", 0, 1e6},
+        {"link_round_trip_us", OPTION_F64, &h->link_round_trip_us, "N", "", 0, 1e7},
+        {"price_per_hour", OPTION_F64, &h->price_per_hour, "N", "", 0, 1e6},
+    };
+    memcpy(table, all, sizeof all);
+}
+
+/* The folders to look in: `given`, or those of HARDWARE_FOLDERS. Returns how many. */
+static uint32_t list_folders(const char *given, char folders[3][PATH_BYTES])
+{
+    char program[PATH_BYTES - 64];
+    ssize_t length;
+    uint32_t count = 0;
+
+    if (given) {
+        snprintf(folders[0], PATH_BYTES, "%s", given);
+        return 1;
+    }
+    length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length > 0) {
+        program[length] = '\0';
+        *strrchr(program, '/') = '\0';
+        snprintf(folders[count++], PATH_BYTES, "%s/../../deploy/hardware", program);
+        snprintf(folders[count++], PATH_BYTES, "%s/../share/fastdecode/hardware", program);
+    }
+    snprintf(folders[count++], PATH_BYTES, "deploy/hardware");
+    return count;
+}
+
+/* "a10, cpu, h200" of the first folder that there is; "none" otherwise. */
+static void list_names(char folders[3][PATH_BYTES], uint32_t count, char *out, size_t out_bytes)
+{
+    struct dirent **entries;
+    size_t at = 0;
+
+    snprintf(out, out_bytes, "none");
+    for (uint32_t i = 0; i < count && at == 0; i++) {
+        int entry_count = scandir(folders[i], &entries, NULL, alphasort);
+        for (int j = 0; j < entry_count; j++) {
+            const char *dot = strrchr(entries[j]->d_name, '.');
+            if (dot && dot != entries[j]->d_name && !strcmp(dot, ".conf") && at < out_bytes)
+                at += (size_t)snprintf(out + at, out_bytes - at, "%s%.*s", at ? ", " : "", (int)(dot - entries[j]->d_name),
+                                       entries[j]->d_name);
+            free(entries[j]);
+        }
+        if (entry_count >= 0)
+            free(entries);
+    }
+}
+
+static enum status find(const char *name, const char *folder, const char *option_name, char path[PATH_BYTES], struct error *error)
+{
+    char folders[3][PATH_BYTES], names[256];
+    size_t length = strlen(name);
+    uint32_t count;
+
+    if (strchr(name, '/') || (length > 5 && !strcmp(name + length - 5, ".conf"))) {
+        snprintf(path, PATH_BYTES, "%s", name);
+        return STATUS_OK;
+    }
+    count = list_folders(folder, folders);
+    for (uint32_t i = 0; i < count; i++)
+        if ((size_t)snprintf(path, PATH_BYTES, "%s/%s.conf", folders[i], name) < PATH_BYTES && !access(path, R_OK))
+            return STATUS_OK;
+    list_names(folders, count, names, sizeof names);
+    return error_set(error, STATUS_NOT_FOUND,
+                     "--%s %s: no such description; there are: %s. Name a file with its path, or set --hardware-dir", option_name,
+                     name, names);
+}
+
+enum status hardware_read(const char *name, const char *folder, const char *option_name, struct hardware *out, struct error *error)
+{
+    struct hardware hardware = {.weights_share = 1, .products_share = 1, .attention_share = 1};
+    struct option table[SETTINGS];
+    char path[PATH_BYTES];
+    enum status status = find(name, folder, option_name, path, error);
+
+    settings(&hardware, table);
+    if (!status)
+        status = options_read_file(table, SETTINGS, option_name, path, error);
+    if (status)
+        return status;
+    if (!hardware.name)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: no `name`", path);
+    *out = hardware;
+    return STATUS_OK;
+}
+
+static enum status missing(const struct hardware *hardware, const char *name, const char *role, const char *what,
+                           struct error *error)
+{
+    return error_set(error, STATUS_INVALID_ARGUMENT, "%s (%s) cannot be %s: it says no %s", name, hardware->name, role, what);
+}
+
+enum status hardware_check_s_part(const struct hardware *hardware, const char *name, struct error *error)
+{
+    const char *what = hardware->memory_bytes == 0           ? "memory"
+                       : hardware->memory_gb_per_second == 0 ? "memory_gb_per_second"
+                       : hardware->f16_tflops == 0 && hardware->f32_tflops == 0 && hardware->int8_tops == 0
+                           ? "f16_tflops, f32_tflops or int8_tops"
+                           : NULL;
+    return what ? missing(hardware, name, "an S-part", what, error) : STATUS_OK;
+}
+
+enum status hardware_check_worker(const struct hardware *hardware, const char *name, struct error *error)
+{
+    const char *what = hardware->memory_bytes == 0 ? "memory" : hardware->memory_gb_per_second == 0 ? "memory_gb_per_second" : NULL;
+    return what ? missing(hardware, name, "a worker", what, error) : STATUS_OK;
+}
+
+enum status hardware_check_link(const struct hardware *hardware, const char *name, struct error *error)
+{
+    return hardware->link_gb_per_second == 0 ? missing(hardware, name, "a link", "link_gb_per_second", error) : STATUS_OK;
+}
+
+void hardware_write(FILE *file, const struct hardware *hardware, const char *comment)
+{
+    struct hardware copy = *hardware;
+    struct option table[SETTINGS];
+
+    while (comment && *comment) {
+        size_t length = strcspn(comment, "\n");
+        fprintf(file, "# %.*s\n", (int)length, comment);
+        comment += length + (comment[length] == '\n');
+    }
+    settings(&copy, table);
+    for (uint32_t i = 0; i < SETTINGS; i++) {
+        const struct option *option = &table[i];
+        if (option->kind == OPTION_STRING)
+            fprintf(file, "%s = %s\n", option->name, *(const char **)option->target);
+        else if (option->kind == OPTION_SIZE)
+            fprintf(file, "%s = %lluM\n", option->name, (unsigned long long)*(uint64_t *)option->target >> 20);
+        else if (*(double *)option->target != 0)
+            fprintf(file, "%s = %.4g\n", option->name, *(double *)option->target);
+    }
+}

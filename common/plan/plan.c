@@ -1,0 +1,164 @@
+/* plan.c: see plan.h. */
+#include "common/plan/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+
+#define GIGA 1e9
+#define US 1e6 /* in a second */
+
+const char *plan_bound_name(enum plan_bound bound)
+{
+    static const char *const names[] = {"S-part", "R-part", "network", "capacity"};
+    return names[bound];
+}
+
+/* --- the model -------------------------------------------------------------------------------------------------------- */
+
+static double spacing(const struct plan_request *r) { return r->spacing ? r->spacing : MAX(1u, r->generated_tokens / 32); }
+
+static double mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + spacing(r)) / 2; }
+
+/* Weights without a fast product in their type are held and multiplied in f32, as kernels/backend/cpu_load.c does. */
+static bool as_f32(const struct plan_request *r) { return !r->shape->quantized && r->s_part->f16_tflops == 0; }
+
+static double weight_bytes(const struct plan_request *r, uint64_t values, uint64_t bytes)
+{
+    return as_f32(r) ? 4.0 * (double)values : (double)bytes;
+}
+
+static double operations_per_us(const struct plan_request *r)
+{
+    const struct hardware *h = r->s_part;
+    double tera = r->shape->quantized && h->int8_tops != 0 ? h->int8_tops : h->f16_tflops != 0 ? h->f16_tflops : h->f32_tflops;
+    return MAX(tera, 1e-6) * h->products_share * 1e12 / US;
+}
+
+/* Flat while the weights are read, then a line: three points say it exactly. */
+static void roofline(const struct plan_request *r, uint64_t values, uint64_t bytes, double fixed_us, struct cost_curve *out)
+{
+    const struct hardware *h = r->s_part;
+    double read_us = weight_bytes(r, values, bytes) / (h->memory_gb_per_second * h->weights_share * GIGA) * US;
+    double row_us = 2.0 * (double)values / operations_per_us(r);
+    double knee = MAX(1, read_us / row_us);
+
+    out->count = 0;
+    cost_curve_add(out, 1, fixed_us + MAX(read_us, row_us));
+    cost_curve_add(out, knee, fixed_us + knee * row_us);
+    cost_curve_add(out, 2 * knee, fixed_us + 2 * knee * row_us);
+}
+
+void plan_s_part(const struct plan_request *r, struct cost_s_part *out)
+{
+    const struct plan_shape *s = r->shape;
+    double first = ((double)s->heads + 2.0 * s->kv_heads) * s->head_dim * s->hidden;
+
+    *out = (struct cost_s_part){.layers = s->layers, .first_share = first / (double)s->layer_values, .step_us = r->s_part->step_us};
+    roofline(r, s->layer_values, s->layer_bytes, r->s_part->layer_us, &out->layer);
+    roofline(r, s->head_values, s->head_bytes, 0, &out->head);
+}
+
+void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_part *out)
+{
+    const struct hardware *h = workers ? r->worker : r->s_part;
+    double bytes_per_us = h->memory_gb_per_second * h->attention_share * GIGA / US;
+
+    *out = (struct cost_r_part){.token_us = shape_kv_bytes(r->shape, r->kv_type) / bytes_per_us};
+    if (workers) {
+        out->link_us = r->link->link_round_trip_us;
+        out->link_row_us = workers * shape_link_bytes(r->shape) / (r->link->link_gb_per_second * GIGA / US);
+    }
+}
+
+/* A mini-batch of `rows` decode rows, on average over its steps. */
+static void predict_layer(const struct plan_request *r, double rows, uint32_t workers, struct plan *out)
+{
+    double prefill_rows = rows * r->prompt_tokens / r->generated_tokens;
+    double pairs = prefill_rows * (r->prompt_tokens + 1.0) / 2;
+    double shared = workers ? ceil(rows / workers) : rows; /* rows of the fullest worker */
+    struct cost_s_part s;
+    struct cost_r_part place;
+
+    plan_s_part(r, &s);
+    plan_r_part(r, workers, &place);
+    out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) +
+                           4.0 * r->shape->heads * r->shape->head_dim * pairs / operations_per_us(r);
+    out->head_us = cost_curve_at(&s.head, rows);
+    out->r_part_layer_us = shared * mean_context(r) * place.token_us;
+    out->link_layer_us = 0;
+    if (workers) {
+        double kv_us = shape_kv_bytes(r->shape, r->kv_type) / (r->link->link_gb_per_second * GIGA / US);
+        out->link_layer_us = place.link_us + rows / workers * place.link_row_us + prefill_rows * kv_us;
+    }
+}
+
+static void predict_step(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
+{
+    double layers = r->shape->layers, step_us, wait_us, tail_us;
+
+    *out = (struct plan){.batch = batch, .workers = workers, .mini_batches = m};
+    predict_layer(r, ceil((double)batch / m), workers, out);
+    wait_us = out->r_part_layer_us + out->link_layer_us;
+    tail_us = out->head_us + r->s_part->step_us;
+    if (m == 1)
+        step_us = layers * (out->s_part_layer_us + wait_us) + tail_us;
+    else
+        step_us = 2 * ((layers - 1) * MAX(out->s_part_layer_us, wait_us) + MAX(out->s_part_layer_us + tail_us, wait_us));
+    out->step_ms = step_us / 1e3;
+    out->tokens_per_second = batch / (step_us / US);
+    out->s_part_busy = m * (layers * out->s_part_layer_us + tail_us) / step_us;
+    out->r_part_busy = m * layers * out->r_part_layer_us / step_us;
+    out->network_gbit_per_second = workers ? batch * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
+    out->bound_by = out->s_part_layer_us >= (m == 1 ? MAX(out->r_part_layer_us, out->link_layer_us) : wait_us) ? PLAN_S_PART
+                    : out->r_part_layer_us >= out->link_layer_us                                               ? PLAN_R_PART
+                                                                                                               : PLAN_NETWORK;
+}
+
+/* --- memory and price ------------------------------------------------------------------------------------------------- */
+
+static double sequence_kv_bytes(const struct plan_request *r)
+{
+    return (mean_context(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
+}
+
+/* Weights; activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up. */
+static double s_part_bytes(const struct plan_request *r, uint32_t batch)
+{
+    const struct plan_shape *s = r->shape;
+    double rows = batch * (1 + (double)r->prompt_tokens / r->generated_tokens);
+    double row = 2.0 * s->hidden + (2.0 * s->heads + 2.0 * s->kv_heads) * s->head_dim + 2.0 * s->ffn;
+
+    return s->layers * weight_bytes(r, s->layer_values, s->layer_bytes) + weight_bytes(r, s->head_values, s->head_bytes) +
+           (double)s->embedding_bytes + 4 * (rows * row + batch * (double)s->vocab);
+}
+
+/* Sequences of the fullest worker, or of the pool. */
+static double workers_share(uint32_t batch, uint32_t workers) { return workers ? ceil((double)batch / workers) : batch; }
+
+static void add_memory_and_price(const struct plan_request *r, struct plan *out)
+{
+    double each = workers_share(out->batch, out->workers);
+
+    out->kv_tokens = out->batch * mean_context(r);
+    out->kv_bytes_per_worker = each * sequence_kv_bytes(r);
+    out->s_part_bytes = s_part_bytes(r, out->batch) + (out->workers ? 0 : out->kv_bytes_per_worker);
+    if (r->s_part->price_per_hour != 0 && (out->workers == 0 || r->worker->price_per_hour != 0)) {
+        out->price_per_hour = r->s_part->price_per_hour + out->workers * r->worker->price_per_hour;
+        out->cost_per_million = out->price_per_hour / 3600 / out->tokens_per_second * 1e6;
+    }
+}
+
+void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out)
+{
+    struct plan two;
+
+    predict_step(r, batch, workers, mini_batches == 2 ? 2 : 1, out);
+    if (mini_batches == 0 && workers && batch > 1) {
+        predict_step(r, batch, workers, 2, &two);
+        if (two.step_ms < out->step_ms)
+            *out = two;
+    }
+    add_memory_and_price(r, out);
+}

@@ -1,0 +1,227 @@
+/* plan_choose.c: what a request leaves open: workers by balance and memory, the batch by a target or the knee. See plan.h. */
+#include <math.h>
+
+#include "common/base/checked.h"
+#include "common/plan/plan.h"
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+/* --- memory ----------------------------------------------------------------------------------------------------------- */
+
+static bool fits(const struct plan_request *r, const struct plan *plan)
+{
+    return r->ignore_capacity || (plan->s_part_bytes <= (double)r->s_part->memory_bytes &&
+                                  (plan->workers == 0 || plan->kv_bytes_per_worker <= (double)r->worker->memory_bytes));
+}
+
+static enum status refuse_memory(const struct plan_request *r, const struct plan *plan, struct error *error)
+{
+    double has = (double)r->s_part->memory_bytes, kv = plan->kv_bytes_per_worker;
+
+    if (plan->workers && plan->s_part_bytes <= has)
+        return error_set(
+            error, STATUS_RESOURCE_EXHAUSTED,
+            "a batch of %u with %.0f tokens of context takes %.1f GiB of KV on each of %u workers, and %s has %.1f GiB: "
+            "more --workers, a smaller --batch, or --ignore-capacity to predict all the same",
+            plan->batch, plan->kv_tokens / plan->batch, kv / GIB, plan->workers, r->worker->name,
+            (double)r->worker->memory_bytes / GIB);
+    if (plan->workers == 0 && plan->s_part_bytes - kv <= has)
+        return error_set(
+            error, STATUS_RESOURCE_EXHAUSTED,
+            "without workers a batch of %u takes %.1f GiB of weights and %.1f GiB of KV, and %s has %.1f GiB: --workers, a "
+            "smaller --batch, or --ignore-capacity to predict all the same",
+            plan->batch, (plan->s_part_bytes - kv) / GIB, kv / GIB, r->s_part->name, has / GIB);
+    return error_set(
+        error, STATUS_RESOURCE_EXHAUSTED,
+        "%s takes %.1f GiB for weights and activations of batch %u, and %s has %.1f GiB: smaller --weights, a larger --gpu, "
+        "or --ignore-capacity to predict all the same",
+        r->shape->name, (plan->s_part_bytes - (plan->workers ? 0 : kv)) / GIB, plan->batch, r->s_part->name, has / GIB);
+}
+
+/* --- workers ---------------------------------------------------------------------------------------------------------- */
+
+/* Whether n workers keep the S-part busy; bytes_too: with the link's time, else by reading alone. */
+static bool balanced(const struct plan_request *r, uint32_t batch, uint32_t n, bool link_too)
+{
+    struct plan plan;
+    plan_predict(r, batch, n, batch > 1 ? 2 : 1, &plan);
+    return plan.r_part_layer_us + (link_too ? plan.link_layer_us : 0) <= plan.s_part_layer_us;
+}
+
+static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, bool link_too)
+{
+    uint32_t low = 1, high = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX); /* more workers than rows have nothing to do */
+
+    if (!balanced(r, batch, high, link_too))
+        return 0;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (balanced(r, batch, middle, link_too))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* The least that hold the KV; 0: no number does. */
+static uint32_t least_holding(const struct plan_request *r, uint32_t batch)
+{
+    struct plan one;
+    double each;
+
+    plan_predict(r, batch, batch, 1, &one); /* a sequence a worker */
+    each = floor((double)r->worker->memory_bytes / one.kv_bytes_per_worker);
+    return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(batch / each);
+}
+
+/* The best plan at a batch. false if its memory is nowhere; *out then says what the nearest would take. */
+static bool at_batch(const struct plan_request *r, uint32_t batch, struct plan *out)
+{
+    struct plan local;
+    uint32_t n = r->workers, holding;
+
+    if (n != PLAN_CHOOSE) {
+        plan_predict(r, batch, n, 0, out);
+        return fits(r, out);
+    }
+    n = least_balanced(r, batch, true);
+    if (n == 0)
+        n = least_balanced(r, batch, false);
+    if (n == 0)
+        n = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX);
+    holding = least_holding(r, batch);
+    plan_predict(r, batch, MIN(MAX(n, holding), (uint32_t)PLAN_WORKERS_MAX), 0, out);
+    if (holding > n)
+        out->bound_by = PLAN_CAPACITY;
+    plan_predict(r, batch, 0, 1, &local); /* workers only where they make it faster, or possible */
+    if (fits(r, &local) && (local.tokens_per_second >= out->tokens_per_second || !fits(r, out)))
+        *out = local;
+    return fits(r, out);
+}
+
+/* --- the batch -------------------------------------------------------------------------------------------------------- */
+
+static bool in_time(const struct plan_request *r, const struct plan *plan)
+{
+    return r->latency_ms == 0 || plan->step_ms <= r->latency_ms;
+}
+
+/* The least batch that reaches `wanted` in time and memory. best: of all that were looked at, the fastest; false: there is none. */
+static bool least_reaching(const struct plan_request *r, double wanted, struct plan *out, struct plan *best)
+{
+    *best = (struct plan){0};
+    for (uint32_t batch = 1; batch <= PLAN_BATCH_MAX; batch += 1 + batch / 256) {
+        struct plan plan;
+        if (!at_batch(r, batch, &plan) || !in_time(r, &plan))
+            continue;
+        if (plan.tokens_per_second > best->tokens_per_second)
+            *best = plan;
+        if (plan.tokens_per_second >= wanted) {
+            *out = plan;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The least batch near the most that given workers reach. */
+static bool near_most(const struct plan_request *r, struct plan *out)
+{
+    struct plan best;
+
+    (void)least_reaching(r, INFINITY, out, &best);
+    return best.batch && least_reaching(r, PLAN_KNEE_SHARE * best.tokens_per_second, out, &best);
+}
+
+/* Where no rate is asked for: the knee of the S-part, which workers can always be found for, or the largest batch below it that is
+ * in time; unless the S-part's own memory gives more without workers. */
+static bool at_knee(const struct plan_request *r, struct plan *out)
+{
+    struct plan_request alone = *r;
+    struct plan_need needs[32];
+    struct plan local;
+    uint32_t knee = 1;
+    bool found = false;
+
+    if (r->workers != PLAN_CHOOSE)
+        return near_most(r, out);
+    for (uint32_t i = plan_sweep(r, needs, ARRAY_COUNT(needs)); i-- > 0;)
+        if (needs[i].knee)
+            knee = needs[i].batch;
+    for (; knee && !found; knee = knee > 64 ? knee - knee / 64 : knee - 1)
+        found = at_batch(r, knee, out) && in_time(r, out);
+    alone.workers = 0;
+    if (!r->ignore_capacity && near_most(&alone, &local) && (!found || local.tokens_per_second >= out->tokens_per_second)) {
+        *out = local;
+        return true;
+    }
+    return found;
+}
+
+static enum status make_for_batch(const struct plan_request *r, struct plan *out, struct error *error)
+{
+    if (!at_batch(r, r->batch, out))
+        return refuse_memory(r, out, error);
+    if (!in_time(r, out))
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "--latency-ms %g: a step of batch %u takes %.1f ms on %u workers (%s binds): a smaller --batch, or other "
+                         "hardware",
+                         r->latency_ms, out->batch, out->step_ms, out->workers, plan_bound_name(out->bound_by));
+    if (out->tokens_per_second < r->tokens_per_second)
+        return error_set(
+            error, STATUS_FAILED_PRECONDITION,
+            "--tokens-per-second %g: batch %u reaches %.0f on %u workers (%s binds): leave out --batch, or other hardware",
+            r->tokens_per_second, out->batch, out->tokens_per_second, out->workers, plan_bound_name(out->bound_by));
+    return STATUS_OK;
+}
+
+enum status plan_make(const struct plan_request *r, struct plan *out, struct error *error)
+{
+    struct plan best, least;
+
+    if (r->batch)
+        return make_for_batch(r, out, error);
+    if (r->tokens_per_second != 0 ? least_reaching(r, r->tokens_per_second, out, &best) : at_knee(r, out))
+        return STATUS_OK;
+    if (!at_batch(r, 1, &least))
+        return refuse_memory(r, &least, error);
+    if (!in_time(r, &least))
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "--latency-ms %g: even a single sequence takes %.1f ms a token (%s binds)", r->latency_ms, least.step_ms,
+                         plan_bound_name(least.bound_by));
+    return error_set(
+        error, STATUS_FAILED_PRECONDITION,
+        "--tokens-per-second %g: one S-part reaches at most %.0f (batch %u, %u workers, %.0f ms a step, %s binds): %.0f such "
+        "meshes, or other hardware",
+        r->tokens_per_second, best.tokens_per_second, best.batch, best.workers, best.step_ms, plan_bound_name(best.bound_by),
+        ceil(r->tokens_per_second / best.tokens_per_second));
+}
+
+uint32_t plan_sweep(const struct plan_request *r, struct plan_need *needs, uint32_t capacity)
+{
+    double most = 0;
+    uint32_t count = 0;
+
+    for (uint32_t batch = 2; batch <= PLAN_BATCH_MAX && count < capacity; batch *= 2) {
+        struct plan plan;
+        plan_predict(r, batch, 1, 2, &plan);
+        double layer_s = plan.s_part_layer_us / 1e6;
+        double s_part_s = 2 * (r->shape->layers * layer_s + (plan.head_us + r->s_part->step_us) / 1e6);
+        needs[count] = (struct plan_need){
+            .batch = batch,
+            .tokens_per_second = batch / s_part_s,
+            .worker_gb_per_second = plan.kv_tokens / 2 * shape_kv_bytes(r->shape, r->kv_type) / layer_s / 1e9,
+            .network_gbit_per_second = batch / 2.0 * shape_link_bytes(r->shape) * 8 / layer_s / 1e9,
+            .kv_bytes = plan.kv_bytes_per_worker,
+        };
+        most = MAX(most, needs[count].tokens_per_second);
+        count++;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (needs[i].tokens_per_second >= PLAN_KNEE_SHARE * most) {
+            needs[i].knee = true;
+            break;
+        }
+    return count;
+}

@@ -1,0 +1,269 @@
+/* plan.c: `fastdecode plan`: what hardware a load needs, and what to expect of it; common/plan has the arithmetic. */
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/options.h"
+#include "common/plan/plan.h"
+#include "kernels/quant/tensor_type.h"
+#include "services/fastdecode/commands.h"
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+enum { SWEEP_MAX = 24 };
+
+struct plan_settings {
+    const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *workers, *kv_type_name;
+    struct plan_shape shape;
+    struct hardware s_part_hardware, worker_hardware, link_hardware;
+    struct plan_request request;
+    bool json, sweep;
+};
+
+/* --- what it prints --------------------------------------------------------------------------------------------------- */
+
+static void print_json(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(object);
+}
+
+static json_t *describe(const struct plan_settings *s)
+{
+    json_t *object = json_object();
+
+    json_object_set_new(object, "model", json_string(s->shape.name));
+    json_object_set_new(object, "gpu", json_string(s->s_part_hardware.name));
+    json_object_set_new(object, "worker", json_string(s->worker_hardware.name));
+    json_object_set_new(object, "link", json_string(s->link_hardware.name));
+    json_object_set_new(object, "kv_type", json_string(s->kv_type_name));
+    json_object_set_new(object, "prompt_tokens", json_integer(s->request.prompt_tokens));
+    json_object_set_new(object, "generated_tokens", json_integer(s->request.generated_tokens));
+    return object;
+}
+
+static void set_integer(json_t *object, const char *name, double value)
+{
+    json_object_set_new(object, name, json_integer((json_int_t)ceil(value)));
+}
+
+static void set_price(json_t *object, const char *name, double value)
+{
+    json_object_set_new(object, name, value != 0 ? json_real(value) : json_null());
+}
+
+static void add_plan(json_t *object, const struct plan *plan)
+{
+    set_integer(object, "batch", plan->batch);
+    set_integer(object, "mini_batches", plan->mini_batches);
+    set_integer(object, "workers", plan->workers);
+    json_object_set_new(object, "bound_by", json_string(plan_bound_name(plan->bound_by)));
+    json_object_set_new(object, "tokens_per_second", json_real(plan->tokens_per_second));
+    json_object_set_new(object, "step_ms", json_real(plan->step_ms));
+    json_object_set_new(object, "s_part_layer_us", json_real(plan->s_part_layer_us));
+    json_object_set_new(object, "r_part_layer_us", json_real(plan->r_part_layer_us));
+    json_object_set_new(object, "link_layer_us", json_real(plan->link_layer_us));
+    json_object_set_new(object, "head_us", json_real(plan->head_us));
+    json_object_set_new(object, "s_part_busy", json_real(plan->s_part_busy));
+    json_object_set_new(object, "r_part_busy", json_real(plan->r_part_busy));
+    json_object_set_new(object, "network_gbit_per_second", json_real(plan->network_gbit_per_second));
+    set_integer(object, "kv_tokens", plan->kv_tokens);
+    set_integer(object, "kv_bytes_per_worker", plan->kv_bytes_per_worker);
+    set_integer(object, "s_part_bytes", plan->s_part_bytes);
+    set_price(object, "price_per_hour", plan->price_per_hour);
+    set_price(object, "cost_per_million_tokens", plan->cost_per_million);
+}
+
+static void print_head(const struct plan_settings *s)
+{
+    printf("model       %s: %u layers of %.1f M weights, KV %s: %.0f KiB a token\n", s->shape.name, s->shape.layers,
+           (double)s->shape.layer_values / 1e6, s->kv_type_name,
+           s->shape.layers * shape_kv_bytes(&s->shape, s->request.kv_type) / 1024);
+    printf("load        prompt %u, %u generated, starts every %u steps\n", s->request.prompt_tokens, s->request.generated_tokens,
+           s->request.spacing ? s->request.spacing : MAX(1u, s->request.generated_tokens / 32));
+    printf("hardware    %s; workers: %s; link: %s\n", s->s_part_hardware.name, s->worker_hardware.name, s->link_hardware.name);
+}
+
+static void print_plan(const struct plan_settings *s, const struct plan *plan)
+{
+    print_head(s);
+    printf("\n  batch                  %10u    in %u mini-batch%s\n", plan->batch, plan->mini_batches,
+           plan->mini_batches > 1 ? "es" : "");
+    printf("  workers                %10u%s\n", plan->workers, plan->workers ? "" : "    all KV in the S-part's memory");
+    printf("  bound by               %10s\n", plan_bound_name(plan->bound_by));
+    printf("  tokens a second        %10.0f\n", plan->tokens_per_second);
+    printf("  step                   %10.1f ms between two tokens of a sequence\n", plan->step_ms);
+    printf("  a request              %10.1f s for its %u tokens\n", plan->step_ms * s->request.generated_tokens / 1e3,
+           s->request.generated_tokens);
+    printf("\n  a layer, one mini-batch: S-part %.0f us, R-part %.0f us, link %.0f us; head %.0f us a step\n",
+           plan->s_part_layer_us, plan->r_part_layer_us, plan->link_layer_us, plan->head_us);
+    printf("  busy: S-part %.0f %%, R-part %.0f %%; network %.1f Gbit/s at the S-part\n", 100 * plan->s_part_busy,
+           100 * plan->r_part_busy, plan->network_gbit_per_second);
+    printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB,
+           (double)s->s_part_hardware.memory_bytes / GIB);
+    if (plan->workers)
+        printf("  KV of each worker      %10.1f GiB of %.1f\n", plan->kv_bytes_per_worker / GIB,
+               (double)s->worker_hardware.memory_bytes / GIB);
+    if (plan->price_per_hour != 0)
+        printf("  price                  %10.2f an hour, %.3f a million tokens\n", plan->price_per_hour, plan->cost_per_million);
+    else
+        printf("  price                  %10s    (price_per_hour is not in every file)\n", "-");
+}
+
+static void print_sweep(const struct plan_settings *s)
+{
+    struct plan_need needs[SWEEP_MAX];
+    uint32_t count = plan_sweep(&s->request, needs, SWEEP_MAX);
+
+    if (s->json) {
+        json_t *object = describe(s), *rows = json_array();
+        for (uint32_t i = 0; i < count; i++) {
+            json_t *row = json_object();
+            set_integer(row, "batch", needs[i].batch);
+            json_object_set_new(row, "tokens_per_second", json_real(needs[i].tokens_per_second));
+            json_object_set_new(row, "worker_gb_per_second", json_real(needs[i].worker_gb_per_second));
+            json_object_set_new(row, "network_gbit_per_second", json_real(needs[i].network_gbit_per_second));
+            set_integer(row, "kv_bytes", needs[i].kv_bytes);
+            json_object_set_new(row, "knee", json_boolean(needs[i].knee));
+            json_array_append_new(rows, row);
+            if (needs[i].knee)
+                set_integer(object, "knee", needs[i].batch);
+        }
+        json_object_set_new(object, "sweep", rows);
+        print_json(object);
+        return;
+    }
+    print_head(s);
+    printf("\nwhat there must be at least for the S-part never to wait:\n\n"
+           "     batch   tokens/s   workers' bandwidth   network        workers' memory\n");
+    for (uint32_t i = 0; i < count; i++)
+        printf("  %8u %10.0f %12.0f GB/s %9.1f Gbit/s %12.1f GiB%s\n", needs[i].batch, needs[i].tokens_per_second,
+               needs[i].worker_gb_per_second, needs[i].network_gbit_per_second, needs[i].kv_bytes / GIB,
+               needs[i].knee ? "   knee: more batch hardly helps beyond" : "");
+}
+
+/* --- what it is told -------------------------------------------------------------------------------------------------- */
+
+static enum status read_workers(struct plan_settings *s, struct error *error)
+{
+    char *end;
+    unsigned long value;
+
+    if (!strcmp(s->workers, "auto"))
+        return STATUS_OK;
+    errno = 0;
+    value = strtoul(s->workers, &end, 10);
+    if (end == s->workers || *end || errno || *s->workers == '-' || value > PLAN_WORKERS_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--workers is '%s', want auto or a number from 0 to %d", s->workers,
+                         PLAN_WORKERS_MAX);
+    s->request.workers = (uint32_t)value;
+    return STATUS_OK;
+}
+
+static enum status read_hardware(struct plan_settings *s, struct error *error)
+{
+    enum status status;
+
+    if (!s->gpu)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, cpu, or a file");
+    if ((status = hardware_read(s->gpu, s->folder, "gpu", &s->s_part_hardware, error)) ||
+        (status = hardware_check_s_part(&s->s_part_hardware, s->gpu, error)) ||
+        (status = hardware_read(s->worker, s->folder, "worker", &s->worker_hardware, error)) ||
+        (status = hardware_check_worker(&s->worker_hardware, s->worker, error)))
+        return status;
+    if (!s->link && s->worker_hardware.link_gb_per_second != 0) { /* a measured host says what its own link does */
+        s->link_hardware = s->worker_hardware;
+        return STATUS_OK;
+    }
+    s->link = s->link ? s->link : "infiniband";
+    status = hardware_read(s->link, s->folder, "link", &s->link_hardware, error);
+    return status ? status : hardware_check_link(&s->link_hardware, s->link, error);
+}
+
+static enum status resolve(struct plan_settings *s, struct error *error)
+{
+    struct plan_request *r = &s->request;
+    enum status status;
+
+    if (!s->model == !s->shape_name)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "want --model FILE or --shape NAME (" SHAPE_NAMES ")");
+    status = s->model ? shape_read(s->model, &s->shape, error) : shape_named(s->shape_name, s->weights, &s->shape, error);
+    if (status || (status = kv_type_parse(s->kv_type_name, &r->kv_type, error)) || (status = read_workers(s, error)) ||
+        (status = read_hardware(s, error)))
+        return status;
+    r->shape = &s->shape;
+    r->s_part = &s->s_part_hardware;
+    r->worker = &s->worker_hardware;
+    r->link = &s->link_hardware;
+    return STATUS_OK;
+}
+
+static enum status run(struct plan_settings *s, struct error *error)
+{
+    struct plan plan;
+    enum status status = resolve(s, error);
+
+    if (status)
+        return status;
+    if (s->sweep) {
+        print_sweep(s);
+        return STATUS_OK;
+    }
+    if ((status = plan_make(&s->request, &plan, error)))
+        return status;
+    if (s->json) {
+        json_t *object = describe(s);
+        add_plan(object, &plan);
+        print_json(object);
+    } else {
+        print_plan(s, &plan);
+    }
+    return STATUS_OK;
+}
+
+int plan_main(int argc, char **argv)
+{
+    struct plan_settings s = {.weights = "f16",
+                              .worker = "epyc-7452",
+                              .workers = "auto",
+                              .kv_type_name = "f16",
+                              .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
+    struct plan_request *r = &s.request;
+    const struct option options[] = {
+        {"model", OPTION_STRING, &s.model, "FILE", "GGUF file to plan for, or", 0, 0},
+        {"shape", OPTION_STRING, &s.shape_name, "NAME", SHAPE_NAMES, 0, 0},
+        {"weights", OPTION_STRING, &s.weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},
+        {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
+        {"gpu", OPTION_STRING, &s.gpu, "NAME|FILE", "of the S-part: a10, h200, cpu, or a file", 0, 0},
+        {"worker", OPTION_STRING, &s.worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file", 0, 0},
+        {"link", OPTION_STRING, &s.link, "NAME|FILE", "between them; default: the worker file's, else infiniband", 0, 0},
+        {"hardware-dir", OPTION_STRING, &s.folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0},
+        {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: as few as reach the rate, else the knee", 0, PLAN_BATCH_MAX},
+        {"workers", OPTION_STRING, &s.workers, "N", "KV workers; auto: as many as are needed", 0, 0},
+        {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "to be reached", 0, 1e9},
+        {"latency-ms", OPTION_F64, &r->latency_ms, "L", "between two tokens of a sequence, at most", 0, 1e9},
+        {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
+        {"gen", OPTION_U32, &r->generated_tokens, "S", "tokens generated for it", 1, 1 << 24},
+        {"spacing", OPTION_U32, &r->spacing, "F", "steps between starts; 0: a 32nd of --gen", 0, 1 << 24},
+        {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict what memory could not hold, too", 0, 0},
+        {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "what each batch needs at least, and the knee", 0, 0},
+        {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
+    };
+    struct program program = {.name = "fastdecode plan",
+                              .purpose = "how many workers and what batch a load needs, and what to expect",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
+    struct error error;
+    enum status status = options_parse(&program, argc, argv, &error);
+
+    if (!status)
+        status = run(&s, &error);
+    if (status)
+        fprintf(stderr, "fastdecode plan: %s\n", error.text);
+    return status ? 2 : 0;
+}

@@ -1,0 +1,251 @@
+/* test_plan.c: the planner's arithmetic against values worked out by hand, on hardware with round numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/plan/plan.h"
+
+#define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-6 * fabs((double)(wanted)))
+
+/* A layer is read in 20 us and computed in 2 us a row, the head in 40 and 4. A token's KV in one layer is 8 heads of 2 * 16 values
+ * of 2 bytes: 512 bytes; a row over the link is 4 * 8 heads of 16 values of 4 bytes: 2,048. */
+static const struct plan_shape shape = {
+    .name = "round",
+    .layers = 4,
+    .hidden = 128,
+    .heads = 8,
+    .kv_heads = 8,
+    .head_dim = 16,
+    .ffn = 512,
+    .vocab = 1000,
+    .layer_values = 1000000,
+    .layer_bytes = 2000000,
+    .head_values = 2000000,
+    .head_bytes = 4000000,
+};
+static const struct hardware s_part = {.name = "device",
+                                       .memory_bytes = 20000000,
+                                       .memory_gb_per_second = 100,
+                                       .f16_tflops = 1,
+                                       .weights_share = 1,
+                                       .products_share = 1,
+                                       .attention_share = 0.5,
+                                       .step_us = 5,
+                                       .price_per_hour = 2};
+static const struct hardware worker = {.name = "host",
+                                       .memory_bytes = 500000,
+                                       .memory_gb_per_second = 20,
+                                       .weights_share = 1,
+                                       .products_share = 1,
+                                       .attention_share = 0.5,
+                                       .price_per_hour = 0.5};
+static const struct hardware wire = {.name = "wire", .link_gb_per_second = 1, .link_round_trip_us = 10};
+
+/* 31 tokens generated, one start a step: 16 tokens of context a sequence. */
+static struct plan_request request(void)
+{
+    return (struct plan_request){.shape = &shape,
+                                 .s_part = &s_part,
+                                 .worker = &worker,
+                                 .link = &wire,
+                                 .kv_type = KV_F16,
+                                 .generated_tokens = 31,
+                                 .workers = PLAN_CHOOSE};
+}
+
+static void the_parts_of_a_layer(void **state)
+{
+    struct plan_request r = request();
+    struct cost_s_part s;
+    struct cost_r_part place;
+    (void)state;
+
+    plan_s_part(&r, &s);
+    assert_near(cost_curve_at(&s.layer, 1), 20);
+    assert_near(cost_curve_at(&s.layer, 10), 20);
+    assert_near(cost_curve_at(&s.layer, 25), 50);
+    assert_near(cost_curve_at(&s.layer, 1000), 2000);
+    assert_near(cost_curve_at(&s.head, 8), 40);
+    assert_near(s.first_share, 24 * 16 * 128 / 1e6);
+    plan_r_part(&r, 2, &place);
+    assert_near(place.token_us, 0.0512);
+    assert_near(place.link_us, 10);
+    assert_near(place.link_row_us, 2 * 2.048); /* two workers share the S-part's link */
+    plan_r_part(&r, 0, &place);
+    assert_near(place.token_us, 512 / 50e3);
+    assert_true(place.link_us == 0 && place.link_row_us == 0);
+}
+
+static void one_mini_batch_and_two(void **state)
+{
+    struct plan_request r = request();
+    struct plan plan;
+    (void)state;
+
+    plan_predict(&r, 8, 2, 2, &plan);
+    assert_near(plan.s_part_layer_us, 20);
+    assert_near(plan.r_part_layer_us, 2 * 16 * 0.0512);
+    assert_near(plan.link_layer_us, 10 + 4 * 2.048);
+    assert_near(plan.step_ms, 2 * (3 * 20 + 20 + 40 + 5) / 1e3);
+    assert_near(plan.tokens_per_second, 8 / 250e-6);
+    assert_near(plan.s_part_busy, 1);
+    assert_int_equal(plan.bound_by, PLAN_S_PART);
+    assert_near(plan.kv_tokens, 8 * 16);
+    assert_near(plan.kv_bytes_per_worker, 4 * 24 * 4 * 512); /* with half a page each */
+    assert_near(plan.price_per_hour, 3);
+    assert_near(plan.cost_per_million, 3.0 / 3600 * 250e-6 / 8 * 1e6);
+
+    plan_predict(&r, 8, 2, 1, &plan);
+    double wait_us = 4 * 16 * 0.0512 + 10 + 8 * 2.048;
+    assert_near(plan.step_ms, (4 * (20 + wait_us) + 45) / 1e3);
+    plan_predict(&r, 8, 2, 0, &plan); /* 243.6 us against 250 */
+    assert_int_equal(plan.mini_batches, 1);
+
+    plan_predict(&r, 32, 2, 2, &plan); /* b = 16: T 32, R 6.55, link 42.8 */
+    assert_int_equal(plan.bound_by, PLAN_NETWORK);
+    wait_us = 8 * 16 * 0.0512 + 10 + 16 * 2.048;
+    assert_near(plan.step_ms, 2 * (3 * wait_us + 32 + 64 + 5) / 1e3); /* the head's round is the S-part's */
+    assert_near(plan.network_gbit_per_second, 32 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
+}
+
+static void prompts_cost_rows_and_pairs(void **state)
+{
+    struct plan_request r = request();
+    struct plan plan;
+    (void)state;
+
+    r.prompt_tokens = 62; /* two prefill rows a decode row, 31.5 tokens of context each */
+    plan_predict(&r, 8, 2, 2, &plan);
+    assert_near(plan.s_part_layer_us, 24 + 8 * 31.5 * 4 * 128 / 1e6);
+    assert_near(plan.r_part_layer_us, 2 * (62 + 16) * 0.0512);
+    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 8 * 0.512); /* their KV goes out as the worker stores it */
+}
+
+static void without_workers_nothing_travels(void **state)
+{
+    struct plan_request r = request();
+    struct plan plan;
+    (void)state;
+
+    plan_predict(&r, 8, 0, 0, &plan);
+    assert_int_equal(plan.mini_batches, 1);
+    assert_near(plan.step_ms, (4 * (20 + 8 * 16 * 0.01024) + 45) / 1e3);
+    assert_true(plan.link_layer_us == 0 && plan.network_gbit_per_second == 0);
+    assert_near(plan.price_per_hour, 2);
+}
+
+static void workers_by_balance_and_by_memory(void **state)
+{
+    struct plan_request r = request();
+    struct hardware quick = wire, large = worker;
+    struct plan plan;
+    struct error error;
+    (void)state;
+
+    quick.link_gb_per_second = 1000;
+    quick.link_round_trip_us = 0;
+    large.memory_bytes = 1u << 30;
+    r.link = &quick;
+    r.worker = &large;
+    r.batch = 32;
+    r.generated_tokens = 319; /* F = 9: 164 tokens. b = 16: T = 32 us; 3 sequences are read in 25.2 us, 4 in 33.6 */
+    struct hardware tight = s_part;
+    r.s_part = &tight;
+    tight.memory_bytes = 12357375; /* 12 MB of weights; 32 rows of 1,792 and 1,000 values of 4 bytes */
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(error.text, "for weights and activations of batch 32, and device has"));
+    tight.memory_bytes++;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+    assert_int_equal(plan.workers, 6); /* ceil(16 / 6) = 3 */
+    assert_int_equal(plan.bound_by, PLAN_S_PART);
+    large.memory_bytes = 2 * 172 * 4 * 512; /* two sequences with their half pages */
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+    assert_int_equal(plan.workers, 16);
+    assert_int_equal(plan.bound_by, PLAN_CAPACITY);
+    r.workers = 15;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(error.text, "on each of 15 workers, and host has"));
+    r.ignore_capacity = true;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+}
+
+/* What is written is read again; what a file says wrongly is said with its line. */
+static void a_hardware_file(void **state)
+{
+    char folder[] = "/tmp/fd-hardware-XXXXXX", path[64];
+    const struct {
+        const char *text, *wrong;
+    } bad[] = {{"name = x\nmemry = 3G\n", ":2: unknown setting 'memry'"},
+               {"name = x\nmemory = much # GB\n", ":2: --memory is \"much\", want bytes"},
+               {"name = x\nattention_share = 0\n", ":2: --attention_share is \"0\", want a number from 0.001 to 2"},
+               {"memory = 3G\n", "x.conf: no `name`"}};
+    struct hardware read;
+    struct error error;
+    FILE *file;
+    (void)state;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/x.conf", folder);
+    file = fopen(path, "w");
+    hardware_write(file, &s_part, "two lines\nof comment");
+    fclose(file);
+    assert_int_equal(hardware_read("x", folder, "gpu", &read, &error), STATUS_OK);
+    assert_string_equal(read.name, "device");
+    assert_int_equal(read.memory_bytes, s_part.memory_bytes >> 20 << 20);
+    assert_near(read.memory_gb_per_second, 100);
+    assert_near(read.attention_share, 0.5);
+    assert_near(read.step_us, 5);
+    assert_int_equal(hardware_check_s_part(&read, "x", &error), STATUS_OK);
+    assert_int_equal(hardware_check_link(&read, "x", &error), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "x (device) cannot be a link: it says no link_gb_per_second");
+    for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
+        file = fopen(path, "w");
+        fputs(bad[i].text, file);
+        fclose(file);
+        assert_int_equal(hardware_read(path, NULL, "gpu", &read, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, bad[i].wrong));
+    }
+    assert_int_equal(hardware_read("y", folder, "gpu", &read, &error), STATUS_NOT_FOUND);
+    assert_non_null(strstr(error.text, "--gpu y: no such description; there are: x. "));
+    unlink(path);
+    rmdir(folder);
+}
+
+static void the_knee_of_a_sweep(void **state)
+{
+    struct plan_request r = request();
+    struct plan_need needs[20];
+    (void)state;
+
+    assert_int_equal(plan_sweep(&r, needs, 20), 14); /* 2 to 16,384 */
+    assert_int_equal(needs[2].batch, 8);             /* b = 4 */
+    assert_near(needs[2].tokens_per_second, 8 / 250e-6);
+    assert_near(needs[2].worker_gb_per_second, 4 * 16 * 512 / 20e-6 / 1e9);
+    assert_near(needs[2].network_gbit_per_second, 4 * 2048 * 8 / 20e-6 / 1e9);
+    assert_near(needs[2].kv_bytes, 8 * 24 * 4 * 512);
+    for (size_t i = 0; i < 14; i++) /* a row takes 4 * 2 + 4 us at least: 83,333 a second; 16 rows take 4 * 32 + 64 + 5 */
+        assert_int_equal(needs[i].knee, needs[i].batch == 32);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_parts_of_a_layer),
+        cmocka_unit_test(one_mini_batch_and_two),
+        cmocka_unit_test(prompts_cost_rows_and_pairs),
+        cmocka_unit_test(without_workers_nothing_travels),
+        cmocka_unit_test(workers_by_balance_and_by_memory),
+        cmocka_unit_test(the_knee_of_a_sweep),
+        cmocka_unit_test(a_hardware_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
