@@ -15,6 +15,7 @@ static const struct command {
     {"model", "what a model file holds, and the memory it takes: fastdecode model FILE", model_main},
     {"plan", "what hardware a load needs, and what to expect: fastdecode plan --shape llama-7b --gpu a10", plan_main},
     {"eval", "perplexity, and what a KV type changes, on a text: fastdecode eval --model FILE --text FILE", eval_main},
+    {"sim", "what a mesh would do with a workload, on a virtual clock: fastdecode sim --shape NAME --gpu NAME", sim_main},
     {"health", "probe a service over RPC: fastdecode health ADDRESS", health_main},
 };
 

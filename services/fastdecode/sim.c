@@ -1,0 +1,295 @@
+/* sim.c: `fastdecode sim`: what a mesh would do with a workload: the real scheduling core on a virtual clock. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/options.h"
+#include "common/plan/plan.h"
+#include "common/sim/load_plot.h"
+#include "common/sim/sim.h"
+#include "common/sim/workload.h"
+#include "kernels/quant/tensor_type.h"
+#include "services/fastdecode/commands.h"
+
+enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
+
+struct sim_settings {
+    const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *kv_type_name, *admission, *workload_path, *plot_path;
+    struct plan_shape shape;
+    struct hardware s_part_hardware, worker_hardware, link_hardware;
+    struct plan_request request;
+    uint32_t workers, batch, mini_batches, chunk, max_tokens;
+    uint64_t requests, seed;
+    double rate, noise;
+    bool backlog, json;
+};
+
+/* --- what it is told -------------------------------------------------------------------------------------------------- */
+
+static enum status read_hardware(struct sim_settings *s, struct error *error)
+{
+    enum status status;
+
+    if (!s->gpu)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, cpu, or a file");
+    if ((status = hardware_read(s->gpu, s->folder, "gpu", &s->s_part_hardware, error)) ||
+        (status = hardware_check_s_part(&s->s_part_hardware, s->gpu, error)) ||
+        (status = hardware_read(s->worker, s->folder, "worker", &s->worker_hardware, error)) ||
+        (status = hardware_check_worker(&s->worker_hardware, s->worker, error)))
+        return status;
+    if (!s->link && s->worker_hardware.link_gb_per_second != 0) {
+        s->link_hardware = s->worker_hardware;
+        return STATUS_OK;
+    }
+    s->link = s->link ? s->link : "infiniband";
+    status = hardware_read(s->link, s->folder, "link", &s->link_hardware, error);
+    return status ? status : hardware_check_link(&s->link_hardware, s->link, error);
+}
+
+static enum status resolve(struct sim_settings *s, struct error *error)
+{
+    struct plan_request *r = &s->request;
+    enum status status;
+
+    if (!s->model == !s->shape_name)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "want --model FILE or --shape NAME (" SHAPE_NAMES ")");
+    if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
+    if (s->workload_path && (s->backlog || s->rate > 0))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--workload has its own arrivals: without --rate and --backlog");
+    if (!s->workload_path && s->backlog == (s->rate > 0))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "want --workload FILE, --rate R (arrivals a second) or --backlog (all wait)");
+    status = s->model ? shape_read(s->model, &s->shape, error) : shape_named(s->shape_name, s->weights, &s->shape, error);
+    if (status || (status = kv_type_parse(s->kv_type_name, &r->kv_type, error)) || (status = read_hardware(s, error)))
+        return status;
+    r->shape = &s->shape;
+    r->s_part = &s->s_part_hardware;
+    r->worker = &s->worker_hardware;
+    r->link = &s->link_hardware;
+    r->batch = s->batch;
+    r->workers = s->workers;
+    return STATUS_OK;
+}
+
+/* --- the mesh --------------------------------------------------------------------------------------------------------- */
+
+/* Pages that `bytes` hold. */
+static uint32_t pages_of(const struct sim_settings *s, double bytes)
+{
+    double page_bytes = s->shape.layers * shape_kv_bytes(&s->shape, s->request.kv_type) * PLAN_PAGE_TOKENS;
+    return (uint32_t)MIN(MAX(bytes, 0) / page_bytes, UINT32_MAX / 2);
+}
+
+/* The S-part's pool where there are no workers, else each worker. places: [MAX(workers, 1)]. */
+static enum status make_places(const struct sim_settings *s, struct sim_place *places, uint32_t longest, struct error *error)
+{
+    const struct plan_shape *shape = &s->shape;
+    double weights = (double)shape->layer_bytes * shape->layers + (double)shape->head_bytes + (double)shape->embedding_bytes;
+    double bytes = s->workers ? (double)s->worker_hardware.memory_bytes : (double)s->s_part_hardware.memory_bytes - weights;
+    struct sim_place place = {.pages_total = pages_of(s, bytes), .local = s->workers == 0};
+
+    if (s->request.ignore_capacity)
+        place.pages_total = UINT32_MAX / 2 / MAX(s->workers, 1);
+    if ((uint64_t)place.pages_total * PLAN_PAGE_TOKENS < longest)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                         "%s has %.2f GiB for KV, which holds %llu tokens, less than the longest sequence's %u (--ignore-capacity "
+                         "simulates all the same)",
+                         s->workers ? s->worker_hardware.name : s->s_part_hardware.name, MAX(bytes, 0) / (1 << 30),
+                         (unsigned long long)place.pages_total * PLAN_PAGE_TOKENS, longest);
+    plan_r_part(&s->request, s->workers, &place.cost);
+    for (uint32_t i = 0; i < MAX(s->workers, 1); i++)
+        places[i] = place;
+    return STATUS_OK;
+}
+
+static enum status simulate(const struct sim_settings *s, const struct workload *work, struct sim_config *config,
+                            struct sim_result *result, struct error *error)
+{
+    struct sim_place *places = calloc(MAX(s->workers, 1), sizeof *places);
+    enum status status = places ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u workers", s->workers);
+
+    config->sched = (struct sched_config){
+        .max_sequences = (uint32_t)MIN(work->count, QUEUE_MAX) + 2 * s->batch + 16,
+        .max_running = s->batch,
+        .max_waiting = (uint32_t)MIN(work->count, QUEUE_MAX),
+        .max_batch_rows = s->batch + MAX(s->chunk, PREFILL_ROWS),
+        .mini_batches = s->mini_batches,
+        .chunk_tokens = s->chunk,
+        .admission = strcmp(s->admission, "greedy") ? SCHED_SLS : SCHED_GREEDY,
+        .spacing_steps = s->request.spacing,
+        .page_tokens = PLAN_PAGE_TOKENS,
+        .context_tokens = work->context_tokens,
+        .max_places = MAX(s->workers, 1),
+        .layers = s->shape.layers,
+        .kv_bytes_per_token = (uint64_t)(s->shape.layers * shape_kv_bytes(&s->shape, s->request.kv_type)),
+    };
+    config->places = places;
+    config->place_count = MAX(s->workers, 1);
+    config->requests = work->requests;
+    config->request_count = work->count;
+    config->backlog = true; // clients wait, as they do at a gateway with a long queue
+    config->noise_sigma = s->noise;
+    config->reply_us = REPLY_US;
+    config->seed = s->seed;
+    if (!status)
+        status = make_places(s, places, work->context_tokens, error);
+    if (!status) {
+        plan_s_part(&s->request, &config->s_part);
+        status = sim_run(config, result, error);
+    }
+    free(places);
+    return status;
+}
+
+/* --- what it prints --------------------------------------------------------------------------------------------------- */
+
+static json_t *times_json(const struct sim_times *t)
+{
+    return json_pack("{s:f,s:f,s:f,s:f}", "mean", t->mean_s, "p50", t->p50_s, "p99", t->p99_s, "max", t->max_s);
+}
+
+static void print_json(const struct sim_settings *s, const struct sim_result *r)
+{
+    json_t *object = json_pack(
+        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "model", s->shape.name, "workers",
+        (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)s->mini_batches, "admission", s->admission, "seconds",
+        r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load", (json_int_t)r->peak_load, "mean_batch", r->mean_batch,
+        "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy, "ttft_s", times_json(&r->ttft), "tbt_s", times_json(&r->tbt),
+        "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows, "prefill_rows",
+        (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished, "rejected", (json_int_t)r->rejected, "lost",
+        (json_int_t)r->lost, "preempted", (json_int_t)r->preempted);
+
+    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(object);
+}
+
+static void print_times(const char *name, const struct sim_times *t)
+{
+    printf("  %-22s %10.3f %10.3f %10.3f %10.3f\n", name, t->mean_s, t->p50_s, t->p99_s, t->max_s);
+}
+
+static void print_table(const struct sim_settings *s, const struct sim_result *r)
+{
+    printf("model       %s; %s, %u worker%s%s%s\n", s->shape.name, s->s_part_hardware.name, s->workers, s->workers == 1 ? "" : "s",
+           s->workers ? " " : "", s->workers ? s->worker_hardware.name : "");
+    printf("schedule    %s, at most %u sequences in %u mini-batch%s\n\n", s->admission, s->batch, s->mini_batches,
+           s->mini_batches > 1 ? "es" : "");
+    printf("  tokens a second        %10.1f    %llu in %.1f s\n", r->tokens_per_second, (unsigned long long)r->tokens, r->seconds);
+    printf("  sequences that decode  %10.1f    mean over time\n", r->mean_batch);
+    printf("  peak load              %10llu    context tokens of a step of all mini-batches\n", (unsigned long long)r->peak_load);
+    printf("  busy                   %9.0f %%    S-part; workers %.0f %%\n", 100 * r->s_part_busy, 100 * r->r_part_busy);
+    printf("  sequences              %10llu    finished; %llu lost, %llu paused for want of pages\n",
+           (unsigned long long)r->finished, (unsigned long long)(r->lost + r->rejected), (unsigned long long)r->preempted);
+    printf("\n  seconds                      mean        p50        p99        max\n");
+    print_times("to the first token", &r->ttft);
+    print_times("between tokens", &r->tbt);
+    print_times("a mini-batch's step", &r->step);
+}
+
+static void on_step(void *user, const struct sim_step *step) { load_plot_add(user, step); }
+
+static enum status write_plot(const struct sim_settings *s, const struct load_plot *plot, struct error *error)
+{
+    FILE *file = fopen(s->plot_path, "w");
+    char title[256];
+
+    snprintf(title, sizeof title, "%s, %u workers, batch %u: %s admission", s->shape.name, s->workers, s->batch, s->admission);
+    int failed = !file || load_plot_write(plot, title, file);
+    if (file)
+        failed |= fclose(file);
+    return failed ? error_set(error, STATUS_UNAVAILABLE, "--plot %s: %s", s->plot_path, strerror(errno)) : STATUS_OK;
+}
+
+static enum status run(struct sim_settings *s, struct error *error)
+{
+    struct workload work = {0};
+    struct sim_result result;
+    struct sim_config config = {0};
+    struct load_plot *plot = s->plot_path ? calloc(1, sizeof *plot) : NULL;
+    enum status status = resolve(s, error);
+
+    if (!status && s->plot_path && !plot)
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the plot");
+    if (!status)
+        status = s->workload_path ? workload_read(s->workload_path, &work, error)
+                                  : workload_make(s->requests, s->rate, s->request.prompt_tokens, s->request.generated_tokens,
+                                                  s->max_tokens, s->seed, &work, error);
+    if (!status) {
+        s->mini_batches = s->mini_batches ? s->mini_batches : s->workers ? 2 : 1;
+        if (plot) {
+            load_plot_init(plot);
+            config.on_step = on_step;
+            config.user = plot;
+        }
+        status = simulate(s, &work, &config, &result, error);
+    }
+    if (!status && plot)
+        status = write_plot(s, plot, error);
+    if (!status && s->json)
+        print_json(s, &result);
+    else if (!status)
+        print_table(s, &result);
+    workload_free(&work);
+    free(plot);
+    return status;
+}
+
+int sim_main(int argc, char **argv)
+{
+    struct sim_settings s = {.weights = "f16",
+                             .worker = "epyc-7452",
+                             .kv_type_name = "f16",
+                             .admission = "sls",
+                             .batch = 128,
+                             .workers = 1,
+                             .requests = 1000,
+                             .seed = 1,
+                             .request = {.prompt_tokens = 16, .generated_tokens = 1024}};
+    const struct option options[] = {
+        {"model", OPTION_STRING, &s.model, "FILE", "GGUF file whose shape is simulated, or", 0, 0},
+        {"shape", OPTION_STRING, &s.shape_name, "NAME", SHAPE_NAMES, 0, 0},
+        {"weights", OPTION_STRING, &s.weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},
+        {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
+        {"gpu", OPTION_STRING, &s.gpu, "NAME|FILE", "of the S-part: a10, h200, cpu, or a file", 0, 0},
+        {"worker", OPTION_STRING, &s.worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file", 0, 0},
+        {"link", OPTION_STRING, &s.link, "NAME|FILE", "between them; default: the worker file's, else infiniband", 0, 0},
+        {"hardware-dir", OPTION_STRING, &s.folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0},
+        {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
+        {"batch", OPTION_U32, &s.batch, "B", "sequences that run at once", 1, PLAN_BATCH_MAX},
+        {"mini-batches", OPTION_U32, &s.mini_batches, "M", "in flight; 0: two with workers, else one", 0, SCHED_MINI_BATCHES_MAX},
+        {"chunk", OPTION_U32, &s.chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
+        {"admission", OPTION_STRING, &s.admission, "MODE",
+         "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
+        {"spacing", OPTION_U32, &s.request.spacing, "F", "steps between groups of starts; 0: from the lengths seen", 0, 65536},
+        {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},
+        {"requests", OPTION_SIZE, &s.requests, "N", "of --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
+        {"rate", OPTION_F64, &s.rate, "R", "arrivals a second, at random", 0, 1e9},
+        {"backlog", OPTION_BOOL, &s.backlog, NULL, "all requests wait from the beginning", 0, 0},
+        {"prompt", OPTION_U32, &s.request.prompt_tokens, "P", "tokens of a prompt", 1, WORKLOAD_TOKENS_MAX},
+        {"gen", OPTION_U32, &s.request.generated_tokens, "S", "tokens generated for it", 1, WORKLOAD_TOKENS_MAX},
+        {"max-tokens", OPTION_U32, &s.max_tokens, "N", "that a request allows: all the schedule knows at first; 0: --gen", 0,
+         WORKLOAD_TOKENS_MAX},
+        {"noise", OPTION_F64, &s.noise, "SIGMA", "of the logarithm of each worker's time in each step", 0, 2},
+        {"seed", OPTION_SIZE, &s.seed, "N", "of arrivals and noise", 0, 0},
+        {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate what memory could not hold, too", 0, 0},
+        {"plot", OPTION_STRING, &s.plot_path, "FILE.svg", "draw the load over time", 0, 0},
+        {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
+    };
+    struct program program = {.name = "fastdecode sim",
+                              .purpose = "what a mesh would do with a workload: the scheduling core on a virtual clock",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
+    struct error error;
+    enum status status = options_parse(&program, argc, argv, &error);
+
+    if (!status && !program.check_only)
+        status = run(&s, &error);
+    if (status)
+        fprintf(stderr, "fastdecode sim: %s\n", error.text);
+    return status ? 2 : 0;
+}

@@ -1,0 +1,77 @@
+"""`fastdecode sim`: what it prints, the workloads that it takes, and that spaced starts keep the load even at the paper's scale."""
+import json
+import os
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+
+from conftest import BUILD, MODEL, ROOT
+
+HARDWARE = os.path.join(ROOT, "deploy", "hardware")
+
+
+def run(*options):
+    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "sim", "--hardware-dir", HARDWARE, *map(str, options)],
+                          capture_output=True, text=True, timeout=240, check=False)
+
+
+def figures(*options):
+    said = run("--json", *options)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def test_every_token_is_counted(tmp_path):
+    workload = tmp_path / "w.csv"
+    workload.write_text("arrival_s,prompt_tokens,generated_tokens,max_tokens\n" +
+                        "".join(f"{i / 20},{10 + i % 300},{1 + i % 77},200\n" for i in range(1000)), encoding="utf-8")
+    got = figures("--shape", "llama-7b", "--gpu", "a10", "--workers", 4, "--batch", 64, "--workload", workload, "--noise", 0.1)
+    assert got["finished"] == 1000 and got["lost"] == 0 and got["rejected"] == 0
+    tokens = sum(1 + i % 77 for i in range(1000))
+    assert abs(got["tokens_per_second"] * got["seconds"] - tokens) < 1
+    assert got["prefill_rows"] >= sum(10 + i % 300 for i in range(1000))
+    for times in (got["ttft_s"], got["tbt_s"]):
+        assert 0 < times["p50"] <= times["p99"] <= times["max"]
+    assert 0 < got["step_s_max"] and 0 < got["mean_batch"] <= 64
+
+
+def test_spaced_starts_keep_the_load_even(tmp_path):
+    """Llama-7B on an A10 with 8 sockets and B = 1,024, as in the paper (arXiv 2403.11421)."""
+    words = ("--shape", "llama-7b", "--gpu", "a10", "--workers", 8, "--batch", 1024, "--gen", 1024, "--requests", 10240, "--backlog")
+    spaced = figures(*words, "--plot", tmp_path / "load.svg")
+    together = figures(*words, "--admission", "greedy")
+    assert spaced["finished"] == together["finished"] == 10240
+    assert spaced["peak_load"] <= 0.55 * together["peak_load"]
+    assert spaced["step_s_max"] <= 0.7 * together["step_s_max"]
+    assert spaced["tokens_per_second"] >= 0.97 * together["tokens_per_second"]  # with its slow start and end
+    root = xml.etree.ElementTree.parse(tmp_path / "load.svg").getroot()
+    assert root.tag.endswith("svg") and len(root) > 10
+
+
+def test_a_file_without_workers():
+    got = figures("--model", MODEL, "--gpu", "a10", "--workers", 0, "--batch", 8, "--prompt", 85, "--gen", 128, "--requests", 32,
+                  "--backlog")
+    assert got["finished"] == 32 and got["mini_batches"] == 1 and got["r_part_busy"] == 0
+
+
+@pytest.mark.parametrize("options, says", [
+    (("--gpu", "a10", "--backlog"), "--model FILE or --shape"),
+    (("--shape", "llama-7b", "--backlog"), "--gpu is missing"),
+    (("--shape", "llama-7b", "--gpu", "a10"), "--workload FILE, --rate R"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--rate", 3), "--workload FILE, --rate R"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--workload", "no/such", "--rate", 3), "without --rate"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--workload", "no/such"), "no/such"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--admission", "eager"), "want sls or greedy"),
+    (("--shape", "llama-70", "--gpu", "a10", "--backlog"), "llama-7b"),
+    (("--shape", "llama-13b", "--gpu", "a10", "--backlog", "--workers", 0), "--ignore-capacity"),
+])
+def test_bad_words_are_named(options, says):
+    said = run(*options)
+    assert said.returncode == 2 and says in said.stderr, said.stderr
+    assert said.stdout == ""
+
+
+def test_help():
+    said = run("--help")
+    assert said.returncode == 0 and "--workload FILE" in said.stdout and "--plot FILE.svg" in said.stdout
