@@ -355,6 +355,7 @@ static void begin_step(struct mini_batch *batch)
     uint32_t bad_row;
     struct error error;
 
+    batch->state = BATCH_BEGINNING; /* a link that is replaced below calls back: it must not begin once more */
     for (uint32_t p = 0; p < plan->place_count; p++) {
         const Fastdecode__Place *wanted = batch->request->places[plan->places[p].index];
         struct link *link = wanted->worker && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
@@ -437,7 +438,7 @@ void engine_link_changed(struct engine *engine, struct link *link)
         bool connecting = false;
         for (uint32_t p = 0; batch->state != BATCH_IDLE && p < batch->plan.place_count; p++) {
             struct link_use *use = &batch->uses[p];
-            if (use->link == link && link->down && batch->state != BATCH_CONNECTING)
+            if (use->link == link && link->down && batch->state >= BATCH_WAITING)
                 lose_place(batch, use);
             connecting |= use->link && !use->link->down && !rpc_channel_is_up(use->link->channel);
         }

@@ -51,7 +51,7 @@ struct link_use {
     uint32_t r_part_us;
 };
 
-enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_WAITING, BATCH_READY };
+enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_WAITING, BATCH_READY };
 
 /* A step that waits for its turn. The request lies in the call's memory. */
 struct queued_step {

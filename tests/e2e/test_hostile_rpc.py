@@ -415,6 +415,18 @@ def test_calls_to_the_s_part(target, model):
         ("by a stranger", "SPart/Exclude", varint(1, 1), "PERMISSION_DENIED", "scheduler")], 3)
 
 
+def test_two_addresses_of_one_worker_that_both_fail(target):
+    """Both are somebody else's; when the second is found out the step begins, and looks for its links once more."""
+    incarnation, connection = incarnation_of(target, "scheduler"), as_scheduler(target, "s-part")
+    step = fixed64(1, incarnation) + varint(2, 1) + opening(81) + opening(82) + run_of(81) + run_of(82, place=1)
+    answer = connection.call("SPart/Step", step + place(9, 1, ipc(target, "scheduler")) + place(9, 1, ipc(target, "kv-worker-0")))
+    results = [decode(result) for result in decode(answer.messages[0])[2]]
+    assert [(one(result, 1), one(result, 2)) for result in results] == [(81, 2), (82, 2)], "both are lost"
+    for method, payload in (("SPart/Exclude", varint(1, 9) + fixed64(2, 1)), ("SPart/Release", packed64(1, [81, 82]))):
+        assert connection.call(method, payload).status == "OK"
+    connection.close()
+
+
 # --- kv-worker ----------------------------------------------------------------------------------------------------------------
 
 
