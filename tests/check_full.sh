@@ -39,6 +39,7 @@ groups() {
 
 step "build for the full check" make -j"$jobs" programs venv model
 groups build e2e-full
+step "10,000 workloads" env FD_WORKLOADS=10000 build/tests/unit/test_sched_workloads
 step "build with AddressSanitizer" make -j"$jobs" SAN=address programs
 ASAN_OPTIONS=detect_leaks=1 groups build-address unit kernels integration
 groups build-address e2e-sanitizer

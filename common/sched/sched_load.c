@@ -8,7 +8,7 @@
 enum {
     DENSE = 48,      // points of the projection up to the expected length, equally far apart; beyond it 1.2 times as far each
     WEIGHT = 8,      // of the mean context, see load_weight()
-    MEMORY = 64,     // starts that are remembered
+    MEMORY = 256,    // starts that are remembered
     SIM_STEPS = 32,  // of an expected length, where both ways of starting are reckoned through
     SIM_ROUNDS = 10, // so many full mini-batches waiting are no short queue
 };
@@ -85,10 +85,10 @@ static double limit_of(const struct sched *s, double full, double workers)
     return MAX(steady, balance);
 }
 
-uint64_t load_limit(const struct sched *s)
+uint64_t load_limit(const struct sched *s, uint32_t mini_batch)
 {
     double workers = workers_tokens_per_us(s);
-    if (s->config.admission == SCHED_GREEDY || workers == 0 || s->lengths.count == 0)
+    if (s->config.admission == SCHED_GREEDY || workers == 0 || s->lengths.count == 0 || s->mini_batches[mini_batch].plan.together)
         return UINT64_MAX;
     return (uint64_t)limit_of(s, batch_full(s), workers);
 }
@@ -209,20 +209,30 @@ static bool fits(struct sched *s, const struct load_plan *plan, uint32_t slot, d
 
 /* --- together or apart ------------------------------------------------------------------------------------------------ */
 
-/* Microseconds that `count` sequences of the expected kind take in one mini-batch that is empty, started `rate` a step until
- * `full` run, each end refilled at once. A step takes the longer of both parts where another mini-batch is in flight. */
-static double reckon_us(const struct sched *s, double count, double full, double workers, double rate)
+/* Most starts of one step that a life's even spread leaves room for: three standard deviations of ends in one step. */
+static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
+
+/* Microseconds until what runs in a mini-batch and `waiting` more of the expected kind are through, all starting as soon as there is
+ * room, or apart: `rate` a step and one for each end. A step takes the longer of both parts where another mini-batch is in flight. */
+static double reckon_us(const struct sched *s, const struct load_plan *plan, double waiting, double full, double workers,
+                        bool apart)
 {
-    double tokens = s->lengths.tokens, step = tokens / SIM_STEPS, waiting = count, running = 0, load = 0, us = 0;
+    double tokens = s->lengths.tokens, step = tokens / SIM_STEPS, rate = full / tokens, running = 0, load = 0, us = 0;
     double prompt = MAX(s->lengths.context_tokens / tokens - tokens / 2, 0), ends[SIM_STEPS] = {0};
-    bool filled = false;
-    for (uint32_t i = 0; i < SIM_STEPS * (SIM_ROUNDS + 2) && (waiting > 0 || running > 0); i++) {
-        double *ending = &ends[i % SIM_STEPS];
-        running -= *ending;
-        load -= *ending * (prompt + tokens);
-        double start = MIN(waiting, full - running);
-        start = filled ? start : MIN(start, rate * step);
-        filled = filled || running + start >= full * 0.999;
+    for (uint32_t i = 0; i < COHORTS_MAX; i++) {
+        const struct cohort *c = &plan->cohorts[i];
+        double age = (double)((int64_t)plan->step - c->start), left = MAX(tokens - age, 0);
+        ends[(uint32_t)MIN(left / step, SIM_STEPS - 1)] += c->count;
+        running += c->count;
+        load += c->base + c->count * age;
+    }
+    for (uint32_t i = 0; i < SIM_STEPS * (SIM_ROUNDS + 3) && (waiting > 0 || running > 0); i++) {
+        double *ending = &ends[i % SIM_STEPS], ended = *ending;
+        running -= ended;
+        load = MAX(load - ended * (prompt + tokens), 0);
+        double start = MAX(MIN(waiting, full - running), 0);
+        if (apart)
+            start = MIN(start, MIN(rate * step + ended, starts_max(rate) * step));
         *ending = start;
         waiting -= start;
         running += start;
@@ -230,24 +240,21 @@ static double reckon_us(const struct sched *s, double count, double full, double
         double s_us = s_part_us(s, running), r_us = load / workers;
         us += step * (s->config.mini_batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
         load += running * step / 2;
-        if (running < full / 2)
-            filled = false;
     }
     return us;
 }
 
-/* together: so it was decided before. To change from that to the other takes a slow start once more. */
-static bool apart_is_faster(const struct sched *s, double count, double full, double workers, bool together)
+/* Whether what waits is through as soon, or sooner, if it all starts as soon as there is room. */
+static bool together_is_faster(const struct sched *s, const struct load_plan *plan, double waiting, double full, double workers)
 {
     uint32_t sizes = 0;
     for (uint32_t i = 0; i < STEP_SIZES; i++)
         sizes += s->s_model.sizes[i].rows > 0;
-    if (count >= full * SIM_ROUNDS)
-        return true;
+    if (waiting >= full * SIM_ROUNDS)
+        return false;
     if (sizes < 2)
-        return count > 2 * full; // T(b) is not known yet
-    double apart_us = reckon_us(s, count, full, workers, full / s->lengths.tokens);
-    return apart_us < (together ? 0.97 : 1) * reckon_us(s, count, full, workers, full);
+        return waiting <= 2 * full; // T(b) is not known yet
+    return reckon_us(s, plan, waiting, full, workers, false) <= reckon_us(s, plan, waiting, full, workers, true);
 }
 
 /* Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
@@ -256,7 +263,7 @@ static void credit(struct sched *s, struct load_plan *plan, double full)
 {
     double rate = full / s->lengths.tokens;
     plan->credit += rate * (double)(plan->step - plan->credited) + plan->ends;
-    plan->credit = MIN(plan->credit, 1 + rate + 3 * sqrt(rate)); // three standard deviations of ends in one step
+    plan->credit = MIN(plan->credit, starts_max(rate));
     plan->credited = plan->step;
     plan->ends = 0;
 }
@@ -279,7 +286,7 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (fits(s, plan, slot, waiting, limit))
         return true;
     if (plan->decided != plan->step + 1)
-        plan->together = !apart_is_faster(s, running + waiting, full, workers, plan->together);
+        plan->together = together_is_faster(s, plan, waiting, full, workers);
     plan->decided = plan->step + 1;
     return plan->together || (plan->credit >= 1 && fits(s, plan, slot, 1, limit));
 }

@@ -73,7 +73,8 @@ void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
  * 0: nothing is known of any. */
 double load_weight(const struct sched *s);
 
-/* Context tokens that a mini-batch may read in a step; UINT64_MAX: no limit (nothing elsewhere, or nothing measured). */
-uint64_t load_limit(const struct sched *s);
+/* Context tokens that a mini-batch may read in a step; UINT64_MAX: no limit (nothing elsewhere, nothing known of lengths, or what
+ * waits starts at once because that is faster). */
+uint64_t load_limit(const struct sched *s, uint32_t mini_batch);
 
 #endif

@@ -106,6 +106,7 @@ static void note_time(struct sim *sim)
 static void weigh(struct sim *sim, struct flight *f)
 {
     const struct sim_config *config = sim->config;
+    uint64_t away_rows = 0;
 
     memset(f->work, 0, config->place_count * sizeof *f->work);
     for (uint32_t i = 0; i < f->action.run_count; i++) {
@@ -133,11 +134,13 @@ static void weigh(struct sim *sim, struct flight *f)
             f->here_us += work_us + place->cost.link_us;
         } else {
             f->away = true;
+            away_rows += f->work[p].rows;
             f->away_us = MAX(f->away_us, work_us);
             f->link_us = MAX(f->link_us, place->cost.link_us);
             f->away_sum_us += work_us;
         }
     }
+    f->link_us += (double)away_rows * config->link_row_us;
 }
 
 static void take_step(struct sim *sim, const struct sched_step_action *action)
@@ -161,6 +164,7 @@ static void take_step(struct sim *sim, const struct sched_step_action *action)
 static void end_step(struct sim *sim, struct batch *batch)
 {
     struct flight *f = batch->queue[0];
+    struct sched_stats stats;
 
     note_time(sim);
     memmove(batch->queue, batch->queue + 1, --batch->queue_count * sizeof batch->queue[0]);
@@ -170,8 +174,11 @@ static void end_step(struct sim *sim, struct batch *batch)
     histogram_add(&sim->times[STEP], f->report.end_us - f->report.begin_us);
     sim->workers_us += f->away_sum_us * sim->config->s_part.layers;
     sim->out->steps++;
-    if (sim->config->on_step)
+    if (sim->config->on_step) {
+        sched_get_stats(sim->core, &stats);
+        f->report.load_limit = stats.load_limit[f->report.mini_batch];
         sim->config->on_step(sim->config->user, &f->report);
+    }
     f->answer_us = sim->now_us + sim->config->reply_us;
     sim->answers[sim->answer_count++] = f;
     batch->state = batch->queue_count ? BATCH_READY : BATCH_IDLE;

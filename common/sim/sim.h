@@ -8,7 +8,7 @@
  *
  * One S-part runs one segment at a time, of the mini-batch that has been ready longest; what the local pool and workers on the
  * S-part's own cores attend is done there as well, after the segment. The workers elsewhere serve one mini-batch's layer at a
- * time, all together: a layer takes as long as its slowest worker. (Each worker for itself would be faster where the slowest of
+ * time, all together: a layer takes as long as its slowest worker, and before it the rows' way over the S-part's link. (Each worker for itself would be faster where the slowest of
  * two mini-batches are different workers; placement makes them alike.) A layer is simulated in O(1), a step in O(rows + places).
  *
  * Everything is a function of the configuration, the seed included: the same run gives the same numbers.
@@ -43,6 +43,7 @@ struct sim_step {
     uint32_t mini_batch, rows, decode_rows;
     uint64_t load;           // context tokens that its decode rows read
     uint64_t largest_load;   // of one place
+    uint64_t load_limit;     // of a mini-batch, as the core has it at the step's end; UINT64_MAX: none
     double begin_us, end_us; // its first segment, its last row
 };
 
@@ -54,6 +55,7 @@ struct sim_config {
     const struct sim_request *requests; // [request_count], by arrival
     uint64_t request_count;
     bool backlog;       // a request that the core's queue has no room for waits outside; false: it is rejected
+    double link_row_us; // of the S-part's own link, which all workers share: each row of a layer, both ways
     double noise_sigma; // of the logarithm of each place's time in each step; its mean is 1
     double reply_us;    // from the S-part to the core, and back: added to each answer
     uint64_t seed;

@@ -100,7 +100,7 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
                          "simulates all the same)",
                          s->workers ? s->worker_hardware.name : s->s_part_hardware.name, MAX(bytes, 0) / (1 << 30),
                          (unsigned long long)place.pages_total * PLAN_PAGE_TOKENS, longest);
-    plan_r_part(&s->request, s->workers, &place.cost);
+    plan_r_part(&s->request, MIN(s->workers, 1), &place.cost);
     for (uint32_t i = 0; i < MAX(s->workers, 1); i++)
         places[i] = place;
     return STATUS_OK;
@@ -139,6 +139,9 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         status = make_places(s, places, work->context_tokens, error);
     if (!status) {
         plan_s_part(&s->request, &config->s_part);
+        config->link_row_us = places->cost.link_row_us;
+        for (uint32_t i = 0; i < config->place_count; i++)
+            places[i].cost.link_row_us = 0; // all go over the S-part's
         status = sim_run(config, result, error);
     }
     free(places);

@@ -106,6 +106,16 @@ static void one(struct text *text, const char *name, const char *type, const cha
     add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\nfastdecode_%s %.17g\n", name, help, name, type, name, value);
 }
 
+/* Of mini-batches that have one. */
+static void add_load_limit(struct text *text, const struct scheduler *scheduler, const struct sched_stats *stats)
+{
+    add(text, "# HELP fastdecode_load_limit_tokens context that a mini-batch may read in a step\n"
+              "# TYPE fastdecode_load_limit_tokens gauge\n");
+    for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++)
+        if (stats->load_limit[m] != UINT64_MAX)
+            add(text, "fastdecode_load_limit_tokens{mini_batch=\"%u\"} %llu\n", m, (unsigned long long)stats->load_limit[m]);
+}
+
 static void add_places(struct text *text, const struct scheduler *scheduler)
 {
     static const char *const gauges[][2] = {
@@ -163,15 +173,15 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s.preempted);
     one(&text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s.moved);
     one(&text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s.rebuilt_tokens);
-    if (s.load_limit != UINT64_MAX)
-        one(&text, "load_limit_tokens", "gauge", "context that a mini-batch may read in a step", (double)s.load_limit);
     one(&text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);
     one(&text, "scheduler_seconds_total", "counter", "processor time of planning steps, and of sending them and their tokens",
         (double)scheduler->busy_ns / 1e9);
-    if (scheduler->core)
+    if (scheduler->core) {
+        add_load_limit(&text, scheduler, &s);
         add_places(&text, scheduler);
+    }
     reply.text = bytes;
     rpc_call_reply(call, &reply.base);
 }
