@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/checked.h"
+
 #define TABLE(number, suffix, range_suffix)                                                                                      \
     {                                                                                                                            \
         .level = number, .store = attend_store_##suffix, .load_q = attend_load_q_##suffix, .range = attend_range_##range_suffix, \
@@ -40,6 +42,14 @@ static size_t copy_columns(unsigned char *to, const unsigned char *from, size_t 
     return bytes;
 }
 
+/* Words of four bytes, one of each token. */
+static void copy_words(unsigned char *to, const unsigned char *from, size_t row_bytes, uint32_t count)
+{
+    for (uint32_t token = 0; token < count; token += 4)
+        for (size_t i = 0; i < row_bytes; i++)
+            memcpy(to + token * row_bytes + i * 4, from + token * row_bytes + i * 4, MIN(4u, count - token));
+}
+
 void attend_copy_tokens(enum attend_type type, uint32_t head_dim, void *to, const void *from, uint32_t count)
 {
     size_t k_codes = attend_k_code_bytes(head_dim, type), k_bytes = attend_k_bytes(head_dim, type);
@@ -49,9 +59,12 @@ void attend_copy_tokens(enum attend_type type, uint32_t head_dim, void *to, cons
     unsigned char *into = to;
     const unsigned char *tile = from;
 
-    at += copy_columns(into, tile, k_codes, type == ATTEND_F32 || type == ATTEND_INT4X ? 4 : 2, count);
+    at += copy_columns(into, tile, k_codes, type == ATTEND_F16 || type == ATTEND_BF16 ? 2 : 4, count);
     at += copy_columns(into + at, tile + at, k_bytes - k_codes, sizeof(uint16_t), count);
-    memcpy(into + at, tile + at, row_bytes * count);
+    if (type <= ATTEND_BF16)
+        memcpy(into + at, tile + at, row_bytes * count);
+    else
+        copy_words(into + at, tile + at, row_bytes, count);
     at += row_bytes * ATTEND_TILE;
     copy_columns(into + at, tile + at, scales, sizeof(uint16_t), count);
 }

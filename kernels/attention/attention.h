@@ -4,14 +4,18 @@
  * K so that q·k runs down the lanes (no horizontal sums), then V row by row:
  *
  *     f16, bf16, f32   K [head_dim][16]                                      V [16][head_dim]
- *     int8             K [head_dim / 2][16][2] codes, [groups][16] scales    V [16][head_dim] codes, [groups][16] scales
- *     int4             K as int8                                             V [16][groups][16] bytes, scales, minima
- *     int4x            K [head_dim / 8][16] words of 8, scales, minima       V as int4
+ *     int8             K [head_dim / 4][16][4] codes + 128, [groups][16] scales
+ *                      V [4][head_dim][4] codes, [groups][16] scales
+ *     int4             K as int8
+ *                      V [4][groups][16][4] bytes, [groups][16] scales, [groups][16] minima
+ *     int4x            K [head_dim / 8][16][4] bytes, [groups][16] scales, [groups][16] minima
+ *                      V as int4
  *
+ * Codes lie as dot products of bytes take them: words of four, in K four values of a token, in V a value of four tokens.
  * A group is 32 values of one token along head_dim (the last one may have 16), so what a token stores does not depend on
  * its neighbours. Scales and minima are f16. A value is code * scale with codes -127 to 127, or code * scale + minimum with
  * codes 0 to 15; scales are rounded up and minima down, so that no value is cut off. 4-bit V: byte i of a group is its values
- * i (low nibble) and i + 16. 4-bit K: of 8 values, nibble i is value 2i and nibble i + 4 value 2i + 1.
+ * i (low nibble) and i + 16. 4-bit K: of 8 values, byte i is values i (low nibble) and i + 4.
  *
  * The bits of a line depend on its q, its limit and the tiles below the limit alone. The order is fixed by position:
  *
@@ -21,7 +25,8 @@
  *
  * Within a block: q·k by fused multiply-adds over head_dim; the sum of p lane by lane; p·V token after token. How many
  * lines share a loop changes nothing of this. avx2 and avx512 give the same bits; ref has its own.
- * Where K is codes, q is rounded to 16 bits (a scale a line): q·k is then exact in integers within a group, and twice as fast.
+ * Where K and V are codes, q is rounded to codes too (see attention_codes.h), and so are the weights p * scale of V, to 15
+ * bits in each group and block: both products are then exact in integers, whatever the order.
  */
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_H
 #define FD_KERNELS_ATTENTION_ATTENTION_H

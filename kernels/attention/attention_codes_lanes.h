@@ -1,14 +1,23 @@
-/* attention_codes_lanes.h: the part of attention_lanes.h that reads codes of 8 and 4 bits with their scales and minima.
+/* attention_codes_lanes.h: the part of attention_lanes.h that reads codes of 8 and 4 bits with their scales and minima. Both
+ * products run in integers, four neighbours a lane, and are exact there:
  *
- *     score   = ((f0 * s0 + f1 * s1) + ...) * scale of q     f: exact sum of q code * k code of a group, in i32, then f32
- *               with minima, each group adds (sum of q codes) * minimum after f * s
- *     value   = code, its weight p * s                       so a group's scale costs one product a token and line
- *     minima  : sum over the block's tokens of p * minimum, lane by lane, then one sum, added to the group's 32 values
+ *     q·k    16 tokens in the lanes, a word of 4 values each      score += sum * (scale of k * scale of q)      a group of head_dim
+ *     p·V    16 values of head_dim in the lanes, 4 tokens each    acc   += sum * unit * e^(best - m)            a group and block
+ *
+ * For p·V a block stands alone: p = e^(score - best) with its own best score, so that the largest p is 1. A token's weight in
+ * a group is p * scale of v in steps (`unit`) of 1/32767 of the largest scale that the line sees in the block. (In steps of
+ * 1/255, one product instead of two, mean KL with int8 doubles.) Tokens beyond the limit have weight 0: their codes are
+ * multiplied as integers, their scales and minima are replaced.
+ * Minima take part in f32: p * minimum lane by lane, then one sum.
+ * What a word of four becomes differs by instruction set, what the sums are does not.
  */
 
-/* sum + 16 tokens' products of two neighbouring values of head_dim: exact. */
 #if defined(__AVX512F__)
-LANES_INLINE lanes_i add_products(lanes_i sum, lanes_i a, lanes_i b)
+LANES_INLINE lanes_i load_words(const unsigned char *at) { return _mm512_loadu_si512(at); }
+LANES_INLINE lanes_i shift_right_16(lanes_i x, const int bits) { return _mm512_srli_epi16(x, (unsigned)bits); }
+LANES_INLINE lanes_i sign_extend_low(lanes_i x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
+LANES_INLINE lanes_i sign_extend_high(lanes_i x) { return _mm512_srai_epi16(x, 8); }
+LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
 {
 #if defined(__AVX512VNNI__)
     return _mm512_dpwssd_epi32(sum, a, b);
@@ -18,63 +27,84 @@ LANES_INLINE lanes_i add_products(lanes_i sum, lanes_i a, lanes_i b)
     return sum;
 #endif
 }
-LANES_INLINE lanes_i load_pairs(const unsigned char *k) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)k)); }
-LANES_INLINE lanes_i load_words(const unsigned char *k) { return _mm512_loadu_si512(k); }
-LANES_INLINE lanes_i nibbles(lanes_i x, const int which)
-{
-    return _mm512_and_si512(_mm512_srli_epi32(x, 4 * (unsigned)which), _mm512_set1_epi32(0x000f000f));
-}
-/* 16 low or high nibbles of 16 bytes as f32: a permutation looks at the low 4 bits of a lane alone. */
-LANES_INLINE lanes load_nibbles(const unsigned char *v, const bool high)
-{
-    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)v));
-    return _mm512_permutexvar_ps(high ? _mm512_srli_epi32(bytes, 4) : bytes, table);
-}
+/* Bytes within each four lanes. */
+LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(pattern)); }
 #else
-LANES_INLINE lanes_i add_products(lanes_i sum, lanes_i a, lanes_i b)
+LANES_INLINE lanes_i load_words(const unsigned char *at)
+{
+    return (lanes_i){_mm256_loadu_si256((const __m256i *)at), _mm256_loadu_si256((const __m256i *)(at + 32))};
+}
+LANES_INLINE lanes_i shift_right_16(lanes_i x, const int bits)
+{
+    return (lanes_i){_mm256_srli_epi16(x.lo, bits), _mm256_srli_epi16(x.hi, bits)};
+}
+LANES_INLINE lanes_i sign_extend_low(lanes_i x)
+{
+    return (lanes_i){_mm256_srai_epi16(_mm256_slli_epi16(x.lo, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(x.hi, 8), 8)};
+}
+LANES_INLINE lanes_i sign_extend_high(lanes_i x) { return (lanes_i){_mm256_srai_epi16(x.lo, 8), _mm256_srai_epi16(x.hi, 8)}; }
+LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
 {
     sum.lo = _mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo));
     sum.hi = _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi));
     __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); /* or gcc adds products to each other first, and runs out of registers */
     return sum;
 }
-LANES_INLINE lanes_i load_pairs(const unsigned char *k)
+/* Bytes within each four lanes. */
+LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern)
 {
-    return (lanes_i){_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)k)),
-                     _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(k + 16)))};
-}
-LANES_INLINE lanes_i load_words(const unsigned char *k)
-{
-    return (lanes_i){_mm256_loadu_si256((const __m256i *)k), _mm256_loadu_si256((const __m256i *)(k + 32))};
-}
-LANES_INLINE lanes_i nibbles(lanes_i x, const int which)
-{
-    const __m256i low = _mm256_set1_epi32(0x000f000f);
-    return (lanes_i){_mm256_and_si256(_mm256_srli_epi32(x.lo, 4 * which), low), _mm256_and_si256(_mm256_srli_epi32(x.hi, 4 * which), low)};
-}
-LANES_INLINE lanes load_nibbles(const unsigned char *v, const bool high)
-{
-    __m128i bytes = _mm_loadu_si128((const __m128i *)v);
-    bytes = _mm_and_si128(high ? _mm_srli_epi16(bytes, 4) : bytes, _mm_set1_epi8(15));
-    return (lanes){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
-                   _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
+    __m256i both = _mm256_broadcastsi128_si256(pattern);
+    return (lanes_i){_mm256_shuffle_epi8(x.lo, both), _mm256_shuffle_epi8(x.hi, both)};
 }
 #endif
 
+/* 16 words of four bytes, as pairs of 16 bits: bytes 0 and 2, 1 and 3. */
+struct pairs {
+    lanes_i even, odd;
+};
+LANES_INLINE struct pairs pairs_unsigned(lanes_i x)
+{
+    return (struct pairs){lanes_and_i(x, lanes_set1_i(0x00ff00ff)), shift_right_16(x, 8)};
+}
+LANES_INLINE struct pairs pairs_signed(lanes_i x) { return (struct pairs){sign_extend_low(x), sign_extend_high(x)}; }
+LANES_INLINE lanes_i nibbles(lanes_i x, const bool high)
+{
+    return lanes_and_i(high ? shift_right_16(x, 4) : x, lanes_set1_i(0x0f0f0f0f));
+}
+
 LANES_INLINE bool has_codes(const enum attend_type type) { return type > ATTEND_BF16; }
 LANES_INLINE bool v_has_minima(const enum attend_type type) { return type > ATTEND_INT8; }
+
+/* A word of K as q meets it: in bytes where there is VNNI and q has 8 bits. */
+#if defined(__AVX512VNNI__)
+#define K_IN_BYTES(type) attend_q_is_narrow(type)
+#else
+#define K_IN_BYTES(type) false
+#endif
+LANES_INLINE lanes_i add_k_word(lanes_i sum, const struct coded_q *q, uint32_t word, struct pairs k, const enum attend_type type)
+{
+#if defined(__AVX512VNNI__)
+    if (K_IN_BYTES(type))
+        return _mm512_dpbusd_epi32(sum, k.even, lanes_set1_i(((const int32_t *)q->bytes)[word]));
+#endif
+    (void)type;
+    sum = add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word]), k.even);
+    return add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word + 1]), k.odd);
+}
 
 /* Scores of n lines and t tiles from `tile` on. */
 LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
                             const uint32_t head_dim)
 {
-    const uint32_t groups = attend_groups(head_dim), step = type == ATTEND_INT4X ? 8 : 4; /* a cache line of K */
+    const bool packed = type == ATTEND_INT4X;
+    const uint32_t groups = attend_groups(head_dim), step = packed ? 8 : 4; /* values in a cache line of K */
     const size_t code_bytes = attend_k_code_bytes(head_dim, type);
-    const float *q = g->range->q + (size_t)g->line * head_dim;
     const unsigned char *k[BLOCK_TILES], *ahead[BLOCK_TILES];
     float *scores = g->range->scores + tile * LANES;
+    struct coded_q q[GROUP];
 
+    UNROLL for (uint32_t i = 0; i < n; i++)
+        q[i] = coded_q_at((float *)g->range->q + (size_t)(g->line + i) * head_dim, head_dim);
     UNROLL for (uint32_t j = 0; j < t; j++)
     {
         k[j] = g->tiles[tile + j];
@@ -85,83 +115,250 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
         lanes_i sum[GROUP][BLOCK_TILES];
         UNROLL for (uint32_t i = 0; i < n; i++)
             UNROLL for (uint32_t j = 0; j < t; j++)
-                sum[i][j] = lanes_set1_i(0);
+                sum[i][j] = lanes_set1_i(packed ? 0 : q[i].starts[group]);
         for (uint32_t d = begin; d < end; d += step) {
             lanes_i words[BLOCK_TILES];
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
-                if (type == ATTEND_INT4X)
-                    words[j] = load_words(k[j] + (size_t)d / 8 * 64);
+                words[j] = load_words(k[j] + (size_t)d / step * 64);
                 prefetch(ahead[j] + (size_t)d / step * 64);
             }
-            UNROLL for (uint32_t u = 0; u < step / 2; u++)
+            UNROLL for (uint32_t u = 0; u < step / 4; u++)
             {
-                lanes_i value[BLOCK_TILES];
+                struct pairs value[BLOCK_TILES];
                 UNROLL for (uint32_t j = 0; j < t; j++)
-                    value[j] = type == ATTEND_INT4X ? nibbles(words[j], (int)u) : load_pairs(k[j] + ((size_t)d / 2 + u) * 32);
-                UNROLL for (uint32_t i = 0; i < n; i++)
                 {
-                    lanes_i x = lanes_set1_i(((const int32_t *)(q + (size_t)i * head_dim))[d / 2 + u]);
-                    UNROLL for (uint32_t j = 0; j < t; j++)
-                        sum[i][j] = add_products(sum[i][j], x, value[j]);
+                    lanes_i x = packed ? nibbles(words[j], u) : words[j];
+                    value[j] = K_IN_BYTES(type) ? (struct pairs){x, x} : pairs_unsigned(x);
                 }
+                UNROLL for (uint32_t i = 0; i < n; i++)
+                    UNROLL for (uint32_t j = 0; j < t; j++)
+                        sum[i][j] = add_k_word(sum[i][j], &q[i], d / 4 + u, value[j], type);
             }
         }
         UNROLL for (uint32_t j = 0; j < t; j++)
         {
             const uint16_t *scales = (const uint16_t *)(k[j] + code_bytes) + group * ATTEND_TILE;
-            lanes scale = lanes_load_f16(scales), minimum;
-            if (type == ATTEND_INT4X)
+            lanes scale = lanes_load_f16(scales), minimum = lanes_zero();
+            if (packed)
                 minimum = lanes_load_f16(scales + groups * ATTEND_TILE);
             if (group % 2 == 0)
-                prefetch(ahead[j] + code_bytes + (type == ATTEND_INT4X ? 2 : 1) * group * ATTEND_TILE * sizeof(uint16_t));
+                prefetch(ahead[j] + code_bytes + (packed ? 2 : 1) * group * ATTEND_TILE * sizeof(uint16_t));
             UNROLL for (uint32_t i = 0; i < n; i++)
             {
-                const float *tail = q + (size_t)i * head_dim + head_dim / 2;
                 float *at = scores + i * ATTEND_BLOCK + j * LANES;
-                lanes exact = lanes_from_i(sum[i][j]);
-                lanes score = group ? lanes_fma(exact, scale, lanes_load(at)) : lanes_mul(exact, scale);
-                if (type == ATTEND_INT4X)
-                    score = lanes_fma(lanes_set1(tail[1 + group]), minimum, score);
-                if (group + 1 == groups)
-                    score = lanes_mul(score, lanes_set1(tail[0]));
+                lanes exact = lanes_from_i(sum[i][j]), both = lanes_mul(scale, lanes_set1(q[i].scales[group]));
+                lanes score = group ? lanes_fma(exact, both, lanes_load(at)) : lanes_mul(exact, both);
+                if (packed)
+                    score = lanes_fma(lanes_set1(q[i].sums[group]), minimum, score);
                 lanes_store(at, score);
             }
         }
     }
 }
 
-/* acc of a line gains what minima contribute. p: [ATTEND_BLOCK], 0 from `seen` on. */
-LANES_INLINE void add_minima(const struct group *g, uint32_t line, const float *p, uint32_t seen, const enum attend_type type,
-                             const uint32_t head_dim)
+/* Scores of one line become p of the block alone; m, sums and acc are brought to the new m. Returns e^(best - m). */
+LANES_INLINE float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen, const uint32_t head_dim)
 {
-    const uint32_t groups = attend_groups(head_dim), tiles = (seen + LANES - 1) / LANES;
-    const size_t at = attend_k_bytes(head_dim, type) + attend_v_row_bytes(head_dim, type) * ATTEND_TILE;
-    float *acc = g->range->acc + (size_t)line * head_dim;
+    uint32_t tiles = (seen + LANES - 1) / LANES;
+    lanes score[BLOCK_TILES], sum = lanes_zero(), share = lanes_set1(1.0f);
+    float old = range->m[line], best = clip_scores(scores, seen, score), *sums = range->sums + (size_t)line * LANES;
 
-    for (uint32_t group = 0; group < groups; group++) {
-        lanes sum = lanes_zero();
-        for (uint32_t j = 0; j < tiles; j++) {
-            lanes minimum = lanes_load_f16((const uint16_t *)(g->tiles[j] + at) + (groups + group) * ATTEND_TILE);
-            if (seen < (j + 1) * LANES)
-                minimum = lanes_fill_tail(minimum, seen - j * LANES, 0);
-            sum = lanes_fma(lanes_load(p + j * LANES), minimum, sum);
-        }
-        lanes all = lanes_set1(lanes_sum(sum));
-        for (uint32_t i = group * ATTEND_GROUP_DIM; i < MIN((group + 1) * ATTEND_GROUP_DIM, head_dim); i += LANES)
-            lanes_store(acc + i, lanes_add(lanes_load(acc + i), all));
+    if (best > old) {
+        lanes scale = exp_below(lanes_set1(old - best));
+        float *acc = range->acc + (size_t)line * head_dim;
+        range->m[line] = best;
+        for (uint32_t i = 0; i < head_dim; i += LANES)
+            lanes_store(acc + i, lanes_mul(lanes_load(acc + i), scale));
+        lanes_store(sums, lanes_mul(lanes_load(sums), scale));
+    } else {
+        share = exp_below(lanes_set1(best - old));
     }
+    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
+    {
+        if (j >= tiles)
+            break;
+        lanes p = exp_below(lanes_sub(score[j], lanes_set1(best)));
+        if (seen < (j + 1) * LANES)
+            p = lanes_fill_tail(p, seen - j * LANES, 0);
+        sum = lanes_add(sum, p);
+        lanes_store(scores + j * LANES, p);
+    }
+    lanes_store(sums, lanes_fma(sum, share, lanes_load(sums)));
+    return lanes_first(share);
 }
 
-/* weights[i][token] = p * scale of `group` for tiles [begin, end) of the block. */
-LANES_INLINE void weigh(const struct group *g, const float *p, uint32_t begin, uint32_t end, uint32_t group, const uint32_t n,
-                        const enum attend_type type, const uint32_t head_dim, float (*weights)[ATTEND_BLOCK])
-{
-    const size_t at = attend_k_bytes(head_dim, type) + attend_v_row_bytes(head_dim, type) * ATTEND_TILE;
+#define WEIGHT_MOST 32767.0f
 
-    for (uint32_t j = begin / ATTEND_TILE; j * ATTEND_TILE < end; j++) {
-        lanes scale = lanes_load_f16((const uint16_t *)(g->tiles[j] + at) + group * ATTEND_TILE);
-        UNROLL for (uint32_t i = 0; i < n; i++)
-            lanes_store(weights[i] + j * LANES, lanes_mul(lanes_load(p + i * ATTEND_BLOCK + j * LANES), scale));
+/* The weights of a line's tokens in a group, two words (of four) for each four tokens: with VNNI the low and the high bytes,
+ * else tokens (0, 2) and (1, 3) in 16 bits. */
+struct weights {
+    int32_t words[ATTEND_BLOCK / 4][4];
+};
+
+LANES_INLINE void store_weights(struct weights *weights, uint32_t tile, lanes_i x)
+{
+#if defined(__AVX512VNNI__)
+    const __m128i pattern = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, -1, -1, -1, -1, -1, -1, -1, -1);
+#else
+    const __m128i pattern = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1);
+#endif
+    lanes_store((float *)weights->words[tile * 4], lanes_as_f(shuffle_quads(x, pattern)));
+}
+
+/* Sums of 16 values of head_dim: of the products with the low and high bytes of weights, or (low alone) with all of them. */
+struct value_sum {
+    lanes_i low, high;
+};
+
+LANES_INLINE void add_v_word(struct value_sum *sum, const int32_t *weights, struct pairs v)
+{
+#if defined(__AVX512VNNI__)
+    sum->low = _mm512_dpbusd_epi32(sum->low, lanes_set1_i(weights[0]), v.even);
+    sum->high = _mm512_dpbusd_epi32(sum->high, lanes_set1_i(weights[1]), v.even);
+#else
+    sum->low = add_pairs(sum->low, lanes_set1_i(weights[0]), v.even);
+    sum->low = add_pairs(sum->low, lanes_set1_i(weights[1]), v.odd);
+#endif
+}
+
+LANES_INLINE lanes value_total(const struct value_sum *sum)
+{
+#if defined(__AVX512VNNI__)
+    return lanes_from_i(lanes_add_i(sum->low, lanes_sll_i(sum->high, 8)));
+#else
+    return lanes_from_i(sum->low);
+#endif
+}
+
+/* Chunks of 16 values at once: as many as keep sums in registers. */
+#if defined(__AVX512F__)
+#define CODE_CHUNKS(n) 2
+#else
+#define CODE_CHUNKS(n) ((n) <= 2 ? 2 : 1)
+#endif
+
+/* acc of n lines, c chunks of 16 from value `at` on, gains the block's p·V. unit, offset: of each line. */
+LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const struct weights *weights, const float *unit,
+                                  const float *offset, uint32_t tiles, uint32_t at, const uint32_t n, const uint32_t c,
+                                  const enum attend_type type, const uint32_t head_dim)
+{
+    const bool packed = v_has_minima(type);
+    const size_t word_bytes = 4 * attend_v_row_bytes(head_dim, type); /* of 4 tokens */
+    const size_t begin = attend_k_bytes(head_dim, type) +
+                         (packed ? at / ATTEND_GROUP_DIM * ATTEND_GROUP_DIM / 2 : at) * (size_t)4;
+    float *acc = g->range->acc + (size_t)line * head_dim + at;
+    struct value_sum sum[GROUP][2];
+
+    UNROLL for (uint32_t i = 0; i < n; i++)
+        UNROLL for (uint32_t j = 0; j < c; j++)
+            sum[i][j].low = sum[i][j].high = lanes_set1_i(0);
+    for (uint32_t tile = 0; tile < tiles; tile++) {
+        const unsigned char *v = g->tiles[tile] + begin, *ahead = g->ahead[tile] + begin;
+        UNROLL for (uint32_t word = 0; word < ATTEND_TILE / 4; word++)
+        {
+            struct pairs value[2];
+            UNROLL for (uint32_t j = 0; j < c; j++)
+            {
+                lanes_i x = load_words(v + word * word_bytes + (packed ? 0 : j * 64));
+                if (packed)
+                    x = nibbles(x, (at + j * LANES) % ATTEND_GROUP_DIM != 0);
+#if defined(__AVX512VNNI__)
+                value[j] = (struct pairs){x, x};
+#else
+                value[j] = packed ? pairs_unsigned(x) : pairs_signed(x);
+#endif
+                if (!packed || j == 0)
+                    prefetch(ahead + word * word_bytes + j * 64);
+            }
+            UNROLL for (uint32_t i = 0; i < n; i++)
+                UNROLL for (uint32_t j = 0; j < c; j++)
+                    add_v_word(&sum[i][j], weights[i].words[tile * 4 + word], value[j]);
+        }
     }
+    UNROLL for (uint32_t i = 0; i < n; i++)
+        UNROLL for (uint32_t j = 0; j < c; j++)
+        {
+            float *to = acc + (size_t)i * head_dim + j * LANES;
+            lanes was = lanes_load(to);
+            if (packed)
+                was = lanes_add(was, lanes_set1(offset[i]));
+            lanes_store(to, lanes_fma(value_total(&sum[i][j]), lanes_set1(unit[i]), was));
+        }
+}
+
+/* acc of n lines gains what the block's `seen` tokens give, in one group of head_dim. p: [n][ATTEND_BLOCK]. */
+LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const float *p, const float *share, uint32_t seen,
+                                 uint32_t group, const uint32_t n, const enum attend_type type, const uint32_t head_dim)
+{
+    const bool packed = v_has_minima(type);
+    const uint32_t groups = attend_groups(head_dim), tiles = (seen + LANES - 1) / LANES;
+    const size_t scales_at = attend_k_bytes(head_dim, type) + attend_v_row_bytes(head_dim, type) * ATTEND_TILE +
+                             group * ATTEND_TILE * sizeof(uint16_t);
+    struct weights weights[GROUP];
+    float unit[GROUP], offset[GROUP];
+    lanes scale[BLOCK_TILES], base[GROUP];
+    lanes_i most = lanes_set1_i(0);
+
+    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
+        scale[j] = lanes_zero();
+    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
+    {
+        if (j >= tiles)
+            break;
+        scale[j] = lanes_load_f16((const uint16_t *)(g->tiles[j] + scales_at));
+        if (seen < (j + 1) * LANES)
+            scale[j] = lanes_fill_tail(scale[j], seen - j * LANES, 0);
+        most = lanes_max_u(most, lanes_and_i(lanes_as_i(scale[j]), lanes_set1_i(0x7fffffff)));
+        if (group % 2 == 0)
+            prefetch(g->ahead[j] + scales_at);
+        if (packed && group % 2 == 0)
+            prefetch(g->ahead[j] + scales_at + groups * ATTEND_TILE * sizeof(uint16_t));
+    }
+    const float largest = f32_from_bits(lanes_max_all_u(most)); /* a NaN if any is */
+    const lanes inverse = lanes_set1(largest > 0 ? WEIGHT_MOST / largest : 0);
+    UNROLL for (uint32_t i = 0; i < n; i++)
+    {
+        unit[i] = share[i] * (largest / WEIGHT_MOST);
+        base[i] = lanes_zero();
+    }
+    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
+    {
+        if (j >= tiles)
+            break;
+        lanes steps = lanes_mul(scale[j], inverse), minimum = lanes_zero();
+        if (packed) {
+            minimum = lanes_load_f16((const uint16_t *)(g->tiles[j] + scales_at) + groups * ATTEND_TILE);
+            if (seen < (j + 1) * LANES)
+                minimum = lanes_fill_tail(minimum, seen - j * LANES, 0);
+        }
+        UNROLL for (uint32_t i = 0; i < n; i++)
+        {
+            lanes x = lanes_load(p + i * ATTEND_BLOCK + j * LANES);
+            if (packed)
+                base[i] = lanes_fma(x, minimum, base[i]);
+            store_weights(&weights[i], j, lanes_to_i(lanes_mul(x, steps)));
+        }
+    }
+    UNROLL for (uint32_t i = 0; i < n; i++)
+        offset[i] = packed ? share[i] * lanes_sum(base[i]) : 0;
+
+    uint32_t at = group * ATTEND_GROUP_DIM, end = MIN(at + ATTEND_GROUP_DIM, head_dim);
+    if (CODE_CHUNKS(n) == 2 && at + 2 * LANES == end) {
+        add_code_chunks(g, line, weights, unit, offset, tiles, at, n, 2, type, head_dim);
+        return;
+    }
+    for (; at < end; at += LANES)
+        add_code_chunks(g, line, weights, unit, offset, tiles, at, n, 1, type, head_dim);
+}
+
+/* Softmax and p·V of n lines from `line` on that see as many of the block's tokens. scores: [n][ATTEND_BLOCK] */
+LANES_INLINE void add_codes(const struct group *g, uint32_t line, float *scores, uint32_t seen, const uint32_t n,
+                            const enum attend_type type, const uint32_t head_dim)
+{
+    float share[GROUP];
+    UNROLL for (uint32_t i = 0; i < n; i++)
+        share[i] = soften_block(g->range, line + i, scores + i * ATTEND_BLOCK, seen, head_dim);
+    for (uint32_t group = 0; group < attend_groups(head_dim); group++)
+        add_code_group(g, line, scores, share, seen, group, n, type, head_dim);
 }

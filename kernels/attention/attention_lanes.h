@@ -17,10 +17,13 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_codes.h"
+#include "kernels/dispatch/half.h"
 #include "kernels/dispatch/lanes.h"
 
-#if defined(__AVX512F__)
+#if defined(CODES)
+#define GROUP 4u /* wide enough to share what is done once a word */
+#elif defined(__AVX512F__)
 #define GROUP 8u /* 32 registers: 16 sums */
 #else
 #define GROUP 4u /* 16 registers, two a value: 4 to 6 sums */
@@ -45,6 +48,46 @@ struct group {
  * (too few lines can be on their way), not at all 47 %. */
 LANES_INLINE void prefetch(const unsigned char *at) { _mm_prefetch((const char *)at, _MM_HINT_T1); }
 
+/* e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp; below -87 it stays at e^-87, 2e-38. NaN stays NaN. */
+LANES_INLINE lanes exp_below(lanes x)
+{
+    x = lanes_max(lanes_set1(-87.0f), x);
+    lanes n = lanes_round(lanes_mul(x, lanes_set1(0x1.715476p+0f)));
+    lanes r = lanes_fnma(n, lanes_set1(0x1.62e4p-1f), x);
+    r = lanes_fnma(n, lanes_set1(0x1.7f7d1cp-20f), r);
+    lanes p = lanes_set1(1.0f / 5040.0f);
+    p = lanes_fma(p, r, lanes_set1(1.0f / 720.0f));
+    p = lanes_fma(p, r, lanes_set1(1.0f / 120.0f));
+    p = lanes_fma(p, r, lanes_set1(1.0f / 24.0f));
+    p = lanes_fma(p, r, lanes_set1(1.0f / 6.0f));
+    p = lanes_fma(p, r, lanes_set1(0.5f));
+    p = lanes_fma(p, r, lanes_set1(1.0f));
+    p = lanes_fma(p, r, lanes_set1(1.0f));
+    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(lanes_to_i(n), 23))); /* times 2^n: p >= 0.7, n >= -126 */
+}
+
+LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }
+
+/* A line's scores of a block within f32, -inf from `seen` (1 to ATTEND_BLOCK) on; returns the largest that is no NaN. */
+LANES_INLINE float clip_scores(const float *scores, uint32_t seen, lanes *out)
+{
+    uint32_t tiles = (seen + LANES - 1) / LANES;
+    lanes best = lanes_set1(-INFINITY);
+
+    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
+        out[j] = lanes_zero();
+    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
+    {
+        if (j >= tiles)
+            break;
+        out[j] = lanes_max(lanes_set1(-FLT_MAX), lanes_min(lanes_set1(FLT_MAX), lanes_load(scores + j * LANES)));
+        if (seen < (j + 1) * LANES)
+            out[j] = lanes_fill_tail(out[j], seen - j * LANES, -INFINITY);
+        best = lanes_max(out[j], best);
+    }
+    return lanes_max_all(best);
+}
+
 #include "kernels/attention/attention_codes_lanes.h"
 
 LANES_INLINE lanes load_k(const unsigned char *k, size_t index, const enum attend_type type)
@@ -52,16 +95,6 @@ LANES_INLINE lanes load_k(const unsigned char *k, size_t index, const enum atten
     return type == ATTEND_F16    ? lanes_load_f16((const uint16_t *)k + index)
            : type == ATTEND_BF16 ? lanes_load_bf16((const uint16_t *)k + index)
                                  : lanes_load((const float *)k + index);
-}
-
-/* 16 values of V from value `at` of a row on: elements, or codes. */
-LANES_INLINE lanes load_v(const unsigned char *row, uint32_t at, const enum attend_type type)
-{
-    if (!has_codes(type))
-        return load_k(row, at, type);
-    if (type == ATTEND_INT8)
-        return lanes_load_s8((const int8_t *)row + at);
-    return load_nibbles(row + at / ATTEND_GROUP_DIM * (ATTEND_GROUP_DIM / 2), at % ATTEND_GROUP_DIM != 0);
 }
 
 /* Scores of n lines and t tiles from `tile` on. */
@@ -134,23 +167,11 @@ LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum 
 LANES_INLINE void soften(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen, const uint32_t head_dim)
 {
     uint32_t tiles = (seen + LANES - 1) / LANES;
-    lanes score[BLOCK_TILES], best = lanes_set1(-INFINITY), sum;
-    float old = range->m[line], now;
+    lanes score[BLOCK_TILES], sum;
+    float old = range->m[line], now = clip_scores(scores, seen, score);
 
-    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
-        score[j] = lanes_zero();
-    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
-    {
-        if (j >= tiles)
-            break;
-        score[j] = lanes_max(lanes_set1(-FLT_MAX), lanes_min(lanes_set1(FLT_MAX), lanes_load(scores + j * LANES)));
-        if (seen < (j + 1) * LANES)
-            score[j] = lanes_fill_tail(score[j], seen - j * LANES, -INFINITY);
-        best = lanes_max(score[j], best);
-    }
-    now = lanes_max_all(best);
     if (now > old) {
-        lanes scale = lanes_exp(lanes_set1(old - now));
+        lanes scale = exp_below(lanes_set1(old - now));
         float *acc = range->acc + (size_t)line * head_dim;
         range->m[line] = now;
         for (uint32_t i = 0; i < head_dim; i += LANES)
@@ -164,27 +185,24 @@ LANES_INLINE void soften(const struct attend_range *range, uint32_t line, float 
     {
         if (j >= tiles)
             break;
-        lanes p = lanes_exp(lanes_sub(score[j], lanes_set1(now)));
+        lanes p = exp_below(lanes_sub(score[j], lanes_set1(now)));
+        if (seen < (j + 1) * LANES)
+            p = lanes_fill_tail(p, seen - j * LANES, 0);
         sum = lanes_add(sum, p);
         lanes_store(scores + j * LANES, p);
     }
     lanes_store(range->sums + (size_t)line * LANES, sum);
 }
 
-/* acc of n lines, c chunks of 16 from value `at` on, gains tokens [begin, end) of the block. p: [n][ATTEND_BLOCK]. With two
- * chunks or more, `at` begins a group. */
+/* acc of n lines, c chunks of 16 from value `at` on, gains tokens [begin, end) of the block. p: [n][ATTEND_BLOCK]. */
 LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end, uint32_t at,
                              const uint32_t n, const uint32_t c, const enum attend_type type, const uint32_t head_dim)
 {
     const size_t k_bytes = attend_k_bytes(head_dim, type), row_bytes = attend_v_row_bytes(head_dim, type);
     const size_t chunk_bytes = row_bytes / (head_dim / LANES), offset = k_bytes + at * row_bytes / head_dim;
-    const uint32_t shares = has_codes(type) ? (c + 1) / 2 : 1; /* of a token's p: one a group */
-    float *acc = g->range->acc + (size_t)line * head_dim + at, weights[2][GROUP][ATTEND_BLOCK];
+    float *acc = g->range->acc + (size_t)line * head_dim + at;
     lanes sum[GROUP][BLOCK_TILES];
 
-    if (has_codes(type))
-        UNROLL for (uint32_t s = 0; s < shares; s++)
-            weigh(g, p, begin, end, at / ATTEND_GROUP_DIM + s, n, type, head_dim, weights[s]);
     UNROLL for (uint32_t i = 0; i < n; i++)
         UNROLL for (uint32_t j = 0; j < c; j++)
             sum[i][j] = lanes_load(acc + (size_t)i * head_dim + j * LANES);
@@ -196,16 +214,15 @@ LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *
             lanes value[BLOCK_TILES];
             UNROLL for (uint32_t j = 0; j < c; j++)
             {
-                value[j] = load_v(row, at + j * LANES, type);
+                value[j] = load_k(row, at + j * LANES, type);
                 if (j * chunk_bytes % 64 == 0)
                     prefetch(ahead + j * chunk_bytes);
             }
             UNROLL for (uint32_t i = 0; i < n; i++)
             {
-                lanes x = lanes_set1(has_codes(type) ? weights[0][i][t] : p[i * ATTEND_BLOCK + t]);
-                lanes second = shares > 1 ? lanes_set1(weights[1][i][t]) : x;
+                lanes x = lanes_set1(p[i * ATTEND_BLOCK + t]);
                 UNROLL for (uint32_t j = 0; j < c; j++)
-                    sum[i][j] = lanes_fma(j < 2 ? x : second, value[j], sum[i][j]);
+                    sum[i][j] = lanes_fma(x, value[j], sum[i][j]);
             }
             row += row_bytes;
             ahead += row_bytes;
@@ -243,11 +260,16 @@ LANES_INLINE void attend_group(const struct group *g, uint32_t block, const uint
     uint32_t common = MIN(limit[0] - block, ATTEND_BLOCK); /* limits ascend: all lines see these */
 
     dot_block(g, n, type, head_dim);
+    if (has_codes(type)) {
+        if (common == MIN(limit[n - 1] - block, ATTEND_BLOCK))
+            add_codes(g, g->line, range->scores, common, n, type, head_dim);
+        else
+            for (uint32_t i = 0; i < n; i++)
+                add_codes(g, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK), 1, type, head_dim);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++)
         soften(range, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK), head_dim);
-    if (v_has_minima(type))
-        for (uint32_t i = 0; i < n; i++)
-            add_minima(g, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK), type, head_dim);
     add_values(g, g->line, range->scores, 0, common, n, type, head_dim);
     for (uint32_t i = 1; i < n; i++) { /* what only later lines see */
         uint32_t seen = MIN(limit[i] - block, ATTEND_BLOCK);
@@ -262,7 +284,7 @@ typedef void group_fn(const struct group *g, uint32_t block);
     {                                                                                            \
         attend_group(g, block, n, type, head_dim);                                               \
     }
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !defined(CODES)
 #define ALL_SIZES(name, type, head_dim)                                                                                    \
     INSTANCE(1, name, type, head_dim) INSTANCE(2, name, type, head_dim) INSTANCE(3, name, type, head_dim)                  \
     INSTANCE(4, name, type, head_dim) INSTANCE(5, name, type, head_dim) INSTANCE(6, name, type, head_dim)                  \

@@ -79,16 +79,13 @@ static void put_k_codes(enum attend_type type, uint32_t head_dim, const float *k
         put_u16(scales, group * ATTEND_TILE + slot, scale);
         if (type == ATTEND_INT4X) {
             put_u16(scales, (groups + group) * ATTEND_TILE + slot, minimum);
-            for (uint32_t i = 0; i < count; i += 8) {
-                unsigned char *word = tile + ((size_t)(first + i) / 8 * ATTEND_TILE + slot) * 4;
-                for (uint32_t b = 0; b < 4; b++) { /* nibbles 2b and 2b + 1 */
-                    uint32_t value = b < 2 ? 4 * b : 4 * b - 7;
-                    word[b] = (unsigned char)(codes[i + value] | codes[i + value + 2] << 4);
-                }
-            }
+            for (uint32_t i = 0; i < count; i += 8)
+                for (uint32_t j = 0; j < 4; j++)
+                    tile[((size_t)(first + i) / 8 * ATTEND_TILE + slot) * 4 + j] =
+                        (unsigned char)(codes[i + j] | codes[i + j + 4] << 4);
         } else {
             for (uint32_t i = 0; i < count; i++)
-                tile[((size_t)(first + i) / 2 * ATTEND_TILE + slot) * 2 + i % 2] = (unsigned char)codes[i];
+                tile[((size_t)(first + i) / 4 * ATTEND_TILE + slot) * 4 + i % 4] = (unsigned char)(codes[i] + 128);
         }
     }
 }
@@ -96,7 +93,7 @@ static void put_k_codes(enum attend_type type, uint32_t head_dim, const float *k
 static void put_v_codes(enum attend_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
 {
     size_t row_bytes = attend_v_row_bytes(head_dim, type);
-    unsigned char *row = half + slot * row_bytes, *scales = half + ATTEND_TILE * row_bytes;
+    unsigned char *column = half + slot / 4 * 4 * row_bytes + slot % 4, *scales = half + ATTEND_TILE * row_bytes;
     uint32_t groups = attend_groups(head_dim);
 
     for (uint32_t group = 0; group < groups; group++) {
@@ -105,13 +102,13 @@ static void put_v_codes(enum attend_type type, uint32_t head_dim, const float *v
         int8_t codes[ATTEND_GROUP_DIM] = {0};
         quantize_group(v + first, count, codes, &scale, type == ATTEND_INT8 ? NULL : &minimum);
         put_u16(scales, group * ATTEND_TILE + slot, scale);
-        if (type == ATTEND_INT8) {
-            memcpy(row + first, codes, count);
+        for (uint32_t i = 0; type == ATTEND_INT8 && i < count; i++)
+            column[(size_t)(first + i) * 4] = (unsigned char)codes[i];
+        if (type == ATTEND_INT8)
             continue;
-        }
         put_u16(scales, (groups + group) * ATTEND_TILE + slot, minimum);
         for (uint32_t i = 0; i < ATTEND_GROUP_DIM / 2; i++)
-            row[first / 2 + i] = (unsigned char)(codes[i] | codes[i + ATTEND_GROUP_DIM / 2] << 4);
+            column[(size_t)(first / 2 + i) * 4] = (unsigned char)(codes[i] | codes[i + ATTEND_GROUP_DIM / 2] << 4);
     }
 }
 
@@ -158,9 +155,8 @@ static double k_value(const struct attend_range *range, uint32_t token, uint32_t
         return get(range->type, k, (size_t)i * ATTEND_TILE + slot);
     double scale = get_u16(ATTEND_F16, scales, group * ATTEND_TILE + slot);
     if (range->type != ATTEND_INT4X)
-        return scale * (int8_t)k[((size_t)i / 2 * ATTEND_TILE + slot) * 2 + i % 2];
-    uint32_t nibble = i % 8 / 2 + i % 2 * 4;
-    int code = k[((size_t)i / 8 * ATTEND_TILE + slot) * 4 + nibble / 2] >> (nibble % 2 * 4) & 15;
+        return scale * (k[((size_t)i / 4 * ATTEND_TILE + slot) * 4 + i % 4] - 128);
+    int code = k[((size_t)i / 8 * ATTEND_TILE + slot) * 4 + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15;
     return scale * code + get_u16(ATTEND_F16, scales, (groups + group) * ATTEND_TILE + slot);
 }
 
@@ -168,15 +164,15 @@ static double v_value(const struct attend_range *range, uint32_t token, uint32_t
 {
     size_t row_bytes = attend_v_row_bytes(range->head_dim, range->type);
     const unsigned char *half = range->tiles[token / ATTEND_TILE] + attend_k_bytes(range->head_dim, range->type);
-    const unsigned char *scales = half + ATTEND_TILE * row_bytes, *row = half + token % ATTEND_TILE * row_bytes;
     uint32_t slot = token % ATTEND_TILE, groups = attend_groups(range->head_dim), group = i / ATTEND_GROUP_DIM;
+    const unsigned char *scales = half + ATTEND_TILE * row_bytes, *column = half + slot / 4 * 4 * row_bytes + slot % 4;
 
     if (range->type <= ATTEND_BF16)
-        return get(range->type, row, i);
+        return get(range->type, half + slot * row_bytes, i);
     double scale = get_u16(ATTEND_F16, scales, group * ATTEND_TILE + slot);
     if (range->type == ATTEND_INT8)
-        return scale * (int8_t)row[i];
-    int code = row[group * (ATTEND_GROUP_DIM / 2) + i % (ATTEND_GROUP_DIM / 2)] >> (i % ATTEND_GROUP_DIM < 16 ? 0 : 4) & 15;
+        return scale * (int8_t)column[(size_t)i * 4];
+    int code = column[(size_t)(group * 16 + i % 16) * 4] >> (i % ATTEND_GROUP_DIM < 16 ? 0 : 4) & 15;
     return scale * code + get_u16(ATTEND_F16, scales, (groups + group) * ATTEND_TILE + slot);
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_codes.h"
 #include "kernels/dispatch/half.h"
 #include "kernels/dispatch/lanes.h"
 
@@ -72,15 +72,16 @@ LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, 
             scales[(groups + i) * ATTEND_TILE] = group.minimum;
             for (uint32_t j = 0; j < count; j += 8) {
                 unsigned char *word = tile + ((size_t)(first + j) / 8 * ATTEND_TILE + slot) * 4;
-                const int8_t *codes = group.codes + j;
-                word[0] = (unsigned char)(codes[0] | codes[2] << 4);
-                word[1] = (unsigned char)(codes[4] | codes[6] << 4);
-                word[2] = (unsigned char)(codes[1] | codes[3] << 4);
-                word[3] = (unsigned char)(codes[5] | codes[7] << 4);
+                for (uint32_t b = 0; b < 4; b++)
+                    word[b] = (unsigned char)(group.codes[j + b] | group.codes[j + b + 4] << 4);
             }
         } else {
-            for (uint32_t j = 0; j < count; j += 2)
-                memcpy(tile + ((size_t)(first + j) / 2 * ATTEND_TILE + slot) * 2, group.codes + j, 2);
+            for (uint32_t j = 0; j < count; j += 4) {
+                uint32_t word;
+                memcpy(&word, group.codes + j, sizeof word);
+                word ^= 0x80808080u; /* + 128 each */
+                memcpy(tile + ((size_t)(first + j) / 4 * ATTEND_TILE + slot) * 4, &word, sizeof word);
+            }
         }
     }
 }
@@ -88,7 +89,7 @@ LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, 
 LANES_INLINE void store_v_codes(const enum attend_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
 {
     size_t row_bytes = attend_v_row_bytes(head_dim, type);
-    unsigned char *row = half + slot * row_bytes;
+    unsigned char *column = half + slot / 4 * 4 * row_bytes + slot % 4;
     uint16_t *scales = (uint16_t *)(half + ATTEND_TILE * row_bytes) + slot;
     uint32_t groups = attend_groups(head_dim);
     struct coded_group group;
@@ -98,12 +99,13 @@ LANES_INLINE void store_v_codes(const enum attend_type type, uint32_t head_dim, 
         quantize_group(v + first, count, type != ATTEND_INT8, &group);
         scales[i * ATTEND_TILE] = group.scale;
         if (type == ATTEND_INT8) {
-            memcpy(row + first, group.codes, count);
+            for (uint32_t j = 0; j < count; j++)
+                column[(size_t)(first + j) * 4] = (unsigned char)group.codes[j];
             continue;
         }
         scales[(groups + i) * ATTEND_TILE] = group.minimum;
         for (uint32_t j = 0; j < ATTEND_GROUP_DIM / 2; j++)
-            row[first / 2 + j] = (unsigned char)(group.codes[j] | group.codes[j + ATTEND_GROUP_DIM / 2] << 4);
+            column[(size_t)(first / 2 + j) * 4] = (unsigned char)(group.codes[j] | group.codes[j + ATTEND_GROUP_DIM / 2] << 4);
     }
 }
 
@@ -163,38 +165,54 @@ void NAME(attend_store)(enum attend_type type, uint32_t head_dim, const float *k
     }
 }
 
-/* Beside K in codes, q is codes too: [head_dim] i16 of ±32767, then the line's scale, then [groups] sums of codes (as f32,
- * exact), which a minimum of K is multiplied with. */
+/* Codes of 16 values of q: to `pairs` and `bytes` in words of four. Returns their sum. */
+LANES_INLINE int32_t store_q(lanes_i codes, int16_t *pairs, int8_t *bytes)
+{
+    const __m128i pattern = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 0, 4, 8, 12, -1, -1, -1, -1);
+    int32_t wide[LANES];
+
+    lanes_store((float *)wide, lanes_as_f(codes));
+    for (uint32_t i = 0; i < LANES; i += 4) {
+        __m128i word = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(wide + i)), pattern);
+        int32_t four = _mm_extract_epi32(word, 2);
+        _mm_storel_epi64((__m128i *)(pairs + i), word);
+        memcpy(bytes + i, &four, sizeof four);
+    }
+    return lanes_sum_i(codes);
+}
+
+/* Beside K in codes, q is codes too, in words of four values: see struct coded_q. */
 void NAME(attend_load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out)
 {
-    float scaled[ATTEND_MAX_HEAD_DIM], *tail = out + head_dim / 2, scale;
     const lanes_i magnitude = lanes_set1_i(0x7fffffff);
-    lanes_i most = lanes_set1_i(0);
-    int16_t *codes = (int16_t *)out;
+    const float most = attend_q_most(type);
+    float scaled[ATTEND_MAX_HEAD_DIM];
+    struct coded_q to = coded_q_at(out, head_dim);
 
     if (type <= ATTEND_BF16) {
         attend_scale_q(head_dim, q, out);
         return;
     }
     attend_scale_q(head_dim, q, scaled);
-    for (uint32_t i = 0; i < head_dim; i += LANES)
-        most = lanes_max_u(lanes_and_i(lanes_as_i(lanes_load(scaled + i)), magnitude), most);
-    uint32_t bits = lanes_max_all_u(most);
     memset(out, 0, head_dim * sizeof *out);
-    if (bits > 0x7f800000u) { /* a NaN: all scores are NaN */
-        tail[0] = NAN;
-        return;
-    }
-    scale = MIN(f32_from_bits(bits), FLT_MAX) / 32767.0f;
-    if (scale < FLT_MIN) /* q·k would be below 1e-28 */
-        return;
-    tail[0] = scale;
-    for (uint32_t i = 0; i < head_dim; i += LANES) {
-        lanes_i code = lanes_to_i(saturate(lanes_div(lanes_load(scaled + i), lanes_set1(scale)), 32767.0f));
-        int32_t wide[LANES];
-        lanes_store((float *)wide, lanes_as_f(code));
-        for (uint32_t j = 0; j < LANES; j++)
-            codes[i + j] = (int16_t)wide[j];
-        tail[1 + i / ATTEND_GROUP_DIM] += (float)lanes_sum_i(code);
+    for (uint32_t group = 0; group < attend_groups(head_dim); group++) {
+        uint32_t first = group * ATTEND_GROUP_DIM, end = MIN(first + ATTEND_GROUP_DIM, head_dim);
+        lanes_i largest = lanes_set1_i(0);
+        for (uint32_t i = first; i < end; i += LANES)
+            largest = lanes_max_u(largest, lanes_and_i(lanes_as_i(lanes_load(scaled + i)), magnitude));
+        uint32_t bits = lanes_max_all_u(largest);
+        if (bits > 0x7f800000u) { /* a NaN: all scores are NaN */
+            to.scales[group] = NAN;
+            continue;
+        }
+        float scale = MIN(f32_from_bits(bits), FLT_MAX) / most;
+        if (scale < FLT_MIN) /* q·k would be below 1e-28 */
+            continue;
+        int32_t sum = 0;
+        for (uint32_t i = first; i < end; i += LANES)
+            sum += store_q(lanes_to_i(saturate(lanes_div(lanes_load(scaled + i), lanes_set1(scale)), most)), to.pairs + i, to.bytes + i);
+        to.scales[group] = scale;
+        to.starts[group] = -128 * sum;
+        to.sums[group] = scale * (float)sum;
     }
 }

@@ -7,8 +7,9 @@
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
 
-#define LIMIT 4e-6       /* of the largest |v| that a row sees */
-#define CODES_LIMIT 2e-4 /* likewise where q is rounded to 16 bits, as it is beside K in codes */
+#define LIMIT 4e-6          /* of the largest |v| that a row sees */
+#define CODES_LIMIT 2e-4    /* likewise where q is rounded to 16 bits and weights to 15, as they are beside int8 */
+#define NARROW_LIMIT 1.5e-2 /* likewise where q is rounded to 8 bits, as it is beside 4-bit types */
 
 /* One sequence's inputs and results. All tensors begin one float off a 16-byte boundary. */
 struct feed {
@@ -149,10 +150,9 @@ static double tile_k(enum attend_type type, uint32_t head_dim, const unsigned ch
         return plain_at(type, tile, (size_t)i * 16 + slot);
     *step = half_at(tile, scales, i / 32 * 16 + slot);
     if (type != ATTEND_INT4X)
-        return *step * (signed char)tile[(i / 2 * 16 + slot) * 2 + i % 2];
-    uint32_t word, nibble = i % 2 ? i % 8 / 2 + 4 : i % 8 / 2;
-    memcpy(&word, tile + (i / 8 * 16 + slot) * 4, sizeof word);
-    return *step * (word >> 4 * nibble & 15) + half_at(tile, scales, (groups + i / 32) * 16 + slot);
+        return *step * (tile[(i / 4 * 16 + slot) * 4 + i % 4] - 128);
+    return *step * (tile[(i / 8 * 16 + slot) * 4 + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15) +
+           half_at(tile, scales, (groups + i / 32) * 16 + slot);
 }
 
 static double tile_v(enum attend_type type, uint32_t head_dim, const unsigned char *tile, uint32_t slot, uint32_t i, double *step)
@@ -165,8 +165,8 @@ static double tile_v(enum attend_type type, uint32_t head_dim, const unsigned ch
     row = type == ATTEND_INT8 ? head_dim : groups * 16;
     *step = half_at(tile, begin + 16 * row, i / 32 * 16 + slot);
     if (type == ATTEND_INT8)
-        return *step * (signed char)tile[begin + slot * row + i];
-    return *step * (tile[begin + slot * row + i / 32 * 16 + i % 16] >> (i % 32 < 16 ? 0 : 4) & 15) +
+        return *step * (signed char)tile[begin + (slot / 4 * row + i) * 4 + slot % 4];
+    return *step * (tile[begin + (slot / 4 * row + i / 32 * 16 + i % 16) * 4 + slot % 4] >> (i % 32 < 16 ? 0 : 4) & 15) +
            half_at(tile, begin + 16 * row, (groups + i / 32) * 16 + slot);
 }
 
@@ -230,7 +230,9 @@ static const uint32_t contexts[] = {1, 2, 15, 16, 17, 63, 64, 65, 511, 512, 513,
 
 static void check_rows(const struct feed *feed, const char *what)
 {
-    double limit = feed->shape.type <= KV_BF16 || !strcmp(what, "ref") ? LIMIT : CODES_LIMIT;
+    double limit = feed->shape.type <= KV_BF16 || !strcmp(what, "ref") ? LIMIT
+                   : feed->shape.type == KV_INT8                       ? CODES_LIMIT
+                                                                       : NARROW_LIMIT;
     for (uint32_t i = 0; i < ARRAY_COUNT(contexts) && contexts[i] <= feed->positions; i++)
         for (uint32_t layer = 0; layer < feed->shape.layers; layer++) {
             double error = row_error(feed, layer, contexts[i] - 1);
