@@ -116,11 +116,27 @@ void place_forget(struct scheduler *scheduler)
         scheduler->forget_count = 0;
 }
 
+/* As send_release: there may be more of them than calls in the window. */
+static void send_unclaimed(void *arg)
+{
+    struct errand *errand = arg;
+    const struct member *member = &errand->scheduler->members[errand->place];
+
+    if (member->incarnation == errand->incarnation && member->channel && rpc_channel_is_up(member->channel)) {
+        if (!ask_free(errand->scheduler, errand->place, &errand->sequence, 1, ignore_end, errand))
+            rpc_loop_timer(errand->scheduler->loop, RELEASE_AGAIN_US, send_unclaimed, errand);
+        return;
+    }
+    free(errand); /* it says what it holds when it registers again */
+}
+
 void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence)
 {
     struct errand *errand = new_errand(scheduler);
-    if (!ask_free(scheduler, place, &sequence, 1, ignore_end, errand))
-        free(errand);
+    errand->sequence = sequence;
+    errand->place = place;
+    errand->incarnation = scheduler->members[place].incarnation;
+    send_unclaimed(errand);
 }
 
 static void on_cleaned(void *user, enum status status, const char *text)

@@ -255,8 +255,12 @@ static void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mini_batc
     alarm(HANGS_S); /* a loop that never returns has no other end */
     scheduler = calloc(1, sizeof *scheduler);
     assert_non_null(scheduler);
-    scheduler->settings = (struct scheduler_settings){
-        .max_queue = max_queue, .max_batch = max_batch, .mini_batches = mini_batches, .chunk = 512, .worker_timeout_ms = 60000};
+    scheduler->settings = (struct scheduler_settings){.max_queue = max_queue,
+                                                      .max_batch = max_batch,
+                                                      .mini_batches = mini_batches,
+                                                      .chunk = 512,
+                                                      .worker_timeout_ms = 60000,
+                                                      .admission = "sls"};
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
     scheduler->started_us = clock_now_us() - CLAIM_US; /* nobody is waited for */
@@ -292,6 +296,82 @@ static void mesh_close(void)
     free(scheduler->held);
     free(scheduler);
     alarm(0);
+}
+
+/* --- a KV worker ------------------------------------------------------------------------------------------------------ */
+
+static struct {
+    struct rpc_server *server;
+    struct rpc_channel *channel;     /* to the scheduler */
+    struct rpc_call *held[HELD_MAX]; /* Free calls that are not answered yet */
+    uint32_t held_count;
+    uint64_t freed; /* ids in Free calls */
+} kv_worker;
+
+static void take_free(struct rpc_call *call, void *user)
+{
+    const Fastdecode__FreeRequest *request = rpc_call_unpack(call, &fastdecode__free_request__descriptor);
+    (void)user;
+    assert_non_null(request);
+    assert_true(kv_worker.held_count < HELD_MAX);
+    kv_worker.freed += request->n_sequence;
+    kv_worker.held[kv_worker.held_count++] = call;
+}
+
+static void answer_frees(void)
+{
+    const Fastdecode__FreeReply reply = FASTDECODE__FREE_REPLY__INIT;
+    while (kv_worker.held_count)
+        rpc_call_reply(kv_worker.held[--kv_worker.held_count], &reply.base);
+}
+
+/* It holds sequences first, first + 1, ... with so many positions each. */
+static void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions)
+{
+    static const char *const addresses[] = {"inproc://test-kv-worker"};
+    static Fastdecode__HeldSequence items[HELD_MAX], *pointers[HELD_MAX];
+    const struct rpc_method methods[] = {{&fastdecode__kv_control__descriptor, "Free", take_free, NULL}};
+    const struct rpc_hello hello = {.service = "kv-worker", .incarnation = member_incarnation()};
+    const struct rpc_server_config config = {
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = hello};
+    const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
+    struct outcome outcome = {0};
+    struct error error;
+
+    kv_worker.held_count = 0;
+    kv_worker.freed = 0;
+    assert_int_equal(rpc_server_open(scheduler->loop, &config, &kv_worker.server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(scheduler->loop, &channel, &kv_worker.channel, &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(kv_worker.channel));
+    for (uint32_t i = 0; i < count; i++) {
+        fastdecode__held_sequence__init(pointers[i] = &items[i]);
+        items[i].sequence = first + i;
+        items[i].positions = positions;
+    }
+    request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
+    request.name = (char *)"kv-worker";
+    request.incarnation = hello.incarnation;
+    request.control_address = (char *)addresses[0];
+    request.tensor_address = (char *)"inproc://test-kv-worker-t";
+    request.kv = &scheduler->kv;
+    request.pages_total = 100000;
+    request.kv_bytes_per_second = 1e9;
+    request.n_held = count;
+    request.held = pointers;
+    assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
+                                    &callbacks, &outcome, NULL, &error),
+                     STATUS_OK);
+    UNTIL(outcome.ended);
+    assert_int_equal(outcome.status, STATUS_OK);
+    UNTIL(scheduler->members[1].up);
+}
+
+static void kv_worker_close(void)
+{
+    rpc_channel_close(kv_worker.channel);
+    rpc_server_close(kv_worker.server);
 }
 
 /* --- gateways -------------------------------------------------------------------------------------------------------- */
@@ -489,6 +569,26 @@ static void a_bad_reply_does_not_count(void **state)
     mesh_close();
 }
 
+/* Held by a worker since before the scheduler started, and claimed by nobody: more than calls fit the window. */
+static void all_that_nobody_claims_is_freed(void **state)
+{
+    enum { MANY = 6000 };
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    scheduler->started_us = clock_now_us();
+    kv_worker_open(1000, MANY, 5);
+    assert_int_equal(kv_worker.freed, 0); /* it may be claimed */
+    scheduler->started_us -= 2 * CLAIM_US;
+    members_check(scheduler, clock_now_us());
+    UNTIL(kv_worker.freed > 4000);
+    answer_frees();
+    UNTIL(kv_worker.freed == MANY);
+    answer_frees();
+    kv_worker_close();
+    mesh_close();
+}
+
 static void a_model_that_is_refused_once_is_refused_again(void **state)
 {
     (void)state;
@@ -512,6 +612,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_smaller_s_part_gets_smaller_steps),
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_bad_reply_does_not_count),
+        cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
     log_init("test", LOG_ERROR, false);
