@@ -94,9 +94,9 @@ static bool flush(struct sched *s)
 
 static void plan_all(struct sched *s)
 {
-    if (!s->s_part_up)
+    if (!s->s_part_up || !batches_settled(s))
         return;
-    uint32_t count = s->config.mini_batches;
+    uint32_t count = s->batches;
     // One step each in turn, so that none fills the s-part's queue before the others.
     for (uint32_t ahead = 0; ahead < s->config.plan_ahead; ahead++) {
         for (uint32_t i = 0; i < count; i++) {
@@ -183,6 +183,7 @@ void sched_get_stats(const struct sched *s, struct sched_stats *out)
         out->steps_in_flight += s->mini_batches[m].in_flight_count;
     out->step_base_us = s->model.base_us;
     out->row_us = s->model.row_us;
+    out->mini_batches = s->batches;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         out->load_limit[m] = load_limit(s, m);
 }

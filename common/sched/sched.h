@@ -43,6 +43,7 @@ struct sched_config {
     uint32_t max_waiting;      // new sequences in the queue before REJECT; those to be rebuilt are never refused
     uint32_t max_batch_rows;   // rows of one step, decode and prefill together
     uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
+    bool mini_batch_auto;      // mini_batches is the most; one or more are used as is predicted to be faster
     uint32_t mini_batch_fill;  // a further mini-batch is used only once so many sequences run in each; 0: 2
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
     uint32_t chunk_tokens;     // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
@@ -262,6 +263,7 @@ struct sched_stats {
     uint32_t steps_in_flight;
     uint64_t prefill_rows, decode_rows;          // emitted
     uint64_t wasted_rows;                        // whose result was not used: ended, cancelled, lost, failed
+    uint32_t mini_batches;                       // in use
     uint64_t steps, steps_failed;                // emitted; failed or void
     uint64_t arrived, finished, rejected;        // sequences
     uint64_t rebuilt, preempted, moved;          // sequences sent back because KV was lost; because pages ran out; handed over

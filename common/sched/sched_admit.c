@@ -11,7 +11,7 @@
 static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
     // One mini-batch while there are few: the S-part's time hardly depends on the rows then, so two take twice as long.
-    uint32_t used = MIN(s->config.mini_batches, s->running / s->config.mini_batch_fill + 1);
+    uint32_t used = MIN(s->batches, s->running / s->config.mini_batch_fill + 1);
     uint64_t ahead = 2 * (uint64_t)chunk_cap(s); // prefill in a mini-batch before more is placed: pages are not idle
     double weight = load_weight(s);
     uint32_t best = NONE;

@@ -116,6 +116,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for its state");
     s->config = filled;
     s->rows_max = filled.max_batch_rows;
+    s->batches = s->batches_wanted = filled.mini_batch_auto ? 1 : filled.mini_batches;
     s->out_head = s->out_tail = NONE;
     s->next_step = 1;
     s->grace_wake_us = SCHED_NEVER;

@@ -54,7 +54,7 @@ static double batch_full(const struct sched *s)
     for (uint32_t i = 0; i < s->config.max_places; i++)
         if (s->places[i].up && !s->places[i].draining)
             tokens += (double)s->places[i].pages_total * s->config.page_tokens;
-    return MAX(MIN(s->config.max_running, tokens / mean) / s->config.mini_batches, 1);
+    return MAX(MIN(s->config.max_running, tokens / mean) / s->batches, 1);
 }
 
 static double spacing_steps(const struct sched *s)
@@ -238,7 +238,7 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
         running += start;
         load += start * prompt + running * step / 2;
         double s_us = s_part_us(s, running), r_us = load / workers;
-        us += step * (s->config.mini_batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
+        us += step * (s->batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
         load += running * step / 2;
     }
     return us;
@@ -282,7 +282,7 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (s->cold[slot].rebuild || running == 0)
         return true; // it ran before; or it runs alone
     refresh(s, plan);
-    double waiting = ceil((double)s->waiting.count / s->config.mini_batches);
+    double waiting = ceil((double)s->waiting.count / s->batches);
     if (fits(s, plan, slot, waiting, limit))
         return true;
     if (plan->decided != plan->step + 1)

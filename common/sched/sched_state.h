@@ -3,6 +3,7 @@
  *   sched_init.c      memory, id map                     sched_event.c   what each event changes
  *   sched_place.c     page ledger, load, speed, choice   sched_admit.c   waiting -> running, page shortage, drains
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
+ *   sched_batches.c   one mini-batch in flight, or more
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
  *   sched.c           the tick, the outbox, the queries
  *
@@ -163,8 +164,10 @@ struct sched {
     uint32_t moving_count;
 
     struct mini_batch mini_batches[SCHED_MINI_BATCHES_MAX];
-    uint32_t turn;      // mini-batch that is planned first
-    struct step *steps; // all records, behind in_flight and spare
+    uint32_t batches, batches_wanted; // in use; after what is in flight is back
+    uint64_t batches_judged;          // steps emitted by then
+    uint32_t turn;                    // mini-batch that is planned first
+    struct step *steps;               // all records, behind in_flight and spare
     uint64_t next_step;
 
     uint32_t out_head, out_tail;
@@ -237,6 +240,9 @@ void event_apply(struct sched *s, const struct sched_event *event);
 void admit(struct sched *s);
 bool shortage_resolve(struct sched *s); // true: pages are on their way that were not before
 void drain_advance(struct sched *s);
+
+/* sched_batches.c: chooses how many mini-batches are in use; false: nothing is to be planned until what is in flight is back. */
+bool batches_settled(struct sched *s);
 
 /* sched_plan.c: emits one step of a mini-batch; false: nothing to do. */
 bool plan_step(struct sched *s, uint32_t mini_batch);

@@ -174,8 +174,9 @@ static void end_step(struct sim *sim, struct batch *batch)
     histogram_add(&sim->times[STEP], f->report.end_us - f->report.begin_us);
     sim->workers_us += f->away_sum_us * sim->config->s_part.layers;
     sim->out->steps++;
+    sched_get_stats(sim->core, &stats);
+    sim->out->mini_batches = MAX(sim->out->mini_batches, stats.mini_batches);
     if (sim->config->on_step) {
-        sched_get_stats(sim->core, &stats);
         f->report.load_limit = stats.load_limit[f->report.mini_batch];
         sim->config->on_step(sim->config->user, &f->report);
     }

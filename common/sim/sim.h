@@ -76,6 +76,7 @@ struct sim_result {
     uint64_t steps, decode_rows, prefill_rows, wasted_rows, tokens;
     double tokens_per_second;
     double mean_batch;                // sequences that decode, mean over time
+    uint32_t mini_batches;            // the most that were in use
     uint64_t peak_load;               // of all mini-batches at once, context tokens
     double s_part_busy;               // share of the time, attention in the local pool not counted
     double r_part_busy;               // of the workers, mean over them and time; 0 without any

@@ -117,7 +117,10 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .max_running = s->batch,
         .max_waiting = (uint32_t)MIN(work->count, QUEUE_MAX),
         .max_batch_rows = s->batch + MAX(s->chunk, PREFILL_ROWS),
-        .mini_batches = s->mini_batches,
+        .mini_batches = s->mini_batches ? s->mini_batches
+                        : s->workers    ? 2
+                                        : 1,
+        .mini_batch_auto = s->mini_batches == 0,
         .chunk_tokens = s->chunk,
         .admission = strcmp(s->admission, "greedy") ? SCHED_SLS : SCHED_GREEDY,
         .spacing_steps = s->request.spacing,
@@ -159,7 +162,7 @@ static void print_json(const struct sim_settings *s, const struct sim_result *r)
 {
     json_t *object = json_pack(
         "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "model", s->shape.name, "workers",
-        (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)s->mini_batches, "admission", s->admission, "seconds",
+        (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches, "admission", s->admission, "seconds",
         r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load", (json_int_t)r->peak_load, "mean_batch", r->mean_batch,
         "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy, "ttft_s", times_json(&r->ttft), "tbt_s", times_json(&r->tbt),
         "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows, "prefill_rows",
@@ -180,8 +183,8 @@ static void print_table(const struct sim_settings *s, const struct sim_result *r
 {
     printf("model       %s; %s, %u worker%s%s%s\n", s->shape.name, s->s_part_hardware.name, s->workers, s->workers == 1 ? "" : "s",
            s->workers ? " " : "", s->workers ? s->worker_hardware.name : "");
-    printf("schedule    %s, at most %u sequences in %u mini-batch%s\n\n", s->admission, s->batch, s->mini_batches,
-           s->mini_batches > 1 ? "es" : "");
+    printf("schedule    %s, at most %u sequences in %u mini-batch%s\n\n", s->admission, s->batch, r->mini_batches,
+           r->mini_batches > 1 ? "es" : "");
     printf("  tokens a second        %10.1f    %llu in %.1f s\n", r->tokens_per_second, (unsigned long long)r->tokens, r->seconds);
     printf("  sequences that decode  %10.1f    mean over time\n", r->mean_batch);
     printf("  peak load              %10llu    context tokens of a step of all mini-batches\n", (unsigned long long)r->peak_load);
@@ -223,7 +226,6 @@ static enum status run(struct sim_settings *s, struct error *error)
                                   : workload_make(s->requests, s->rate, s->request.prompt_tokens, s->request.generated_tokens,
                                                   s->max_tokens, s->seed, &work, error);
     if (!status) {
-        s->mini_batches = s->mini_batches ? s->mini_batches : s->workers ? 2 : 1;
         if (plot) {
             load_plot_init(plot);
             config.on_step = on_step;
@@ -264,7 +266,7 @@ int sim_main(int argc, char **argv)
         {"hardware-dir", OPTION_STRING, &s.folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0},
         {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
         {"batch", OPTION_U32, &s.batch, "B", "sequences that run at once", 1, PLAN_BATCH_MAX},
-        {"mini-batches", OPTION_U32, &s.mini_batches, "M", "in flight; 0: two with workers, else one", 0, SCHED_MINI_BATCHES_MAX},
+        {"mini-batches", OPTION_U32, &s.mini_batches, "M", "in flight; 0: one or two, as is faster", 0, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s.chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
         {"admission", OPTION_STRING, &s.admission, "MODE",
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},

@@ -408,7 +408,7 @@ int main(int argc, char **argv)
     s_part.kv_type_name = "f16";
     s_part.local_pool = 1ull << 30;
     s_part.max_batch = 128;
-    s_part.mini_batches = 1;
+    s_part.mini_batches = 2;
     if (parse(argc, argv, &check_only, &error)) {
         fprintf(stderr, "s-part: %s\n", error.text);
         return 2;

@@ -28,13 +28,15 @@ static void on_signal(int number)
 static enum status parse(int argc, char **argv, bool *check_only, struct error *error)
 {
     struct scheduler_settings *s = &scheduler.settings;
+    const char *admission = "sls";
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where gateways, s-part and KV workers connect", 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
         {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
-        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, SCHED_MINI_BATCHES_MAX},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: one or two, as is predicted to be faster",
+         0, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
-        {"admission", OPTION_STRING, &s->admission, "MODE",
+        {"admission", OPTION_STRING, &admission, "MODE",
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
@@ -47,8 +49,9 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
                               .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
     *check_only = program.check_only;
-    if (!status && strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
+    s->greedy = !strcmp(admission, "greedy");
+    if (!status && strcmp(admission, "sls") && !s->greedy)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", admission);
     return status;
 }
 
@@ -155,8 +158,6 @@ int main(int argc, char **argv)
         .listen = "tcp://127.0.0.1:7400",
         .max_queue = 1024,
         .max_batch = 128,
-        .mini_batches = 1,
-        .admission = "sls",
         .worker_timeout_ms = 2000,
     };
     if (parse(argc, argv, &check_only, &error)) {

@@ -180,10 +180,11 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
                          "tokens a page, type %s: one is out of range",
                          model->kv->layers, model->kv->heads, model->kv->kv_heads, model->kv->head_dim, model->kv->page_tokens,
                          kv_type_name((enum kv_type)model->kv->type));
-    if (request->mini_batches && request->mini_batches < scheduler->settings.mini_batches)
+    uint32_t wanted = scheduler->model_known ? scheduler->core_config.mini_batches : scheduler->settings.mini_batches;
+    if (request->mini_batches && request->mini_batches < wanted)
         return error_set(error, STATUS_FAILED_PRECONDITION,
-                         "the s-part was started with --mini-batches %u, the scheduler with %u: start one of them again",
-                         request->mini_batches, scheduler->settings.mini_batches);
+                         "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
+                         request->mini_batches, wanted);
     if (scheduler->model_known) {
         if (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
             !same_shape(&scheduler->kv, model->kv))
@@ -202,6 +203,7 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     scheduler->model.kv = &scheduler->kv;
     scheduler->page_bytes = page_bytes(&scheduler->kv);
     scheduler->core_config.max_batch_rows = request->max_rows;
+    scheduler->core_config.mini_batches = wanted ? wanted : MIN(MAX(request->mini_batches, 1u), CHOSEN_BATCHES);
     scheduler->model_known = scheduler_open_core(scheduler, error) == STATUS_OK;
     return scheduler->model_known ? STATUS_OK : error->status;
 }

@@ -24,7 +24,8 @@ enum {
     PLACES_MAX = 257, /* the local pool is 0 */
     STEPS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX,
     WATCHERS_MAX = 256,
-    EVENTS_MAX = 4096, /* between two ticks; in a tick each action may add one, and a full round is EVENTS_MAX of them */
+    CHOSEN_BATCHES = 2, /* mini-batches at most where their number is left to the core */
+    EVENTS_MAX = 4096,  /* between two ticks; in a tick each action may add one, and a full round is EVENTS_MAX of them */
     EVENTS_ROOM = 2 * EVENTS_MAX,
     ACTIONS_MAX = EVENTS_ROOM + SCHED_ACTIONS_SPARE,
     NAME_BYTES = 64,
@@ -34,8 +35,8 @@ enum {
 };
 
 struct scheduler_settings {
-    const char *listen, *trace, *admission;
-    bool trace_append;
+    const char *listen, *trace;
+    bool trace_append, greedy;
     uint32_t max_queue, max_batch, mini_batches, chunk, spacing, worker_timeout_ms;
 };
 

@@ -260,7 +260,7 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
     }
     MESH_CHECK(rows == a->row_count);
     for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
-        MESH_CHECK(!was_decoding[i] || included[i]);
+        MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto); // or it is in another mini-batch by now
     m->prefill_beside_decode += prefill > 0 && prefill < rows;
     struct mesh_step *s = &m->flight[b][m->flight_count[b]++];
     s->a = *a;

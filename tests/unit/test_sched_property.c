@@ -21,6 +21,7 @@ static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
         .max_waiting = mesh_chance(m, 300) ? mesh_random(m, 6) : 80,
         .max_batch_rows = mesh_chance(m, 200) ? 1 + mesh_random(m, 8) : 16 + mesh_random(m, 48),
         .mini_batches = 1 + mesh_random(m, 3),
+        .mini_batch_auto = mesh_chance(m, 500),
         .mini_batch_fill = 1 + mesh_random(m, 3),
         .plan_ahead = 1 + mesh_random(m, 3),
         .chunk_tokens = mesh_chance(m, 500) ? 1 + mesh_random(m, 40) : 0,

@@ -89,6 +89,35 @@ static void two_mini_batches_overlap(void **state)
     assert_true(one.s_part_busy < 0.35);
 }
 
+/* The faster of one and two mini-batches is found, and changing between them loses nothing. */
+static void as_many_mini_batches_as_are_faster(void **state)
+{
+    (void)state;
+    for (int links = 0; links < 3; links++) {
+        for (int work = 0; work < 4; work++) {
+            const double row_us[] = {0, 0.5, 3, 12}, link_us[] = {0, 50, 400};
+            const struct sim_place place = {.cost = {.link_us = link_us[links], .row_us = row_us[work], .token_us = 1e-3},
+                                            .pages_total = 100000};
+            struct sim_config config = small(&place, 1, 256);
+            struct sim_result r[3];
+            for (uint32_t i = 0; i < 256; i++)
+                requests[i] = (struct sim_request){.prompt_tokens = 5, .generated_tokens = 100 + i, .max_new_tokens = 400};
+            cost_curve_add(&config.s_part.layer, 64, 300);
+            for (uint32_t m = 0; m < 3; m++) {
+                config.sched.mini_batches = m == 0 ? 2 : m;
+                config.sched.mini_batch_auto = m == 0;
+                r[m] = result_of(&config);
+                assert_int_equal(r[m].finished, 256);
+                assert_int_equal(r[m].pages_leaked, 0);
+            }
+            double best = r[1].tokens_per_second > r[2].tokens_per_second ? r[1].tokens_per_second : r[2].tokens_per_second;
+            if (r[0].tokens_per_second < 0.95 * best)
+                fail_msg("link %.0f us, row %.1f us: %.0f tokens/s; one %.0f, two %.0f", link_us[links], row_us[work],
+                         r[0].tokens_per_second, r[1].tokens_per_second, r[2].tokens_per_second);
+        }
+    }
+}
+
 static void nothing_is_lost(void **state)
 {
     struct sim_place places[5] = {{.cost = {.token_us = 0.05, .prefill_us = 0.01}, .pages_total = 200, .local = true}};
@@ -151,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lone_sequence_takes_what_its_steps_take),
         cmocka_unit_test(two_mini_batches_overlap),
+        cmocka_unit_test(as_many_mini_batches_as_are_faster),
         cmocka_unit_test(nothing_is_lost),
         cmocka_unit_test(bad_requests_are_named),
     };

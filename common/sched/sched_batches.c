@@ -1,0 +1,109 @@
+/* sched_batches.c: how many mini-batches are in flight, when the core may choose.
+ *
+ * One mini-batch of n rows takes S(n) + L + R a round: the S-part's work, attention on its own cores, and the slowest worker elsewhere
+ * with its link. Of k mini-batches each has a k-th of the rows and of the load, and while one is away the S-part works on another:
+ *
+ *     round(k) = max( k·(S(n/k) + L/k),  S(n/k) + L/k + R/k + link )         n rows in any case
+ *
+ * S(n) falls slower than n, so more mini-batches cost the S-part time, and pay only where the workers' time is worth hiding.
+ * Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, link 2 ms: one: 11.2 + 15 + 2 = 28.2 ms; two: max(2·9.6, 9.6 + 7.5 + 2) =
+ * 19.2 ms. With nothing at workers: one 11.2, two 19.2.
+ *
+ * A change waits until what is in flight has come back, a step or two; so it must promise a tenth, and is judged every 32 steps.
+ */
+#include "common/sched/sched_state.h"
+
+enum { JUDGE_STEPS = 32 };
+#define WORTH 0.9
+
+/* Microseconds in which every sequence that runs gets a token. */
+static double round_us(const struct sched *s, uint32_t batches)
+{
+    double rows = 0, here_us = 0, away_us = 0;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        rows += s->mini_batches[m].member_count;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        uint64_t load = 0;
+        for (uint32_t m = 0; m < s->config.mini_batches; m++)
+            load += p->load[m];
+        if (!p->up || load == 0)
+            continue;
+        double us = (double)load * p->token_us / batches;
+        if (p->local || p->shares_cores)
+            here_us += us + p->link_step_us;
+        else
+            away_us = MAX(away_us, us + p->link_step_us);
+    }
+    double s_us = s->s_model.base_us + rows / batches * s->s_model.row_us + here_us;
+    return MAX(batches * s_us, s_us + away_us);
+}
+
+static bool anything_in_flight(const struct sched *s)
+{
+    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+        if (s->mini_batches[m].in_flight_count > 0)
+            return true;
+    }
+    return false;
+}
+
+/* Deals out again all that runs: those that decode to whichever will read least, those in prefill with them. */
+static void deal(struct sched *s)
+{
+    double loads[SCHED_MINI_BATCHES_MAX] = {0};
+    for (uint32_t m = 0; m < s->batches; m++)
+        loads[m] = (double)s->mini_batches[m].load + load_weight(s) * s->mini_batches[m].member_count;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+        struct mini_batch *b = &s->mini_batches[m];
+        uint32_t next = NONE;
+        for (uint32_t i = b->member_count; i > 0; i--) { // from the end: leaving puts the last one in its stead
+            uint32_t slot = b->members[i - 1], to = 0;
+            for (uint32_t k = 1; k < s->batches; k++)
+                to = loads[k] < loads[to] ? k : to;
+            double weight = s->seqs[slot].load + load_weight(s);
+            if (to == m || (m < s->batches && loads[m] - weight < loads[to] + weight))
+                continue;
+            loads[m] -= weight;
+            loads[to] += weight;
+            mini_batch_leave(s, slot);
+            mini_batch_join(s, slot, to);
+        }
+        for (uint32_t slot = b->prefill_head; slot != NONE && m >= s->batches; slot = next) {
+            next = s->cold[slot].prefill_next;
+            mini_batch_leave(s, slot);
+            mini_batch_join(s, slot, m % s->batches);
+        }
+        b->plan.ends = 0; // nobody has ended
+    }
+}
+
+static void judge(struct sched *s)
+{
+    uint32_t best = s->batches;
+    double best_us = round_us(s, best);
+    for (uint32_t k = 1; k <= s->config.mini_batches; k++) {
+        double us = round_us(s, k);
+        if (us < WORTH * best_us || (best != s->batches && us < best_us)) {
+            best = k;
+            best_us = us;
+        }
+    }
+    s->batches_wanted = best;
+    s->batches_judged = s->stats.steps;
+}
+
+bool batches_settled(struct sched *s)
+{
+    if (!s->config.mini_batch_auto || s->config.mini_batches == 1)
+        return true;
+    if (s->batches_wanted == s->batches && s->stats.steps >= s->batches_judged + JUDGE_STEPS)
+        judge(s);
+    if (s->batches_wanted == s->batches)
+        return true;
+    if (anything_in_flight(s))
+        return false;
+    s->batches = s->batches_wanted;
+    deal(s);
+    return true;
+}
