@@ -36,7 +36,7 @@ struct up_settings {
     const char *kv_worker_isa, *trace;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
-    double request_timeout_s;
+    double request_timeout_s, step_target_ms;
     bool log_json;
 };
 
@@ -52,6 +52,7 @@ static const struct up_settings defaults = {
     .kv_type = "f16",
     .local_pool = "auto",
     .worker_timeout_ms = 2000,
+    .step_target_ms = 50,
 };
 
 struct up {
@@ -84,6 +85,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
          "mini-batches in flight; more than one pays where workers have cores of their own", 1, 4},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
+        {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS",
+         "prefill leaves a step of running sequences that short, or twice its time without", 1, 60000},
         {"admission", OPTION_STRING, &s->admission, "MODE",
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
@@ -164,6 +167,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", s->mini_batches);
     supervise_argument(child, "--chunk=%u", s->chunk);
+    supervise_argument(child, "--step-target-ms=%g", s->step_target_ms);
     supervise_argument(child, "--admission=%s", s->admission);
     supervise_argument(child, "--spacing=%u", s->spacing);
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);

@@ -83,6 +83,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .mini_batches = config->mini_batches,
         .mini_batch_auto = scheduler->settings.mini_batches == 0,
         .chunk_tokens = scheduler->settings.chunk,
+        .step_target_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),
         .admission = scheduler->settings.greedy ? SCHED_GREEDY : SCHED_SLS,
         .spacing_steps = scheduler->settings.spacing,
         .page_tokens = scheduler->kv.page_tokens,
