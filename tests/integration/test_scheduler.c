@@ -260,7 +260,6 @@ static void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mini_batc
                                                       .mini_batches = mini_batches,
                                                       .chunk = 512,
                                                       .worker_timeout_ms = 60000,
-                                                      .admission = "sls"};
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
     scheduler->started_us = clock_now_us() - CLAIM_US; /* nobody is waited for */
