@@ -255,11 +255,8 @@ static void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mini_batc
     alarm(HANGS_S); /* a loop that never returns has no other end */
     scheduler = calloc(1, sizeof *scheduler);
     assert_non_null(scheduler);
-    scheduler->settings = (struct scheduler_settings){.max_queue = max_queue,
-                                                      .max_batch = max_batch,
-                                                      .mini_batches = mini_batches,
-                                                      .chunk = 512,
-                                                      .worker_timeout_ms = 60000,
+    scheduler->settings = (struct scheduler_settings){
+        .max_queue = max_queue, .max_batch = max_batch, .mini_batches = mini_batches, .chunk = 512, .worker_timeout_ms = 60000};
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
     scheduler->started_us = clock_now_us() - CLAIM_US; /* nobody is waited for */
