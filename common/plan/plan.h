@@ -103,6 +103,9 @@ void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t w
  * the targets cannot be met by one S-part; *error says by how much, and what would do. */
 enum status plan_make(const struct plan_request *request, struct plan *out, struct error *error) MUST_CHECK;
 
+/* The batch of most tokens a second in memory and in latency_ms, whatever the request's batch. false: there is none. */
+bool plan_fastest(const struct plan_request *request, struct plan *out);
+
 /* needs: [capacity]; batches are powers of two from 2. Returns how many were written. */
 uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity);
 

@@ -125,13 +125,19 @@ static bool least_reaching(const struct plan_request *r, double wanted, struct p
     return false;
 }
 
+bool plan_fastest(const struct plan_request *r, struct plan *out)
+{
+    struct plan none;
+
+    (void)least_reaching(r, INFINITY, &none, out);
+    return out->batch > 0;
+}
+
 /* The least batch near the most that given workers reach. */
 static bool near_most(const struct plan_request *r, struct plan *out)
 {
     struct plan best;
-
-    (void)least_reaching(r, INFINITY, out, &best);
-    return best.batch && least_reaching(r, PLAN_KNEE_SHARE * best.tokens_per_second, out, &best);
+    return plan_fastest(r, &best) && least_reaching(r, PLAN_KNEE_SHARE * best.tokens_per_second, out, &best);
 }
 
 /* Where no rate is asked for: the knee of the S-part, which workers can always be found for, or the largest batch below it that is

@@ -8,20 +8,24 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
+#include "common/plan/mix.h"
 #include "common/plan/plan.h"
 #include "kernels/quant/tensor_type.h"
 #include "services/fastdecode/commands.h"
+#include "services/fastdecode/measure.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
-enum { SWEEP_MAX = 24 };
+enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
 
 struct plan_settings {
     const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *workers, *kv_type_name;
     struct plan_shape shape;
-    struct hardware s_part_hardware, worker_hardware, link_hardware;
+    struct hardware s_parts[PLAN_MIX_KINDS], workers_hardware[PLAN_MIX_KINDS], link_hardware;
+    uint32_t s_part_count, worker_count;
     struct plan_request request;
-    bool json, sweep;
+    uint32_t threads;
+    bool json, sweep, measure;
 };
 
 /* --- what it prints --------------------------------------------------------------------------------------------------- */
@@ -33,13 +37,17 @@ static void print_json(json_t *object)
     json_decref(object);
 }
 
+static bool is_mix(const struct plan_settings *s) { return s->s_part_count > 1 || s->worker_count > 1; }
+
 static json_t *describe(const struct plan_settings *s)
 {
     json_t *object = json_object();
 
     json_object_set_new(object, "model", json_string(s->shape.name));
-    json_object_set_new(object, "gpu", json_string(s->s_part_hardware.name));
-    json_object_set_new(object, "worker", json_string(s->worker_hardware.name));
+    if (!is_mix(s)) {
+        json_object_set_new(object, "gpu", json_string(s->s_parts[0].name));
+        json_object_set_new(object, "worker", json_string(s->workers_hardware[0].name));
+    }
     json_object_set_new(object, "link", json_string(s->link_hardware.name));
     json_object_set_new(object, "kv_type", json_string(s->kv_type_name));
     json_object_set_new(object, "prompt_tokens", json_integer(s->request.prompt_tokens));
@@ -86,7 +94,8 @@ static void print_head(const struct plan_settings *s)
            s->shape.layers * shape_kv_bytes(&s->shape, s->request.kv_type) / 1024);
     printf("load        prompt %u, %u generated, starts every %u steps\n", s->request.prompt_tokens, s->request.generated_tokens,
            s->request.spacing ? s->request.spacing : MAX(1u, s->request.generated_tokens / 32));
-    printf("hardware    %s; workers: %s; link: %s\n", s->s_part_hardware.name, s->worker_hardware.name, s->link_hardware.name);
+    if (!is_mix(s))
+        printf("hardware    %s; workers: %s; link: %s\n", s->s_parts[0].name, s->workers_hardware[0].name, s->link_hardware.name);
 }
 
 static void print_plan(const struct plan_settings *s, const struct plan *plan)
@@ -104,15 +113,46 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
            plan->s_part_layer_us, plan->r_part_layer_us, plan->link_layer_us, plan->head_us);
     printf("  busy: S-part %.0f %%, R-part %.0f %%; network %.1f Gbit/s at the S-part\n", 100 * plan->s_part_busy,
            100 * plan->r_part_busy, plan->network_gbit_per_second);
-    printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB,
-           (double)s->s_part_hardware.memory_bytes / GIB);
+    printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB, (double)s->s_parts[0].memory_bytes / GIB);
     if (plan->workers)
         printf("  KV of each worker      %10.1f GiB of %.1f\n", plan->kv_bytes_per_worker / GIB,
-               (double)s->worker_hardware.memory_bytes / GIB);
+               (double)s->workers_hardware[0].memory_bytes / GIB);
     if (plan->price_per_hour != 0)
         printf("  price                  %10.2f an hour, %.3f a million tokens\n", plan->price_per_hour, plan->cost_per_million);
     else
         printf("  price                  %10s    (price_per_hour is not in every file)\n", "-");
+}
+
+static void print_mix(const struct plan_settings *s, const struct plan_mix *mix)
+{
+    if (s->json) {
+        json_t *object = describe(s), *meshes = json_array();
+        for (uint32_t i = 0; i < mix->part_count; i++) {
+            json_t *mesh = json_object();
+            set_integer(mesh, "count", mix->parts[i].count);
+            json_object_set_new(mesh, "gpu", json_string(mix->parts[i].s_part->name));
+            json_object_set_new(mesh, "worker", json_string(mix->parts[i].worker->name));
+            add_plan(mesh, &mix->parts[i].plan);
+            json_array_append_new(meshes, mesh);
+        }
+        json_object_set_new(object, "meshes", meshes);
+        json_object_set_new(object, "tokens_per_second", json_real(mix->tokens_per_second));
+        json_object_set_new(object, "price_per_hour", json_real(mix->price_per_hour));
+        json_object_set_new(object, "cost_per_million_tokens", json_real(mix->cost_per_million));
+        print_json(object);
+        return;
+    }
+    print_head(s);
+    printf("\nthe cheapest mix for %.0f tokens a second%s:\n\n", s->request.tokens_per_second,
+           s->request.latency_ms != 0 ? " in the time between tokens" : "");
+    for (uint32_t i = 0; i < mix->part_count; i++) {
+        const struct plan_mix_part *part = &mix->parts[i];
+        printf("  %u x  %s with %u of %s: batch %u, %.0f tokens/s, %.1f ms a step, bound by %s, %.2f an hour\n", part->count,
+               part->s_part->name, part->plan.workers, part->worker->name, part->plan.batch, part->plan.tokens_per_second,
+               part->plan.step_ms, plan_bound_name(part->plan.bound_by), part->plan.price_per_hour);
+    }
+    printf("\n  in all                 %10.0f tokens a second\n  price                  %10.2f an hour, %.3f a million tokens\n",
+           mix->tokens_per_second, mix->price_per_hour, mix->cost_per_million);
 }
 
 static void print_sweep(const struct plan_settings *s)
@@ -165,19 +205,40 @@ static enum status read_workers(struct plan_settings *s, struct error *error)
     return STATUS_OK;
 }
 
+typedef enum status check_fn(const struct hardware *hardware, const char *name, struct error *error);
+
+/* One name, or several with commas between. */
+static enum status read_list(const char *names, const char *folder, const char *option_name, check_fn *check,
+                             struct hardware list[PLAN_MIX_KINDS], uint32_t *count, struct error *error)
+{
+    char name[NAME_BYTES];
+    enum status status = STATUS_OK;
+
+    for (*count = 0; !status && (*count == 0 || *names == ','); ++*count) {
+        names += *count > 0;
+        size_t length = strcspn(names, ",");
+        if (*count == PLAN_MIX_KINDS || length >= sizeof name)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--%s: at most %d names of less than %d characters", option_name,
+                             PLAN_MIX_KINDS, NAME_BYTES);
+        snprintf(name, sizeof name, "%.*s", (int)length, names);
+        names += length;
+        if (!(status = hardware_read(name, folder, option_name, &list[*count], error)))
+            status = check(&list[*count], name, error);
+    }
+    return status;
+}
+
 static enum status read_hardware(struct plan_settings *s, struct error *error)
 {
     enum status status;
 
     if (!s->gpu)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, cpu, or a file");
-    if ((status = hardware_read(s->gpu, s->folder, "gpu", &s->s_part_hardware, error)) ||
-        (status = hardware_check_s_part(&s->s_part_hardware, s->gpu, error)) ||
-        (status = hardware_read(s->worker, s->folder, "worker", &s->worker_hardware, error)) ||
-        (status = hardware_check_worker(&s->worker_hardware, s->worker, error)))
+    if ((status = read_list(s->gpu, s->folder, "gpu", hardware_check_s_part, s->s_parts, &s->s_part_count, error)) ||
+        (status = read_list(s->worker, s->folder, "worker", hardware_check_worker, s->workers_hardware, &s->worker_count, error)))
         return status;
-    if (!s->link && s->worker_hardware.link_gb_per_second != 0) { /* a measured host says what its own link does */
-        s->link_hardware = s->worker_hardware;
+    if (!s->link && s->workers_hardware[0].link_gb_per_second != 0) { /* a measured host says what its own link does */
+        s->link_hardware = s->workers_hardware[0];
         return STATUS_OK;
     }
     s->link = s->link ? s->link : "infiniband";
@@ -197,19 +258,29 @@ static enum status resolve(struct plan_settings *s, struct error *error)
         (status = read_hardware(s, error)))
         return status;
     r->shape = &s->shape;
-    r->s_part = &s->s_part_hardware;
-    r->worker = &s->worker_hardware;
+    r->s_part = &s->s_parts[0];
+    r->worker = &s->workers_hardware[0];
     r->link = &s->link_hardware;
     return STATUS_OK;
 }
 
-static enum status run(struct plan_settings *s, struct error *error)
+static enum status run(struct plan_settings *s, bool check_only, struct error *error)
 {
     struct plan plan;
+    struct plan_mix mix;
     enum status status = resolve(s, error);
 
-    if (status)
+    if (status || check_only)
         return status;
+    if (is_mix(s)) {
+        status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
+                     ? error_set(error, STATUS_INVALID_ARGUMENT,
+                                 "several of --gpu or --worker: the mix is chosen, without --batch, --workers and --batch-sweep")
+                     : plan_cheapest(&s->request, s->s_parts, s->s_part_count, s->workers_hardware, s->worker_count, &mix, error);
+        if (!status)
+            print_mix(s, &mix);
+        return status;
+    }
     if (s->sweep) {
         print_sweep(s);
         return STATUS_OK;
@@ -239,8 +310,8 @@ int plan_main(int argc, char **argv)
         {"shape", OPTION_STRING, &s.shape_name, "NAME", SHAPE_NAMES, 0, 0},
         {"weights", OPTION_STRING, &s.weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},
         {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
-        {"gpu", OPTION_STRING, &s.gpu, "NAME|FILE", "of the S-part: a10, h200, cpu, or a file", 0, 0},
-        {"worker", OPTION_STRING, &s.worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file", 0, 0},
+        {"gpu", OPTION_STRING, &s.gpu, "NAME|FILE", "of the S-part: a10, h200, cpu, or a file; several: a mix", 0, 0},
+        {"worker", OPTION_STRING, &s.worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file; several: a mix", 0, 0},
         {"link", OPTION_STRING, &s.link, "NAME|FILE", "between them; default: the worker file's, else infiniband", 0, 0},
         {"hardware-dir", OPTION_STRING, &s.folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0},
         {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: as few as reach the rate, else the knee", 0, PLAN_BATCH_MAX},
@@ -253,16 +324,23 @@ int plan_main(int argc, char **argv)
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict what memory could not hold, too", 0, 0},
         {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "what each batch needs at least, and the knee", 0, 0},
         {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
+        {"measure", OPTION_BOOL, &s.measure, NULL, "describe this machine, into FILE or to standard output", 0, 0},
+        {"threads", OPTION_U32, &s.threads, "N", "to measure with; 0: all CPUs", 0, 1024},
     };
     struct program program = {.name = "fastdecode plan",
                               .purpose = "how many workers and what batch a load needs, and what to expect",
                               .options = options,
-                              .option_count = ARRAY_COUNT(options)};
+                              .option_count = ARRAY_COUNT(options),
+                              .operand_name = "[--measure [FILE]]"};
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
 
-    if (!status)
-        status = run(&s, &error);
+    if (!status && program.operand_count > (s.measure ? 1 : 0))
+        status = error_set(&error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)",
+                           program.operands[program.operand_count - 1]);
+    if (!status && !(s.measure && program.check_only))
+        status = s.measure ? measure_machine(s.threads, program.operand_count ? program.operands[0] : NULL, &error)
+                           : run(&s, program.check_only, &error);
     if (status)
         fprintf(stderr, "fastdecode plan: %s\n", error.text);
     return status ? 2 : 0;

@@ -1,0 +1,158 @@
+"""`fastdecode plan`: what it prints, what it refuses and with which numbers. The arithmetic is tests/unit/test_plan*.c's."""
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from conftest import BUILD, MODEL
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HARDWARE = os.path.join(ROOT, "deploy", "hardware")
+PAPER = ("--gpu", "a10", "--worker", "epyc-7452")
+
+
+def plan(*options):
+    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "plan", "--hardware-dir", HARDWARE, *map(str, options)],
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def planned(*options):
+    said = plan("--json", *options)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def refused(*options):
+    said = plan(*options)
+    assert said.returncode == 2 and said.stdout == ""
+    assert said.stderr.startswith("fastdecode plan: ") and said.stderr.count("\n") == 1
+    return said.stderr
+
+
+def priced(tmp_path, name, price):
+    path = tmp_path / f"{name}.conf"
+    with open(os.path.join(HARDWARE, f"{name}.conf"), encoding="utf-8") as shipped:
+        path.write_text(shipped.read() + f"price_per_hour = {price}\n")
+    return path
+
+
+def test_a_table_and_an_object():
+    said = plan("--shape", "llama-7b", *PAPER, "--batch", 128).stdout
+    for words in ("llama-7b F16: 32 layers", "NVIDIA A10", "tokens a second", "bound by", "KV of each worker", "GiB of 24.0"):
+        assert words in said
+    found = planned("--shape", "llama-7b", *PAPER, "--batch", 128)
+    assert {"batch", "mini_batches", "workers", "bound_by", "tokens_per_second", "step_ms", "kv_bytes_per_worker"} <= set(found)
+    assert found["batch"] == 128 and found["bound_by"] in ("S-part", "R-part", "network", "capacity")
+    assert found["tokens_per_second"] == pytest.approx(128 / found["step_ms"] * 1e3, rel=1e-4)
+    assert found["price_per_hour"] is None and found["cost_per_million_tokens"] is None
+    sequences = -(-128 // found["workers"])
+    assert found["kv_bytes_per_worker"] == pytest.approx(sequences * (16 + 528 + 8) * 512 * 1024, rel=1e-4)
+
+
+def test_more_workers_are_faster_until_something_else_binds():
+    rates = [planned("--shape", "llama-7b", *PAPER, "--batch", 1024, "--workers", n)["tokens_per_second"] for n in (1, 2, 4, 8, 64)]
+    assert rates == sorted(rates)
+    assert planned("--shape", "llama-7b", *PAPER, "--batch", 1024, "--workers", 1)["bound_by"] == "R-part"
+    assert planned("--shape", "llama-7b", *PAPER, "--batch", 1024, "--workers", 512)["bound_by"] == "network"
+
+
+def test_memory_that_is_not_there_is_refused_with_numbers():
+    said = refused("--shape", "llama-13b", *PAPER, "--batch", 128)
+    assert "llama-13b F16 takes 24.3 GiB" in said and "NVIDIA A10 has 24.0 GiB" in said and "--ignore-capacity" in said
+    assert planned("--shape", "llama-13b", *PAPER, "--batch", 128, "--workers", 8, "--ignore-capacity")["tokens_per_second"] > 0
+    assert planned("--shape", "llama-13b", "--weights", "q8_0", *PAPER, "--batch", 128)["workers"] >= 1
+    said = refused("--shape", "llama-7b", *PAPER, "--batch", 8192, "--workers", 1)
+    assert "2208.0 GiB of KV on each of 1 workers" in said and "has 512.0 GiB" in said
+    assert planned("--shape", "llama-7b", *PAPER, "--batch", 8192)["workers"] >= 5
+    assert "without workers" in refused("--shape", "llama-7b", *PAPER, "--batch", 1024, "--workers", 0)
+
+
+def test_a_rate_and_a_time_between_tokens():
+    found = planned("--shape", "llama-7b", *PAPER, "--tokens-per-second", 2000)
+    assert 2000 <= found["tokens_per_second"] < 2100
+    smaller = planned("--shape", "llama-7b", *PAPER, "--batch", found["batch"] - 16)
+    assert smaller["tokens_per_second"] < 2000
+    found = planned("--shape", "llama-7b", *PAPER, "--latency-ms", 150)
+    assert 100 < found["step_ms"] <= 150
+    assert "even a single sequence takes 22.5 ms" in refused("--shape", "llama-7b", *PAPER, "--latency-ms", 10)
+    assert "takes 121.7 ms on 8 workers" in refused("--shape", "llama-7b", *PAPER, "--batch", 128, "--workers", 8, "--latency-ms", 100)
+    assert "such meshes" in refused("--shape", "llama-7b", *PAPER, "--tokens-per-second", 1e6)
+
+
+def test_a_model_of_a_file():
+    found = planned("--model", MODEL, "--gpu", "cpu", "--worker", "cpu", "--batch", 16, "--workers", 2)
+    assert found["model"] == os.path.basename(MODEL) and found["link"] == found["worker"]
+    assert found["kv_bytes_per_worker"] == 8 * (16 + 528 + 8) * 30 * 3 * 2 * 64 * 2
+    assert "No such file" in refused("--model", "/nowhere.gguf", "--gpu", "cpu")
+
+
+def test_a_sweep_has_a_knee():
+    found = planned("--shape", "llama-7b", *PAPER, "--batch-sweep")
+    rows = found["sweep"]
+    assert [row["batch"] for row in rows] == [2**i for i in range(1, 15)]
+    assert [row["batch"] for row in rows if row["knee"]] == [found["knee"]] == [512]
+    for row in rows:
+        assert row["worker_gb_per_second"] > 0 and row["network_gbit_per_second"] > 0 and row["kv_bytes"] > 0
+    assert "knee" in plan("--shape", "llama-7b", *PAPER, "--batch-sweep").stdout
+
+
+def test_the_cheapest_mix(tmp_path):
+    a10, h200, epyc = priced(tmp_path, "a10", 1), priced(tmp_path, "h200", 4), priced(tmp_path, "epyc-7452", 0.1)
+    shape = ("--shape", "llama-7b")
+    single = planned(*shape, "--gpu", a10, "--worker", epyc, "--batch", 128, "--workers", 8)
+    assert single["price_per_hour"] == pytest.approx(1.8)
+    assert single["cost_per_million_tokens"] == pytest.approx(1.8 / 3600 / single["tokens_per_second"] * 1e6, rel=1e-4)
+
+    mix = planned(*shape, "--gpu", f"{a10},{h200}", "--worker", epyc, "--tokens-per-second", 3000, "--latency-ms", 300)
+    assert mix["tokens_per_second"] >= 3000
+    assert mix["price_per_hour"] == pytest.approx(sum(m["count"] * m["price_per_hour"] for m in mix["meshes"]), rel=1e-4)
+    for mesh in mix["meshes"]:
+        assert mesh["step_ms"] <= 300
+    for gpu, workers in ((a10, 0), (a10, 8), (h200, 0), (h200, 8)):  # none of these alone is cheaper
+        batch = 32 if gpu == a10 and workers == 0 else 128
+        one = planned(*shape, "--gpu", gpu, "--worker", epyc, "--batch", batch, "--workers", workers)
+        assert mix["price_per_hour"] <= -(-3000 // one["tokens_per_second"]) * one["price_per_hour"] + 1e-6
+    assert "in all" in plan(*shape, "--gpu", f"{a10},{h200}", "--worker", epyc, "--tokens-per-second", 3000).stdout
+    assert "has no price_per_hour" in refused(*shape, "--gpu", "a10,h200", "--tokens-per-second", 3000)
+    assert "--tokens-per-second is missing" in refused(*shape, "--gpu", f"{a10},{h200}", "--worker", epyc)
+    assert "the mix is chosen" in refused(*shape, "--gpu", f"{a10},{h200}", "--worker", epyc, "--batch", 8)
+
+
+@pytest.mark.parametrize("options, words", [
+    ((), "want --model FILE or --shape NAME"),
+    (("--shape", "llama-7b", "--model", "x"), "want --model FILE or --shape NAME"),
+    (("--shape", "gpt"), "--shape is 'gpt', want one of llama-7b, "),
+    (("--shape", "llama-7b"), "--gpu is missing: a10, "),
+    (("--shape", "llama-7b", "--gpu", "a11"), "--gpu a11: no such description; there are: a10, cpu, epyc-7452, h200, infiniband."),
+    (("--shape", "llama-7b", "--gpu", "epyc-7452"), "epyc-7452 (AMD EPYC 7452, one socket) cannot be an S-part: it says no f16_tflops"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--worker", "infiniband"), "cannot be a worker: it says no memory"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--link", "a10"), "cannot be a link: it says no link_gb_per_second"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--workers", "many"), "--workers is 'many', want auto or a number"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--weights", "q3"), "--weights is 'q3', want one of F32, "),
+    (("--shape", "llama-7b", "--gpu", "a10", "--kv-type", "int3"), "--kv-type is 'int3', want "),
+    (("--shape", "llama-7b", "--gpu", "a10", "--gen", "0"), "--gen is "),
+    (("--shape", "llama-7b", "--gpu", "a10", "x"), "unexpected argument 'x'"),
+])
+def test_what_is_wrong_is_said(options, words):
+    assert words in refused(*options)
+
+
+def test_a_bad_line_of_a_file(tmp_path):
+    path = tmp_path / "x.conf"
+    path.write_text("name = x\nmemory = 8G\nspeed = 9\n")
+    assert f"{path}:3: unknown setting 'speed'" in refused("--shape", "llama-7b", "--gpu", path)
+
+
+def test_this_machine_is_measured(tmp_path):
+    path = tmp_path / "here.conf"
+    began = time.monotonic()
+    assert plan("--measure", path).returncode == 0
+    assert time.monotonic() - began < (60 if os.environ.get("FD_SANITIZED") else 10)  # 1 s where nothing else runs
+    text = path.read_text()
+    assert text.startswith("# Written by fastdecode plan --measure, ")
+    found = planned("--model", MODEL, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 1)
+    assert 0 < found["step_ms"] < 10000
+    assert "memory_gb_per_second = " in plan("--measure", "--threads", 1).stdout
+    assert "No such file" in refused("--measure", tmp_path / "no" / "x.conf")
