@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/plan/mix.h"
 #include "common/plan/plan.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-6 * fabs((double)(wanted)))
@@ -236,6 +237,48 @@ static void the_knee_of_a_sweep(void **state)
         assert_int_equal(needs[i].knee, needs[i].batch == 32);
 }
 
+/* What a mix costs is what its meshes cost, it reaches what was asked, and no whole number of one kind of mesh is cheaper. */
+static void the_cheapest_of_several(void **state)
+{
+    struct plan_request r = request();
+    struct hardware s_parts[2] = {s_part, s_part}, workers[1] = {worker};
+    struct plan_mix mix;
+    struct plan plan;
+    struct error error;
+    (void)state;
+
+    s_parts[1].name = "dear";
+    s_parts[1].price_per_hour = 2.5; /* twice the memory's rate for a quarter more */
+    s_parts[1].memory_gb_per_second = 200;
+    s_parts[1].f16_tflops = 2;
+    r.workers = PLAN_CHOOSE;
+    assert_int_equal(plan_cheapest(&r, s_parts, 2, workers, 1, &mix, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "--tokens-per-second is missing"));
+    for (r.tokens_per_second = 20e3; r.tokens_per_second < 3e6; r.tokens_per_second *= 1.7) {
+        assert_int_equal(plan_cheapest(&r, s_parts, 2, workers, 1, &mix, &error), STATUS_OK);
+        double price = 0, rate = 0;
+        for (uint32_t i = 0; i < mix.part_count; i++) {
+            price += mix.parts[i].count * mix.parts[i].plan.price_per_hour;
+            rate += mix.parts[i].count * mix.parts[i].plan.tokens_per_second;
+        }
+        assert_near(mix.price_per_hour, price);
+        assert_near(mix.tokens_per_second, rate);
+        assert_true(rate >= r.tokens_per_second);
+        assert_near(mix.cost_per_million, price / 3600 / rate * 1e6);
+        for (uint32_t i = 0; i < 2; i++)
+            for (uint32_t n = 0; n <= 8; n++) {
+                struct plan_request one = r;
+                one.s_part = &s_parts[i];
+                one.workers = n;
+                if (plan_fastest(&one, &plan))
+                    assert_true(price <= ceil(r.tokens_per_second / plan.tokens_per_second) * plan.price_per_hour * (1 + 1e-9));
+            }
+    }
+    workers[0].price_per_hour = 0;
+    assert_int_equal(plan_cheapest(&r, s_parts, 2, workers, 1, &mix, &error), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "host has no price_per_hour: the cheapest mix needs one of each");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +288,7 @@ int main(void)
         cmocka_unit_test(without_workers_nothing_travels),
         cmocka_unit_test(workers_by_balance_and_by_memory),
         cmocka_unit_test(the_knee_of_a_sweep),
+        cmocka_unit_test(the_cheapest_of_several),
         cmocka_unit_test(a_hardware_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
