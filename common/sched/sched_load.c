@@ -74,6 +74,18 @@ static double workers_tokens_per_us(const struct sched *s)
     return sum;
 }
 
+/* Round trips of a step to the farthest of them. */
+static double workers_link_us(const struct sched *s)
+{
+    double longest = 0;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (p->up && !p->local && !p->shares_cores)
+            longest = MAX(longest, p->link_step_us);
+    }
+    return longest;
+}
+
 static double s_part_us(const struct sched *s, double rows) { return s->s_model.base_us + rows * s->s_model.row_us; }
 
 static double limit_of(const struct sched *s, double full, double workers)
@@ -81,7 +93,8 @@ static double limit_of(const struct sched *s, double full, double workers)
     const struct load_lengths *l = &s->lengths;
     double mean = l->context_tokens / l->tokens, variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
     double steady = full * (mean + spacing_steps(s) / 2) + 2 * sqrt(full * variance);
-    double balance = s_part_us(s, full) * workers; // what the workers read while the S-part has the other mini-batch
+    double balance = MAX(s_part_us(s, full) - workers_link_us(s), 0) *
+                     workers; // what the workers read while the S-part has the other mini-batch
     return MAX(steady, balance);
 }
 
@@ -218,6 +231,7 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
                         bool apart)
 {
     double tokens = s->lengths.tokens, step = tokens / SIM_STEPS, rate = full / tokens, running = 0, load = 0, us = 0;
+    double link_us = workers_link_us(s);
     double prompt = MAX(s->lengths.context_tokens / tokens - tokens / 2, 0), ends[SIM_STEPS] = {0};
     for (uint32_t i = 0; i < COHORTS_MAX; i++) {
         const struct cohort *c = &plan->cohorts[i];
@@ -237,8 +251,8 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
         waiting -= start;
         running += start;
         load += start * prompt + running * step / 2;
-        double s_us = s_part_us(s, running), r_us = load / workers;
-        us += step * (s->batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
+        double s_us = s_part_us(s, running), r_us = load / workers + link_us;
+        us += step * (s->config.mini_batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
         load += running * step / 2;
     }
     return us;

@@ -8,10 +8,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/plan/mix.h"
-#include "common/plan/plan.h"
-#include "kernels/quant/tensor_type.h"
 #include "services/fastdecode/commands.h"
+#include "services/fastdecode/described.h"
 #include "services/fastdecode/measure.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
@@ -19,10 +17,8 @@
 enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
 
 struct plan_settings {
-    const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *workers, *kv_type_name;
-    struct plan_shape shape;
-    struct hardware s_parts[PLAN_MIX_KINDS], workers_hardware[PLAN_MIX_KINDS], link_hardware;
-    uint32_t s_part_count, worker_count;
+    struct described described;
+    const char *workers;
     struct plan_request request;
     uint32_t threads;
     bool json, sweep, measure;
@@ -37,19 +33,19 @@ static void print_json(json_t *object)
     json_decref(object);
 }
 
-static bool is_mix(const struct plan_settings *s) { return s->s_part_count > 1 || s->worker_count > 1; }
+static bool is_mix(const struct plan_settings *s) { return s->described.s_part_count > 1 || s->described.worker_count > 1; }
 
 static json_t *describe(const struct plan_settings *s)
 {
     json_t *object = json_object();
 
-    json_object_set_new(object, "model", json_string(s->shape.name));
+    json_object_set_new(object, "model", json_string(s->described.shape.name));
     if (!is_mix(s)) {
-        json_object_set_new(object, "gpu", json_string(s->s_parts[0].name));
-        json_object_set_new(object, "worker", json_string(s->workers_hardware[0].name));
+        json_object_set_new(object, "gpu", json_string(s->described.s_parts[0].name));
+        json_object_set_new(object, "worker", json_string(s->described.workers[0].name));
     }
-    json_object_set_new(object, "link", json_string(s->link_hardware.name));
-    json_object_set_new(object, "kv_type", json_string(s->kv_type_name));
+    json_object_set_new(object, "link", json_string(s->described.link_hardware.name));
+    json_object_set_new(object, "kv_type", json_string(s->described.kv_type_name));
     json_object_set_new(object, "prompt_tokens", json_integer(s->request.prompt_tokens));
     json_object_set_new(object, "generated_tokens", json_integer(s->request.generated_tokens));
     return object;
@@ -89,13 +85,14 @@ static void add_plan(json_t *object, const struct plan *plan)
 
 static void print_head(const struct plan_settings *s)
 {
-    printf("model       %s: %u layers of %.1f M weights, KV %s: %.0f KiB a token\n", s->shape.name, s->shape.layers,
-           (double)s->shape.layer_values / 1e6, s->kv_type_name,
-           s->shape.layers * shape_kv_bytes(&s->shape, s->request.kv_type) / 1024);
+    printf("model       %s: %u layers of %.1f M weights, KV %s: %.0f KiB a token\n", s->described.shape.name,
+           s->described.shape.layers, (double)s->described.shape.layer_values / 1e6, s->described.kv_type_name,
+           s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type) / 1024);
     printf("load        prompt %u, %u generated, starts every %u steps\n", s->request.prompt_tokens, s->request.generated_tokens,
            s->request.spacing ? s->request.spacing : MAX(1u, s->request.generated_tokens / 32));
     if (!is_mix(s))
-        printf("hardware    %s; workers: %s; link: %s\n", s->s_parts[0].name, s->workers_hardware[0].name, s->link_hardware.name);
+        printf("hardware    %s; workers: %s; link: %s\n", s->described.s_parts[0].name, s->described.workers[0].name,
+               s->described.link_hardware.name);
 }
 
 static void print_plan(const struct plan_settings *s, const struct plan *plan)
@@ -113,10 +110,11 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
            plan->s_part_layer_us, plan->r_part_layer_us, plan->link_layer_us, plan->head_us);
     printf("  busy: S-part %.0f %%, R-part %.0f %%; network %.1f Gbit/s at the S-part\n", 100 * plan->s_part_busy,
            100 * plan->r_part_busy, plan->network_gbit_per_second);
-    printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB, (double)s->s_parts[0].memory_bytes / GIB);
+    printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB,
+           (double)s->described.s_parts[0].memory_bytes / GIB);
     if (plan->workers)
         printf("  KV of each worker      %10.1f GiB of %.1f\n", plan->kv_bytes_per_worker / GIB,
-               (double)s->workers_hardware[0].memory_bytes / GIB);
+               (double)s->described.workers[0].memory_bytes / GIB);
     if (plan->price_per_hour != 0)
         printf("  price                  %10.2f an hour, %.3f a million tokens\n", plan->price_per_hour, plan->cost_per_million);
     else
@@ -205,70 +203,18 @@ static enum status read_workers(struct plan_settings *s, struct error *error)
     return STATUS_OK;
 }
 
-typedef enum status check_fn(const struct hardware *hardware, const char *name, struct error *error);
-
-/* One name, or several with commas between. */
-static enum status read_list(const char *names, const char *folder, const char *option_name, check_fn *check,
-                             struct hardware list[PLAN_MIX_KINDS], uint32_t *count, struct error *error)
+static enum status describe_load(struct plan_settings *s, struct error *error)
 {
-    char name[NAME_BYTES];
-    enum status status = STATUS_OK;
+    enum status status = described_read(&s->described, &s->request, error);
 
-    for (*count = 0; !status && (*count == 0 || *names == ','); ++*count) {
-        names += *count > 0;
-        size_t length = strcspn(names, ",");
-        if (*count == PLAN_MIX_KINDS || length >= sizeof name)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--%s: at most %d names of less than %d characters", option_name,
-                             PLAN_MIX_KINDS, NAME_BYTES);
-        snprintf(name, sizeof name, "%.*s", (int)length, names);
-        names += length;
-        if (!(status = hardware_read(name, folder, option_name, &list[*count], error)))
-            status = check(&list[*count], name, error);
-    }
-    return status;
-}
-
-static enum status read_hardware(struct plan_settings *s, struct error *error)
-{
-    enum status status;
-
-    if (!s->gpu)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, cpu, or a file");
-    if ((status = read_list(s->gpu, s->folder, "gpu", hardware_check_s_part, s->s_parts, &s->s_part_count, error)) ||
-        (status = read_list(s->worker, s->folder, "worker", hardware_check_worker, s->workers_hardware, &s->worker_count, error)))
-        return status;
-    if (!s->link && s->workers_hardware[0].link_gb_per_second != 0) { /* a measured host says what its own link does */
-        s->link_hardware = s->workers_hardware[0];
-        return STATUS_OK;
-    }
-    s->link = s->link ? s->link : "infiniband";
-    status = hardware_read(s->link, s->folder, "link", &s->link_hardware, error);
-    return status ? status : hardware_check_link(&s->link_hardware, s->link, error);
-}
-
-static enum status resolve(struct plan_settings *s, struct error *error)
-{
-    struct plan_request *r = &s->request;
-    enum status status;
-
-    if (!s->model == !s->shape_name)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "want --model FILE or --shape NAME (" SHAPE_NAMES ")");
-    status = s->model ? shape_read(s->model, &s->shape, error) : shape_named(s->shape_name, s->weights, &s->shape, error);
-    if (status || (status = kv_type_parse(s->kv_type_name, &r->kv_type, error)) || (status = read_workers(s, error)) ||
-        (status = read_hardware(s, error)))
-        return status;
-    r->shape = &s->shape;
-    r->s_part = &s->s_parts[0];
-    r->worker = &s->workers_hardware[0];
-    r->link = &s->link_hardware;
-    return STATUS_OK;
+    return status ? status : read_workers(s, error);
 }
 
 static enum status run(struct plan_settings *s, bool check_only, struct error *error)
 {
     struct plan plan;
     struct plan_mix mix;
-    enum status status = resolve(s, error);
+    enum status status = describe_load(s, error);
 
     if (status || check_only)
         return status;
@@ -276,7 +222,8 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
                      ? error_set(error, STATUS_INVALID_ARGUMENT,
                                  "several of --gpu or --worker: the mix is chosen, without --batch, --workers and --batch-sweep")
-                     : plan_cheapest(&s->request, s->s_parts, s->s_part_count, s->workers_hardware, s->worker_count, &mix, error);
+                     : plan_cheapest(&s->request, s->described.s_parts, s->described.s_part_count, s->described.workers,
+                                     s->described.worker_count, &mix, error);
         if (!status)
             print_mix(s, &mix);
         return status;
@@ -299,21 +246,12 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
 
 int plan_main(int argc, char **argv)
 {
-    struct plan_settings s = {.weights = "f16",
-                              .worker = "epyc-7452",
+    struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
                               .workers = "auto",
-                              .kv_type_name = "f16",
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
     struct plan_request *r = &s.request;
     const struct option options[] = {
-        {"model", OPTION_STRING, &s.model, "FILE", "GGUF file to plan for, or", 0, 0},
-        {"shape", OPTION_STRING, &s.shape_name, "NAME", SHAPE_NAMES, 0, 0},
-        {"weights", OPTION_STRING, &s.weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},
-        {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
-        {"gpu", OPTION_STRING, &s.gpu, "NAME|FILE", "of the S-part: a10, h200, cpu, or a file; several: a mix", 0, 0},
-        {"worker", OPTION_STRING, &s.worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file; several: a mix", 0, 0},
-        {"link", OPTION_STRING, &s.link, "NAME|FILE", "between them; default: the worker file's, else infiniband", 0, 0},
-        {"hardware-dir", OPTION_STRING, &s.folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0},
+        DESCRIBED_OPTIONS(&s.described),
         {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: as few as reach the rate, else the knee", 0, PLAN_BATCH_MAX},
         {"workers", OPTION_STRING, &s.workers, "N", "KV workers; auto: as many as are needed", 0, 0},
         {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "to be reached", 0, 1e9},

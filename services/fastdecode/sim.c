@@ -7,19 +7,17 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/plan/plan.h"
 #include "common/sim/load_plot.h"
 #include "common/sim/sim.h"
 #include "common/sim/workload.h"
-#include "kernels/quant/tensor_type.h"
 #include "services/fastdecode/commands.h"
+#include "services/fastdecode/described.h"
 
 enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 
 struct sim_settings {
-    const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *kv_type_name, *admission, *workload_path, *plot_path;
-    struct plan_shape shape;
-    struct hardware s_part_hardware, worker_hardware, link_hardware;
+    struct described described;
+    const char *admission, *workload_path, *plot_path;
     struct plan_request request;
     uint32_t workers, batch, mini_batches, chunk, max_tokens;
     uint64_t requests, seed;
@@ -29,33 +27,11 @@ struct sim_settings {
 
 /* --- what it is told -------------------------------------------------------------------------------------------------- */
 
-static enum status read_hardware(struct sim_settings *s, struct error *error)
-{
-    enum status status;
-
-    if (!s->gpu)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, cpu, or a file");
-    if ((status = hardware_read(s->gpu, s->folder, "gpu", &s->s_part_hardware, error)) ||
-        (status = hardware_check_s_part(&s->s_part_hardware, s->gpu, error)) ||
-        (status = hardware_read(s->worker, s->folder, "worker", &s->worker_hardware, error)) ||
-        (status = hardware_check_worker(&s->worker_hardware, s->worker, error)))
-        return status;
-    if (!s->link && s->worker_hardware.link_gb_per_second != 0) {
-        s->link_hardware = s->worker_hardware;
-        return STATUS_OK;
-    }
-    s->link = s->link ? s->link : "infiniband";
-    status = hardware_read(s->link, s->folder, "link", &s->link_hardware, error);
-    return status ? status : hardware_check_link(&s->link_hardware, s->link, error);
-}
-
 static enum status resolve(struct sim_settings *s, struct error *error)
 {
     struct plan_request *r = &s->request;
     enum status status;
 
-    if (!s->model == !s->shape_name)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "want --model FILE or --shape NAME (" SHAPE_NAMES ")");
     if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
     if (s->workload_path && (s->backlog || s->rate > 0))
@@ -63,13 +39,10 @@ static enum status resolve(struct sim_settings *s, struct error *error)
     if (!s->workload_path && s->backlog == (s->rate > 0))
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "want --workload FILE, --rate R (arrivals a second) or --backlog (all wait)");
-    status = s->model ? shape_read(s->model, &s->shape, error) : shape_named(s->shape_name, s->weights, &s->shape, error);
-    if (status || (status = kv_type_parse(s->kv_type_name, &r->kv_type, error)) || (status = read_hardware(s, error)))
+    if ((status = described_read(&s->described, r, error)))
         return status;
-    r->shape = &s->shape;
-    r->s_part = &s->s_part_hardware;
-    r->worker = &s->worker_hardware;
-    r->link = &s->link_hardware;
+    if (s->described.s_part_count > 1 || s->described.worker_count > 1)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "one --gpu and one --worker are simulated, not a mix of kinds");
     r->batch = s->batch;
     r->workers = s->workers;
     return STATUS_OK;
@@ -80,16 +53,17 @@ static enum status resolve(struct sim_settings *s, struct error *error)
 /* Pages that `bytes` hold. */
 static uint32_t pages_of(const struct sim_settings *s, double bytes)
 {
-    double page_bytes = s->shape.layers * shape_kv_bytes(&s->shape, s->request.kv_type) * PLAN_PAGE_TOKENS;
+    double page_bytes = s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type) * PLAN_PAGE_TOKENS;
     return (uint32_t)MIN(MAX(bytes, 0) / page_bytes, UINT32_MAX / 2);
 }
 
 /* The S-part's pool where there are no workers, else each worker. places: [MAX(workers, 1)]. */
 static enum status make_places(const struct sim_settings *s, struct sim_place *places, uint32_t longest, struct error *error)
 {
-    const struct plan_shape *shape = &s->shape;
+    const struct plan_shape *shape = &s->described.shape;
     double weights = (double)shape->layer_bytes * shape->layers + (double)shape->head_bytes + (double)shape->embedding_bytes;
-    double bytes = s->workers ? (double)s->worker_hardware.memory_bytes : (double)s->s_part_hardware.memory_bytes - weights;
+    double bytes = s->workers ? (double)s->described.workers[0].memory_bytes
+                              : (double)s->described.s_parts[0].memory_bytes - weights;
     struct sim_place place = {.pages_total = pages_of(s, bytes), .local = s->workers == 0};
 
     if (s->request.ignore_capacity)
@@ -98,7 +72,7 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
         return error_set(error, STATUS_RESOURCE_EXHAUSTED,
                          "%s has %.2f GiB for KV, which holds %llu tokens, less than the longest sequence's %u (--ignore-capacity "
                          "simulates all the same)",
-                         s->workers ? s->worker_hardware.name : s->s_part_hardware.name, MAX(bytes, 0) / (1 << 30),
+                         s->workers ? s->described.workers[0].name : s->described.s_parts[0].name, MAX(bytes, 0) / (1 << 30),
                          (unsigned long long)place.pages_total * PLAN_PAGE_TOKENS, longest);
     plan_r_part(&s->request, MIN(s->workers, 1), &place.cost);
     for (uint32_t i = 0; i < MAX(s->workers, 1); i++)
@@ -127,8 +101,8 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .page_tokens = PLAN_PAGE_TOKENS,
         .context_tokens = work->context_tokens,
         .max_places = MAX(s->workers, 1),
-        .layers = s->shape.layers,
-        .kv_bytes_per_token = (uint64_t)(s->shape.layers * shape_kv_bytes(&s->shape, s->request.kv_type)),
+        .layers = s->described.shape.layers,
+        .kv_bytes_per_token = (uint64_t)(s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type)),
     };
     config->places = places;
     config->place_count = MAX(s->workers, 1);
@@ -161,13 +135,13 @@ static json_t *times_json(const struct sim_times *t)
 static void print_json(const struct sim_settings *s, const struct sim_result *r)
 {
     json_t *object = json_pack(
-        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "model", s->shape.name, "workers",
-        (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches, "admission", s->admission, "seconds",
-        r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load", (json_int_t)r->peak_load, "mean_batch", r->mean_batch,
-        "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy, "ttft_s", times_json(&r->ttft), "tbt_s", times_json(&r->tbt),
-        "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows, "prefill_rows",
-        (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished, "rejected", (json_int_t)r->rejected, "lost",
-        (json_int_t)r->lost, "preempted", (json_int_t)r->preempted);
+        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "model", s->described.shape.name,
+        "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches, "admission", s->admission,
+        "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load", (json_int_t)r->peak_load, "mean_batch",
+        r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy, "ttft_s", times_json(&r->ttft), "tbt_s",
+        times_json(&r->tbt), "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows,
+        "prefill_rows", (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished, "rejected", (json_int_t)r->rejected,
+        "lost", (json_int_t)r->lost, "preempted", (json_int_t)r->preempted);
 
     json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     printf("\n");
@@ -181,8 +155,8 @@ static void print_times(const char *name, const struct sim_times *t)
 
 static void print_table(const struct sim_settings *s, const struct sim_result *r)
 {
-    printf("model       %s; %s, %u worker%s%s%s\n", s->shape.name, s->s_part_hardware.name, s->workers, s->workers == 1 ? "" : "s",
-           s->workers ? " " : "", s->workers ? s->worker_hardware.name : "");
+    printf("model       %s; %s, %u worker%s%s%s\n", s->described.shape.name, s->described.s_parts[0].name, s->workers,
+           s->workers == 1 ? "" : "s", s->workers ? " " : "", s->workers ? s->described.workers[0].name : "");
     printf("schedule    %s, at most %u sequences in %u mini-batch%s\n\n", s->admission, s->batch, r->mini_batches,
            r->mini_batches > 1 ? "es" : "");
     printf("  tokens a second        %10.1f    %llu in %.1f s\n", r->tokens_per_second, (unsigned long long)r->tokens, r->seconds);
@@ -204,7 +178,8 @@ static enum status write_plot(const struct sim_settings *s, const struct load_pl
     FILE *file = fopen(s->plot_path, "w");
     char title[256];
 
-    snprintf(title, sizeof title, "%s, %u workers, batch %u: %s admission", s->shape.name, s->workers, s->batch, s->admission);
+    snprintf(title, sizeof title, "%s, %u workers, batch %u: %s admission", s->described.shape.name, s->workers, s->batch,
+             s->admission);
     int failed = !file || load_plot_write(plot, title, file);
     if (file)
         failed |= fclose(file);
@@ -246,9 +221,7 @@ static enum status run(struct sim_settings *s, struct error *error)
 
 int sim_main(int argc, char **argv)
 {
-    struct sim_settings s = {.weights = "f16",
-                             .worker = "epyc-7452",
-                             .kv_type_name = "f16",
+    struct sim_settings s = {.described = DESCRIBED_DEFAULTS,
                              .admission = "sls",
                              .batch = 128,
                              .workers = 1,
@@ -256,14 +229,7 @@ int sim_main(int argc, char **argv)
                              .seed = 1,
                              .request = {.prompt_tokens = 16, .generated_tokens = 1024}};
     const struct option options[] = {
-        {"model", OPTION_STRING, &s.model, "FILE", "GGUF file whose shape is simulated, or", 0, 0},
-        {"shape", OPTION_STRING, &s.shape_name, "NAME", SHAPE_NAMES, 0, 0},
-        {"weights", OPTION_STRING, &s.weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},
-        {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
-        {"gpu", OPTION_STRING, &s.gpu, "NAME|FILE", "of the S-part: a10, h200, cpu, or a file", 0, 0},
-        {"worker", OPTION_STRING, &s.worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file", 0, 0},
-        {"link", OPTION_STRING, &s.link, "NAME|FILE", "between them; default: the worker file's, else infiniband", 0, 0},
-        {"hardware-dir", OPTION_STRING, &s.folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0},
+        DESCRIBED_OPTIONS(&s.described),
         {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
         {"batch", OPTION_U32, &s.batch, "B", "sequences that run at once", 1, PLAN_BATCH_MAX},
         {"mini-batches", OPTION_U32, &s.mini_batches, "M", "in flight; 0: one or two, as is faster", 0, SCHED_MINI_BATCHES_MAX},
