@@ -74,7 +74,7 @@ class Measured:
         began, ended = self.when(low), self.when(high)
         rate = (high - low) * self.streams / (ended - began)
         inside = {e["args"]["step"]: e for e in self.trace.named("step")
-                  if e["args"]["rows"] == self.rows and began * 1e6 <= e["ts"] and e["ts"] + e["dur"] <= ended * 1e6}
+                  if abs(e["args"]["rows"] - self.rows) <= self.rows // 4 and began * 1e6 <= e["ts"] and e["ts"] + e["dur"] <= ended * 1e6}
 
         def each(*names):
             spans = [e["dur"] for name in names for e in self.trace.named(name) if e["args"].get("step") in inside]
