@@ -132,6 +132,18 @@ enum status reply_open(struct mini_batch *batch) MUST_CHECK;
 void reply_close(struct mini_batch *batch);
 void reply_send(struct mini_batch *batch);
 
+/* engine_attend.c, for one layer of a step. prepare: allocates the message of a place for the layer that the segment starts, and says
+ * where its rows' q, k, v go; NULL: no memory, or its link is down. Rows of a lost place go nowhere and count for nothing. */
+struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer);
+void engine_point_nowhere(struct mini_batch *batch, const struct step_place *place);
+void engine_point_to_replies(struct mini_batch *batch); /* o of the layer before, for the rows of workers */
+void engine_free_replies(struct mini_batch *batch);
+void engine_send(struct mini_batch *batch, struct rpc_buffer **buffers); /* [places]; NULL: nothing goes there */
+void engine_attend_local(struct mini_batch *batch, uint32_t layer);      /* local rows, in place, while the others are away */
+void engine_lose_place(struct mini_batch *batch, struct link_use *use);  /* its rows, in mid-step: the rest of the step goes on */
+void engine_drop_link(struct link *link);                                /* its rows in flight are lost */
+void engine_make_ready(struct mini_batch *batch);                        /* all answers are there, or given up */
+
 /* engine.c: a link went down or came up. */
 void engine_link_changed(struct engine *engine, struct link *link);
 

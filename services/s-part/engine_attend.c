@@ -1,0 +1,188 @@
+/* engine_attend.c: attention of a step's rows: messages to the workers and their answers, and the local rows meanwhile. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/wire/attend.h"
+#include "common/wire/wire.h"
+#include "services/s-part/engine.h"
+
+/* A layer's attention that has not come by then does not come: the worker beats, and its tensors do not get through. Of one
+ * decode row that is some thousand times what it takes; of a chunk it is what reference kernels take at a long context. */
+enum { ATTEND_TIMEOUT_MS = 10000, ATTEND_ROW_TIMEOUT_MS = 50 };
+
+/* The rows of a place in mid-step: the rest of the step goes on. */
+void engine_lose_place(struct mini_batch *batch, struct link_use *use)
+{
+    if (use->dead)
+        return;
+    use->dead = true;
+    for (uint32_t row = use->place->first_row; row < use->place->first_row + use->place->row_count; row++)
+        batch->plan.runs[batch->plan.row_run[row]].lost = true;
+}
+
+static void lose_row(void *user, uint32_t row)
+{
+    struct link_use *use = user;
+    use->batch->plan.runs[use->batch->plan.row_run[use->place->first_row + row]].lost = true;
+}
+
+void engine_make_ready(struct mini_batch *batch)
+{
+    if (batch->wait_from_ns)
+        trace_span(batch->lane, "wait", batch->wait_from_ns, {"step", batch->request->step}, {"layer", batch->segment - 1});
+    batch->wait_from_ns = 0;
+    batch->ready_ns = trace_clock(batch->lane);
+    batch->state = BATCH_READY;
+    batch->ready_order = batch->engine->ready_counter++;
+    batch->r_part_us += clock_now_us() - batch->sent_us;
+}
+
+/* --- attention at the workers ---------------------------------------------------------------------------------------- */
+
+static void on_reply(void *user, struct rpc_message *message)
+{
+    struct link_use *use = user;
+    struct mini_batch *batch = use->batch;
+    struct attend_reply reply;
+    struct error error;
+    size_t length;
+    const unsigned char *payload = rpc_message_payload(message, &length);
+
+    enum status status =
+        attend_reply_parse(payload, length, use->place->row_count, batch->engine->q_width, lose_row, use, &reply, &error);
+    if (!status && (reply.step != batch->request->step || reply.layer + 1 != batch->segment))
+        status = error_set(&error, STATUS_INVALID_ARGUMENT,
+                           "AttendReply: of step %llu, layer %u; step %llu, layer %u was asked for", (unsigned long long)reply.step,
+                           reply.layer, (unsigned long long)batch->request->step, batch->segment - 1);
+    if (status) {
+        log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\"", use->link->worker, error.text);
+        engine_lose_place(batch, use);
+        return;
+    }
+    use->reply = rpc_message_keep(message);
+    use->o = reply.o;
+}
+
+/* Its rows are lost. */
+void engine_drop_link(struct link *link)
+{
+    struct rpc_channel *channel = link->channel;
+
+    link->down = true;
+    link->channel = NULL; /* first: what ends now may look for the link */
+    engine_link_changed(link->engine, link);
+    rpc_channel_close(channel); /* ends what is out: on_end */
+}
+
+static void on_end(void *user, enum status status, const char *text)
+{
+    struct link_use *use = user;
+    struct mini_batch *batch = use->batch;
+
+    use->waiting = false;
+    use->r_part_us += (uint32_t)(clock_now_us() - use->sent_us);
+    if (status) {
+        log_warn("ATTEND-FAILED", "worker=%u step=%llu status=%s why=\"%s\"", use->link->worker,
+                 (unsigned long long)batch->request->step, status_name(status), text);
+        engine_lose_place(batch, use);
+    }
+    if (--batch->waiting == 0 && batch->state == BATCH_WAITING)
+        engine_make_ready(batch);
+    if (status == STATUS_DEADLINE_EXCEEDED) /* nothing comes through, though nobody has closed it: a new connection may */
+        engine_drop_link(use->link);
+}
+
+/* Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go. */
+struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer)
+{
+    struct engine *engine = batch->engine;
+    const struct step_place *place = use->place;
+    struct attend_request_parts parts;
+    unsigned char *payload;
+    size_t size =
+        attend_request_size(batch->request->step, batch->index, layer, place->row_count, engine->q_width, engine->kv_width);
+    uint32_t timeout_ms = ATTEND_TIMEOUT_MS + place->row_count * ATTEND_ROW_TIMEOUT_MS;
+    struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, timeout_ms, size, &payload);
+
+    if (!buffer)
+        return NULL;
+    attend_request_begin(payload, size, engine->incarnation, batch->request->step, batch->index, layer, place->row_count,
+                         engine->q_width, engine->kv_width, &parts);
+    for (uint32_t i = 0; i < place->row_count; i++) {
+        uint32_t row = place->first_row + i;
+        batch->q[row] = parts.q + (size_t)i * engine->q_width;
+        batch->k[row] = parts.k + (size_t)i * engine->kv_width;
+        batch->v[row] = parts.v + (size_t)i * engine->kv_width;
+        if (layer == 0) {
+            wire_store_u64(parts.row_sequence + i * 8ull, batch->plan.rows[row].sequence);
+            wire_store_u32(parts.row_position + i * 4ull, batch->plan.rows[row].position);
+        }
+    }
+    return buffer;
+}
+
+void engine_point_nowhere(struct mini_batch *batch, const struct step_place *place)
+{
+    for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++)
+        batch->q[row] = batch->k[row] = batch->v[row] = NULL;
+}
+
+/* o of the layer before, for the rows of workers. */
+void engine_point_to_replies(struct mini_batch *batch)
+{
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        const struct link_use *use = &batch->uses[p];
+        for (uint32_t i = 0; use->link && i < use->place->row_count; i++)
+            batch->o[use->place->first_row + i] = use->dead || !use->o ? batch->engine->zeros
+                                                                       : use->o + (size_t)i * batch->engine->q_width;
+    }
+}
+
+void engine_free_replies(struct mini_batch *batch)
+{
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        rpc_message_free(batch->uses[p].reply);
+        batch->uses[p].reply = NULL;
+        batch->uses[p].o = NULL;
+    }
+}
+
+void engine_send(struct mini_batch *batch, struct rpc_buffer **buffers)
+{
+    static const struct rpc_callbacks callbacks = {.on_message = on_reply, .on_end = on_end};
+
+    batch->state = BATCH_WAITING;
+    batch->sent_us = clock_now_us();
+    batch->waiting = 1; /* until all are sent and the local rows are done: a failing send may call back at once */
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        struct link_use *use = &batch->uses[p];
+        if (!buffers[p])
+            continue;
+        use->sent_us = clock_now_us();
+        use->waiting = true;
+        batch->waiting++;
+        if (rpc_call_start_buffer(use->link->channel, buffers[p], &callbacks, use, NULL)) {
+            use->waiting = false;
+            batch->waiting--;
+            engine_lose_place(batch, use);
+        }
+    }
+}
+
+/* Local rows, in place, while the others are away. */
+void engine_attend_local(struct mini_batch *batch, uint32_t layer)
+{
+    struct engine *engine = batch->engine;
+    uint64_t began_us = clock_now_us(), began_ns = trace_clock(engine->lane_local);
+
+    for (uint32_t p = 0; p < batch->plan.place_count; p++)
+        if (!batch->uses[p].link) {
+            engine->ops->attend(batch->backend, layer);
+            batch->uses[p].r_part_us += (uint32_t)(clock_now_us() - began_us);
+            trace_span(engine->lane_local, "attend", began_ns, {"step", batch->request->step}, {"layer", layer},
+                       {"mini_batch", batch->index}, {"rows", batch->uses[p].place->row_count});
+        }
+}
