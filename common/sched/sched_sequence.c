@@ -51,6 +51,7 @@ static void member_add(struct sched *s, uint32_t slot)
 
 void mini_batch_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
+    mini_batch = MIN(mini_batch, s->batches - 1); // it may have been on its way while that one went out of use
     struct seq *q = &s->seqs[slot];
     struct mini_batch *b = &s->mini_batches[mini_batch];
     q->mini_batch = (uint8_t)mini_batch;

@@ -2,6 +2,7 @@
  *
  * Every tick also runs the checks of test_sched_mesh.h.
  */
+#include "common/sched/sched_state.h"
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;
@@ -306,6 +307,49 @@ static void a_drain_hands_everything_over(void **state)
     end(m);
 }
 
+/* What is on its way between two places belongs to a mini-batch that is no longer in use when it arrives. */
+static void a_move_outlives_its_mini_batch(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.mini_batches = 2;
+    config.mini_batch_auto = true;
+    mesh_init(&mesh, &config, 1);
+    struct mesh *m = &mesh;
+    mesh_s_part_up(m);
+    m->slow_permille = 1000;
+    mesh_place_up(m, 1, 1000);
+    mesh_place_up(m, 2, 1000);
+    m->s_part_us = 1; // the workers' time is all: two mini-batches
+    for (int i = 0; i < 8; i++)
+        mesh_arrive(m, 20, 900, 0);
+    for (int i = 0; i < 300 && stats_of(m).mini_batches < 2; i++)
+        next_tick(m);
+    assert_int_equal(stats_of(m).mini_batches, 2);
+    mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
+    m->draining[1] = true;
+    uint32_t moving = 0;
+    for (int i = 0; i < 100 && moving < 4; i++) {
+        next_tick(m);
+        moving = 0;
+        for (uint32_t k = 0; k < m->seq_count; k++) {
+            moving += m->seqs[k].moving_until != 0;
+            m->seqs[k].moving_until *= m->seqs[k].moving_until != 0 ? 1000 : 1;
+        }
+    }
+    assert_true(moving > 0);
+    m->sched->batches_wanted = 1; // as if one were judged to be faster now
+    for (int i = 0; i < 100 && stats_of(m).mini_batches > 1; i++)
+        next_tick(m);
+    assert_int_equal(stats_of(m).mini_batches, 1);
+    m->s_part_us = 1000000; // and so for good
+    for (uint32_t k = 0; k < m->seq_count; k++)
+        m->seqs[k].moving_until = m->seqs[k].moving_until != 0 ? m->now_us : 0;
+    mesh_run(m, 10000);
+    mesh_check_end(m);
+    mesh_fini(m);
+}
+
 static void a_drain_without_a_taker_rebuilds(void **state)
 {
     (void)state;
@@ -379,6 +423,7 @@ int main(void)
         cmocka_unit_test(a_wrong_number_of_results_fails_the_step),
         cmocka_unit_test(a_resubmission_reuses_what_its_worker_holds),
         cmocka_unit_test(a_drain_hands_everything_over),
+        cmocka_unit_test(a_move_outlives_its_mini_batch),
         cmocka_unit_test(a_drain_without_a_taker_rebuilds),
         cmocka_unit_test(pages_wait_for_the_word_that_they_are_free),
         cmocka_unit_test(a_suspect_place_gets_no_rows),

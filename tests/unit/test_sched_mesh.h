@@ -63,6 +63,8 @@ struct mesh {
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
     uint32_t jitter_permille; // of the step times that it reports
+    uint32_t s_part_us;       // that it reports as the s-part's; 0: none; UINT32_MAX: at random
+    uint32_t slow_permille;   // places that read a thousand times as slowly as the others, and moves that take as long
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
     bool shares_cores; // the workers, with the s-part
     bool calm;         // no drains, no shortage: then no decode row may be missing from a step
@@ -169,7 +171,7 @@ MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
     struct sched_event *e = mesh_event(m, SCHED_PLACE_UP);
     e->place_up.place = place;
     e->place_up.pages_total = pages;
-    e->place_up.bytes_per_second = 10000000000;
+    e->place_up.bytes_per_second = mesh_chance(m, m->slow_permille) ? 10000000 : 10000000000;
     e->place_up.link_us = place == 0 ? 0 : 60;
     e->place_up.local = place == 0;
     e->place_up.shares_cores = m->shares_cores && place != 0;
@@ -322,7 +324,7 @@ MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a
         MESH_CHECK(!q->finished && q->in_flight == 0 && q->moving_until == 0 && a->move.from != a->move.to);
         MESH_CHECK(m->up[a->move.to] && m->up[a->move.from] && q->place == a->move.from);
         MESH_CHECK(a->move.positions == q->held && q->kv[a->move.from] >= q->held);
-        q->moving_until = m->now_us + 1 + mesh_random(m, 30000);
+        q->moving_until = m->now_us + 1 + mesh_random(m, mesh_chance(m, m->slow_permille) ? 1000000 : 30000);
         q->move_from = a->move.from;
         q->move_to = a->move.to;
         q->decoding = false;
@@ -428,6 +430,7 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     uint32_t total_us = 1000 + 50 * s.a.row_count;
     uint32_t jitter_us = total_us * m->jitter_permille / 1000;
     e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
+    e->step_done.s_part_us = m->s_part_us != UINT32_MAX ? m->s_part_us : 1 + mesh_random(m, 2 * total_us);
 }
 
 MESH_FUNCTION void mesh_answer_others(struct mesh *m)

@@ -156,6 +156,8 @@ static void one_workload(uint64_t seed)
     struct sched_config config;
     random_config(m, seed, &config);
     mesh_init(m, &config, seed);
+    m->s_part_us = UINT32_MAX;
+    m->slow_permille = 300; // one mini-batch pays, then two
     bool troubled = mesh_chance(m, 600), tight = mesh_chance(m, 400);
     uint32_t sequences = 1 + mesh_random(m, 60), ticks = 0;
     uint32_t trouble_permille = troubled ? 1 + mesh_random(m, 60) : 0;
