@@ -184,8 +184,6 @@ void sched_get_stats(const struct sched *s, struct sched_stats *out)
     out->step_base_us = s->model.base_us;
     out->row_us = s->model.row_us;
     out->mini_batches = s->batches;
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        out->load_limit[m] = load_limit(s, m);
 }
 
 void sched_get_place(const struct sched *s, uint32_t place, struct sched_place_info *out)

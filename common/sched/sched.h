@@ -261,18 +261,21 @@ bool sched_knows(const struct sched *sched, uint64_t sequence);
 struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
     uint32_t steps_in_flight;
-    uint64_t prefill_rows, decode_rows;          // emitted
-    uint64_t wasted_rows;                        // whose result was not used: ended, cancelled, lost, failed
-    uint32_t mini_batches;                       // in use
-    uint64_t steps, steps_failed;                // emitted; failed or void
-    uint64_t arrived, finished, rejected;        // sequences
-    uint64_t rebuilt, preempted, moved;          // sequences sent back because KV was lost; because pages ran out; handed over
-    uint64_t rebuilt_tokens;                     // known tokens of those, to be prefilled again
-    uint64_t ignored_events;                     // unknown step or sequence: late, or a caller's mistake
-    double step_base_us, row_us;                 // learned: a step takes base + row x rows
-    uint64_t load_limit[SCHED_MINI_BATCHES_MAX]; // context tokens a mini-batch may read now; UINT64_MAX: no limit
+    uint64_t prefill_rows, decode_rows;   // emitted
+    uint64_t wasted_rows;                 // whose result was not used: ended, cancelled, lost, failed
+    uint32_t mini_batches;                // in use
+    uint64_t steps, steps_failed;         // emitted; failed or void
+    uint64_t arrived, finished, rejected; // sequences
+    uint64_t rebuilt, preempted, moved;   // sequences sent back because KV was lost; because pages ran out; handed over
+    uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again
+    uint64_t ignored_events;              // unknown step or sequence: late, or a caller's mistake
+    double step_base_us, row_us;          // learned: a step takes base + row x rows
 };
 void sched_get_stats(const struct sched *sched, struct sched_stats *out);
+
+/* Context tokens that a mini-batch may read in a step; UINT64_MAX: no limit (no worker elsewhere, nothing known of lengths, or what waits
+ * starts at once because that is as fast). O(places). */
+uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {
     bool up, draining, suspect;

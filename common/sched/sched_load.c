@@ -35,9 +35,6 @@ static void lengths_note(struct sched *s, uint32_t slot)
     l->tokens += share * (MAX(mean.tokens, 1) - l->tokens);
     l->context_tokens += share * (prompt * mean.tokens + mean.ages - l->context_tokens);
     l->context_squares += share * (prompt * prompt * mean.tokens + 2 * prompt * mean.ages + mean.squares - l->context_squares);
-    // Expectations move the points of the projection.
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        s->mini_batches[m].plan.stale = true;
 }
 
 static double mean_context(const struct sched *s)
@@ -47,63 +44,111 @@ static double mean_context(const struct sched *s)
 
 double load_weight(const struct sched *s) { return s->lengths.count > 0 ? WEIGHT * mean_context(s) : 0; }
 
-/* Sequences of a full mini-batch: as many as may run, or as pages hold. */
-static double batch_full(const struct sched *s)
-{
-    double tokens = 0, mean = mean_context(s);
-    for (uint32_t i = 0; i < s->config.max_places; i++)
-        if (s->places[i].up && !s->places[i].draining)
-            tokens += (double)s->places[i].pages_total * s->config.page_tokens;
-    return MAX(MIN(s->config.max_running, tokens / mean) / s->batches, 1);
-}
-
 static double spacing_steps(const struct sched *s)
 {
     return s->config.spacing_steps ? s->config.spacing_steps : MAX(s->lengths.tokens / SPACING, 1);
 }
 
-/* Context tokens a microsecond of all workers that are elsewhere; 0: there are none. */
-static double workers_tokens_per_us(const struct sched *s)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (p->up && !p->local && !p->shares_cores && p->token_us > 0)
-            sum += 1 / p->token_us;
-    }
-    return sum;
-}
-
-/* Round trips of a step to the farthest of them. */
-static double workers_link_us(const struct sched *s)
-{
-    double longest = 0;
-    for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (p->up && !p->local && !p->shares_cores)
-            longest = MAX(longest, p->link_step_us);
-    }
-    return longest;
-}
+/* What places can do, and what follows for a mini-batch. */
+struct reach {
+    double tokens_per_us; // that all workers elsewhere read together; 0: there are none
+    double link_us;       // round trips of a step to the farthest of them
+    double full;          // sequences of a full mini-batch: as many as may run, or as pages hold
+    double limit;         // context tokens of a step
+};
 
 static double s_part_us(const struct sched *s, double rows) { return s->s_model.base_us + rows * s->s_model.row_us; }
 
-static double limit_of(const struct sched *s, double full, double workers)
+/* Something is known of lengths. */
+static struct reach reach(const struct sched *s)
 {
     const struct load_lengths *l = &s->lengths;
-    double mean = l->context_tokens / l->tokens, variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
-    double steady = full * (mean + spacing_steps(s) / 2) + 2 * sqrt(full * variance);
-    double balance = MAX(s_part_us(s, full) - workers_link_us(s), 0) *
-                     workers; // what the workers read while the S-part has the other mini-batch
-    return MAX(steady, balance);
+    struct reach r = {0};
+    double tokens = 0, mean = mean_context(s), variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (!p->up)
+            continue;
+        tokens += p->draining ? 0 : (double)p->pages_total * s->config.page_tokens;
+        if (p->local || p->shares_cores || p->token_us <= 0)
+            continue;
+        r.tokens_per_us += 1 / p->token_us;
+        r.link_us = MAX(r.link_us, p->link_step_us);
+    }
+    r.full = MAX(MIN(s->config.max_running, tokens / mean) / s->batches, 1);
+    double steady = r.full * (mean + spacing_steps(s) / 2) + 2 * sqrt(r.full * variance);
+    double balance = MAX(s_part_us(s, r.full) - r.link_us, 0) * r.tokens_per_us; // read while the S-part has the other mini-batch
+    r.limit = MAX(steady, balance);
+    return r;
 }
 
-uint64_t load_limit(const struct sched *s, uint32_t mini_batch)
+uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
 {
-    double workers = workers_tokens_per_us(s);
-    if (s->config.admission == SCHED_GREEDY || workers == 0 || s->lengths.count == 0 || s->mini_batches[mini_batch].plan.together)
+    assert_always(mini_batch < s->config.mini_batches);
+    if (s->config.admission == SCHED_GREEDY || s->lengths.count == 0 || s->mini_batches[mini_batch].plan.together)
         return UINT64_MAX;
-    return (uint64_t)limit_of(s, batch_full(s), workers);
+    struct reach r = reach(s);
+    return r.tokens_per_us > 0 ? (uint64_t)r.limit : UINT64_MAX;
+}
+
+/* --- the projection --------------------------------------------------------------------------------------------------- */
+
+static double next_point(const struct load_plan *plan, double point)
+{
+    return MAX(point + MAX(plan->tokens / DENSE, 1), point < plan->tokens ? 0 : point * 1.2);
+}
+
+/* Adds sequences alike to a projection. Between two points a sequence counts as alive if it was at the first, and with the context
+ * it has at the second, so that no peak falls between them. Returns how many points it reaches. */
+static uint32_t project(const struct sched *s, const struct load_plan *plan, const struct cohort *c, double age, double *mean,
+                        double *variance)
+{
+    double left = c->cutoff - age, alive = survival_at(&s->survival, age), point = 0;
+    uint32_t k = 0;
+    for (; k < LOAD_POINTS && point < left; k++) {
+        double next = next_point(plan, point);
+        double share = MIN(survival_at(&s->survival, age + point) / alive, 1);
+        double context = c->base + c->count * (age + MIN(next, left));
+        mean[k] += share * context;
+        variance[k] += share * (1 - share) * context * context / c->count;
+        point = next;
+    }
+    return k;
+}
+
+static void refresh(struct sched *s, struct load_plan *plan)
+{
+    if (!plan->stale)
+        return;
+    plan->stale = false;
+    plan->tokens = s->lengths.tokens;
+    for (uint32_t k = 0; k < LOAD_POINTS; k++)
+        plan->mean[k] = plan->variance[k] = 0;
+    for (uint32_t i = 0; i < COHORTS_MAX; i++) {
+        const struct cohort *c = &plan->cohorts[i];
+        double age = (double)((int64_t)plan->step - c->start);
+        if (c->count > 0)
+            project(s, plan, c, MIN(age, c->cutoff - 1.0), plan->mean, plan->variance);
+    }
+}
+
+/* A sequence by itself. */
+static struct cohort alone(const struct sched *s, uint32_t slot)
+{
+    uint32_t prompt = s->cold[slot].prompt;
+    return (struct cohort){.count = 1, .cutoff = s->seqs[slot].limit - prompt, .base = prompt};
+}
+
+/* Whether `count` sequences like that one would leave the load under the limit, now and later. */
+static bool fits(const struct sched *s, const struct load_plan *plan, uint32_t slot, double count, double limit)
+{
+    double mean[LOAD_POINTS] = {0}, variance[LOAD_POINTS] = {0};
+    struct cohort one = alone(s, slot);
+    uint32_t points = project(s, plan, &one, generated(s, slot), mean, variance);
+    for (uint32_t k = 0; k < points; k++)
+        if (plan->mean[k] + count * mean[k] + 2 * sqrt(plan->variance[k] + count * variance[k]) > limit)
+            return false;
+    return true;
 }
 
 /* --- cohorts ---------------------------------------------------------------------------------------------------------- */
@@ -144,7 +189,10 @@ void load_join(struct sched *s, uint32_t slot)
     cold->cohort_base = (double)q->known - (double)((int64_t)plan->step - c->start);
     c->count++;
     c->base += cold->cohort_base;
-    plan->stale = true;
+    if (!plan->stale) {
+        struct cohort one = alone(s, slot);
+        project(s, plan, &one, generated(s, slot), plan->mean, plan->variance);
+    }
 }
 
 void load_leave(struct sched *s, uint32_t slot)
@@ -164,62 +212,6 @@ void load_stepped(struct sched *s, uint32_t mini_batch)
     s->mini_batches[mini_batch].plan.stale = true;
 }
 
-/* --- the projection --------------------------------------------------------------------------------------------------- */
-
-static double next_point(const struct sched *s, double point)
-{
-    double dense = MAX(s->lengths.tokens / DENSE, 1);
-    return MAX(point + dense, point < s->lengths.tokens ? 0 : point * 1.2);
-}
-
-/* Adds `count` sequences alike to a projection. Between two points a sequence counts as alive if it was at the first, and with
- * the context it has at the second, so that no peak falls between them. */
-static void project(const struct sched *s, struct load_plan *plan, const struct cohort *c, double age)
-{
-    double left = c->cutoff - age, alive = survival_at(&s->survival, age), point = 0;
-    for (uint32_t k = 0; k < LOAD_POINTS && point < left; k++) {
-        double next = next_point(s, point);
-        double share = MIN(survival_at(&s->survival, age + point) / alive, 1);
-        double context = c->base + c->count * (age + MIN(next, left));
-        plan->mean[k] += share * context;
-        plan->variance[k] += share * (1 - share) * context * context / c->count;
-        point = next;
-    }
-}
-
-static void refresh(struct sched *s, struct load_plan *plan)
-{
-    if (!plan->stale)
-        return;
-    plan->stale = false;
-    for (uint32_t k = 0; k < LOAD_POINTS; k++)
-        plan->mean[k] = plan->variance[k] = 0;
-    for (uint32_t i = 0; i < COHORTS_MAX; i++) {
-        const struct cohort *c = &plan->cohorts[i];
-        double age = (double)((int64_t)plan->step - c->start);
-        if (c->count > 0)
-            project(s, plan, c, MIN(age, c->cutoff - 1.0));
-    }
-}
-
-/* Whether `count` sequences like that one would leave the load under the limit, now and later. */
-static bool fits(struct sched *s, const struct load_plan *plan, uint32_t slot, double count, double limit)
-{
-    const struct seq *q = &s->seqs[slot];
-    double age = generated(s, slot), prompt = s->cold[slot].prompt, left = q->limit - prompt - age, point = 0;
-    double alive = survival_at(&s->survival, age);
-    for (uint32_t k = 0; k < LOAD_POINTS && point < left; k++) {
-        double next = next_point(s, point);
-        double share = MIN(survival_at(&s->survival, age + point) / alive, 1), context = prompt + age + MIN(next, left);
-        double mean = plan->mean[k] + count * share * context;
-        double variance = plan->variance[k] + count * share * (1 - share) * context * context;
-        if (mean + 2 * sqrt(variance) > limit)
-            return false;
-        point = next;
-    }
-    return true;
-}
-
 /* --- together or apart ------------------------------------------------------------------------------------------------ */
 
 /* Most starts of one step that a life's even spread leaves room for: three standard deviations of ends in one step. */
@@ -227,11 +219,9 @@ static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
 
 /* Microseconds until what runs in a mini-batch and `waiting` more of the expected kind are through, all starting as soon as there is
  * room, or apart: `rate` a step and one for each end. A step takes the longer of both parts where another mini-batch is in flight. */
-static double reckon_us(const struct sched *s, const struct load_plan *plan, double waiting, double full, double workers,
-                        bool apart)
+static double reckon_us(const struct sched *s, const struct load_plan *plan, double waiting, const struct reach *r, bool apart)
 {
-    double tokens = s->lengths.tokens, step = tokens / SIM_STEPS, rate = full / tokens, running = 0, load = 0, us = 0;
-    double link_us = workers_link_us(s);
+    double tokens = s->lengths.tokens, step = tokens / SIM_STEPS, rate = r->full / tokens, running = 0, load = 0, us = 0;
     double prompt = MAX(s->lengths.context_tokens / tokens - tokens / 2, 0), ends[SIM_STEPS] = {0};
     for (uint32_t i = 0; i < COHORTS_MAX; i++) {
         const struct cohort *c = &plan->cohorts[i];
@@ -244,14 +234,14 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
         double *ending = &ends[i % SIM_STEPS], ended = *ending;
         running -= ended;
         load = MAX(load - ended * (prompt + tokens), 0);
-        double start = MAX(MIN(waiting, full - running), 0);
+        double start = MAX(MIN(waiting, r->full - running), 0);
         if (apart)
             start = MIN(start, MIN(rate * step + ended, starts_max(rate) * step));
         *ending = start;
         waiting -= start;
         running += start;
         load += start * prompt + running * step / 2;
-        double s_us = s_part_us(s, running), r_us = load / workers + link_us;
+        double s_us = s_part_us(s, running), r_us = load / r->tokens_per_us + r->link_us;
         us += step * (s->config.mini_batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
         load += running * step / 2;
     }
@@ -259,16 +249,16 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
 }
 
 /* Whether what waits is through as soon, or sooner, if it all starts as soon as there is room. */
-static bool together_is_faster(const struct sched *s, const struct load_plan *plan, double waiting, double full, double workers)
+static bool together_is_faster(const struct sched *s, const struct load_plan *plan, double waiting, const struct reach *r)
 {
     uint32_t sizes = 0;
     for (uint32_t i = 0; i < STEP_SIZES; i++)
         sizes += s->s_model.sizes[i].rows > 0;
-    if (waiting >= full * SIM_ROUNDS)
+    if (waiting >= r->full * SIM_ROUNDS)
         return false;
     if (sizes < 2)
-        return waiting <= 2 * full; // T(b) is not known yet
-    return reckon_us(s, plan, waiting, full, workers, false) <= reckon_us(s, plan, waiting, full, workers, true);
+        return waiting <= 2 * r->full; // T(b) is not known yet
+    return reckon_us(s, plan, waiting, r, false) <= reckon_us(s, plan, waiting, r, true);
 }
 
 /* Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
@@ -286,23 +276,24 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     struct mini_batch *b = &s->mini_batches[mini_batch];
     struct load_plan *plan = &b->plan;
-    double workers = workers_tokens_per_us(s), running = b->member_count + b->prefill_count;
-    if (s->config.admission == SCHED_GREEDY || workers == 0)
+    if (s->config.admission == SCHED_GREEDY)
         return true;
     if (s->lengths.count == 0)
         lengths_note(s, slot);
-    double full = batch_full(s), limit = limit_of(s, full, workers);
-    credit(s, plan, full);
-    if (s->cold[slot].rebuild || running == 0)
+    struct reach r = reach(s);
+    if (r.tokens_per_us == 0)
+        return true;
+    credit(s, plan, r.full);
+    if (s->cold[slot].rebuild || b->member_count + b->prefill_count == 0)
         return true; // it ran before; or it runs alone
     refresh(s, plan);
     double waiting = ceil((double)s->waiting.count / s->batches);
-    if (fits(s, plan, slot, waiting, limit))
+    if (fits(s, plan, slot, waiting, r.limit))
         return true;
     if (plan->decided != plan->step + 1)
-        plan->together = together_is_faster(s, plan, waiting, full, workers);
+        plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
-    return plan->together || (plan->credit >= 1 && fits(s, plan, slot, 1, limit));
+    return plan->together || (plan->credit >= 1 && fits(s, plan, slot, 1, r.limit));
 }
 
 void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)

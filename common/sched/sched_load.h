@@ -45,7 +45,8 @@ struct load_plan {
     bool together;                                   // decided at that step: what waits starts at once
     uint64_t decided;                                // step + 1; 0: never
     bool stale;                                      // the projection is older than what runs
-    double mean[LOAD_POINTS], variance[LOAD_POINTS]; // from points[k] steps from now to the next point, at most
+    double tokens;                                   // E[L] by which its points were laid
+    double mean[LOAD_POINTS], variance[LOAD_POINTS]; // between two points in time, at most
 };
 
 /* What is expected of those that start: smoothed over the last of them. */
@@ -72,9 +73,5 @@ void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
  * ones and be the slowest a life later, and so on for ever (a loop with a dead time of a life: its gain must be well below 1).
  * 0: nothing is known of any. */
 double load_weight(const struct sched *s);
-
-/* Context tokens that a mini-batch may read in a step; UINT64_MAX: no limit (nothing elsewhere, nothing known of lengths, or what
- * waits starts at once because that is faster). */
-uint64_t load_limit(const struct sched *s, uint32_t mini_batch);
 
 #endif

@@ -133,9 +133,9 @@ uint32_t pages_wanted(const struct sched *s, uint32_t slot)
 }
 
 /* What it reads now, and what so many will read. */
-static double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens)
+static double place_time_us(const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
 {
-    double load = (double)p->load[mini_batch] + tokens + (p->readers[mini_batch] + (tokens > 0)) * load_weight(s);
+    double load = (double)p->load[mini_batch] + tokens + (p->readers[mini_batch] + (tokens > 0)) * weight;
     return load == 0 ? 0 : load * p->token_us + p->link_step_us;
 }
 
@@ -150,13 +150,13 @@ static bool fits(const struct place *p, uint32_t pages)
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this)
 {
     // not_this: the place that is being left; then only places that take pages over count.
-    double shared_us = 0, first_us = 0, second_us = 0;
+    double shared_us = 0, first_us = 0, second_us = 0, weight = load_weight(s);
     uint32_t first = NONE;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         if (!p->up)
             continue;
-        double us = place_time_us(s, p, mini_batch, 0);
+        double us = place_time_us(p, mini_batch, 0, weight);
         if (p->local || p->shares_cores) {
             shared_us += us;
         } else if (us > first_us) {
@@ -174,7 +174,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         const struct place *p = &s->places[i];
         if (!place_takes(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
             continue;
-        double own_us = place_time_us(s, p, mini_batch, tokens);
+        double own_us = place_time_us(p, mini_batch, tokens, weight);
         if (p->shares_cores && !p->local) {
             // Their times add up whichever takes it, so the sum says nothing; and what each measures is the others' doing
             // as much as its own: they share the context evenly.
@@ -184,7 +184,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
             }
             continue;
         }
-        double us = p->local ? MAX(shared_us - place_time_us(s, p, mini_batch, 0) + own_us, first_us)
+        double us = p->local ? MAX(shared_us - place_time_us(p, mini_batch, 0, weight) + own_us, first_us)
                              : MAX(shared_us, MAX(own_us, i == first ? second_us : first_us));
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
@@ -194,8 +194,8 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     }
     if (sharing != NONE) {
         const struct place *p = &s->places[sharing];
-        double own_us = place_time_us(s, p, mini_batch, tokens);
-        double us = MAX(shared_us - place_time_us(s, p, mini_batch, 0) + own_us, first_us);
+        double own_us = place_time_us(p, mini_batch, tokens, weight);
+        double us = MAX(shared_us - place_time_us(p, mini_batch, 0, weight) + own_us, first_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;
     }

@@ -64,7 +64,6 @@ struct sim {
     struct sched_result *results;                       // [FLIGHTS_MAX][max_batch_rows]
     struct sched_place_time *place_times;               // [FLIGHTS_MAX][place_count]
     double batch_time, s_part_us, workers_us, noted_us; // sums over time, up to noted_us
-    uint64_t finished_rows;
 };
 
 enum { TTFT, TBT, STEP, TIMES };
@@ -177,7 +176,7 @@ static void end_step(struct sim *sim, struct batch *batch)
     sched_get_stats(sim->core, &stats);
     sim->out->mini_batches = MAX(sim->out->mini_batches, stats.mini_batches);
     if (sim->config->on_step) {
-        f->report.load_limit = stats.load_limit[f->report.mini_batch];
+        f->report.load_limit = sched_load_limit(sim->core, f->report.mini_batch);
         sim->config->on_step(sim->config->user, &f->report);
     }
     f->answer_us = sim->now_us + sim->config->reply_us;

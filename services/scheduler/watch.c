@@ -107,13 +107,15 @@ static void one(struct text *text, const char *name, const char *type, const cha
 }
 
 /* Of mini-batches that have one. */
-static void add_load_limit(struct text *text, const struct scheduler *scheduler, const struct sched_stats *stats)
+static void add_load_limit(struct text *text, const struct scheduler *scheduler)
 {
     add(text, "# HELP fastdecode_load_limit_tokens context that a mini-batch may read in a step\n"
               "# TYPE fastdecode_load_limit_tokens gauge\n");
-    for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++)
-        if (stats->load_limit[m] != UINT64_MAX)
-            add(text, "fastdecode_load_limit_tokens{mini_batch=\"%u\"} %llu\n", m, (unsigned long long)stats->load_limit[m]);
+    for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++) {
+        uint64_t limit = sched_load_limit(scheduler->core, m);
+        if (limit != UINT64_MAX)
+            add(text, "fastdecode_load_limit_tokens{mini_batch=\"%u\"} %llu\n", m, (unsigned long long)limit);
+    }
 }
 
 static void add_places(struct text *text, const struct scheduler *scheduler)
@@ -179,7 +181,7 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "scheduler_seconds_total", "counter", "processor time of planning steps, and of sending them and their tokens",
         (double)scheduler->busy_ns / 1e9);
     if (scheduler->core) {
-        add_load_limit(&text, scheduler, &s);
+        add_load_limit(&text, scheduler);
         add_places(&text, scheduler);
     }
     reply.text = bytes;
