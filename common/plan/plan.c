@@ -65,7 +65,8 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
     const struct hardware *h = workers ? r->worker : r->s_part;
     double bytes_per_us = h->memory_gb_per_second * h->attention_share * GIGA / US;
 
-    *out = (struct cost_r_part){.token_us = shape_kv_bytes(r->shape, r->kv_type) / bytes_per_us};
+    *out = (struct cost_r_part){.token_us = shape_kv_bytes(r->shape, r->kv_type) / bytes_per_us,
+                                .prefill_us = 4.0 * r->shape->heads * r->shape->head_dim / operations_per_us(r)};
     if (workers) {
         out->link_us = r->link->link_round_trip_us;
         out->link_row_us = workers * shape_link_bytes(r->shape) / (r->link->link_gb_per_second * GIGA / US);
@@ -83,8 +84,7 @@ static void predict_layer(const struct plan_request *r, double rows, uint32_t wo
 
     plan_s_part(r, &s);
     plan_r_part(r, workers, &place);
-    out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) +
-                           4.0 * r->shape->heads * r->shape->head_dim * pairs / operations_per_us(r);
+    out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) + pairs * place.prefill_us;
     out->head_us = cost_curve_at(&s.head, rows);
     out->r_part_layer_us = shared * mean_context(r) * place.token_us;
     out->link_layer_us = 0;

@@ -92,7 +92,7 @@ struct plan_need {
 const char *plan_bound_name(enum plan_bound bound);
 
 /* The performance model of these parts: T(b) and head as curves; and one of `workers` workers that share the S-part's link.
- * workers 0: the S-part's own pool. */
+ * workers 0: the S-part's own pool. Prefill attention is at the S-part's rate wherever it is done: a prompt's pages go out as it is read. */
 void plan_s_part(const struct plan_request *request, struct cost_s_part *out);
 void plan_r_part(const struct plan_request *request, uint32_t workers, struct cost_r_part *out);
 

@@ -51,19 +51,9 @@ LANES_INLINE void prefetch(const unsigned char *at) { _mm_prefetch((const char *
 /* e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp; below -87 it stays at e^-87, 2e-38. NaN stays NaN. */
 LANES_INLINE lanes exp_below(lanes x)
 {
-    x = lanes_max(lanes_set1(-87.0f), x);
-    lanes n = lanes_round(lanes_mul(x, lanes_set1(0x1.715476p+0f)));
-    lanes r = lanes_fnma(n, lanes_set1(0x1.62e4p-1f), x);
-    r = lanes_fnma(n, lanes_set1(0x1.7f7d1cp-20f), r);
-    lanes p = lanes_set1(1.0f / 5040.0f);
-    p = lanes_fma(p, r, lanes_set1(1.0f / 720.0f));
-    p = lanes_fma(p, r, lanes_set1(1.0f / 120.0f));
-    p = lanes_fma(p, r, lanes_set1(1.0f / 24.0f));
-    p = lanes_fma(p, r, lanes_set1(1.0f / 6.0f));
-    p = lanes_fma(p, r, lanes_set1(0.5f));
-    p = lanes_fma(p, r, lanes_set1(1.0f));
-    p = lanes_fma(p, r, lanes_set1(1.0f));
-    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(lanes_to_i(n), 23))); /* times 2^n: p >= 0.7, n >= -126 */
+    lanes_i exponent;
+    lanes p = lanes_exp_fraction(lanes_max(lanes_set1(-87.0f), x), &exponent);
+    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(exponent, 23))); /* times 2^n: p >= 0.7, n >= -126 */
 }
 
 LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }

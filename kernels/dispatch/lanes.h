@@ -261,12 +261,10 @@ LANES_INLINE int32_t lanes_sum_i(lanes_i a)
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_si128(two, 4)));
 }
 
-/* e^x within 2 ulp; 0 below -104, +inf above 89, denormal results right, NaN stays NaN.
- * e^x = 2^n * e^r with n = round(x / ln 2), |r| <= 0.3466, and e^r by Taylor's series to r^7 (the rest is below 6e-9). ln 2
- * is split in two so that n * (its upper part) is exact. 2^n is applied as two factors, because n reaches 129 and -150. */
-LANES_INLINE lanes lanes_exp(lanes x)
+/* e^x = 2^n * e^r with n = round(x / ln 2), |r| <= 0.3466, and e^r by Taylor's series to r^7 (the rest is below 6e-9). ln 2
+ * is split in two so that n * (its upper part) is exact. Returns e^r. */
+LANES_INLINE lanes lanes_exp_fraction(lanes x, lanes_i *exponent)
 {
-    x = lanes_min(lanes_set1(89.0f), lanes_max(lanes_set1(-104.0f), x));
     lanes n = lanes_round(lanes_mul(x, lanes_set1(0x1.715476p+0f)));
     lanes r = lanes_fnma(n, lanes_set1(0x1.62e4p-1f), x);
     r = lanes_fnma(n, lanes_set1(0x1.7f7d1cp-20f), r);
@@ -278,7 +276,16 @@ LANES_INLINE lanes lanes_exp(lanes x)
     p = lanes_fma(p, r, lanes_set1(0.5f));
     p = lanes_fma(p, r, lanes_set1(1.0f));
     p = lanes_fma(p, r, lanes_set1(1.0f));
-    lanes_i exponent = lanes_to_i(n);
+    *exponent = lanes_to_i(n);
+    return p;
+}
+
+/* e^x within 2 ulp; 0 below -104, +inf above 89, denormal results right, NaN stays NaN. 2^n is applied as two factors, because n
+ * reaches 129 and -150. */
+LANES_INLINE lanes lanes_exp(lanes x)
+{
+    lanes_i exponent;
+    lanes p = lanes_exp_fraction(lanes_min(lanes_set1(89.0f), lanes_max(lanes_set1(-104.0f), x)), &exponent);
     lanes_i half = lanes_sra_i(exponent, 1);
     lanes_i rest = lanes_sub_i(exponent, half);
     lanes_i bias = lanes_set1_i(127);

@@ -7,9 +7,9 @@
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
 
-#define LIMIT 4e-6          /* of the largest |v| that a row sees */
-#define CODES_LIMIT 2e-4    /* likewise where q is rounded to 16 bits and weights to 15, as they are beside int8 */
-#define NARROW_LIMIT 1.5e-2 /* likewise where q is rounded to 8 bits, as it is beside 4-bit types */
+#define LIMIT 4e-6 /* of the largest |v| that a row sees */
+#define CODES_LIMIT \
+    2e-4 /* likewise beside codes, where weights are rounded to 15 bits; what q is rounded to is in the oracle too */
 
 /* One sequence's inputs and results. All tensors begin one float off a 16-byte boundary. */
 struct feed {
@@ -186,19 +186,40 @@ static void round_values(const struct kv_shape *shape, const float *k, const flo
     }
 }
 
-/* The largest error of one row, as a share of the largest |v|. */
-static double row_error(const struct feed *feed, uint32_t layer, uint32_t position)
+/* q over sqrt(head_dim); beside codes each group of 32 rounded to steps of its largest: 16 bits beside int8, else 8. */
+static void round_q(const struct kv_shape *shape, const float *q, bool codes, double *out)
+{
+    float scaled[ATTEND_MAX_HEAD_DIM], most = shape->type == KV_INT8 ? 32767.0f : 127.0f;
+    attend_scale_q(shape->head_dim, q, scaled);
+    for (uint32_t first = 0; first < shape->head_dim; first += 32) {
+        uint32_t end = MIN(first + 32, shape->head_dim);
+        float largest = 0;
+        for (uint32_t i = first; i < end; i++)
+            largest = MAX(largest, fabsf(scaled[i]));
+        float step = largest / most;
+        for (uint32_t i = first; i < end; i++) {
+            out[i] = (double)q[i] / sqrt((double)shape->head_dim);
+            assert_true(fabs((double)scaled[i] - out[i]) <= 2e-7 * fabs(out[i]) + 1e-40);
+            if (codes && step > 0)
+                out[i] = (double)step * (double)rintf(scaled[i] / step);
+        }
+    }
+}
+
+/* The largest error of one row, as a share of the largest |v|. codes: q is rounded as beside codes. */
+static double row_error(const struct feed *feed, uint32_t layer, uint32_t position, bool codes)
 {
     const struct kv_shape *shape = &feed->shape;
     uint32_t head_dim = shape->head_dim, group = shape->heads / shape->kv_heads;
     double worst = 0, largest = 0;
-    double *p = malloc((position + 1) * sizeof *p * (1 + 2 * head_dim)), *k = p + position + 1;
+    double *p = malloc((position + 1) * sizeof *p * (1 + 2 * head_dim)), *k = p + position + 1, rounded[ATTEND_MAX_HEAD_DIM];
     double *v = k + (size_t)(position + 1) * head_dim;
 
     for (uint32_t head = 0; head < shape->heads; head++) {
         size_t row = (size_t)layer * feed->positions + position;
         const float *q = feed->q + (row * shape->heads + head) * head_dim, *o = feed->o + (row * shape->heads + head) * head_dim;
         double best = -INFINITY, sum = 0;
+        round_q(shape, q, codes, rounded);
         if (head % group == 0) {
             size_t first = ((size_t)layer * feed->positions * shape->kv_heads + head / group) * head_dim;
             round_values(shape, feed->k + first, feed->v + first, position + 1, (size_t)shape->kv_heads * head_dim, k, v);
@@ -206,8 +227,7 @@ static double row_error(const struct feed *feed, uint32_t layer, uint32_t positi
         for (uint32_t t = 0; t <= position; t++) {
             p[t] = 0;
             for (uint32_t i = 0; i < head_dim; i++)
-                p[t] += (double)q[i] * k[(size_t)t * head_dim + i];
-            p[t] /= sqrt((double)head_dim);
+                p[t] += rounded[i] * k[(size_t)t * head_dim + i];
             best = MAX(best, p[t]);
         }
         for (uint32_t t = 0; t <= position; t++)
@@ -230,12 +250,11 @@ static const uint32_t contexts[] = {1, 2, 15, 16, 17, 63, 64, 65, 511, 512, 513,
 
 static void check_rows(const struct feed *feed, const char *what)
 {
-    double limit = feed->shape.type <= KV_BF16 || !strcmp(what, "ref") ? LIMIT
-                   : feed->shape.type == KV_INT8                       ? CODES_LIMIT
-                                                                       : NARROW_LIMIT;
+    bool codes = feed->shape.type > KV_BF16 && strcmp(what, "ref");
+    double limit = codes ? CODES_LIMIT : LIMIT;
     for (uint32_t i = 0; i < ARRAY_COUNT(contexts) && contexts[i] <= feed->positions; i++)
         for (uint32_t layer = 0; layer < feed->shape.layers; layer++) {
-            double error = row_error(feed, layer, contexts[i] - 1);
+            double error = row_error(feed, layer, contexts[i] - 1, codes);
             if (!(error <= limit))
                 fail_msg("%s, %s: context %u layer %u: error %g", what, kv_type_name(feed->shape.type), contexts[i], layer, error);
         }

@@ -79,6 +79,7 @@ static void the_parts_of_a_layer(void **state)
     assert_near(s.first_share, 24 * 16 * 128 / 1e6);
     plan_r_part(&r, 2, &place);
     assert_near(place.token_us, 0.0512);
+    assert_near(place.prefill_us, 4 * 8 * 16 / 1e6); /* 8 heads of 16, at the rate of products */
     assert_near(place.link_us, 10);
     assert_near(place.link_row_us, 2 * 2.048); /* two workers share the S-part's link */
     plan_r_part(&r, 0, &place);
