@@ -14,7 +14,7 @@ enum { EVENTS_MAX = 4096, FLIGHTS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEA
 struct flight {
     struct sched_step_action action;
     struct cost_work *work; // [place_count]
-    double *noise;          // [place_count], of the places that have rows
+    double *stretch;        // [place_count], of the places that have rows: noise and speed
     uint32_t sampled;
     double here_us;          // a layer's attention on the S-part's cores
     bool away;               // it has rows at workers elsewhere
@@ -55,6 +55,8 @@ struct sim {
     bool served_attends; // it does the local pool's attention of this layer
     double workers_free_us;
     uint32_t workers;
+    uint32_t next_speed; // of config.speeds
+    double *speeds;      // [place_count], now
 
     uint64_t next_request;
     struct life *lives;         // [request_count]
@@ -107,6 +109,8 @@ static void weigh(struct sim *sim, struct flight *f)
     const struct sim_config *config = sim->config;
     uint64_t away_rows = 0;
 
+    for (; sim->next_speed < config->speed_count && config->speeds[sim->next_speed].at_us <= sim->now_us; sim->next_speed++)
+        sim->speeds[config->speeds[sim->next_speed].place] = config->speeds[sim->next_speed].speed;
     memset(f->work, 0, config->place_count * sizeof *f->work);
     for (uint32_t i = 0; i < f->action.run_count; i++) {
         const struct sched_run *run = &f->action.runs[i];
@@ -127,7 +131,8 @@ static void weigh(struct sim *sim, struct flight *f)
         if (f->work[p].rows == 0)
             continue;
         double us = cost_attend_us(&place->cost, &f->work[p]);
-        double work_us = (us - place->cost.link_us) * (f->noise[p] = lognormal(sim, config->noise_sigma));
+        f->stretch[p] = lognormal(sim, config->noise_sigma) / sim->speeds[p];
+        double work_us = (us - place->cost.link_us) * f->stretch[p];
         f->report.largest_load = MAX(f->report.largest_load, f->work[p].load);
         if (place->local || place->shares_cores) {
             f->here_us += work_us + place->cost.link_us;
@@ -149,9 +154,8 @@ static void take_step(struct sim *sim, const struct sched_step_action *action)
 
     while (f->used)
         f++;
-    *f = (struct flight){.action = *action, .work = f->work, .noise = f->noise, .used = true};
+    *f = (struct flight){.action = *action, .work = f->work, .stretch = f->stretch, .used = true};
     f->report = (struct sim_step){.step = action->step, .mini_batch = action->mini_batch, .rows = action->row_count};
-    weigh(sim, f);
     batch->queue[batch->queue_count++] = f;
     if (batch->state == BATCH_IDLE) {
         batch->state = BATCH_READY;
@@ -201,6 +205,8 @@ static void serve_next(struct sim *sim)
     if (!best)
         return;
     struct flight *f = best->queue[0];
+    if (best->segment == 0)
+        weigh(sim, f);
     double us = cost_segment_us(cost, best->segment, f->action.row_count);
     if (best->segment == 0) {
         note_time(sim);
@@ -269,7 +275,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
         if (f->work[p].rows == 0)
             continue;
         const struct cost_r_part *cost = &config->places[p].cost;
-        double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->noise[p] + cost->link_us;
+        double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + cost->link_us;
         times[time_count++] = (struct sched_place_time){.place = p,
                                                         .r_part_us = (uint32_t)(us * config->s_part.layers),
                                                         .tokens_read = f->work[p].load + f->work[p].prefill_pairs};
@@ -436,6 +442,13 @@ static enum status check(const struct sim_config *config, struct error *error)
     if (config->place_count == 0 || config->place_count > config->sched.max_places)
         return error_set(error, STATUS_INVALID_ARGUMENT, "simulation: %u places, 1 to %u are possible", config->place_count,
                          config->sched.max_places);
+    for (uint32_t i = 0; i < config->speed_count; i++) {
+        const struct sim_speed *speed = &config->speeds[i];
+        if (speed->place >= config->place_count || !(speed->speed > 0) || (i > 0 && speed->at_us < speed[-1].at_us))
+            return error_set(error, STATUS_INVALID_ARGUMENT,
+                             "simulation: speed %u: of place %u of %u, %g at %g us: want more than 0, by time", i, speed->place,
+                             config->place_count, speed->speed, speed->at_us);
+    }
     for (uint64_t i = 0; i < config->request_count; i++) {
         const struct sim_request *r = &config->requests[i];
         if (r->prompt_tokens == 0 || r->generated_tokens == 0 || r->generated_tokens > r->max_new_tokens ||
@@ -518,11 +531,11 @@ enum status sim_run(const struct sim_config *config, struct sim_result *out, str
     uint64_t rows = config->sched.max_batch_rows, places = config->place_count;
     uint64_t *sequences = calloc(FLIGHTS_MAX * rows, sizeof *sequences);
     struct cost_work *work = calloc(FLIGHTS_MAX * places, sizeof *work);
-    double *noise = calloc(FLIGHTS_MAX * places, sizeof *noise);
+    double *stretch = calloc(FLIGHTS_MAX * places, sizeof *stretch);
     enum status status = check(config, error);
 
     *out = (struct sim_result){0};
-    if (!sim || !sequences || !work || !noise)
+    if (!sim || !sequences || !work || !stretch)
         status = status ? status : error_set(error, STATUS_RESOURCE_EXHAUSTED, "simulation: no memory");
     if (status)
         goto out;
@@ -535,14 +548,17 @@ enum status sim_run(const struct sim_config *config, struct sim_result *out, str
     sim->actions = calloc(EVENTS_MAX + FLIGHTS_MAX + SCHED_ACTIONS_SPARE, sizeof *sim->actions);
     sim->results = calloc(FLIGHTS_MAX * rows, sizeof *sim->results);
     sim->place_times = calloc(FLIGHTS_MAX * places, sizeof *sim->place_times);
-    if (!sim->lives || !sim->times || !sim->events || !sim->actions || !sim->results || !sim->place_times) {
+    sim->speeds = calloc(places, sizeof *sim->speeds);
+    if (!sim->lives || !sim->times || !sim->events || !sim->actions || !sim->results || !sim->place_times || !sim->speeds) {
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "simulation: no memory for %llu requests",
                            (unsigned long long)config->request_count);
         goto out;
     }
+    for (uint32_t i = 0; i < places; i++)
+        sim->speeds[i] = 1;
     for (uint32_t i = 0; i < FLIGHTS_MAX; i++) {
         sim->flights[i].work = work + i * places;
-        sim->flights[i].noise = noise + i * places;
+        sim->flights[i].stretch = stretch + i * places;
     }
     status = sched_init(&config->sched, &sim->core, error);
     if (status)
@@ -559,10 +575,11 @@ out:
         free(sim->actions);
         free(sim->results);
         free(sim->place_times);
+        free(sim->speeds);
     }
     free(sim);
     free(sequences);
     free(work);
-    free(noise);
+    free(stretch);
     return status;
 }

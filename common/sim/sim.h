@@ -37,6 +37,13 @@ struct sim_place {
     bool local, shares_cores;
 };
 
+/* From a moment on a place works at another speed: 1 is what its cost says, 0.5 takes twice as long. Steps that begin later see it. */
+struct sim_speed {
+    double at_us;
+    uint32_t place;
+    double speed; // above 0
+};
+
 /* A mini-batch's step that has just ended. */
 struct sim_step {
     uint64_t step;
@@ -54,6 +61,8 @@ struct sim_config {
     uint32_t place_count;
     const struct sim_request *requests; // [request_count], by arrival
     uint64_t request_count;
+    const struct sim_speed *speeds; // [speed_count], by time; before the first of a place its speed is 1
+    uint32_t speed_count;
     bool backlog;       // a request that the core's queue has no room for waits outside; false: it is rejected
     double link_row_us; // of the S-part's own link, which all workers share: each row of a layer, both ways
     double noise_sigma; // of the logarithm of each place's time in each step; its mean is 1

@@ -157,6 +157,54 @@ static void nothing_is_lost(void **state)
     assert_int_equal(r.finished + r.rejected, 3000);
 }
 
+/* Its steps take as much longer as its speed says, from the step on that begins after the change. */
+static void a_place_slows_down_and_recovers(void **state)
+{
+    const struct sim_place place = {.cost = {.row_us = 300, .link_us = 50}, .pages_total = 1000};
+    const struct sim_speed speeds[] = {{1e6, 0, 0.5}, {2e6, 0, 1}};
+    struct sim_config config = small(&place, 1, 1);
+    (void)state;
+
+    requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 700, .max_new_tokens = 700};
+    struct sim_result even = result_of(&config);
+    config.speeds = speeds;
+    config.speed_count = 2;
+    struct sim_result slowed = result_of(&config);
+    const double step_s = 10 * (100 + 300 + 50) * 1e-6, slow_s = step_s + 10 * 300e-6;
+    assert_true(fabs(even.step.max_s - step_s) < 1e-9 && fabs(slowed.step.max_s - slow_s) < 1e-9);
+    double steps = 1 / slow_s; // in the slow second, give or take the steps at its ends
+    assert_true(fabs(slowed.seconds - even.seconds - steps * (slow_s - step_s)) < 2 * slow_s);
+    config.speed_count = 1;
+    config.speeds = (struct sim_speed[]){{0, 1, 1}};
+    struct error error;
+    assert_int_equal(sim_run(&config, &slowed, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "place 1 of 1"));
+}
+
+/* Each place and step has its own, of the same mean: the slowest of many places is slower than one. */
+static void noise_is_of_each_place_and_step(void **state)
+{
+    struct sim_place places[16] = {{.local = false}};
+    struct sim_config config = small(places, 1, 160);
+    double expected[2] = {0};
+    (void)state;
+
+    for (int i = 0; i < 16; i++)
+        places[i] = (struct sim_place){.cost = {.row_us = 100}, .pages_total = 10000};
+    for (uint32_t i = 0; i < 160; i++)
+        requests[i] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 500, .max_new_tokens = 500};
+    config.sched.max_running = 160;
+    config.noise_sigma = 0.1;
+    for (int many = 0; many < 2; many++) {
+        config.place_count = many ? 16 : 1;
+        config.request_count = many ? 160 : 10;
+        struct sim_result r = result_of(&config);
+        expected[many] = (r.step.mean_s / (10 * 1e-6) - 100) / 1000; // 10 rows a place
+    }
+    assert_true(fabs(expected[0] - 1) < 0.02);
+    assert_true(fabs(expected[1] - 1.18) < 0.04); // the largest of 16 normal variables is 1.77 deviations up
+}
+
 static void bad_requests_are_named(void **state)
 {
     const struct sim_place place = {.pages_total = 10};
@@ -182,6 +230,8 @@ int main(void)
         cmocka_unit_test(two_mini_batches_overlap),
         cmocka_unit_test(as_many_mini_batches_as_are_faster),
         cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(a_place_slows_down_and_recovers),
+        cmocka_unit_test(noise_is_of_each_place_and_step),
         cmocka_unit_test(bad_requests_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
