@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/sched/sched_placement.h"
 
 #define SCHED_MINI_BATCHES_MAX 4
 #define SCHED_PLAN_AHEAD_MAX 4
@@ -52,6 +53,7 @@ struct sched_config {
     uint32_t step_target_us;   // a step with decode rows in it should not take longer, or than twice what those rows
                                // alone take if that is more; 0: 50 000
     enum sched_admission admission;
+    enum sched_placement placement;
     uint32_t spacing_steps;      // F of the load-stabilizing schedule; 0: a 32nd of the expected length
     uint32_t page_tokens;        // tokens of a page
     uint32_t context_tokens;     // prompt + generated of one sequence at most

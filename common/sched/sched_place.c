@@ -117,6 +117,11 @@ bool place_takes(const struct sched *s, const struct place *p)
     return p->up && !p->draining && p->starved == 0 && MAX(p->suspect_until_us, p->avoid_until_us) <= s->now_us;
 }
 
+static bool permitted(const struct sched *s, const struct place *p)
+{
+    return s->config.placement == SCHED_PLACE_AUTO || p->local == (s->config.placement == SCHED_PLACE_LOCAL);
+}
+
 uint32_t pages_wanted(const struct sched *s, uint32_t slot)
 {
     const struct seq *q = &s->seqs[slot];
@@ -126,7 +131,7 @@ uint32_t pages_wanted(const struct sched *s, uint32_t slot)
     // The margin is a wish: a place that the sequence fills alone must still take it.
     uint32_t largest = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        if (s->places[i].up && !s->places[i].draining)
+        if (s->places[i].up && !s->places[i].draining && permitted(s, &s->places[i]))
             largest = MAX(largest, s->places[i].pages_total);
     }
     return MAX(pages_for(s, known), MIN(wanted, largest));
@@ -172,7 +177,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     uint64_t sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
-        if (!place_takes(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
+        if (!place_takes(s, p) || !permitted(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
             continue;
         double own_us = place_time_us(p, mini_batch, tokens, weight);
         if (p->shares_cores && !p->local) {
@@ -209,7 +214,7 @@ bool place_none_can_hold(struct sched *s, uint32_t pages)
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         any_up = any_up || p->up;
-        if (p->pages_total < pages)
+        if (p->pages_total < pages || !permitted(s, p))
             continue;
         if (p->up)
             return false;

@@ -17,10 +17,10 @@ enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 
 struct sim_settings {
     struct described described;
-    const char *admission, *workload_path, *plot_path;
+    const char *admission, *placement, *workload_path, *plot_path;
     struct plan_request request;
     uint32_t workers, batch, mini_batches, chunk, max_tokens;
-    uint64_t requests, seed;
+    uint64_t requests, seed, local_pool;
     double rate, noise;
     bool backlog, json;
 };
@@ -30,10 +30,17 @@ struct sim_settings {
 static enum status resolve(struct sim_settings *s, struct error *error)
 {
     struct plan_request *r = &s->request;
+    enum sched_placement placement;
     enum status status;
 
     if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
+    if (!sched_placement_named(s->placement, &placement))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement is '%s', want auto, local or workers", s->placement);
+    if ((placement == SCHED_PLACE_WORKERS && s->workers == 0) ||
+        (placement == SCHED_PLACE_LOCAL && s->workers > 0 && s->local_pool == 0))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement %s with %s leaves no place for KV", s->placement,
+                         s->workers ? "--local-pool 0" : "--workers 0");
     if (s->workload_path && (s->backlog || s->rate > 0))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--workload has its own arrivals: without --rate and --backlog");
     if (!s->workload_path && s->backlog == (s->rate > 0))
@@ -57,33 +64,44 @@ static uint32_t pages_of(const struct sim_settings *s, double bytes)
     return (uint32_t)MIN(MAX(bytes, 0) / page_bytes, UINT32_MAX / 2);
 }
 
-/* The S-part's pool where there are no workers, else each worker. places: [MAX(workers, 1)]. */
+static uint32_t local_places(const struct sim_settings *s) { return s->workers == 0 || s->local_pool > 0; }
+
+/* The S-part's pool, if there is one, then each worker. places: [local_places + workers]. */
 static enum status make_places(const struct sim_settings *s, struct sim_place *places, uint32_t longest, struct error *error)
 {
     const struct plan_shape *shape = &s->described.shape;
     double weights = (double)shape->layer_bytes * shape->layers + (double)shape->head_bytes + (double)shape->embedding_bytes;
-    double bytes = s->workers ? (double)s->described.workers[0].memory_bytes
-                              : (double)s->described.s_parts[0].memory_bytes - weights;
-    struct sim_place place = {.pages_total = pages_of(s, bytes), .local = s->workers == 0};
+    double left = (double)s->described.s_parts[0].memory_bytes - weights, most = 0;
+    uint32_t locals = local_places(s);
 
-    if (s->request.ignore_capacity)
-        place.pages_total = UINT32_MAX / 2 / MAX(s->workers, 1);
-    if ((uint64_t)place.pages_total * PLAN_PAGE_TOKENS < longest)
+    for (uint32_t i = 0; i < locals + s->workers; i++) {
+        double bytes = i >= locals         ? (double)s->described.workers[0].memory_bytes
+                       : s->local_pool > 0 ? (double)s->local_pool
+                                           : left;
+        bool set = i < locals && s->local_pool > 0; // then it is no guess at what memory would hold
+        places[i] = (struct sim_place){.pages_total = pages_of(s, bytes), .local = i < locals};
+        if (s->request.ignore_capacity && !set)
+            places[i].pages_total = UINT32_MAX / 2 / (locals + s->workers);
+        plan_r_part(&s->request, i >= locals, &places[i].cost);
+        most = MAX(most, bytes);
+    }
+    uint32_t pages = 0;
+    for (uint32_t i = 0; i < locals + s->workers; i++)
+        pages = MAX(pages, places[i].pages_total);
+    if ((uint64_t)pages * PLAN_PAGE_TOKENS < longest)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED,
                          "%s has %.2f GiB for KV, which holds %llu tokens, less than the longest sequence's %u (--ignore-capacity "
                          "simulates all the same)",
-                         s->workers ? s->described.workers[0].name : s->described.s_parts[0].name, MAX(bytes, 0) / (1 << 30),
-                         (unsigned long long)place.pages_total * PLAN_PAGE_TOKENS, longest);
-    plan_r_part(&s->request, MIN(s->workers, 1), &place.cost);
-    for (uint32_t i = 0; i < MAX(s->workers, 1); i++)
-        places[i] = place;
+                         s->workers ? s->described.workers[0].name : s->described.s_parts[0].name, MAX(most, 0) / (1 << 30),
+                         (unsigned long long)pages * PLAN_PAGE_TOKENS, longest);
     return STATUS_OK;
 }
 
 static enum status simulate(const struct sim_settings *s, const struct workload *work, struct sim_config *config,
                             struct sim_result *result, struct error *error)
 {
-    struct sim_place *places = calloc(MAX(s->workers, 1), sizeof *places);
+    uint32_t place_count = local_places(s) + s->workers;
+    struct sim_place *places = calloc(place_count, sizeof *places);
     enum status status = places ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u workers", s->workers);
 
     config->sched = (struct sched_config){
@@ -100,12 +118,13 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .spacing_steps = s->request.spacing,
         .page_tokens = PLAN_PAGE_TOKENS,
         .context_tokens = work->context_tokens,
-        .max_places = MAX(s->workers, 1),
+        .max_places = place_count,
         .layers = s->described.shape.layers,
         .kv_bytes_per_token = (uint64_t)(s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type)),
     };
+    (void)sched_placement_named(s->placement, &config->sched.placement); // resolve() knows the name
     config->places = places;
-    config->place_count = MAX(s->workers, 1);
+    config->place_count = place_count;
     config->requests = work->requests;
     config->request_count = work->count;
     config->backlog = true; // clients wait, as they do at a gateway with a long queue
@@ -116,7 +135,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         status = make_places(s, places, work->context_tokens, error);
     if (!status) {
         plan_s_part(&s->request, &config->s_part);
-        config->link_row_us = places->cost.link_row_us;
+        config->link_row_us = places[place_count - 1].cost.link_row_us;
         for (uint32_t i = 0; i < config->place_count; i++)
             places[i].cost.link_row_us = 0; // all go over the S-part's
         status = sim_run(config, result, error);
@@ -223,6 +242,7 @@ int sim_main(int argc, char **argv)
 {
     struct sim_settings s = {.described = DESCRIBED_DEFAULTS,
                              .admission = "sls",
+                             .placement = "auto",
                              .batch = 128,
                              .workers = 1,
                              .requests = 1000,
@@ -237,6 +257,9 @@ int sim_main(int argc, char **argv)
         {"admission", OPTION_STRING, &s.admission, "MODE",
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
         {"spacing", OPTION_U32, &s.request.spacing, "F", "steps between groups of starts; 0: from the lengths seen", 0, 65536},
+        {"placement", OPTION_STRING, &s.placement, "MODE", SCHED_PLACEMENT_HELP, 0, 0},
+        {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE",
+         "memory for KV in the S-part, beside the workers; 0: none, and without workers all that the weights leave", 0, 0},
         {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},
         {"requests", OPTION_SIZE, &s.requests, "N", "of --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
         {"rate", OPTION_F64, &s.rate, "R", "arrivals a second, at random", 0, 1e9},

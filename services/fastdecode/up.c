@@ -24,6 +24,7 @@
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_type.h"
+#include "common/sched/sched_placement.h"
 #include "common/trace/trace.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
@@ -32,7 +33,7 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool,
-        *admission;
+        *admission, *placement;
     const char *kv_worker_isa, *trace;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
@@ -46,6 +47,7 @@ static const struct up_settings defaults = {
     .kv_workers = 1,
     .mini_batches = 1,
     .admission = "sls",
+    .placement = "auto",
     .max_batch = 128,
     .max_queue = 1024,
     .compute = "auto",
@@ -90,6 +92,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"admission", OPTION_STRING, &s->admission, "MODE",
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
+        {"placement", OPTION_STRING, &s->placement, "MODE", SCHED_PLACEMENT_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
@@ -102,6 +105,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
                               .options = options,
                               .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
+    enum sched_placement placement;
 
     *check_only = program.check_only;
     s->log_json = program.log_json;
@@ -110,6 +114,10 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         return status;
     if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
+    if (!sched_placement_named(s->placement, &placement))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement is '%s', want auto, local or workers", s->placement);
+    if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement workers with --kv-workers 0 leaves no place for KV");
     if (!s->model)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
     if (access(s->model, R_OK))
@@ -119,8 +127,9 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         if (options_parse_size(s->local_pool, &bytes))
             return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G",
                              s->local_pool);
-        if (bytes == 0 && s->kv_workers == 0)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with --kv-workers 0 leaves no place for KV");
+        if (bytes == 0 && (s->kv_workers == 0 || placement == SCHED_PLACE_LOCAL))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
+                             s->kv_workers ? "--placement local" : "--kv-workers 0");
     }
     return STATUS_OK;
 }
@@ -170,6 +179,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--step-target-ms=%g", s->step_target_ms);
     supervise_argument(child, "--admission=%s", s->admission);
     supervise_argument(child, "--spacing=%u", s->spacing);
+    supervise_argument(child, "--placement=%s", s->placement);
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 

@@ -37,6 +37,7 @@ enum {
 struct scheduler_settings {
     const char *listen, *trace;
     bool trace_append, greedy;
+    enum sched_placement placement;
     double step_target_ms;
     uint32_t max_queue, max_batch, mini_batches, chunk, spacing, worker_timeout_ms;
 };

@@ -86,6 +86,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .step_target_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),
         .admission = scheduler->settings.greedy ? SCHED_GREEDY : SCHED_SLS,
         .spacing_steps = scheduler->settings.spacing,
+        .placement = scheduler->settings.placement,
         .page_tokens = scheduler->kv.page_tokens,
         .context_tokens = scheduler->model.context_tokens,
         .max_places = PLACES_MAX,

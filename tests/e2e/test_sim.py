@@ -63,6 +63,8 @@ def test_a_file_without_workers():
     (("--shape", "llama-7b", "--gpu", "a10", "--workload", "no/such", "--rate", 3), "without --rate"),
     (("--shape", "llama-7b", "--gpu", "a10", "--workload", "no/such"), "no/such"),
     (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--admission", "eager"), "want sls or greedy"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--placement", "gpu"), "want auto, local or workers"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--placement", "local"), "--local-pool 0 leaves no place"),
     (("--shape", "llama-70", "--gpu", "a10", "--backlog"), "llama-7b"),
     (("--shape", "llama-13b", "--gpu", "a10", "--backlog", "--workers", 0), "--ignore-capacity"),
 ])

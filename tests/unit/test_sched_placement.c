@@ -1,0 +1,83 @@
+/* test_sched_placement.c: the local pool, the workers, or both. */
+#include "tests/unit/test_sched_mesh.h"
+
+static struct mesh mesh;
+
+static struct mesh *start(enum sched_placement placement)
+{
+    const struct sched_config config = {
+        .max_sequences = 90,
+        .max_waiting = 80,
+        .max_batch_rows = 64,
+        .mini_batches = 1,
+        .chunk_tokens = 32,
+        .tile_rows = 16,
+        .step_target_us = 20000,
+        .placement = placement,
+        .page_tokens = 16,
+        .context_tokens = 1000,
+        .max_places = MESH_PLACES,
+        .layers = 10,
+        .kv_bytes_per_token = 10000,
+        .plan_ahead = 2,
+    };
+    mesh_init(&mesh, &config, 1);
+    mesh_s_part_up(&mesh);
+    return &mesh;
+}
+
+static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
+{
+    struct sched_place_info info;
+    sched_get_place(m->sched, place, &info);
+    return info;
+}
+
+/* Whatever else would be faster, and although what does not fit has to wait. */
+static void kv_goes_where_it_is_told(void **state)
+{
+    (void)state;
+    const int ticks = 24; // prefill of all, and nobody has ended
+    const uint32_t local[] = {2, 2, 0}, workers[] = {4, 0, 6}; // pages for two sequences in the local pool
+    for (int placement = SCHED_PLACE_AUTO; placement <= SCHED_PLACE_WORKERS; placement++) {
+        struct mesh *m = start((enum sched_placement)placement);
+        mesh_place_up(m, 0, 24);
+        mesh_place_up(m, 1, 1000);
+        for (int i = 0; i < 6; i++)
+            mesh_arrive(m, 100, 60, 0);
+        mesh_tick(m);
+        for (int i = 0; i < ticks; i++) {
+            m->now_us = mesh_next_us(m);
+            mesh_tick(m);
+        }
+        assert_int_equal(place_of(m, 0).sequences, local[placement]);
+        assert_int_equal(place_of(m, 1).sequences, workers[placement]);
+        mesh_run(m, 10000);
+        mesh_check_end(m);
+        for (uint32_t i = 0; i < m->seq_count; i++)
+            assert_int_equal(m->seqs[i].reason, SCHED_LENGTH);
+        mesh_fini(m);
+    }
+}
+
+static void what_the_only_place_cannot_hold_ends(void **state)
+{
+    (void)state;
+    struct mesh *m = start(SCHED_PLACE_LOCAL);
+    mesh_place_up(m, 0, 5);
+    mesh_place_up(m, 1, 1000);
+    struct mesh_seq *q = mesh_arrive(m, 100, 60, 0);
+    mesh_run(m, 1000);
+    assert_int_equal(q->reason, SCHED_NO_SPACE);
+    mesh_check_end(m);
+    mesh_fini(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kv_goes_where_it_is_told),
+        cmocka_unit_test(what_the_only_place_cannot_hold_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
