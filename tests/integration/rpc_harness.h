@@ -8,10 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/clock.h"
 #include "common/rpc/rpc.h"
-
-enum { HARNESS_LIMIT_US = 30 * 1000 * 1000 };
+#include "tests/integration/await.h"
 
 struct harness_server {
     struct rpc_server_config config; /* addresses are set by harness_start */
@@ -100,15 +98,7 @@ static inline void harness_close(struct harness_client *client)
     rpc_loop_close(client->loop);
 }
 
-#define HARNESS_UNTIL(client, condition)                                            \
-    do {                                                                            \
-        uint64_t limit_us_ = clock_now_us() + HARNESS_LIMIT_US;                     \
-        while (!(condition)) {                                                      \
-            rpc_loop_run((client)->loop, 10000, 0);                                 \
-            if (clock_now_us() > limit_us_)                                         \
-                fail_msg("%s:%d: not in time: %s", __FILE__, __LINE__, #condition); \
-        }                                                                           \
-    } while (0)
+#define HARNESS_UNTIL(client, condition) AWAIT(rpc_loop_run((client)->loop, 10000, 0), condition)
 
 struct harness_result {
     uint32_t messages, ends;

@@ -10,13 +10,13 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/wire/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
+#include "tests/integration/await.h"
 
-enum { LIMIT_US = 10 * 1000 * 1000, PAGE_TOKENS = 16 };
+enum { PAGE_TOKENS = 16 };
 
 static struct worker worker;
 static struct rpc_server *other;
@@ -25,15 +25,7 @@ static struct rpc_call *asked; /* ReadPage that is not answered yet */
 static uint32_t asked_page;
 static uint64_t incarnation; /* of the scheduler */
 
-#define UNTIL(condition)                                                            \
-    do {                                                                            \
-        uint64_t limit_us_ = clock_now_us() + LIMIT_US;                             \
-        while (!(condition)) {                                                      \
-            rpc_loop_run(worker.control_loop, 2000, 0);                             \
-            if (clock_now_us() > limit_us_)                                         \
-                fail_msg("%s:%d: not in time: %s", __FILE__, __LINE__, #condition); \
-        }                                                                           \
-    } while (0)
+#define UNTIL(condition) AWAIT(rpc_loop_run(worker.control_loop, 2000, 0), condition)
 
 static void read_page(struct rpc_call *call, void *user)
 {

@@ -17,8 +17,7 @@
 #include "common/base/clock.h"
 #include "common/rpc/rpc.h"
 #include "generate.pb-c.h"
-
-enum { LIMIT_US = 20 * 1000 * 1000 };
+#include "tests/integration/await.h"
 
 /* --- a server on a thread of its own ------------------------------------------------------------------------------- */
 
@@ -167,14 +166,7 @@ static void open_client(struct client *client, const char *address, uint32_t win
     assert_int_equal(rpc_channel_open(client->loop, &config, &client->channel, &error), STATUS_OK);
 }
 
-#define RUN_UNTIL(client, condition)                   \
-    do {                                               \
-        uint64_t limit_us = clock_now_us() + LIMIT_US; \
-        while (!(condition)) {                         \
-            rpc_loop_run((client)->loop, 10000, 0);    \
-            assert_true(clock_now_us() < limit_us);    \
-        }                                              \
-    } while (0)
+#define RUN_UNTIL(client, condition) AWAIT(rpc_loop_run((client)->loop, 10000, 0), condition)
 
 static void close_client(struct client *client)
 {
@@ -534,9 +526,7 @@ static void timers_run_in_order_unless_cancelled(void **state)
     uint64_t cancelled = rpc_loop_timer(loop, 15000, note_1, NULL);
     rpc_loop_timer(loop, 20000, note_2, NULL);
     rpc_loop_cancel_timer(loop, cancelled);
-    uint64_t limit_us = clock_now_us() + LIMIT_US;
-    while (timer_at < timer_log + 3 && clock_now_us() < limit_us)
-        rpc_loop_run(loop, 100000, 0);
+    AWAIT(rpc_loop_run(loop, 100000, 0), timer_at == timer_log + 3);
     assert_int_equal(timer_log[0], 1);
     assert_int_equal(timer_log[1], 2);
     assert_int_equal(timer_log[2], 3);

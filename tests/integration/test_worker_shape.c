@@ -8,12 +8,10 @@
 
 #include "cluster.pb-c.h"
 #include "common/base/checked.h"
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
-
-enum { LIMIT_US = 20 * 1000 * 1000 };
+#include "tests/integration/await.h"
 
 static const struct kv_shape good = {
     .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .page_tokens = 16, .type = KV_F16, .max_context = 1024};
@@ -22,15 +20,7 @@ static struct kv_shape answered;
 static uint32_t registrations, beats;
 static uint64_t pages_told, heartbeat_status;
 
-#define UNTIL(condition)                                                            \
-    do {                                                                            \
-        uint64_t limit_us_ = clock_now_us() + LIMIT_US;                             \
-        while (!(condition)) {                                                      \
-            rpc_loop_run(worker.control_loop, 2000, 0);                             \
-            if (clock_now_us() > limit_us_)                                         \
-                fail_msg("%s:%d: not in time: %s", __FILE__, __LINE__, #condition); \
-        }                                                                           \
-    } while (0)
+#define UNTIL(condition) AWAIT(rpc_loop_run(worker.control_loop, 2000, 0), condition)
 
 static void take_registration(struct rpc_call *call, void *user)
 {
