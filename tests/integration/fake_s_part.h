@@ -1,0 +1,166 @@
+/* fake_s_part.h: an s-part that is played: it answers each step with token 5 for every row that samples, late, spoiled or not at all
+ * where a test says so. It lives on the loop of the scheduler that it serves; one a program.
+ */
+#ifndef FD_TESTS_FAKE_S_PART_H
+#define FD_TESTS_FAKE_S_PART_H
+
+#include "common/base/checked.h"
+#include "common/member/member.h"
+#include "services/scheduler/scheduler.h"
+
+enum { HELD_MAX = 16384 };
+
+/* What is wrong with a reply. */
+enum spoiled {
+    NOT_SPOILED,
+    TOKEN_OF_NO_WORD,
+    TOP_OF_NO_WORD,
+    TOKEN_NOT_ASKED,
+    SCORE_NOT_ASKED,
+    OTHER_SEQUENCE,
+    OTHER_STEP,
+    FEWER_RUNS,
+    SPOILS
+};
+
+static struct {
+    struct rpc_server *server;
+    struct rpc_channel *channel; /* to the scheduler */
+    enum spoiled spoil;          /* the next reply that can be */
+    uint64_t incarnation;
+    bool hold_releases;
+    uint32_t pace; /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
+    struct rpc_call *waiting[STEPS_MAX];
+    uint32_t waiting_count, waited;
+    struct rpc_call *held[HELD_MAX]; /* Release calls that are not answered yet */
+    uint32_t held_count, steps, rows_most;
+    uint64_t released; /* ids in Release calls */
+} s_part;
+
+static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepRequest *request)
+{
+    static Fastdecode__TopToken top = FASTDECODE__TOP_TOKEN__INIT, *tops = &top;
+    static Fastdecode__Token bad = FASTDECODE__TOKEN__INIT, *bads = &bad;
+    Fastdecode__RunResult *result = reply->results[0];
+
+    top.token = UINT32_MAX;
+    bad.token = s_part.spoil == TOKEN_OF_NO_WORD ? 100 : 6;
+    bad.n_top = s_part.spoil == TOP_OF_NO_WORD;
+    bad.top = &tops;
+    switch (s_part.spoil) {
+    case TOKEN_OF_NO_WORD:
+    case TOP_OF_NO_WORD:
+        if (!request->runs[0]->sample)
+            return;
+        result->sampled = &bad;
+        break;
+    case TOKEN_NOT_ASKED:
+        if (request->runs[0]->sample)
+            return;
+        result->sampled = &bad;
+        break;
+    case SCORE_NOT_ASKED:
+        result->n_scores = 1;
+        result->scores = &bads;
+        break;
+    case OTHER_SEQUENCE: result->sequence++; break;
+    case OTHER_STEP: reply->step++; break;
+    case FEWER_RUNS: reply->n_results--; break;
+    default: return;
+    }
+    s_part.spoil = NOT_SPOILED;
+}
+
+static inline void answer_step(struct rpc_call *call)
+{
+    static Fastdecode__RunResult results[8192], *pointers[8192];
+    static Fastdecode__Token token = FASTDECODE__TOKEN__INIT;
+    Fastdecode__StepReply reply = FASTDECODE__STEP_REPLY__INIT;
+    const Fastdecode__StepRequest *request = rpc_call_unpack(call, &fastdecode__step_request__descriptor);
+    uint32_t rows = 0;
+
+    assert_non_null(request);
+    token.token = 5;
+    for (size_t i = 0; i < request->n_runs; i++) {
+        fastdecode__run_result__init(pointers[i] = &results[i]);
+        results[i].sequence = request->runs[i]->sequence;
+        results[i].outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
+        results[i].sampled = request->runs[i]->sample ? &token : NULL;
+        rows += request->runs[i]->n_tokens ? (uint32_t)request->runs[i]->n_tokens : 1;
+    }
+    s_part.steps++;
+    s_part.rows_most = MAX(s_part.rows_most, rows);
+    reply.step = request->step;
+    reply.n_results = request->n_runs;
+    reply.results = pointers;
+    if (request->n_runs)
+        spoil(&reply, request);
+    rpc_call_reply(call, &reply.base);
+}
+
+static inline void answer_steps(void)
+{
+    for (uint32_t i = 0; i < s_part.waiting_count; i++)
+        answer_step(s_part.waiting[i]);
+    s_part.waiting_count = s_part.waited = 0;
+}
+
+static inline void step(struct rpc_call *call, void *user)
+{
+    (void)user;
+    assert_true(s_part.waiting_count < STEPS_MAX);
+    s_part.waiting[s_part.waiting_count++] = call;
+    if (!s_part.pace)
+        answer_steps();
+}
+
+static inline void answer_releases(void)
+{
+    const Fastdecode__ReleaseReply reply = FASTDECODE__RELEASE_REPLY__INIT;
+    s_part.hold_releases = false;
+    for (uint32_t i = 0; i < s_part.held_count; i++)
+        rpc_call_reply(s_part.held[i], &reply.base);
+    s_part.held_count = 0;
+}
+
+static inline void release(struct rpc_call *call, void *user)
+{
+    const Fastdecode__ReleaseRequest *request = rpc_call_unpack(call, &fastdecode__release_request__descriptor);
+
+    (void)user;
+    assert_non_null(request);
+    s_part.released += request->n_sequence;
+    assert_true(s_part.held_count < HELD_MAX);
+    s_part.held[s_part.held_count++] = call;
+    if (!s_part.hold_releases)
+        answer_releases();
+}
+
+/* Its server and its channel to the scheduler, on the scheduler's loop; it is not registered yet. */
+static inline void s_part_open(struct rpc_loop *loop)
+{
+    static const char *const addresses[] = {"inproc://test-s-part"};
+    const struct rpc_method methods[] = {{&fastdecode__spart__descriptor, "Step", step, NULL},
+                                         {&fastdecode__spart__descriptor, "Release", release, NULL}};
+    struct error error;
+
+    s_part.incarnation = MAX(member_incarnation(), s_part.incarnation + 1);
+    const struct rpc_hello hello = {.service = "s-part", .incarnation = s_part.incarnation};
+    const struct rpc_server_config config = {
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 2, .hello = hello};
+    const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
+    assert_int_equal(rpc_server_open(loop, &config, &s_part.server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(loop, &channel, &s_part.channel, &error), STATUS_OK);
+    s_part.held_count = s_part.steps = s_part.rows_most = 0;
+    s_part.released = 0;
+    s_part.pace = s_part.waiting_count = s_part.waited = 0;
+    s_part.hold_releases = false;
+}
+
+static inline void s_part_close(void)
+{
+    rpc_channel_close(s_part.channel);
+    rpc_server_close(s_part.server);
+}
+
+#endif

@@ -1,0 +1,276 @@
+/* scheduler_mesh.h: the scheduler's files between gateways, an s-part and a KV worker that are played, all on one thread, so that what
+ * is late, lost or refused is so in a chosen order. mesh_open(), register_s_part(), gateway_open(), generate(); UNTIL(condition) turns
+ * the scheduler's loop. One a program; include after cmocka.h.
+ */
+#ifndef FD_TESTS_SCHEDULER_MESH_H
+#define FD_TESTS_SCHEDULER_MESH_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "attend.pb-c.h"
+#include "tests/integration/await.h"
+#include "tests/integration/fake_s_part.h"
+
+enum { HANGS_S = 45, CALLS_MAX = 8192 };
+
+static struct scheduler *scheduler;
+
+/* As the scheduler's main loop does. */
+static inline void turn(void)
+{
+    rpc_loop_run(scheduler->loop, 2000, 0);
+    if (scheduler->settling_count)
+        generate_settle(scheduler);
+    scheduler_tick(scheduler);
+    if (s_part.waiting_count && ++s_part.waited >= s_part.pace)
+        answer_steps();
+}
+
+#define UNTIL(condition) AWAIT(turn(), condition)
+
+struct outcome {
+    bool ended;
+    enum status status;
+    char text[256];
+};
+
+static inline void on_end(void *user, enum status status, const char *text)
+{
+    struct outcome *outcome = user;
+    outcome->ended = true;
+    outcome->status = status;
+    snprintf(outcome->text, sizeof outcome->text, "%s", text);
+}
+
+/* What differs from registration to registration. */
+struct registration {
+    uint32_t context, max_rows, mini_batches;
+};
+
+static inline struct outcome register_s_part(struct registration what)
+{
+    Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
+    Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
+    Fastdecode__KvShape kv = FASTDECODE__KV_SHAPE__INIT;
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    struct outcome outcome = {0};
+    struct error error;
+
+    UNTIL(rpc_channel_is_up(s_part.channel));
+    kv = (Fastdecode__KvShape){kv.base, 2, 4, 2, 16, 16, FASTDECODE__KV_TYPE__KV_TYPE_F16, what.context};
+    model.name = (char *)"test";
+    model.vocab = 100;
+    model.context_tokens = what.context;
+    model.kv = &kv;
+    request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
+    request.name = (char *)"s-part";
+    request.incarnation = s_part.incarnation;
+    request.control_address = (char *)"inproc://test-s-part";
+    request.model = &model;
+    request.pages_total = 100000;
+    request.max_rows = what.max_rows;
+    request.mini_batches = what.mini_batches;
+    assert_int_equal(rpc_call_start(s_part.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
+                                    &callbacks, &outcome, NULL, &error),
+                     STATUS_OK);
+    UNTIL(outcome.ended);
+    return outcome;
+}
+
+static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mini_batches)
+{
+    static const char *const addresses[] = {"inproc://test-scheduler"};
+    struct error error;
+
+    alarm(HANGS_S); /* a loop that never returns has no other end */
+    scheduler = calloc(1, sizeof *scheduler);
+    assert_non_null(scheduler);
+    scheduler->settings = (struct scheduler_settings){
+        .max_queue = max_queue, .max_batch = max_batch, .mini_batches = mini_batches, .chunk = 512, .worker_timeout_ms = 60000};
+    scheduler->incarnation = member_incarnation();
+    scheduler->next_sequence = scheduler->incarnation + 1;
+    scheduler->started_us = clock_now_us() - CLAIM_US; /* nobody is waited for */
+    scheduler->member_count = 1;
+    scheduler->members[0].scheduler = scheduler;
+    scheduler->settling_capacity = 16;
+    scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
+    assert_int_equal(rpc_loop_open(&scheduler->loop), STATUS_OK);
+    assert_int_equal(token_logs_open(max_queue + max_batch + 1024, &scheduler->logs), STATUS_OK);
+    const struct rpc_method methods[] = {
+        {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, scheduler},
+    };
+    const struct rpc_server_config config = {.addresses = addresses,
+                                             .address_count = 1,
+                                             .methods = methods,
+                                             .method_count = ARRAY_COUNT(methods),
+                                             .hello = {.service = "scheduler", .incarnation = scheduler->incarnation}};
+    assert_int_equal(rpc_server_open(scheduler->loop, &config, &scheduler->server, &error), STATUS_OK);
+    s_part_open(scheduler->loop);
+}
+
+static inline void mesh_close(void)
+{
+    members_close(scheduler);
+    s_part_close();
+    rpc_server_close(scheduler->server);
+    while (rpc_loop_run(scheduler->loop, 0, 0)) {}
+    rpc_loop_close(scheduler->loop);
+    token_logs_close(scheduler->logs);
+    scheduler_close_core(scheduler);
+    free(scheduler->settling);
+    free(scheduler->held);
+    free(scheduler);
+    alarm(0);
+}
+
+/* --- a KV worker ------------------------------------------------------------------------------------------------------ */
+
+static struct {
+    struct rpc_server *server;
+    struct rpc_channel *channel;     /* to the scheduler */
+    struct rpc_call *held[HELD_MAX]; /* Free calls that are not answered yet */
+    uint32_t held_count;
+    uint64_t freed; /* ids in Free calls */
+} kv_worker;
+
+static inline void take_free(struct rpc_call *call, void *user)
+{
+    const Fastdecode__FreeRequest *request = rpc_call_unpack(call, &fastdecode__free_request__descriptor);
+    (void)user;
+    assert_non_null(request);
+    assert_true(kv_worker.held_count < HELD_MAX);
+    kv_worker.freed += request->n_sequence;
+    kv_worker.held[kv_worker.held_count++] = call;
+}
+
+static inline void answer_frees(void)
+{
+    const Fastdecode__FreeReply reply = FASTDECODE__FREE_REPLY__INIT;
+    while (kv_worker.held_count)
+        rpc_call_reply(kv_worker.held[--kv_worker.held_count], &reply.base);
+}
+
+/* It holds sequences first, first + 1, ... with so many positions each. */
+static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions)
+{
+    static const char *const addresses[] = {"inproc://test-kv-worker"};
+    static Fastdecode__HeldSequence items[HELD_MAX], *pointers[HELD_MAX];
+    const struct rpc_method methods[] = {{&fastdecode__kv_control__descriptor, "Free", take_free, NULL}};
+    const struct rpc_hello hello = {.service = "kv-worker", .incarnation = member_incarnation()};
+    const struct rpc_server_config config = {
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = hello};
+    const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
+    struct outcome outcome = {0};
+    struct error error;
+
+    kv_worker.held_count = 0;
+    kv_worker.freed = 0;
+    assert_int_equal(rpc_server_open(scheduler->loop, &config, &kv_worker.server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(scheduler->loop, &channel, &kv_worker.channel, &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(kv_worker.channel));
+    for (uint32_t i = 0; i < count; i++) {
+        fastdecode__held_sequence__init(pointers[i] = &items[i]);
+        items[i].sequence = first + i;
+        items[i].positions = positions;
+    }
+    request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
+    request.name = (char *)"kv-worker";
+    request.incarnation = hello.incarnation;
+    request.control_address = (char *)addresses[0];
+    request.tensor_address = (char *)"inproc://test-kv-worker-t";
+    request.kv = &scheduler->kv;
+    request.pages_total = 100000;
+    request.kv_bytes_per_second = 1e9;
+    request.n_held = count;
+    request.held = pointers;
+    assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
+                                    &callbacks, &outcome, NULL, &error),
+                     STATUS_OK);
+    UNTIL(outcome.ended);
+    assert_int_equal(outcome.status, STATUS_OK);
+    UNTIL(scheduler->members[1].up);
+}
+
+static inline void kv_worker_close(void)
+{
+    rpc_channel_close(kv_worker.channel);
+    rpc_server_close(kv_worker.server);
+}
+
+/* --- gateways -------------------------------------------------------------------------------------------------------- */
+
+struct stream {
+    uint64_t sequence;
+    uint32_t tokens;
+    struct outcome outcome;
+    struct rpc_handle handle;
+};
+
+static struct stream streams[CALLS_MAX];
+
+static inline void on_event(void *user, struct rpc_message *message)
+{
+    struct stream *stream = user;
+    const Fastdecode__GenerateEvent *event = rpc_message_unpack(message, &fastdecode__generate_event__descriptor);
+    assert_non_null(event);
+    stream->sequence = event->sequence;
+    if (event->n_tokens)
+        assert_int_equal(event->index, stream->tokens);
+    for (size_t i = 0; i < event->n_tokens; i++)
+        assert_int_equal(event->tokens[i]->token, 5);
+    assert_int_equal(event->n_prompt, 0);
+    stream->tokens += (uint32_t)event->n_tokens;
+}
+
+static inline void on_stream_end(void *user, enum status status, const char *text)
+{
+    on_end(&((struct stream *)user)->outcome, status, text);
+}
+
+static inline struct rpc_channel *gateway_open(void)
+{
+    const struct rpc_channel_config config = {
+        .address = "inproc://test-scheduler", .hello = {.service = "gateway", .incarnation = 1}, .window = CALLS_MAX};
+    struct rpc_channel *channel;
+    struct error error;
+
+    assert_int_equal(rpc_channel_open(scheduler->loop, &config, &channel, &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(channel));
+    return channel;
+}
+
+static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
+                     uint32_t max_tokens)
+{
+    static uint32_t prompt[4096];
+    Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;
+    Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
+    const struct rpc_callbacks callbacks = {.on_message = on_event, .on_end = on_stream_end, .streams = true};
+    struct error error;
+
+    *stream = (struct stream){0};
+    request.n_prompt = prompt_tokens;
+    request.prompt = prompt;
+    request.sampling = &sampling;
+    request.max_tokens = max_tokens;
+    request.sequence = sequence;
+    assert_int_equal(rpc_call_start(channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL, &callbacks,
+                                    stream, &stream->handle, &error),
+                     STATUS_OK);
+}
+
+static inline struct sched_stats stats_now(void)
+{
+    struct sched_stats stats;
+    sched_get_stats(scheduler->core, &stats);
+    return stats;
+}
+
+static const struct registration usual = {.context = 100000, .max_rows = 640, .mini_batches = 1};
+
+#endif
