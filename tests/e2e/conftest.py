@@ -17,7 +17,14 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
 SANITIZED = bool(os.environ.get("FD_SANITIZED"))  # then all is several times slower, and tests do less of it
+HARDWARE = os.path.join(ROOT, "deploy", "hardware")
 MODEL = os.environ.get("FD_TEST_MODEL", os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+def fastdecode(subcommand, *options, timeout=240, **settings):
+    """Runs `fastdecode SUBCOMMAND OPTIONS` to its end; settings are subprocess.run()'s."""
+    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), subcommand, *map(str, options)], **{
+        "capture_output": True, "text": True, "timeout": timeout, "check": False, **settings})
 
 
 def sanitizer_report(run_dir, output):

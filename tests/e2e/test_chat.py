@@ -1,13 +1,9 @@
 """`fastdecode chat` against a running mesh: an answer, and what the mesh has to say where there is none."""
-import os
-import subprocess
-
-from conftest import BUILD
+from conftest import fastdecode
 
 
 def talk(mesh, *options):
-    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "chat", "--url", mesh.url, *options], input="Say hello.\n",
-                          capture_output=True, text=True, timeout=60)
+    return fastdecode("chat", "--url", mesh.url, *options, input="Say hello.\n", timeout=60)
 
 
 def test_an_answer(mesh):

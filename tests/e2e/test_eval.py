@@ -3,12 +3,11 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 
 import pytest
 
-from conftest import BUILD, MODEL, ROOT
+from conftest import MODEL, ROOT, fastdecode
 
 sys.path.append(os.path.join(ROOT, "tests", "golden"))
 from oracle_texts import SCORED  # noqa: E402
@@ -17,8 +16,7 @@ TEXT = os.path.join(ROOT, "README.md")
 
 
 def run(*options):
-    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "eval", "--model", MODEL, *map(str, options)],
-                          capture_output=True, text=True, timeout=240, check=False)
+    return fastdecode("eval", "--model", MODEL, *options)
 
 
 def figures(*options):

@@ -1,15 +1,14 @@
 """`fastdecode model FILE`: what it prints, and what it does not take for something else."""
 import os
-import subprocess
 
 import pytest
 
-from conftest import BUILD, MODEL
+from conftest import MODEL, fastdecode
 from streams import body, run_all
 
 
 def describe(*options):
-    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", *options], capture_output=True, text=True, timeout=60)
+    return fastdecode("model", *options, timeout=60)
 
 
 def test_a_plan():
@@ -40,8 +39,7 @@ def test_a_synthetic_model_is_served(start_mesh, tmp_path):
     assert describe(path, "--synthetic", "llama-1b").returncode == 0
     said = describe(path)
     assert "1100.0 M parameters" in said.stdout and "Q4_0, 156 tensors" in said.stdout
-    streamed = subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", "--synthetic", "llama-1b", "-"], stdout=subprocess.PIPE,
-                              check=True, timeout=60).stdout
+    streamed = fastdecode("model", "--synthetic", "llama-1b", "-", check=True, text=False).stdout
     with open(path, "rb") as file:
         assert file.read() == streamed
     mesh = start_mesh("--local-pool", "256M", "--kv-memory", "64M", model=path)

@@ -1,21 +1,17 @@
 """`fastdecode plan`: what it prints, what it refuses and with which numbers. The arithmetic is tests/unit/test_plan*.c's."""
 import json
 import os
-import subprocess
 import time
 
 import pytest
 
-from conftest import BUILD, MODEL
+from conftest import HARDWARE, MODEL, fastdecode
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HARDWARE = os.path.join(ROOT, "deploy", "hardware")
 PAPER = ("--gpu", "a10", "--worker", "epyc-7452")
 
 
 def plan(*options):
-    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "plan", "--hardware-dir", HARDWARE, *map(str, options)],
-                          capture_output=True, text=True, timeout=60, check=False)
+    return fastdecode("plan", "--hardware-dir", HARDWARE, *options, timeout=60)
 
 
 def planned(*options):

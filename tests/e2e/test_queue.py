@@ -3,14 +3,13 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import tempfile
 import time
 import urllib.error
 
 import pytest
 
-from conftest import BUILD, Mesh
+from conftest import Mesh, fastdecode
 from streams import Stream, body, run_all, start_all, words
 from test_failures import idle
 
@@ -105,8 +104,7 @@ def test_bad_model_file(short_folder, damage):
         path.mkdir()
     else:
         path.write_bytes(DAMAGED[damage])
-    done = subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "up", "--model", str(path), "--port", "0", "--run-dir", str(run)],
-                          capture_output=True, text=True, timeout=60, check=False)
+    done = fastdecode("up", "--model", path, "--port", 0, "--run-dir", run, timeout=60)
     assert done.returncode != 0
     assert re.search(r"(?m)^fastdecode up: .* cannot start: .*model\.gguf: .+$", done.stderr), done.stderr
     for pid_file in run.glob("*.pid"):

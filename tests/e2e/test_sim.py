@@ -1,19 +1,14 @@
 """`fastdecode sim`: what it prints, the workloads that it takes, and that spaced starts keep the load even at the paper's scale."""
 import json
-import os
-import subprocess
 import xml.etree.ElementTree
 
 import pytest
 
-from conftest import BUILD, MODEL, ROOT
-
-HARDWARE = os.path.join(ROOT, "deploy", "hardware")
+from conftest import HARDWARE, MODEL, fastdecode
 
 
 def run(*options):
-    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "sim", "--hardware-dir", HARDWARE, *map(str, options)],
-                          capture_output=True, text=True, timeout=240, check=False)
+    return fastdecode("sim", "--hardware-dir", HARDWARE, *options)
 
 
 def figures(*options):
