@@ -1,0 +1,171 @@
+/* sim_core.c: the scheduling core's side: requests that arrive and steps that have ended go in, its actions come out. */
+#include <math.h>
+#include <string.h>
+
+#include "common/sim/sim_state.h"
+
+/* Fills the results of a step that ended, and the event that says so. Which of the tokens count, the core says afterwards. */
+static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
+{
+    const struct sim_config *config = sim->config;
+    uint64_t index = (uint64_t)(f - sim->flights);
+    struct sched_result *results = sim->results + index * config->sched.max_batch_rows;
+    struct sched_place_time *times = sim->place_times + index * config->place_count;
+    uint32_t time_count = 0;
+
+    for (uint32_t i = 0; i < f->action.run_count; i++) {
+        const struct sched_run *run = &f->action.runs[i];
+        const struct sim_request *request = &config->requests[run->sequence - 1];
+        uint32_t generated = run->position + run->count - MIN(request->prompt_tokens, run->position + run->count) + 1;
+        results[i] = (struct sched_result){.sampled = run->sample, .ended = run->sample && generated >= request->generated_tokens};
+    }
+    for (uint32_t p = 0; p < config->place_count; p++) {
+        if (f->work[p].rows == 0)
+            continue;
+        const struct cost_r_part *cost = &config->places[p].cost;
+        double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + cost->link_us;
+        times[time_count++] = (struct sched_place_time){.place = p,
+                                                        .r_part_us = (uint32_t)(us * config->s_part.layers),
+                                                        .tokens_read = f->work[p].load + f->work[p].prefill_pairs};
+    }
+    *event = (struct sched_event){
+        .kind = SCHED_STEP_DONE,
+        .step_done = {.step = f->action.step,
+                      .results = results,
+                      .result_count = f->action.run_count,
+                      .total_us = (uint32_t)(f->report.end_us - f->report.begin_us),
+                      .s_part_us = (uint32_t)cost_s_part_step_us(&config->s_part, f->action.row_count, f->sampled),
+                      .places = times,
+                      .place_count = time_count},
+    };
+}
+
+/* The core has taken an answer: its tokens are out. The action's runs are no longer valid; what is needed was kept in them. */
+static void count_tokens(struct sim *sim, const struct flight *f, const uint64_t *sequences, const struct sched_result *results)
+{
+    for (uint32_t i = 0; i < f->action.run_count; i++) {
+        if (!results[i].taken || !results[i].sampled)
+            continue;
+        struct life *life = &sim->lives[sequences[i] - 1];
+        bool first = life->last_token_us == 0;
+        histogram_add(&sim->times[first ? TTFT : TBT], f->report.end_us - (first ? life->arrival_us : life->last_token_us));
+        life->last_token_us = f->report.end_us;
+        sim->out->tokens++;
+    }
+}
+
+/* Of the requests whose time has come: with a backlog, those beyond what the core's queue has room for wait outside. */
+static uint64_t queue_room(const struct sim *sim)
+{
+    struct sched_stats stats;
+
+    if (!sim->config->backlog)
+        return UINT64_MAX;
+    sched_get_stats(sim->core, &stats);
+    return sim->config->sched.max_waiting - MIN(stats.waiting, sim->config->sched.max_waiting);
+}
+
+/* When the next request comes to the core; INFINITY: none does until something else happens. */
+static double next_arrival_us(const struct sim *sim)
+{
+    if (sim->next_request == sim->config->request_count || queue_room(sim) == 0)
+        return INFINITY;
+    return (double)sim->config->requests[sim->next_request].arrival_us;
+}
+
+static uint32_t gather_arrivals(struct sim *sim, uint32_t count)
+{
+    for (uint64_t room = queue_room(sim); room > 0 && count < EVENTS_MAX; room--) {
+        const struct sim_request *request = &sim->config->requests[sim->next_request];
+        if (sim->next_request == sim->config->request_count || (double)request->arrival_us > sim->now_us)
+            break;
+        sim->lives[sim->next_request].arrival_us = (double)request->arrival_us;
+        sim->events[count++] = (struct sched_event){
+            .kind = SCHED_ARRIVE,
+            .arrive = {.sequence = ++sim->next_request,
+                       .prompt_tokens = request->prompt_tokens,
+                       .max_new_tokens = request->max_new_tokens,
+                       .held_place = SCHED_NO_PLACE},
+        };
+    }
+    return count;
+}
+
+static void act(struct sim *sim, const struct sched_action *action)
+{
+    switch (action->kind) {
+    case SCHED_STEP: mesh_take_step(sim, &action->step); break;
+    case SCHED_FINISHED: {
+        const struct sim_request *request = &sim->config->requests[action->finished.sequence - 1];
+        if (action->finished.generated_tokens == request->generated_tokens)
+            sim->out->finished++;
+        else
+            sim->out->lost++;
+        break;
+    }
+    case SCHED_REJECT: sim->out->rejected++; break;
+    case SCHED_RELEASE:
+    case SCHED_MOVE:
+    case SCHED_DRAINED: // nothing drains here, and pages are free at once
+        break;
+    }
+}
+
+void core_tick(struct sim *sim)
+{
+    const uint32_t rows_max = sim->config->sched.max_batch_rows;
+    uint32_t due = 0, event_count;
+
+    while (due < sim->answer_count && sim->answers[due]->answer_us <= sim->now_us) {
+        struct flight *f = sim->answers[due];
+        for (uint32_t i = 0; i < f->action.run_count; i++)
+            sim->sequences[(uint64_t)due * rows_max + i] = f->action.runs[i].sequence;
+        answer(sim, f, &sim->events[due++]);
+    }
+    event_count = gather_arrivals(sim, due);
+    size_t action_count = sched_step(sim->core, (uint64_t)sim->now_us, sim->events, event_count, sim->actions,
+                                     EVENTS_MAX + FLIGHTS_MAX + SCHED_ACTIONS_SPARE);
+    for (uint32_t i = 0; i < due; i++) {
+        struct flight *f = sim->answers[i];
+        count_tokens(sim, f, sim->sequences + (uint64_t)i * rows_max, sim->events[i].step_done.results);
+        f->used = false;
+    }
+    sim->answer_count -= due;
+    memmove(sim->answers, sim->answers + due, sim->answer_count * sizeof sim->answers[0]);
+    for (size_t i = 0; i < action_count; i++)
+        act(sim, &sim->actions[i]);
+}
+
+double core_next_us(const struct sim *sim)
+{
+    double us = next_arrival_us(sim);
+    uint64_t wake_us = sched_next_wake_us(sim->core);
+
+    if (sim->answer_count)
+        us = MIN(us, sim->answers[0]->answer_us);
+    return wake_us == SCHED_NEVER ? us : MIN(us, (double)wake_us);
+}
+
+void core_places_up(struct sim *sim)
+{
+    const struct sim_config *config = sim->config;
+
+    sim->events[0] = (struct sched_event){.kind = SCHED_S_PART_UP};
+    size_t count = sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
+    for (uint32_t p = 0; p < config->place_count; p++) {
+        const struct sim_place *place = &config->places[p];
+        double token_us = place->cost.token_us * config->s_part.layers;
+        sim->workers += !place->local && !place->shares_cores;
+        sim->events[0] = (struct sched_event){
+            .kind = SCHED_PLACE_UP,
+            .place_up = {.place = p,
+                         .pages_total = place->pages_total,
+                         .bytes_per_second = (uint64_t)(config->sched.kv_bytes_per_token / MAX(token_us, 1e-6) * 1e6),
+                         .link_us = (uint32_t)place->cost.link_us,
+                         .local = place->local,
+                         .shares_cores = place->shares_cores},
+        };
+        count += sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
+    }
+    assert_always(count == 0);
+}

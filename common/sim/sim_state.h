@@ -1,0 +1,91 @@
+/* sim_state.h: a simulation under way. Private to common/sim; the files by subject:
+ *
+ *   sim_mesh.c   steps through the S-part and the workers, and how long they take
+ *   sim_core.c   requests and answers to the core, its actions back
+ *   sim.c        the clock, the memory, the sums
+ */
+#ifndef FD_SIM_SIM_STATE_H
+#define FD_SIM_SIM_STATE_H
+
+#include "common/base/checked.h"
+#include "common/sim/histogram.h"
+#include "common/sim/sim.h"
+
+enum { EVENTS_MAX = 4096, FLIGHTS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX };
+
+/* A step, from its action to its answer. */
+struct flight {
+    struct sched_step_action action;
+    struct cost_work *work; // [place_count]
+    double *stretch;        // [place_count], of the places that have rows: noise and speed
+    uint32_t sampled;
+    double here_us;          // a layer's attention on the S-part's cores
+    bool away;               // it has rows at workers elsewhere
+    double away_us, link_us; // a layer's at the workers: the slowest's work; the longest round trip
+    double away_sum_us;      // of all workers
+    double answer_us;        // when the core hears of it
+    struct sim_step report;
+    bool used;
+};
+
+enum batch_state { BATCH_IDLE, BATCH_READY, BATCH_SERVED, BATCH_AWAY };
+
+struct batch {
+    struct flight *queue[SCHED_PLAN_AHEAD_MAX]; // oldest first; the first one runs
+    uint32_t queue_count, segment;
+    enum batch_state state;
+    double since_us; // READY: from then on. AWAY: until then
+    uint32_t decode_rows;
+    uint64_t load;
+};
+
+struct life {
+    double arrival_us, last_token_us;
+};
+
+struct sim {
+    const struct sim_config *config;
+    struct sched *core;
+    struct sim_result *out;
+    double now_us;
+    uint64_t rng;
+    struct batch batches[SCHED_MINI_BATCHES_MAX];
+    struct flight flights[FLIGHTS_MAX];
+    struct flight *answers[FLIGHTS_MAX]; // oldest first
+    uint32_t answer_count;
+    struct batch *served; // by the S-part; NULL: it waits
+    double served_until_us;
+    bool served_attends; // it does the local pool's attention of this layer
+    double workers_free_us;
+    uint32_t workers;
+    uint32_t next_speed; // of config.speeds
+    double *speeds;      // [place_count], now
+    struct cost_work *work;                             // [FLIGHTS_MAX][place_count], the flights'
+    double *stretch;                                    // likewise
+
+    uint64_t next_request;
+    struct life *lives;         // [request_count]
+    struct histogram *times;    // ttft, tbt, step
+    struct sched_event *events; // [EVENTS_MAX + FLIGHTS_MAX]
+    struct sched_action *actions;
+    uint64_t *sequences;                                // [FLIGHTS_MAX][max_batch_rows] of the answers of this tick
+    struct sched_result *results;                       // [FLIGHTS_MAX][max_batch_rows]
+    struct sched_place_time *place_times;               // [FLIGHTS_MAX][place_count]
+    double batch_time, s_part_us, workers_us, noted_us; // sums over time, up to noted_us
+};
+
+enum { TTFT, TBT, STEP, TIMES };
+
+/* sim_mesh.c */
+void mesh_note_time(struct sim *sim); // adds what runs to the sums over time, up to now; before it changes
+void mesh_take_step(struct sim *sim, const struct sched_step_action *action);
+double mesh_next_us(const struct sim *sim); // when something of it happens; INFINITY: never
+void mesh_advance(struct sim *sim);         // what is due now has happened
+void mesh_serve(struct sim *sim);           // the S-part takes up what is ready, if it is idle
+
+/* sim_core.c */
+void core_places_up(struct sim *sim);
+double core_next_us(const struct sim *sim); // when it has something to be told, or wants to be called; INFINITY: never
+void core_tick(struct sim *sim);            // everything that is due, in one call
+
+#endif
