@@ -11,7 +11,8 @@ enum sched_placement {
     SCHED_PLACE_LOCAL,    // the s-part's own pool only; what does not fit waits
     SCHED_PLACE_WORKERS,  // anywhere but there
 };
-#define SCHED_PLACEMENT_HELP "where KV goes: auto (as is predicted to be fastest), local (the s-part's pool only), workers (never there)"
+#define SCHED_PLACEMENT_HELP \
+    "where KV goes: auto (as is predicted to be fastest), local (the s-part's pool only), workers (never there)"
 
 /* By its name in SCHED_PLACEMENT_HELP; false: there is none of that name. */
 static inline bool sched_placement_named(const char *name, enum sched_placement *out)

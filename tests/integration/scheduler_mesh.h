@@ -245,7 +245,7 @@ static inline struct rpc_channel *gateway_open(void)
 }
 
 static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
-                     uint32_t max_tokens)
+                            uint32_t max_tokens)
 {
     static uint32_t prompt[4096];
     Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;

@@ -37,7 +37,7 @@ static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
 static void kv_goes_where_it_is_told(void **state)
 {
     (void)state;
-    const int ticks = 24; // prefill of all, and nobody has ended
+    const int ticks = 24;                                      // prefill of all, and nobody has ended
     const uint32_t local[] = {2, 2, 0}, workers[] = {4, 0, 6}; // pages for two sequences in the local pool
     for (int placement = SCHED_PLACE_AUTO; placement <= SCHED_PLACE_WORKERS; placement++) {
         struct mesh *m = start((enum sched_placement)placement);
