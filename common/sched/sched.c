@@ -183,6 +183,10 @@ void sched_get_stats(const struct sched *s, struct sched_stats *out)
         out->steps_in_flight += s->mini_batches[m].in_flight_count;
     out->step_base_us = s->model.base_us;
     out->row_us = s->model.row_us;
+    out->predicted_steps = s->error.steps;
+    out->prediction_error_ratio = s->error.ratio;
+    out->predicted_us = s->error.predicted_us;
+    out->measured_us = s->error.measured_us;
     out->mini_batches = s->batches;
 }
 

@@ -79,7 +79,7 @@ enum sched_event_kind {
     SCHED_PLACE_DRAIN,   // .place: hand over what it holds; ends with DRAINED
     SCHED_MOVED,         // .moved: the answer to MOVE
     SCHED_RELEASED,      // .released: the answer to RELEASE, with config.release_ack
-    SCHED_S_PART_UP,     // .max_rows: rows of a step it takes (0: no limit of its own). Local places then need PLACE_UP
+    SCHED_S_PART_UP,     // .s_part_up. Local places then need PLACE_UP
     SCHED_S_PART_DOWN,   // steps in flight are void; local places are down; sequences elsewhere keep their KV
 };
 
@@ -125,11 +125,25 @@ struct sched_step_done {
     uint32_t place_count;
 };
 
+/* Microseconds that so many rows take. */
+struct sched_time {
+    double rows, us;
+};
+
+struct sched_s_part_up {
+    uint32_t max_rows; // of a step; 0: no limit of its own
+    // Measured at its start, first guesses that steps correct; counts of 0: nothing is known. Borrowed for the call.
+    const struct sched_time *layers; // [layer_count] the s-part's work of a step by its rows, without head and attention
+    const struct sched_time *heads;  // [head_count] head and sampling, by the rows that are sampled
+    uint32_t layer_count, head_count;
+};
+
 struct sched_place_up {
     uint32_t place; // index below max_places
     uint32_t pages_total;
     uint64_t bytes_per_second; // read bandwidth for KV, first guess; corrected by measurement
     uint32_t link_us;          // of one layer's round trip; 0 for the local pool
+    double prefill_pair_us;    // a prefill row's attention to one context token, all layers, first guess; 0: not known
     bool local;                // in the s-part's own memory: goes down with it
     bool shares_cores;         // attention there takes cores from the s-part: its time adds up with the local pool's
     bool accepts_moves;        // pages can be handed to it
@@ -160,7 +174,7 @@ struct sched_event {
             uint64_t sequence;
             uint32_t place;
         } released;
-        uint32_t max_rows;
+        struct sched_s_part_up s_part_up;
     };
 };
 
@@ -272,6 +286,9 @@ struct sched_stats {
     uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again
     uint64_t ignored_events;              // unknown step or sequence: late, or a caller's mistake
     double step_base_us, row_us;          // learned: a step takes base + row x rows
+    uint64_t predicted_steps;             // that were predicted before they were measured
+    double prediction_error_ratio;        // of those |predicted - measured| / measured, mean of about the last fifty
+    double predicted_us, measured_us;     // sums over them
 };
 void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 

@@ -35,7 +35,7 @@ static double round_us(const struct sched *s, uint32_t batches)
         else
             away_us = MAX(away_us, us + p->link_step_us);
     }
-    double s_us = s->s_model.base_us + rows / batches * s->s_model.row_us + here_us;
+    double s_us = model_s_part_us(s, rows / batches, rows / batches) + here_us;
     return MAX(batches * s_us, s_us + away_us);
 }
 

@@ -176,6 +176,54 @@ static void run_lost(struct sched *s, uint32_t slot)
     seq_requeue(s, slot);
 }
 
+/* What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet. */
+static double step_predict_us(const struct sched *s, const struct step *step, const struct sched_step_done *done, uint32_t sampled)
+{
+    double s_us = model_s_part_us(s, step->row_count, sampled), here_us = 0, away_us = 0;
+    if (s->s_model.rows_seen == 0)
+        return 0;
+    for (uint32_t i = 0; i < done->place_count; i++) {
+        if (done->places[i].place >= s->config.max_places)
+            continue;
+        const struct place *p = &s->places[done->places[i].place];
+        double us = place_predict_us(p, done->places[i].tokens_read);
+        if (p->local || p->shares_cores)
+            here_us += us;
+        else
+            away_us = MAX(away_us, us);
+    }
+    return MAX(s->batches * (s_us + here_us), s_us + here_us + away_us);
+}
+
+/* What a step says of the model, and the model of it. */
+static void step_learn(struct sched *s, const struct step *step, const struct sched_step_done *done)
+{
+    uint32_t sampled = 0;
+    for (uint32_t i = 0; i < done->place_count; i++) {
+        if (done->places[i].place < s->config.max_places)
+            s->places[done->places[i].place].step_pairs = 0;
+    }
+    for (uint32_t i = 0; i < step->run_count; i++) {
+        const struct sched_run *run = &step->runs[i];
+        sampled += run->sample;
+        if (run->count > 1)
+            s->places[run->place].step_pairs += (uint64_t)run->count * run->position + (uint64_t)run->count * (run->count + 1) / 2;
+    }
+    double predicted_us = step_predict_us(s, step, done, sampled);
+    if (predicted_us > 0 && done->total_us > 0)
+        model_judge(&s->error, predicted_us, done->total_us);
+    if (done->total_us > 0)
+        model_learn(&s->model, step->row_count, done->total_us);
+    if (done->s_part_us > 0) {
+        double head_us = model_s_part_us(s, step->row_count, sampled) - model_us(&s->s_model, step->row_count);
+        model_learn(&s->s_model, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
+    }
+    for (uint32_t i = 0; i < done->place_count; i++) {
+        if (done->places[i].place < s->config.max_places)
+            place_measure(s, &done->places[i]);
+    }
+}
+
 static void step_done(struct sched *s, const struct sched_step_done *done)
 {
     for (uint32_t i = 0; i < done->result_count; i++)
@@ -208,14 +256,7 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
             s->stats.wasted_rows += run->count;
         seq_row_back(s, slot);
     }
-    if (done->total_us > 0)
-        model_learn(&s->model, step->row_count, done->total_us);
-    if (done->s_part_us > 0)
-        model_learn(&s->s_model, step->row_count, done->s_part_us);
-    for (uint32_t i = 0; i < done->place_count && step->prefill_rows == 0; i++) {
-        if (done->places[i].place < s->config.max_places)
-            place_measure(s, &done->places[i]);
-    }
+    step_learn(s, step, done);
     step_retire(s, step);
 }
 
@@ -272,6 +313,8 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     double bytes_per_us = up->bytes_per_second > 0 ? (double)up->bytes_per_second / 1e6 : 1e4;
     uint64_t bytes = s->config.kv_bytes_per_token > 0 ? s->config.kv_bytes_per_token : 1;
     p->token_us = (double)bytes / bytes_per_us;
+    p->pair_us = up->prefill_pair_us;
+    p->step_pairs = 0;
     p->link_step_us = (double)up->link_us * s->config.layers;
 }
 
@@ -333,12 +376,24 @@ static void s_part_down(struct sched *s)
     }
 }
 
-static void s_part_up(struct sched *s, uint32_t max_rows)
+static void s_part_calibrate(struct sched *s, const struct sched_s_part_up *up)
+{
+    model_calibrate(&s->s_model, up->layers, up->layer_count);
+    model_calibrate(&s->heads, up->heads, up->head_count);
+    for (uint32_t i = 0; i < up->layer_count; i++) { // as if all its rows were sampled, as those of decode steps are
+        struct sched_time whole = up->layers[i];
+        whole.us = model_s_part_us(s, whole.rows, whole.rows);
+        model_calibrate(&s->model, &whole, 1);
+    }
+}
+
+static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
 {
     if (s->s_part_up)
         s_part_down(s); // a new one without word of the old one's end
     s->s_part_up = true;
-    s->rows_max = max_rows == 0 ? s->config.max_batch_rows : MIN(max_rows, s->config.max_batch_rows);
+    s->rows_max = up->max_rows == 0 ? s->config.max_batch_rows : MIN(up->max_rows, s->config.max_batch_rows);
+    s_part_calibrate(s, up);
     for (uint32_t slot = 0; slot < s->config.max_sequences; slot++)
         s->seqs[slot].open = true;
 }
@@ -390,7 +445,7 @@ void event_apply(struct sched *s, const struct sched_event *e)
         break;
     case SCHED_MOVED: moved(s, &e->moved); break;
     case SCHED_RELEASED: released(s, e->released.sequence, e->released.place); break;
-    case SCHED_S_PART_UP: s_part_up(s, e->max_rows); break;
+    case SCHED_S_PART_UP: s_part_up(s, &e->s_part_up); break;
     case SCHED_S_PART_DOWN: s_part_down(s); break;
     }
 }

@@ -131,6 +131,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
     }
     for (uint32_t p = 0; p < filled.max_places; p++)
         s->places[p].head = s->places[p].tail = NONE;
+    s->model.whole = true;
     load_init(s);
     *out = s;
     return STATUS_OK;

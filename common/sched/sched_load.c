@@ -57,7 +57,10 @@ struct reach {
     double limit;         // context tokens of a step
 };
 
-static double s_part_us(const struct sched *s, double rows) { return s->s_model.base_us + rows * s->s_model.row_us; }
+static double s_part_us(const struct sched *s, double rows)
+{
+    return s->s_model.base_us + rows * s->s_model.row_us + (s->heads.rows_seen > 0 ? model_us(&s->heads, rows) : 0);
+}
 
 /* Something is known of lengths. */
 static struct reach reach(const struct sched *s)

@@ -227,12 +227,31 @@ bool place_none_can_hold(struct sched *s, uint32_t pages)
     return any_up && wake_us == SCHED_NEVER;
 }
 
+double place_predict_us(const struct place *p, uint64_t tokens_read)
+{
+    uint64_t pairs = MIN(p->step_pairs, tokens_read);
+    return p->link_step_us + (double)(tokens_read - pairs) * p->token_us + (double)pairs * p->pair_us;
+}
+
+/* Of a step with prefill rows, what is left for those. */
+static void measure_prefill(struct place *p, const struct sched_place_time *time)
+{
+    uint64_t pairs = MIN(p->step_pairs, time->tokens_read);
+    double rest_us = time->r_part_us - p->link_step_us - (double)(time->tokens_read - pairs) * p->token_us;
+    double us = MAX(rest_us, 0) / (double)pairs;
+    p->pair_us += p->pair_us == 0 ? us : 0.1 * (MIN(us, 4 * p->pair_us) - p->pair_us);
+}
+
 void place_measure(struct sched *s, const struct sched_place_time *time)
 {
     enum { TOKENS_MIN = 256 }; // below, the clock and the link say more than the memory
     struct place *p = &s->places[time->place];
     if (!p->up || time->tokens_read < TOKENS_MIN)
         return;
+    if (p->step_pairs > 0) {
+        measure_prefill(p, time);
+        return;
+    }
     if (time->r_part_us < p->link_step_us) { // then it was the guess about the link that was wrong
         p->link_step_us += 0.1 * (time->r_part_us - p->link_step_us);
         return;

@@ -16,43 +16,6 @@ uint32_t chunk_cap(const struct sched *s)
     return MIN(cap, s->rows_max);
 }
 
-/* A line through the sizes of step that were seen, each size class counting once, by its relative error: then neither a
- * hundred decode steps that are all alike, whose differences are noise, nor one that was disturbed makes the slope. */
-static void model_fit(struct step_model *m)
-{
-    double n = 0, x = 0, y = 0, xx = 0, xy = 0, least_row_us = 0;
-    for (uint32_t i = 0; i < STEP_SIZES; i++) {
-        const struct step_size *size = &m->sizes[i];
-        if (size->rows == 0)
-            continue;
-        double weight = 1 / (size->us * size->us);
-        n += weight;
-        x += weight * size->rows;
-        y += weight * size->us;
-        xx += weight * size->rows * size->rows;
-        xy += weight * size->rows * size->us;
-        least_row_us = size->us / size->rows;
-        m->rows_seen = size->rows;
-    }
-    double variance = n * xx - x * x, covariance = n * xy - x * y;
-    m->row_us = least_row_us; // sizes all alike: as if a step had no fixed cost, which errs to small chunks
-    if (variance > 0.01 * n * xx && covariance > 0)
-        m->row_us = MIN(covariance / variance, least_row_us);
-    m->base_us = MAX(0, (y - m->row_us * x) / n);
-}
-
-void model_learn(struct step_model *m, double rows, double total_us)
-{
-    uint32_t index = 0;
-    while (index + 1 < STEP_SIZES && rows >= 2u << index)
-        index++;
-    struct step_size *size = &m->sizes[index];
-    double weight = size->rows == 0 ? 1 : 0.1; // about the last ten of its size
-    size->rows += weight * (rows - size->rows);
-    size->us += weight * (MAX(total_us, 1) - size->us);
-    model_fit(m);
-}
-
 /* How many prefill rows this step may have. */
 static uint32_t chunk_rows(const struct sched *s, uint32_t decode_rows)
 {

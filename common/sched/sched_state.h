@@ -3,7 +3,7 @@
  *   sched_init.c      memory, id map                     sched_event.c   what each event changes
  *   sched_place.c     page ledger, load, speed, choice   sched_admit.c   waiting -> running, page shortage, drains
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
- *   sched_batches.c   one mini-batch in flight, or more
+ *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
  *   sched.c           the tick, the outbox, the queries
  *
@@ -94,7 +94,9 @@ struct place {
     uint64_t load[SCHED_MINI_BATCHES_MAX];
     uint32_t readers[SCHED_MINI_BATCHES_MAX]; // sequences whose context that is
     double token_us;                          // R-part time of one context token
+    double pair_us;                           // of a prefill row and one context token; 0: not known
     double link_step_us;                      // link round trips of a step
+    uint64_t step_pairs;                      // scratch: of the step that is answered
     bool up, draining, drained, local, shares_cores, accepts_moves;
     uint32_t pages_total;
     uint32_t pages_used;      // all that is not free: held, releasing and incoming
@@ -130,14 +132,26 @@ struct mini_batch {
     uint32_t spare_count;
 };
 
-/* Step time = base + row x rows, learned. Class i holds steps of 2^i rows and more, below 2^(i+1). */
+/* Step time by rows (sched_model.c). Class i holds steps of 2^i rows and more, below 2^(i+1). */
 enum { STEP_SIZES = 16 };
 struct step_model {
     struct step_size {
-        double rows, us;
-    } sizes[STEP_SIZES]; // smoothed; rows 0: none seen
-    double base_us, row_us;
-    double rows_seen; // of the largest class seen; 0: nothing measured
+        double rows, us; // smoothed; rows 0: nothing known
+        uint64_t seen;   // steps learned by then
+        double drift;    // of the model, then
+    } sizes[STEP_SIZES];
+    double drift; // grows and falls with the classes that are seen
+    bool whole;   // of whole steps: classes that are not seen stay as they were
+    uint64_t steps;
+    double base_us, row_us; // base + row x rows, a line through the classes
+    double rows_seen;       // of the largest class seen; 0: nothing measured
+};
+
+/* Of predictions of steps that were then measured. */
+struct model_error {
+    uint64_t steps;
+    double ratio;                     // |predicted - measured| / measured, smoothed
+    double predicted_us, measured_us; // sums
 };
 
 struct sched {
@@ -176,7 +190,9 @@ struct sched {
     bool unsettled;         // the last tick ended before all was done
     uint64_t grace_wake_us; // when the head of the queue is judged again, SCHED_NEVER
 
-    struct step_model model, s_model; // of whole steps; of the s-part's own work in them
+    struct step_model model;          // of whole steps
+    struct step_model s_model, heads; // of the s-part's own work: layers by rows; head and sampling by sampled rows
+    struct model_error error;
     struct survival survival;
     struct load_lengths lengths;
     double lifetime_us; // smoothed: from placement to end
@@ -211,7 +227,8 @@ void seq_set_load(struct sched *s, struct seq *q, uint32_t load);
 bool place_takes(const struct sched *s, const struct place *p); // something new: up, not draining or suspect, nobody starved
 uint32_t pages_wanted(const struct sched *s, uint32_t slot);    // to be placed: known + margin
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this);
-bool place_none_can_hold(struct sched *s, uint32_t pages); // now or within grace; may set grace_wake_us
+bool place_none_can_hold(struct sched *s, uint32_t pages);            // now or within grace; may set grace_wake_us
+double place_predict_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
 void place_measure(struct sched *s, const struct sched_place_time *time);
 
 /* sched_sequence.c */
@@ -244,9 +261,15 @@ void drain_advance(struct sched *s);
 /* sched_batches.c: chooses how many mini-batches are in use; false: nothing is to be planned until what is in flight is back. */
 bool batches_settled(struct sched *s);
 
+/* sched_model.c. calibrate: for sizes of which nothing is known. us: 0 while nothing is known; never calls learn. */
+void model_learn(struct step_model *model, double rows, double total_us);
+void model_calibrate(struct step_model *model, const struct sched_time *points, uint32_t count);
+double model_us(const struct step_model *model, double rows);
+double model_s_part_us(const struct sched *s, double rows, double sampled);
+void model_judge(struct model_error *error, double predicted_us, double measured_us);
+
 /* sched_plan.c: emits one step of a mini-batch; false: nothing to do. */
 bool plan_step(struct sched *s, uint32_t mini_batch);
-void model_learn(struct step_model *model, double rows, double total_us);
 uint32_t chunk_cap(const struct sched *s);
 
 #endif

@@ -23,7 +23,7 @@ static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
 static void tell_up(struct member *member)
 {
     struct scheduler *scheduler = member->scheduler;
-    struct sched_event event = {.kind = SCHED_S_PART_UP, .max_rows = member->max_rows};
+    struct sched_event event = {.kind = SCHED_S_PART_UP, .s_part_up = {.max_rows = member->max_rows}};
 
     member->cleaning = false;
     if (!scheduler->core || !member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))

@@ -187,7 +187,7 @@ MESH_FUNCTION void mesh_place_down(struct mesh *m, uint32_t place)
 MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
 {
     m->s_part_up = true;
-    mesh_event(m, SCHED_S_PART_UP)->max_rows = 0;
+    mesh_event(m, SCHED_S_PART_UP);
 }
 
 MESH_FUNCTION void mesh_s_part_down(struct mesh *m)

@@ -1,0 +1,136 @@
+/* sched_model.c: how long a step takes by its rows: what calibration said at the start, corrected by each step.
+ *
+ * Steps are gathered in size classes, each with the mean of its latest. A class that has not been seen for a while knows the machine
+ * as it was then: so what moves the class that is seen (the clock, other programs, contexts that grow) moves those that are away by
+ * the same factor, and one that comes back learns faster and weighs less until then. Example: 8 rows took 8 ms, 128 rows 60 ms; the
+ * machine slows, and only steps of 8 rows come: once they are at 12 ms, 128 rows are at 90 ms before one was seen. This holds of the
+ * s-part's own work; whole steps have what workers read on top, which is no factor: there old classes only lose weight.
+ *
+ * Two forms of the same: a curve through the classes, to predict a step; and a line, base + row x rows, for what needs a slope.
+ */
+#include <math.h>
+
+#include "common/sched/sched_state.h"
+
+enum { AGE_STEPS = 256, AWAY_STEPS = 16 }; // a class unseen so long weighs a quarter; is away, and moves with what is seen
+#define GAIN 0.1                           // of a step among those of its class: about the last ten
+#define GAIN_BACK 0.5                      // after a long absence
+#define OLD 4                              // ages
+#define NOISE 0.05                         // of the drift
+#define ERROR_GAIN 0.02                    // of a step in the mean error: about the last fifty
+
+static uint32_t class_of(double rows)
+{
+    uint32_t index = 0;
+    while (index + 1 < STEP_SIZES && rows >= 2u << index)
+        index++;
+    return index;
+}
+
+static double age(const struct step_model *m, const struct step_size *size) { return (double)(m->steps - size->seen) / AGE_STEPS; }
+
+/* What moved the classes that were seen since, in full once it is away; little is noise. Those that come in turn must not move each
+ * other at once: what raised one lowered the other, for ever. */
+static double class_us(const struct step_model *m, const struct step_size *size)
+{
+    double away = MIN((double)(m->steps - size->seen) / AWAY_STEPS, 1);
+    double factor = m->drift / size->drift;
+    return m->whole || fabs(factor - 1) < NOISE ? size->us : size->us * (1 + away * (factor - 1));
+}
+
+/* A line through the sizes of step that were seen, by relative error: then neither a hundred decode steps that are all alike, whose
+ * differences are noise, nor one that was disturbed makes the slope. */
+static void fit_line(struct step_model *m)
+{
+    double n = 0, x = 0, y = 0, xx = 0, xy = 0, least_row_us = 0;
+    for (uint32_t i = 0; i < STEP_SIZES; i++) {
+        const struct step_size *size = &m->sizes[i];
+        if (size->rows == 0)
+            continue;
+        double us = class_us(m, size), fresh = 1 / (1 + age(m, size)), weight = fresh * fresh / (us * us);
+        n += weight;
+        x += weight * size->rows;
+        y += weight * us;
+        xx += weight * size->rows * size->rows;
+        xy += weight * size->rows * us;
+        if (least_row_us == 0 || age(m, size) < OLD)
+            least_row_us = us / size->rows;
+        m->rows_seen = size->rows;
+    }
+    double variance = n * xx - x * x, covariance = n * xy - x * y;
+    m->row_us = least_row_us; // sizes all alike: as if a step had no fixed cost, which errs to small chunks
+    if (variance > 0.01 * n * xx && covariance > 0)
+        m->row_us = MIN(covariance / variance, least_row_us);
+    m->base_us = MAX(0, (y - m->row_us * x) / n);
+}
+
+void model_learn(struct step_model *m, double rows, double total_us)
+{
+    struct step_size *size = &m->sizes[class_of(rows)];
+    double us = MAX(total_us, 1);
+    m->steps++;
+    if (m->drift == 0)
+        m->drift = 1;
+    if (size->rows == 0) {
+        *size = (struct step_size){.rows = rows, .us = us};
+    } else {
+        double gain = MIN(GAIN + age(m, size) * (GAIN_BACK - GAIN), GAIN_BACK);
+        double before_us = class_us(m, size), line_us = m->base_us + size->rows * m->row_us;
+        size->rows += gain * (rows - size->rows);
+        size->us = before_us + gain * (MIN(MAX(us, before_us / 2), before_us * 2) - before_us); // one may be disturbed
+        // How the class moved, but for its rows: over a class' spread of sizes it comes to nothing.
+        m->drift *= size->us / before_us * line_us / (m->base_us + size->rows * m->row_us);
+    }
+    size->drift = m->drift;
+    size->seen = m->steps;
+    fit_line(m);
+}
+
+void model_calibrate(struct step_model *m, const struct sched_time *points, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct step_size *size = &m->sizes[class_of(points[i].rows)];
+        if (size->rows == 0 && points[i].rows > 0 && points[i].us > 0)
+            *size = (struct step_size){.rows = points[i].rows, .us = points[i].us, .drift = 1};
+    }
+    if (count == 0)
+        return;
+    m->drift = 1;
+    fit_line(m);
+}
+
+double model_us(const struct step_model *m, double rows)
+{
+    const struct step_size *low = NULL, *high = NULL;
+    for (uint32_t i = 0; i < STEP_SIZES; i++) {
+        const struct step_size *size = &m->sizes[i];
+        if (size->rows == 0)
+            continue;
+        if (size->rows <= rows)
+            low = size;
+        else if (!high)
+            high = size;
+    }
+    if (!low && !high)
+        return 0;
+    double high_us = high ? class_us(m, high) : 0, low_us = low ? class_us(m, low) : 0;
+    if (!low) // a step is not much cheaper for having fewer rows than any that was seen: weights are read all the same
+        return MIN(high_us, MAX(m->base_us + rows * m->row_us, high_us * rows / high->rows));
+    if (!high)
+        return low_us + (rows - low->rows) * m->row_us;
+    return low_us + (rows - low->rows) / (high->rows - low->rows) * (high_us - low_us);
+}
+
+double model_s_part_us(const struct sched *s, double rows, double sampled)
+{
+    double head_us = sampled > 0 ? model_us(&s->heads, sampled) : 0;
+    return model_us(&s->s_model, rows) + head_us;
+}
+
+void model_judge(struct model_error *e, double predicted_us, double measured_us)
+{
+    double error = fabs(predicted_us - measured_us) / MAX(measured_us, 1);
+    e->ratio += (e->steps++ == 0 ? 1 : ERROR_GAIN) * (error - e->ratio);
+    e->predicted_us += predicted_us;
+    e->measured_us += measured_us;
+}
