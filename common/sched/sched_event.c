@@ -29,6 +29,7 @@ static uint32_t slot_take(struct sched *s, const struct sched_arrive *a)
     q->epoch = epoch;
     q->known = (uint32_t)MIN(known, UINT32_MAX / 2);
     q->limit = (uint32_t)MIN(limit, s->config.context_tokens);
+    q->passes_at = a->prompt_tokens + survival_next(a->generated_tokens);
     q->place = SEQ_NO_PLACE;
     q->open = true;
     q->scoring = a->score_prompt;
@@ -155,6 +156,8 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
     if (run->sample) {
         q->samples--;
         q->known++;
+        if (q->known >= q->passes_at)
+            load_grew(s, slot);
     }
     if (run->sample && result->ended)
         seq_finish(s, slot, SCHED_EOS);

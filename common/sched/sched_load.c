@@ -8,7 +8,6 @@
 enum {
     DENSE = 48,      // points of the projection up to the expected length, equally far apart; beyond it 1.2 times as far each
     WEIGHT = 8,      // of the mean context, see load_weight()
-    MEMORY = 256,    // starts that are remembered
     SIM_STEPS = 32,  // of an expected length, where both ways of starting are reckoned through
     SIM_ROUNDS = 10, // so many full mini-batches waiting are no short queue
 };
@@ -19,22 +18,17 @@ enum {
 void load_init(struct sched *s)
 {
     survival_init(&s->survival);
+    lengths_init(&s->lengths);
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         s->mini_batches[m].plan.stale = true;
 }
 
 static uint32_t generated(const struct sched *s, uint32_t slot) { return s->seqs[slot].known - s->cold[slot].prompt; }
 
-static void lengths_note(struct sched *s, uint32_t slot)
+static void note_start(struct sched *s, uint32_t slot)
 {
-    const struct seq_cold *c = &s->cold[slot];
-    struct load_lengths *l = &s->lengths;
-    struct survival_mean mean = survival_mean(&s->survival, s->seqs[slot].limit - c->prompt);
-    l->count = MIN(l->count + 1, MEMORY);
-    double share = 1 / l->count, prompt = c->prompt;
-    l->tokens += share * (MAX(mean.tokens, 1) - l->tokens);
-    l->context_tokens += share * (prompt * mean.tokens + mean.ages - l->context_tokens);
-    l->context_squares += share * (prompt * prompt * mean.tokens + 2 * prompt * mean.ages + mean.squares - l->context_squares);
+    uint32_t prompt = s->cold[slot].prompt;
+    lengths_note(&s->lengths, &s->survival, prompt, s->seqs[slot].limit - prompt);
 }
 
 static double mean_context(const struct sched *s)
@@ -65,7 +59,7 @@ static double s_part_us(const struct sched *s, double rows)
 /* Something is known of lengths. */
 static struct reach reach(const struct sched *s)
 {
-    const struct load_lengths *l = &s->lengths;
+    const struct lengths *l = &s->lengths;
     struct reach r = {0};
     double tokens = 0, mean = mean_context(s), variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
@@ -213,6 +207,13 @@ void load_stepped(struct sched *s, uint32_t mini_batch)
 {
     s->mini_batches[mini_batch].plan.step++;
     s->mini_batches[mini_batch].plan.stale = true;
+    lengths_refresh(&s->lengths, &s->survival);
+}
+
+void load_grew(struct sched *s, uint32_t slot)
+{
+    survival_pass(&s->survival, generated(s, slot));
+    s->seqs[slot].passes_at = s->cold[slot].prompt + survival_next(generated(s, slot));
 }
 
 /* --- together or apart ------------------------------------------------------------------------------------------------ */
@@ -282,7 +283,8 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (s->config.admission == SCHED_GREEDY)
         return true;
     if (s->lengths.count == 0)
-        lengths_note(s, slot);
+        note_start(s, slot);
+    lengths_refresh(&s->lengths, &s->survival);
     struct reach r = reach(s);
     if (r.tokens_per_us == 0)
         return true;
@@ -305,5 +307,5 @@ void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)
     plan->credit = MAX(plan->credit - 1, 0);
     if (s->cold[slot].rebuild)
         return;
-    lengths_note(s, slot);
+    note_start(s, slot);
 }

@@ -25,7 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/sched/sched_survival.h"
+#include "common/sched/sched_lengths.h"
 
 enum { COHORTS_MAX = 128, LOAD_POINTS = 96 };
 
@@ -49,20 +49,13 @@ struct load_plan {
     double mean[LOAD_POINTS], variance[LOAD_POINTS]; // between two points in time, at most
 };
 
-/* What is expected of those that start: smoothed over the last of them. */
-struct load_lengths {
-    double count;          // starts seen, as far as they still weigh
-    double tokens;         // E[L]
-    double context_tokens; // E[sum over its life of the context it reads]
-    double context_squares;
-};
-
 struct sched;
 
 void load_init(struct sched *s);
 void load_join(struct sched *s, uint32_t slot);  // it runs in its mini-batch from now on
 void load_leave(struct sched *s, uint32_t slot); // and no longer
 void load_stepped(struct sched *s, uint32_t mini_batch);
+void load_grew(struct sched *s, uint32_t slot); // it has generated as many tokens as begin another bucket of lengths
 
 /* Whether the sequence, the first of those that wait, may start in that mini-batch now. If it does, load_started(). */
 bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch);

@@ -5,6 +5,7 @@
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
+ *   sched_lengths.c   what those that start will read
  *   sched.c           the tick, the outbox, the queries
  *
  *                ┌────────────── rebuilt: lost, preempted ◀──────────────┐
@@ -53,6 +54,7 @@ struct seq {
     uint32_t pages;     // it has in its place
     uint32_t load;      // what it adds to the load of place and mini-batch
     uint32_t member;    // index in its mini-batch's decode array
+    uint32_t passes_at; // known tokens at which it comes to the next bucket of lengths
     uint16_t in_flight; // steps that carry rows of it, void ones too
     uint16_t samples;   // tokens being sampled by valid rows
     uint16_t place;
@@ -194,7 +196,7 @@ struct sched {
     struct step_model s_model, heads; // of the s-part's own work: layers by rows; head and sampling by sampled rows
     struct model_error error;
     struct survival survival;
-    struct load_lengths lengths;
+    struct lengths lengths;
     double lifetime_us; // smoothed: from placement to end
     struct sched_stats stats;
 };

@@ -15,7 +15,7 @@ static double bucket_begin(uint32_t bucket)
     return (double)((8 + 2 * quarter) << octave);
 }
 
-static uint32_t bucket_of(uint32_t tokens)
+uint32_t survival_bucket(uint32_t tokens)
 {
     if (tokens < 8)
         return tokens;
@@ -23,9 +23,12 @@ static uint32_t bucket_of(uint32_t tokens)
     return MIN(8 + 4 * (octave - 3) + (tokens >> (octave - 2) & 3), SURVIVAL_BUCKETS - 1);
 }
 
-static void settle(struct survival *s)
+void survival_settle(struct survival *s)
 {
     double alive = 1;
+    if (!s->stale)
+        return;
+    s->stale = false;
     for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
         s->alive[i] = alive;
         alive = MAX(alive * (1 - s->ended[i] / (s->reached[i] + 1)), ALIVE_MIN);
@@ -35,41 +38,50 @@ static void settle(struct survival *s)
 
 void survival_init(struct survival *s)
 {
-    *s = (struct survival){0};
-    settle(s);
+    *s = (struct survival){.stale = true};
+    survival_settle(s);
 }
 
-void survival_learn(struct survival *s, uint32_t tokens, bool ended)
+uint32_t survival_next(uint32_t tokens)
 {
-    uint32_t last = bucket_of(tokens);
+    uint32_t bucket = survival_bucket(tokens);
+    return bucket == SURVIVAL_BUCKETS - 1 ? UINT32_MAX / 2 : (uint32_t)bucket_begin(bucket + 1);
+}
+
+void survival_pass(struct survival *s, uint32_t tokens)
+{
+    s->reached[survival_bucket(tokens) - 1]++;
+    s->learned++;
+    s->stale = true;
+}
+
+void survival_end(struct survival *s, uint32_t tokens, bool ended)
+{
+    uint32_t last = survival_bucket(tokens);
     double begin = bucket_begin(last);
     for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
         s->reached[i] *= FORGET;
         s->ended[i] *= FORGET;
-        if (i < last)
-            s->reached[i]++;
     }
     s->reached[last] += ended ? 1 : (tokens - begin) / (bucket_begin(last + 1) - begin);
     s->ended[last] += ended;
-    settle(s);
+    s->learned++;
+    s->stale = true;
 }
 
 double survival_at(const struct survival *s, double tokens)
 {
-    uint32_t bucket = bucket_of(tokens < 0 ? 0 : (uint32_t)MIN(tokens, 4e9));
+    uint32_t bucket = survival_bucket(tokens < 0 ? 0 : (uint32_t)MIN(tokens, 4e9));
     double begin = bucket_begin(bucket), share = MIN((tokens - begin) / (bucket_begin(bucket + 1) - begin), 1);
     return s->alive[bucket] + share * (s->alive[bucket + 1] - s->alive[bucket]);
 }
 
-struct survival_mean survival_mean(const struct survival *s, uint32_t cutoff)
+void survival_mean_add(const struct survival *s, uint32_t bucket, double cutoff, struct survival_mean *mean)
 {
-    struct survival_mean mean = {0};
-    for (uint32_t i = 0; i < SURVIVAL_BUCKETS && bucket_begin(i) < cutoff; i++) {
-        double begin = bucket_begin(i), end = MIN(bucket_begin(i + 1), cutoff);
-        double weight = (survival_at(s, begin) + survival_at(s, end)) / 2 * (end - begin);
-        mean.tokens += weight;
-        mean.ages += weight * (begin + end + 1) / 2;
-        mean.squares += weight * (begin * begin + begin * end + end * end) / 3;
-    }
-    return mean;
+    double begin = bucket_begin(bucket), end = MIN(bucket_begin(bucket + 1), cutoff);
+    double share = (end - begin) / (bucket_begin(bucket + 1) - begin);
+    double weight = (s->alive[bucket] + share / 2 * (s->alive[bucket + 1] - s->alive[bucket])) * (end - begin);
+    mean->tokens += weight;
+    mean->ages += weight * (begin + end + 1) / 2;
+    mean->squares += weight * (begin * begin + begin * end + end * end) / 3;
 }

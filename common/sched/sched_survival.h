@@ -2,7 +2,8 @@
  *
  * A sequence that ran into its max_tokens, or was cancelled, says only that it would have been longer: the estimate is
  * Kaplan and Meier's (hazards of buckets multiplied), so that cut-off lengths do not pull it down. Buckets are single tokens up
- * to 8, then quarters of an octave. What was observed is forgotten slowly, by a half in some 350 sequences. Where nothing was
+ * to 8, then quarters of an octave. Those that still run count too, by each bucket that they have passed: else the first to be
+ * observed would be those with the shortest lives, and all seem short. What was observed is forgotten slowly, by a half in some 350 sequences. Where nothing was
  * observed nobody ends before the cutoff: the estimate errs to long lives, and so to too much load.
  *
  * Example: of 4 sequences, 2 ended themselves at 4 tokens, 2 were cut at 100: P(L >= 4) is 1, P(L >= 5) is 1/2 (3/5 with the
@@ -17,8 +18,10 @@
 enum { SURVIVAL_BUCKETS = 8 + 4 * 18 }; // up to 2^21 tokens
 
 struct survival {
-    double reached[SURVIVAL_BUCKETS], ended[SURVIVAL_BUCKETS]; // decayed counts: that came to this bucket; that ended in it
+    double reached[SURVIVAL_BUCKETS], ended[SURVIVAL_BUCKETS]; // decayed counts: that passed this bucket or ended in it; that ended
     double alive[SURVIVAL_BUCKETS + 1];                        // P(L >= its first length)
+    uint64_t learned;                                          // grows with whatever is observed
+    bool stale;                                                // alive is older than that
 };
 
 /* What a cutoff makes of it: L is the length, at most the cutoff. */
@@ -30,12 +33,24 @@ struct survival_mean {
 
 void survival_init(struct survival *survival);
 
-/* A sequence is over: by itself (ended), or cut off at that length. */
-void survival_learn(struct survival *survival, uint32_t tokens, bool ended);
+/* The first length of the bucket after that of so many tokens. */
+uint32_t survival_next(uint32_t tokens);
+
+/* A sequence lives on with so many tokens, the first of a bucket. */
+void survival_pass(struct survival *survival, uint32_t tokens);
+
+/* A sequence is over: by itself (ended), or cut off at that length. It has passed all buckets before. */
+void survival_end(struct survival *survival, uint32_t tokens, bool ended);
+
+/* Takes in what has passed and ended since; before the following are asked. O(buckets), and O(1) if nothing has. */
+void survival_settle(struct survival *survival);
 
 /* P(L >= tokens). Never 0: who got there against all odds has to be reckoned with. */
 double survival_at(const struct survival *survival, double tokens);
 
-struct survival_mean survival_mean(const struct survival *survival, uint32_t cutoff);
+uint32_t survival_bucket(uint32_t tokens);
+
+/* Adds what a life has between a bucket's first length and the least of its end and the cutoff. */
+void survival_mean_add(const struct survival *survival, uint32_t bucket, double cutoff, struct survival_mean *mean);
 
 #endif

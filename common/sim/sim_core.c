@@ -17,7 +17,9 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
         const struct sched_run *run = &f->action.runs[i];
         const struct sim_request *request = &config->requests[run->sequence - 1];
         uint32_t generated = run->position + run->count - MIN(request->prompt_tokens, run->position + run->count) + 1;
-        results[i] = (struct sched_result){.sampled = run->sample, .ended = run->sample && generated >= request->generated_tokens};
+        results[i] = (struct sched_result){.sampled = run->sample,
+                                           .ended = run->sample && generated >= request->generated_tokens &&
+                                                    generated < request->max_new_tokens};
     }
     for (uint32_t p = 0; p < config->place_count; p++) {
         if (f->work[p].rows == 0)

@@ -58,10 +58,10 @@ struct sim {
     bool served_attends; // it does the local pool's attention of this layer
     double workers_free_us;
     uint32_t workers;
-    uint32_t next_speed; // of config.speeds
-    double *speeds;      // [place_count], now
-    struct cost_work *work;                             // [FLIGHTS_MAX][place_count], the flights'
-    double *stretch;                                    // likewise
+    uint32_t next_speed;    // of config.speeds
+    double *speeds;         // [place_count], now
+    struct cost_work *work; // [FLIGHTS_MAX][place_count], the flights'
+    double *stretch;        // likewise
 
     uint64_t next_request;
     struct life *lives;         // [request_count]

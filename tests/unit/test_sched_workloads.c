@@ -1,10 +1,10 @@
 /* test_sched_workloads.c: the load-stabilizing schedule on random workloads, in the simulator: what it promises of all of them.
  *
  *   the load of a mini-batch is over the limit in at most 1 % of all steps (of a workload whose lengths are of two kinds, where the
- *   limit itself moves with what is learned, in at most 15 %);
- *   nobody starves: no sequence waits longer, and no run takes longer, than twice as long as with known lengths;
- *   the mean batch is at least 0.98 of that of a schedule that is told each length beforehand, and 0.8 of it in the least of them
- *   (batches of 8, where one sequence is an eighth);
+ *   limit itself moves with what is learned, in at most 10 %);
+ *   nobody starves: no sequence waits longer than twice as long as with known lengths, or as twice a mean life; no run takes longer
+ *   than twice as long;
+ *   the mean batch is at least 0.98 of that of a schedule that is told each length beforehand, and 0.9 of it in the least of them;
  *   every page is freed exactly once, every token comes exactly once.
  *
  * FD_WORKLOADS in the environment says how many (200; `make check-full` runs 10,000).
@@ -162,12 +162,13 @@ static void what_it_promises_of_all(void **state)
         double batch = real.mean_batch / told.mean_batch, share = (double)seen.over / (double)seen.steps;
         steps += seen.steps;
         over += seen.over;
-        double wait = MAX(real.ttft.max_s / told.ttft.max_s, real.seconds / told.seconds);
+        double life_s = told.tbt.mean_s * d.mean; // waits of less are no matter
+        double wait = MAX(real.ttft.max_s / MAX(told.ttft.max_s, life_s), real.seconds / told.seconds);
         least_batch = MIN(least_batch, batch);
         batches += batch;
         longest_wait = MAX(longest_wait, wait);
         most_over = MAX(most_over, share);
-        if (share > 0.15 || batch < 0.8 || wait > 2) {
+        if (share > 0.1 || batch < 0.9 || wait > 2) {
             printf(
                 "run %u: lengths %d, mean %.0f, cutoff %u, B %u, M %u, workers %u, x %.2f, rate %g: over the limit in %.2f %% of %llu "
                 "steps, batch %.3f of %.1f, wait %.2f\n",

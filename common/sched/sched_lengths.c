@@ -1,0 +1,70 @@
+/* sched_lengths.c: see sched_lengths.h. */
+#include "common/sched/sched_lengths.h"
+
+#include <math.h>
+
+#include "common/base/checked.h"
+
+enum { MEMORY = 256 }; // starts that are remembered
+#define UNIT_MAX 1e100
+
+void lengths_init(struct lengths *l) { *l = (struct lengths){.unit = 1}; }
+
+/* All buckets in one pass: an integral over the survival function that grows with the cutoff. */
+static void reckon(struct lengths *l, struct survival *survival)
+{
+    struct survival_mean life = {0};
+    double weights = 0, tokens = 0, context = 0, squares = 0;
+    survival_settle(survival);
+    l->learned = survival->learned;
+    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+        double weight = l->asked[i].weight;
+        if (weight > 0) {
+            struct survival_mean to = life;
+            double prompt = l->asked[i].prompts / weight;
+            survival_mean_add(survival, i, l->asked[i].cutoffs / weight, &to);
+            to.tokens = MAX(to.tokens, 1);
+            weights += weight;
+            tokens += weight * to.tokens;
+            context += weight * (prompt * to.tokens + to.ages);
+            squares += l->asked[i].prompt_squares * to.tokens + weight * (2 * prompt * to.ages + to.squares);
+        }
+        survival_mean_add(survival, i, INFINITY, &life);
+    }
+    l->tokens = tokens / weights;
+    l->context_tokens = context / weights;
+    l->context_squares = squares / weights;
+}
+
+static void weigh_anew(struct lengths *l)
+{
+    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+        l->asked[i].weight /= l->unit;
+        l->asked[i].cutoffs /= l->unit;
+        l->asked[i].prompts /= l->unit;
+        l->asked[i].prompt_squares /= l->unit;
+    }
+    l->unit = 1;
+}
+
+void lengths_note(struct lengths *l, struct survival *survival, uint32_t prompt, uint32_t cutoff)
+{
+    uint32_t bucket = survival_bucket(MAX(cutoff, 1));
+    if (l->count >= MEMORY) { // instead of all that came before weighing less, the next one weighs more
+        l->unit /= 1 - 1.0 / MEMORY;
+    }
+    if (l->unit > UNIT_MAX)
+        weigh_anew(l);
+    l->count = MIN(l->count + 1, MEMORY);
+    l->asked[bucket].weight += l->unit;
+    l->asked[bucket].cutoffs += l->unit * MAX(cutoff, 1);
+    l->asked[bucket].prompts += l->unit * prompt;
+    l->asked[bucket].prompt_squares += l->unit * prompt * prompt;
+    reckon(l, survival);
+}
+
+void lengths_refresh(struct lengths *l, struct survival *survival)
+{
+    if (l->count > 0 && l->learned != survival->learned)
+        reckon(l, survival);
+}

@@ -1,0 +1,36 @@
+/* sched_lengths.h: what is expected of the sequences that start: how long they live and how much context they read meanwhile.
+ * Private to common/sched.
+ *
+ * Of the last starts it keeps what they asked for (prompt and cutoff, by buckets of cutoffs), not what was expected of them then: so
+ * each length that is observed changes what is expected of all of them. While nothing was observed that is the cutoff, which may be
+ * ten times too long; an expectation that remembered it would spread the first batch's starts over ten lives.
+ *
+ * Example: cutoffs of 700, lives of 70. Nothing observed: E[L] = 700. Three lives that ended at 40, 70 and 100: P(L > 100) = 1/4, so
+ * E[L] = 76 + (700 - 100) / 4 = 226 at once, for those that started before too.
+ */
+#ifndef FD_SCHED_SCHED_LENGTHS_H
+#define FD_SCHED_SCHED_LENGTHS_H
+
+#include "common/sched/sched_survival.h"
+
+struct lengths {
+    struct {
+        double weight, cutoffs, prompts, prompt_squares; // sums over starts, old ones weighing less
+    } asked[SURVIVAL_BUCKETS];                           // by cutoff
+    double count;                                        // starts seen, as far as they still weigh; 0: nothing is expected
+    double unit;                                         // weight of the next start
+    uint64_t learned;                                    // of the survival, when the following were reckoned
+    double tokens;                                       // E[L]
+    double context_tokens;                               // E[sum over its life of the context it reads]
+    double context_squares;
+};
+
+void lengths_init(struct lengths *lengths);
+
+/* One starts, of that prompt, generating at most cutoff tokens. O(buckets). */
+void lengths_note(struct lengths *lengths, struct survival *survival, uint32_t prompt, uint32_t cutoff);
+
+/* Takes in what the survival has learned. O(buckets), and O(1) if it has learned nothing. */
+void lengths_refresh(struct lengths *lengths, struct survival *survival);
+
+#endif
