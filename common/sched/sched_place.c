@@ -246,14 +246,15 @@ void place_measure(struct sched *s, const struct sched_place_time *time)
 {
     enum { TOKENS_MIN = 256 }; // below, the clock and the link say more than the memory
     struct place *p = &s->places[time->place];
-    if (!p->up || time->tokens_read < TOKENS_MIN)
+    if (!p->up || time->tokens_read == 0)
         return;
     if (p->step_pairs > 0) {
         measure_prefill(p, time);
         return;
     }
-    if (time->r_part_us < p->link_step_us) { // then it was the guess about the link that was wrong
-        p->link_step_us += 0.1 * (time->r_part_us - p->link_step_us);
+    double read_us = time->tokens_read < TOKENS_MIN ? (double)time->tokens_read * p->token_us : 0;
+    if (time->tokens_read < TOKENS_MIN || time->r_part_us < p->link_step_us) { // it was the guess about the link that was wrong
+        p->link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us, 0) - p->link_step_us);
         return;
     }
     double us = ((double)time->r_part_us - p->link_step_us) / (double)time->tokens_read;

@@ -8,12 +8,13 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/kv/kv_store.h"
+#include "common/base/read_rate.h"
+#include "common/kv/kv_measure.h"
 #include "kernels/dispatch/kernels.h"
 #include "kernels/quant/tensor_type.h"
 
-enum { PASSES = 31, PART = 1 << 20, HUGE_PAGE = 2 << 20, BARRIERS = 64 };
-enum { SIDE = 2048, ROWS = 64, GRAIN = 8, SQUARE = 768, HEADS = 8, HEAD_DIM = 64, CONTEXT = 512 };
+enum { PASSES = 31, HUGE_PAGE = 2 << 20, BARRIERS = 64, ATTEND_US = 400000 };
+enum { SIDE = 2048, ROWS = 64, GRAIN = 8, SQUARE = 768, HEADS = 8, HEAD_DIM = 64 };
 #define STREAM_BYTES (128ull << 20)
 
 static int ascending(const void *a, const void *b)
@@ -46,33 +47,6 @@ static unsigned char *stream_open(void)
 
 /* --- memory ----------------------------------------------------------------------------------------------------------- */
 
-struct stream {
-    struct thread_pool *pool;
-    const unsigned char *bytes;
-    uint64_t sink;
-};
-
-__attribute__((optimize("O3"), noinline)) static uint64_t read_words(const uint64_t *words, size_t count)
-{
-    uint64_t sums[32] = {0}, all = 0;
-    for (size_t i = 0; i + 32 <= count; i += 32)
-        for (size_t j = 0; j < 32; j++)
-            sums[j] ^= words[i + j];
-    for (size_t j = 0; j < 32; j++)
-        all ^= sums[j];
-    return all;
-}
-
-static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    struct stream *stream = arg;
-    (void)thread_index, (void)thread_count;
-    for (uint32_t item; (item = thread_pool_claim(stream->pool)) < STREAM_BYTES / PART;)
-        __atomic_fetch_xor(&stream->sink,
-                           read_words((const uint64_t *)(const void *)(stream->bytes + (size_t)item * PART), PART / 8),
-                           __ATOMIC_RELAXED); /* keeps the reads; orders nothing */
-}
-
 static void barrier_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     (void)thread_index, (void)thread_count;
@@ -82,16 +56,9 @@ static void barrier_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 
 static enum status measure_memory(struct thread_pool *pool, struct cpu_rates *out)
 {
-    unsigned char *bytes = stream_open();
-    struct stream stream = {.pool = pool, .bytes = bytes};
-
-    if (!bytes)
-        return STATUS_RESOURCE_EXHAUSTED;
-    memset(bytes, 1, STREAM_BYTES);
-    out->read_bytes = (double)STREAM_BYTES / quarter_seconds(pool, read_job, &stream);
+    out->read_bytes = read_rate_measure(pool, STREAM_BYTES, PASSES, UINT64_MAX / 2);
     out->phase_us = quarter_seconds(pool, barrier_job, pool) / BARRIERS * 1e6;
-    free(bytes);
-    return STATUS_OK;
+    return out->read_bytes > 0 ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
 }
 
 /* --- products --------------------------------------------------------------------------------------------------------- */
@@ -184,68 +151,15 @@ static enum status measure_f32(struct thread_pool *pool, struct cpu_rates *out)
 
 /* --- attention -------------------------------------------------------------------------------------------------------- */
 
-/* Fills a store of one layer with sequences and attends one row of each, at its last position. */
-static enum status attend(struct kv_store *store, uint32_t count, double *bytes_per_second, struct error *error)
-{
-    uint32_t bad, width = HEADS * HEAD_DIM;
-    float *tensor = calloc((size_t)count * width, sizeof *tensor), *o = calloc((size_t)count * width, sizeof *o);
-    const float **in = calloc(count, sizeof *in);
-    float **back = calloc(count, sizeof *back);
-    struct kv_row *rows = calloc(count, sizeof *rows);
-    struct kv_batch *batch = NULL;
-    struct kv_stats before, after;
-    double rates[PASSES];
-    enum status status = tensor && o && in && back && rows ? kv_batch_open(store, &batch) : STATUS_RESOURCE_EXHAUSTED;
-
-    for (uint32_t i = 0; !status && i < count; i++) {
-        rows[i] = (struct kv_row){i, CONTEXT - 1};
-        in[i] = tensor + (size_t)i * width;
-        back[i] = o + (size_t)i * width;
-    }
-    for (int pass = -1; !status && pass < PASSES; pass++) {
-        status = kv_batch_plan(batch, rows, count, &bad, error);
-        if (status)
-            break;
-        kv_store_stats(store, &before);
-        kv_batch_attend(batch, 0, in, in, in, back);
-        kv_store_stats(store, &after);
-        rates[MAX(pass, 0)] = (double)(after.bytes_read - before.bytes_read) / (double)(after.attend_ns - before.attend_ns) * 1e9;
-    }
-    if (!status) {
-        qsort(rates, PASSES, sizeof rates[0], ascending);
-        *bytes_per_second = rates[PASSES - 1 - PASSES / 4];
-    }
-    kv_batch_close(batch);
-    free(tensor), free(o), free(in), free(back), free(rows);
-    return status;
-}
-
 static enum status measure_attention(struct thread_pool *pool, struct cpu_rates *out, struct error *error)
 {
-    const struct kv_shape shape = {.layers = 1,
-                                   .heads = HEADS,
-                                   .kv_heads = HEADS,
-                                   .head_dim = HEAD_DIM,
-                                   .page_tokens = 16,
-                                   .type = KV_F16,
-                                   .max_sequences = 256,
-                                   .max_context = CONTEXT};
-    uint64_t page_bytes = kv_page_bytes(&shape), pages = CONTEXT / 16;
-    uint32_t count = (uint32_t)MIN(256, STREAM_BYTES / (page_bytes * pages));
-    void *page = calloc(1, page_bytes); /* zeros are as fast to read */
-    struct kv_store *store = NULL;
-    enum status status = page ? kv_store_open(&shape, page_bytes * pages * count, count, pool, &store, error)
-                              : STATUS_RESOURCE_EXHAUSTED;
+    const struct kv_shape shape = {
+        .heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM, .page_tokens = 16, .type = KV_F16, .layers = 1};
+    struct kv_costs costs;
+    enum status status = kv_measure(&shape, STREAM_BYTES, pool, ATTEND_US, &costs, error);
 
-    for (uint32_t i = 0; !status && i < count; i++)
-        for (uint32_t at = 0; !status && at < pages; at++)
-            status = kv_store_import_page(store, i, at, page, at + 1 < pages ? 16 : 15, error);
-    for (uint32_t i = 0; !status && i < count; i++)
-        status = kv_store_reserve(store, i, CONTEXT, error);
     if (!status)
-        status = attend(store, count, &out->kv_bytes, error);
-    kv_store_close(store);
-    free(page);
+        out->kv_bytes = 2.0 * 2 * HEADS * HEAD_DIM / costs.token_us * 1e6;
     return status;
 }
 

@@ -34,7 +34,7 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool,
         *admission, *placement;
-    const char *kv_worker_isa, *trace;
+    const char *calibrate, *kv_worker_isa, *trace;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;
@@ -47,6 +47,7 @@ static const struct up_settings defaults = {
     .kv_workers = 1,
     .mini_batches = 1,
     .admission = "sls",
+    .calibrate = "on",
     .placement = "auto",
     .max_batch = 128,
     .max_queue = 1024,
@@ -97,6 +98,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
+        {"calibrate", OPTION_STRING, &s->calibrate, "on|off", "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR", "pid files, logs and sockets; default: a new folder under /tmp", 0, 0},
     };
@@ -118,6 +120,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement is '%s', want auto, local or workers", s->placement);
     if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement workers with --kv-workers 0 leaves no place for KV");
+    if (strcmp(s->calibrate, "on") && strcmp(s->calibrate, "off"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--calibrate is '%s', want on or off", s->calibrate);
     if (!s->model)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
     if (access(s->model, R_OK))
@@ -195,6 +199,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", s->mini_batches);
     supervise_argument(child, "--threads=%u", s->threads);
+    supervise_argument(child, "--calibrate=%s", s->calibrate);
     if (!strcmp(s->local_pool, "auto"))
         supervise_argument(child, "--local-pool=%llu", (unsigned long long)(free_bytes / 4));
     else
@@ -213,6 +218,7 @@ static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
     /* The workers of a mini-batch attend at the same time: so many threads in all as there are cores, none woken for nothing. */
     supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
     supervise_argument(child, "--shares-cores");
+    supervise_argument(child, "--calibrate=%s", s->calibrate);
     supervise_argument(child, "--kv-memory=%llu",
                        (unsigned long long)(s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers));
     if (s->kv_worker_isa) { /* the index-th of a comma list, the last one for those beyond */

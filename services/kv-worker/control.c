@@ -17,6 +17,7 @@ struct job {
     uint32_t held_count;
     uint64_t pages_free;
     struct kv_shape shape; /* to open the store with */
+    struct kv_costs costs; /* of the store; token_us 0: not known */
     bool failed;
     struct error error;
 };
@@ -101,6 +102,7 @@ static void send_registration(struct job *job)
     struct worker *worker = job->worker;
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     Fastdecode__KvShape shape = FASTDECODE__KV_SHAPE__INIT;
+    Fastdecode__KvCosts costs = FASTDECODE__KV_COSTS__INIT;
     Fastdecode__HeldSequence *items, **pointers = held_messages(job, &items);
 
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
@@ -113,6 +115,13 @@ static void send_registration(struct job *job)
     request.kv_bytes_per_second = worker->bytes_per_second;
     request.threads = thread_pool_threads(worker->pool);
     request.shares_cores = worker->settings.shares_cores;
+    if (job->costs.token_us > 0) {
+        costs.call_us = job->costs.call_us;
+        costs.row_us = job->costs.row_us;
+        costs.token_us = job->costs.token_us;
+        costs.pair_us = job->costs.pair_us;
+        request.kv_costs = &costs;
+    }
     if (request.pages_total) {
         shape.layers = job->shape.layers;
         shape.heads = job->shape.heads;
@@ -153,6 +162,7 @@ static void list_held(void *arg)
     struct kv_held item;
 
     job->shape = worker->shape;
+    job->costs = worker->costs;
     while (worker->store && kv_store_next(worker->store, &cursor, &item)) {
         if (job->held_count == capacity) {
             struct kv_held *grown = realloc(job->held, (capacity = capacity ? capacity * 2 : 64) * sizeof *grown);

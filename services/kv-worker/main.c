@@ -11,10 +11,11 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/options.h"
+#include "common/base/read_rate.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 
-enum { SPIN_US = 30 };
+enum { SPIN_US = 30, MEASURE_US = 100000 };
 
 static struct worker worker;
 static volatile sig_atomic_t asked_to_stop;
@@ -25,46 +26,6 @@ static void on_signal(int number)
     asked_to_stop++;
     if (worker.control_loop)
         rpc_loop_wake(worker.control_loop);
-}
-
-/* --- read bandwidth, the first guess of this worker's speed ---------------------------------------------------------- */
-
-struct measure {
-    const uint64_t *words;
-    uint64_t sums[1024];
-};
-
-static void read_words(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    struct measure *measure = arg;
-    size_t count = MEASURE_BYTES / sizeof(uint64_t) / thread_count;
-    const uint64_t *words = measure->words + count * thread_index;
-    uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = 0; i + 4 <= count; i += 4) {
-        a += words[i];
-        b += words[i + 1];
-        c += words[i + 2];
-        d += words[i + 3];
-    }
-    measure->sums[thread_index] = a + b + c + d;
-}
-
-static double measure_bytes_per_second(struct thread_pool *pool)
-{
-    static struct measure measure;
-    uint64_t *words = malloc(MEASURE_BYTES), best_ns = UINT64_MAX;
-
-    if (!words)
-        return 1e9;
-    memset(words, 1, MEASURE_BYTES);
-    measure.words = words;
-    for (int round = 0; round < 5; round++) {
-        uint64_t began_ns = clock_now_ns();
-        thread_pool_run(pool, read_words, &measure);
-        best_ns = MIN(best_ns, clock_now_ns() - began_ns);
-    }
-    free(words);
-    return (double)MEASURE_BYTES * 1e9 / (double)best_ns;
 }
 
 /* --- the tensor thread ----------------------------------------------------------------------------------------------- */
@@ -118,6 +79,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one a usable CPU", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
+        {"calibrate", OPTION_STRING, &s->calibrate, "on|off", "measure at start what attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
@@ -131,6 +93,9 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
+    worker.calibrate = !strcmp(s->calibrate, "on");
+    if (!status && !worker.calibrate && strcmp(s->calibrate, "off"))
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--calibrate is '%s', want on or off", s->calibrate);
     if (!status && !s->name) {
         gethostname(host, sizeof host - 1);
         snprintf(name, sizeof name, "kv-worker-%s", host);
@@ -143,7 +108,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
 
 static enum status start(struct error *error)
 {
-    const struct memory_plan memory = {.start_bytes = MEASURE_BYTES, .pool_bytes = worker.settings.kv_memory};
+    const struct memory_plan memory = {.start_bytes = worker.calibrate ? MEASURE_BYTES : 0,
+                                       .pool_bytes = worker.settings.kv_memory};
     const struct trace_config trace = {
         .path = worker.settings.trace, .append = worker.settings.trace_append, .process = worker.settings.name, .order = 4};
     enum status status = memory_plan_check(&memory, "", error);
@@ -157,7 +123,8 @@ static enum status start(struct error *error)
     if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), NULL, &worker.pool) ||
         rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
-    worker.bytes_per_second = measure_bytes_per_second(worker.pool);
+    if (worker.calibrate)
+        worker.bytes_per_second = read_rate_measure(worker.pool, MEASURE_BYTES, 5, MEASURE_US);
     if ((status = open_tensors(error)) || (status = control_open(&worker, error)))
         return status;
     if (pthread_create(&worker.tensor_thread, NULL, tensor_main, NULL))
@@ -199,6 +166,7 @@ int main(int argc, char **argv)
         .listen = "tcp://127.0.0.1:0",
         .listen_tensors = "tcp://127.0.0.1:0",
         .kv_memory = 1ull << 30,
+        .calibrate = "on",
     };
     if (parse(argc, argv, &check_only, &error)) {
         fprintf(stderr, "kv-worker: %s\n", error.text);

@@ -14,13 +14,14 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
-#include "common/kv/kv_store.h"
+#include "common/kv/kv_measure.h"
 #include "common/member/member.h"
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
 
 enum {
-    MEASURE_BYTES = 64 << 20, /* read at start to know the speed of memory; given back */
+    MEASURE_BYTES = 64 << 20, /* read at start, and once the shape is known, to know the speed of both; given back */
+    MEASURE_KV_US = 120000,
     WORKER_BATCHES_MAX = 8,
     WORKER_ROWS_MAX = 8192,
     WORKER_SEQUENCES_MAX = 1 << 16,
@@ -29,7 +30,7 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *calibrate;
     bool trace_append;
     uint64_t kv_memory;
     uint32_t threads;
@@ -49,7 +50,8 @@ struct attend_batch {
 struct worker {
     struct worker_settings settings;
     uint64_t incarnation;
-    double bytes_per_second; /* measured at start */
+    bool calibrate;
+    double bytes_per_second; /* of memory, measured at start; 0: not */
 
     /* tensor thread */
     pthread_t tensor_thread;
@@ -59,6 +61,7 @@ struct worker {
     struct thread_pool *pool;
     struct kv_shape shape;
     struct kv_store *store; /* NULL until the shape is known */
+    struct kv_costs costs;  /* of attention with that shape; token_us 0: not measured */
     struct attend_batch batches[WORKER_BATCHES_MAX];
     struct fetch *fetches;       /* under way */
     uint64_t s_part_incarnation; /* the newest seen: older ones are refused */

@@ -18,12 +18,13 @@
 #include "common/kv/kv_store.h"
 #include "common/member/member.h"
 #include "kernels/dispatch/kernels.h"
+#include "services/s-part/calibrate.h"
 #include "services/s-part/engine.h"
 
 enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384, SPIN_US = 50, END_TOKENS_MAX = 16 };
 
 static struct s_part {
-    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace;
+    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace, *calibrate;
     bool trace_append;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
@@ -37,6 +38,7 @@ static struct s_part {
     struct member *member;
     struct engine engine;
     struct backend_plan plan;
+    struct calibration calibration;
     pthread_t engine_thread;
     atomic_bool stop; /* relaxed: the loop is woken after it is set */
     char address[200];
@@ -71,6 +73,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, 8192},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
+        {"calibrate", OPTION_STRING, &s->calibrate, "on|off", "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
@@ -90,6 +93,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         return status;
     if (strcmp(s->compute, "auto") && strcmp(s->compute, "f32") && strcmp(s->compute, "int8"))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s->compute);
+    if (strcmp(s->calibrate, "on") && strcmp(s->calibrate, "off"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--calibrate is '%s', want on or off", s->calibrate);
     if ((status = kv_type_parse(s->kv_type_name, &s->kv_type, error)))
         return status;
     if (!s->max_rows)
@@ -183,6 +188,10 @@ static void send_registration(void *arg)
     request.max_rows = s_part.max_rows;
     request.mini_batches = s_part.mini_batches;
     request.threads = thread_pool_threads(s_part.pool);
+    if (s_part.calibration.done) {
+        request.calibration = &s_part.calibration.message;
+        request.kv_costs = &s_part.calibration.kv_message;
+    }
     member_register(s_part.member, &request);
     free(items);
     free(pointers);
@@ -297,7 +306,7 @@ static enum status check_plan(const struct backend_plan *plan, struct error *err
     char parts[160];
     const struct memory_plan memory = {
         .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
-        .start_bytes = plan->start_bytes,
+        .start_bytes = MAX(plan->start_bytes, strcmp(s_part.calibrate, "on") ? 0 : CALIBRATE_BYTES),
         .page_bytes = plan->pool_page_bytes + (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = s_part.local_pool,
     };
@@ -338,6 +347,25 @@ static enum status load(struct error *error)
     return STATUS_OK;
 }
 
+/* A mesh that knows less of itself is better than none. */
+static void measure(void)
+{
+    struct engine *engine = &s_part.engine;
+    const struct model_shape *shape = &engine->shape;
+    const struct kv_shape kv = {.heads = shape->heads,
+                                .kv_heads = shape->kv_heads,
+                                .head_dim = shape->head_dim,
+                                .page_tokens = PAGE_TOKENS,
+                                .type = s_part.kv_type};
+    struct error error;
+
+    if (!strcmp(s_part.calibrate, "off"))
+        return;
+    if (calibrate(engine->ops, engine->batches[0].backend, shape, &kv, s_part.pool, s_part.max_rows, s_part.max_batch,
+                  &s_part.calibration, &error))
+        log_warn("NOT-CALIBRATED", "why=\"%s\"", error.text);
+}
+
 static enum status start(struct error *error)
 {
     const struct trace_config trace = {.path = s_part.trace, .append = s_part.trace_append, .process = s_part.name, .order = 3};
@@ -359,7 +387,10 @@ static enum status start(struct error *error)
     engine->incarnation = s_part.incarnation;
     if (sequence_table_open(SEQUENCES_MAX, engine->shape.vocab, s_part.context, &engine->sequences))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sequences");
-    if ((status = engine_open(engine, error)) || (status = open_server(error)))
+    if ((status = engine_open(engine, error)))
+        return status;
+    measure();
+    if ((status = open_server(error)))
         return status;
     const struct member_config member = {
         .scheduler = s_part.scheduler,
@@ -405,6 +436,7 @@ int main(int argc, char **argv)
     s_part.listen = "tcp://127.0.0.1:0";
     s_part.name = "s-part";
     s_part.compute = "auto";
+    s_part.calibrate = "on";
     s_part.kv_type_name = "f16";
     s_part.local_pool = 1ull << 30;
     s_part.max_batch = 128;

@@ -23,7 +23,12 @@ static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
 static void tell_up(struct member *member)
 {
     struct scheduler *scheduler = member->scheduler;
-    struct sched_event event = {.kind = SCHED_S_PART_UP, .s_part_up = {.max_rows = member->max_rows}};
+    struct sched_event event = {.kind = SCHED_S_PART_UP,
+                                .s_part_up = {.max_rows = member->max_rows,
+                                              .layers = member->layers,
+                                              .heads = member->heads,
+                                              .layer_count = member->layer_count,
+                                              .head_count = member->head_count}};
 
     member->cleaning = false;
     if (!scheduler->core || !member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))
@@ -42,6 +47,7 @@ static void tell_up(struct member *member)
                 .pages_total = (uint32_t)MIN(member->pages_total, UINT32_MAX),
                 .bytes_per_second = (uint64_t)member->bytes_per_second,
                 .link_us = member->place ? LINK_US_GUESS : 0,
+                .prefill_pair_us = member->pair_us,
                 .local = member->place == 0,
                 .shares_cores = member->shares_cores,
                 .accepts_moves = member->place != 0,
@@ -237,6 +243,39 @@ bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *
     return false;
 }
 
+/* False: not what it should be, none of it is taken. */
+static bool take_points(const double *rows, size_t row_count, const double *us, size_t us_count, double times,
+                        struct sched_time *out, uint32_t *count)
+{
+    *count = 0;
+    bool good = row_count == us_count && row_count <= CALIBRATION_MAX;
+    for (size_t i = 0; good && i < row_count; i++) {
+        good = rows[i] >= 1 && rows[i] <= ROWS_MAX && us[i] > 0 && us[i] < 1e9;
+        out[i] = (struct sched_time){rows[i], us[i] * times};
+    }
+    *count = good ? (uint32_t)row_count : 0;
+    return good;
+}
+
+/* What it measured at start, as the core has it: of all layers. */
+static void take_calibration(struct scheduler *scheduler, struct member *member, const Fastdecode__RegisterRequest *request)
+{
+    const Fastdecode__Calibration *c = request->calibration;
+    const Fastdecode__KvCosts *kv = request->kv_costs;
+    double layers = scheduler->kv.layers;
+
+    member->layer_count = member->head_count = 0;
+    member->pair_us = 0;
+    if (c &&
+        (!take_points(c->layer_rows, c->n_layer_rows, c->layer_us, c->n_layer_us, layers, member->layers, &member->layer_count) ||
+         !take_points(c->head_rows, c->n_head_rows, c->head_us, c->n_head_us, 1, member->heads, &member->head_count)))
+        log_warn("CALIBRATION-REFUSED", "name=%s", member->name);
+    if (!kv || !scheduler->model_known || !(kv->token_us > 1e-9 && kv->token_us < 1e6 && kv->pair_us >= 0 && kv->pair_us < 1e6))
+        return;
+    member->pair_us = kv->pair_us * layers;
+    member->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / (kv->token_us * layers) * 1e6;
+}
+
 /* A member that starts, comes back, or is told what the model is. */
 static void take_member(struct scheduler *scheduler, struct member *member, const Fastdecode__RegisterRequest *request)
 {
@@ -255,6 +294,7 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
     member->bytes_per_second = request->kv_bytes_per_second > 0 && request->kv_bytes_per_second < 1e15
                                    ? request->kv_bytes_per_second
                                    : (double)BYTES_PER_SECOND_GUESS;
+    take_calibration(scheduler, member, request);
     member->shares_cores = request->shares_cores;
     member->max_rows = request->max_rows;
     member->heard_us = clock_now_us();

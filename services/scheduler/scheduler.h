@@ -24,6 +24,7 @@ enum {
     PLACES_MAX = 257, /* the local pool is 0 */
     STEPS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX,
     WATCHERS_MAX = 256,
+    CALIBRATION_MAX = 16,
     CHOSEN_BATCHES = 2, /* mini-batches at most where their number is left to the core */
     EVENTS_MAX = 4096,  /* between two ticks; in a tick each action may add one, and a full round is EVENTS_MAX of them */
     EVENTS_ROOM = 2 * EVENTS_MAX,
@@ -64,6 +65,9 @@ struct member {
     uint64_t pages_total;
     uint32_t max_rows; /* s-part: of a step */
     double bytes_per_second;
+    double pair_us;                                                    /* of prefill attention, all layers; 0: not known */
+    struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; /* s-part: of all layers; of head and sampling */
+    uint32_t layer_count, head_count;
     bool shares_cores;
     struct rpc_call *draining;         /* its Drain call, to be answered */
     Fastdecode__HeartbeatRequest last; /* numbers only */

@@ -164,6 +164,11 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "decode_tokens_total", "counter", "rows computed for decoding", (double)s.decode_rows);
     one(&text, "step_base_seconds", "gauge", "learned: a step takes this and step_row_seconds for each row", s.step_base_us * 1e-6);
     one(&text, "step_row_seconds", "gauge", "learned: what a row adds to a step", s.row_us * 1e-6);
+    one(&text, "step_predictions_total", "counter", "steps that were predicted, and then measured", (double)s.predicted_steps);
+    one(&text, "step_prediction_error_ratio", "gauge",
+        "mean of |predicted - measured| / measured over about the last fifty of them", s.prediction_error_ratio);
+    one(&text, "step_predicted_seconds_total", "counter", "what they were predicted to take", s.predicted_us * 1e-6);
+    one(&text, "step_measured_seconds_total", "counter", "what they took", s.measured_us * 1e-6);
     one(&text, "wasted_rows_total", "counter", "rows whose result was not used", (double)s.wasted_rows);
     one(&text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->generated_tokens);
     one(&text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);

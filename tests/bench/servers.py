@@ -39,7 +39,7 @@ class Ours(Mesh):
 
     def __init__(self, *options, model=MODEL, **settings):
         began = time.monotonic()
-        super().__init__(*options, model=model, **settings)
+        super().__init__(*options, model=model, calibrate=True, **settings)
         self.start_s = time.monotonic() - began
 
     def services(self):

@@ -43,12 +43,13 @@ def sanitizer_report(run_dir, output):
 class Mesh:
     """A running `fastdecode up`. Use as a context manager, or call stop()."""
 
-    def __init__(self, *options, model=MODEL, env=None, ready_s=90):
+    def __init__(self, *options, model=MODEL, env=None, ready_s=90, calibrate=False):
+        """calibrate: as users have it. Tests that do not look at predictions start a second earlier without."""
         self.model = "default"
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir = os.path.join(self.folder.name, "run")
         command = [os.path.join(BUILD, "bin", "fastdecode"), "up", "--model", model, "--port", "0",
-                   "--run-dir", self.run_dir, *map(str, options)]
+                   "--run-dir", self.run_dir, *([] if calibrate else ["--calibrate", "off"]), *map(str, options)]
         self.output = []
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         stdin=subprocess.DEVNULL, env=dict(os.environ, **(env or {})))

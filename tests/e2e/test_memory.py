@@ -41,7 +41,7 @@ def planned_mib(mesh, service):
 @pytest.mark.parametrize("options", [(), ("--kv-workers", 1, "--local-pool", 0), ("--mini-batches", 2, "--kv-workers", 2)],
                          ids=["default", "worker", "two-workers"])
 def test_plan_and_peak(start_mesh, options):
-    mesh = start_mesh(*options)
+    mesh = start_mesh(*options, calibrate=True)
     streams = join_all(start_all(mesh.url, [body(words(20 + 7 * i, i), 48, i, i % 2 == 0) for i in range(64)]))
     assert [stream.error for stream in streams if stream.error] == []
     deadline = time.monotonic() + 10

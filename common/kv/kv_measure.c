@@ -1,0 +1,127 @@
+/* kv_measure.c: see kv_measure.h. */
+#include "common/kv/kv_measure.h"
+
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+
+enum { CONTEXT = 512, SHORT = 64, SEQUENCES_MAX = 128, CHUNK = 64, PASSES_MAX = 31 };
+
+struct bench {
+    struct kv_store *store;
+    struct kv_batch *batch;
+    uint32_t sequences, next; /* that it goes on with: sequences are taken in turn, so that none is in caches */
+    float *zeros, *o;         /* [SEQUENCES_MAX][heads][head_dim] */
+    const float *in[SEQUENCES_MAX];
+    float *out[SEQUENCES_MAX];
+};
+
+static int ascending(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+/* Fills the store: each sequence holds CONTEXT - 1 positions, with a page for the last one. */
+static enum status fill(struct bench *b, const struct kv_shape *shape, struct error *error)
+{
+    uint32_t pages = CONTEXT / shape->page_tokens;
+    void *page = calloc(1, kv_page_bytes(shape));
+    enum status status = page ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a page");
+
+    for (uint32_t i = 0; !status && i < b->sequences; i++) {
+        for (uint32_t at = 0; !status && at < pages; at++)
+            status = kv_store_import_page(b->store, i, at, page, shape->page_tokens - (at + 1 == pages), error);
+        if (!status)
+            status = kv_store_reserve(b->store, i, CONTEXT, error);
+    }
+    free(page);
+    return status;
+}
+
+/* One layer of `rows` rows that end at position `last`: of as many sequences, or of one. */
+static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool prefill, double *us, struct error *error)
+{
+    struct kv_row row[SEQUENCES_MAX];
+    uint32_t bad, first = b->next + (prefill ? 1 : rows) <= b->sequences ? b->next : 0;
+
+    for (uint32_t i = 0; i < rows; i++)
+        row[i] = prefill ? (struct kv_row){first, last + 1 - rows + i} : (struct kv_row){first + i, last};
+    b->next = first + (prefill ? 1 : rows);
+    enum status status = kv_batch_plan(b->batch, row, rows, &bad, error);
+    if (status)
+        return status;
+    uint64_t began_ns = clock_now_ns();
+    kv_batch_attend(b->batch, 0, b->in, b->in, b->in, b->out);
+    *us = (double)(clock_now_ns() - began_ns) * 1e-3;
+    return STATUS_OK;
+}
+
+static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
+                          struct error *error)
+{
+    double passes[PASSES_MAX];
+    uint32_t count = 0;
+    uint64_t until_us = clock_now_us() + limit_us;
+    enum status status = STATUS_OK;
+
+    while (!status && count < PASSES_MAX && (count == 0 || clock_now_us() < until_us))
+        status = attend(b, rows, last, prefill, &passes[count++], error);
+    qsort(passes, count, sizeof passes[0], ascending);
+    *us = passes[count / 2];
+    return status;
+}
+
+static enum status measure(struct bench *b, uint64_t limit_us, struct kv_costs *out, struct error *error)
+{
+    double n = b->sequences, chunk_us, one_us, near_us, far_us, pairs = CHUNK * (CONTEXT - CHUNK / 2 + 0.5);
+    enum status status;
+
+    if ((status = median(b, 1, SHORT - 1, false, limit_us / 8, &one_us, error)) ||
+        (status = median(b, b->sequences, SHORT - 1, false, limit_us / 4, &near_us, error)) ||
+        (status = median(b, b->sequences, CONTEXT - 1, false, limit_us / 4, &far_us, error)) ||
+        (status = median(b, CHUNK, CONTEXT - 1, true, limit_us / 4, &chunk_us, error)))
+        return status;
+    out->token_us = MAX(far_us - near_us, far_us / 100) / (n * (CONTEXT - SHORT));
+    double row_us = (near_us - one_us) / MAX(n - 1, 1) - SHORT * out->token_us;
+    out->row_us = MAX(row_us, 0);
+    out->call_us = MAX(one_us - out->row_us - SHORT * out->token_us, 0);
+    out->pair_us = MAX(chunk_us - out->call_us - CHUNK * out->row_us, chunk_us / 10) / pairs;
+    return STATUS_OK;
+}
+
+enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, struct thread_pool *pool, uint64_t limit_us,
+                       struct kv_costs *out, struct error *error)
+{
+    struct kv_shape one = *shape;
+    struct bench bench = {0}, *b = &bench;
+    uint32_t width = shape->heads * shape->head_dim;
+    uint64_t sequence_bytes;
+    enum status status;
+
+    one.layers = 1;
+    one.max_sequences = SEQUENCES_MAX;
+    one.max_context = CONTEXT;
+    sequence_bytes = kv_page_bytes(&one) * (CONTEXT / MAX(one.page_tokens, 1u));
+    if (sequence_bytes == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "a shape of KV that cannot be measured");
+    b->sequences = (uint32_t)MIN(MAX(memory_bytes / sequence_bytes, 2), SEQUENCES_MAX);
+    if ((status = kv_store_open(&one, sequence_bytes * b->sequences, SEQUENCES_MAX, pool, &b->store, error)))
+        return status;
+    b->zeros = calloc(width, sizeof *b->zeros);
+    b->o = calloc((size_t)SEQUENCES_MAX * width, sizeof *b->o);
+    status = b->zeros && b->o && !kv_batch_open(b->store, &b->batch)
+                 ? fill(b, &one, error)
+                 : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to measure attention with");
+    for (uint32_t i = 0; i < SEQUENCES_MAX; i++) {
+        b->in[i] = b->zeros;
+        b->out[i] = b->o + (size_t)i * width;
+    }
+    if (!status)
+        status = measure(b, limit_us, out, error);
+    kv_batch_close(b->batch);
+    kv_store_close(b->store);
+    free(b->zeros);
+    free(b->o);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* backend_measure.h: T(b) of the performance model, measured on the loaded model through the backend's own entries.
+ *
+ * For growing numbers of rows it runs whole layers (segments 1 to some layer, o being zeros: attention is kv_measure's) and the head
+ * with greedy sampling, and takes medians of passes. All layers are alike, so where one size would take more than its share of the
+ * time, fewer are run; a size that even one pass does not fit is left out, and what follows it: a line goes on from there.
+ *
+ *     rows       1     2     4     8    16    32    64   128   256
+ *     layer_us  92    96   118   170   281   ...
+ */
+#ifndef FD_KERNELS_BACKEND_BACKEND_MEASURE_H
+#define FD_KERNELS_BACKEND_BACKEND_MEASURE_H
+
+#include "common/model/model.h"
+#include "kernels/backend/backend.h"
+
+enum { BACKEND_POINTS_MAX = 12 };
+
+struct backend_times {
+    uint32_t layer_count, head_count;
+    double layer_rows[BACKEND_POINTS_MAX], layer_us[BACKEND_POINTS_MAX]; /* a layer, its share of embedding included */
+    double head_rows[BACKEND_POINTS_MAX], head_us[BACKEND_POINTS_MAX];   /* final norm, output matrix, greedy sampling */
+};
+
+/* max_rows: at most the batch's; max_sampled: rows whose head is measured at most. Takes about limit_us, one pass of one row whatever
+ * that takes. Nothing may run on the backend meanwhile; the batch is as after a step that was given up. RESOURCE_EXHAUSTED: no
+ * memory; else what begin said. */
+enum status backend_measure(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
+                            uint32_t max_rows, uint32_t max_sampled, uint64_t limit_us, struct backend_times *out,
+                            struct error *error) MUST_CHECK;
+
+#endif

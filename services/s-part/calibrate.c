@@ -1,0 +1,60 @@
+/* calibrate.c: see calibrate.h. */
+#include "services/s-part/calibrate.h"
+
+#include <stdio.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+enum { STEPS_US = 600000, ATTENTION_US = 120000, ROWS_MAX = 512, TEXT = 400 };
+
+/* "1:92.3 2:96.0 …" */
+static void list(const double *rows, const double *us, uint32_t count, char *out)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < count && at < TEXT - 1; i++)
+        at += (size_t)snprintf(out + at, TEXT - at, "%s%.0f:%.1f", i ? " " : "", rows[i], us[i]);
+}
+
+static void fill_message(struct calibration *c)
+{
+    fastdecode__calibration__init(&c->message);
+    fastdecode__kv_costs__init(&c->kv_message);
+    c->message.n_layer_rows = c->message.n_layer_us = c->times.layer_count;
+    c->message.layer_rows = c->times.layer_rows;
+    c->message.layer_us = c->times.layer_us;
+    c->message.n_head_rows = c->message.n_head_us = c->times.head_count;
+    c->message.head_rows = c->times.head_rows;
+    c->message.head_us = c->times.head_us;
+    c->kv_message.call_us = c->kv.call_us;
+    c->kv_message.row_us = c->kv.row_us;
+    c->kv_message.token_us = c->kv.token_us;
+    c->kv_message.pair_us = c->kv.pair_us;
+}
+
+enum status calibrate(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
+                      const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_rows, uint32_t max_sampled,
+                      struct calibration *out, struct error *error)
+{
+    char layers[TEXT], heads[TEXT];
+    uint64_t began_us = clock_now_us();
+    enum status status =
+        backend_measure(ops, batch, shape, MIN(max_rows, (uint32_t)ROWS_MAX), max_sampled, STEPS_US, &out->times, error);
+
+    if (!status)
+        status = kv_measure(kv, CALIBRATE_BYTES, pool, ATTENTION_US, &out->kv, error);
+    if (status)
+        return status;
+    fill_message(out);
+    out->done = true;
+    list(out->times.layer_rows, out->times.layer_us, out->times.layer_count, layers);
+    list(out->times.head_rows, out->times.head_us, out->times.head_count, heads);
+    log_info(
+        "CALIBRATED",
+        "ms=%llu layer_us=\"%s\" head_us=\"%s\" attend_call_us=%.1f attend_row_us=%.2f attend_token_us=%.5f attend_pair_us=%.5f",
+        (unsigned long long)(clock_now_us() - began_us) / 1000, layers, heads, out->kv.call_us, out->kv.row_us, out->kv.token_us,
+        out->kv.pair_us);
+    return STATUS_OK;
+}

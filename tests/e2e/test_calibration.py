@@ -1,0 +1,45 @@
+"""The performance model of a running mesh: measured at start, corrected by each step, its error a metric."""
+import glob
+import os
+import re
+
+from streams import Stream, body
+
+LIMIT_S = 3
+
+
+def logged(mesh, service):
+    with open(os.path.join(mesh.run_dir, service + ".log"), encoding="utf-8") as file:
+        return [line for line in file if "CALIBRATED" in line]
+
+
+def test_steps_are_predicted_from_the_start(start_mesh):
+    mesh = start_mesh("--kv-workers", 1, "--local-pool", "64M", calibrate=True)
+    lines = logged(mesh, "s-part")
+    assert len(lines) == 1
+    assert int(re.search(r" ms=(\d+)", lines[0]).group(1)) < LIMIT_S * 1000
+    rows = [int(point.split(":")[0]) for point in re.search(r'layer_us="([^"]+)"', lines[0]).group(1).split()]
+    assert rows[:4] == [1, 2, 4, 8] and rows == sorted(rows)
+    mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
+    assert len(logged(mesh, "kv-worker-0")) == 1
+
+    assert mesh.metric("fastdecode_steps_total") == 0
+    row_s, base_s = mesh.metric("fastdecode_step_row_seconds"), mesh.metric("fastdecode_step_base_seconds")
+    assert row_s > 0, "the core starts from what was measured"
+    assert mesh.metric("fastdecode_step_predictions_total") == 0
+
+    streams = [Stream(mesh.url, body(f"{i} and some words to begin with", 48)) for i in range(4)]
+    for stream in streams:
+        stream.wait_tokens(48)
+    assert mesh.metric("fastdecode_step_predictions_total") >= 40
+    predicted = mesh.metric("fastdecode_step_predicted_seconds_total")
+    measured = mesh.metric("fastdecode_step_measured_seconds_total")
+    assert measured > 40 * (base_s + row_s) / 10
+    assert 0.3 < predicted / measured < 3, f"{predicted:.3f} s predicted, {measured:.3f} s measured"
+    assert 0 < mesh.metric("fastdecode_step_prediction_error_ratio") < 2
+
+
+def test_calibration_can_be_left_out(start_mesh):
+    mesh = start_mesh("--kv-workers", 1, "--calibrate", "off")
+    assert not any(logged(mesh, os.path.basename(path)[:-4]) for path in glob.glob(os.path.join(mesh.run_dir, "*.log")))
+    assert mesh.metric("fastdecode_step_row_seconds") == 0
