@@ -182,7 +182,8 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     if (status == STATUS_OK)
         status = open_mesh(gateway, error);
     if (status == STATUS_OK &&
-        work_pool_start(config->threads, config->max_queue, routes_work, gateway, &gateway->pool) != STATUS_OK)
+        (work_pool_start(1, config->max_queue, false, routes_work, gateway, &gateway->quick) != STATUS_OK ||
+         work_pool_start(config->threads, config->max_queue, true, routes_work, gateway, &gateway->pool) != STATUS_OK))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start %u threads", config->threads);
     if (status == STATUS_OK)
         status = open_http(gateway, error);
@@ -215,6 +216,7 @@ void gateway_close(struct gateway *gateway)
         return;
     atomic_store_explicit(&gateway->draining, true, memory_order_relaxed);
     http_server_stop(gateway->http);
+    work_pool_stop(gateway->quick);
     work_pool_stop(gateway->pool);
     mesh_close(gateway->mesh);
     http_server_free(gateway->http);

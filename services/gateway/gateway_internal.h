@@ -20,7 +20,7 @@ struct gateway {
     struct metrics *metrics;
     struct mesh *mesh;
     struct requests *requests;
-    struct work_pool *pool;
+    struct work_pool *quick, *pool; /* for short bodies, and for long ones, which yield to those who compute */
     struct http_server *http;
     uint64_t created_s;
     atomic_bool draining;     /* relaxed: nothing else depends on it */

@@ -40,7 +40,7 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"max-connections", OPTION_U32, &g->max_connections, "N", "open connections", 1, 1 << 20},
         {"max-queue", OPTION_U32, &g->max_queue, "N", "requests that may wait to be tokenized", 1, 1 << 20},
         {"max-body", OPTION_SIZE, &g->max_body_bytes, "SIZE", "largest request body", 1024, 1 << 30},
-        {"threads", OPTION_U32, &g->threads, "N", "threads that parse and tokenize", 1, 64},
+        {"threads", OPTION_U32, &g->threads, "N", "threads that parse and tokenize long bodies", 1, 64},
         {"request-timeout", OPTION_F64, &g->request_timeout_s, "S", "a request's time limit; 0: none", 0, 1e7},
         {"header-timeout", OPTION_F64, &g->header_timeout_s, "S", "time to send the headers", 0.1, 3600},
         {"body-timeout", OPTION_F64, &g->body_timeout_s, "S", "time to send the body", 0.1, 3600},

@@ -2,7 +2,7 @@
 #include "services/gateway/work_pool.h"
 
 #include <pthread.h>
-#include <stdbool.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "common/trace/trace.h"
@@ -12,7 +12,7 @@ struct work_pool {
     pthread_cond_t some;
     work_pool_fn *fn;
     void *arg;
-    bool stopping;
+    bool yields, stopping;
     uint32_t capacity, first, count; /* of the ring */
     uint32_t thread_count;
     void **items;
@@ -22,8 +22,11 @@ struct work_pool {
 static void *run(void *arg)
 {
     struct work_pool *pool = arg;
-    struct trace_lane *lane = trace_lane_open("parse and tokenize");
+    struct trace_lane *lane = trace_lane_open(pool->yields ? "parse and tokenize, long" : "parse and tokenize");
 
+    if (pool->yields)
+        (void)sched_setscheduler(0, SCHED_IDLE,
+                                 &(struct sched_param){0}); /* of this thread; without it work is done all the same */
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
         uint64_t began_ns;
@@ -45,7 +48,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-enum status work_pool_start(uint32_t thread_count, uint32_t capacity, work_pool_fn *fn, void *arg, struct work_pool **out)
+enum status work_pool_start(uint32_t thread_count, uint32_t capacity, bool yields, work_pool_fn *fn, void *arg,
+                            struct work_pool **out)
 {
     struct work_pool *pool = calloc(1, sizeof *pool);
 
@@ -56,6 +60,7 @@ enum status work_pool_start(uint32_t thread_count, uint32_t capacity, work_pool_
     pthread_cond_init(&pool->some, NULL);
     pool->fn = fn;
     pool->arg = arg;
+    pool->yields = yields;
     pool->capacity = capacity;
     pool->items = calloc(capacity, sizeof *pool->items);
     pool->threads = calloc(thread_count, sizeof *pool->threads);
