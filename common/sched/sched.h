@@ -49,9 +49,9 @@ struct sched_config {
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
     uint32_t chunk_tokens;     // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
-    uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 16
-    uint32_t step_target_us;   // a step with decode rows in it should not take longer, or than twice what those rows
-                               // alone take if that is more; 0: 50 000
+    uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 8
+    uint32_t step_target_us;   // a step with decode rows in it should not take longer, or than 2.4 times what those rows
+                               // alone take if that is more; 0: 16 000
     enum sched_admission admission;
     enum sched_placement placement;
     uint32_t spacing_steps;      // F of the load-stabilizing schedule; 0: a 32nd of the expected length

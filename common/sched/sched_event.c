@@ -216,13 +216,16 @@ static void step_learn(struct sched *s, const struct step *step, const struct sc
     if (predicted_us > 0 && done->total_us > 0)
         model_judge(&s->error, predicted_us, done->total_us);
     if (done->total_us > 0)
+        chunk_learn(s, step, done->total_us);
+    if (done->total_us > 0)
         model_learn(&s->model, step->row_count, done->total_us);
     if (done->s_part_us > 0) {
         double head_us = model_s_part_us(s, step->row_count, sampled) - model_us(&s->s_model, step->row_count);
         model_learn(&s->s_model, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
     }
     for (uint32_t i = 0; i < done->place_count; i++) {
-        if (done->places[i].place < s->config.max_places)
+        uint32_t place = done->places[i].place; // beside prefill elsewhere on the same cores decode rows' attention says nothing
+        if (place < s->config.max_places && (step->prefill_rows == 0 || s->places[place].step_pairs > 0))
             place_measure(s, &done->places[i]);
     }
 }

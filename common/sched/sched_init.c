@@ -22,8 +22,8 @@ static void set_defaults(struct sched_config *c)
     c->mini_batch_fill = c->mini_batch_fill != 0 ? c->mini_batch_fill : 2;
     c->plan_ahead = c->plan_ahead != 0 ? c->plan_ahead : 2;
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
-    c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 16;
-    c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 50000;
+    c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 8;
+    c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000;
     c->max_moves = c->max_moves != 0 ? c->max_moves : 8;
 }
 
@@ -133,6 +133,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
         s->places[p].head = s->places[p].tail = NONE;
     s->model.whole = true;
     load_init(s);
+    chunk_init(s);
     *out = s;
     return STATUS_OK;
 }

@@ -14,7 +14,7 @@ void lengths_init(struct lengths *l) { *l = (struct lengths){.unit = 1}; }
 static void reckon(struct lengths *l, struct survival *survival)
 {
     struct survival_mean life = {0};
-    double weights = 0, tokens = 0, context = 0, squares = 0;
+    double weights = 0, prompts = 0, tokens = 0, context = 0, squares = 0;
     survival_settle(survival);
     l->learned = survival->learned;
     for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
@@ -25,6 +25,7 @@ static void reckon(struct lengths *l, struct survival *survival)
             survival_mean_add(survival, i, l->asked[i].cutoffs / weight, &to);
             to.tokens = MAX(to.tokens, 1);
             weights += weight;
+            prompts += l->asked[i].prompts;
             tokens += weight * to.tokens;
             context += weight * (prompt * to.tokens + to.ages);
             squares += l->asked[i].prompt_squares * to.tokens + weight * (2 * prompt * to.ages + to.squares);
@@ -32,6 +33,7 @@ static void reckon(struct lengths *l, struct survival *survival)
         survival_mean_add(survival, i, INFINITY, &life);
     }
     l->tokens = tokens / weights;
+    l->prompt_tokens = prompts / weights;
     l->context_tokens = context / weights;
     l->context_squares = squares / weights;
 }

@@ -21,6 +21,7 @@ struct lengths {
     double unit;                                         // weight of the next start
     uint64_t learned;                                    // of the survival, when the following were reckoned
     double tokens;                                       // E[L]
+    double prompt_tokens;                                // E[p]
     double context_tokens;                               // E[sum over its life of the context it reads]
     double context_squares;
 };

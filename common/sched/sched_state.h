@@ -5,7 +5,7 @@
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
- *   sched_lengths.c   what those that start will read
+ *   sched_lengths.c   what those that start will read      sched_chunk.c   how many rows of a step are prefill
  *   sched.c           the tick, the outbox, the queries
  *
  *                ┌────────────── rebuilt: lost, preempted ◀──────────────┐
@@ -156,6 +156,14 @@ struct model_error {
     double predicted_us, measured_us; // sums
 };
 
+/* What prefill adds to a step (sched_chunk.c). */
+struct chunk_model {
+    struct step_time {
+        double rows, us, count;
+    } decodes[STEP_SIZES];      // steps without prefill, smoothed, by rows as in step_model; count 0: none seen
+    double products, attention; // factors by which what is known of s-part and places is corrected
+};
+
 struct sched {
     struct sched_config config;
     uint64_t now_us;
@@ -194,6 +202,7 @@ struct sched {
 
     struct step_model model;          // of whole steps
     struct step_model s_model, heads; // of the s-part's own work: layers by rows; head and sampling by sampled rows
+    struct chunk_model chunk;
     struct model_error error;
     struct survival survival;
     struct lengths lengths;
@@ -211,6 +220,12 @@ static inline bool seq_runs(const struct seq *q) { return q->state == SEQ_PREFIL
 static inline struct place *seq_place(struct sched *s, const struct seq *q)
 {
     return q->place == SEQ_NO_PLACE ? NULL : &s->places[q->place];
+}
+
+/* No rows are planned for it at present. */
+static inline bool seq_blocked(const struct sched *s, const struct seq *q)
+{
+    return q->fenced || s->places[q->place].suspect_until_us > s->now_us;
 }
 
 /* sched_init.c: slots by id. find: NONE if there is none. */
@@ -270,8 +285,13 @@ double model_us(const struct step_model *model, double rows);
 double model_s_part_us(const struct sched *s, double rows, double sampled);
 void model_judge(struct model_error *error, double predicted_us, double measured_us);
 
+/* sched_chunk.c. rows: prefill rows that a step may have beside its decode rows; cap: at most, in any; learn: what a step took. */
+void chunk_init(struct sched *s);
+void chunk_learn(struct sched *s, const struct step *step, double total_us);
+uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows);
+uint32_t chunk_cap(const struct sched *s);
+
 /* sched_plan.c: emits one step of a mini-batch; false: nothing to do. */
 bool plan_step(struct sched *s, uint32_t mini_batch);
-uint32_t chunk_cap(const struct sched *s);
 
 #endif

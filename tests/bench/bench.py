@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Every figure of the project as one table: kernels beside what the machine can do, servers beside a peer, in the same run.
 
-  tests/bench/bench.py [--build build] [--only kernels,short,long,1b,sockets,overlap,context,streams] [--streams 1,8] [--out FILE] [--keep]
+  tests/bench/bench.py [--build build] [--only kernels,short,long,1b,...] [--streams 1,8] [--out FILE] [--keep]
 
 Parts: kernels (under 3 minutes); short, long, 1b: tokens a second beside llama.cpp's llama-server (tests/bench/peer.sh builds it);
-sockets: KV workers beside the local pool; overlap: two mini-batches in flight; context, streams: cost as the work grows. Writes FILE (build/bench.json), a list of
+sockets: KV workers beside the local pool; overlap: two mini-batches in flight; stall: a long prompt beside streams;
+interference: a flood of prompts beside them; context, streams: cost as the work grows. Writes FILE (build/bench.json), a list of
 objects, after every figure: an interrupted run leaves what it has, and says what is missing. --keep: figures of other parts that
 the file has already stay, so that long parts can be run one by one. --streams: of the parts with streams, only these counts.
 Ends with status 1 where a part is missing; a figure that is short is a figure.
@@ -23,8 +24,9 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "context", "streams")
-LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "context": 400, "streams": 400}
+PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stall", "interference", "context", "streams")
+LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stall": 300, "interference": 300,
+           "context": 400, "streams": 400}
 
 
 class Run:
@@ -76,7 +78,8 @@ class Run:
 
 def run_parts(run, names):
     """KeyboardInterrupt ends it; any other trouble ends the part."""
-    parts = {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b"), "overlap": ("overlap", "overlap")}
+    parts = {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b"),
+             **{name: (name, name) for name in ("overlap", "stall", "interference")}}
     servers = importlib.import_module("servers")
     for at, name in enumerate(names):
         run.begin(name)

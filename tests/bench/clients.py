@@ -84,23 +84,28 @@ class Client:
         return None if self.tokens() == self.request["max_tokens"] else f"{self.tokens()} tokens: {self.tail[-300:]!r}"
 
 
-def run(url, requests, limit_s, while_open=None, enough=None):
+def run(url, requests, limit_s, while_open=None, enough=None, more=None):
     """All at once; returns the clients. while_open(clients): called once, when all have been started. enough(clients): asked all
-    the time; true ends it before the streams have ended. TimeoutError: not all have ended in time. Connections that are open at
-    the end are closed, so that the server stops working for them."""
+    the time; true ends it before the streams have ended. more(clients): asked as often; requests that it returns are started
+    then, their clients behind the others. TimeoutError: not all have ended in time. Connections that are open at the end are
+    closed, so that the server stops working for them."""
     parts = urlsplit(url)
-    clients = [Client((parts.hostname, parts.port), request) for request in requests]
-    waiting, deadline = set(), time.monotonic() + limit_s
+    clients, waiting, deadline = [], set(), time.monotonic() + limit_s
     with selectors.DefaultSelector() as selector:
+        def begin(requests):
+            for request in requests:
+                clients.append(Client((parts.hostname, parts.port), request))
+                clients[-1].start()
+                selector.register(clients[-1].socket, selectors.EVENT_READ, clients[-1])
+                waiting.add(clients[-1])
+
         try:
-            for client in clients:
-                client.start()
-                selector.register(client.socket, selectors.EVENT_READ, client)
-                waiting.add(client)
+            begin(requests)
             if while_open:
                 while_open(clients)
             while waiting and not (enough and enough(clients)):
-                for key, _ in selector.select(max(0.0, min(deadline - time.monotonic(), 0.02 if enough else math.inf))):
+                begin(more(clients) or () if more else ())
+                for key, _ in selector.select(max(0.0, min(deadline - time.monotonic(), 0.02 if enough or more else math.inf))):
                     if not key.data.read():
                         selector.unregister(key.fileobj)
                         key.fileobj.close()

@@ -166,7 +166,7 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     end(m);
 }
 
-/* Where decoding alone takes longer than the target, prefill gets as much time as decoding, not what is left of nothing. */
+/* Where decoding alone takes longer than the target, prefill gets a share of the time beside it, not what is left of nothing. */
 static void a_full_batch_does_not_starve_prompts(void **state)
 {
     (void)state;
@@ -181,8 +181,8 @@ static void a_full_batch_does_not_starve_prompts(void **state)
         next_tick(m);
     mesh_arrive(m, 900, 5, 0);
     const struct sched_step_action *step = step_of(m, next_tick(m), 0);
-    // 1,000 + 40 x 50 us for decoding, as much again for 60 rows
-    assert_true(step->row_count >= 40 + 45 && step->row_count <= 40 + 75);
+    // 1,000 + 40 x 50 us for decoding, 1.4 times as much for 84 rows
+    assert_true(step->row_count >= 40 + 60 && step->row_count <= 40 + 100);
     end(m);
 }
 

@@ -76,6 +76,7 @@ static struct outcome simulate(double x, double rounds, enum sched_admission adm
                   .max_waiting = REQUESTS_MAX,
                   .max_batch_rows = B + 512,
                   .mini_batches = MINI_BATCHES,
+                  .step_target_us = 50000, // what is compared is the load, not how prefill is held back
                   .admission = admission,
                   .spacing_steps = S / 32,
                   .page_tokens = 16,

@@ -1,0 +1,200 @@
+/* sched_chunk.c: how many prefill rows a step may have, beside those that decode.
+ *
+ * A step of d decode rows and c prefill rows is predicted from what steps of decode rows alone take, measured, and what is added:
+ *
+ *     us(c) = D(d) + f·(S(d + c) - S(d)) + g·Σ (rows × context)·pair_us          S: the s-part's work, by rows
+ *
+ * f and g correct what is known of s-part and places to what such steps took beyond D: each by its part in the prediction, so that
+ * the start of a prompt teaches f, and its end g.
+ *
+ * Of the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
+ * (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens: with
+ * w = d·P/D rows wanted a step, c >= w is in w/c of the steps, so that d tokens take w/c·us(c) + (1 - w/c)·us(0); below w
+ * prefill feeds only d·c/w sequences. Where S is a line all from w on are equal, and the largest ends prompts soonest.
+ *
+ * Rows × context is why a chunk shrinks as its prompt grows. Example: D = 7.5 ms, a row more 0.5 ms, pair_us 0.4, d = 8, and a target of
+ * 2.4·D = 18 ms: at the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
+ * only 5 rows are left, less than a tile; half a tile is the least, because a step reads all the context of the prompt for however few rows.
+ * Where the decode rows alone fill the target, prefill gets 1.4 times their time all the same.
+ */
+#include "common/sched/sched_state.h"
+
+#define STRETCH 2.4 // of the time of a step's decode rows alone, that a step may take whatever the target
+#define CRUMB 2     // of a tile, that a step has at least
+#define AS_GOOD 0.98
+#define GAIN 0.25            // of one step in the corrections
+#define GAIN_DECODES 0.1     // of one step among those without prefill
+#define MOVE_DECODES 0.02    // the most by which one moves what they take
+#define CONTEXT_OF_A_ROW 2e3 // attention to so much context takes as long as a row's products: until something is known
+
+uint32_t chunk_cap(const struct sched *s)
+{
+    uint32_t cap = s->config.chunk_tokens != 0 ? s->config.chunk_tokens : s->config.chunk_max_tokens;
+    return MIN(cap, s->rows_max);
+}
+
+/* --- what a step takes ---------------------------------------------------------------------------------------------- */
+
+static double rows_us(const struct sched *s, double rows)
+{
+    return s->s_model.rows_seen > 0 ? model_us(&s->s_model, rows) : model_us(&s->model, rows);
+}
+
+/* What prefill rows add to the s-part's work. */
+static double products_us(const struct sched *s, double decode_rows, double rows)
+{
+    double row_us = s->s_model.rows_seen > 0 ? s->s_model.row_us : s->model.row_us;
+    // Measured points may lie so that more rows take less; no row is free.
+    return s->chunk.products * MAX(rows_us(s, decode_rows + rows) - rows_us(s, decode_rows), rows * row_us / 4);
+}
+
+static double attention_us(const struct sched *s, uint32_t place, double at, double rows)
+{
+    double row_us = s->s_model.rows_seen > 0 ? s->s_model.row_us : s->model.row_us;
+    double pair_us = s->places[place].pair_us > 0 ? s->places[place].pair_us : row_us / CONTEXT_OF_A_ROW;
+    return s->chunk.attention * rows * (at + (rows + 1) / 2) * pair_us;
+}
+
+static struct step_time *decodes_of(struct chunk_model *m, uint32_t rows)
+{
+    uint32_t index = 0;
+    while (index + 1 < STEP_SIZES && rows >= 2u << index)
+        index++;
+    return &m->decodes[index];
+}
+
+/* Steps without prefill of about as many rows, or of the nearest number that was seen. */
+static double decode_us(const struct sched *s, uint32_t rows)
+{
+    const struct step_time *nearest = NULL;
+    double distance = 0;
+    for (uint32_t i = 0; i < STEP_SIZES; i++) {
+        const struct step_time *d = &s->chunk.decodes[i];
+        double away = d->rows > rows ? d->rows / rows : rows / MAX(d->rows, 1);
+        if (d->rows > 0 && (!nearest || away < distance)) {
+            nearest = d;
+            distance = away;
+        }
+    }
+    if (!nearest)
+        return rows_us(s, rows);
+    return MAX(nearest->us + rows_us(s, rows) - rows_us(s, nearest->rows), nearest->us / 4);
+}
+
+static void learn_decodes(struct chunk_model *m, uint32_t rows, double total_us)
+{
+    struct step_time *d = decodes_of(m, rows);
+    // Their median rather than their mean: by a few that were disturbed a target must not grow.
+    double gain = 1 / (d->count + 1), most = d->us * MOVE_DECODES;
+    d->count = MIN(d->count + 1, 1 / GAIN_DECODES);
+    d->rows += gain * (rows - d->rows);
+    d->us += gain > GAIN_DECODES ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
+}
+
+void chunk_learn(struct sched *s, const struct step *step, double total_us)
+{
+    struct chunk_model *m = &s->chunk;
+    uint32_t decode_rows = step->row_count - step->prefill_rows;
+    if (step->prefill_rows == 0)
+        learn_decodes(m, decode_rows, total_us);
+    if (step->prefill_rows == 0 || decode_rows == 0)
+        return;
+    double products = products_us(s, decode_rows, step->prefill_rows), attention = 0;
+    for (uint32_t i = decode_rows; i < step->run_count; i++) // behind the decode rows, a run each
+        attention += attention_us(s, step->runs[i].place, step->runs[i].position, step->runs[i].count);
+    double ratio = (total_us - decode_us(s, decode_rows)) / (products + attention);
+    double wrong = GAIN * (MIN(MAX(ratio, 0.5), 2) - 1); // one step may be disturbed
+    m->products *= 1 + wrong * products / (products + attention);
+    m->attention *= 1 + wrong * attention / (products + attention);
+}
+
+void chunk_init(struct sched *s) { s->chunk.products = s->chunk.attention = 1; }
+
+/* --- the rows of prompts, oldest first ------------------------------------------------------------------------------ */
+
+struct prompts {
+    uint32_t slot, at; // next row: position `at` of that sequence
+};
+
+/* Their next `rows` rows, or what is left; returns how many, and adds what their attention takes. */
+static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows, double *us)
+{
+    uint32_t taken = 0;
+    while (taken < rows && next->slot != NONE) {
+        const struct seq *q = &s->seqs[next->slot];
+        uint32_t count = seq_blocked(s, q) ? 0 : MIN(q->target - next->at, rows - taken);
+        if (count > 0)
+            *us += attention_us(s, q->place, next->at, count);
+        taken += count;
+        next->at += count;
+        if (count > 0 && next->at < q->target)
+            break;
+        next->slot = s->cold[next->slot].prefill_next;
+        next->at = next->slot == NONE ? 0 : s->seqs[next->slot].next_pos;
+    }
+    return taken;
+}
+
+/* Prefill rows that running sequences need beside a decode row each, so that starts keep up with ends. */
+static double wanted_rows(const struct sched *s, uint32_t decode_rows)
+{
+    return s->lengths.tokens > 0 ? decode_rows * s->lengths.prompt_tokens / s->lengths.tokens : 0;
+}
+
+/* Generated tokens a microsecond in the long run. */
+static double throughput(double decode_rows, double chunk, double wanted, double chunk_us, double decode_us)
+{
+    if (chunk < wanted)
+        return decode_rows * chunk / wanted / chunk_us;
+    double share = wanted / chunk;
+    return decode_rows / (share * chunk_us + (1 - share) * decode_us);
+}
+
+static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / CRUMB, 1u); }
+
+/* The chosen size; `first` is the least that fills a tile, `cap` the most. */
+static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap)
+{
+    double alone_us = decode_us(s, decode_rows), wanted = wanted_rows(s, decode_rows);
+    double target_us = MAX(s->config.step_target_us, STRETCH * alone_us), attention = 0, best_rate = 0;
+    // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
+    double tried = 2 * (s->s_model.rows_seen > 0 ? s->s_model.rows_seen : s->model.rows_seen);
+    struct prompts next = {.slot = b->prefill_head, .at = s->seqs[b->prefill_head].next_pos};
+    uint32_t best = 0, rows = 0;
+    for (uint32_t chunk = MIN(first, cap); rows < chunk; chunk = MIN(chunk + s->config.tile_rows, cap)) {
+        uint32_t more = take(s, &next, chunk - rows, &attention);
+        if (more == 0)
+            break; // no prompt has more
+        rows += more;
+        double added_us = products_us(s, decode_rows, rows) + attention;
+        if (best == 0 && alone_us + added_us > target_us) // as much as there is time for
+            return (uint32_t)MAX((target_us - alone_us) / added_us * rows, MIN(rows, crumb(s)));
+        if (alone_us + added_us > target_us || (best > 0 && decode_rows + rows > tried))
+            break;
+        double rate = throughput(decode_rows, rows, wanted, alone_us + added_us, alone_us);
+        if (rate >= AS_GOOD * best_rate)
+            best = chunk;
+        best_rate = MAX(best_rate, rate);
+    }
+    return best;
+}
+
+uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows)
+{
+    uint32_t tile = s->config.tile_rows, cap = MIN(chunk_cap(s), s->rows_max - decode_rows);
+    uint32_t aligned = (decode_rows + cap) / tile * tile;
+    if (aligned > decode_rows)
+        cap = aligned - decode_rows; // else less than what fills the tile, but never nothing: prefill must get on
+    if (s->config.chunk_tokens != 0 || cap == 0)
+        return cap;
+    uint32_t decoding = 0;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        decoding += s->mini_batches[m].member_count;
+    if (decoding == 0)
+        return cap;
+    uint32_t first = tile - decode_rows % tile;
+    first += first < crumb(s) ? tile : 0;
+    if (s->model.rows_seen == 0)
+        return MIN(cap, first + 3 * tile); // nothing measured yet
+    return choose(s, b, decode_rows, first, cap);
+}
