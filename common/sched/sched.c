@@ -124,6 +124,7 @@ size_t sched_step(struct sched *s, uint64_t now_us, const struct sched_event *ev
     for (int round = 0; round < ROUNDS_MAX && s->unsettled && s->action_count < s->action_capacity; round++) {
         shortage_resolve(s);
         drain_advance(s);
+        balance(s);
         flush(s);
         admit(s);
         s->unsettled = flush(s);

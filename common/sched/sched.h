@@ -55,6 +55,7 @@ struct sched_config {
     enum sched_admission admission;
     enum sched_placement placement;
     uint32_t spacing_steps;      // F of the load-stabilizing schedule; 0: a 32nd of the expected length
+    bool balance;                // sequences go from place to place, and between mini-batches, where workers drift apart
     uint32_t page_tokens;        // tokens of a page
     uint32_t context_tokens;     // prompt + generated of one sequence at most
     uint32_t max_places;         // place indices are below this; by convention 0 is the local pool
@@ -112,6 +113,7 @@ struct sched_result {
 struct sched_place_time {
     uint32_t place;
     uint32_t r_part_us;   // from the first row sent to the last answer, summed over layers
+    uint32_t attend_us;   // of that, what the place itself says it attended; 0: not measured
     uint64_t tokens_read; // context tokens, over all layers once
 };
 
@@ -283,6 +285,7 @@ struct sched_stats {
     uint64_t steps, steps_failed;         // emitted; failed or void
     uint64_t arrived, finished, rejected; // sequences
     uint64_t rebuilt, preempted, moved;   // sequences sent back because KV was lost; because pages ran out; handed over
+    uint64_t relabelled;                  // sequences that went to another mini-batch where they are
     uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again
     uint64_t ignored_events;              // unknown step or sequence: late, or a caller's mistake
     double step_base_us, row_us;          // learned: a step takes base + row x rows

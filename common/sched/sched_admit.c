@@ -167,13 +167,13 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
             seq_requeue(s, slot);
             continue;
         }
-        if (s->moving_count >= s->config.max_moves)
+        if (s->moving_count - s->relabelling >= s->config.max_moves)
             return;
         uint32_t pages = pages_wanted(s, slot);
         uint32_t to = place_choose(s, q->mini_batch, MAX(q->known, q->next_pos), pages, index);
         if (to == NONE)
             return; // full for now; they decode on here
-        move_start(s, slot, to, pages);
+        move_start(s, slot, to, pages, q->mini_batch);
     }
 }
 

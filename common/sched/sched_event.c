@@ -315,9 +315,11 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->shares_cores = up->shares_cores;
     p->accepts_moves = up->accepts_moves;
     p->pages_total = up->pages_total;
-    p->suspect_until_us = p->avoid_until_us = 0;
+    p->suspect_until_us = p->avoid_until_us = p->moves_from_us = 0;
     double bytes_per_us = up->bytes_per_second > 0 ? (double)up->bytes_per_second / 1e6 : 1e4;
     uint64_t bytes = s->config.kv_bytes_per_token > 0 ? s->config.kv_bytes_per_token : 1;
+    p->attends_measured = p->slow = false;
+    p->token_noise = p->token_last_us = 0;
     p->token_us = (double)bytes / bytes_per_us;
     p->pair_us = up->prefill_pair_us;
     p->step_pairs = 0;
@@ -348,6 +350,12 @@ static void moved(struct sched *s, const struct sched_moved *m)
     }
     struct seq *q = &s->seqs[slot];
     bool over = s->cold[slot].over;
+    if (!m->ok && !over && !seq_place(s, q)->draining) { // it goes on where it is
+        move_forget(s, slot);
+        seq_place(s, q)->pages_releasing -= q->pages;
+        mini_batch_join(s, slot, q->mini_batch);
+        return;
+    }
     if (!m->ok) {
         move_forget(s, slot);
     } else {
@@ -363,7 +371,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
     }
     seq_place(s, q)->pages_releasing -= q->pages;
     q->held = q->next_pos = MIN(m->positions, q->held);
-    mini_batch_join(s, slot, q->mini_batch);
+    mini_batch_join(s, slot, s->cold[slot].move_batch);
 }
 
 /* --- the s-part ----------------------------------------------------------------------------------------------------- */

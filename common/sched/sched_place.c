@@ -13,6 +13,7 @@
  * next 1,000, remote max(1,800, 1,820): from here on both grow alike. Workers on the s-part's cores among themselves: the
  * one with the least load, so that each holds its share and the death of one loses no more than that.
  */
+#include <math.h>
 #include <string.h>
 
 #include "common/sched/sched_state.h"
@@ -137,14 +138,22 @@ uint32_t pages_wanted(const struct sched *s, uint32_t slot)
     return MAX(pages_for(s, known), MIN(wanted, largest));
 }
 
-/* What it reads now, and what so many will read. */
-static double place_time_us(const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+/* Workers on the s-part's cores are in each other's way: what one measures is the others' doing as much as its own. So they count as
+ * equally fast, but for one that is far slower than the fastest of them. */
+double place_token_us(const struct sched *s, const struct place *p)
 {
-    double load = (double)p->load[mini_batch] + tokens + (p->readers[mini_batch] + (tokens > 0)) * weight;
-    return load == 0 ? 0 : load * p->token_us + p->link_step_us;
+    return p->shares_cores && !p->local && !p->slow && s->sharing_us > 0 ? s->sharing_us : p->token_us;
 }
 
-static bool fits(const struct place *p, uint32_t pages)
+/* What it reads now, what is on its way to it, and what so many will read. */
+static double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+{
+    double load = (double)(p->load[mini_batch] + p->incoming[mini_batch]) + tokens;
+    load += (p->readers[mini_batch] + (tokens > 0)) * weight;
+    return load == 0 ? 0 : load * place_token_us(s, p) + p->link_step_us;
+}
+
+bool place_fits(const struct place *p, uint32_t pages)
 {
     uint32_t spare = p->pages_total - p->pages_used;
     // Beside others, leave them a little to grow: a page for every eight, or the newcomer is soon the victim.
@@ -161,7 +170,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         const struct place *p = &s->places[i];
         if (!p->up)
             continue;
-        double us = place_time_us(p, mini_batch, 0, weight);
+        double us = place_time_us(s, p, mini_batch, 0, weight);
         if (p->local || p->shares_cores) {
             shared_us += us;
         } else if (us > first_us) {
@@ -174,22 +183,25 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     }
     uint32_t best = NONE, sharing = NONE;
     double best_us = 0, best_own_us = 0;
-    uint64_t sharing_load = 0;
+    double sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
-        if (!place_takes(s, p) || !permitted(s, p) || !fits(p, pages) || i == not_this || (not_this != NONE && !p->accepts_moves))
+        if (!place_takes(s, p) || !permitted(s, p) || !place_fits(p, pages) || i == not_this ||
+            (not_this != NONE && !p->accepts_moves))
             continue;
-        double own_us = place_time_us(p, mini_batch, tokens, weight);
+        double own_us = place_time_us(s, p, mini_batch, tokens, weight);
         if (p->shares_cores && !p->local) {
-            // Their times add up whichever takes it, so the sum says nothing; and what each measures is the others' doing
-            // as much as its own: they share the context evenly.
-            if (sharing == NONE || p->load[mini_batch] < sharing_load) {
+            // Their times add up whichever takes it, so the sum says nothing: they share the context evenly, a slow one as
+            // much less as it is slower.
+            double load = (double)(p->load[mini_batch] + p->incoming[mini_batch] + tokens) *
+                          (p->slow ? p->token_us / s->sharing_us : 1);
+            if (sharing == NONE || load < sharing_load) {
                 sharing = i;
-                sharing_load = p->load[mini_batch];
+                sharing_load = load;
             }
             continue;
         }
-        double us = p->local ? MAX(shared_us - place_time_us(p, mini_batch, 0, weight) + own_us, first_us)
+        double us = p->local ? MAX(shared_us - place_time_us(s, p, mini_batch, 0, weight) + own_us, first_us)
                              : MAX(shared_us, MAX(own_us, i == first ? second_us : first_us));
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
@@ -199,8 +211,8 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     }
     if (sharing != NONE) {
         const struct place *p = &s->places[sharing];
-        double own_us = place_time_us(p, mini_batch, tokens, weight);
-        double us = MAX(shared_us - place_time_us(p, mini_batch, 0, weight) + own_us, first_us);
+        double own_us = place_time_us(s, p, mini_batch, tokens, weight);
+        double us = MAX(shared_us - place_time_us(s, p, mini_batch, 0, weight) + own_us, first_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;
     }
@@ -242,6 +254,21 @@ static void measure_prefill(struct place *p, const struct sched_place_time *time
     p->pair_us += p->pair_us == 0 ? us : 0.1 * (MIN(us, 4 * p->pair_us) - p->pair_us);
 }
 
+#define SLOW 1.6  // times the fastest worker's time on the same cores: a worker is slow, until
+#define SWIFT 1.3 // it is down to this
+
+static void compare_sharing(struct sched *s, struct place *measured)
+{
+    double least_us = INFINITY;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (p->up && p->shares_cores && !p->local && p->attends_measured)
+            least_us = MIN(least_us, p->token_us);
+    }
+    s->sharing_us = least_us;
+    measured->slow = measured->token_us > (measured->slow ? SWIFT : SLOW) * least_us;
+}
+
 void place_measure(struct sched *s, const struct sched_place_time *time)
 {
     enum { TOKENS_MIN = 256 }; // below, the clock and the link say more than the memory
@@ -252,13 +279,24 @@ void place_measure(struct sched *s, const struct sched_place_time *time)
         measure_prefill(p, time);
         return;
     }
-    double read_us = time->tokens_read < TOKENS_MIN ? (double)time->tokens_read * p->token_us : 0;
-    if (time->tokens_read < TOKENS_MIN || time->r_part_us < p->link_step_us) { // it was the guess about the link that was wrong
+    bool few = time->tokens_read < TOKENS_MIN;
+    double read_us = few ? (double)time->tokens_read * p->token_us : 0;
+    if (time->attend_us > 0)
+        read_us = time->attend_us;                                       // it says itself what was not the link
+    if (time->attend_us > 0 || few || time->r_part_us < p->link_step_us) // it was the guess about the link that was wrong
         p->link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us, 0) - p->link_step_us);
+    if (few || (time->attend_us == 0 && time->r_part_us < p->link_step_us))
         return;
-    }
-    double us = ((double)time->r_part_us - p->link_step_us) / (double)time->tokens_read;
+    double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->link_step_us;
+    double us = attend_us / (double)time->tokens_read;
     // One odd step (a page fault, a stolen core) must not turn placement over.
     us = MIN(MAX(us, p->token_us / 4), p->token_us * 4);
+    // By how much one differs from the one before: of a speed that has changed, too, it says how sure it is.
+    if (p->token_last_us > 0)
+        p->token_noise += 0.05 * (fabs(us / p->token_last_us - 1) * M_SQRT1_2 - p->token_noise);
+    p->token_last_us = us;
     p->token_us += 0.1 * (us - p->token_us);
+    p->attends_measured = time->attend_us > 0;
+    if (p->shares_cores && !p->local && p->attends_measured)
+        compare_sharing(s, p);
 }

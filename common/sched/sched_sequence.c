@@ -117,13 +117,25 @@ void seq_rewind(struct sched *s, uint32_t slot)
         mini_batch_join(s, slot, q->mini_batch);
 }
 
+/* It was only to change its mini-batch. */
+static void relabelled(struct sched *s, uint32_t slot)
+{
+    uint32_t mini_batch = s->cold[slot].move_batch;
+    move_forget(s, slot);
+    seq_place(s, &s->seqs[slot])->pages_releasing -= s->seqs[slot].pages;
+    s->stats.relabelled++;
+    mini_batch_join(s, slot, mini_batch);
+}
+
 /* The steps in flight are all back: say what was waiting for that. */
 static void settle(struct sched *s, uint32_t slot)
 {
     struct seq *q = &s->seqs[slot];
     struct seq_cold *c = &s->cold[slot];
     q->fenced = false;
-    if (q->state == SEQ_MOVING && !c->move_sent && q->held == 0) {
+    if (q->state == SEQ_MOVING && c->relabels) {
+        relabelled(s, slot);
+    } else if (q->state == SEQ_MOVING && !c->move_sent && q->held == 0) {
         seq_requeue(s, slot); // nothing to hand over
     } else if (q->state == SEQ_MOVING && !c->move_sent) {
         c->out_move = true;
@@ -279,11 +291,16 @@ void seq_free(struct sched *s, uint32_t slot)
 
 /* --- being handed over ---------------------------------------------------------------------------------------------- */
 
-void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages)
+void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch)
 {
     struct seq *q = &s->seqs[slot];
     struct seq_cold *c = &s->cold[slot];
     place_reserve(s, to, pages);
+    c->move_load = q->load;
+    c->move_batch = (uint8_t)mini_batch;
+    s->places[to].incoming[mini_batch] += c->move_load;
+    c->relabels = to == q->place;
+    s->relabelling += c->relabels;
     mini_batch_leave(s, slot);
     q->state = SEQ_MOVING;
     seq_place(s, q)->pages_releasing += q->pages;
@@ -295,14 +312,18 @@ void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages)
         settle(s, slot);
 }
 
+void relabel_start(struct sched *s, uint32_t slot, uint32_t mini_batch) { move_start(s, slot, s->seqs[slot].place, 0, mini_batch); }
+
 void move_forget(struct sched *s, uint32_t slot)
 {
     struct seq_cold *c = &s->cold[slot];
     if (c->move_to == NONE)
         return;
     place_unreserve(s, c->move_to, c->move_pages);
+    s->places[c->move_to].incoming[c->move_batch] -= c->move_load;
+    s->relabelling -= c->relabels;
     c->move_to = NONE;
-    c->move_sent = c->out_move = false;
+    c->move_sent = c->out_move = c->relabels = false;
     for (uint32_t i = 0; i < s->moving_count; i++) {
         if (s->moving[i] == slot) {
             s->moving[i] = s->moving[--s->moving_count];

@@ -3,6 +3,7 @@
  *   sched_init.c      memory, id map                     sched_event.c   what each event changes
  *   sched_place.c     page ledger, load, speed, choice   sched_admit.c   waiting -> running, page shortage, drains
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
+ *   sched_balance.c   who goes elsewhere when workers drift apart
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
  *   sched_lengths.c   what those that start will read      sched_chunk.c   how many rows of a step are prefill
@@ -30,6 +31,7 @@
 #define FRESH_KEY (UINT64_C(1) << 63) // waiting order: rebuilt ones first, then by arrival
 #define MARGIN_PAGES 2                // reserved beyond what is known when a sequence is placed
 #define LOST_AVOID_US 1000000         // a place that lost rows gets nothing new for so long: is it dead?
+#define RELABELS_MAX 64               // sequences at once on their way to another mini-batch
 #define PLACE_GRACE_US 60000000       // a place that went down is expected back for so long
 
 enum seq_state {
@@ -79,7 +81,10 @@ struct seq_cold {
     uint32_t prefill_prev, prefill_next; // of a mini-batch, oldest first
     uint32_t out_next;                   // outbox
     uint32_t move_to;                    // place, NONE
-    uint32_t move_pages;                 // reserved there
+    uint32_t move_pages;                 // reserved there; with move_to its own place: none, it only changes its mini-batch
+    uint32_t move_load;                  // context that it will read there
+    uint8_t move_batch;                  // for that mini-batch
+    uint64_t stays_until;                // steps emitted by then: balance() leaves it alone
     double cohort_base;                  // what it adds to its cohort's
     uint8_t cohort;                      // of its mini-batch, while it runs
     uint8_t reason;                      // enum sched_reason
@@ -87,19 +92,25 @@ struct seq_cold {
     bool over;                           // finished: leaves for good
     bool last_said;                      // its last RELEASE was emitted
     bool out_queued, out_finished, out_release, out_move;
+    bool relabels;  // MOVING, but only to another mini-batch: move_to is its own place
     bool move_sent; // MOVE was emitted and not answered
 };
 
 struct place {
     uint64_t suspect_until_us; // no rows
     uint64_t avoid_until_us;   // no new sequences
+    uint64_t moves_from_us;    // balance() takes nothing from it and gives it nothing before
     uint64_t load[SCHED_MINI_BATCHES_MAX];
-    uint32_t readers[SCHED_MINI_BATCHES_MAX]; // sequences whose context that is
-    double token_us;                          // R-part time of one context token
-    double pair_us;                           // of a prefill row and one context token; 0: not known
-    double link_step_us;                      // link round trips of a step
-    uint64_t step_pairs;                      // scratch: of the step that is answered
+    uint64_t incoming[SCHED_MINI_BATCHES_MAX]; // load of sequences that are being handed over to it
+    uint32_t readers[SCHED_MINI_BATCHES_MAX];  // sequences whose context that is
+    double token_us;                           // R-part time of one context token
+    double token_last_us, token_noise;         // the last one measured; mean relative difference of one from the next, over sqrt 2
+    double pair_us;                            // of a prefill row and one context token; 0: not known
+    double link_step_us;                       // link round trips of a step
+    uint64_t step_pairs;                       // scratch: of the step that is answered
     bool up, draining, drained, local, shares_cores, accepts_moves;
+    bool attends_measured; // token_us is what it said itself
+    bool slow;             // shares cores, and is much slower than the others that do
     uint32_t pages_total;
     uint32_t pages_used;      // all that is not free: held, releasing and incoming
     uint32_t pages_releasing; // of sequences that are leaving
@@ -184,8 +195,10 @@ struct sched {
 
     struct place *places; // [max_places]
     uint32_t draining_places, starved_places;
-    uint32_t *moving; // [max_moves] slots, in any order
-    uint32_t moving_count;
+    uint32_t *moving;                   // [max_moves + RELABELS_MAX] slots, in any order
+    uint32_t moving_count, relabelling; // of them, those that only change their mini-batch
+    uint64_t balanced;                  // steps emitted when it last looked
+    double sharing_us;                  // a context token at the fastest worker on the s-part's cores; 0: not measured
 
     struct mini_batch mini_batches[SCHED_MINI_BATCHES_MAX];
     uint32_t batches, batches_wanted; // in use; after what is in flight is back
@@ -244,6 +257,8 @@ void seq_set_load(struct sched *s, struct seq *q, uint32_t load);
 bool place_takes(const struct sched *s, const struct place *p); // something new: up, not draining or suspect, nobody starved
 uint32_t pages_wanted(const struct sched *s, uint32_t slot);    // to be placed: known + margin
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this);
+bool place_fits(const struct place *p, uint32_t pages);               // and those that are there can grow
+double place_token_us(const struct sched *s, const struct place *p);  // to compare places by
 bool place_none_can_hold(struct sched *s, uint32_t pages);            // now or within grace; may set grace_wake_us
 double place_predict_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
 void place_measure(struct sched *s, const struct sched_place_time *time);
@@ -263,9 +278,10 @@ void seq_row_back(struct sched *s, uint32_t slot); // a step that carried it is 
 void seq_released(struct sched *s, uint32_t slot); // its pages are free (or never were)
 void seq_wait(struct sched *s, uint32_t slot);     // into the queue
 void seq_free(struct sched *s, uint32_t slot);
-void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages);
-void move_forget(struct sched *s, uint32_t slot); // gives up what is reserved; the state stays
-void move_landed(struct sched *s, uint32_t slot); // its pages are where they were to go; the state stays
+void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch);
+void relabel_start(struct sched *s, uint32_t slot, uint32_t mini_batch); // it stays where it is
+void move_forget(struct sched *s, uint32_t slot);                        // gives up what is reserved; the state stays
+void move_landed(struct sched *s, uint32_t slot);                        // its pages are where they were to go; the state stays
 
 /* sched_event.c */
 void event_apply(struct sched *s, const struct sched_event *event);
@@ -274,6 +290,9 @@ void event_apply(struct sched *s, const struct sched_event *event);
 void admit(struct sched *s);
 bool shortage_resolve(struct sched *s); // true: pages are on their way that were not before
 void drain_advance(struct sched *s);
+
+/* sched_balance.c: starts what is to be handed over because workers have drifted apart. */
+void balance(struct sched *s);
 
 /* sched_batches.c: chooses how many mini-batches are in use; false: nothing is to be planned until what is in flight is back. */
 bool batches_settled(struct sched *s);

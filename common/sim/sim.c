@@ -26,6 +26,9 @@ static enum status check(const struct sim_config *config, struct error *error)
     if (config->place_count == 0 || config->place_count > config->sched.max_places)
         return error_set(error, STATUS_INVALID_ARGUMENT, "simulation: %u places, 1 to %u are possible", config->place_count,
                          config->sched.max_places);
+    if (config->move_bytes_per_us > 0 && config->sched.max_moves > MOVES_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "simulation: %u moves at once, at most %d are possible",
+                         config->sched.max_moves, MOVES_MAX);
     for (uint32_t i = 0; i < config->speed_count; i++) {
         const struct sim_speed *speed = &config->speeds[i];
         if (speed->place >= config->place_count || !(speed->speed > 0) || (i > 0 && speed->at_us < speed[-1].at_us))
@@ -46,6 +49,7 @@ static enum status check(const struct sim_config *config, struct error *error)
     }
     return STATUS_OK;
 }
+
 static struct sim_times summary(const struct histogram *h)
 {
     return (struct sim_times){.count = h->count,
@@ -73,6 +77,8 @@ static void conclude(struct sim *sim)
     out->prefill_rows = stats.prefill_rows;
     out->wasted_rows = stats.wasted_rows;
     out->preempted = stats.preempted;
+    out->moved = stats.moved;
+    out->relabelled = stats.relabelled;
     if (!sim->config->steps_max)
         out->lost = sim->config->request_count - out->finished - out->rejected;
     for (uint32_t p = 0; p < sim->config->place_count; p++) {
@@ -93,21 +99,23 @@ static enum status take_memory(struct sim *sim, struct error *error)
 
     sim->lives = calloc(config->request_count + 1, sizeof *sim->lives);
     sim->times = calloc(TIMES, sizeof *sim->times);
-    sim->events = calloc(EVENTS_MAX + FLIGHTS_MAX, sizeof *sim->events);
-    sim->actions = calloc(EVENTS_MAX + FLIGHTS_MAX + SCHED_ACTIONS_SPARE, sizeof *sim->actions);
+    sim->events = calloc(EVENTS_MAX + FLIGHTS_MAX + MOVES_MAX, sizeof *sim->events);
+    sim->actions = calloc(EVENTS_MAX + FLIGHTS_MAX + MOVES_MAX + SCHED_ACTIONS_SPARE, sizeof *sim->actions);
     sim->sequences = calloc(FLIGHTS_MAX * rows, sizeof *sim->sequences);
     sim->results = calloc(FLIGHTS_MAX * rows, sizeof *sim->results);
     sim->place_times = calloc(FLIGHTS_MAX * places, sizeof *sim->place_times);
     sim->work = calloc(FLIGHTS_MAX * places, sizeof *sim->work);
     sim->stretch = calloc(FLIGHTS_MAX * places, sizeof *sim->stretch);
+    sim->r_part_us = calloc(FLIGHTS_MAX * places, sizeof *sim->r_part_us);
     sim->speeds = calloc(places, sizeof *sim->speeds);
     if (!sim->lives || !sim->times || !sim->events || !sim->actions || !sim->sequences || !sim->results || !sim->place_times ||
-        !sim->work || !sim->stretch || !sim->speeds)
+        !sim->work || !sim->stretch || !sim->r_part_us || !sim->speeds)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "simulation: no memory for %llu requests",
                          (unsigned long long)config->request_count);
     for (uint32_t i = 0; i < FLIGHTS_MAX; i++) {
         sim->flights[i].work = sim->work + i * places;
         sim->flights[i].stretch = sim->stretch + i * places;
+        sim->flights[i].r_part_us = sim->r_part_us + i * places;
     }
     for (uint32_t i = 0; i < places; i++)
         sim->speeds[i] = 1;
@@ -126,6 +134,7 @@ static void give_memory_back(struct sim *sim)
     free(sim->place_times);
     free(sim->work);
     free(sim->stretch);
+    free(sim->r_part_us);
     free(sim->speeds);
     free(sim);
 }

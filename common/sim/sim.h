@@ -48,10 +48,12 @@ struct sim_speed {
 struct sim_step {
     uint64_t step;
     uint32_t mini_batch, rows, decode_rows;
-    uint64_t load;           // context tokens that its decode rows read
-    uint64_t largest_load;   // of one place
-    uint64_t load_limit;     // of a mini-batch, as the core has it at the step's end; UINT64_MAX: none
-    double begin_us, end_us; // its first segment, its last row
+    uint64_t load;                // context tokens that its decode rows read
+    uint64_t largest_load;        // of one place
+    uint64_t load_limit;          // of a mini-batch, as the core has it at the step's end; UINT64_MAX: none
+    double begin_us, end_us;      // its first segment, its last row
+    const double *r_part_us;      // [place_count] that each place attended for it, all layers, without the link
+    const struct cost_work *work; // [place_count] what that was, a layer; both valid during the call
 };
 
 struct sim_config {
@@ -63,10 +65,11 @@ struct sim_config {
     uint64_t request_count;
     const struct sim_speed *speeds; // [speed_count], by time; before the first of a place its speed is 1
     uint32_t speed_count;
-    bool backlog;       // a request that the core's queue has no room for waits outside; false: it is rejected
-    double link_row_us; // of the S-part's own link, which all workers share: each row of a layer, both ways
-    double noise_sigma; // of the logarithm of each place's time in each step; its mean is 1
-    double reply_us;    // from the S-part to the core, and back: added to each answer
+    double move_bytes_per_us; // at which pages go from worker to worker; 0: none accepts any
+    bool backlog;             // a request that the core's queue has no room for waits outside; false: it is rejected
+    double link_row_us;       // of the S-part's own link, which all workers share: each row of a layer, both ways
+    double noise_sigma;       // of the logarithm of each place's time in each step; its mean is 1
+    double reply_us;          // from the S-part to the core, and back: added to each answer
     uint64_t seed;
     uint64_t steps_max;                                       // ends there, whatever is left; 0: no limit
     void (*on_step)(void *user, const struct sim_step *step); // NULL, or called for each step, in order of time
@@ -84,14 +87,14 @@ struct sim_result {
     uint64_t finished, rejected, lost; // lost: neither, though the run came to its end
     uint64_t steps, decode_rows, prefill_rows, wasted_rows, tokens;
     double tokens_per_second;
-    double mean_batch;                // sequences that decode, mean over time
-    uint32_t mini_batches;            // the most that were in use
-    uint64_t peak_load;               // of all mini-batches at once, context tokens
-    double s_part_busy;               // share of the time, attention in the local pool not counted
-    double r_part_busy;               // of the workers, mean over them and time; 0 without any
-    struct sim_times ttft, tbt, step; // to the first token, between tokens, of a step
-    uint64_t preempted;
-    uint64_t pages_leaked; // that the core counts as used when all is over
+    double mean_batch;                     // sequences that decode, mean over time
+    uint32_t mini_batches;                 // the most that were in use
+    uint64_t peak_load;                    // of all mini-batches at once, context tokens
+    double s_part_busy;                    // share of the time, attention in the local pool not counted
+    double r_part_busy;                    // of the workers, mean over them and time; 0 without any
+    struct sim_times ttft, tbt, step;      // to the first token, between tokens, of a step
+    uint64_t preempted, moved, relabelled; // sequences paused for want of pages; handed over; sent to the other mini-batch
+    uint64_t pages_leaked;                 // that the core counts as used when all is over
 };
 
 /* INVALID_ARGUMENT: a request that breaks the rules above, or the core's configuration; RESOURCE_EXHAUSTED: no memory. */

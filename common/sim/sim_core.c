@@ -28,6 +28,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
         double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + cost->link_us;
         times[time_count++] = (struct sched_place_time){.place = p,
                                                         .r_part_us = (uint32_t)(us * config->s_part.layers),
+                                                        .attend_us = (uint32_t)f->r_part_us[p],
                                                         .tokens_read = f->work[p].load + f->work[p].prefill_pairs};
     }
     *event = (struct sched_event){
@@ -93,6 +94,21 @@ static uint32_t gather_arrivals(struct sim *sim, uint32_t count)
     return count;
 }
 
+static uint32_t gather_moves(struct sim *sim, uint32_t count)
+{
+    for (uint32_t i = sim->move_count; i > 0; i--) {
+        struct move *move = &sim->moves[i - 1];
+        if (move->done_us > sim->now_us)
+            continue;
+        sim->events[count++] = (struct sched_event){
+            .kind = SCHED_MOVED,
+            .moved = {.sequence = move->sequence, .to = move->to, .positions = move->positions, .ok = true},
+        };
+        *move = sim->moves[--sim->move_count];
+    }
+    return count;
+}
+
 static void act(struct sim *sim, const struct sched_action *action)
 {
     switch (action->kind) {
@@ -106,8 +122,16 @@ static void act(struct sim *sim, const struct sched_action *action)
         break;
     }
     case SCHED_REJECT: sim->out->rejected++; break;
+    case SCHED_MOVE: {
+        double bytes = action->move.positions * (double)sim->config->sched.kv_bytes_per_token;
+        assert_always(sim->move_count < MOVES_MAX);
+        sim->moves[sim->move_count++] = (struct move){.done_us = sim->now_us + bytes / sim->config->move_bytes_per_us,
+                                                      .sequence = action->move.sequence,
+                                                      .to = action->move.to,
+                                                      .positions = action->move.positions};
+        break;
+    }
     case SCHED_RELEASE:
-    case SCHED_MOVE:
     case SCHED_DRAINED: // nothing drains here, and pages are free at once
         break;
     }
@@ -124,9 +148,9 @@ void core_tick(struct sim *sim)
             sim->sequences[(uint64_t)due * rows_max + i] = f->action.runs[i].sequence;
         answer(sim, f, &sim->events[due++]);
     }
-    event_count = gather_arrivals(sim, due);
+    event_count = gather_arrivals(sim, gather_moves(sim, due));
     size_t action_count = sched_step(sim->core, (uint64_t)sim->now_us, sim->events, event_count, sim->actions,
-                                     EVENTS_MAX + FLIGHTS_MAX + SCHED_ACTIONS_SPARE);
+                                     EVENTS_MAX + FLIGHTS_MAX + MOVES_MAX + SCHED_ACTIONS_SPARE);
     for (uint32_t i = 0; i < due; i++) {
         struct flight *f = sim->answers[i];
         count_tokens(sim, f, sim->sequences + (uint64_t)i * rows_max, sim->events[i].step_done.results);
@@ -143,6 +167,8 @@ double core_next_us(const struct sim *sim)
     double us = next_arrival_us(sim);
     uint64_t wake_us = sched_next_wake_us(sim->core);
 
+    for (uint32_t i = 0; i < sim->move_count; i++)
+        us = MIN(us, sim->moves[i].done_us);
     if (sim->answer_count)
         us = MIN(us, sim->answers[0]->answer_us);
     return wake_us == SCHED_NEVER ? us : MIN(us, (double)wake_us);
@@ -165,7 +191,8 @@ void core_places_up(struct sim *sim)
                          .bytes_per_second = (uint64_t)(config->sched.kv_bytes_per_token / MAX(token_us, 1e-6) * 1e6),
                          .link_us = (uint32_t)place->cost.link_us,
                          .local = place->local,
-                         .shares_cores = place->shares_cores},
+                         .shares_cores = place->shares_cores,
+                         .accepts_moves = !place->local && config->move_bytes_per_us > 0},
         };
         count += sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
     }

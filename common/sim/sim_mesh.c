@@ -46,6 +46,7 @@ static void weigh(struct sim *sim, struct flight *f)
     for (; sim->next_speed < config->speed_count && config->speeds[sim->next_speed].at_us <= sim->now_us; sim->next_speed++)
         sim->speeds[config->speeds[sim->next_speed].place] = config->speeds[sim->next_speed].speed;
     memset(f->work, 0, config->place_count * sizeof *f->work);
+    memset(f->r_part_us, 0, config->place_count * sizeof *f->r_part_us);
     for (uint32_t i = 0; i < f->action.run_count; i++) {
         const struct sched_run *run = &f->action.runs[i];
         struct cost_work *work = &f->work[run->place];
@@ -67,6 +68,7 @@ static void weigh(struct sim *sim, struct flight *f)
         double us = cost_attend_us(&place->cost, &f->work[p]);
         f->stretch[p] = lognormal(sim, config->noise_sigma) / sim->speeds[p];
         double work_us = (us - place->cost.link_us) * f->stretch[p];
+        f->r_part_us[p] = work_us * config->s_part.layers;
         f->report.largest_load = MAX(f->report.largest_load, f->work[p].load);
         if (place->local || place->shares_cores) {
             f->here_us += work_us + place->cost.link_us;
@@ -88,7 +90,7 @@ void mesh_take_step(struct sim *sim, const struct sched_step_action *action)
 
     while (f->used)
         f++;
-    *f = (struct flight){.action = *action, .work = f->work, .stretch = f->stretch, .used = true};
+    *f = (struct flight){.action = *action, .work = f->work, .stretch = f->stretch, .r_part_us = f->r_part_us, .used = true};
     f->report = (struct sim_step){.step = action->step, .mini_batch = action->mini_batch, .rows = action->row_count};
     batch->queue[batch->queue_count++] = f;
     if (batch->state == BATCH_IDLE) {
@@ -114,6 +116,8 @@ static void end_step(struct sim *sim, struct batch *batch)
     sched_get_stats(sim->core, &stats);
     sim->out->mini_batches = MAX(sim->out->mini_batches, stats.mini_batches);
     if (sim->config->on_step) {
+        f->report.r_part_us = f->r_part_us;
+        f->report.work = f->work;
         f->report.load_limit = sched_load_limit(sim->core, f->report.mini_batch);
         sim->config->on_step(sim->config->user, &f->report);
     }

@@ -11,13 +11,14 @@
 #include "common/sim/histogram.h"
 #include "common/sim/sim.h"
 
-enum { EVENTS_MAX = 4096, FLIGHTS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX };
+enum { EVENTS_MAX = 4096, MOVES_MAX = 64, FLIGHTS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX };
 
 /* A step, from its action to its answer. */
 struct flight {
     struct sched_step_action action;
     struct cost_work *work; // [place_count]
     double *stretch;        // [place_count], of the places that have rows: noise and speed
+    double *r_part_us;      // [place_count], all layers, without the link
     uint32_t sampled;
     double here_us;          // a layer's attention on the S-part's cores
     bool away;               // it has rows at workers elsewhere
@@ -26,6 +27,13 @@ struct flight {
     double answer_us;        // when the core hears of it
     struct sim_step report;
     bool used;
+};
+
+/* Pages on their way. */
+struct move {
+    double done_us;
+    uint64_t sequence;
+    uint32_t to, positions;
 };
 
 enum batch_state { BATCH_IDLE, BATCH_READY, BATCH_SERVED, BATCH_AWAY };
@@ -58,15 +66,18 @@ struct sim {
     bool served_attends; // it does the local pool's attention of this layer
     double workers_free_us;
     uint32_t workers;
+    struct move moves[MOVES_MAX];
+    uint32_t move_count;
     uint32_t next_speed;    // of config.speeds
     double *speeds;         // [place_count], now
     struct cost_work *work; // [FLIGHTS_MAX][place_count], the flights'
     double *stretch;        // likewise
+    double *r_part_us;      // likewise
 
     uint64_t next_request;
     struct life *lives;         // [request_count]
     struct histogram *times;    // ttft, tbt, step
-    struct sched_event *events; // [EVENTS_MAX + FLIGHTS_MAX]
+    struct sched_event *events; // [EVENTS_MAX + FLIGHTS_MAX + MOVES_MAX]
     struct sched_action *actions;
     uint64_t *sequences;                                // [FLIGHTS_MAX][max_batch_rows] of the answers of this tick
     struct sched_result *results;                       // [FLIGHTS_MAX][max_batch_rows]

@@ -48,7 +48,7 @@ struct link_use {
     struct rpc_message *reply; /* of the layer before: o is read where it lies */
     const float *o;
     uint64_t sent_us;
-    uint32_t r_part_us;
+    uint32_t r_part_us, attend_us; /* of the step so far: from sent to answered; what the worker says it took */
 };
 
 enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_WAITING, BATCH_READY };

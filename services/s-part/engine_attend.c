@@ -62,6 +62,7 @@ static void on_reply(void *user, struct rpc_message *message)
         engine_lose_place(batch, use);
         return;
     }
+    use->attend_us += reply.attend_us;
     use->reply = rpc_message_keep(message);
     use->o = reply.o;
 }
@@ -182,6 +183,7 @@ void engine_attend_local(struct mini_batch *batch, uint32_t layer)
         if (!batch->uses[p].link) {
             engine->ops->attend(batch->backend, layer);
             batch->uses[p].r_part_us += (uint32_t)(clock_now_us() - began_us);
+            batch->uses[p].attend_us = batch->uses[p].r_part_us;
             trace_span(engine->lane_local, "attend", began_ns, {"step", batch->request->step}, {"layer", layer},
                        {"mini_batch", batch->index}, {"rows", batch->uses[p].place->row_count});
         }

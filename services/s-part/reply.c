@@ -89,6 +89,7 @@ void reply_send(struct mini_batch *batch)
         fastdecode__place_time__init(&times[i]);
         times[i].worker = batch->request->places[place->index]->worker;
         times[i].r_part_us = batch->uses[i].r_part_us;
+        times[i].attend_us = batch->uses[i].attend_us;
         for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++)
             times[i].tokens_read += batch->plan.rows[row].position + 1;
         time_pointers[i] = &times[i];

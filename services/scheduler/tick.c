@@ -87,6 +87,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .admission = scheduler->settings.greedy ? SCHED_GREEDY : SCHED_SLS,
         .spacing_steps = scheduler->settings.spacing,
         .placement = scheduler->settings.placement,
+        .balance = true,
         .page_tokens = scheduler->kv.page_tokens,
         .context_tokens = scheduler->model.context_tokens,
         .max_places = PLACES_MAX,
@@ -235,8 +236,10 @@ static void on_step_reply(void *user, struct rpc_message *message)
     }
     flight->place_count = (uint32_t)MIN(reply->n_places, (size_t)ARRAY_COUNT(flight->places));
     for (uint32_t i = 0; i < flight->place_count; i++)
-        flight->places[i] =
-            (struct sched_place_time){reply->places[i]->worker, reply->places[i]->r_part_us, reply->places[i]->tokens_read};
+        flight->places[i] = (struct sched_place_time){.place = reply->places[i]->worker,
+                                                      .r_part_us = reply->places[i]->r_part_us,
+                                                      .attend_us = reply->places[i]->attend_us,
+                                                      .tokens_read = reply->places[i]->tokens_read};
     trace_overlapping(flight->scheduler->lane_steps, "step", flight->step, flight->sent_ns, {"rows", flight->row_count},
                       {"s_part_us", reply->total_us});
     flight->scheduler->s_part_busy_us += reply->s_part_us;

@@ -1,7 +1,7 @@
 /* bench_sched.c: how long a tick takes at scale: 10,000 running sequences on 256 workers, two mini-batches.
  *
  * Each tick takes one step's answer (5,000 rows) and emits one step (5,000 rows); sequences end and arrive all the time,
- * so that placement over 256 places is part of it. The ceiling printed beside it is the mere copying of a step's runs.
+ * so that placement over 256 places, and balancing them, is part of it. The ceiling printed beside it is the mere copying of a step's runs.
  * usage: bench_sched [sequences [places [ticks]]]
  */
 #include <stdio.h>
@@ -50,6 +50,11 @@ static void take(struct flight *flight, size_t action_count, uint64_t *rows)
             *rows += actions[i].step.row_count;
         } else if (actions[i].kind == SCHED_FINISHED) {
             arrive();
+        } else if (actions[i].kind == SCHED_MOVE) {
+            events[event_count++] = (struct sched_event){
+                .kind = SCHED_MOVED,
+                .moved = {actions[i].move.sequence, actions[i].move.to, actions[i].move.positions, true},
+            };
         }
     }
 }
@@ -100,7 +105,8 @@ static struct sched *start(const struct sched_config *config)
             .place_up = {.place = p,
                          .pages_total = config->max_running / config->max_places * 160 + 64,
                          .bytes_per_second = 10000000000,
-                         .link_us = 50},
+                         .link_us = 50,
+                         .accepts_moves = true},
         };
     }
     return sched;
@@ -143,7 +149,9 @@ static void measure(struct sched *sched, uint32_t sequences, uint32_t ticks, str
             measured_rows += rows - before;
         }
     }
-    printf("%u sequences running, %u mini-batches, %.0f rows a step\n", stats.running, MINI_BATCHES, (double)measured_rows / ticks);
+    printf("%u sequences running, %u mini-batches, %.0f rows a step; %llu handed over, %llu to the other mini-batch\n",
+           stats.running, MINI_BATCHES, (double)measured_rows / ticks, (unsigned long long)stats.moved,
+           (unsigned long long)stats.relabelled);
     report(us, ticks, measured_rows);
 }
 
@@ -163,6 +171,7 @@ int main(int argc, char **argv)
         .chunk_max_tokens = 2048,
         .context_tokens = 4096,
         .max_places = places,
+        .balance = true,
         .layers = 30,
         .kv_bytes_per_token = 23040,
     };

@@ -151,12 +151,13 @@ def test_worker_drains(start_mesh):
     streams = half_way(mesh)
     held = of_place(mesh, "fastdecode_place_sequences", "kv-worker-0")
     assert held > 0
+    moved = mesh.metric("fastdecode_sequences_moved_total")  # to balance the load
     pid = mesh.kill("kv-worker-0", signal.SIGTERM)
     wait_for_log(mesh, "scheduler", r"PLACE-DRAINED name=kv-worker-0")
     drained = time.monotonic()
     assert_same(join_all(streams), wanted)
     ended = sum(stream.times[-1] < drained + 0.1 for stream in streams)  # these may have had nothing left to hand over
-    assert max(1, held - ended) <= mesh.metric("fastdecode_sequences_moved_total") <= held
+    assert max(1, held - ended) <= mesh.metric("fastdecode_sequences_moved_total") - moved <= held
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
     assert mesh.metric(PREFILL) - prefill == prompts, "something was computed anew"
     wait_for_log(mesh, "kv-worker-0", r"END name=kv-worker-0")

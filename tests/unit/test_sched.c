@@ -261,7 +261,8 @@ static double load_after_measuring(bool shares_cores)
     mesh_place_up(m, 2, 4000);
     mesh_arrive(m, 600, 900, 0);
     mesh_tick(m);
-    struct sched_place_time times[2] = {{1, 20600, 10000}, {2, 60600, 10000}};
+    struct sched_place_time times[2] = {{.place = 1, .r_part_us = 20600, .tokens_read = 10000},
+                                        {.place = 2, .r_part_us = 60600, .tokens_read = 10000}};
     for (int i = 0; i < 200; i++) {
         m->now_us = m->flight[0][0].done_us;
         mesh_tick(m);

@@ -67,7 +67,7 @@ struct mesh {
     uint32_t slow_permille;   // places that read a thousand times as slowly as the others, and moves that take as long
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
     bool shares_cores; // the workers, with the s-part
-    bool calm;         // no drains, no shortage: then no decode row may be missing from a step
+    bool calm;         // no drains, no shortage, no balancing: then no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
 };
 

@@ -8,7 +8,7 @@ static struct mesh mesh;
 
 /* What the workloads together made happen: a promise about something that never happens is empty. */
 static struct {
-    uint64_t steps, beside, rebuilt, preempted, moved, wasted, failed, rejected;
+    uint64_t steps, beside, rebuilt, preempted, moved, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
 } seen;
 
@@ -31,6 +31,7 @@ static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
         .context_tokens = 40 + mesh_random(m, 160),
         .max_places = MESH_PLACES,
         .max_moves = 1 + mesh_random(m, 4),
+        .balance = mesh_chance(m, 500),
         .layers = 4,
         .kv_bytes_per_token = 1000,
         .release_ack = mesh_chance(m, 500),
@@ -139,6 +140,7 @@ static void count_seen(const struct mesh *m)
     seen.rebuilt += stats.rebuilt;
     seen.preempted += stats.preempted;
     seen.moved += stats.moved;
+    seen.relabelled += stats.relabelled;
     seen.wasted += stats.wasted_rows;
     seen.failed += stats.steps_failed;
     seen.rejected += stats.rejected;
@@ -173,7 +175,7 @@ static void one_workload(uint64_t seed)
         if (p == 1 || mesh_chance(m, 600))
             mesh_place_up(m, p, troubled || tight ? random_pages(m) : 20000);
     }
-    m->calm = !troubled && !tight && config.max_batch_rows >= config.max_sequences;
+    m->calm = !troubled && !tight && !config.balance && config.max_batch_rows >= config.max_sequences;
     while (m->seq_count < sequences) {
         assert_true(ticks++ < 200000);
         mesh_tick(m);
@@ -209,18 +211,19 @@ static void random_workloads_keep_every_promise(void **state)
             fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
         one_workload(seed);
     }
-    print_message("steps %llu, with decode and prefill %llu, rebuilt %llu, preempted %llu, moved %llu, drained %llu, "
-                  "wasted rows %llu, failed %llu, rejected %llu, tokens %llu, scored %llu; ends: length %llu, eos %llu, "
-                  "deadline %llu, cancelled %llu, too long %llu, no space %llu\n",
-                  (unsigned long long)seen.steps, (unsigned long long)seen.beside, (unsigned long long)seen.rebuilt,
-                  (unsigned long long)seen.preempted, (unsigned long long)seen.moved, (unsigned long long)seen.drained,
-                  (unsigned long long)seen.wasted, (unsigned long long)seen.failed, (unsigned long long)seen.rejected,
-                  (unsigned long long)seen.tokens, (unsigned long long)seen.scored, (unsigned long long)seen.reasons[SCHED_LENGTH],
-                  (unsigned long long)seen.reasons[SCHED_EOS], (unsigned long long)seen.reasons[SCHED_DEADLINE],
-                  (unsigned long long)seen.reasons[SCHED_CANCELLED], (unsigned long long)seen.reasons[SCHED_TOO_LONG],
-                  (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
+    print_message(
+        "steps %llu, with decode and prefill %llu, rebuilt %llu, preempted %llu, moved %llu, relabelled %llu, drained %llu, "
+        "wasted rows %llu, failed %llu, rejected %llu, tokens %llu, scored %llu; ends: length %llu, eos %llu, "
+        "deadline %llu, cancelled %llu, too long %llu, no space %llu\n",
+        (unsigned long long)seen.steps, (unsigned long long)seen.beside, (unsigned long long)seen.rebuilt,
+        (unsigned long long)seen.preempted, (unsigned long long)seen.moved, (unsigned long long)seen.relabelled,
+        (unsigned long long)seen.drained, (unsigned long long)seen.wasted, (unsigned long long)seen.failed,
+        (unsigned long long)seen.rejected, (unsigned long long)seen.tokens, (unsigned long long)seen.scored,
+        (unsigned long long)seen.reasons[SCHED_LENGTH], (unsigned long long)seen.reasons[SCHED_EOS],
+        (unsigned long long)seen.reasons[SCHED_DEADLINE], (unsigned long long)seen.reasons[SCHED_CANCELLED],
+        (unsigned long long)seen.reasons[SCHED_TOO_LONG], (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
     assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
-    assert_true(seen.failed > 0 && seen.rejected > 0 && seen.scored > 0 && seen.drained > 0);
+    assert_true(seen.failed > 0 && seen.rejected > 0 && seen.scored > 0 && seen.drained > 0 && seen.relabelled > 0);
     for (int reason = SCHED_LENGTH; reason <= SCHED_NO_SPACE; reason++)
         assert_true(seen.reasons[reason] > 0);
 }

@@ -1,0 +1,227 @@
+/* sched_balance.c: workers that drift apart: who goes elsewhere so that no mini-batch waits for one place alone.
+ *
+ * A cell is what one worker reads for one mini-batch; its time is T = load x token_us + link. A mini-batch waits for the slowest
+ * of its cells, and would wait least if all had the same time, its level:
+ *
+ *     level = (sum of load + sum of link / token_us) / sum of 1 / token_us
+ *
+ * Every few steps the cell that is farthest above its level hands a sequence to one that is below: to the same worker's other
+ * mini-batch, which moves no page (the sequence only waits until its rows in flight are back), or to another worker by MOVE.
+ * Or two change places, so that each cell keeps its count: sequences all grow alike, so cells of equal count and load stay alike.
+ *
+ *              worker 1   worker 2   worker 3                    worker 1   worker 2   worker 3
+ *     batch 0    9,000      7,000      8,000      1,500 against    8,000      7,000      8,000     then worker 2 and
+ *     batch 1    7,000      8,000      8,000    ▶ 500 change ▶     8,000      8,000      8,000     whoever is above next
+ *
+ * Against ping-pong: whoever went stays for a while, a worker must be above its level by more than noise explains, and pages
+ * that move must be paid for by what the steps to come gain, and may take a worker an eighth of its time.
+ */
+#include <math.h>
+
+#include "common/sched/sched_state.h"
+
+enum {
+    AT_ONCE = 4,         // of a mini-batch, each time
+    LISTED = 64,         // sequences of a cell that are looked at
+    STAY_STEPS = 64,     // of all mini-batches, before one goes again
+    MOVE_SHARE = 8,      // of a worker's time that handing over may take: one in so many
+    MOVE_PASSES = 2,     // over its pages that handing a sequence over takes
+    MOVE_PAYS = 2,       // times its cost must be gained
+    BALANCE_LIVES = 256, // steps that a sequence is taken to live yet while nothing is known of lengths
+};
+#define RELABEL_ABOVE 0.03 // of its level, that a cell must be above it
+#define MOVE_ABOVE 0.05
+#define SHARING_ABOVE 0.15 // the same, where it is in others' way and they in its
+#define STEP_ABOVE 0.02    // of the whole step: below, nobody would notice
+#define NOISE_ABOVE 1.0    // of what measurements differ by: some three standard deviations of the smoothed mean
+#define GROSS 0.2          // above it, handing over may take so much more of the worker's time
+#define GAIN 0.4           // of what it is above, or
+#define GAIN_LEVEL 0.01    // of its level, that an exchange must take away
+
+struct cell {
+    uint32_t place, batch;
+    double us, level_us, token_us;
+};
+
+/* What goes, and what comes for it. */
+struct exchange {
+    uint32_t give, take; // slots; take NONE: nothing
+    double residue_us;   // that the worse of both cells is off its level afterwards
+};
+
+static bool counts(const struct place *p) { return p->up && !p->local && p->token_us > 0; }
+
+static struct cell cell_of(const struct sched *s, uint32_t place, uint32_t batch, double level_us)
+{
+    const struct place *p = &s->places[place];
+    double token_us = place_token_us(s, p), load = (double)(p->load[batch] + p->incoming[batch]);
+    return (struct cell){place, batch, load * token_us + (load > 0 ? p->link_step_us : 0), level_us, token_us};
+}
+
+/* NAN: less than two places take part. */
+static double level_of(const struct sched *s, uint32_t batch)
+{
+    double load = 0, speed = 0, link = 0;
+    uint32_t places = 0;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (!counts(p))
+            continue;
+        double token_us = place_token_us(s, p);
+        load += (double)(p->load[batch] + p->incoming[batch]);
+        if (p->draining)
+            continue;
+        speed += 1 / token_us;
+        link += p->link_step_us / token_us;
+        places++;
+    }
+    return places < 2 ? NAN : (load + link) / speed;
+}
+
+/* Sequences of a cell that may go, newest first. */
+static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
+{
+    uint32_t count = 0;
+    for (uint32_t slot = s->places[cell->place].tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
+        const struct seq *q = &s->seqs[slot];
+        if (q->state == SEQ_DECODE && q->mini_batch == cell->batch && !q->fenced && !q->starved &&
+            s->cold[slot].stays_until <= s->stats.steps)
+            slots[count++] = slot;
+    }
+    return count;
+}
+
+/* Whichever leaves both cells nearest to their levels. Pages of what goes and comes must fit. */
+static struct exchange exchange_find(const struct sched *s, const struct cell *from, const struct cell *to, bool swap)
+{
+    uint32_t gives[LISTED], takes[LISTED];
+    uint32_t give_count = list_cell(s, from, gives), take_count = swap ? list_cell(s, to, takes) : 0;
+    double above_us = from->us - from->level_us, below_us = to->level_us - to->us;
+    struct exchange best = {NONE, NONE, INFINITY};
+    for (uint32_t i = 0; i < give_count; i++) {
+        double give = s->seqs[gives[i]].load;
+        for (uint32_t k = 0; k <= take_count; k++) {
+            double tokens = give - (k < take_count ? s->seqs[takes[k]].load : 0);
+            double left_us = fabs(above_us - tokens * from->token_us), lack_us = fabs(below_us - tokens * to->token_us);
+            double residue_us = MAX(left_us, lack_us);
+            if (residue_us < best.residue_us)
+                best = (struct exchange){gives[i], k < take_count ? takes[k] : NONE, residue_us};
+        }
+    }
+    return best;
+}
+
+/* What may be left of what a cell is above its level. */
+static double residue_most_us(const struct cell *from)
+{
+    double above_us = from->us - from->level_us;
+    return above_us - MIN(GAIN * above_us, GAIN_LEVEL * from->level_us);
+}
+
+static void stay(struct sched *s, uint32_t slot) { s->cold[slot].stays_until = s->stats.steps + STAY_STEPS; }
+
+/* Between a worker's mini-batches. */
+static bool relabel(struct sched *s, const struct cell *from, const double *levels_us)
+{
+    struct exchange best = {NONE, NONE, residue_most_us(from)};
+    uint32_t batch = 0;
+    if (s->relabelling + 2 > RELABELS_MAX)
+        return false;
+    for (uint32_t m = 0; m < s->batches; m++) {
+        struct cell to = cell_of(s, from->place, m, levels_us[m]);
+        if (m == from->batch || to.us >= to.level_us)
+            continue;
+        struct exchange found = exchange_find(s, from, &to, true);
+        if (found.give != NONE && found.residue_us < best.residue_us) {
+            best = found;
+            batch = m;
+        }
+    }
+    if (best.give == NONE)
+        return false;
+    stay(s, best.give);
+    relabel_start(s, best.give, batch);
+    if (best.take != NONE) {
+        stay(s, best.take);
+        relabel_start(s, best.take, from->batch);
+    }
+    return true;
+}
+
+/* Steps that a sequence is expected to run yet. */
+static double steps_left(const struct sched *s, uint32_t slot)
+{
+    const struct seq *q = &s->seqs[slot];
+    double lives = s->lengths.count > 0 ? s->lengths.tokens : BALANCE_LIVES;
+    return MIN((double)(q->limit - MIN(q->known, q->limit)), lives);
+}
+
+/* It has handed over enough for now. */
+static bool rests(const struct sched *s, uint32_t place) { return s->now_us < s->places[place].moves_from_us; }
+
+static bool move_away(struct sched *s, const struct cell *from, const double *levels_us)
+{
+    struct cell to = {.place = NONE};
+    double lack_us = 0, above_us = from->us - from->level_us;
+    if (s->moving_count - s->relabelling >= s->config.max_moves || rests(s, from->place) || s->places[from->place].draining)
+        return false;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (i == from->place || !counts(p) || !p->accepts_moves || !place_takes(s, p) || rests(s, i))
+            continue;
+        for (uint32_t m = 0; m < s->batches; m++) {
+            struct cell cell = cell_of(s, i, m, levels_us[m]);
+            if (cell.level_us - cell.us > lack_us) {
+                lack_us = cell.level_us - cell.us;
+                to = cell;
+            }
+        }
+    }
+    if (to.place == NONE)
+        return false;
+    struct exchange best = exchange_find(s, from, &to, false);
+    if (best.give == NONE || best.residue_us > residue_most_us(from))
+        return false;
+    double cost_us = MOVE_PASSES * from->token_us * s->seqs[best.give].load;
+    uint32_t pages = pages_wanted(s, best.give);
+    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us || !place_fits(&s->places[to.place], pages))
+        return false;
+    stay(s, best.give);
+    double rest_us = MOVE_SHARE * cost_us * MIN(1, GROSS * from->level_us / above_us);
+    s->places[from->place].moves_from_us = s->now_us + (uint64_t)rest_us;
+    s->places[to.place].moves_from_us = s->places[from->place].moves_from_us;
+    move_start(s, best.give, to.place, pages, to.batch);
+    return true;
+}
+
+/* The worst cell of a mini-batch hands something over; false: nothing to gain. */
+static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
+{
+    struct cell worst = {.place = 0};
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        if (!counts(&s->places[i]))
+            continue;
+        struct cell cell = cell_of(s, i, batch, levels_us[batch]);
+        if (cell.us > worst.us)
+            worst = cell;
+    }
+    double above_us = worst.us - worst.level_us;
+    if (above_us > RELABEL_ABOVE * worst.level_us && relabel(s, &worst, levels_us))
+        return true;
+    const struct place *p = &s->places[worst.place];
+    double margin = MAX(p->shares_cores && !p->slow ? SHARING_ABOVE : MOVE_ABOVE, NOISE_ABOVE * p->token_noise);
+    double step_us = s->model.base_us + s->mini_batches[batch].member_count * s->model.row_us;
+    return above_us > MAX(margin * worst.level_us, STEP_ABOVE * step_us) && move_away(s, &worst, levels_us);
+}
+
+void balance(struct sched *s)
+{
+    if (!s->config.balance || s->stats.steps < s->balanced + s->batches)
+        return;
+    s->balanced = s->stats.steps;
+    double levels_us[SCHED_MINI_BATCHES_MAX];
+    for (uint32_t m = 0; m < s->batches; m++)
+        levels_us[m] = level_of(s, m);
+    for (uint32_t m = 0; m < s->batches && !isnan(levels_us[m]); m++)
+        for (uint32_t i = 0; i < AT_ONCE && improve(s, m, levels_us); i++) {}
+}

@@ -1,0 +1,244 @@
+/* test_sched_balance.c: workers that drift apart, in the simulator with noise. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/sim/sim.h"
+
+enum { WORKERS = 4, BATCHES = 2, REQUESTS = 4000, LAYERS = 8, WINDOW = 50 };
+
+static struct sim_request requests[REQUESTS];
+static struct sim_place places[WORKERS];
+static uint64_t rng;
+
+static double uniform(void)
+{
+    rng += 0x9e3779b97f4a7c15u;
+    uint64_t z = (rng ^ rng >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+/* Of each mini-batch: what each worker took in the last WINDOW steps, and how far the largest was above the mean. */
+struct seen {
+    double us[BATCHES][WORKERS];
+    uint32_t steps[BATCHES];
+    double largest_sum, largest_max, step_sum;
+    uint64_t windows, all;
+    uint32_t full; // decode rows of a full mini-batch, nearly: the end, when nobody is left to balance with, does not count
+};
+
+static double largest_to_mean(const double *us)
+{
+    double largest = 0, sum = 0;
+    for (int i = 0; i < WORKERS; i++) {
+        largest = MAX(largest, us[i]);
+        sum += us[i];
+    }
+    return largest / (sum / WORKERS);
+}
+
+static void on_step(void *user, const struct sim_step *step)
+{
+    struct seen *seen = user;
+    uint32_t m = step->mini_batch;
+    if (step->begin_us < 20e6 || step->decode_rows < seen->full)
+        return;
+    for (int i = 0; i < WORKERS; i++)
+        seen->us[m][i] += step->r_part_us[i];
+    seen->step_sum += largest_to_mean(step->r_part_us);
+    seen->all++;
+    if (++seen->steps[m] < WINDOW)
+        return;
+    double ratio = largest_to_mean(seen->us[m]);
+    seen->largest_sum += ratio;
+    seen->largest_max = MAX(seen->largest_max, ratio);
+    seen->windows++;
+    for (int i = 0; i < WORKERS; i++)
+        seen->us[m][i] = 0;
+    seen->steps[m] = 0;
+}
+
+static struct sim_config mixed(uint32_t batch, struct seen *seen)
+{
+    struct sim_config config = {
+        .sched = {.max_sequences = REQUESTS + 256,
+                  .max_running = batch,
+                  .max_waiting = REQUESTS,
+                  .max_batch_rows = 640,
+                  .mini_batches = BATCHES,
+                  .page_tokens = 16,
+                  .context_tokens = 4096,
+                  .max_places = WORKERS,
+                  .layers = LAYERS,
+                  .balance = true,
+                  .kv_bytes_per_token = 20000},
+        .s_part = {.layers = LAYERS, .first_share = 0.25},
+        .places = places,
+        .place_count = WORKERS,
+        .requests = requests,
+        .request_count = REQUESTS,
+        .backlog = true,
+        .move_bytes_per_us = 1000,
+        .noise_sigma = 0.1,
+        .reply_us = 100,
+        .seed = 7,
+        .on_step = on_step,
+        .user = seen,
+    };
+    rng = 5;
+    for (int i = 0; i < REQUESTS; i++) { // lengths of 16 to 2,000, prompt and answer
+        uint32_t prompt = (uint32_t)(8 * pow(125, uniform())), tokens = (uint32_t)(8 * pow(125, uniform()));
+        requests[i] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = 1000};
+    }
+    double s_us = 1500, load = batch / 2.0 * 500;
+    cost_curve_add(&config.s_part.layer, 1, s_us / 2);
+    cost_curve_add(&config.s_part.layer, batch / 2.0, s_us);
+    for (int i = 0; i < WORKERS; i++)
+        places[i] = (struct sim_place){
+            .cost = {.token_us = s_us * WORKERS / load, .prefill_us = s_us * WORKERS / load / 30, .row_us = 1, .link_us = 60},
+            .pages_total = 100000};
+    return config;
+}
+
+static struct sim_result result_of(const struct sim_config *config)
+{
+    struct sim_result result;
+    struct error error;
+
+    if (sim_run(config, &result, &error))
+        fail_msg("%s", error.text);
+    assert_int_equal(result.finished, config->request_count);
+    assert_int_equal(result.pages_leaked, 0);
+    return result;
+}
+
+/* Lengths of 16 to 2,000. Noise alone puts the largest of four 10 % above the mean in one step, and 1.5 % over 50. */
+static void workers_take_as_long_as_each_other(void **state)
+{
+    (void)state;
+    for (uint32_t batch = 64; batch <= 256; batch *= 2) {
+        double ratio[2], tokens_per_second[2];
+        struct sim_result r;
+        for (int balanced = 0; balanced < 2; balanced++) {
+            struct seen seen = {.full = batch * 4 / 10};
+            struct sim_config config = mixed(batch, &seen);
+            config.sched.balance = balanced;
+            r = result_of(&config);
+            ratio[balanced] = seen.largest_sum / (double)seen.windows;
+            tokens_per_second[balanced] = r.tokens_per_second;
+            printf("B %u, balance %d: largest / mean %.3f over %d steps, at most %.3f; in a step %.3f; %.0f tokens/s; %llu handed "
+                   "over, %llu to the other mini-batch\n",
+                   batch, balanced, ratio[balanced], WINDOW, seen.largest_max, seen.step_sum / (double)seen.all,
+                   r.tokens_per_second, (unsigned long long)r.moved, (unsigned long long)r.relabelled);
+            assert_true(!balanced || seen.largest_max < 1.3);
+            assert_true(!balanced || seen.step_sum / (double)seen.all < 1.2);
+        }
+        assert_true(ratio[0] > 1.10 && ratio[1] < 1.06);
+        assert_true(r.moved > 0 && r.moved < REQUESTS);
+        assert_true(tokens_per_second[1] > tokens_per_second[0]);
+    }
+}
+
+enum { LIMIT = 400 };
+
+/* What worker 2 reads, and the others on average: before it is slow, and step by step afterwards. */
+struct slow {
+    double from_us;
+    uint32_t steps[BATCHES];
+    double before[2], after[LIMIT][2];
+};
+
+static void on_step_slow(void *user, const struct sim_step *step)
+{
+    struct slow *slow = user;
+    double loads[2] = {(double)step->work[2].load, 0};
+    for (int i = 0; i < WORKERS; i++)
+        loads[1] += i == 2 ? 0 : (double)step->work[i].load / (WORKERS - 1);
+    uint32_t at = slow->steps[step->mini_batch];
+    for (int k = 0; k < 2; k++) {
+        if (step->begin_us > slow->from_us / 2 && step->begin_us < slow->from_us)
+            slow->before[k] += loads[k];
+        else if (step->begin_us >= slow->from_us && at < LIMIT)
+            slow->after[at][k] += loads[k];
+    }
+    slow->steps[step->mini_batch] += step->begin_us >= slow->from_us;
+}
+
+static double share(const struct slow *slow, uint32_t from, uint32_t to)
+{
+    double sums[2] = {0};
+    for (uint32_t i = from; i < to; i++) {
+        sums[0] += slow->after[i][0];
+        sums[1] += slow->after[i][1];
+    }
+    return sums[0] / sums[1];
+}
+
+static void a_worker_at_half_speed_reads_half(void **state)
+{
+    (void)state;
+    for (uint32_t batch = 64; batch <= 256; batch *= 2) {
+        struct slow slow = {.from_us = 40e6};
+        struct sim_config config = mixed(batch, NULL);
+        const struct sim_speed half = {.at_us = slow.from_us, .place = 2, .speed = 0.5};
+        config.on_step = on_step_slow;
+        config.user = &slow;
+        config.speeds = &half;
+        config.speed_count = 1;
+        struct sim_result r = result_of(&config);
+        printf(
+            "B %u: beside the others %.2f before; %.2f in the first 10 steps, %.2f in steps 40 to 60, then %.2f; %llu handed over\n",
+            batch, slow.before[0] / slow.before[1], share(&slow, 0, 10), share(&slow, 40, 60), share(&slow, 60, LIMIT),
+            (unsigned long long)r.moved);
+        assert_true(fabs(slow.before[0] / slow.before[1] - 1) < 0.1);
+        assert_true(share(&slow, 40, 60) < 0.62);
+        assert_true(fabs(share(&slow, 60, LIMIT) - 0.5) < 0.06);
+    }
+}
+
+/* Long lives, all alike: noise makes few go that would not go without it, and nobody goes to and fro. */
+static void noise_moves_little(void **state)
+{
+    enum { LIVES = 256 };
+    uint64_t moved[3];
+    double tokens_per_second[3];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct sim_config config = mixed(64, NULL);
+        config.on_step = NULL;
+        config.noise_sigma = i == 0 ? 0 : 0.2;
+        config.sched.balance = i < 2;
+        config.request_count = LIVES;
+        for (int k = 0; k < LIVES; k++)
+            requests[k] = (struct sim_request){.prompt_tokens = 200, .generated_tokens = 1500, .max_new_tokens = 1500};
+        struct sim_result r = result_of(&config);
+        moved[i] = r.moved;
+        tokens_per_second[i] = r.tokens_per_second;
+        printf("%s: %llu steps, %.0f tokens/s: %llu of %d handed over, %llu to the other mini-batch\n",
+               i == 0   ? "no noise"
+               : i == 1 ? "noise of 20 %"
+                        : "noise, no balancing",
+               (unsigned long long)r.steps, r.tokens_per_second, (unsigned long long)r.moved, LIVES,
+               (unsigned long long)r.relabelled);
+    }
+    assert_true(moved[1] < 4 * moved[0] && moved[1] < 2 * LIVES); // lives of 1,500 steps
+    assert_true(moved[2] == 0 && tokens_per_second[1] > tokens_per_second[2]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_take_as_long_as_each_other),
+        cmocka_unit_test(noise_moves_little),
+        cmocka_unit_test(a_worker_at_half_speed_reads_half),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
