@@ -52,6 +52,7 @@ struct sched_config {
     uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 8
     uint32_t step_target_us;   // a step with decode rows in it should not take longer, or than 2.4 times what those rows
                                // alone take if that is more; 0: 16 000
+    uint32_t step_limit_us;    // sls: what decode rows and their context may make a step take, see sched_load_limit(); 0: no limit
     enum sched_admission admission;
     enum sched_placement placement;
     uint32_t spacing_steps;      // F of the load-stabilizing schedule; 0: a 32nd of the expected length
@@ -295,8 +296,9 @@ struct sched_stats {
 };
 void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 
-/* Context tokens that a mini-batch may read in a step; UINT64_MAX: no limit (no worker elsewhere, nothing known of lengths, or what waits
- * starts at once because that is as fast). O(places). */
+/* W_lim, the context tokens that a mini-batch may read in a step: the least of what balances both parts, step_limit_us and the pages
+ * allow; without the balance while what waits starts at once because that is faster. UINT64_MAX: no limit (no worker elsewhere, nothing
+ * known of lengths, greedy). O(places). */
 uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {

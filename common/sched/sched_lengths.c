@@ -14,7 +14,7 @@ void lengths_init(struct lengths *l) { *l = (struct lengths){.unit = 1}; }
 static void reckon(struct lengths *l, struct survival *survival)
 {
     struct survival_mean life = {0};
-    double weights = 0, prompts = 0, tokens = 0, context = 0, squares = 0;
+    double weights = 0, prompts = 0, tokens = 0, token_squares = 0, context = 0, squares = 0;
     survival_settle(survival);
     l->learned = survival->learned;
     for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
@@ -27,6 +27,7 @@ static void reckon(struct lengths *l, struct survival *survival)
             weights += weight;
             prompts += l->asked[i].prompts;
             tokens += weight * to.tokens;
+            token_squares += weight * (2 * to.ages - to.tokens);
             context += weight * (prompt * to.tokens + to.ages);
             squares += l->asked[i].prompt_squares * to.tokens + weight * (2 * prompt * to.ages + to.squares);
         }
@@ -34,6 +35,7 @@ static void reckon(struct lengths *l, struct survival *survival)
     }
     l->tokens = tokens / weights;
     l->prompt_tokens = prompts / weights;
+    l->variation = sqrt(MAX(token_squares / weights / (l->tokens * l->tokens) - 1, 0));
     l->context_tokens = context / weights;
     l->context_squares = squares / weights;
 }

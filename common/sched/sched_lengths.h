@@ -22,6 +22,7 @@ struct lengths {
     uint64_t learned;                                    // of the survival, when the following were reckoned
     double tokens;                                       // E[L]
     double prompt_tokens;                                // E[p]
+    double variation;                                    // standard deviation of L over E[L]
     double context_tokens;                               // E[sum over its life of the context it reads]
     double context_squares;
 };

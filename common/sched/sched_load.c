@@ -7,10 +7,14 @@
 
 enum {
     DENSE = 48,      // points of the projection up to the expected length, equally far apart; beyond it 1.2 times as far each
+    PARTS = 8,       // of a life, in each of which about as many start
     WEIGHT = 8,      // of the mean context, see load_weight()
     SIM_STEPS = 32,  // of an expected length, where both ways of starting are reckoned through
     SIM_ROUNDS = 10, // so many full mini-batches waiting are no short queue
 };
+// As fast is no reason to give an even load up, nor a little faster one to start all over with few.
+#define KEEP 0.99
+#define CHANGE 1.04
 #define SPACING 32 // F is the expected length over this, unless it is given
 
 /* --- what is expected ------------------------------------------------------------------------------------------------- */
@@ -47,8 +51,10 @@ static double spacing_steps(const struct sched *s)
 struct reach {
     double tokens_per_us; // that all workers elsewhere read together; 0: there are none
     double link_us;       // round trips of a step to the farthest of them
-    double full;          // sequences of a full mini-batch: as many as may run, or as pages hold
-    double limit;         // context tokens of a step
+    double page_tokens;   // that the pages of all places hold, a mini-batch's share
+    double full;          // sequences of a full mini-batch: as many as may run, as pages hold, as steps have time for
+    double hard;          // context tokens of a step that its time and the pages allow
+    double limit;         // and that keep both parts busy, or are read when starts are evenly spaced: W_lim
 };
 
 static double s_part_us(const struct sched *s, double rows)
@@ -56,36 +62,74 @@ static double s_part_us(const struct sched *s, double rows)
     return s->s_model.base_us + rows * s->s_model.row_us + (s->heads.rows_seen > 0 ? model_us(&s->heads, rows) : 0);
 }
 
+/* Context tokens that a mini-batch of so many rows may read so that its steps keep to their limit. Of M mini-batches in flight each
+ * waits until the workers have served the others, so a step takes S + link + R, and M·R at least. As long as the S-part takes the
+ * workers may take in any case: then it is not their load that is too much. */
+static double timely_load(const struct sched *s, const struct reach *r, double rows)
+{
+    double limit_us = s->config.step_limit_us, s_us = s_part_us(s, rows * (1 + s->lengths.prompt_tokens / s->lengths.tokens));
+    double r_us = MIN(limit_us / s->batches, limit_us - s_us - r->link_us);
+    return limit_us == 0 ? INFINITY : MAX(MAX(r_us, s_us - r->link_us), 0) * r->tokens_per_us;
+}
+
+/* What so many sequences read when their starts are evenly spaced, and `deviations` standard deviations more. */
+static double steady_load(const struct sched *s, double rows, double deviations)
+{
+    const struct lengths *l = &s->lengths;
+    double mean = mean_context(s), variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
+    return rows * (mean + spacing_steps(s) / 2) + deviations * sqrt(rows * variance);
+}
+
+static double hard_load(const struct sched *s, const struct reach *r, double rows)
+{
+    double paged = r->page_tokens - rows * s->config.page_tokens; // the last page of each is not full
+    return MAX(MIN(timely_load(s, r, rows), paged), 0);
+}
+
+/* The most sequences, up to `most`, for which time and pages hold without binding: where they do bind, starts come late, so that some
+ * later starts come close together, and so do their ends and the starts after those: the load swings more and more. */
+static double full_rows(const struct sched *s, const struct reach *r, double most)
+{
+    double low = 1, high = most;
+    if (steady_load(s, most, 1) <= hard_load(s, r, most))
+        return most;
+    while (high - low > 0.25) {
+        double rows = (low + high) / 2;
+        *(steady_load(s, rows, 1) <= hard_load(s, r, rows) ? &low : &high) = rows;
+    }
+    return low;
+}
+
 /* Something is known of lengths. */
 static struct reach reach(const struct sched *s)
 {
-    const struct lengths *l = &s->lengths;
     struct reach r = {0};
-    double tokens = 0, mean = mean_context(s), variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         if (!p->up)
             continue;
-        tokens += p->draining ? 0 : (double)p->pages_total * s->config.page_tokens;
+        r.page_tokens += p->draining ? 0 : (double)p->pages_total * s->config.page_tokens / s->batches;
         if (p->local || p->shares_cores || p->token_us <= 0)
             continue;
         r.tokens_per_us += 1 / p->token_us;
         r.link_us = MAX(r.link_us, p->link_step_us);
     }
-    r.full = MAX(MIN(s->config.max_running, tokens / mean) / s->batches, 1);
-    double steady = r.full * (mean + spacing_steps(s) / 2) + 2 * sqrt(r.full * variance);
+    if (r.tokens_per_us == 0)
+        return r;
+    r.full = full_rows(s, &r, MAX((double)s->config.max_running / s->batches, 1));
     double balance = MAX(s_part_us(s, r.full) - r.link_us, 0) * r.tokens_per_us; // read while the S-part has the other mini-batch
-    r.limit = MAX(steady, balance);
+    r.hard = hard_load(s, &r, r.full);
+    r.limit = MIN(MAX(steady_load(s, r.full, 2), balance), r.hard);
     return r;
 }
 
 uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
 {
     assert_always(mini_batch < s->config.mini_batches);
-    if (s->config.admission == SCHED_GREEDY || s->lengths.count == 0 || s->mini_batches[mini_batch].plan.together)
+    if (s->config.admission == SCHED_GREEDY || s->lengths.count == 0)
         return UINT64_MAX;
     struct reach r = reach(s);
-    return r.tokens_per_us > 0 ? (uint64_t)r.limit : UINT64_MAX;
+    return r.tokens_per_us > 0 ? (uint64_t)(s->mini_batches[mini_batch].plan.together ? r.hard : r.limit) : UINT64_MAX;
 }
 
 /* --- the projection --------------------------------------------------------------------------------------------------- */
@@ -258,20 +302,23 @@ static bool together_is_faster(const struct sched *s, const struct load_plan *pl
     uint32_t sizes = 0;
     for (uint32_t i = 0; i < STEP_SIZES; i++)
         sizes += s->s_model.sizes[i].rows > 0;
-    if (waiting >= r->full * SIM_ROUNDS)
+    if (waiting >= r->full * SIM_ROUNDS || MIN(waiting, r->full) * (s->lengths.prompt_tokens + s->lengths.tokens) > r->hard)
         return false;
     if (sizes < 2)
         return waiting <= 2 * r->full; // T(b) is not known yet
-    return reckon_us(s, plan, waiting, r, false) <= reckon_us(s, plan, waiting, r, true);
+    return reckon_us(s, plan, waiting, r, false) < (plan->together ? CHANGE : KEEP) * reckon_us(s, plan, waiting, r, true);
 }
 
 /* Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
- * used in a step or two is lost: many that ended together are not to start together again. */
+ * used in a step or two is lost: many that ended together are not to start together again. Nor are they to do so within a part of a
+ * life: there at most one standard deviation more start than when all are evenly spread. So what came close together for whatever
+ * reason (a change of mini-batches, a limit that bound) is farther apart a life later, where lengths alone would not see to it. */
 static void credit(struct sched *s, struct load_plan *plan, double full)
 {
-    double rate = full / s->lengths.tokens;
-    plan->credit += rate * (double)(plan->step - plan->credited) + plan->ends;
-    plan->credit = MIN(plan->credit, starts_max(rate));
+    double rate = full / s->lengths.tokens, steps = (double)(plan->step - plan->credited);
+    double part = full / PARTS, spread = rate * (1 + 0.5 / sqrt(part) + 4 * s->lengths.variation);
+    plan->credit = MIN(plan->credit + rate * steps + plan->ends, starts_max(rate));
+    plan->room = MIN(plan->room + spread * steps, 1 + spread + sqrt(part));
     plan->credited = plan->step;
     plan->ends = 0;
 }
@@ -292,19 +339,23 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (s->cold[slot].rebuild || b->member_count + b->prefill_count == 0)
         return true; // it ran before; or it runs alone
     refresh(s, plan);
-    double waiting = ceil((double)s->waiting.count / s->batches);
+    double share = ((double)s->waiting.count + s->running) / s->batches - b->member_count - b->prefill_count; // of what waits
+    double waiting = MAX(ceil(share), 1);
     if (fits(s, plan, slot, waiting, r.limit))
         return true;
     if (plan->decided != plan->step + 1)
         plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
-    return plan->together || (plan->credit >= 1 && fits(s, plan, slot, 1, r.limit));
+    if (b->member_count + b->prefill_count >= r.full || (!plan->together && (plan->credit < 1 || plan->room < 1)))
+        return false;
+    return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
 }
 
 void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     struct load_plan *plan = &s->mini_batches[mini_batch].plan;
     plan->credit = MAX(plan->credit - 1, 0);
+    plan->room = MAX(plan->room - 1, 0);
     if (s->cold[slot].rebuild)
         return;
     note_start(s, slot);

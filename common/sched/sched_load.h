@@ -6,8 +6,10 @@
  * b·(p + (S + F)/2). So, where workers elsewhere take part:
  *
  *   - what waits starts at once if the projected load then stays under the limit at every step to come;
- *   - else b/E[L] sequences start a step while there is room, and one for each that ends, and only under the limit;
- *   - a queue too short to repay the slow start begins at once all the same: both are reckoned through.
+ *   - else b/E[L] sequences start a step while there is room, and one for each that ends, and only under the limit; where lives are of
+ *     about one length those that ended close together start farther apart, or their clump would come back with each life;
+ *   - a queue too short to repay the slow start begins at once all the same: both are reckoned through. Not beyond what pages and
+ *     step_limit_us allow: these limits hold always, and b is at most what they let run evenly.
  *
  * The projection: running sequences are kept in cohorts of about the same start and cutoff. At e steps from now a cohort of age a
  * holds (P(L >= a+e) / P(L >= a)) · Σ (p + a + e), of a variance that is summed too; the limit must hold for mean and two
@@ -40,6 +42,7 @@ struct load_plan {
     struct cohort cohorts[COHORTS_MAX];
     uint64_t step;                                   // planned so far
     double credit;                                   // starts that are due
+    double room;                                     // for starts that keep clear of one another
     uint64_t credited;                               // step up to which
     uint32_t ends;                                   // since then
     bool together;                                   // decided at that step: what waits starts at once

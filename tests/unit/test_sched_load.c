@@ -32,6 +32,9 @@ static uint32_t below(uint32_t limit)
 
 /* What is measured between step 2·S and the last start. */
 struct window {
+    double limit_us;
+    uint64_t plain, late,
+        over; // steps without prefill, those of them that took a twentieth longer; steps that read more than the load limit
     uint32_t rows[MINI_BATCHES];
     uint64_t load[MINI_BATCHES], from, to, tokens, steps, peak;
     double rows_sum, begin_us, end_us, longest_us;
@@ -55,6 +58,9 @@ static void on_step(void *user, const struct sim_step *step)
         load += w->load[m];
     }
     w->peak = MAX(w->peak, load);
+    w->plain += step->rows == step->decode_rows;
+    w->late += step->rows == step->decode_rows && step->end_us - step->begin_us > 1.05 * w->limit_us;
+    w->over += step->load > step->load_limit;
     w->longest_us = MAX(w->longest_us, step->end_us - step->begin_us);
     w->end_us = step->end_us;
 }
@@ -62,14 +68,23 @@ static void on_step(void *user, const struct sim_step *step)
 struct outcome {
     struct sim_result all;
     double tokens_per_second, batch, peak, longest_s; // of the window; shares of B and of B (p + S)
+    double late, over;                                // shares of its steps
 };
 
-/* rounds: requests over B. */
-static struct outcome simulate(double x, double rounds, enum sched_admission admission)
+struct setting {
+    double x, rounds; // requests over B
+    enum sched_admission admission;
+    bool mini_batch_auto;
+    uint32_t limit_us, pages; // of a step; of each worker. 0: neither binds
+};
+
+static struct outcome simulate_setting(const struct setting *setting)
 {
+    const double x = setting->x, rounds = setting->rounds;
+
     const double layer_us = 400, batch = (double)B / MINI_BATCHES;
     struct sim_place places[WORKERS];
-    struct window window = {.from = 2 * S * MINI_BATCHES};
+    struct window window = {.from = 2 * S * MINI_BATCHES, .limit_us = setting->limit_us};
     struct sim_config config = {
         .sched = {.max_sequences = REQUESTS_MAX + 2 * B,
                   .max_running = B,
@@ -77,7 +92,10 @@ static struct outcome simulate(double x, double rounds, enum sched_admission adm
                   .max_batch_rows = B + 512,
                   .mini_batches = MINI_BATCHES,
                   .step_target_us = 50000, // what is compared is the load, not how prefill is held back
-                  .admission = admission,
+                  .admission = setting->admission,
+                  .mini_batch_auto = setting->mini_batch_auto,
+                  .step_limit_us = setting->limit_us,
+                  .balance = setting->limit_us || setting->pages, // workers as even as mini-batches
                   .spacing_steps = S / 32,
                   .page_tokens = 16,
                   .context_tokens = PROMPT + S + 1,
@@ -90,6 +108,7 @@ static struct outcome simulate(double x, double rounds, enum sched_admission adm
         .requests = requests,
         .request_count = (uint64_t)(rounds * B),
         .backlog = true,
+        .move_bytes_per_us = 5000,
         .reply_us = 100,
         .seed = 1,
         .on_step = on_step,
@@ -103,8 +122,8 @@ static struct outcome simulate(double x, double rounds, enum sched_admission adm
     cost_curve_add(&config.s_part.head, 1, layer_us / 2);
     double token_us = x * layer_us * WORKERS / (batch * (PROMPT + S));
     for (int i = 0; i < WORKERS; i++)
-        places[i] =
-            (struct sim_place){.cost = {.token_us = token_us, .prefill_us = token_us / 8, .link_us = 20}, .pages_total = 6000};
+        places[i] = (struct sim_place){.cost = {.token_us = token_us, .prefill_us = token_us / 8, .link_us = 20},
+                                       .pages_total = setting->pages ? setting->pages : 6000};
     for (uint64_t i = 0; i < config.request_count; i++)
         requests[i] = (struct sim_request){.prompt_tokens = PROMPT, .generated_tokens = S, .max_new_tokens = S};
     window.to = (uint64_t)((rounds - 1.15) * S * MINI_BATCHES);
@@ -117,7 +136,14 @@ static struct outcome simulate(double x, double rounds, enum sched_admission adm
     out.batch = window.rows_sum / (double)window.steps / B;
     out.peak = (double)window.peak / ((double)B * (PROMPT + S));
     out.longest_s = window.longest_us / 1e6;
+    out.late = (double)window.late / (double)MAX(window.plain, 1);
+    out.over = (double)window.over / (double)window.steps;
     return out;
+}
+
+static struct outcome simulate(double x, double rounds, enum sched_admission admission)
+{
+    return simulate_setting(&(struct setting){.x = x, .rounds = rounds, .admission = admission});
 }
 
 static void the_load_stays_even(void **state)
@@ -151,6 +177,53 @@ static void a_short_queue_is_not_slowed_down(void **state)
             if (spaced < 0.97 * together)
                 fail_msg("x %.2f, %.1f B requests: %.0f and %.0f tokens/s", x, rounds, spaced, together);
         }
+    }
+}
+
+/* What disturbs the even spread of starts (here two mini-batches instead of one in mid-run) does not last: the load would swing more and
+ * more, since those that start together end together. */
+static void the_load_becomes_even_again(void **state)
+{
+    (void)state;
+    struct outcome always = simulate(2, 24, SCHED_SLS);
+    struct outcome disturbed = simulate_setting(&(struct setting){.x = 2, .rounds = 24, .mini_batch_auto = true});
+    printf("two mini-batches after a while: batch %.3f, tokens/s %.3f of always\n", disturbed.batch,
+           disturbed.tokens_per_second / always.tokens_per_second);
+    assert_true(disturbed.batch >= 0.93);
+    assert_true(disturbed.tokens_per_second >= 0.90 * always.tokens_per_second);
+}
+
+/* Where workers bind, fewer sequences at once give nearly as many tokens, in steps that keep to their limit. */
+static void steps_keep_to_their_limit(void **state)
+{
+    (void)state;
+    for (double x = 3; x <= 5; x += 2) {
+        struct outcome any = simulate(x, 16, SCHED_SLS);
+        for (uint32_t share = 75; share <= 90; share += 15) {
+            uint32_t limit_us = (uint32_t)(any.longest_s * 1e6 * share / 100);
+            struct outcome kept = simulate_setting(&(struct setting){.x = x, .rounds = 16, .limit_us = limit_us});
+            printf("x %.0f, limit %.1f ms (%u %%): later %.2f %%, over the load limit %.2f %%, batch %.2f, tokens/s %.3f\n", x,
+                   limit_us / 1e3, share, 100 * kept.late, 100 * kept.over, kept.batch,
+                   kept.tokens_per_second / any.tokens_per_second);
+            assert_true(kept.late <= 0.01);
+            assert_true(kept.over <= 0.06); // sequences that go from one mini-batch to the other, too
+            assert_true(kept.tokens_per_second >= 0.94 * any.tokens_per_second);
+            assert_true(kept.batch >= 0.8 * share / 100);
+        }
+    }
+}
+
+/* Nobody starts whose pages the others will need. */
+static void nobody_is_paused_for_pages(void **state)
+{
+    (void)state;
+    for (uint32_t pages = 600; pages <= 1400; pages += 400) {
+        struct outcome all = simulate_setting(&(struct setting){.x = 2, .rounds = 12, .admission = SCHED_GREEDY, .pages = pages});
+        struct outcome few = simulate_setting(&(struct setting){.x = 2, .rounds = 12, .pages = pages});
+        printf("%u pages: paused %llu and %llu, batch %.2f and %.2f, tokens/s %.3f\n", pages, (unsigned long long)few.all.preempted,
+               (unsigned long long)all.all.preempted, few.batch, all.batch, few.tokens_per_second / all.tokens_per_second);
+        assert_true(few.all.preempted * 20 <= all.all.preempted);
+        assert_true(few.tokens_per_second >= all.tokens_per_second);
     }
 }
 
@@ -217,6 +290,9 @@ int main(void)
         cmocka_unit_test(old_lengths_are_forgotten),
         cmocka_unit_test(the_load_stays_even),
         cmocka_unit_test(a_short_queue_is_not_slowed_down),
+        cmocka_unit_test(the_load_becomes_even_again),
+        cmocka_unit_test(steps_keep_to_their_limit),
+        cmocka_unit_test(nobody_is_paused_for_pages),
     };
     rng = 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
