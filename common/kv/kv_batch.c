@@ -112,6 +112,10 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
         if (position >= (uint64_t)store->sequences[slot].page_count * store->shape.page_tokens)
             return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has no page for position %u", row,
                              (unsigned long long)id, position);
+        if (position >= store->sequences[slot].complete &&
+            store->references[store->tables[(size_t)slot * store->table_length + position / store->shape.page_tokens]] > 1)
+            return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx shares the page of position %u", row,
+                             (unsigned long long)id, position);
         have = MAX(have, position + 1);
         if (!same || block->row_count == store->block_rows) {
             block = &batch->blocks[batch->block_count++];

@@ -61,26 +61,56 @@ static void drop_pages(struct kv_store *store, uint32_t slot, uint32_t keep)
     }
 }
 
+/* Whether the next position is written into a page that other sequences read as well. */
+static bool next_is_shared(const struct kv_store *store, uint32_t slot)
+{
+    const struct kv_sequence *sequence = &store->sequences[slot];
+    uint32_t index = sequence->complete / store->shape.page_tokens;
+    return sequence->complete % store->shape.page_tokens && index < sequence->page_count &&
+           store->references[store->tables[(size_t)slot * store->table_length + index]] > 1;
+}
+
+/* Gives the sequence a page of its own with the same content. There must be a free one. */
+static void copy_shared(struct kv_store *store, uint32_t slot)
+{
+    uint32_t *page =
+        &store->tables[(size_t)slot * store->table_length + store->sequences[slot].complete / store->shape.page_tokens];
+    uint32_t own = store->free_pages[--store->free_count];
+
+    memcpy(store->pages + own * store->page_bytes, store->pages + *page * store->page_bytes, store->page_bytes);
+    store->references[*page]--;
+    store->references[own] = 1;
+    *page = own;
+}
+
+static enum status add_sequence(struct kv_store *store, uint64_t sequence, uint32_t *slot, struct error *error)
+{
+    if (!store->free_slot_count)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: there are %u sequences, the most allowed",
+                         (unsigned long long)sequence, store->shape.max_sequences);
+    *slot = store->free_slots[--store->free_slot_count];
+    store->sequences[*slot] = (struct kv_sequence){.id = sequence, .generation = store->sequences[*slot].generation, .used = true};
+    bucket_insert(store, sequence, *slot);
+    return STATUS_OK;
+}
+
 enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t positions, struct error *error)
 {
     uint32_t slot = kv_sequence_slot(store, sequence), have = slot == KV_NONE ? 0 : store->sequences[slot].page_count;
-    uint32_t need = pages_for(store, positions);
+    uint32_t need = pages_for(store, positions), more = need > have ? need - have : 0;
+    bool copy = slot != KV_NONE && positions > store->sequences[slot].complete && next_is_shared(store, slot);
+    enum status status;
 
     if (positions > store->shape.max_context)
         return error_set(error, STATUS_OUT_OF_RANGE, "sequence %llx: %u positions are more than the context of %u",
                          (unsigned long long)sequence, positions, store->shape.max_context);
-    if (need > have && need - have > store->free_count)
+    if (more + copy > store->free_count)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: %u more pages are needed and %u of %u are free",
-                         (unsigned long long)sequence, need - have, store->free_count, store->pages_total);
-    if (slot == KV_NONE) {
-        if (!store->free_slot_count)
-            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: there are %u sequences, the most allowed",
-                             (unsigned long long)sequence, store->shape.max_sequences);
-        slot = store->free_slots[--store->free_slot_count];
-        store->sequences[slot] =
-            (struct kv_sequence){.id = sequence, .generation = store->sequences[slot].generation, .used = true};
-        bucket_insert(store, sequence, slot);
-    }
+                         (unsigned long long)sequence, more + copy, store->free_count, store->pages_total);
+    if (slot == KV_NONE && (status = add_sequence(store, sequence, &slot, error)))
+        return status;
+    if (copy)
+        copy_shared(store, slot);
     for (; have < need; have++) {
         uint32_t page = store->free_pages[--store->free_count];
         store->references[page] = 1;
@@ -102,6 +132,32 @@ void kv_store_free(struct kv_store *store, uint64_t sequence)
     store->sequences[slot].used = false;
     store->sequences[slot].generation++;
     store->free_slots[store->free_slot_count++] = slot;
+}
+
+enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error)
+{
+    uint32_t source = kv_sequence_slot(store, from), slot = kv_sequence_slot(store, to);
+    enum status status;
+
+    if (slot != KV_NONE && store->sequences[slot].complete >= positions)
+        return STATUS_OK; /* said before */
+    if (from == to || positions == 0 || source == KV_NONE || store->sequences[source].complete < positions)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "sequence %llx holds %u positions, %u of them are to be shared with %llx", (unsigned long long)from,
+                         source == KV_NONE ? 0 : store->sequences[source].complete, positions, (unsigned long long)to);
+    if (slot != KV_NONE)
+        kv_store_free(store, to);
+    if ((status = add_sequence(store, to, &slot, error)))
+        return status;
+    struct kv_sequence *sequence = &store->sequences[slot];
+    sequence->page_count = pages_for(store, positions);
+    sequence->complete = positions;
+    for (uint32_t i = 0; i < sequence->page_count; i++) {
+        uint32_t page = store->tables[(size_t)source * store->table_length + i];
+        store->tables[(size_t)slot * store->table_length + i] = page;
+        store->references[page]++;
+    }
+    return STATUS_OK;
 }
 
 void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions)

@@ -71,6 +71,12 @@ enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t
  * o = 0 from then on, even if the sequence becomes known again. */
 void kv_store_free(struct kv_store *store, uint64_t sequence);
 
+/* Makes `to` a sequence whose first `positions` positions are those of `from`: the pages are the same ones, counted by
+ * reference. A page that is shared is copied when its next position is about to be written (by kv_store_reserve for it); the
+ * positions that several hold are never written differently. If `to` has as many complete already nothing happens; with fewer
+ * it is begun anew. FAILED_PRECONDITION: `from` has not so many complete; RESOURCE_EXHAUSTED: max_sequences are known. */
+enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error) MUST_CHECK;
+
 /* Forgets positions [positions, ...) and frees the pages that only they used. One that is unknown is fine. If pages were
  * reserved for any of them, all planned rows of the sequence, those below too, give o = 0 from then on: plan again. */
 void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions);
@@ -99,7 +105,8 @@ enum status kv_batch_open(struct kv_store *store, struct kv_batch **out) MUST_CH
 void kv_batch_close(struct kv_batch *batch); /* NULL is allowed */
 
 /* Plans a step; it replaces the plan that the batch had. rows: sorted by sequence, then position, none twice; copied.
- * A row at position p needs positions below p complete or earlier in the batch, and its page reserved.
+ * A row at position p needs positions below p complete or earlier in the batch, and its page reserved for it (a page that is
+ * shared is not).
  * INVALID_ARGUMENT: more than max_rows, or not sorted; FAILED_PRECONDITION: as said, with *bad_row and *error naming the
  * first such row. After a failure the batch has no rows. */
 enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uint32_t row_count, uint32_t *bad_row,

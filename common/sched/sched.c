@@ -33,6 +33,7 @@ static bool say(struct sched *s, uint32_t slot)
         a->finished.sequence = q->id;
         a->finished.reason = c->reason;
         a->finished.generated_tokens = q->known - c->prompt;
+        a->finished.cached_tokens = MIN(c->cached, c->prompt);
         c->out_finished = false;
     }
     if (c->out_move) {
@@ -45,12 +46,24 @@ static bool say(struct sched *s, uint32_t slot)
         c->out_move = false;
         c->move_sent = true;
     }
-    if (c->out_release) {
+    if (c->out_kept) {
+        if ((a = next_action(s, SCHED_RELEASE)) == NULL)
+            return false;
+        a->release.sequence = q->id;
+        a->release.place = SCHED_NO_PLACE;
+        a->release.last = c->last_said = true;
+        c->out_kept = false;
+        q->state = SEQ_KEPT;
+        s->retiring--;
+    }
+    if (c->out_release && c->last_said && q->place == SEQ_NO_PLACE) {
+        c->out_release = false; // it was kept, and its place is gone: nobody has to be told
+    } else if (c->out_release) {
         if ((a = next_action(s, SCHED_RELEASE)) == NULL)
             return false;
         a->release.sequence = q->id;
         a->release.place = q->place == SEQ_NO_PLACE ? SCHED_NO_PLACE : q->place;
-        a->release.last = c->over;
+        a->release.last = c->over && !c->last_said;
         c->out_release = false;
         c->last_said = c->over;
     } else {
@@ -60,14 +73,15 @@ static bool say(struct sched *s, uint32_t slot)
     return true;
 }
 
-/* Returns true if a sequence that will be rebuilt is back in the queue, its pages free. */
+/* Returns true if a sequence that will be rebuilt is back in the queue, its pages free, or pages are free for which one that was
+ * kept has been let go. */
 static bool flush(struct sched *s)
 {
     bool back = false;
     while (s->out_head != NONE) {
         uint32_t slot = s->out_head;
         struct seq *q = &s->seqs[slot];
-        bool release = s->cold[slot].out_release;
+        bool release = s->cold[slot].out_release, was_kept = s->cold[slot].last_said;
         if (!say(s, slot))
             return back;
         s->out_head = s->cold[slot].out_next;
@@ -75,7 +89,7 @@ static bool flush(struct sched *s)
             s->out_tail = NONE;
         s->cold[slot].out_queued = false;
         if (release && (!s->config.release_ack || q->place == SEQ_NO_PLACE)) {
-            back = back || !s->cold[slot].over;
+            back = back || !s->cold[slot].over || was_kept;
             seq_released(s, slot);
         }
     }
@@ -189,6 +203,7 @@ void sched_get_stats(const struct sched *s, struct sched_stats *out)
     out->predicted_us = s->error.predicted_us;
     out->measured_us = s->error.measured_us;
     out->mini_batches = s->batches;
+    out->kept = s->prefix.kept;
 }
 
 void sched_get_place(const struct sched *s, uint32_t place, struct sched_place_info *out)
@@ -201,6 +216,7 @@ void sched_get_place(const struct sched *s, uint32_t place, struct sched_place_i
         .suspect = p->suspect_until_us > s->now_us,
         .pages_used = p->pages_used,
         .pages_total = p->pages_total,
+        .pages_idle = p->pages_idle,
         .sequences = p->count,
         .token_us = p->token_us,
     };

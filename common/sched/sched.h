@@ -9,7 +9,9 @@
  *   ARRIVE ──▶ REJECT                                           (queue full: the core knows nothing of it any more)
  *     └──────▶ runs in STEPs ... ──▶ FINISHED ──▶ RELEASE{last}  (once each, in this order, whatever happens between)
  *
- * In between there may be RELEASEs without `last`: the sequence was paused or lost and will be rebuilt by prefill.
+ * In between there may be RELEASEs without `last`: the sequence was paused or lost and will be rebuilt by prefill. Where pages are
+ * kept for others that begin alike, RELEASE{last} names no place, and a RELEASE without `last` may follow much later, when the pages
+ * of what is long over are wanted; the id must not be used again meanwhile (sched_knows).
  *
  * Thread: a state belongs to one thread at a time. Nothing here blocks. Times are microseconds of the caller's clock
  * (monotonic, same origin for all calls); durations are microseconds too.
@@ -33,6 +35,11 @@
 enum sched_admission {
     SCHED_SLS = 0, // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
     SCHED_GREEDY,  // whoever waits, as soon as there are a slot and pages
+};
+
+/* The name of a full page of tokens: equal names mean equal tokens from the sequence's first one on, and equal rights to see them. */
+struct sched_page_name {
+    uint64_t low, high;
 };
 
 /* --- configuration --------------------------------------------------------------------------------------------- */
@@ -63,8 +70,14 @@ struct sched_config {
     uint32_t max_moves;          // sequences being handed over at once; 0: 8
     uint32_t layers;             // of the model: link round trips of a step
     uint64_t kv_bytes_per_token; // of all layers: what attention reads per context token
-    bool release_ack;            // pages count as used until RELEASED is reported, and the sequence is not placed
-                                 // again before; false: they are free as soon as RELEASE is emitted
+    /* The names of the full pages of a sequence's known tokens, *count of them: valid until the next call, always the same for the
+     * same page. Called by sched_step() only, for sequences that are not over. NULL: no page is shared. */
+    const struct sched_page_name *(*page_names)(void *user, uint64_t sequence, uint32_t *count);
+    void *user;
+    uint32_t max_kept;        // sequences that are over and whose pages stay for others; 0: none
+    uint32_t max_named_pages; // at all places together; 0: 262,144
+    bool release_ack;         // pages count as used until RELEASED is reported, and the sequence is not placed
+                              // again before; false: they are free as soon as RELEASE is emitted
 };
 
 /* --- events: what happened ------------------------------------------------------------------------------------- */
@@ -202,6 +215,7 @@ struct sched_run {
     bool sample;           // sample after the last row
     bool score;            // log-probabilities of the prompt token after each row (the prompt's last row has none)
     bool open;             // the s-part may not know it, or not its present state: send its token log along
+    uint64_t share_from;   // 0, or the sequence at the same place whose first `position` positions it begins with
 };
 
 struct sched_step_action {
@@ -228,13 +242,14 @@ struct sched_action {
         struct sched_step_action step;
         struct {
             uint64_t sequence;
-            uint32_t place; // SCHED_NO_PLACE: it holds no pages (only with `last`)
+            uint32_t place; // SCHED_NO_PLACE: it holds no pages, or they stay (only with `last`)
             bool last;      // it is over: forget its sampler state and log too. Said once, after FINISHED
         } release;
         struct {
             uint64_t sequence;
             enum sched_reason reason;
             uint32_t generated_tokens; // that count: confirmed by STEP_DONE
+            uint32_t cached_tokens;    // of its prompt: had been computed for others
         } finished;
         struct {
             uint64_t sequence;
@@ -288,6 +303,10 @@ struct sched_stats {
     uint64_t rebuilt, preempted, moved;   // sequences sent back because KV was lost; because pages ran out; handed over
     uint64_t relabelled;                  // sequences that went to another mini-batch where they are
     uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again
+    uint64_t shared_tokens;               // context that sequences began with, computed before
+    uint32_t kept;                        // sequences that are over, whose pages are there for others
+    uint64_t evicted;                     // of those, let go for their pages
+    uint32_t shared_pages;                // pages that are saved now: counted once though several running sequences have them
     uint64_t ignored_events;              // unknown step or sequence: late, or a caller's mistake
     double step_base_us, row_us;          // learned: a step takes base + row x rows
     uint64_t predicted_steps;             // that were predicted before they were measured
@@ -304,6 +323,7 @@ uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 struct sched_place_info {
     bool up, draining, suspect;
     uint32_t pages_used, pages_total;
+    uint32_t pages_idle;                   // of those used, kept only for sequences that may come
     uint32_t sequences;                    // that hold pages there
     uint64_t load[SCHED_MINI_BATCHES_MAX]; // context tokens per mini-batch, those about to be prefilled included
     double token_us;                       // measured, smoothed: R-part time of one context token, all layers

@@ -41,6 +41,37 @@ static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
     load_started(s, slot, mini_batch);
 }
 
+/* A place that has more of its beginning than the chosen one, if the rows saved are worth more than what it reads longer there in
+ * all the steps to come. */
+static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batch, uint32_t pages, uint32_t chosen)
+{
+    struct prefix_hit hits[PREFIX_HITS_MAX];
+    const struct seq *q = &s->seqs[slot];
+    uint32_t count = prefix_hits(s, slot, hits), best = chosen, there = 0;
+    if (count == 0)
+        return chosen;
+    double most = q->limit - q->known, gain_us = 0;
+    double steps = s->lengths.tokens > 0 ? MIN(s->lengths.tokens, most) : most;
+    double page_us = s->config.page_tokens * (s->model.row_us > 0 ? s->model.row_us : 100);
+    double chosen_us = chosen == NONE ? 0 : place_time_us(s, &s->places[chosen], mini_batch, q->known, 0);
+    for (uint32_t i = 0; i < count; i++)
+        there = hits[i].place == chosen ? hits[i].pages : there;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct place *p = &s->places[hits[i].place];
+        uint32_t ready = prefix_ready_pages(s, slot, hits[i].place);
+        if (hits[i].place == chosen || !place_takes(s, p) || !place_permitted(s, p) ||
+            !place_fits(p, pages - MIN(ready, pages), true))
+            continue;
+        double longer_us = chosen == NONE ? 0 : place_time_us(s, p, mini_batch, q->known, 0) - chosen_us;
+        double us = ((double)hits[i].pages - there) * page_us - MAX(longer_us, 0) * steps;
+        if (us > gain_us) {
+            gain_us = us;
+            best = hits[i].place;
+        }
+    }
+    return best;
+}
+
 /* The head of the queue. Returns false if it has to wait (and everybody behind it). */
 static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
@@ -61,8 +92,16 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         return true;
     }
     uint32_t place = place_choose(s, mini_batch, q->known, pages, NONE);
+    place = prefer_prefix(s, slot, mini_batch, pages, place);
     if (place != NONE) {
-        place_attach(s, slot, place, pages);
+        p = &s->places[place];
+        uint32_t need = pages - prefix_ready_pages(s, slot, place);
+        if (p->pages_total - p->pages_used < need) { // what is kept goes first; its pages are free in a moment
+            prefix_make_room(s, place, need + place_spared(p));
+            return false;
+        }
+        place_attach(s, slot, place, need);
+        prefix_begin(s, slot);
         start(s, slot, mini_batch);
         return true;
     }
@@ -116,6 +155,11 @@ static bool shortage_in(struct sched *s, struct place *p)
 {
     bool changed = false;
     while (p->starved > 0 && p->pages_total - p->pages_used + p->pages_releasing < p->starved) {
+        if (p->kept_head != NONE) {
+            prefix_evict(s, p->kept_head);
+            changed = true;
+            continue;
+        }
         uint32_t victim = p->tail;
         while (victim != NONE && !yields(&s->seqs[victim]))
             victim = s->cold[victim].place_prev;
@@ -150,6 +194,18 @@ bool shortage_resolve(struct sched *s)
 
 /* --- drains --------------------------------------------------------------------------------------------------------- */
 
+/* What is kept at the others makes way for what runs. */
+static void make_room(struct sched *s, uint32_t not_this, uint32_t pages)
+{
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (i != not_this && p->accepts_moves && place_takes(s, p) && p->pages_idle > 0 && place_fits(p, pages, true)) {
+            prefix_make_room(s, i, pages + place_spared(p));
+            return;
+        }
+    }
+}
+
 static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool any_other)
 {
     struct place *p = &s->places[index];
@@ -170,9 +226,15 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
         if (s->moving_count - s->relabelling >= s->config.max_moves)
             return;
         uint32_t pages = pages_wanted(s, slot);
+        if (q->sharing) { // nothing of it is here yet
+            seq_requeue(s, slot);
+            continue;
+        }
         uint32_t to = place_choose(s, q->mini_batch, MAX(q->known, q->next_pos), pages, index);
-        if (to == NONE)
+        if (to == NONE) {
+            make_room(s, index, pages);
             return; // full for now; they decode on here
+        }
         move_start(s, slot, to, pages, q->mini_batch);
     }
 }

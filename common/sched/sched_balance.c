@@ -84,7 +84,7 @@ static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32
     uint32_t count = 0;
     for (uint32_t slot = s->places[cell->place].tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
         const struct seq *q = &s->seqs[slot];
-        if (q->state == SEQ_DECODE && q->mini_batch == cell->batch && !q->fenced && !q->starved &&
+        if (q->state == SEQ_DECODE && q->mini_batch == cell->batch && !q->fenced && !q->starved && q->pins == 0 &&
             s->cold[slot].stays_until <= s->stats.steps)
             slots[count++] = slot;
     }
@@ -184,7 +184,8 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
         return false;
     double cost_us = MOVE_PASSES * from->token_us * s->seqs[best.give].load;
     uint32_t pages = pages_wanted(s, best.give);
-    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us || !place_fits(&s->places[to.place], pages))
+    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us ||
+        !place_fits(&s->places[to.place], pages, false))
         return false;
     stay(s, best.give);
     double rest_us = MOVE_SHARE * cost_us * MIN(1, GROSS * from->level_us / above_us);

@@ -36,7 +36,7 @@ static uint32_t slot_take(struct sched *s, const struct sched_arrive *a)
     c->arrival = s->arrivals++;
     c->deadline_us = a->deadline_us != 0 ? a->deadline_us : SCHED_NEVER;
     c->prompt = a->prompt_tokens;
-    c->move_to = NONE;
+    c->move_to = c->named = c->source = NONE;
     // A resubmission has waited already, in the scheduler that was before this one.
     c->rebuild = a->generated_tokens > 0 || a->held_place != SCHED_NO_PLACE;
     q->state = SEQ_WAITING;
@@ -66,7 +66,8 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         return;
     }
     s->stats.arrived++;
-    if (s->free_count == 0) {
+    uint32_t known = s->config.max_sequences + s->config.max_kept - s->free_count - s->prefix.kept;
+    if (s->free_count == 0 || known >= s->config.max_sequences) {
         reject(s, a->sequence);
         return;
     }
@@ -127,6 +128,18 @@ static void step_retire(struct sched *s, struct step *step)
     b->spare[b->spare_count++] = step;
 }
 
+/* Whoever gave the first pages is let go, or stays pinned because they are to be given again. */
+static void source_back(struct sched *s, const struct step_ref *ref, bool valid)
+{
+    struct seq *q = &s->seqs[ref->slot];
+    if (ref->source == NONE)
+        return;
+    if (valid && q->sharing && seq_runs(q))
+        s->cold[ref->slot].source = ref->source;
+    else
+        seq_unpin(s, ref->source);
+}
+
 /* Nothing of it counts; what it carried is planned again. */
 static void step_void(struct sched *s, struct step *step)
 {
@@ -135,8 +148,10 @@ static void step_void(struct sched *s, struct step *step)
     step_retire(s, step);
     for (uint32_t i = 0; i < step->run_count; i++) {
         uint32_t slot = step->refs[i].slot;
-        if (s->seqs[slot].epoch == step->refs[i].epoch)
+        bool valid = s->seqs[slot].epoch == step->refs[i].epoch;
+        if (valid)
             seq_rewind(s, slot);
+        source_back(s, &step->refs[i], valid);
         seq_row_back(s, slot);
     }
 }
@@ -150,6 +165,7 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         return;
     }
     result->taken = true;
+    q->sharing = false;
     q->held += run->count;
     if (run->score)
         s->cold[slot].scored = q->held;
@@ -168,6 +184,7 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
 static void run_lost(struct sched *s, uint32_t slot)
 {
     struct seq *q = &s->seqs[slot];
+    s->cold[slot].alone = s->cold[slot].alone || q->sharing; // it may be the sharing that cannot be done
     // If its place is dying, the others must not be rebuilt there; if there is no other, there is no choice.
     bool others = false;
     for (uint32_t i = 0; i < s->config.max_places; i++)
@@ -250,7 +267,8 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
         struct sched_result *result = &done->results[i];
         if (i + 8 < step->run_count)
             __builtin_prefetch(&s->seqs[step->refs[i + 8].slot], 1);
-        if (s->seqs[slot].epoch == step->refs[i].epoch) {
+        bool valid = s->seqs[slot].epoch == step->refs[i].epoch;
+        if (valid) {
             if (result->outcome == SCHED_DONE)
                 run_done(s, slot, run, result);
             else if (result->outcome == SCHED_LOST)
@@ -260,6 +278,7 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
         }
         if (!result->taken)
             s->stats.wasted_rows += run->count;
+        source_back(s, &step->refs[i], valid);
         seq_row_back(s, slot);
     }
     step_learn(s, step, done);
@@ -267,6 +286,12 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
 }
 
 /* --- places --------------------------------------------------------------------------------------------------------- */
+
+static void evict_all(struct sched *s, struct place *p)
+{
+    while (p->kept_head != NONE)
+        prefix_evict(s, p->kept_head);
+}
 
 static void place_down(struct sched *s, uint32_t index)
 {
@@ -284,10 +309,12 @@ static void place_down(struct sched *s, uint32_t index)
             seq_requeue(s, slot);
             s->coming_back--;
         } else {
-            seq_place(s, q)->pages_releasing -= q->pages;
+            leaving_end(s, slot);
+            prefix_resume(s, slot);
             mini_batch_join(s, slot, q->mini_batch);
         }
     }
+    evict_all(s, p);
     while (p->head != NONE) {
         uint32_t slot = p->head;
         if (s->cold[slot].move_sent) { // what has arrived at the other end is no use alone: release it there
@@ -300,7 +327,7 @@ static void place_down(struct sched *s, uint32_t index)
             seq_lost(s, slot);
         }
     }
-    assert_always(p->pages_used == 0 && p->pages_releasing == 0 && p->starved == 0);
+    assert_always(p->pages_used == 0 && p->pages_releasing == 0 && p->starved == 0 && p->pages_idle == 0);
     s->draining_places -= p->draining;
     p->up = p->draining = p->drained = false;
     p->down_since_us = s->now_us;
@@ -333,6 +360,7 @@ static void place_drain(struct sched *s, uint32_t index)
         return;
     p->draining = true;
     s->draining_places++;
+    evict_all(s, p);
     uint32_t next;
     for (uint32_t slot = p->head; slot != NONE; slot = next) {
         next = s->cold[slot].place_next;
@@ -352,7 +380,8 @@ static void moved(struct sched *s, const struct sched_moved *m)
     bool over = s->cold[slot].over;
     if (!m->ok && !over && !seq_place(s, q)->draining) { // it goes on where it is
         move_forget(s, slot);
-        seq_place(s, q)->pages_releasing -= q->pages;
+        leaving_end(s, slot);
+        prefix_resume(s, slot);
         mini_batch_join(s, slot, q->mini_batch);
         return;
     }
@@ -369,7 +398,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
         s->coming_back -= over;
         return;
     }
-    seq_place(s, q)->pages_releasing -= q->pages;
+    leaving_end(s, slot);
     q->held = q->next_pos = MIN(m->positions, q->held);
     mini_batch_join(s, slot, s->cold[slot].move_batch);
 }
@@ -408,7 +437,7 @@ static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
     s->s_part_up = true;
     s->rows_max = up->max_rows == 0 ? s->config.max_batch_rows : MIN(up->max_rows, s->config.max_batch_rows);
     s_part_calibrate(s, up);
-    for (uint32_t slot = 0; slot < s->config.max_sequences; slot++)
+    for (uint32_t slot = 0; slot < s->config.max_sequences + s->config.max_kept; slot++)
         s->seqs[slot].open = true;
 }
 

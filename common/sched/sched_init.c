@@ -24,6 +24,7 @@ static void set_defaults(struct sched_config *c)
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
     c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 8;
     c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000;
+    c->max_named_pages = c->max_named_pages != 0 ? c->max_named_pages : 1u << 18;
     c->max_moves = c->max_moves != 0 ? c->max_moves : 8;
 }
 
@@ -45,6 +46,8 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         {"context_tokens", c->context_tokens, 2, LIMIT_TOKENS},
         {"max_places", c->max_places, 1, SEQ_NO_PLACE - 1},
         {"max_moves", c->max_moves, 1, 65536},
+        {"max_kept", c->max_kept, 0, LIMIT_SEQUENCES},
+        {"max_named_pages", c->max_named_pages, 1, LIMIT_TOKENS},
     };
     for (size_t i = 0; i < ARRAY_COUNT(fields); i++) {
         enum status status = check_range(fields[i].name, fields[i].value, fields[i].low, fields[i].high, error);
@@ -56,7 +59,7 @@ static enum status check_config(const struct sched_config *c, struct error *erro
 
 static bool init_sequences(struct sched *s)
 {
-    uint32_t n = s->config.max_sequences;
+    uint32_t n = s->config.max_sequences + s->config.max_kept; // what is kept leaves room for what comes
     size_t bytes = (size_t)n * sizeof(*s->seqs);
     s->seqs = aligned_alloc(64, bytes); // a line each, else two are touched a row
     s->cold = calloc(n, sizeof(*s->cold));
@@ -103,6 +106,25 @@ static bool init_steps(struct sched *s)
     return true;
 }
 
+static bool init_prefix(struct sched *s)
+{
+    struct prefix_tree *t = &s->prefix;
+    t->free_head = NONE;
+    if (s->config.page_names == NULL)
+        return true;
+    uint32_t buckets = 2;
+    while (buckets < s->config.max_named_pages)
+        buckets *= 2;
+    t->capacity = s->config.max_named_pages;
+    t->bucket_mask = buckets - 1;
+    t->nodes = calloc(t->capacity, sizeof(*t->nodes));
+    t->buckets = calloc(buckets, sizeof(*t->buckets));
+    if (t->nodes == NULL || t->buckets == NULL)
+        return false;
+    memset(t->buckets, 0xff, buckets * sizeof(*t->buckets));
+    return true;
+}
+
 enum status sched_init(const struct sched_config *config, struct sched **out, struct error *error)
 {
     *out = NULL;
@@ -124,13 +146,14 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
     s->moving = calloc(filled.max_moves + RELABELS_MAX, sizeof(*s->moving));
     bool sequences = init_sequences(s);
     bool steps = init_steps(s);
-    if (s->places == NULL || s->moving == NULL || !sequences || !steps) {
+    bool prefix = init_prefix(s);
+    if (s->places == NULL || s->moving == NULL || !sequences || !steps || !prefix) {
         sched_fini(s);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for %u sequences and steps of %u rows",
                          filled.max_sequences, filled.max_batch_rows);
     }
     for (uint32_t p = 0; p < filled.max_places; p++)
-        s->places[p].head = s->places[p].tail = NONE;
+        s->places[p].head = s->places[p].tail = s->places[p].kept_head = s->places[p].kept_tail = NONE;
     s->model.whole = true;
     load_init(s);
     chunk_init(s);
@@ -151,6 +174,8 @@ void sched_fini(struct sched *s)
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         free(s->mini_batches[m].members);
     free(s->steps);
+    free(s->prefix.nodes);
+    free(s->prefix.buckets);
     heap_fini(&s->waiting);
     heap_fini(&s->deadlines);
     free(s->map);

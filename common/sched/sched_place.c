@@ -19,7 +19,7 @@
 #include "common/sched/sched_state.h"
 
 /* Oldest first, so that the youngest is at the tail; newcomers are nearly always youngest, so the walk is short. */
-static void list_insert(struct sched *s, struct place *p, uint32_t slot)
+void place_list(struct sched *s, struct place *p, uint32_t slot)
 {
     uint32_t after = p->tail;
     while (after != NONE && s->cold[after].arrival > s->cold[slot].arrival)
@@ -32,7 +32,7 @@ static void list_insert(struct sched *s, struct place *p, uint32_t slot)
     p->count++;
 }
 
-static void list_remove(struct sched *s, struct place *p, uint32_t slot)
+void place_unlist(struct sched *s, struct place *p, uint32_t slot)
 {
     uint32_t after = s->cold[slot].place_prev, before = s->cold[slot].place_next;
     *(after == NONE ? &p->head : &s->cold[after].place_next) = before;
@@ -47,7 +47,7 @@ void place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages
     s->seqs[slot].place = (uint16_t)place;
     s->seqs[slot].pages = pages;
     p->pages_used += pages;
-    list_insert(s, p, slot);
+    place_list(s, p, slot);
 }
 
 void place_detach(struct sched *s, uint32_t slot)
@@ -56,11 +56,25 @@ void place_detach(struct sched *s, uint32_t slot)
     struct place *p = seq_place(s, q);
     if (p == NULL)
         return;
-    assert_always(q->pages <= p->pages_used && q->load == 0);
-    list_remove(s, p, slot);
+    prefix_leave(s, slot);
+    assert_always(q->pages <= p->pages_used && q->load == 0 && s->cold[slot].leaving == 0);
+    place_unlist(s, p, slot);
     p->pages_used -= q->pages;
     q->pages = 0;
     q->place = SEQ_NO_PLACE;
+}
+
+void leaving_begin(struct sched *s, uint32_t slot)
+{
+    uint32_t pages = prefix_own_pages(s, slot);
+    s->cold[slot].leaving = pages;
+    seq_place(s, &s->seqs[slot])->pages_releasing += pages;
+}
+
+void leaving_end(struct sched *s, uint32_t slot)
+{
+    seq_place(s, &s->seqs[slot])->pages_releasing -= s->cold[slot].leaving;
+    s->cold[slot].leaving = 0;
 }
 
 bool place_grow(struct sched *s, struct seq *q)
@@ -70,6 +84,8 @@ bool place_grow(struct sched *s, struct seq *q)
         return false;
     p->pages_used++;
     q->pages++;
+    if (p->kept_head != NONE) // ahead of need: it takes a moment
+        prefix_make_room(s, q->place, place_spared(p));
     return true;
 }
 
@@ -118,7 +134,7 @@ bool place_takes(const struct sched *s, const struct place *p)
     return p->up && !p->draining && p->starved == 0 && MAX(p->suspect_until_us, p->avoid_until_us) <= s->now_us;
 }
 
-static bool permitted(const struct sched *s, const struct place *p)
+bool place_permitted(const struct sched *s, const struct place *p)
 {
     return s->config.placement == SCHED_PLACE_AUTO || p->local == (s->config.placement == SCHED_PLACE_LOCAL);
 }
@@ -132,7 +148,7 @@ uint32_t pages_wanted(const struct sched *s, uint32_t slot)
     // The margin is a wish: a place that the sequence fills alone must still take it.
     uint32_t largest = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        if (s->places[i].up && !s->places[i].draining && permitted(s, &s->places[i]))
+        if (s->places[i].up && !s->places[i].draining && place_permitted(s, &s->places[i]))
             largest = MAX(largest, s->places[i].pages_total);
     }
     return MAX(pages_for(s, known), MIN(wanted, largest));
@@ -146,19 +162,20 @@ double place_token_us(const struct sched *s, const struct place *p)
 }
 
 /* What it reads now, what is on its way to it, and what so many will read. */
-static double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
 {
     double load = (double)(p->load[mini_batch] + p->incoming[mini_batch]) + tokens;
     load += (p->readers[mini_batch] + (tokens > 0)) * weight;
     return load == 0 ? 0 : load * place_token_us(s, p) + p->link_step_us;
 }
 
-bool place_fits(const struct place *p, uint32_t pages)
+uint32_t place_spared(const struct place *p) { return p->count == 0 ? 0 : MIN(1 + p->count / 8, p->pages_total / 16); }
+
+bool place_fits(const struct place *p, uint32_t pages, bool evicting)
 {
-    uint32_t spare = p->pages_total - p->pages_used;
+    uint32_t spare = p->pages_total - p->pages_used + (evicting ? p->pages_idle : 0);
     // Beside others, leave them a little to grow: a page for every eight, or the newcomer is soon the victim.
-    uint32_t others = p->count == 0 ? 0 : MIN(1 + p->count / 8, p->pages_total / 16);
-    return spare >= pages && spare - pages >= others;
+    return spare >= pages && spare - pages >= place_spared(p);
 }
 
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this)
@@ -186,7 +203,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     double sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
-        if (!place_takes(s, p) || !permitted(s, p) || !place_fits(p, pages) || i == not_this ||
+        if (!place_takes(s, p) || !place_permitted(s, p) || !place_fits(p, pages, not_this == NONE) || i == not_this ||
             (not_this != NONE && !p->accepts_moves))
             continue;
         double own_us = place_time_us(s, p, mini_batch, tokens, weight);
@@ -226,7 +243,7 @@ bool place_none_can_hold(struct sched *s, uint32_t pages)
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         any_up = any_up || p->up;
-        if (p->pages_total < pages || !permitted(s, p))
+        if (p->pages_total < pages || !place_permitted(s, p))
             continue;
         if (p->up)
             return false;

@@ -11,6 +11,9 @@ enum sched_placement {
     SCHED_PLACE_LOCAL,    // the s-part's own pool only; what does not fit waits
     SCHED_PLACE_WORKERS,  // anywhere but there
 };
+/* Of --prefix-cache, in both programs that have it. */
+#define PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"
+
 #define SCHED_PLACEMENT_HELP \
     "where KV goes: auto (as is predicted to be fastest), local (the s-part's pool only), workers (never there)"
 

@@ -8,7 +8,7 @@
 static struct sched_run *add_run(struct step *step, const struct seq *q, uint32_t slot, uint32_t count)
 {
     struct sched_run *run = &step->runs[step->run_count];
-    step->refs[step->run_count++] = (struct step_ref){.slot = slot, .epoch = q->epoch};
+    step->refs[step->run_count++] = (struct step_ref){.slot = slot, .epoch = q->epoch, .source = NONE};
     step->row_count += count;
     *run = (struct sched_run){
         .sequence = q->id,
@@ -61,6 +61,11 @@ static void plan_prefill(struct sched *s, struct mini_batch *b, struct step *ste
         count = MIN(count, c->scored - q->next_pos);
     struct sched_run *run = add_run(step, q, slot, count);
     run->score = score;
+    if (q->sharing && s->cold[slot].source != NONE) {
+        uint32_t source = prefix_take_source(s, slot);
+        step->refs[step->run_count - 1].source = source;
+        run->share_from = s->seqs[source].id;
+    }
     run->sample = q->next_pos + count == q->target && q->known < q->limit;
     q->open = false;
     q->next_pos += count;
@@ -107,7 +112,7 @@ bool plan_step(struct sched *s, uint32_t mini_batch)
     uint32_t next;
     for (uint32_t slot = b->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
         next = s->cold[slot].prefill_next;
-        if (!seq_blocked(s, &s->seqs[slot]))
+        if (!seq_blocked(s, &s->seqs[slot]) && (!s->seqs[slot].gathering || prefix_gather(s, slot)))
             plan_prefill(s, b, step, slot, room - step->prefill_rows);
     }
     if (step->row_count == 0)

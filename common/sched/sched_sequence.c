@@ -122,7 +122,7 @@ static void relabelled(struct sched *s, uint32_t slot)
 {
     uint32_t mini_batch = s->cold[slot].move_batch;
     move_forget(s, slot);
-    seq_place(s, &s->seqs[slot])->pages_releasing -= s->seqs[slot].pages;
+    leaving_end(s, slot);
     s->stats.relabelled++;
     mini_batch_join(s, slot, mini_batch);
 }
@@ -135,13 +135,20 @@ static void settle(struct sched *s, uint32_t slot)
     q->fenced = false;
     if (q->state == SEQ_MOVING && c->relabels) {
         relabelled(s, slot);
-    } else if (q->state == SEQ_MOVING && !c->move_sent && q->held == 0) {
+        return;
+    }
+    if (q->pins > 0)
+        return;
+    if (q->state == SEQ_MOVING && !c->move_sent && (q->held == 0 || q->sharing)) {
         seq_requeue(s, slot); // nothing to hand over
     } else if (q->state == SEQ_MOVING && !c->move_sent) {
         c->out_move = true;
         out_queue(s, slot);
     } else if (q->state == SEQ_DRAINING) {
-        if (q->place == SEQ_NO_PLACE && !c->over) {
+        if (c->keep) {
+            c->out_kept = true;
+            out_queue(s, slot);
+        } else if (q->place == SEQ_NO_PLACE && !c->over) {
             seq_released(s, slot);
         } else {
             c->out_release = true;
@@ -158,6 +165,14 @@ void seq_row_back(struct sched *s, uint32_t slot)
         settle(s, slot);
 }
 
+void seq_unpin(struct sched *s, uint32_t slot)
+{
+    struct seq *q = &s->seqs[slot];
+    assert_always(q->pins > 0);
+    if (--q->pins == 0 && q->in_flight == 0)
+        settle(s, slot);
+}
+
 /* --- leaving -------------------------------------------------------------------------------------------------------- */
 
 /* Out of whatever it is in, into DRAINING; pages, if it has any, are on their way to be released. */
@@ -170,7 +185,7 @@ static void drain(struct sched *s, uint32_t slot)
         s->running--;
     } else if (q->state == SEQ_MOVING) {
         move_forget(s, slot);
-        p->pages_releasing -= q->pages; // counted while moving too
+        leaving_end(s, slot); // counted while moving too
         s->running--;
     } else if (q->state == SEQ_WAITING && heap_has(&s->waiting, slot)) {
         heap_remove(&s->waiting, slot);
@@ -179,8 +194,9 @@ static void drain(struct sched *s, uint32_t slot)
     seq_void(s, slot);
     q->state = SEQ_DRAINING;
     s->retiring++;
-    if (p != NULL)
-        p->pages_releasing += q->pages;
+    prefix_stop(s, slot);
+    if (p != NULL && !s->cold[slot].keep)
+        leaving_begin(s, slot);
 }
 
 void seq_requeue(struct sched *s, uint32_t slot)
@@ -209,12 +225,12 @@ void seq_lost(struct sched *s, uint32_t slot)
         drain(s, slot);
         s->coming_back++;
     }
-    seq_place(s, q)->pages_releasing -= q->pages;
+    leaving_end(s, slot);
     place_detach(s, slot);
     if (q->state == SEQ_RELEASING) {
         seq_released(s, slot);
     } else if (q->in_flight == 0) {
-        c->out_release = false;
+        c->out_release = c->out_kept = false;
         settle(s, slot);
     }
 }
@@ -243,6 +259,7 @@ void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
     }
     if (q->state == SEQ_MOVING && c->move_sent)
         return; // its pages are between two places: the answer says where they are to be released
+    prefix_keep(s, slot);
     drain(s, slot);
     if (q->in_flight == 0)
         settle(s, slot);
@@ -254,7 +271,7 @@ void seq_released(struct sched *s, uint32_t slot)
     struct seq_cold *c = &s->cold[slot];
     struct place *p = seq_place(s, q);
     if (p != NULL) {
-        p->pages_releasing -= q->pages;
+        leaving_end(s, slot);
         place_detach(s, slot);
     }
     q->held = q->next_pos = 0;
@@ -283,7 +300,8 @@ void seq_wait(struct sched *s, uint32_t slot)
 void seq_free(struct sched *s, uint32_t slot)
 {
     struct seq *q = &s->seqs[slot];
-    assert_always(q->in_flight == 0 && q->place == SEQ_NO_PLACE && !s->cold[slot].out_queued);
+    assert_always(q->in_flight == 0 && q->pins == 0 && q->place == SEQ_NO_PLACE && !s->cold[slot].out_queued);
+    assert_always(q->shared == 0 && !s->cold[slot].keep && s->cold[slot].source == NONE);
     map_erase(s, q->id);
     q->state = SEQ_FREE;
     s->free_slots[s->free_count++] = slot;
@@ -303,7 +321,9 @@ void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uin
     s->relabelling += c->relabels;
     mini_batch_leave(s, slot);
     q->state = SEQ_MOVING;
-    seq_place(s, q)->pages_releasing += q->pages;
+    if (!c->relabels)
+        prefix_stop(s, slot);
+    leaving_begin(s, slot);
     c->move_to = to;
     c->move_pages = pages;
     c->move_sent = false;
@@ -334,11 +354,10 @@ void move_forget(struct sched *s, uint32_t slot)
 
 void move_landed(struct sched *s, uint32_t slot)
 {
-    struct seq *q = &s->seqs[slot];
     uint32_t to = s->cold[slot].move_to, pages = s->cold[slot].move_pages;
-    seq_place(s, q)->pages_releasing -= q->pages;
+    leaving_end(s, slot);
     place_detach(s, slot);
     move_forget(s, slot);
     place_attach(s, slot, to, pages);
-    s->places[to].pages_releasing += pages; // as for all that is MOVING
+    leaving_begin(s, slot); // as all that is MOVING
 }

@@ -7,6 +7,7 @@
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
  *   sched_lengths.c   what those that start will read      sched_chunk.c   how many rows of a step are prefill
+ *   sched_prefix.c    pages that sequences share, and those kept for others to come; sched_prefix_tree.c  who has which
  *   sched.c           the tick, the outbox, the queries
  *
  *                ┌────────────── rebuilt: lost, preempted ◀──────────────┐
@@ -14,6 +15,8 @@
  *   ARRIVE ─▶ WAITING ─▶ PREFILL ─▶ DECODE ──▶ DRAINING ─▶ RELEASING ────┴──▶ FREE
  *                            │  ▲      │ ▲      no step in   RELEASE said,
  *                            └──┴MOVING┴─┘      flight left  pages not yet free
+ *                                                    │  ▲
+ *                                                    └─▶KEPT: over, its pages are there for others
  *
  * Positions of a sequence: 0 <= held <= next_pos <= known + samples <= limit, where `held` are complete in its place,
  * [held, next_pos) are in flight, `known` tokens (prompt + confirmed) exist and `samples` more are being sampled.
@@ -26,6 +29,7 @@
 #include "common/sched/sched.h"
 #include "common/sched/sched_heap.h"
 #include "common/sched/sched_load.h"
+#include "common/sched/sched_prefix.h"
 
 #define NONE UINT32_MAX
 #define FRESH_KEY (UINT64_C(1) << 63) // waiting order: rebuilt ones first, then by arrival
@@ -42,6 +46,7 @@ enum seq_state {
     SEQ_MOVING,    // being handed over: no rows are planned
     SEQ_DRAINING,  // left its mini-batch; waits for the steps in flight, then for the outbox to say RELEASE
     SEQ_RELEASING, // RELEASE said; waits for RELEASED
+    SEQ_KEPT,      // its last RELEASE said, without its pages
 };
 
 /* What planning and answers touch, one cache line a sequence. */
@@ -54,18 +59,22 @@ struct seq {
     uint32_t limit;     // prompt + max_new
     uint32_t target;    // rows below it are prefill
     uint32_t pages;     // it has in its place
+    uint32_t shared;    // the first of them: named, and counted once for all that have them (sched_prefix.h)
     uint32_t load;      // what it adds to the load of place and mini-batch
     uint32_t member;    // index in its mini-batch's decode array
     uint32_t passes_at; // known tokens at which it comes to the next bucket of lengths
     uint16_t in_flight; // steps that carry rows of it, void ones too
+    uint16_t pins;      // sequences that will begin with its pages, and steps in flight that give them: it stays where it is
     uint16_t samples;   // tokens being sampled by valid rows
     uint16_t place;
     uint8_t mini_batch;
-    uint8_t state; // enum seq_state
-    bool fenced;   // void rows are still in flight: nothing is planned until they are back
-    bool starved;  // needs a page that its place does not have
-    bool open;     // its next run carries `open`
-    bool scoring;  // prompt rows are scored
+    uint8_t state;      // enum seq_state
+    bool fenced : 1;    // void rows are still in flight: nothing is planned until they are back
+    bool starved : 1;   // needs a page that its place does not have
+    bool open : 1;      // its next run carries `open`
+    bool scoring : 1;   // prompt rows are scored
+    bool gathering : 1; // has no rows yet: more pages may be found
+    bool sharing : 1;   // has not got its first pages yet: its first run says from whom
 } __attribute__((aligned(64)));
 _Static_assert(sizeof(struct seq) == 64, "one cache line");
 
@@ -77,7 +86,12 @@ struct seq_cold {
     uint64_t deadline_us;
     uint32_t prompt;
     uint32_t scored;                     // prompt positions whose scores came back
-    uint32_t place_prev, place_next;     // holders of pages in a place, oldest first
+    uint32_t place_prev, place_next;     // holders of pages in a place, oldest first; or those kept, least recently used first
+    uint32_t named;                      // node of its last named page, NONE
+    uint32_t holder_prev, holder_next;   // of that node
+    uint32_t source;                     // slot of whom its first pages come from, pinned; NONE
+    uint32_t leaving;                    // pages of it that are counted as releasing in its place
+    uint32_t cached;                     // positions that it found, at most
     uint32_t prefill_prev, prefill_next; // of a mini-batch, oldest first
     uint32_t out_next;                   // outbox
     uint32_t move_to;                    // place, NONE
@@ -91,7 +105,11 @@ struct seq_cold {
     bool rebuild;                        // goes to the front of the queue
     bool over;                           // finished: leaves for good
     bool last_said;                      // its last RELEASE was emitted
-    bool out_queued, out_finished, out_release, out_move;
+    bool keep;                           // is kept, or will be when its rows are back
+    bool idle;                           // is kept, or was until now: its pages count as idle
+    bool stopped;                        // is about to leave its place
+    bool alone;                          // shares nothing: what it should have shared was not there
+    bool out_queued, out_finished, out_release, out_kept, out_move;
     bool relabels;  // MOVING, but only to another mini-batch: move_to is its own place
     bool move_sent; // MOVE was emitted and not answered
 };
@@ -115,13 +133,16 @@ struct place {
     uint32_t pages_used;      // all that is not free: held, releasing and incoming
     uint32_t pages_releasing; // of sequences that are leaving
     uint32_t pages_incoming;  // reserved for sequences that are being handed over to it
-    uint32_t starved;         // sequences that wait for a page
+    uint32_t pages_idle;      // that only kept sequences have
+    uint32_t kept_head, kept_tail;
+    uint32_t starved; // sequences that wait for a page
     uint32_t head, tail, count;
     uint64_t down_since_us;
 };
 
 struct step_ref {
     uint32_t slot, epoch;
+    uint32_t source; // pinned: who gives it its first pages; NONE
 };
 
 struct step {
@@ -217,6 +238,7 @@ struct sched {
     struct step_model s_model, heads; // of the s-part's own work: layers by rows; head and sampling by sampled rows
     struct chunk_model chunk;
     struct model_error error;
+    struct prefix_tree prefix;
     struct survival survival;
     struct lengths lengths;
     double lifetime_us; // smoothed: from placement to end
@@ -249,15 +271,22 @@ void map_erase(struct sched *s, uint64_t id);
 /* sched_place.c */
 void place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages); // pages are counted as used
 void place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
-bool place_grow(struct sched *s, struct seq *q);                                   // one page more
+void leaving_begin(struct sched *s, uint32_t slot);                                // what it has there will soon be free
+void leaving_end(struct sched *s, uint32_t slot);
+void place_list(struct sched *s, struct place *p, uint32_t slot); // among the holders of pages
+void place_unlist(struct sched *s, struct place *p, uint32_t slot);
+uint32_t place_spared(const struct place *p);                          // pages that newcomers leave to those that grow
+bool place_fits(const struct place *p, uint32_t pages, bool evicting); // evicting: what is kept may go for it
+double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight);
+bool place_grow(struct sched *s, struct seq *q); // one page more
 void place_starve(struct sched *s, struct seq *q, bool starved);
 void place_reserve(struct sched *s, uint32_t place, uint32_t pages);
 void place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
 void seq_set_load(struct sched *s, struct seq *q, uint32_t load);
-bool place_takes(const struct sched *s, const struct place *p); // something new: up, not draining or suspect, nobody starved
-uint32_t pages_wanted(const struct sched *s, uint32_t slot);    // to be placed: known + margin
+bool place_takes(const struct sched *s, const struct place *p);     // something new: up, not draining or suspect, nobody starved
+bool place_permitted(const struct sched *s, const struct place *p); // sequences may be placed there at all
+uint32_t pages_wanted(const struct sched *s, uint32_t slot);        // to be placed: known + margin
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this);
-bool place_fits(const struct place *p, uint32_t pages);               // and those that are there can grow
 double place_token_us(const struct sched *s, const struct place *p);  // to compare places by
 bool place_none_can_hold(struct sched *s, uint32_t pages);            // now or within grace; may set grace_wake_us
 double place_predict_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
@@ -275,6 +304,7 @@ void seq_requeue(struct sched *s, uint32_t slot); // gives its pages up and wait
 void seq_lost(struct sched *s, uint32_t slot);    // its pages are gone already
 void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason);
 void seq_row_back(struct sched *s, uint32_t slot); // a step that carried it is over
+void seq_unpin(struct sched *s, uint32_t slot);
 void seq_released(struct sched *s, uint32_t slot); // its pages are free (or never were)
 void seq_wait(struct sched *s, uint32_t slot);     // into the queue
 void seq_free(struct sched *s, uint32_t slot);

@@ -16,7 +16,11 @@ enum {
     Q_PADDING = 8,
     Q_Q = 9,
     Q_K = 10,
-    Q_V = 11
+    Q_V = 11,
+    Q_SHARE_SEQUENCE = 12,
+    Q_SHARE_FROM = 13,
+    Q_SHARE_POSITIONS = 14,
+    Q_END
 };
 enum { R_STEP = 1, R_LAYER = 2, R_ATTEND_US = 3, R_LOST = 4, R_PADDING = 5, R_O = 6 };
 
@@ -25,12 +29,12 @@ struct ranges {
     struct {
         const unsigned char *bytes;
         size_t length;
-    } field[Q_V + 1];
+    } field[Q_END];
 };
 
 static enum status take(struct attend_request *out, struct ranges *ranges, const struct wire_field *field, struct error *error)
 {
-    static const enum wire_type types[Q_V + 1] = {
+    static const enum wire_type types[Q_END] = {
         [Q_INCARNATION] = WIRE_FIXED64,
         [Q_STEP] = WIRE_FIXED64,
         [Q_MINI_BATCH] = WIRE_VARINT,
@@ -42,9 +46,12 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
         [Q_Q] = WIRE_BYTES,
         [Q_K] = WIRE_BYTES,
         [Q_V] = WIRE_BYTES,
+        [Q_SHARE_SEQUENCE] = WIRE_BYTES,
+        [Q_SHARE_FROM] = WIRE_BYTES,
+        [Q_SHARE_POSITIONS] = WIRE_BYTES,
     };
 
-    if (field->number > Q_V)
+    if (field->number >= Q_END)
         return STATUS_OK;
     if (field->type != types[field->number])
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: field %u has wire type %d", field->number,
@@ -83,6 +90,25 @@ static enum status tensor(const struct ranges *ranges, uint32_t number, const ch
     return STATUS_OK;
 }
 
+static enum status take_shares(const struct ranges *ranges, struct attend_request *out, struct error *error)
+{
+    uint64_t count = ranges->field[Q_SHARE_SEQUENCE].length / 8;
+    enum status status;
+
+    if (count > out->row_count)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu shares of %u rows", (unsigned long long)count,
+                         out->row_count);
+    if ((status = check_length(ranges, Q_SHARE_SEQUENCE, "share_sequence", count * 8, error)) ||
+        (status = check_length(ranges, Q_SHARE_FROM, "share_from", count * 8, error)) ||
+        (status = check_length(ranges, Q_SHARE_POSITIONS, "share_positions", count * 4, error)))
+        return status;
+    out->share_count = (uint32_t)count;
+    out->share_sequence = ranges->field[Q_SHARE_SEQUENCE].bytes;
+    out->share_from = ranges->field[Q_SHARE_FROM].bytes;
+    out->share_positions = ranges->field[Q_SHARE_POSITIONS].bytes;
+    return STATUS_OK;
+}
+
 enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
                                  struct attend_request *out, struct error *error)
 {
@@ -104,7 +130,8 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %u rows, want 1 to %u", out->row_count, max_rows);
     if (out->layer == 0) {
         if ((status = check_length(&ranges, Q_SEQUENCE, "row_sequence", out->row_count * 8ull, error)) ||
-            (status = check_length(&ranges, Q_POSITION, "row_position", out->row_count * 4ull, error)))
+            (status = check_length(&ranges, Q_POSITION, "row_position", out->row_count * 4ull, error)) ||
+            (status = take_shares(&ranges, out, error)))
             return status;
         out->row_sequence = ranges.field[Q_SEQUENCE].bytes;
         out->row_position = ranges.field[Q_POSITION].bytes;
@@ -156,20 +183,25 @@ float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, ui
 
 /* --- the s-part's side ------------------------------------------------------------------------------------------------ */
 
-static size_t request_head_bytes(uint32_t mini_batch, uint32_t layer, uint32_t row_count)
+static uint32_t shares_of(const struct attend_request_form *form) { return form->layer == 0 ? form->share_count : 0; }
+
+static size_t request_head_bytes(const struct attend_request_form *form)
 {
-    return wire_size_fixed64(Q_INCARNATION) + wire_size_fixed64(Q_STEP) + wire_size_varint(Q_MINI_BATCH, mini_batch) +
-           wire_size_varint(Q_LAYER, layer) + wire_size_varint(Q_ROW_COUNT, row_count) +
-           (layer == 0 ? wire_size_bytes(Q_SEQUENCE, row_count * 8ull) + wire_size_bytes(Q_POSITION, row_count * 4ull) : 0);
+    uint32_t rows = form->row_count, shares = shares_of(form);
+    size_t bytes = wire_size_fixed64(Q_INCARNATION) + wire_size_fixed64(Q_STEP) + wire_size_varint(Q_MINI_BATCH, form->mini_batch) +
+                   wire_size_varint(Q_LAYER, form->layer) + wire_size_varint(Q_ROW_COUNT, rows);
+    if (form->layer == 0)
+        bytes += wire_size_bytes(Q_SEQUENCE, rows * 8ull) + wire_size_bytes(Q_POSITION, rows * 4ull);
+    if (shares)
+        bytes += 2 * wire_size_bytes(Q_SHARE_FROM, shares * 8ull) + wire_size_bytes(Q_SHARE_POSITIONS, shares * 4ull);
+    return bytes;
 }
 
 /* Each tensor is preceded by a padding field of its own, so that all three are aligned (a field may come repeatedly). */
-size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width,
-                           uint32_t kv_width)
+size_t attend_request_size(const struct attend_request_form *form)
 {
-    size_t at = request_head_bytes(mini_batch, layer, row_count), q = (size_t)row_count * q_width * 4,
-           kv = (size_t)row_count * kv_width * 4;
-    (void)step;
+    size_t at = request_head_bytes(form), q = (size_t)form->row_count * form->q_width * 4,
+           kv = (size_t)form->row_count * form->kv_width * 4;
     at += 2 + wire_padding_length(at, wire_size_bytes(Q_Q, q) - q) + wire_size_bytes(Q_Q, q);
     at += 2 + wire_padding_length(at, wire_size_bytes(Q_K, kv) - kv) + wire_size_bytes(Q_K, kv);
     return at + 2 + wire_padding_length(at, wire_size_bytes(Q_V, kv) - kv) + wire_size_bytes(Q_V, kv);
@@ -183,24 +215,30 @@ static float *put_tensor(struct wire_writer *writer, const unsigned char *begin,
     return (float *)(void *)wire_put_bytes_in_place(writer, number, bytes);
 }
 
-void attend_request_begin(unsigned char *bytes, size_t length, uint64_t incarnation, uint64_t step, uint32_t mini_batch,
-                          uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width, struct attend_request_parts *out)
+void attend_request_begin(unsigned char *bytes, size_t length, const struct attend_request_form *form,
+                          struct attend_request_parts *out)
 {
     struct wire_writer writer = {bytes, bytes + length};
+    uint32_t rows = form->row_count, shares = shares_of(form);
 
     *out = (struct attend_request_parts){0};
-    wire_put_fixed64(&writer, Q_INCARNATION, incarnation);
-    wire_put_fixed64(&writer, Q_STEP, step);
-    wire_put_varint(&writer, Q_MINI_BATCH, mini_batch);
-    wire_put_varint(&writer, Q_LAYER, layer);
-    wire_put_varint(&writer, Q_ROW_COUNT, row_count);
-    if (layer == 0) {
-        out->row_sequence = wire_put_bytes_in_place(&writer, Q_SEQUENCE, row_count * 8ull);
-        out->row_position = wire_put_bytes_in_place(&writer, Q_POSITION, row_count * 4ull);
+    wire_put_fixed64(&writer, Q_INCARNATION, form->incarnation);
+    wire_put_fixed64(&writer, Q_STEP, form->step);
+    wire_put_varint(&writer, Q_MINI_BATCH, form->mini_batch);
+    wire_put_varint(&writer, Q_LAYER, form->layer);
+    wire_put_varint(&writer, Q_ROW_COUNT, rows);
+    if (form->layer == 0) {
+        out->row_sequence = wire_put_bytes_in_place(&writer, Q_SEQUENCE, rows * 8ull);
+        out->row_position = wire_put_bytes_in_place(&writer, Q_POSITION, rows * 4ull);
     }
-    out->q = put_tensor(&writer, bytes, Q_Q, (size_t)row_count * q_width * 4);
-    out->k = put_tensor(&writer, bytes, Q_K, (size_t)row_count * kv_width * 4);
-    out->v = put_tensor(&writer, bytes, Q_V, (size_t)row_count * kv_width * 4);
+    if (shares) {
+        out->share_sequence = wire_put_bytes_in_place(&writer, Q_SHARE_SEQUENCE, shares * 8ull);
+        out->share_from = wire_put_bytes_in_place(&writer, Q_SHARE_FROM, shares * 8ull);
+        out->share_positions = wire_put_bytes_in_place(&writer, Q_SHARE_POSITIONS, shares * 4ull);
+    }
+    out->q = put_tensor(&writer, bytes, Q_Q, (size_t)rows * form->q_width * 4);
+    out->k = put_tensor(&writer, bytes, Q_K, (size_t)rows * form->kv_width * 4);
+    out->v = put_tensor(&writer, bytes, Q_V, (size_t)rows * form->kv_width * 4);
 }
 
 enum status attend_reply_parse(const unsigned char *bytes, size_t length, uint32_t row_count, uint32_t q_width,

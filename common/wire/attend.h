@@ -11,13 +11,17 @@
 struct attend_request {
     uint64_t incarnation, step;
     uint32_t mini_batch, layer, row_count;
-    const unsigned char *row_sequence; /* [row_count] u64 little-endian, with layer 0; else NULL */
-    const unsigned char *row_position; /* [row_count] u32 little-endian, with layer 0; else NULL */
-    const float *q;                    /* [row_count][q_width] f32, aligned to 4 bytes */
-    const float *k, *v;                /* [row_count][kv_width] f32 */
+    const unsigned char *row_sequence;    /* [row_count] u64 little-endian, with layer 0; else NULL */
+    const unsigned char *row_position;    /* [row_count] u32 little-endian, with layer 0; else NULL */
+    uint32_t share_count;                 /* with layer 0; else 0 */
+    const unsigned char *share_sequence;  /* [share_count] u64: its first positions ... */
+    const unsigned char *share_from;      /* [share_count] u64: ... are those of this sequence */
+    const unsigned char *share_positions; /* [share_count] u32 */
+    const float *q;                       /* [row_count][q_width] f32, aligned to 4 bytes */
+    const float *k, *v;                   /* [row_count][kv_width] f32 */
 };
 
-/* Checks sizes against row_count and the widths. INVALID_ARGUMENT says which field is wrong. */
+/* Checks sizes against row_count and the widths; at most one share a row. INVALID_ARGUMENT says which field is wrong. */
 enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
                                  struct attend_request *out, struct error *error) MUST_CHECK;
 
@@ -30,20 +34,26 @@ float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, ui
 
 /* --- the s-part's side --- */
 
-/* Size of a request; rows are described with layer 0 only. */
-size_t attend_request_size(uint64_t step, uint32_t mini_batch, uint32_t layer, uint32_t row_count, uint32_t q_width,
-                           uint32_t kv_width);
+/* What a request describes, and how large its parts are. */
+struct attend_request_form {
+    uint64_t incarnation, step;
+    uint32_t mini_batch, layer, row_count;
+    uint32_t share_count; /* with layer 0; else ignored */
+    uint32_t q_width, kv_width;
+};
+size_t attend_request_size(const struct attend_request_form *form);
 
 /* Where the parts of a request go. */
 struct attend_request_parts {
-    unsigned char *row_sequence; /* [row_count] u64, with layer 0; else NULL */
-    unsigned char *row_position; /* [row_count] u32, with layer 0; else NULL */
+    unsigned char *row_sequence;                /* [row_count] u64, with layer 0; else NULL */
+    unsigned char *row_position;                /* [row_count] u32, with layer 0; else NULL */
+    unsigned char *share_sequence, *share_from; /* [share_count] u64; NULL without */
+    unsigned char *share_positions;             /* [share_count] u32 */
     float *q, *k, *v;
 };
 
 /* Writes the head of a request of attend_request_size() bytes; the caller fills the parts. */
-void attend_request_begin(unsigned char *bytes, size_t length, uint64_t incarnation, uint64_t step, uint32_t mini_batch,
-                          uint32_t layer, uint32_t row_count, uint32_t q_width, uint32_t kv_width,
+void attend_request_begin(unsigned char *bytes, size_t length, const struct attend_request_form *form,
                           struct attend_request_parts *out);
 
 /* A reply, where it lies. */

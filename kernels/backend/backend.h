@@ -119,6 +119,9 @@ struct backend_ops {
     bool (*done)(struct backend_batch *batch);
 
     void (*pool_release)(struct backend *backend, uint64_t sequence);
+    /* Makes `to` a sequence of the local pool whose first positions are those of `from`, its pages shared (kv_store_share). Before
+     * `begin` of the step that has the rows behind them. */
+    enum status (*pool_share)(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
     /* Lists what the pool holds; returns the count, which may exceed `capacity`. */
     uint32_t (*pool_held)(const struct backend *backend, struct backend_held *held, uint32_t capacity);
 };

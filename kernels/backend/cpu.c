@@ -316,6 +316,13 @@ static void cpu_pool_release(struct backend *backend, uint64_t sequence)
         kv_store_free(backend->kv, sequence);
 }
 
+static enum status cpu_pool_share(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error)
+{
+    if (!backend->kv)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "there is no local pool");
+    return kv_store_share(backend->kv, from, positions, to, error);
+}
+
 static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity)
 {
     uint32_t count = 0;
@@ -343,5 +350,6 @@ const struct backend_ops backend_cpu = {
     .head = cpu_head,
     .done = cpu_done,
     .pool_release = cpu_pool_release,
+    .pool_share = cpu_pool_share,
     .pool_held = cpu_pool_held,
 };

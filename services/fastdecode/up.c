@@ -33,7 +33,7 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool,
-        *admission, *placement;
+        *admission, *placement, *prefix_cache;
     const char *calibrate, *kv_worker_isa, *trace;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
@@ -49,6 +49,7 @@ static const struct up_settings defaults = {
     .admission = "sls",
     .calibrate = "on",
     .placement = "auto",
+    .prefix_cache = "on",
     .max_batch = 128,
     .max_queue = 1024,
     .compute = "auto",
@@ -94,6 +95,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
         {"placement", OPTION_STRING, &s->placement, "MODE", SCHED_PLACEMENT_HELP, 0, 0},
+        {"prefix-cache", OPTION_STRING, &s->prefix_cache, "on|off", PREFIX_CACHE_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
@@ -116,6 +118,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         return status;
     if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
+    if (strcmp(s->prefix_cache, "on") && strcmp(s->prefix_cache, "off"))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--prefix-cache is '%s', want on or off", s->prefix_cache);
     if (!sched_placement_named(s->placement, &placement))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement is '%s', want auto, local or workers", s->placement);
     if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
@@ -184,6 +188,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--admission=%s", s->admission);
     supervise_argument(child, "--spacing=%u", s->spacing);
     supervise_argument(child, "--placement=%s", s->placement);
+    supervise_argument(child, "--prefix-cache=%s", s->prefix_cache);
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 

@@ -175,6 +175,7 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
         return false;
     if (event->n_tokens > 0 || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
         echo_prompt(choice, language);
+    choice->cached_tokens = MAX(choice->cached_tokens, event->cached_tokens);
     if (event->n_tokens > 0 && event->index > choice->generated_count)
         return false;
     for (i = 0; i < event->n_tokens && choice->stop.matched < 0; i++) {

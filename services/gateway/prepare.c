@@ -230,13 +230,16 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     if (requests->config.request_timeout_s > 0)
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
     snprintf(request->tenant, sizeof request->tenant, "%s", tenant);
+    ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
     snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl", exchange_request_id(exchange));
     request->head = (struct respond_head){.kind = api->kind,
                                           .id = request->id,
                                           .model = language_name(language),
                                           .created_s = clock_wall_us() / 1000000,
                                           .include_usage = api->include_usage};
-    ok = encode_all(language, api, context, request, error) && check_lengths(api, context, request, error);
+    if (!ok)
+        (void)no_memory(error);
+    ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error);
     if (ok && !(set_sampling(api, request) && copy_stops(api, request) && make_choices(language, (uint32_t)api->n, request)))
         ok = no_memory(error);
     api_request_free(api);
@@ -265,6 +268,7 @@ void request_discard(struct request *request)
     free(request->bias_items);
     free(request->bias);
     free(request->stop_bytes);
+    free(request->cache_salt);
     exchange_release(request->exchange);
     free(request);
 }

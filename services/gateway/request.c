@@ -76,6 +76,8 @@ static struct respond_usage count_usage(const struct request *request)
         usage.prompt_tokens += request->prompts[i].count;
     for (i = 0; i < request->choice_count; i++)
         usage.completion_tokens += request->choices[i].generated_count;
+    for (i = 0; i < request->choice_count; i++) /* a prompt counts once, however many choices it has */
+        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
     return usage;
 }
 
@@ -375,6 +377,8 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
     out->generated = choice->generated;
     out->sequence = choice->sequence;
     out->tenant = request->tenant;
+    if (request->cache_salt)
+        out->cache_salt = request->cache_salt;
     uint32_t end_count;
     out->end_token = language_end_tokens(request->owner->config.language, &end_count);
     out->n_end_token = end_count;

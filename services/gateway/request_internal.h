@@ -35,6 +35,7 @@ struct choice {
     uint32_t failures; /* in a row */
     /* token log */
     uint32_t *generated;
+    uint32_t cached_tokens;   /* of the prompt, that were computed before; known at the end */
     uint32_t generated_count; /* at most max_tokens, for which there is room from the beginning */
     /* text */
     struct language_stream *text_stream;
@@ -64,6 +65,7 @@ struct request {
     enum api_kind kind;
     char id[ID_BYTES];
     char tenant[TENANT_BYTES];
+    char *cache_salt; /* owned; NULL: none */
     struct respond_head head;
     bool stream, echo, logprobs, ignore_eos, include_usage;
     uint32_t top_logprobs, max_tokens;

@@ -266,9 +266,11 @@ static void ending(struct text *out, const struct respond_head *about, const str
 
 static void usage_text(struct text *out, const struct respond_usage *usage)
 {
-    text_format(out, "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu}",
+    text_format(out,
+                "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
+                "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
                 (unsigned long long)usage->prompt_tokens, (unsigned long long)usage->completion_tokens,
-                (unsigned long long)(usage->prompt_tokens + usage->completion_tokens));
+                (unsigned long long)(usage->prompt_tokens + usage->completion_tokens), (unsigned long long)usage->cached_tokens);
 }
 
 void respond_chunk(struct text *out, const struct respond_head *about, const struct respond_choice *choice)

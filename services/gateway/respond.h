@@ -59,6 +59,7 @@ struct respond_choice {
 
 struct respond_usage {
     uint64_t prompt_tokens, completion_tokens;
+    uint64_t cached_tokens; /* of the prompts: their KV was there already */
 };
 
 /* What all answers of one request begin with. */

@@ -59,6 +59,7 @@ static const struct field fields[] = {
     {"repetition_penalty", ANSWERS, READ_NUMBER, AT(repetition_penalty), 0, 10, true, NULL},
     {"logit_bias", ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
     {"ignore_eos", ANSWERS, READ_BOOL, AT(ignore_eos), 0, 0, false, NULL},
+    {"cache_salt", ANSWERS, READ_STRING, AT(cache_salt), 0, 0, false, NULL},
     {"add_special_tokens", API_TOKENIZE, READ_BOOL, AT(add_special_tokens), 0, 0, false, NULL},
     {"parse_special", API_TOKENIZE, READ_BOOL, AT(parse_special), 0, 0, false, NULL},
     {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_BOOL, AT(add_generation_prompt), 0, 0, false, NULL},

@@ -72,8 +72,9 @@ struct api_bias {
 
 struct api_request {
     enum api_kind kind;
-    void *root;        /* the parsed body; strings below point into it */
-    const char *model; /* NULL: not given */
+    void *root;             /* the parsed body; strings below point into it */
+    const char *model;      /* NULL: not given */
+    const char *cache_salt; /* likewise */
     struct api_prompt *prompts;
     uint32_t prompt_count;
     struct api_chat_message *messages;

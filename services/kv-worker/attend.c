@@ -125,6 +125,9 @@ static enum status check_rows(const struct worker *worker, const struct attend_r
             return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is not sorted by sequence and position", i);
         before = row;
     }
+    for (uint32_t i = 0; i < request->share_count; i++)
+        if (wire_load_u64(request->share_sequence + i * 8ull) == 0)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: share %u is for no sequence", i);
     return STATUS_OK;
 }
 
@@ -161,6 +164,18 @@ static void reserve(struct worker *worker, struct attend_batch *batch, const str
     }
 }
 
+/* A share that cannot be is not held: rows behind it are lost. */
+static void share(struct worker *worker, const struct attend_request *request)
+{
+    struct error error;
+
+    for (uint32_t i = 0; i < request->share_count; i++)
+        if (kv_store_share(worker->store, wire_load_u64(request->share_from + i * 8ull),
+                           wire_load_u32(request->share_positions + i * 4ull), wire_load_u64(request->share_sequence + i * 8ull),
+                           &error))
+            log_warn("NOT-SHARED", "%s", error.text);
+}
+
 static enum status plan(struct worker *worker, struct attend_batch *batch, const struct attend_request *request,
                         struct error *error)
 {
@@ -175,6 +190,7 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
     batch->lost_count = 0;
     for (uint32_t i = 0; i < request->row_count; i++)
         batch->kept[i] = i;
+    share(worker, request);
     reserve(worker, batch, request);
     for (;;) {
         for (uint32_t i = 0; i < batch->kept_count; i++)

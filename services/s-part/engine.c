@@ -164,6 +164,22 @@ static bool find_links(struct mini_batch *batch)
     return connecting;
 }
 
+/* Runs of the local pool that begin with another sequence's positions; workers are told with layer 0. */
+static void share_local(struct mini_batch *batch)
+{
+    const struct engine *engine = batch->engine;
+    struct error error;
+
+    for (uint32_t i = 0; i < batch->plan.run_count; i++) {
+        struct step_run *run = &batch->plan.runs[i];
+        if (!run->run->share_from || !run->sequence || batch->request->places[run->place]->worker != 0 ||
+            !engine->ops->pool_share(engine->backend, run->run->share_from, run->run->share_positions, run->run->sequence, &error))
+            continue;
+        log_warn("NOT-SHARED", "%s", error.text);
+        run->lost = true;
+    }
+}
+
 /* Drops what cannot run: places without a link, and local sequences that are not held. */
 static void begin_step(struct mini_batch *batch)
 {
@@ -184,6 +200,7 @@ static void begin_step(struct mini_batch *batch)
             if (plan->runs[i].place == plan->places[p].index && plan->runs[i].sequence)
                 plan->runs[i].lost = true;
     }
+    share_local(batch);
     if (plan->run_count)
         step_plan_rebuild(plan);
     while (plan->row_count && engine->ops->begin(batch->backend, plan->rows, plan->row_count, &bad_row, &error)) {
@@ -288,23 +305,24 @@ void engine_step_handler(struct rpc_call *call, void *user)
     start_next(batch);
 }
 
-static void release(struct engine *engine, uint64_t sequence)
+static void release(struct engine *engine, const struct released *released)
 {
-    sequence_table_remove(engine->sequences, sequence);
-    engine->ops->pool_release(engine->backend, sequence);
+    sequence_table_remove(engine->sequences, released->sequence);
+    if (!released->keep_pages)
+        engine->ops->pool_release(engine->backend, released->sequence);
 }
 
 /* Those that a step still uses are let go when it has ended. */
-static void release_or_defer(struct engine *engine, uint64_t sequence)
+static void release_or_defer(struct engine *engine, const struct released *released)
 {
-    if (!in_use(engine, sequence, NULL)) {
-        release(engine, sequence);
+    if (!in_use(engine, released->sequence, NULL)) {
+        release(engine, released);
         return;
     }
     if (engine->deferred_count < DEFERRED_MAX)
-        engine->deferred[engine->deferred_count++] = sequence;
+        engine->deferred[engine->deferred_count++] = *released;
     else
-        log_warn("RELEASE-LOST", "sequence=%llx", (unsigned long long)sequence);
+        log_warn("RELEASE-LOST", "sequence=%llx", (unsigned long long)released->sequence);
 }
 
 void engine_release_handler(struct rpc_call *call, void *user)
@@ -317,13 +335,13 @@ void engine_release_handler(struct rpc_call *call, void *user)
     if (!request || !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, newest_scheduler(engine)))
         return;
     for (uint32_t i = 0; i < engine->deferred_count; i++)
-        if (in_use(engine, engine->deferred[i], NULL))
+        if (in_use(engine, engine->deferred[i].sequence, NULL))
             engine->deferred[kept++] = engine->deferred[i];
         else
-            release(engine, engine->deferred[i]);
+            release(engine, &engine->deferred[i]);
     engine->deferred_count = kept;
     for (size_t i = 0; i < request->n_sequence; i++)
-        release_or_defer(engine, request->sequence[i]);
+        release_or_defer(engine, &(struct released){request->sequence[i], request->keep_pages});
     rpc_call_reply(call, &reply.base);
 }
 

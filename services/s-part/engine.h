@@ -91,6 +91,12 @@ struct mini_batch {
     struct backend_sample *kept_outputs;
 };
 
+/* A sequence that is over. */
+struct released {
+    uint64_t sequence;
+    bool keep_pages; /* what the local pool holds of it may be shared by others */
+};
+
 struct engine {
     struct rpc_loop *loop;
     const struct backend_ops *ops;
@@ -106,7 +112,7 @@ struct engine {
     float *zeros; /* [q_width] */
     uint64_t ready_counter;
     struct trace_lane *lane_s_part, *lane_local; /* what this thread does: segments and the like; attention of local rows */
-    uint64_t deferred[DEFERRED_MAX];             /* sequences to release when no step uses them */
+    struct released deferred[DEFERRED_MAX];      /* when no step uses them */
     uint32_t deferred_count;
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };

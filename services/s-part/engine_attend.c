@@ -96,22 +96,50 @@ static void on_end(void *user, enum status status, const char *text)
         engine_drop_link(use->link);
 }
 
+/* Of the place's runs. */
+static void put_shares(const struct step_plan *plan, const struct step_place *place, struct attend_request_parts *parts)
+{
+    uint32_t count = 0;
+
+    for (uint32_t row = place->first_row; place->share_count && row < place->first_row + place->row_count;) {
+        const struct step_run *run = &plan->runs[plan->row_run[row]];
+        row += run->row_count;
+        if (!run->run->share_from)
+            continue;
+        wire_store_u64(parts->share_sequence + count * 8ull, run->run->sequence);
+        wire_store_u64(parts->share_from + count * 8ull, run->run->share_from);
+        wire_store_u32(parts->share_positions + count * 4ull, run->run->share_positions);
+        count++;
+    }
+    assert_always(count == place->share_count);
+}
+
 /* Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go. */
 struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer)
 {
     struct engine *engine = batch->engine;
     const struct step_place *place = use->place;
     struct attend_request_parts parts;
+    const struct attend_request_form form = {
+        .incarnation = engine->incarnation,
+        .step = batch->request->step,
+        .mini_batch = batch->index,
+        .layer = layer,
+        .row_count = place->row_count,
+        .share_count = place->share_count,
+        .q_width = engine->q_width,
+        .kv_width = engine->kv_width,
+    };
     unsigned char *payload;
-    size_t size =
-        attend_request_size(batch->request->step, batch->index, layer, place->row_count, engine->q_width, engine->kv_width);
+    size_t size = attend_request_size(&form);
     uint32_t timeout_ms = ATTEND_TIMEOUT_MS + place->row_count * ATTEND_ROW_TIMEOUT_MS;
     struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, timeout_ms, size, &payload);
 
     if (!buffer)
         return NULL;
-    attend_request_begin(payload, size, engine->incarnation, batch->request->step, batch->index, layer, place->row_count,
-                         engine->q_width, engine->kv_width, &parts);
+    attend_request_begin(payload, size, &form, &parts);
+    if (layer == 0)
+        put_shares(&batch->plan, place, &parts);
     for (uint32_t i = 0; i < place->row_count; i++) {
         uint32_t row = place->first_row + i;
         batch->q[row] = parts.q + (size_t)i * engine->q_width;

@@ -68,6 +68,10 @@ static enum status check_run(const Fastdecode__StepRequest *request, const Fastd
         if (run->tokens[i] >= vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: token %u, the vocabulary has %u", id,
                              run->tokens[i], vocab);
+    if (run->share_positions > run->position || (run->share_from == 0) != (run->share_positions == 0) ||
+        (run->share_from && run->share_from == run->sequence))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: %u positions of sequence %llx before position %u",
+                         id, run->share_positions, (unsigned long long)run->share_from, run->position);
     if (run->next >= vocab)
         return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: next token %u, the vocabulary has %u", id,
                          run->next, vocab);
@@ -168,6 +172,7 @@ void step_plan_rebuild(struct step_plan *plan)
         if (plan->place_count == 0 || plan->places[plan->place_count - 1].index != run->place)
             plan->places[plan->place_count++] = (struct step_place){.index = run->place, .first_row = row};
         plan->places[plan->place_count - 1].row_count += run->row_count;
+        plan->places[plan->place_count - 1].share_count += run->run->share_from != 0;
         for (uint32_t n = 0; n < run->row_count; n++, row++) {
             plan->row_run[row] = i;
             plan->rows[row] = (struct backend_row){

@@ -34,6 +34,7 @@ struct step_run {
 struct step_place {
     uint32_t index; /* into the request's places */
     uint32_t first_row, row_count;
+    uint32_t share_count; /* runs that begin with positions of another sequence */
 };
 
 /* Arrays are sized once for max_rows. */

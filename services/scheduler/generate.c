@@ -83,8 +83,10 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
             scheduler->next_sequence++;
         id = scheduler->next_sequence++;
     }
-    if (token_logs_add(scheduler->logs, id, capacity, &log))
+    if (token_logs_add(scheduler->logs, id, capacity, scheduler->settings.prefix_cache ? capacity / scheduler->kv.page_tokens : 0,
+                       &log))
         return NULL;
+    log->root = page_names_root(&scheduler->page_names, request->tenant, request->cache_salt);
     log->call = call;
     log->request = request;
     log->ignore_eos = request->ignore_eos;
@@ -191,7 +193,7 @@ void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_
     (void)!rpc_call_send(log->call, &event.base); /* one that is gone is reported by on_cancel */
 }
 
-void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason)
+void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens)
 {
     static const Fastdecode__Finish finishes[] = {
         [SCHED_LENGTH] = FASTDECODE__FINISH__FINISH_LENGTH,     [SCHED_EOS] = FASTDECODE__FINISH__FINISH_EOS,
@@ -210,6 +212,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     event.sequence = log->id;
     event.index = log->token_count - log->prompt_count;
     event.finish = finishes[reason];
+    event.cached_tokens = cached_tokens;
     if (reason == SCHED_TOO_LONG)
         event.error = (char *)"the prompt leaves no room in the context";
     else if (reason == SCHED_NO_SPACE)

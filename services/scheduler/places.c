@@ -102,12 +102,19 @@ void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t plac
 void place_forget(struct scheduler *scheduler)
 {
     const struct rpc_channel *channel = scheduler->members[0].channel;
+    const struct rpc_callbacks callbacks = {.on_end = ignore_end};
+    Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
     struct errand *errand;
+    struct error error;
 
     if (!scheduler->forget_count)
         return;
     errand = new_errand(scheduler);
-    if (ask_free(scheduler, 0, scheduler->forget, scheduler->forget_count, ignore_end, errand)) {
+    request.n_sequence = scheduler->forget_count;
+    request.sequence = scheduler->forget;
+    request.keep_pages = true;
+    if (channel && !rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Release", &request.base,
+                                   &options, &callbacks, errand, NULL, &error)) {
         scheduler->forget_count = 0;
         return;
     }

@@ -17,6 +17,7 @@
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
 #include "common/trace/trace.h"
+#include "services/scheduler/page_names.h"
 #include "services/scheduler/token_logs.h"
 #include "step.pb-c.h"
 
@@ -25,6 +26,7 @@ enum {
     STEPS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX,
     WATCHERS_MAX = 256,
     CALIBRATION_MAX = 16,
+    KEPT_MAX = 4096,    /* sequences that are over and whose pages stay for others */
     CHOSEN_BATCHES = 2, /* mini-batches at most where their number is left to the core */
     EVENTS_MAX = 4096,  /* between two ticks; in a tick each action may add one, and a full round is EVENTS_MAX of them */
     EVENTS_ROOM = 2 * EVENTS_MAX,
@@ -37,7 +39,7 @@ enum {
 
 struct scheduler_settings {
     const char *listen, *trace;
-    bool trace_append, greedy;
+    bool trace_append, greedy, prefix_cache;
     enum sched_placement placement;
     double step_target_ms;
     uint32_t max_queue, max_batch, mini_batches, chunk, spacing, worker_timeout_ms;
@@ -99,6 +101,7 @@ struct scheduler {
     struct sched *core;                   /* NULL until the first s-part has said what the model is */
     struct sched_config core_config;
     struct token_logs *logs;
+    struct page_names page_names;
 
     /* the model, from the s-part */
     bool model_known;
@@ -149,7 +152,7 @@ void scheduler_void_flights(struct scheduler *scheduler);
 void generate_handler(struct rpc_call *call, void *user);
 void generate_token(struct scheduler *scheduler, struct token_log *log, const Fastdecode__Token *token);
 void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
-void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason);
+void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens);
 void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us);
 void generate_settle(struct scheduler *scheduler);
 

@@ -69,6 +69,15 @@ void scheduler_close_core(struct scheduler *scheduler)
     }
 }
 
+static const struct sched_page_name *page_names(void *user, uint64_t sequence, uint32_t *count)
+{
+    const struct scheduler *scheduler = user;
+    struct token_log *log = token_logs_find(scheduler->logs, sequence);
+
+    *count = log ? page_names_extend(&scheduler->page_names, log) : 0;
+    return log ? log->names : NULL;
+}
+
 enum status scheduler_open_core(struct scheduler *scheduler, struct error *error)
 {
     struct sched_config *config = &scheduler->core_config;
@@ -93,8 +102,13 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .max_places = PLACES_MAX,
         .layers = scheduler->kv.layers,
         .kv_bytes_per_token = scheduler->page_bytes / scheduler->kv.page_tokens,
+        .page_names = scheduler->settings.prefix_cache ? page_names : NULL,
+        .user = scheduler,
+        .max_kept = scheduler->settings.prefix_cache ? KEPT_MAX : 0,
         .release_ack = true,
     };
+    if (page_names_open(&scheduler->page_names, scheduler->kv.page_tokens, error))
+        return error->status;
     if (sched_init(config, &scheduler->core, error))
         return error->status;
     if (open_arrays(scheduler, rows))
@@ -143,6 +157,8 @@ static void fill_run(Fastdecode__Run *out, const struct sched_run *run, const st
     out->position = run->position;
     out->sample = run->sample;
     out->score = run->score;
+    out->share_from = run->share_from;
+    out->share_positions = run->share_from ? run->position : 0;
     if (!run->use_last_sampled) {
         assert_always(run->position + run->count <= log->token_count);
         out->tokens = log->tokens + run->position;
@@ -380,7 +396,7 @@ static void carry_out(struct scheduler *scheduler, const struct sched_action *ac
     case SCHED_FINISHED:
         log = token_logs_find(scheduler->logs, action->finished.sequence);
         if (log)
-            generate_finish(scheduler, log, action->finished.reason);
+            generate_finish(scheduler, log, action->finished.reason, action->finished.cached_tokens);
         return;
     case SCHED_REJECT:
         log = token_logs_find(scheduler->logs, action->reject.sequence);

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "common/base/checked.h"
+
 struct token_logs {
     uint32_t capacity, count, mask;
     struct token_log *pool; /* [capacity] */
@@ -33,12 +35,18 @@ enum status token_logs_open(uint32_t capacity, struct token_logs **out)
     return STATUS_OK;
 }
 
+static void free_memory(struct token_log *log)
+{
+    free(log->tokens);
+    free(log->names);
+}
+
 void token_logs_close(struct token_logs *logs)
 {
     if (!logs)
         return;
     for (uint32_t i = 0; logs->pool && i < logs->capacity; i++)
-        free(logs->pool[i].tokens);
+        free_memory(&logs->pool[i]);
     free(logs->pool);
     free(logs->free_list);
     free(logs->slots);
@@ -65,21 +73,24 @@ struct token_log *token_logs_find(struct token_logs *logs, uint64_t id)
     return index ? &logs->pool[index - 1] : NULL;
 }
 
-enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capacity, struct token_log **out)
+enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capacity, uint32_t pages, struct token_log **out)
 {
     uint32_t slot = find_slot(logs, id), index;
-    uint32_t *tokens;
+    struct token_log log = {.id = id, .capacity = capacity, .name_capacity = pages};
 
     if (logs->slots[slot])
         return STATUS_ALREADY_EXISTS;
     if (logs->count == logs->capacity)
         return STATUS_RESOURCE_EXHAUSTED;
-    tokens = malloc(capacity * sizeof *tokens);
-    if (!tokens)
+    log.tokens = malloc(capacity * sizeof *log.tokens);
+    log.names = malloc(MAX(pages, 1u) * sizeof *log.names);
+    if (!log.tokens || !log.names) {
+        free_memory(&log);
         return STATUS_RESOURCE_EXHAUSTED;
+    }
     index = logs->free_list[logs->capacity - 1 - logs->count++];
     logs->slots[slot] = index + 1;
-    logs->pool[index] = (struct token_log){.id = id, .tokens = tokens, .capacity = capacity};
+    logs->pool[index] = log;
     *out = &logs->pool[index];
     return STATUS_OK;
 }
@@ -90,7 +101,7 @@ void token_logs_remove(struct token_logs *logs, uint64_t id)
 
     if (!index)
         return;
-    free(logs->pool[index - 1].tokens);
+    free_memory(&logs->pool[index - 1]);
     logs->pool[index - 1] = (struct token_log){0};
     logs->free_list[logs->capacity - logs->count--] = index - 1;
     logs->slots[hole] = 0;

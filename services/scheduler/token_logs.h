@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/sched/sched.h"
 #include "generate.pb-c.h"
 
 struct rpc_call;
@@ -20,6 +21,9 @@ struct token_log {
     const Fastdecode__GenerateRequest *request; /* in the call's memory: valid while `call` is */
     uint32_t *tokens;                           /* [capacity] prompt, then generated; owned */
     uint32_t prompt_count, token_count, capacity;
+    struct sched_page_name *names; /* [name_capacity] of its full pages (page_names.h); owned */
+    struct sched_page_name root;   /* what the first of them follows */
+    uint32_t name_count, name_capacity;
     uint32_t scored; /* prompt tokens whose scores were passed on */
     uint64_t arrived_us, first_token_us;
     bool ignore_eos;
@@ -31,9 +35,10 @@ struct token_logs;
 enum status token_logs_open(uint32_t capacity, struct token_logs **out) MUST_CHECK;
 void token_logs_close(struct token_logs *logs);
 
-/* A log with room for `capacity` tokens. RESOURCE_EXHAUSTED: too many; ALREADY_EXISTS. The pointer stays valid until
+/* A log with room for `capacity` tokens and the names of `pages` pages. RESOURCE_EXHAUSTED: too many; ALREADY_EXISTS. The pointer stays valid until
  * token_logs_remove(). */
-enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capacity, struct token_log **out) MUST_CHECK;
+enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capacity, uint32_t pages,
+                           struct token_log **out) MUST_CHECK;
 struct token_log *token_logs_find(struct token_logs *logs, uint64_t id);
 void token_logs_remove(struct token_logs *logs, uint64_t id);
 uint32_t token_logs_count(const struct token_logs *logs);

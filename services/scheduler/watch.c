@@ -26,7 +26,7 @@ static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState 
             continue;
         workers += i > 0;
         pages_total += info.pages_total;
-        pages_used += info.pages_used;
+        pages_used += info.pages_used - info.pages_idle; /* what only the cache keeps is as good as free */
     }
     state->ready = scheduler->members[0].up && pages_total > 0;
     state->reason = (char *)(!scheduler->members[0].up ? "no s-part is up" : pages_total == 0 ? "no KV worker is up" : "");
@@ -121,7 +121,8 @@ static void add_load_limit(struct text *text, const struct scheduler *scheduler)
 static void add_places(struct text *text, const struct scheduler *scheduler)
 {
     static const char *const gauges[][2] = {
-        {"kv_pages_used", "pages in use"},
+        {"kv_pages_used", "pages in use, without those that only the prefix cache keeps"},
+        {"kv_pages_cached", "pages that only the prefix cache keeps: free when they are needed"},
         {"kv_pages_total", "pages there are"},
         {"place_up", "1 while it takes part"},
         {"place_sequences", "sequences that hold pages there"},
@@ -131,14 +132,19 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
     };
     for (size_t g = 0; g < ARRAY_COUNT(gauges); g++) {
         add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", gauges[g][0], gauges[g][1], gauges[g][0],
-            strstr(gauges[g][0], "_total") && g == 5 ? "counter" : "gauge");
+            strstr(gauges[g][0], "_total") && g == 6 ? "counter" : "gauge");
         for (uint32_t i = 0; i < scheduler->member_count; i++) {
             const struct member *member = &scheduler->members[i];
             struct sched_place_info info;
             sched_get_place(scheduler->core, i, &info);
-            const double values[] = {
-                info.up ? info.pages_used : 0,      info.up ? info.pages_total : 0, info.up, info.sequences, info.token_us / 1e6,
-                (double)member->last.busy_us / 1e6, (double)member->last.pages_peak};
+            const double values[] = {info.up ? info.pages_used - info.pages_idle : 0,
+                                     info.up ? info.pages_idle : 0,
+                                     info.up ? info.pages_total : 0,
+                                     info.up,
+                                     info.sequences,
+                                     info.token_us / 1e6,
+                                     (double)member->last.busy_us / 1e6,
+                                     (double)member->last.pages_peak};
             add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", gauges[g][0], i ? member->name : "local", values[g]);
         }
     }
@@ -161,6 +167,10 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "sequences_retiring", "gauge", "sequences that have ended and whose pages are not free yet", s.retiring);
     one(&text, "steps_in_flight", "gauge", "steps that the s-part has", s.steps_in_flight);
     one(&text, "prefill_tokens_total", "counter", "rows computed for prompts, and for what was rebuilt", (double)s.prefill_rows);
+    one(&text, "prefix_cached_tokens_total", "counter", "tokens of prompts whose KV was there already", (double)s.shared_tokens);
+    one(&text, "prefix_shared_pages", "gauge", "KV pages saved now because running sequences share them", s.shared_pages);
+    one(&text, "prefix_kept_sequences", "gauge", "ended sequences whose KV pages are kept", s.kept);
+    one(&text, "prefix_evicted_total", "counter", "ended sequences whose KV pages were given to others", (double)s.evicted);
     one(&text, "decode_tokens_total", "counter", "rows computed for decoding", (double)s.decode_rows);
     one(&text, "step_base_seconds", "gauge", "learned: a step takes this and step_row_seconds for each row", s.step_base_us * 1e-6);
     one(&text, "step_row_seconds", "gauge", "learned: what a row adds to a step", s.row_us * 1e-6);

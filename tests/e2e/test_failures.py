@@ -26,6 +26,11 @@ ALL_LOCAL = ("--kv-workers", 0, "--local-pool", "1G")
 PREFILL, REBUILT_TOKENS = "fastdecode_prefill_tokens_total", "fastdecode_rebuilt_tokens_total"
 
 
+def needed(mesh):
+    """Tokens whose KV was needed by prompts and by what was rebuilt: computed, or found."""
+    return mesh.metric(PREFILL) + mesh.metric("fastdecode_prefix_cached_tokens_total")
+
+
 def idle(mesh, limit_s=10):
     """Nothing runs, nothing waits, no page is held."""
     for name in ("fastdecode_requests_running", "fastdecode_requests_waiting", "fastdecode_kv_pages_used"):
@@ -87,7 +92,7 @@ def test_worker_killed(start_mesh):
     mesh = start_mesh(*TWO_WORKERS)
     wanted, tokens_per_s = undisturbed(mesh)
     longest_step = max(stream.longest_gap() for stream in wanted)  # with a chunk of prompts in it
-    prefill, prompts = mesh.metric(PREFILL), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
     old_pid = mesh.pid("kv-worker-0")
     streams = half_way(mesh)
     lost_count = int(of_place(mesh, "fastdecode_place_sequences", "kv-worker-0"))
@@ -98,7 +103,7 @@ def test_worker_killed(start_mesh):
     assert_same(join_all(streams), wanted)
 
     rebuilt, lost = int(mesh.metric("fastdecode_sequences_rebuilt_total")), mesh.metric(REBUILT_TOKENS)
-    extra = mesh.metric(PREFILL) - prefill - prompts
+    extra = needed(mesh) - prefill - prompts
     assert rebuilt == lost_count
     assert 0 < extra <= lost <= lost_at_most, f"{extra:.0f} rows were computed anew, {lost:.0f} tokens were lost"
     gaps = sorted(stream.longest_gap(killed) for stream in streams)
@@ -118,7 +123,7 @@ def test_worker_stopped(start_mesh):
     """SIGSTOP: its connections stand, but it says nothing. It is dead after the time-out, and used again when it wakes."""
     mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(SILENCE_S * 1000))
     wanted, tokens_per_s = undisturbed(mesh)
-    prefill, prompts = mesh.metric(PREFILL), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
     streams = half_way(mesh)
     lost_count = int(of_place(mesh, "fastdecode_place_sequences", "kv-worker-1"))
     assert lost_count > 0
@@ -129,7 +134,7 @@ def test_worker_stopped(start_mesh):
         assert_same(join_all(streams), wanted)
         assert of_place(mesh, "fastdecode_place_up", "kv-worker-1") == 0
         rebuilt, lost = int(mesh.metric("fastdecode_sequences_rebuilt_total")), mesh.metric(REBUILT_TOKENS)
-        extra = mesh.metric(PREFILL) - prefill - prompts
+        extra = needed(mesh) - prefill - prompts
         assert rebuilt == lost_count and 0 < extra <= lost <= lost_at_most
         gap, limit = max(stream.longest_gap(stopped) for stream in streams), SILENCE_S + NOTICE_S + 1.5 * lost / tokens_per_s
         print(f"{rebuilt} rebuilt, {lost:.0f} tokens at {tokens_per_s:.0f} a second: longest gap {gap:.3f} s, limit {limit:.3f} s")
@@ -147,7 +152,7 @@ def test_worker_drains(start_mesh):
     """SIGTERM: its pages are handed over, nothing is computed anew, it ends with status 0, and its successor is used."""
     mesh = start_mesh(*TWO_WORKERS)
     wanted, _ = undisturbed(mesh)
-    prefill, prompts = mesh.metric(PREFILL), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
     streams = half_way(mesh)
     held = of_place(mesh, "fastdecode_place_sequences", "kv-worker-0")
     assert held > 0
@@ -159,7 +164,7 @@ def test_worker_drains(start_mesh):
     ended = sum(stream.times[-1] < drained + 0.1 for stream in streams)  # these may have had nothing left to hand over
     assert max(1, held - ended) <= mesh.metric("fastdecode_sequences_moved_total") - moved <= held
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
-    assert mesh.metric(PREFILL) - prefill == prompts, "something was computed anew"
+    assert needed(mesh) - prefill == prompts, "something was computed anew"
     wait_for_log(mesh, "kv-worker-0", r"END name=kv-worker-0")
     wait_for_output(mesh, rf"CHILD-DIED name=kv-worker-0 pid={pid} status=0 ")
     idle(mesh)
@@ -181,12 +186,12 @@ def test_s_part_killed_with_everything_local(start_mesh):
     """Its pool is gone with it: all is rebuilt from token logs."""
     mesh = start_mesh(*ALL_LOCAL)
     wanted, _ = undisturbed(mesh)
-    prefill, prompts = mesh.metric(PREFILL), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
     streams = half_way(mesh)
     mesh.kill("s-part")
     lost_at_most = sum(known_tokens(streams)) + 8 * STREAMS
     assert_same(join_all(streams), wanted)
-    assert 0 < mesh.metric(PREFILL) - prefill - prompts <= lost_at_most
+    assert 0 < needed(mesh) - prefill - prompts <= lost_at_most
     idle(mesh)
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 
@@ -196,12 +201,12 @@ def test_s_part_killed_with_everything_at_workers(start_mesh):
     """The workers keep their pages: the step is repeated, and nothing else."""
     mesh = start_mesh(*TWO_WORKERS)
     wanted, _ = undisturbed(mesh)
-    prefill, prompts = mesh.metric(PREFILL), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
     streams = half_way(mesh)
     mesh.kill("s-part")
     assert_same(join_all(streams), wanted)
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
-    assert mesh.metric(PREFILL) - prefill == prompts, "pages that workers held were computed anew"
+    assert needed(mesh) - prefill == prompts, "pages that workers held were computed anew"
     idle(mesh)
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 

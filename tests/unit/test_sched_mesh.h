@@ -24,13 +24,18 @@
 
 #define MESH_FUNCTION static __attribute__((unused))
 
+enum { MESH_PAGES = 256, MESH_PAGE_IDS = 1 << 20 };
 enum { MESH_PLACES = 4, MESH_SEQS = 96, MESH_FLIGHT = 16, MESH_EVENTS = 256, MESH_ACTIONS = 512 };
 
 struct mesh_seq {
     uint64_t id;
     uint32_t prompt, max_new, log, eos_at; // log: tokens known to the service; eos_at: tokens generated then, 0 none
     uint32_t scored, held, next, samples, in_flight, mini_batch, place;
-    uint32_t kv[MESH_PLACES]; // positions really held
+    uint32_t kv[MESH_PLACES];                // positions really held
+    uint32_t pages[MESH_PLACES][MESH_PAGES]; // with page names: which pages they are in
+    uint32_t family, alike;                  // the first so many of its tokens are those of the family; 0: it is like no other
+    uint32_t pinned;                         // steps in flight that give its pages to others
+    bool kept;                               // over, and its pages are still there
     bool score, arrived, rejected, finished, last, cancelled, decoding;
     enum sched_reason reason;
     uint64_t moving_until; // MOVE asked for, answered then; 0: none
@@ -69,6 +74,8 @@ struct mesh {
     bool shares_cores; // the workers, with the s-part
     bool calm;         // no drains, no shortage, no balancing: then no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
+    uint32_t page_ids;              // given out so far
+    uint64_t shared, kept, evicted; // runs that began with others' pages; sequences
 };
 
 MESH_FUNCTION uint32_t mesh_random(struct mesh *m, uint32_t below)
@@ -117,6 +124,56 @@ MESH_FUNCTION uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q
     return limit < m->config.context_tokens ? limit : m->config.context_tokens;
 }
 
+/* --- pages that are shared -------------------------------------------------------------------------------------------- */
+
+/* Chains of tokens without tokens: a page is of the family if all of it is, else of nobody else. */
+MESH_FUNCTION struct sched_page_name mesh_page_name(const struct mesh *m, const struct mesh_seq *q, uint32_t page)
+{
+    bool alike = (page + 1) * m->config.page_tokens <= q->alike;
+    uint64_t whose = alike ? q->family : q->id, low = (whose * 1000003 + page) * UINT64_C(0x9e3779b97f4a7c15);
+    return (struct sched_page_name){low ^ low >> 29, whose};
+}
+
+MESH_FUNCTION const struct sched_page_name *mesh_page_names(void *user, uint64_t sequence, uint32_t *count)
+{
+    static struct sched_page_name names[MESH_PAGES];
+    struct mesh *m = user;
+    const struct mesh_seq *q = mesh_find(m, sequence);
+    *count = q->log / m->config.page_tokens;
+    for (uint32_t i = 0; i < *count; i++)
+        names[i] = mesh_page_name(m, q, i);
+    return names;
+}
+
+/* It has so many positions there now, the first of them in the pages of another. */
+MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place, uint32_t positions, const struct mesh_seq *from)
+{
+    uint32_t have = mesh_pages(m, q->kv[place]);
+    q->kv[place] = positions;
+    for (uint32_t i = have; m->config.page_names != NULL && i < mesh_pages(m, positions); i++) {
+        MESH_CHECK(i < MESH_PAGES && m->page_ids < MESH_PAGE_IDS);
+        q->pages[place][i] = from != NULL ? from->pages[place][i] : m->page_ids++;
+    }
+}
+
+/* Pages at a place, each once however many have it. */
+MESH_FUNCTION uint64_t mesh_pages_held(const struct mesh *m, uint32_t place)
+{
+    static uint32_t seen[MESH_PAGE_IDS], stamp;
+    uint64_t held = 0;
+    stamp++;
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        const struct mesh_seq *q = &m->seqs[i];
+        uint32_t pages = mesh_pages(m, q->kv[place]);
+        held += m->config.page_names == NULL ? pages : 0;
+        for (uint32_t k = 0; m->config.page_names != NULL && k < pages; k++) {
+            held += seen[q->pages[place][k]] != stamp;
+            seen[q->pages[place][k]] = stamp;
+        }
+    }
+    return held;
+}
+
 /* --- what is asked for ----------------------------------------------------------------------------------------------- */
 
 MESH_FUNCTION struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint32_t max_new, uint32_t eos_at)
@@ -148,6 +205,7 @@ MESH_FUNCTION void mesh_place_lose(struct mesh *m, uint32_t place)
     for (uint32_t i = 0; i < m->seq_count; i++) {
         struct mesh_seq *q = &m->seqs[i];
         q->kv[place] = 0;
+        q->kept = q->kept && q->place != place;
         if (q->place == place) {
             q->held = q->next = q->samples = 0;
             q->decoding = false;
@@ -200,6 +258,8 @@ MESH_FUNCTION void mesh_s_part_down(struct mesh *m)
                 q->in_flight--;
                 q->samples = 0;
                 q->decoding = false;
+                if (m->flight[b][k].a.runs[r].share_from != 0)
+                    mesh_find(m, m->flight[b][k].a.runs[r].share_from)->pinned--;
             }
         }
         m->flight_count[b] = 0;
@@ -217,6 +277,17 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
     MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && q->release_until == 0);
     MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES);
     MESH_CHECK(m->up[r->place] || m->silent[r->place]);
+    if (r->share_from != 0) { // its first run there; whoever gives has really got what it says, and it is the same
+        struct mesh_seq *from = mesh_find(m, r->share_from);
+        MESH_CHECK(q->in_flight == 0 && !q->score && from->pinned++ < 100 && from != q);
+        MESH_CHECK(r->position > 0 && r->position % m->config.page_tokens == 0 && r->position + 2 <= q->log);
+        MESH_CHECK(from->kv[r->place] >= r->position && from->release_until == 0 && from->moving_until == 0);
+        const struct sched_page_name a = mesh_page_name(m, q, r->position / m->config.page_tokens - 1);
+        const struct sched_page_name b = mesh_page_name(m, from, r->position / m->config.page_tokens - 1);
+        MESH_CHECK(a.low == b.low && a.high == b.high);
+        q->held = q->next = r->position;
+        m->shared++;
+    }
     if (r->position != q->next) { // only back to what is held, and not beside rows that are void
         MESH_CHECK(q->in_flight == 0);
         MESH_CHECK(r->position == q->held);
@@ -271,19 +342,41 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
     s->done_us = start + m->step_us_min + mesh_random(m, m->step_us_max - m->step_us_min + 1);
 }
 
+MESH_FUNCTION bool mesh_is_nowhere(const struct mesh_seq *q)
+{
+    for (uint32_t p = 0; p < MESH_PLACES; p++) {
+        if (q->kv[p] > 0)
+            return false;
+    }
+    return true;
+}
+
 MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t place, bool last)
 {
     struct mesh_seq *q = mesh_find(m, sequence);
-    MESH_CHECK(q->arrived && !q->rejected && !q->last);
+    MESH_CHECK(q->arrived && !q->rejected && (!q->last || q->kept));
     MESH_CHECK(q->in_flight == 0);
     MESH_CHECK(q->moving_until == 0 && q->release_until == 0);
+    if (last && place == SCHED_NO_PLACE && m->config.max_kept > 0) {
+        for (uint32_t p = 0; p < MESH_PLACES; p++)
+            q->kept = q->kept || q->kv[p] > 0;
+        m->kept += q->kept;
+    } else if (q->kept) { // nobody is to begin with its pages any more
+        MESH_CHECK(!last && place != SCHED_NO_PLACE && q->kv[place] > 0 && q->pinned == 0);
+        q->kept = false;
+        m->evicted++;
+        last = true;
+    }
+    MESH_CHECK(q->pinned == 0 || q->kept);
     MESH_CHECK(last == q->finished);
     MESH_CHECK(place != SCHED_NO_PLACE || last);
     q->last = last;
     q->held = q->next = q->samples = 0;
     q->decoding = false;
-    if (place == SCHED_NO_PLACE)
+    if (place == SCHED_NO_PLACE) {
+        MESH_CHECK(q->kept || m->config.max_kept == 0 || mesh_is_nowhere(q));
         return;
+    }
     MESH_CHECK(m->up[place] || m->silent[place]);
     q->kv[place] = 0;
     for (uint32_t p = 0; p < MESH_PLACES && last; p++)
@@ -321,7 +414,7 @@ MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a
         break;
     case SCHED_MOVE:
         q = mesh_find(m, a->move.sequence);
-        MESH_CHECK(!q->finished && q->in_flight == 0 && q->moving_until == 0 && a->move.from != a->move.to);
+        MESH_CHECK(!q->finished && q->in_flight == 0 && q->moving_until == 0 && q->pinned == 0 && a->move.from != a->move.to);
         MESH_CHECK(m->up[a->move.to] && m->up[a->move.from] && q->place == a->move.from);
         MESH_CHECK(a->move.positions == q->held && q->kv[a->move.from] >= q->held);
         q->moving_until = m->now_us + 1 + mesh_random(m, mesh_chance(m, m->slow_permille) ? 1000000 : 30000);
@@ -344,12 +437,11 @@ MESH_FUNCTION void mesh_check_ledger(struct mesh *m)
     for (uint32_t p = 0; p < MESH_PLACES; p++) {
         struct sched_place_info info;
         sched_get_place(m->sched, p, &info);
-        uint64_t held = 0;
-        for (uint32_t i = 0; i < m->seq_count; i++)
-            held += mesh_pages(m, m->seqs[i].kv[p]);
+        uint64_t held = mesh_pages_held(m, p);
         MESH_CHECK(info.pages_used <= info.pages_total);
         MESH_CHECK(held <= m->pages_total[p]);
         MESH_CHECK(held <= info.pages_used);
+        MESH_CHECK(info.pages_idle <= info.pages_used);
     }
 }
 
@@ -399,7 +491,15 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
         const struct sched_run *r = &s.a.runs[i];
         struct mesh_seq *q = mesh_find(m, r->sequence);
         q->in_flight--;
+        struct mesh_seq *from = r->share_from != 0 ? mesh_find(m, r->share_from) : NULL;
+        if (from != NULL)
+            from->pinned--;
         bool there = m->up[r->place] && m->serial[r->place] == s.serial[r->place] && !mesh_chance(m, m->lost_permille);
+        if (there && from != NULL && q->kv[r->place] < r->position && !fails) {
+            MESH_CHECK(from->kv[r->place] >= r->position);
+            q->kv[r->place] = 0;
+            mesh_hold(m, q, r->place, r->position, from);
+        }
         answer->found[i] = there && q->kv[r->place] >= r->position;
         results[i] = (struct sched_result){.outcome = there ? SCHED_DONE : SCHED_LOST};
         if (!there)
@@ -409,7 +509,7 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
             continue;
         }
         if (answer->found[i] && r->position + r->count > q->kv[r->place] && !fails)
-            q->kv[r->place] = r->position + r->count;
+            mesh_hold(m, q, r->place, r->position + r->count, NULL);
         results[i].sampled = r->sample;
         results[i].ended = r->sample && q->eos_at != 0 && r->position + r->count - q->prompt + 1 == q->eos_at;
     }
@@ -444,7 +544,8 @@ MESH_FUNCTION void mesh_answer_others(struct mesh *m)
             e->moved.ok = !mesh_chance(m, m->move_fails_permille);
             e->moved.positions = q->held;
             if (e->moved.ok) {
-                q->kv[q->move_to] = q->held;
+                q->kv[q->move_to] = 0;
+                mesh_hold(m, q, q->move_to, q->held, NULL);
                 q->kv[q->move_from] = 0;
                 q->next = q->held;
                 q->place = q->move_to;
@@ -531,8 +632,9 @@ MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, 
     m->now_us = 1000;
     m->step_us_min = 900;
     m->step_us_max = 1100;
+    m->config.user = m;
     struct error error;
-    if (sched_init(config, &m->sched, &error) != STATUS_OK)
+    if (sched_init(&m->config, &m->sched, &error) != STATUS_OK)
         fail_msg("%s", error.text);
 }
 
@@ -543,6 +645,8 @@ MESH_FUNCTION void mesh_check_end(struct mesh *m)
 {
     struct sched_stats stats;
     sched_get_stats(m->sched, &stats);
+    MESH_CHECK(stats.shared_pages == 0);
+    MESH_CHECK(stats.kept <= m->config.max_kept);
     MESH_CHECK(stats.running == 0 && stats.waiting == 0 && stats.retiring == 0 && stats.steps_in_flight == 0);
     for (uint32_t i = 0; i < m->seq_count; i++) {
         struct mesh_seq *q = &m->seqs[i];
@@ -553,7 +657,10 @@ MESH_FUNCTION void mesh_check_end(struct mesh *m)
     for (uint32_t p = 0; p < MESH_PLACES; p++) {
         struct sched_place_info info;
         sched_get_place(m->sched, p, &info);
-        MESH_CHECK(info.pages_used == 0 && info.sequences == 0);
+        MESH_CHECK(info.pages_used == info.pages_idle && info.sequences == 0);
+        if (m->calm) // no step was lost: pages behind what is held are of rows that were in flight at the end
+            MESH_CHECK(info.pages_used <= mesh_pages_held(m, p) + stats.kept * m->config.plan_ahead);
+        MESH_CHECK(m->config.max_kept > 0 || info.pages_used == 0);
         for (uint32_t b = 0; b < SCHED_MINI_BATCHES_MAX; b++)
             MESH_CHECK(info.load[b] == 0);
     }

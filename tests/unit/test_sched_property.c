@@ -10,6 +10,7 @@ static struct mesh mesh;
 static struct {
     uint64_t steps, beside, rebuilt, preempted, moved, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
+    uint64_t shared, shared_tokens, kept, evicted;
 } seen;
 
 static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
@@ -36,6 +37,12 @@ static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
         .kv_bytes_per_token = 1000,
         .release_ack = mesh_chance(m, 500),
     };
+    if (mesh_chance(m, 600)) {
+        c->page_names = mesh_page_names;
+        c->max_kept = mesh_chance(m, 700) ? 1 + mesh_random(m, 40) : 0;
+        c->max_named_pages = mesh_chance(m, 200) ? 1 + mesh_random(m, 60) : 0;
+        c->page_tokens = 1 + mesh_random(m, 8);
+    }
 }
 
 static uint32_t random_pages(struct mesh *m)
@@ -51,6 +58,10 @@ static void random_arrival(struct mesh *m)
     uint32_t eos_at = mesh_chance(m, 500) ? 1 + mesh_random(m, 40) : 0;
     struct mesh_seq *q = mesh_arrive(m, prompt, max_new, eos_at);
     struct sched_arrive *a = &m->events[m->event_count - 1].arrive;
+    if (mesh_chance(m, 700)) {
+        q->family = 1 + mesh_random(m, 3);
+        q->alike = mesh_random(m, mesh_chance(m, 300) ? 400 : 80); // all that it will ever be, or its beginning
+    }
     if (mesh_chance(m, 150)) {
         q->score = a->score_prompt = true;
     } else if (mesh_chance(m, 200) && max_new > 1) { // a resubmission
@@ -69,7 +80,7 @@ static void random_arrival(struct mesh *m)
             used + 40 < m->pages_total[place] && m->event_count == 1) {
             a->held_place = place;
             a->held_positions = held;
-            q->kv[place] = held;
+            mesh_hold(m, q, place, held, NULL);
             q->place = place;
             q->held = q->next = held < q->log ? held : q->log - 1;
         }
@@ -145,6 +156,10 @@ static void count_seen(const struct mesh *m)
     seen.failed += stats.steps_failed;
     seen.rejected += stats.rejected;
     seen.drained += m->drains;
+    seen.shared += m->shared;
+    seen.shared_tokens += stats.shared_tokens;
+    seen.kept += m->kept;
+    seen.evicted += m->evicted;
     for (uint32_t i = 0; i < m->seq_count; i++) {
         seen.reasons[m->seqs[i].finished ? m->seqs[i].reason : 0]++;
         seen.tokens += m->seqs[i].log - m->seqs[i].prompt;
@@ -222,6 +237,9 @@ static void random_workloads_keep_every_promise(void **state)
         (unsigned long long)seen.reasons[SCHED_LENGTH], (unsigned long long)seen.reasons[SCHED_EOS],
         (unsigned long long)seen.reasons[SCHED_DEADLINE], (unsigned long long)seen.reasons[SCHED_CANCELLED],
         (unsigned long long)seen.reasons[SCHED_TOO_LONG], (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
+    print_message("begun with others' pages %llu (%llu tokens), kept %llu, evicted %llu\n", (unsigned long long)seen.shared,
+                  (unsigned long long)seen.shared_tokens, (unsigned long long)seen.kept, (unsigned long long)seen.evicted);
+    assert_true(seen.shared > 0 && seen.kept > 0 && seen.evicted > 0);
     assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
     assert_true(seen.failed > 0 && seen.rejected > 0 && seen.scored > 0 && seen.drained > 0 && seen.relabelled > 0);
     for (int reason = SCHED_LENGTH; reason <= SCHED_NO_SPACE; reason++)

@@ -155,12 +155,21 @@ static void tensor_messages_are_protobuf(void **state)
     (void)state;
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t rows = 1; rows < 40; rows += 7) {
-            size_t size = attend_request_size(7, 1, layer, rows, Q, KV);
+            const uint32_t shares = rows / 3;
+            const struct attend_request_form form = {.incarnation = 11,
+                                                     .step = 7,
+                                                     .mini_batch = 1,
+                                                     .layer = layer,
+                                                     .row_count = rows,
+                                                     .share_count = shares,
+                                                     .q_width = Q,
+                                                     .kv_width = KV};
+            size_t size = attend_request_size(&form);
             unsigned char *bytes = malloc(size);
             struct attend_request_parts parts;
             struct attend_request request;
             struct error error;
-            attend_request_begin(bytes, size, 11, 7, 1, layer, rows, Q, KV, &parts);
+            attend_request_begin(bytes, size, &form, &parts);
             for (uint32_t i = 0; i < rows * Q; i++)
                 parts.q[i] = (float)i;
             for (uint32_t i = 0; i < rows * KV; i++) {
@@ -170,6 +179,11 @@ static void tensor_messages_are_protobuf(void **state)
             for (uint32_t i = 0; layer == 0 && i < rows; i++) {
                 wire_store_u64(parts.row_sequence + 8 * i, 1000 + i);
                 wire_store_u32(parts.row_position + 4 * i, i);
+            }
+            for (uint32_t i = 0; layer == 0 && i < shares; i++) {
+                wire_store_u64(parts.share_sequence + 8 * i, 1000 + i);
+                wire_store_u64(parts.share_from + 8 * i, 2000 + i);
+                wire_store_u32(parts.share_positions + 4 * i, 16 * i);
             }
             Fastdecode__AttendRequest *read = fastdecode__attend_request__unpack(NULL, size, bytes);
             assert_non_null(read);
@@ -181,6 +195,13 @@ static void tensor_messages_are_protobuf(void **state)
             assert_memory_equal(read->q.data, parts.q, read->q.len);
             assert_memory_equal(read->v.data, parts.v, read->v.len);
             assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV, &request, &error), STATUS_OK);
+            assert_int_equal(read->n_share_from, layer ? 0 : shares);
+            assert_int_equal(request.share_count, layer ? 0 : shares);
+            for (uint32_t i = 0; i < request.share_count; i++) {
+                assert_int_equal(read->share_sequence[i], 1000 + i);
+                assert_int_equal(wire_load_u64(request.share_from + 8 * i), 2000 + i);
+                assert_int_equal(wire_load_u32(request.share_positions + 4 * i), read->share_positions[i]);
+            }
             assert_ptr_equal(request.q, parts.q);
             assert_ptr_equal(request.k, parts.k);
             assert_ptr_equal(request.v, parts.v);

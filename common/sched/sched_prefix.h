@@ -1,0 +1,111 @@
+/* sched_prefix.h: sequences that begin alike share the pages of what they have in common. Private to common/sched.
+ *
+ * A full page is named by the chain of all tokens up to its end (the caller's page_names), so equal names are equal K and V. The
+ * pages of a place that have names form a tree; a sequence holds the path from a root down to its last named page, and a page is
+ * counted once in the ledger however many hold it:
+ *
+ *     system prompt ── p0 ── p1 ── p2 ─┬─ a3 ── a4      sequence A holds p0..a4, and a private page behind it
+ *                                      ├─ b3            B
+ *                                      └─ c3 ── c4      C is over: kept, until somebody needs its pages
+ *
+ * Before its first row a sequence goes down the tree as far as pages are there (complete in somebody's hands); where the next
+ * page is being computed by another it waits for it, else it names the rest of its prompt's pages and computes them. Its first run
+ * says from whom it has the pages it begins with; that one is pinned (counts a step in flight) until the run is answered. At
+ * least two tokens are left to compute, so that a sequence always begins as prefill.
+ *
+ * One that is over is kept if its last named page is its alone, with all full pages that it has. The least recently used of a
+ * place goes first when pages are needed there. (Pages found by hash chain: vLLM, arXiv 2309.06180; the tree: SGLang's
+ * RadixAttention, arXiv 2312.07104.)
+ */
+#ifndef FD_SCHED_SCHED_PREFIX_H
+#define FD_SCHED_SCHED_PREFIX_H
+
+#include "common/sched/sched.h"
+
+/* A named page at a place. Indices into the nodes or slots; none is UINT32_MAX. */
+struct prefix_node {
+    struct sched_page_name name;
+    uint32_t place, depth; // page number in its sequences
+    uint32_t parent, first_child, last_child, prev_sibling, next_sibling;
+    uint32_t first_holder, last_holder; // sequences whose last named page this is, oldest first
+    uint32_t bucket_next;
+    uint32_t refs;  // sequences that hold it
+    uint32_t live;  // of them, those that are not kept only
+    uint32_t stays; // of them, those that are not about to leave the place
+};
+
+struct prefix_tree {
+    struct prefix_node *nodes; // [capacity]
+    uint32_t *buckets;         // [bucket_mask + 1] heads of lists by name
+    uint32_t bucket_mask, capacity, touched, free_head, count;
+    uint32_t kept; // sequences
+};
+
+/* What a waiting sequence would find at a place. */
+struct prefix_hit {
+    uint32_t place, pages; // in the tree, those being computed included
+};
+enum { PREFIX_HITS_MAX = 8 };
+
+struct sched;
+
+/* What can be had of a beginning at a place. */
+struct prefix_found {
+    uint32_t source, pages; // who has its first pages; NONE and 0: nobody has any
+    bool coming;            // the next page is being computed
+};
+
+/* --- sched_prefix_tree.c --------------------------------------------------------------------------------------------- */
+
+/* Nodes of a name: one a place at most. NONE: none, or no more. */
+uint32_t prefix_node_first(const struct prefix_tree *t, const struct sched_page_name *name);
+uint32_t prefix_node_next(const struct prefix_tree *t, uint32_t node);
+uint32_t prefix_node_find(const struct prefix_tree *t, const struct sched_page_name *name, uint32_t place);
+uint32_t prefix_node_add(struct prefix_tree *t, const struct sched_page_name *name, uint32_t place, uint32_t parent,
+                         uint32_t depth);
+void prefix_node_remove(struct prefix_tree *t, uint32_t node);
+void prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot); // its last named page is this one; NONE: it has none
+void prefix_holder_unlink(struct sched *s, uint32_t slot);
+
+/* Who has most of a beginning; `have` pages the asker has already: fewer are of no use. */
+struct prefix_found prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names, uint32_t count,
+                                uint32_t have);
+
+/* --- sched_prefix.c --------------------------------------------------------------------------------------------------- */
+
+/* The places that have the longest beginnings of a sequence, at most PREFIX_HITS_MAX; returns how many. */
+uint32_t prefix_hits(struct sched *s, uint32_t slot, struct prefix_hit *hits);
+
+/* How many pages of it are there to be shared at a place now. */
+uint32_t prefix_ready_pages(struct sched *s, uint32_t slot, uint32_t place);
+
+/* It was placed, with pages for what is not there: it holds what is there, too, and the rest is its to compute, unless the next page
+ * is being computed: then it gathers. */
+void prefix_begin(struct sched *s, uint32_t slot);
+
+/* Of one that gathers, before its first rows are planned: what has come since. False: it waits on. */
+bool prefix_gather(struct sched *s, uint32_t slot);
+
+/* The slot of whom it has its first pages from, to be pinned by the step that says so; NONE: it has them. */
+uint32_t prefix_take_source(struct sched *s, uint32_t slot);
+
+/* It is about to leave its place: what it has not computed is for others to compute. What it has stays counted until it is gone. */
+void prefix_stop(struct sched *s, uint32_t slot);
+void prefix_resume(struct sched *s, uint32_t slot); // it stays after all
+
+/* It has gone: it holds no named page any more, and `pages` are those that nobody else has. */
+void prefix_leave(struct sched *s, uint32_t slot);
+
+/* Pages of its place that nobody else has. */
+uint32_t prefix_own_pages(const struct sched *s, uint32_t slot);
+
+/* It is over, its place is there, and rows of it may be in flight: true if it is to be kept, with what it has. */
+bool prefix_keep(struct sched *s, uint32_t slot);
+
+/* Ends the keeping: it leaves as others do. */
+void prefix_evict(struct sched *s, uint32_t slot);
+
+/* Lets kept ones go until so many pages of the place are free or about to be, or none is left. */
+void prefix_make_room(struct sched *s, uint32_t place, uint32_t pages);
+
+#endif

@@ -1,0 +1,174 @@
+/* sched_prefix_tree.c: the named pages of all places, who holds them, and who has what they hold (sched_prefix.h). */
+#include "common/sched/sched_state.h"
+
+enum { LOOK_MAX = 64 }; // holders that are looked at for one that has a page
+
+static uint32_t *bucket_of(const struct prefix_tree *t, const struct sched_page_name *name)
+{
+    return &t->buckets[(uint32_t)(name->low ^ name->high >> 32) & t->bucket_mask]; // names are uniform already
+}
+
+static bool same_name(const struct sched_page_name *a, const struct sched_page_name *b)
+{
+    return a->low == b->low && a->high == b->high;
+}
+
+/* The next node of that name behind `node`, at whatever place. */
+static uint32_t same_name_from(const struct prefix_tree *t, const struct sched_page_name *name, uint32_t node)
+{
+    while (node != NONE && !same_name(&t->nodes[node].name, name))
+        node = t->nodes[node].bucket_next;
+    return node;
+}
+
+uint32_t prefix_node_first(const struct prefix_tree *t, const struct sched_page_name *name)
+{
+    return same_name_from(t, name, *bucket_of(t, name));
+}
+
+uint32_t prefix_node_next(const struct prefix_tree *t, uint32_t node)
+{
+    return same_name_from(t, &t->nodes[node].name, t->nodes[node].bucket_next);
+}
+
+uint32_t prefix_node_find(const struct prefix_tree *t, const struct sched_page_name *name, uint32_t place)
+{
+    uint32_t node = prefix_node_first(t, name);
+    while (node != NONE && t->nodes[node].place != place)
+        node = prefix_node_next(t, node);
+    return node;
+}
+
+/* NONE: there are as many as there may be. */
+uint32_t prefix_node_add(struct prefix_tree *t, const struct sched_page_name *name, uint32_t place, uint32_t parent, uint32_t depth)
+{
+    uint32_t node = t->free_head, *bucket = bucket_of(t, name);
+    if (node != NONE)
+        t->free_head = t->nodes[node].bucket_next;
+    else if (t->touched < t->capacity)
+        node = t->touched++;
+    else
+        return NONE;
+    struct prefix_node *n = &t->nodes[node];
+    *n = (struct prefix_node){.name = *name,
+                              .place = place,
+                              .depth = depth,
+                              .parent = parent,
+                              .first_child = NONE,
+                              .last_child = NONE,
+                              .prev_sibling = NONE,
+                              .next_sibling = NONE,
+                              .first_holder = NONE,
+                              .last_holder = NONE,
+                              .bucket_next = *bucket};
+    *bucket = node;
+    t->count++;
+    if (parent == NONE)
+        return node;
+    struct prefix_node *p = &t->nodes[parent];
+    n->prev_sibling = p->last_child;
+    *(p->last_child == NONE ? &p->first_child : &t->nodes[p->last_child].next_sibling) = node;
+    p->last_child = node;
+    return node;
+}
+
+void prefix_node_remove(struct prefix_tree *t, uint32_t node)
+{
+    struct prefix_node *n = &t->nodes[node];
+    uint32_t *at = bucket_of(t, &n->name);
+    assert_always(n->first_child == NONE && n->first_holder == NONE && n->live == 0);
+    while (*at != node)
+        at = &t->nodes[*at].bucket_next;
+    *at = n->bucket_next;
+    if (n->parent != NONE) {
+        struct prefix_node *p = &t->nodes[n->parent];
+        *(n->prev_sibling == NONE ? &p->first_child : &t->nodes[n->prev_sibling].next_sibling) = n->next_sibling;
+        *(n->next_sibling == NONE ? &p->last_child : &t->nodes[n->next_sibling].prev_sibling) = n->prev_sibling;
+    }
+    n->bucket_next = t->free_head;
+    t->free_head = node;
+    t->count--;
+}
+
+void prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot)
+{
+    struct seq_cold *c = &s->cold[slot];
+    c->named = node;
+    if (node == NONE)
+        return;
+    struct prefix_node *n = &s->prefix.nodes[node];
+    c->holder_prev = n->last_holder;
+    c->holder_next = NONE;
+    *(n->last_holder == NONE ? &n->first_holder : &s->cold[n->last_holder].holder_next) = slot;
+    n->last_holder = slot;
+}
+
+void prefix_holder_unlink(struct sched *s, uint32_t slot)
+{
+    const struct seq_cold *c = &s->cold[slot];
+    if (c->named == NONE)
+        return;
+    struct prefix_node *n = &s->prefix.nodes[c->named];
+    *(c->holder_prev == NONE ? &n->first_holder : &s->cold[c->holder_prev].holder_next) = c->holder_next;
+    *(c->holder_next == NONE ? &n->last_holder : &s->cold[c->holder_next].holder_prev) = c->holder_prev;
+}
+
+/* --- who has a page ------------------------------------------------------------------------------------------------- */
+
+/* Pages from the first one on that are complete where it is, and stay there until it is let go. */
+static uint32_t has(const struct sched *s, uint32_t slot)
+{
+    const struct seq *q = &s->seqs[slot];
+    bool stays = seq_runs(q) || q->state == SEQ_KEPT || (q->state == SEQ_DRAINING && s->cold[slot].keep);
+    return stays && !q->sharing ? q->held / s->config.page_tokens : 0;
+}
+
+/* Whoever of those below a node has most of its path, oldest first; all of it is enough. Every leaf has a holder. */
+static struct prefix_found look_below(const struct sched *s, uint32_t node)
+{
+    const struct prefix_tree *t = &s->prefix;
+    struct prefix_found found = {.source = NONE};
+    uint32_t wanted = t->nodes[node].depth + 1, looked = 0;
+    for (uint32_t at = node;;) {
+        for (uint32_t slot = t->nodes[at].first_holder; slot != NONE && looked++ < LOOK_MAX; slot = s->cold[slot].holder_next) {
+            uint32_t pages = MIN(has(s, slot), wanted);
+            found.coming = found.coming || seq_runs(&s->seqs[slot]);
+            if (pages > found.pages) {
+                found.source = slot;
+                found.pages = pages;
+            }
+        }
+        if (found.pages == wanted || looked >= LOOK_MAX)
+            return found;
+        if (t->nodes[at].first_child != NONE) { // down, else to the next below `node`
+            at = t->nodes[at].first_child;
+            continue;
+        }
+        while (at != node && t->nodes[at].next_sibling == NONE)
+            at = t->nodes[at].parent;
+        if (at == node)
+            return found;
+        at = t->nodes[at].next_sibling;
+    }
+}
+
+/* From the last page that the tree has of it upwards, to those that the asker has. */
+struct prefix_found prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names, uint32_t count,
+                                uint32_t have)
+{
+    const struct prefix_tree *t = &s->prefix;
+    uint32_t deepest = NONE, next;
+    for (uint32_t i = 0; i < count && (next = prefix_node_find(t, &names[i], place)) != NONE; i++)
+        deepest = next;
+    struct prefix_found best = {.source = NONE, .pages = have};
+    for (uint32_t node = deepest; node != NONE && t->nodes[node].depth >= best.pages; node = t->nodes[node].parent) {
+        struct prefix_found found = look_below(s, node);
+        best.coming = best.coming || (node == deepest && found.coming);
+        if (found.pages > best.pages) {
+            best.source = found.source;
+            best.pages = found.pages;
+        }
+    }
+    best.coming = best.coming && best.pages <= t->nodes[deepest].depth; // the asker is no deeper than what it has
+    return best;
+}
