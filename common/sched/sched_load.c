@@ -346,7 +346,9 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (plan->decided != plan->step + 1)
         plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
-    if (b->member_count + b->prefill_count >= r.full || (!plan->together && (plan->credit < 1 || plan->room < 1)))
+    // Together, too, each mini-batch takes its share, give or take: else those that start first fill one.
+    if (b->member_count + b->prefill_count >= r.full * (plan->together ? 1.125 : 1) ||
+        (!plan->together && (plan->credit < 1 || plan->room < 1)))
         return false;
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
 }

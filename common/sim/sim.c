@@ -106,15 +106,18 @@ static enum status take_memory(struct sim *sim, struct error *error)
     sim->place_times = calloc(FLIGHTS_MAX * places, sizeof *sim->place_times);
     sim->work = calloc(FLIGHTS_MAX * places, sizeof *sim->work);
     sim->stretch = calloc(FLIGHTS_MAX * places, sizeof *sim->stretch);
+    sim->away_us = calloc(FLIGHTS_MAX * places, sizeof *sim->away_us);
+    sim->free_us = calloc(places, sizeof *sim->free_us);
     sim->r_part_us = calloc(FLIGHTS_MAX * places, sizeof *sim->r_part_us);
     sim->speeds = calloc(places, sizeof *sim->speeds);
     if (!sim->lives || !sim->times || !sim->events || !sim->actions || !sim->sequences || !sim->results || !sim->place_times ||
-        !sim->work || !sim->stretch || !sim->r_part_us || !sim->speeds)
+        !sim->work || !sim->stretch || !sim->away_us || !sim->free_us || !sim->r_part_us || !sim->speeds)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "simulation: no memory for %llu requests",
                          (unsigned long long)config->request_count);
     for (uint32_t i = 0; i < FLIGHTS_MAX; i++) {
         sim->flights[i].work = sim->work + i * places;
         sim->flights[i].stretch = sim->stretch + i * places;
+        sim->flights[i].away_us = sim->away_us + i * places;
         sim->flights[i].r_part_us = sim->r_part_us + i * places;
     }
     for (uint32_t i = 0; i < places; i++)
@@ -134,6 +137,8 @@ static void give_memory_back(struct sim *sim)
     free(sim->place_times);
     free(sim->work);
     free(sim->stretch);
+    free(sim->away_us);
+    free(sim->free_us);
     free(sim->r_part_us);
     free(sim->speeds);
     free(sim);

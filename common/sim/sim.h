@@ -7,9 +7,9 @@
  *                  └──────────────────────────── answers, reply_us later ◀────────────────┘
  *
  * One S-part runs one segment at a time, of the mini-batch that has been ready longest; what the local pool and workers on the
- * S-part's own cores attend is done there as well, after the segment. The workers elsewhere serve one mini-batch's layer at a
- * time, all together: a layer takes as long as its slowest worker, and before it the rows' way over the S-part's link. (Each worker for itself would be faster where the slowest of
- * two mini-batches are different workers; placement makes them alike.) A layer is simulated in O(1), a step in O(rows + places).
+ * S-part's own cores attend is done there as well, after the segment. The workers elsewhere take up what comes in its order, each for
+ * itself: a mini-batch's layer is back when its slowest worker has done it, after the rows' way over the S-part's link. A layer is
+ * simulated in O(places), a step in O(rows + layers x places).
  *
  * Everything is a function of the configuration, the seed included: the same run gives the same numbers.
  * Memory is allocated by sim_run() and freed by it: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.

@@ -46,6 +46,7 @@ static void weigh(struct sim *sim, struct flight *f)
     for (; sim->next_speed < config->speed_count && config->speeds[sim->next_speed].at_us <= sim->now_us; sim->next_speed++)
         sim->speeds[config->speeds[sim->next_speed].place] = config->speeds[sim->next_speed].speed;
     memset(f->work, 0, config->place_count * sizeof *f->work);
+    memset(f->away_us, 0, config->place_count * sizeof *f->away_us);
     memset(f->r_part_us, 0, config->place_count * sizeof *f->r_part_us);
     for (uint32_t i = 0; i < f->action.run_count; i++) {
         const struct sched_run *run = &f->action.runs[i];
@@ -75,7 +76,7 @@ static void weigh(struct sim *sim, struct flight *f)
         } else {
             f->away = true;
             away_rows += f->work[p].rows;
-            f->away_us = MAX(f->away_us, work_us);
+            f->away_us[p] = work_us;
             f->link_us = MAX(f->link_us, place->cost.link_us);
             f->away_sum_us += work_us;
         }
@@ -90,7 +91,8 @@ void mesh_take_step(struct sim *sim, const struct sched_step_action *action)
 
     while (f->used)
         f++;
-    *f = (struct flight){.action = *action, .work = f->work, .stretch = f->stretch, .r_part_us = f->r_part_us, .used = true};
+    *f = (struct flight){
+        .action = *action, .work = f->work, .stretch = f->stretch, .away_us = f->away_us, .r_part_us = f->r_part_us, .used = true};
     f->report = (struct sim_step){.step = action->step, .mini_batch = action->mini_batch, .rows = action->row_count};
     batch->queue[batch->queue_count++] = f;
     if (batch->state == BATCH_IDLE) {
@@ -164,6 +166,20 @@ void mesh_serve(struct sim *sim)
     sim->s_part_us += us;
 }
 
+/* Rows come to the workers then, each of which takes them up when it has done what came before; returns when the last is done. */
+static double attended_us(struct sim *sim, const struct flight *f, double come_us)
+{
+    double last_us = come_us;
+
+    for (uint32_t p = 0; p < sim->config->place_count; p++) {
+        if (f->away_us[p] == 0)
+            continue;
+        sim->free_us[p] = MAX(sim->free_us[p], come_us) + f->away_us[p];
+        last_us = MAX(last_us, sim->free_us[p]);
+    }
+    return last_us;
+}
+
 /* The S-part has done what it was at. */
 static void served(struct sim *sim)
 {
@@ -179,9 +195,7 @@ static void served(struct sim *sim)
         batch->segment++;
         batch->since_us = sim->now_us;
         if (f->away) { // half of the link's time each way
-            double begin_us = MAX(sim->now_us + f->link_us / 2, sim->workers_free_us);
-            sim->workers_free_us = begin_us + f->away_us;
-            batch->since_us = sim->workers_free_us + f->link_us / 2;
+            batch->since_us = attended_us(sim, f, sim->now_us + f->link_us / 2) + f->link_us / 2;
         }
         if (f->here_us > 0) {
             sim->served = batch;

@@ -20,11 +20,12 @@ struct flight {
     double *stretch;        // [place_count], of the places that have rows: noise and speed
     double *r_part_us;      // [place_count], all layers, without the link
     uint32_t sampled;
-    double here_us;          // a layer's attention on the S-part's cores
-    bool away;               // it has rows at workers elsewhere
-    double away_us, link_us; // a layer's at the workers: the slowest's work; the longest round trip
-    double away_sum_us;      // of all workers
-    double answer_us;        // when the core hears of it
+    double here_us;     // a layer's attention on the S-part's cores
+    bool away;          // it has rows at workers elsewhere
+    double *away_us;    // [place_count], a layer's at each worker elsewhere; 0: none
+    double link_us;     // the longest round trip
+    double away_sum_us; // of all workers
+    double answer_us;   // when the core hears of it
     struct sim_step report;
     bool used;
 };
@@ -64,15 +65,15 @@ struct sim {
     struct batch *served; // by the S-part; NULL: it waits
     double served_until_us;
     bool served_attends; // it does the local pool's attention of this layer
-    double workers_free_us;
+    double *free_us;     // [place_count], when each worker has done what it was sent
     uint32_t workers;
     struct move moves[MOVES_MAX];
     uint32_t move_count;
-    uint32_t next_speed;    // of config.speeds
-    double *speeds;         // [place_count], now
-    struct cost_work *work; // [FLIGHTS_MAX][place_count], the flights'
-    double *stretch;        // likewise
-    double *r_part_us;      // likewise
+    uint32_t next_speed;       // of config.speeds
+    double *speeds;            // [place_count], now
+    struct cost_work *work;    // [FLIGHTS_MAX][place_count], the flights'
+    double *stretch, *away_us; // likewise
+    double *r_part_us;         // likewise
 
     uint64_t next_request;
     struct life *lives;         // [request_count]
