@@ -74,19 +74,23 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
 
 static enum status measure(struct bench *b, uint64_t limit_us, struct kv_costs *out, struct error *error)
 {
-    double n = b->sequences, chunk_us, one_us, near_us, far_us, pairs = CHUNK * (CONTEXT - CHUNK / 2 + 0.5);
+    double n = b->sequences, one_us, near_us, far_us, first_us, last_us;
+    double first_pairs = CHUNK * (CHUNK + 1) / 2.0, pairs = (double)CHUNK * (CONTEXT - CHUNK); /* beyond those */
     enum status status;
 
     if ((status = median(b, 1, SHORT - 1, false, limit_us / 8, &one_us, error)) ||
         (status = median(b, b->sequences, SHORT - 1, false, limit_us / 4, &near_us, error)) ||
         (status = median(b, b->sequences, CONTEXT - 1, false, limit_us / 4, &far_us, error)) ||
-        (status = median(b, CHUNK, CONTEXT - 1, true, limit_us / 4, &chunk_us, error)))
+        (status = median(b, CHUNK, CHUNK - 1, true, limit_us / 8, &first_us, error)) ||
+        (status = median(b, CHUNK, CONTEXT - 1, true, limit_us / 4, &last_us, error)))
         return status;
     out->token_us = MAX(far_us - near_us, far_us / 100) / (n * (CONTEXT - SHORT));
     double row_us = (near_us - one_us) / MAX(n - 1, 1) - SHORT * out->token_us;
     out->row_us = MAX(row_us, 0);
     out->call_us = MAX(one_us - out->row_us - SHORT * out->token_us, 0);
-    out->pair_us = MAX(chunk_us - out->call_us - CHUNK * out->row_us, chunk_us / 10) / pairs;
+    out->pair_us = MAX(last_us - first_us, last_us / 100) / pairs;
+    double prefill_row_us = (first_us - out->call_us - first_pairs * out->pair_us) / CHUNK;
+    out->prefill_row_us = MAX(prefill_row_us, 0);
     return STATUS_OK;
 }
 

@@ -1,10 +1,10 @@
 /* kv_measure.h: what attention costs on these threads with this shape of KV: r and r_p of the performance model (common/plan/cost.h).
  *
  * On a store of one layer that is larger than caches are, so that a layer is read from memory as in a step, with zeros in it, which are
- * as fast to read. Four settings are timed by the kernels of the service, each by the median of passes, and give
+ * as fast to read. Five settings are timed by the kernels of the service, each by the median of its passes, and give
  *
  *     decode, a layer:    call_us + rows·row_us + Σ context·token_us
- *     prefill, a layer:   call_us + rows·row_us + Σ context·pair_us
+ *     prefill, a layer:   call_us + rows·prefill_row_us + Σ context·pair_us
  */
 #ifndef FD_KV_KV_MEASURE_H
 #define FD_KV_KV_MEASURE_H
@@ -12,10 +12,11 @@
 #include "common/kv/kv_store.h"
 
 struct kv_costs {
-    double call_us;  /* of a layer, whatever its rows: waking threads, dividing the work */
-    double row_us;   /* storing K and V of a row, and its share of what else a row costs */
-    double token_us; /* r: one context token of a decode row */
-    double pair_us;  /* r_p: one prefill row and one context token */
+    double call_us;        /* of a layer, whatever its rows: waking threads, dividing the work */
+    double row_us;         /* storing K and V of a row, and its share of what else a row costs */
+    double token_us;       /* r: one context token of a decode row */
+    double prefill_row_us; /* as row_us, of a prefill row */
+    double pair_us;        /* r_p: one prefill row and one context token */
 };
 
 /* shape: its layers, max_sequences and max_context are not looked at. memory_bytes: what the store may take meanwhile. Runs on the

@@ -54,6 +54,6 @@ double cost_attend_us(const struct cost_r_part *r, const struct cost_work *work)
 {
     if (work->rows == 0)
         return 0;
-    return r->link_us + work->rows * (r->link_row_us + r->row_us) + (double)work->load * r->token_us +
+    return r->link_us + r->call_us + work->rows * (r->link_row_us + r->row_us) + (double)work->load * r->token_us +
            (double)work->prefill_pairs * r->prefill_us;
 }

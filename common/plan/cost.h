@@ -42,6 +42,7 @@ struct cost_s_part {
 struct cost_r_part {
     double token_us;    /* r: reading one context token for a decode row */
     double prefill_us;  /* r_p: one prefill row times one context token */
+    double call_us;     /* of each layer, whatever its rows */
     double row_us;      /* storing K and V of a row, and what else each row costs */
     double link_us;     /* of a round trip without a payload; 0 for the local pool */
     double link_row_us; /* of the bytes of one row, both ways: q, k, v and o */

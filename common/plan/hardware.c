@@ -9,9 +9,14 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 
-enum { PATH_BYTES = 4096, SETTINGS = 14 };
+enum { PATH_BYTES = 4096, SETTINGS = 23, CURVE_BYTES = 32 * COST_POINTS_MAX };
 
-static void settings(struct hardware *h, struct option table[SETTINGS])
+/* Curves as a file has them. */
+struct curve_texts {
+    const char *layer, *head, *rest;
+};
+
+static void settings(struct hardware *h, struct curve_texts *curves, struct option table[SETTINGS])
 {
     const struct option all[SETTINGS] = {
         {"name", OPTION_STRING, &h->name, "TEXT", "", 0, 0},
@@ -28,8 +33,41 @@ static void settings(struct hardware *h, struct option table[SETTINGS])
         {"link_gb_per_second", OPTION_F64, &h->link_gb_per_second, "N", "", 0, 1e6},
         {"link_round_trip_us", OPTION_F64, &h->link_round_trip_us, "N", "", 0, 1e7},
         {"price_per_hour", OPTION_F64, &h->price_per_hour, "N", "", 0, 1e6},
+        {"measured_model", OPTION_STRING, &h->model.name, "FILE", "", 0, 0},
+        {"layer_us_at", OPTION_STRING, &curves->layer, "ROWS:US ...", "", 0, 0},
+        {"head_us_at", OPTION_STRING, &curves->head, "ROWS:US ...", "", 0, 0},
+        {"rest_us_at", OPTION_STRING, &curves->rest, "ROWS:US ...", "", 0, 0},
+        {"attend_call_us", OPTION_F64, &h->model.attention.call_us, "N", "", 0, 1e7},
+        {"attend_row_us", OPTION_F64, &h->model.attention.row_us, "N", "", 0, 1e7},
+        {"attend_token_us", OPTION_F64, &h->model.attention.token_us, "N", "", 0, 1e7},
+        {"attend_prefill_row_us", OPTION_F64, &h->model.attention.prefill_row_us, "N", "", 0, 1e7},
+        {"attend_pair_us", OPTION_F64, &h->model.attention.pair_us, "N", "", 0, 1e7},
     };
     memcpy(table, all, sizeof all);
+}
+
+/* "1:66.5 8:132": rows and microseconds. */
+static enum status read_curve(const char *text, const char *name, const char *path, struct cost_curve *out, struct error *error)
+{
+    for (const char *at = text; at && *at;) {
+        char *end, *after;
+        double rows = strtod(at, &end), us = *end == ':' ? strtod(end + 1, &after) : 0;
+        if (*end != ':' || after == end + 1 || (*after && *after != ' ') || !(rows >= 1 && rows < 1e6) || !(us >= 0 && us < 1e9) ||
+            out->count == COST_POINTS_MAX)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: %s: '%s', want at most %d of ROWS:MICROSECONDS", path, name, at,
+                             COST_POINTS_MAX);
+        cost_curve_add(out, rows, us);
+        at = after + strspn(after, " ");
+    }
+    return STATUS_OK;
+}
+
+static void write_curve(const struct cost_curve *curve, char out[CURVE_BYTES], const char **text)
+{
+    int at = 0;
+    for (uint32_t i = 0; i < curve->count; i++)
+        at += snprintf(out + at, CURVE_BYTES - (size_t)at, "%s%.6g:%.5g", i ? " " : "", curve->rows[i], curve->us[i]);
+    *text = curve->count ? out : NULL;
 }
 
 /* The folders to look in: `given`, or those of HARDWARE_FOLDERS. Returns how many. */
@@ -98,15 +136,20 @@ static enum status find(const char *name, const char *folder, const char *option
 enum status hardware_read(const char *name, const char *folder, const char *option_name, struct hardware *out, struct error *error)
 {
     struct hardware hardware = {.weights_share = 1, .products_share = 1, .attention_share = 1};
+    struct curve_texts curves = {0};
     struct option table[SETTINGS];
     char path[PATH_BYTES];
     enum status status = find(name, folder, option_name, path, error);
 
-    settings(&hardware, table);
+    settings(&hardware, &curves, table);
     if (!status)
         status = options_read_file(table, SETTINGS, option_name, path, error);
-    if (status)
+    if (status || (status = read_curve(curves.layer, "layer_us_at", path, &hardware.model.layer, error)) ||
+        (status = read_curve(curves.head, "head_us_at", path, &hardware.model.head, error)) ||
+        (status = read_curve(curves.rest, "rest_us_at", path, &hardware.model.rest, error)))
         return status;
+    if (hardware.model.name && (!hardware.model.layer.count || !hardware.model.head.count))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: measured_model without layer_us_at and head_us_at", path);
     if (!hardware.name)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: no `name`", path);
     *out = hardware;
@@ -143,18 +186,25 @@ enum status hardware_check_link(const struct hardware *hardware, const char *nam
 void hardware_write(FILE *file, const struct hardware *hardware, const char *comment)
 {
     struct hardware copy = *hardware;
+    struct curve_texts curves;
     struct option table[SETTINGS];
+    char text[3][CURVE_BYTES];
 
     while (comment && *comment) {
         size_t length = strcspn(comment, "\n");
         fprintf(file, "# %.*s\n", (int)length, comment);
         comment += length + (comment[length] == '\n');
     }
-    settings(&copy, table);
+    write_curve(&copy.model.layer, text[0], &curves.layer);
+    write_curve(&copy.model.head, text[1], &curves.head);
+    write_curve(&copy.model.rest, text[2], &curves.rest);
+    settings(&copy, &curves, table);
     for (uint32_t i = 0; i < SETTINGS; i++) {
         const struct option *option = &table[i];
-        if (option->kind == OPTION_STRING)
+        if (option->kind == OPTION_STRING && *(const char **)option->target)
             fprintf(file, "%s = %s\n", option->name, *(const char **)option->target);
+        else if (option->kind == OPTION_STRING)
+            continue;
         else if (option->kind == OPTION_SIZE)
             fprintf(file, "%s = %lluM\n", option->name, (unsigned long long)*(uint64_t *)option->target >> 20);
         else if (*(double *)option->target != 0)

@@ -5,6 +5,7 @@
  * in the file, each with its source in a comment; nothing in the program knows a machine by name.
  *
  *     memory = 24G                 memory_gb_per_second = 600        f16_tflops = 125
+ *     measured_model = tiny.gguf   layer_us_at = 1:66.5 8:132 64:1004
  *
  * Plain values; any thread; only reading and writing a file block. Texts live as long as the process.
  */
@@ -15,6 +16,17 @@
 #include <stdio.h>
 
 #include "common/base/status.h"
+#include "common/kv/kv_measure.h"
+#include "common/plan/cost.h"
+
+/* What was measured on one model (fastdecode plan --measure --model, or a mesh at its start), in place of rates and shares: */
+struct hardware_model {
+    const char *name;          /* its file; NULL: nothing was */
+    struct cost_curve layer;   /* T(b) */
+    struct cost_curve head;    /* head and greedy sampling */
+    struct cost_curve rest;    /* what else a step takes by its rows: gateway, scheduler, clients, round trips; no point: step_us */
+    struct kv_costs attention; /* of a layer with f16 KV; token_us 0: not measured */
+};
 
 struct hardware {
     const char *name;                         /* "NVIDIA A10" */
@@ -28,6 +40,7 @@ struct hardware {
     double link_gb_per_second;                /* one way, 1e9 bytes */
     double link_round_trip_us;                /* of one layer of a mini-batch, besides its bytes and operations */
     double price_per_hour;                    /* in any one currency; 0: not known */
+    struct hardware_model model;              /* for the S-part, and as a worker */
 };
 
 /* Where shipped files lie when no folder is named: beside the program's build, installed, or in the current directory. */

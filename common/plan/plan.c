@@ -6,6 +6,8 @@
 
 #include "common/base/checked.h"
 
+enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; /* the scheduling core's defaults */
+
 #define GIGA 1e9
 #define US 1e6 /* in a second */
 
@@ -58,6 +60,12 @@ void plan_s_part(const struct plan_request *r, struct cost_s_part *out)
     *out = (struct cost_s_part){.layers = s->layers, .first_share = first / (double)s->layer_values, .step_us = r->s_part->step_us};
     roofline(r, s->layer_values, s->layer_bytes, r->s_part->layer_us, &out->layer);
     roofline(r, s->head_values, s->head_bytes, 0, &out->head);
+    if (r->s_part->model.rest.count)
+        out->step_us = cost_curve_at(&r->s_part->model.rest, 1);
+    if (r->s_part->model.name) {
+        out->layer = r->s_part->model.layer;
+        out->head = r->s_part->model.head;
+    }
 }
 
 void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_part *out)
@@ -67,10 +75,48 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
 
     *out = (struct cost_r_part){.token_us = shape_kv_bytes(r->shape, r->kv_type) / bytes_per_us,
                                 .prefill_us = 4.0 * r->shape->heads * r->shape->head_dim / operations_per_us(r)};
+    if (h->model.attention.token_us > 0 && r->kv_type == KV_F16) {
+        out->token_us = h->model.attention.token_us;
+        out->row_us = h->model.attention.row_us;
+        out->call_us = h->model.attention.call_us;
+    }
+    if (r->s_part->model.attention.token_us > 0 && r->kv_type == KV_F16) /* prompts attend where the S-part is */
+        out->prefill_us = r->s_part->model.attention.pair_us;
     if (workers) {
         out->link_us = r->link->link_round_trip_us;
         out->link_row_us = workers * shape_link_bytes(r->shape) / (r->link->link_gb_per_second * GIGA / US);
     }
+}
+
+/* What a mini-batch's step takes besides layers, attention and head. */
+static double step_rest_us(const struct plan_request *r, double rows)
+{
+    const struct cost_curve *rest = &r->s_part->model.rest;
+    return rest->count ? cost_curve_at(rest, rows) : r->s_part->step_us;
+}
+
+/* Where steps were measured: what a row of a prompt takes in all, its share of the steps that prompts are read in. Such a step is
+ * STEP_TARGET_US long beside running sequences, or STRETCH times one without; without any it has CHUNK_ROWS. Decode rows in it count
+ * as if they had a step of their own, so what fits beside few rows for nothing is not used. Attention is where the sequence is, at one
+ * place. attend_us: of the decode rows, a layer. */
+static double prefill_row_us(const struct plan_request *r, const struct cost_s_part *s, double rows, uint32_t workers,
+                             double attend_us)
+{
+    const struct kv_costs *kv = workers ? &r->worker->model.attention : &r->s_part->model.attention;
+    double context = (r->prompt_tokens + 1.0) / 2, chunk = CHUNK_ROWS;
+    double link_us = workers ? shape_link_bytes(r->shape) / (r->link->link_gb_per_second * GIGA / US) : 0;
+    double row_us = s->layers *
+                    (cost_curve_at(&s->layer, CHUNK_ROWS) / CHUNK_ROWS + kv->prefill_row_us + context * kv->pair_us + link_us);
+
+    double decode_us = s->layers * (cost_curve_at(&s->layer, rows) + attend_us) + cost_curve_at(&s->head, rows) +
+                       step_rest_us(r, rows);
+    if (r->chunk_tokens)
+        chunk = r->chunk_tokens;
+    else if (rows > 1)
+        chunk = MIN(MAX((MAX(STEP_TARGET_US, STRETCH * decode_us) - decode_us) / row_us, TILE_ROWS), CHUNK_ROWS);
+    double step_us = s->layers * (cost_curve_at(&s->layer, chunk) + kv->call_us) + step_rest_us(r, 1) +
+                     cost_curve_at(&s->head, 1) * MIN(chunk / MAX(r->prompt_tokens, 1u), 1);
+    return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
 /* A mini-batch of `rows` decode rows, on average over its steps. */
@@ -85,8 +131,11 @@ static void predict_layer(const struct plan_request *r, double rows, uint32_t wo
     plan_s_part(r, &s);
     plan_r_part(r, workers, &place);
     out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) + pairs * place.prefill_us;
+    out->r_part_layer_us = place.call_us + shared * (place.row_us + mean_context(r) * place.token_us);
+    if (r->s_part->model.name)
+        out->s_part_layer_us = cost_curve_at(&s.layer, rows) +
+                               prefill_rows * prefill_row_us(r, &s, rows, workers, out->r_part_layer_us) / s.layers;
     out->head_us = cost_curve_at(&s.head, rows);
-    out->r_part_layer_us = shared * mean_context(r) * place.token_us;
     out->link_layer_us = 0;
     if (workers) {
         double kv_us = shape_kv_bytes(r->shape, r->kv_type) / (r->link->link_gb_per_second * GIGA / US);
@@ -101,7 +150,7 @@ static void predict_step(const struct plan_request *r, uint32_t batch, uint32_t 
     *out = (struct plan){.batch = batch, .workers = workers, .mini_batches = m};
     predict_layer(r, ceil((double)batch / m), workers, out);
     wait_us = out->r_part_layer_us + out->link_layer_us;
-    tail_us = out->head_us + r->s_part->step_us;
+    tail_us = out->head_us + step_rest_us(r, ceil((double)batch / m));
     if (m == 1)
         step_us = layers * (out->s_part_layer_us + wait_us) + tail_us;
     else
@@ -154,6 +203,7 @@ void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers
 {
     struct plan two;
 
+    mini_batches = mini_batches ? mini_batches : r->mini_batches;
     predict_step(r, batch, workers, mini_batches == 2 ? 2 : 1, out);
     if (mini_batches == 0 && workers && batch > 1) {
         predict_step(r, batch, workers, 2, &two);

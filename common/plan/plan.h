@@ -8,11 +8,11 @@
  * Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where the S-part is. With
  * b = B/M rows in each of M mini-batches, in one layer
  *
- *     T   = max(layer_bytes / bandwidth, 2·values·rows / operations) + layer_us + prefill attention   S-part
+ *     T   = max(layer_bytes / bandwidth, 2·values·rows / operations) + layer_us + prefill attention   S-part, or what was measured
  *     R   = KV bytes of ceil(b/N) sequences / bandwidth of a worker                                   R-part
  *     X   = round trip + bytes of all rows / the S-part's link; KV of prefill rows goes out with them  link
  *
- * The link belongs to the R-part's side: a worker has either rows or bytes to wait for. So
+ * Where a model was measured (hardware.h), prompts take steps of their own. The link belongs to the R-part's side: a worker has either rows or bytes to wait for. So
  *
  *     M = 1:  step = layers·(T + R + X) + head + step_us
  *     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
@@ -57,6 +57,8 @@ struct plan_request {
     uint32_t spacing;                         /* F, in steps; 0: S/32, at least 1 */
     uint32_t batch;                           /* B; 0: chosen */
     uint32_t workers;                         /* N, or PLAN_CHOOSE */
+    uint32_t mini_batches;                    /* M, 1 or 2; 0: the faster */
+    uint32_t chunk_tokens;                    /* prefill rows of a step; 0: by the step's target. For measured models */
     double tokens_per_second;                 /* to be reached; 0: none */
     double latency_ms;                        /* between two tokens, at most; 0: none */
     bool ignore_capacity;

@@ -6,7 +6,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
-enum { PASSES_MAX = 15, SIZES_MAX = 10 };
+enum { PASSES_MAX = 31, SIZES_MAX = 10, ROUNDS = 8 };
+_Static_assert((int)SIZES_MAX <= (int)BACKEND_POINTS_MAX, "a point a size");
 
 struct bench {
     const struct backend_ops *ops;
@@ -21,6 +22,12 @@ struct bench {
     struct sampler_result *results; /* [max_sampled] */
     struct sampler *sampler;
     uint32_t layers; /* that a pass runs */
+};
+
+/* Of one size: what its passes took. */
+struct size {
+    uint32_t rows, layers, layer_count, head_count;
+    double layer_us[PASSES_MAX], head_us[PASSES_MAX];
 };
 
 static int ascending(const void *a, const void *b)
@@ -56,60 +63,78 @@ static enum status layer_pass(struct bench *b, uint32_t rows, double *us, struct
     return STATUS_OK;
 }
 
-static enum status head_pass(struct bench *b, uint32_t rows, double *us, struct error *error)
+static double head_pass(struct bench *b, uint32_t rows)
 {
     uint64_t began_ns = clock_now_ns();
-    (void)error;
     b->ops->head(b->batch, b->index, b->samples, rows);
     while (!b->ops->done(b->batch)) {}
-    *us = (double)(clock_now_ns() - began_ns) * 1e-3;
+    return (double)(clock_now_ns() - began_ns) * 1e-3;
+}
+
+/* One pass of a size: some layers, and the head if so many rows are ever sampled. */
+static enum status pass(struct bench *b, struct size *size, uint32_t max_sampled, struct error *error)
+{
+    enum status status;
+
+    b->layers = size->layers;
+    if ((status = layer_pass(b, size->rows, &size->layer_us[size->layer_count], error)))
+        return status;
+    size->layer_count++;
+    if (size->rows <= max_sampled)
+        size->head_us[size->head_count++] = head_pass(b, size->rows);
     return STATUS_OK;
 }
 
-/* The median of as many passes as fit, after one that warms up if there is time; at least one. */
-static enum status passes(struct bench *b, enum status (*pass)(struct bench *, uint32_t, double *, struct error *), uint32_t rows,
-                          uint64_t limit_us, double *us, struct error *error)
+/* What another pass of it takes, from the last one. */
+static double expected_us(const struct size *size)
 {
-    double times[PASSES_MAX];
-    uint64_t until_us = clock_now_us() + limit_us;
-    uint32_t count = 0;
-    enum status status = pass(b, rows, &times[0], error);
+    return size->layer_us[size->layer_count - 1] * (size->layers + 1) +
+           (size->head_count ? size->head_us[size->head_count - 1] : 0);
+}
 
-    while (!status && count < PASSES_MAX && clock_now_us() < until_us)
-        status = pass(b, rows, &times[count++], error);
-    *us = median(times, MAX(count, 1u));
+/* All sizes in turn, again and again: what else the machine does for a moment hits one pass of each and not all passes of one. */
+static enum status measure(struct bench *b, uint32_t max_rows, uint32_t max_sampled, uint64_t limit_us, struct size *sizes,
+                           uint32_t *size_count, struct error *error)
+{
+    uint64_t until_us = clock_now_us() + limit_us;
+    uint32_t whole = MAX(b->shape->layers, 2u) - 1, count = 0, again = 1;
+    double share_us = (double)limit_us / SIZES_MAX / ROUNDS, unused;
+    enum status status = STATUS_OK;
+
+    b->layers = whole;
+    if ((status = layer_pass(b, 1, &unused, error))) /* weights come into memory's reach, threads awake */
+        return status;
+    for (uint32_t rows = 1; !status && rows <= max_rows && count < SIZES_MAX; rows *= 2) {
+        double last_us = count ? expected_us(&sizes[count - 1]) / sizes[count - 1].layers : unused;
+        if (count && 3 * last_us > (double)until_us - (double)clock_now_us())
+            break;
+        sizes[count] = (struct size){.rows = rows, .layers = (uint32_t)MIN(MAX(share_us / (2 * last_us), 1), whole)};
+        status = pass(b, &sizes[count], max_sampled, error);
+        count++;
+    }
+    while (!status && again) {
+        again = 0;
+        for (uint32_t i = 0; !status && i < count; i++)
+            if (sizes[i].layer_count < PASSES_MAX && (double)clock_now_us() + expected_us(&sizes[i]) < (double)until_us) {
+                status = pass(b, &sizes[i], max_sampled, error);
+                again++;
+            }
+    }
+    *size_count = count;
     return status;
 }
 
-static enum status measure(struct bench *b, uint32_t max_rows, uint32_t max_sampled, uint64_t limit_us, struct backend_times *out,
-                           struct error *error)
+static void sum_up(struct size *sizes, uint32_t count, struct backend_times *out)
 {
-    uint64_t until_us = clock_now_us() + limit_us;
-    double share_us = (double)limit_us / SIZES_MAX / 2; /* of a size's layers, and of its head */
-    double layer_us = 0, head_us = 0;
-    enum status status = STATUS_OK;
-
     *out = (struct backend_times){0};
-    for (uint32_t rows = 1; !status && rows <= max_rows && out->layer_count < BACKEND_POINTS_MAX; rows *= 2) {
-        double left_us = (double)until_us - (double)clock_now_us(), whole = b->shape->layers > 1 ? b->shape->layers - 1 : 1;
-        if (layer_us > 0 && 2 * 2 * layer_us > left_us)
-            break;
-        b->layers = layer_us > 0 ? (uint32_t)MAX(MIN(share_us / 4 / (2 * layer_us), whole), 1) : 1;
-        if ((status = passes(b, layer_pass, rows, (uint64_t)share_us, &layer_us, error)))
-            break;
-        if (rows == 1 && layer_us * 8 * whole < share_us) { /* now it is known what one takes: all of them, as in a step */
-            b->layers = (uint32_t)whole;
-            status = passes(b, layer_pass, rows, (uint64_t)share_us, &layer_us, error);
-        }
-        out->layer_rows[out->layer_count] = rows;
-        out->layer_us[out->layer_count++] = layer_us;
-        if (status || rows > max_sampled || (head_us > 0 && 2 * 2 * head_us > (double)until_us - (double)clock_now_us()))
+    for (uint32_t i = 0; i < count; i++) {
+        out->layer_rows[out->layer_count] = sizes[i].rows;
+        out->layer_us[out->layer_count++] = median(sizes[i].layer_us, sizes[i].layer_count);
+        if (sizes[i].head_count == 0)
             continue;
-        status = passes(b, head_pass, rows, (uint64_t)share_us, &head_us, error);
-        out->head_rows[out->head_count] = rows;
-        out->head_us[out->head_count++] = head_us;
+        out->head_rows[out->head_count] = sizes[i].rows;
+        out->head_us[out->head_count++] = median(sizes[i].head_us, sizes[i].head_count);
     }
-    return status;
 }
 
 enum status backend_measure(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
@@ -118,6 +143,8 @@ enum status backend_measure(const struct backend_ops *ops, struct backend_batch 
 {
     const struct sampler_params greedy = {.top_p = 1, .repetition_penalty = 1};
     struct bench bench = {.ops = ops, .batch = batch, .shape = shape}, *b = &bench;
+    struct size sizes[SIZES_MAX];
+    uint32_t size_count = 0;
     enum status status = STATUS_OK;
 
     max_sampled = MIN(max_sampled, max_rows);
@@ -141,7 +168,9 @@ enum status backend_measure(const struct backend_ops *ops, struct backend_batch 
             b->index[i] = i;
             b->samples[i] = (struct backend_sample){.sampler = b->sampler, .result = &b->results[i]};
         }
-        status = measure(b, max_rows, max_sampled, limit_us, out, error);
+        status = measure(b, max_rows, max_sampled, limit_us, sizes, &size_count, error);
+        if (!status)
+            sum_up(sizes, size_count, out);
     }
     sampler_close(b->sampler);
     free(b->rows), free(b->o), free(b->nowhere), free(b->zeros), free(b->index), free(b->samples), free(b->results);

@@ -1,8 +1,9 @@
 /* backend_measure.h: T(b) of the performance model, measured on the loaded model through the backend's own entries.
  *
  * For growing numbers of rows it runs whole layers (segments 1 to some layer, o being zeros: attention is kv_measure's) and the head
- * with greedy sampling, and takes medians of passes. All layers are alike, so where one size would take more than its share of the
- * time, fewer are run; a size that even one pass does not fit is left out, and what follows it: a line goes on from there.
+ * with greedy sampling, all sizes in turn until the time is over, and takes the median of each size's passes. All layers are alike, so
+ * where one size would take more than its share of the time, fewer are run; a size that even one pass does not fit is left out:
+ * what follows the last one lies on the line of the last two.
  *
  *     rows       1     2     4     8    16    32    64   128   256
  *     layer_us  92    96   118   170   281   ...

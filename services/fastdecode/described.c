@@ -56,6 +56,13 @@ enum status described_read(struct described *d, struct plan_request *request, st
     status = d->model ? shape_read(d->model, &d->shape, error) : shape_named(d->shape_name, d->weights, &d->shape, error);
     if (status || (status = kv_type_parse(d->kv_type_name, &request->kv_type, error)) || (status = read_hardware(d, error)))
         return status;
+    for (uint32_t i = 0; i < d->s_part_count + d->worker_count; i++) {
+        const struct hardware *h = i < d->s_part_count ? &d->s_parts[i] : &d->workers[i - d->s_part_count];
+        if (h->model.name && strcmp(h->model.name, d->shape.name))
+            return error_set(error, STATUS_INVALID_ARGUMENT,
+                             "%s was measured with %s, not with %s: measure it again (plan --measure --model)", h->name,
+                             h->model.name, d->shape.name);
+    }
     request->shape = &d->shape;
     request->s_part = &d->s_parts[0];
     request->worker = &d->workers[0];

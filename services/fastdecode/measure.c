@@ -192,9 +192,10 @@ static enum status write_file(const struct hardware *hardware, const char *comme
     return failed ? error_set(error, STATUS_DATA_LOSS, "%s: %s", path ? path : "standard output", strerror(errno)) : STATUS_OK;
 }
 
-enum status measure_machine(uint32_t threads, const char *path, struct error *error)
+enum status measure_machine(uint32_t threads, const char *model_path, const char *path, struct error *error)
 {
     struct cpu_rates rates = {0};
+    struct hardware_model model = {0};
     struct thread_pool *pool;
     char cpu[128], name[192], comment[512];
     time_t now = time(NULL);
@@ -207,6 +208,8 @@ enum status measure_machine(uint32_t threads, const char *path, struct error *er
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %u threads", threads);
     log_init("fastdecode", LOG_ERROR, false); /* what a loop says of itself is of no interest here */
     status = cpu_measure(pool, &rates, error);
+    if (!status && model_path)
+        status = measure_model(model_path, pool, &model, error);
     thread_pool_close(pool);
     cpu_name(cpu, sizeof cpu);
     snprintf(name, sizeof name, "%s, %u thread%s", cpu, threads, threads > 1 ? "s" : "");
@@ -219,6 +222,7 @@ enum status measure_machine(uint32_t threads, const char *path, struct error *er
         .weights_share = rates.weight_bytes / rates.read_bytes,
         .products_share = 1,
         .attention_share = rates.kv_bytes / rates.read_bytes,
+        .model = model,
         .layer_us = 6 * rates.phase_us, /* phases of a layer: two norms, QKV, attention's output, gate and up, down */
     };
     if (!status)

@@ -254,6 +254,9 @@ int plan_main(int argc, char **argv)
         DESCRIBED_OPTIONS(&s.described),
         {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: as few as reach the rate, else the knee", 0, PLAN_BATCH_MAX},
         {"workers", OPTION_STRING, &s.workers, "N", "KV workers; auto: as many as are needed", 0, 0},
+        {"mini-batches", OPTION_U32, &r->mini_batches, "M", "in flight; 0: one or two, as is faster", 0, 2},
+        {"chunk", OPTION_U32, &r->chunk_tokens, "TOKENS",
+         "prefill rows of a step, with a measured model; 0: as the step's target has it", 0, 65536},
         {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "to be reached", 0, 1e9},
         {"latency-ms", OPTION_F64, &r->latency_ms, "L", "between two tokens of a sequence, at most", 0, 1e9},
         {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
@@ -262,7 +265,8 @@ int plan_main(int argc, char **argv)
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict what memory could not hold, too", 0, 0},
         {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "what each batch needs at least, and the knee", 0, 0},
         {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
-        {"measure", OPTION_BOOL, &s.measure, NULL, "describe this machine, into FILE or to standard output", 0, 0},
+        {"measure", OPTION_BOOL, &s.measure, NULL,
+         "describe this machine, into FILE or to standard output; with --model as it runs that", 0, 0},
         {"threads", OPTION_U32, &s.threads, "N", "to measure with; 0: all CPUs", 0, 1024},
     };
     struct program program = {.name = "fastdecode plan",
@@ -277,8 +281,9 @@ int plan_main(int argc, char **argv)
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)",
                            program.operands[program.operand_count - 1]);
     if (!status && !(s.measure && program.check_only))
-        status = s.measure ? measure_machine(s.threads, program.operand_count ? program.operands[0] : NULL, &error)
-                           : run(&s, program.check_only, &error);
+        status = s.measure
+                     ? measure_machine(s.threads, s.described.model, program.operand_count ? program.operands[0] : NULL, &error)
+                     : run(&s, program.check_only, &error);
     if (status)
         fprintf(stderr, "fastdecode plan: %s\n", error.text);
     return status ? 2 : 0;

@@ -35,8 +35,8 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
     if (worker->calibrate && kv_measure(shape, MEASURE_BYTES, worker->pool, MEASURE_KV_US, &worker->costs, error))
         log_warn("NOT-CALIBRATED", "why=\"%s\"", error->text); /* what steps say will do */
     else if (worker->calibrate)
-        log_info("CALIBRATED", "call_us=%.1f row_us=%.2f token_us=%.5f pair_us=%.5f", worker->costs.call_us, worker->costs.row_us,
-                 worker->costs.token_us, worker->costs.pair_us);
+        log_info("CALIBRATED", "call_us=%.1f row_us=%.2f token_us=%.5f prefill_row_us=%.2f pair_us=%.5f", worker->costs.call_us,
+                 worker->costs.row_us, worker->costs.token_us, worker->costs.prefill_row_us, worker->costs.pair_us);
     worker->shape = *shape;
     worker->q_width = shape->heads * shape->head_dim;
     worker->kv_width = shape->kv_heads * shape->head_dim;

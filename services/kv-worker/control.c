@@ -120,6 +120,7 @@ static void send_registration(struct job *job)
         costs.row_us = job->costs.row_us;
         costs.token_us = job->costs.token_us;
         costs.pair_us = job->costs.pair_us;
+        costs.prefill_row_us = job->costs.prefill_row_us;
         request.kv_costs = &costs;
     }
     if (request.pages_total) {

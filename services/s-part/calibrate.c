@@ -32,6 +32,7 @@ static void fill_message(struct calibration *c)
     c->kv_message.row_us = c->kv.row_us;
     c->kv_message.token_us = c->kv.token_us;
     c->kv_message.pair_us = c->kv.pair_us;
+    c->kv_message.prefill_row_us = c->kv.prefill_row_us;
 }
 
 enum status calibrate(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
@@ -53,8 +54,8 @@ enum status calibrate(const struct backend_ops *ops, struct backend_batch *batch
     list(out->times.head_rows, out->times.head_us, out->times.head_count, heads);
     log_info(
         "CALIBRATED",
-        "ms=%llu layer_us=\"%s\" head_us=\"%s\" attend_call_us=%.1f attend_row_us=%.2f attend_token_us=%.5f attend_pair_us=%.5f",
+        "ms=%llu layer_us=\"%s\" head_us=\"%s\" attend_call_us=%.1f attend_row_us=%.2f attend_token_us=%.5f attend_prefill_row_us=%.2f attend_pair_us=%.5f",
         (unsigned long long)(clock_now_us() - began_us) / 1000, layers, heads, out->kv.call_us, out->kv.row_us, out->kv.token_us,
-        out->kv.pair_us);
+        out->kv.prefill_row_us, out->kv.pair_us);
     return STATUS_OK;
 }

@@ -151,4 +151,19 @@ def test_this_machine_is_measured(tmp_path):
     found = planned("--model", MODEL, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 1)
     assert 0 < found["step_ms"] < 10000
     assert "memory_gb_per_second = " in plan("--measure", "--threads", 1).stdout
+    assert "layer_us_at" not in text
+
+
+def test_a_model_is_measured_on_this_machine(tmp_path):
+    path = tmp_path / "here.conf"
+    assert plan("--measure", "--model", MODEL, path).returncode == 0
+    points = [line.split(" = ")[1].split() for line in path.read_text().splitlines() if line.startswith("layer_us_at")][0]
+    layer_us = {int(rows): float(us) for rows, us in (point.split(":") for point in points)}
+    assert {1, 8, 64, 256} <= set(layer_us) and layer_us[256] > layer_us[8]
+    found = planned("--model", MODEL, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 0, "--prompt", 0, "--gen", 64)
+    assert found["s_part_layer_us"] == pytest.approx(layer_us[8], rel=0.01)
+    said = refused("--shape", "llama-7b", "--gpu", path, "--worker", path)
+    assert f"was measured with {os.path.basename(MODEL)}, not with llama-7b F16" in said
+    path.write_text(path.read_text().replace("layer_us_at = 1:", "layer_us_at = one:"))
+    assert "layer_us_at" in refused("--model", MODEL, "--gpu", path, "--worker", path)
     assert "No such file" in refused("--measure", tmp_path / "no" / "x.conf")

@@ -132,6 +132,43 @@ static void prompts_cost_rows_and_pairs(void **state)
     assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 8 * 0.512); /* their KV goes out as the worker stores it */
 }
 
+/* Points take the place of rates: between them a line, attention by call, row and token, and the rest of a step by its rows. */
+static void what_was_measured_goes_before_rates(void **state)
+{
+    struct plan_request r = request();
+    struct hardware measured = s_part, host = worker;
+    struct plan plan;
+    (void)state;
+
+    measured.model.name = host.model.name = "round";
+    cost_curve_add(&measured.model.layer, 1, 30);
+    cost_curve_add(&measured.model.layer, 16, 60);
+    cost_curve_add(&measured.model.layer, 512, 2044);
+    cost_curve_add(&measured.model.head, 1, 50);
+    cost_curve_add(&measured.model.rest, 1, 10);
+    cost_curve_add(&measured.model.rest, 16, 25);
+    host.model.attention = measured.model.attention =
+        (struct kv_costs){.call_us = 3, .row_us = 0.5, .token_us = 0.02, .prefill_row_us = 1, .pair_us = 0.01};
+    r.s_part = &measured;
+    r.worker = &host;
+    plan_predict(&r, 16, 0, 0, &plan);
+    assert_near(plan.step_ms, (4 * (60 + 3 + 16 * (0.5 + 16 * 0.02)) + 50 + 25) / 1e3);
+    r.mini_batches = 1;
+    plan_predict(&r, 16, 2, 0, &plan);
+    assert_int_equal(plan.mini_batches, 1);
+    assert_near(plan.r_part_layer_us, 3 + 8 * (0.5 + 16 * 0.02));
+
+    r.prompt_tokens = 62; /* two prefill rows a decode row: steps of their own, of all 512 since that takes less than the target */
+    plan_predict(&r, 16, 0, 0, &plan);
+    double chunk_us = 4 * (2044 + 3) + 10 + 50 * 1.0, row_us = chunk_us / 512 + 4 * (1 + 31.5 * 0.01);
+    double decode_us = 4 * (60 + 3 + 16 * (0.5 + (62 + 16) * 0.02)) + 50 + 25;
+    assert_near(plan.step_ms, (decode_us + 32 * row_us) / 1e3);
+    r.chunk_tokens = 16; /* more steps for the same rows */
+    plan_predict(&r, 16, 0, 0, &plan);
+    row_us = (4 * (60 + 3) + 10 + 50 * 16 / 62.0) / 16 + 4 * (1 + 31.5 * 0.01);
+    assert_near(plan.step_ms, (decode_us + 32 * row_us) / 1e3);
+}
+
 static void without_workers_nothing_travels(void **state)
 {
     struct plan_request r = request();
@@ -209,6 +246,20 @@ static void a_hardware_file(void **state)
     assert_int_equal(hardware_check_s_part(&read, "x", &error), STATUS_OK);
     assert_int_equal(hardware_check_link(&read, "x", &error), STATUS_INVALID_ARGUMENT);
     assert_string_equal(error.text, "x (device) cannot be a link: it says no link_gb_per_second");
+    struct hardware measured = s_part;
+    measured.model = (struct hardware_model){.name = "m.gguf", .attention = {.token_us = 0.0167, .prefill_row_us = 0.37}};
+    cost_curve_add(&measured.model.layer, 1, 66.5);
+    cost_curve_add(&measured.model.layer, 512, 8835.4);
+    cost_curve_add(&measured.model.head, 1, 1020);
+    file = fopen(path, "w");
+    hardware_write(file, &measured, NULL);
+    fclose(file);
+    assert_int_equal(hardware_read(path, NULL, "gpu", &read, &error), STATUS_OK);
+    assert_string_equal(read.model.name, "m.gguf");
+    assert_near(cost_curve_at(&read.model.layer, 512), 8835.4);
+    assert_near(cost_curve_at(&read.model.head, 9), 1020);
+    assert_near(read.model.attention.token_us, 0.0167);
+    assert_int_equal(read.model.rest.count, 0);
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
         file = fopen(path, "w");
         fputs(bad[i].text, file);
@@ -286,6 +337,7 @@ int main(void)
         cmocka_unit_test(the_parts_of_a_layer),
         cmocka_unit_test(one_mini_batch_and_two),
         cmocka_unit_test(prompts_cost_rows_and_pairs),
+        cmocka_unit_test(what_was_measured_goes_before_rates),
         cmocka_unit_test(without_workers_nothing_travels),
         cmocka_unit_test(workers_by_balance_and_by_memory),
         cmocka_unit_test(the_knee_of_a_sweep),
