@@ -68,6 +68,8 @@ struct mesh {
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
     uint32_t jitter_permille; // of the step times that it reports
+    uint32_t pair_ns;         // in them, of a prefill row and one token of its context
+    uint32_t slow_us;         // in them, of whatever disturbs
     uint32_t s_part_us;       // that it reports as the s-part's; 0: none; UINT32_MAX: at random
     uint32_t slow_permille;   // places that read a thousand times as slowly as the others, and moves that take as long
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
@@ -527,7 +529,10 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     e->step_done.step = s.a.step;
     e->step_done.results = results;
     e->step_done.result_count = s.a.run_count;
-    uint32_t total_us = 1000 + 50 * s.a.row_count;
+    uint64_t pairs = 0;
+    for (uint32_t i = 0; i < s.a.run_count && m->pair_ns > 0; i++)
+        pairs += s.a.runs[i].count > 1 ? (uint64_t)s.a.runs[i].count * (s.a.runs[i].position + (s.a.runs[i].count + 1) / 2) : 0;
+    uint32_t total_us = 1000 + 50 * s.a.row_count + (uint32_t)(pairs * m->pair_ns / 1000) + m->slow_us;
     uint32_t jitter_us = total_us * m->jitter_permille / 1000;
     e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
     e->step_done.s_part_us = m->s_part_us != UINT32_MAX ? m->s_part_us : 1 + mesh_random(m, 2 * total_us);

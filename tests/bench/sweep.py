@@ -1,0 +1,79 @@
+"""Never slower, never idle: local memory, batch held and tokens a second, with KV workers and without.
+
+B sequences hold B·(p + S/2) tokens at any time; `--local-pool` is all of that, half, a quarter. Without workers the rest waits. Two workers, on the same
+cores, hold what the local pool does not; `--placement auto` decides what goes where. Measured while sequences wait: from the moment
+at which as many run as the run reaches, to the last start. What the model predicts is its prediction of the very steps that ran
+(fastdecode_step_predicted_seconds_total beside measured), with workers and without; the better one is what it promises.
+"""
+import statistics
+import time
+
+from clients import run
+from end_to_end import model_facts, warm
+from figures import figure
+from interference import texts
+from servers import MODEL, Ours
+
+B, PROMPT, TOKENS, REQUESTS, PAGE = 32, 96, 160, 80, 16
+SHARES = (1, 2, 4)  # of what B sequences hold: all, a half, a quarter
+
+
+class Sample:
+    def __init__(self, mesh):
+        self.time = time.monotonic()
+        self.running = mesh.metric("fastdecode_requests_running")
+        self.tokens = mesh.metric("fastdecode_generated_tokens_total")
+        self.predicted = mesh.metric("fastdecode_step_predicted_seconds_total")
+        self.measured = mesh.metric("fastdecode_step_measured_seconds_total")
+
+
+class Outcome:
+    def __init__(self, samples, last_start):
+        waiting = [sample for sample in samples if sample.time <= last_start]
+        most = max(sample.running for sample in waiting)
+        began = next(i for i, sample in enumerate(waiting) if sample.running >= 0.8 * most)
+        first, last = waiting[began], waiting[-1]
+        if last.time - first.time < 1:
+            raise RuntimeError("sequences waited for less than a second: too few are asked for")
+        self.held = statistics.mean(sample.running for sample in waiting[began:])
+        self.tokens_per_s = (last.tokens - first.tokens) / (last.time - first.time)
+        self.predicted = self.tokens_per_s * (last.measured - first.measured) / (last.predicted - first.predicted)
+
+
+def one(run_, pool_bytes, workers, requests):
+    with Ours("--local-pool", pool_bytes, "--kv-workers", workers, "--max-batch", B, "--kv-memory", "512M") as mesh:
+        warm(mesh, 4)
+        samples = []
+
+        def sample(_):
+            if not samples or time.monotonic() - samples[-1].time >= 0.1:
+                samples.append(Sample(mesh))
+            return []
+
+        with run_.turn(f"{pool_bytes / 1e6:.0f} MB of local pool, {workers} workers"):
+            clients = run(mesh.url, requests, run_.limit_s(), more=sample)
+    bad = [client.trouble() for client in clients if client.trouble()]
+    if bad:
+        raise RuntimeError(f"{len(bad)} of {len(clients)} sequences went wrong; the first: {bad[0]}")
+    got = Outcome(samples, max(client.first for client in clients))
+    run_.note(f"{got.held:.1f} held, {got.tokens_per_s:.0f} tokens/s, {got.predicted:.0f} predicted")
+    return got
+
+
+def sweep(run_):
+    _, token_bytes = model_facts(MODEL)
+    pages = B * (PROMPT + TOKENS // 2) // PAGE
+    with Ours("--kv-workers", 0) as mesh:
+        ids = [ids[:PROMPT] for _, ids in texts(mesh.url, REQUESTS, 60, tokens=PROMPT + 24)]
+    requests = [{"model": "default", "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True,
+                 "stream_options": {"include_usage": True}} for prompt in ids]
+    for share in SHARES:
+        pool = pages // share * PAGE * token_bytes
+        none, two = (one(run_, pool, workers, requests) for workers in (0, 2))
+        name = f"local pool of {pool / 1e6:.0f} MB (1/{share} of what {B} sequences need)"
+        run_.add(figure("sweep", f"{name}: sequences that two workers hold beside none", two.held, "", none.held,
+                        3.5 if share == 4 else None))
+        run_.add(figure("sweep", f"{name}: tokens/s with two workers beside none", two.tokens_per_s, "tokens/s", none.tokens_per_s,
+                        0.97 if share == 1 else None))
+        run_.add(figure("sweep", f"{name}: tokens/s with two workers, beside the better prediction", two.tokens_per_s, "tokens/s",
+                        max(two.predicted, none.predicted), 0.9 if share == 4 else None))

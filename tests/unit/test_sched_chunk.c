@@ -1,0 +1,159 @@
+/* test_sched_chunk.c: how many prefill rows a step gets beside those that decode.
+ *
+ * The mesh reports 1,000 us + 50 us a row, and pair_ns for each prefill row and token of its context.
+ */
+#include "common/base/checked.h"
+#include "tests/unit/test_sched_mesh.h"
+
+enum { DECODES = 8, PROMPT = 3000, TARGET_US = 6000 };
+
+static struct mesh mesh;
+
+static const struct sched_config base = {
+    .max_sequences = 64,
+    .max_waiting = 64,
+    .max_batch_rows = 1024,
+    .mini_batches = 1,
+    .mini_batch_fill = 1,
+    .plan_ahead = 1,
+    .tile_rows = 8,
+    .step_target_us = TARGET_US,
+    .page_tokens = 16,
+    .context_tokens = 8192,
+    .max_places = MESH_PLACES,
+    .layers = 10,
+    .kv_bytes_per_token = 1000,
+};
+
+static struct mesh *start(const struct sched_config *config)
+{
+    mesh_init(&mesh, config, 1);
+    mesh.s_part_us = 0;
+    mesh_s_part_up(&mesh);
+    mesh_place_up(&mesh, 0, 4000);
+    for (int i = 0; i < DECODES; i++)
+        mesh_arrive(&mesh, 5, 4000, 0);
+    return &mesh;
+}
+
+/* The step that the next tick plans, and what it takes. */
+static const struct sched_step_action *next_step(struct mesh *m, double *us)
+{
+    for (;;) {
+        uint64_t next = mesh_next_us(m);
+        m->now_us = next != SCHED_NEVER && next > m->now_us ? next : m->now_us;
+        size_t count = mesh_tick(m);
+        for (size_t i = 0; i < count; i++) {
+            const struct sched_step_action *step = &m->actions[i].step;
+            if (m->actions[i].kind != SCHED_STEP)
+                continue;
+            double pairs = 0;
+            for (uint32_t r = DECODES; r < step->run_count; r++)
+                pairs += step->runs[r].count * (step->runs[r].position + (step->runs[r].count + 1) / 2.0);
+            *us = 1000 + 50 * step->row_count + pairs * m->pair_ns / 1000;
+            return step;
+        }
+    }
+}
+
+static void decode(struct mesh *m, int steps)
+{
+    double us;
+    for (int i = 0; i < steps; i++)
+        next_step(m, &us);
+}
+
+static void the_chunk_shrinks_as_its_prompt_grows(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    m->pair_ns = 60; // at 3,000 tokens a row takes 230 us instead of 50
+    decode(m, 50);
+    mesh_arrive(m, PROMPT, 5, 0);
+    uint32_t first = 0, last = 0, rows = 0;
+    double us, longest_us = 0, sum_us = 0, steps = 0;
+    while (rows < PROMPT) {
+        const struct sched_step_action *step = next_step(m, &us);
+        if (step->run_count <= DECODES)
+            continue;
+        last = step->row_count - DECODES;
+        if (rows + last < PROMPT)
+            assert_int_equal(step->row_count % 8, 0);
+        rows += last;
+        first = first ? first : last;
+        if (rows > 400) { // it has learned what a pair takes
+            longest_us = MAX(longest_us, us);
+            sum_us += us;
+            steps++;
+        }
+    }
+    assert_true(longest_us <= 1.1 * TARGET_US);
+    assert_true(sum_us / steps >= 0.75 * TARGET_US); // and what there is, is used
+    assert_true(first >= 64);
+    assert_true(last <= 32);
+    mesh_fini(m);
+}
+
+/* Prompts of a few rows do not take a step each. */
+static void prompts_share_a_step(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    decode(m, 50);
+    for (int i = 0; i < 4; i++)
+        mesh_arrive(m, 10 + (uint32_t)i, 5, 0);
+    double us;
+    const struct sched_step_action *step = next_step(m, &us);
+    assert_int_equal(step->run_count, DECODES + 4);
+    mesh_fini(m);
+}
+
+/* Beside a long context less than a tile may be all that there is time for: but not one row at a time. */
+static void never_crumbs(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    m->pair_ns = 2000;
+    decode(m, 50);
+    mesh_arrive(m, PROMPT, 5, 0);
+    double us;
+    for (uint32_t rows = 0; rows + 8 < PROMPT;) {
+        const struct sched_step_action *step = next_step(m, &us);
+        if (step->run_count > DECODES && rows > 0)
+            assert_true(step->row_count - DECODES >= 4);
+        rows += step->row_count - DECODES;
+    }
+    mesh_fini(m);
+}
+
+/* What decode rows alone take, by which the target is stretched, is not what a few disturbed steps took. */
+static void disturbed_steps_do_not_stretch_the_target(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.step_target_us = 1000; // so the stretch decides: 2.4 x 1,400 us
+    struct mesh *m = start(&config);
+    decode(m, 100);
+    m->slow_us = 20000;
+    decode(m, 6);
+    m->slow_us = 0;
+    mesh_arrive(m, PROMPT, 5, 0);
+    double us;
+    for (int i = 0; i < 12; i++) {
+        next_step(m, &us);
+        if (i >= 6) // by then it knows again what a row takes
+            assert_true(us <= 1.25 * 2.4 * (1000 + 50 * DECODES));
+    }
+    mesh_fini(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_chunk_shrinks_as_its_prompt_grows),
+        cmocka_unit_test(prompts_share_a_step),
+        cmocka_unit_test(never_crumbs),
+        cmocka_unit_test(disturbed_steps_do_not_stretch_the_target),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
