@@ -118,12 +118,10 @@ def contended(run_, mesh, workers, folder, model, attention, rest, files):
     prompt = tokens_of(mesh, completion(LONG_WORDS, 1, 1)["prompt"])
     gap_us, prompts_us = short_load(run_, mesh, f"{workers} workers, {streams} longer streams", streams, LONG_WORDS, tokens)
     known_us = step_us(files, workers, streams, prompt, tokens)
-    with_prompts = 1e3 * plan(files, workers, streams, prompt, tokens)["step_ms"]
-    alone_us = step_us(files, workers, streams, prompt, tokens)
-    prompts_known_us = (with_prompts - alone_us) * tokens
+    prompts_known_us = (1e3 * plan(files, workers, streams, prompt, tokens)["step_ms"] - known_us) * tokens
     fullest = -(-streams // workers) if workers else streams
-    attention["token_us"] = max(attention["token_us"] + (gap_us - known_us) / (layers * fullest * (prompt + tokens / 2)), 0.001)
-    attention["prefill_row_us"] = max(attention["prefill_row_us"] + (prompts_us - prompts_known_us) / (layers * streams * prompt), 0)
+    attention["token_us"] += max(gap_us - known_us, 0) / (layers * fullest * (prompt + tokens / 2))  # company only slows down
+    attention["prefill_row_us"] += max(prompts_us - prompts_known_us, 0) / (layers * streams * prompt)
     run_.note(f"a step takes {gap_us / 1e3:.2f} ms, predicted {known_us / 1e3:.2f}; prompts {prompts_us / 1e3:.0f} ms, "
               f"predicted {prompts_known_us / 1e3:.0f}")
     local = attention if not workers else model
