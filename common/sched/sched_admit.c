@@ -91,7 +91,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         start(s, slot, mini_batch);
         return true;
     }
-    uint32_t place = place_choose(s, mini_batch, q->known, pages, NONE);
+    uint32_t place = overlap_choose(s, mini_batch, q->known, pages);
     place = prefer_prefix(s, slot, mini_batch, pages, place);
     if (place != NONE) {
         p = &s->places[place];
@@ -130,6 +130,7 @@ static bool holders_yield(struct sched *s, uint32_t head)
 void admit(struct sched *s)
 {
     s->grace_wake_us = SCHED_NEVER;
+    overlap_judge(s);
     while (s->s_part_up && s->waiting.count > 0 && s->running < s->config.max_running) {
         uint32_t head = s->waiting.entries[0].slot;
         // Those whose KV was lost or taken are back in a moment: their pages and turns are not for newcomers.
@@ -230,7 +231,7 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
             seq_requeue(s, slot);
             continue;
         }
-        uint32_t to = place_choose(s, q->mini_batch, MAX(q->known, q->next_pos), pages, index);
+        uint32_t to = place_choose(s, q->mini_batch, MAX(q->known, q->next_pos), pages, index, KIND_LOCAL | KIND_WORKERS);
         if (to == NONE) {
             make_room(s, index, pages);
             return; // full for now; they decode on here

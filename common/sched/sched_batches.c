@@ -1,9 +1,9 @@
 /* sched_batches.c: how many mini-batches are in flight, when the core may choose.
  *
- * One mini-batch of n rows takes S(n) + L + R a round: the S-part's work, attention on its own cores, and the slowest worker elsewhere
- * with its link. Of k mini-batches each has a k-th of the rows and of the load, and while one is away the S-part works on another:
+ * One mini-batch of n rows takes S(n) + max(L, R + link) a round: the S-part's work, then attention on its own cores while the slowest
+ * worker elsewhere attends. Of k mini-batches each has a k-th of the rows and of the load, and while one is away the S-part works on another:
  *
- *     round(k) = max( k·(S(n/k) + L/k),  S(n/k) + L/k + R/k + link )         n rows in any case
+ *     round(k) = max( k·(S(n/k) + L/k),  S(n/k) + max(L/k, R/k + link),  R )         n rows in any case
  *
  * S(n) falls slower than n, so more mini-batches cost the S-part time, and pay only where the workers' time is worth hiding.
  * Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, link 2 ms: one: 11.2 + 15 + 2 = 28.2 ms; two: max(2·9.6, 9.6 + 7.5 + 2) =
@@ -19,7 +19,7 @@ enum { JUDGE_STEPS = 32 };
 /* Microseconds in which every sequence that runs gets a token. */
 static double round_us(const struct sched *s, uint32_t batches)
 {
-    double rows = 0, here_us = 0, away_us = 0;
+    double rows = 0, here_us = 0, away_us = 0, r_us = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         rows += s->mini_batches[m].member_count;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
@@ -34,9 +34,10 @@ static double round_us(const struct sched *s, uint32_t batches)
             here_us += us + p->link_step_us;
         else
             away_us = MAX(away_us, us + p->link_step_us);
+        r_us = MAX(r_us, p->local || p->shares_cores ? 0 : us);
     }
-    double s_us = model_s_part_us(s, rows / batches, rows / batches) + here_us;
-    return MAX(batches * s_us, s_us + away_us);
+    double s_us = model_s_part_us(s, rows / batches, rows / batches);
+    return MAX(MAX(batches * (s_us + here_us), s_us + MAX(here_us, away_us)), batches * r_us);
 }
 
 static bool anything_in_flight(const struct sched *s)

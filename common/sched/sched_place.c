@@ -178,7 +178,8 @@ bool place_fits(const struct place *p, uint32_t pages, bool evicting)
     return spare >= pages && spare - pages >= place_spared(p);
 }
 
-uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this)
+uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this,
+                      uint32_t kinds)
 {
     // not_this: the place that is being left; then only places that take pages over count.
     double shared_us = 0, first_us = 0, second_us = 0, weight = load_weight(s);
@@ -203,8 +204,8 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     double sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
-        if (!place_takes(s, p) || !place_permitted(s, p) || !place_fits(p, pages, not_this == NONE) || i == not_this ||
-            (not_this != NONE && !p->accepts_moves))
+        if (!(kinds & (p->local ? KIND_LOCAL : KIND_WORKERS)) || !place_takes(s, p) || !place_permitted(s, p) ||
+            !place_fits(p, pages, not_this == NONE) || i == not_this || (not_this != NONE && !p->accepts_moves))
             continue;
         double own_us = place_time_us(s, p, mini_batch, tokens, weight);
         if (p->shares_cores && !p->local) {

@@ -6,6 +6,7 @@
  *   sched_balance.c   who goes elsewhere when workers drift apart
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
+ *   sched_overlap.c   local pool, workers, or both
  *   sched_lengths.c   what those that start will read      sched_chunk.c   how many rows of a step are prefill
  *   sched_prefix.c    pages that sequences share, and those kept for others to come; sched_prefix_tree.c  who has which
  *   sched.c           the tick, the outbox, the queries
@@ -196,6 +197,9 @@ struct chunk_model {
     double products, attention; // factors by which what is known of s-part and places is corrected
 };
 
+/* Which places new sequences go to. */
+enum overlap { OVERLAP_UNKNOWN = 0, OVERLAP_BOTH, OVERLAP_LOCAL, OVERLAP_WORKERS, OVERLAPS };
+
 struct sched {
     struct sched_config config;
     uint64_t now_us;
@@ -218,8 +222,12 @@ struct sched {
     uint32_t draining_places, starved_places;
     uint32_t *moving;                   // [max_moves + RELABELS_MAX] slots, in any order
     uint32_t moving_count, relabelling; // of them, those that only change their mini-batch
-    uint64_t balanced;                  // steps emitted when it last looked
-    double sharing_us;                  // a context token at the fastest worker on the s-part's cores; 0: not measured
+    enum overlap overlap;
+    uint64_t overlap_judged; // steps emitted by then + 1; 0: never
+    double overlap_count;    // sequences it was judged for
+    double local_share;      // with OVERLAP_BOTH: of the load
+    uint64_t balanced;       // steps emitted when it last looked
+    double sharing_us;       // a context token at the fastest worker on the s-part's cores; 0: not measured
 
     struct mini_batch mini_batches[SCHED_MINI_BATCHES_MAX];
     uint32_t batches, batches_wanted; // in use; after what is in flight is back
@@ -286,11 +294,17 @@ void seq_set_load(struct sched *s, struct seq *q, uint32_t load);
 bool place_takes(const struct sched *s, const struct place *p);     // something new: up, not draining or suspect, nobody starved
 bool place_permitted(const struct sched *s, const struct place *p); // sequences may be placed there at all
 uint32_t pages_wanted(const struct sched *s, uint32_t slot);        // to be placed: known + margin
-uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this);
+enum { KIND_LOCAL = 1, KIND_WORKERS = 2 };                          // of places
+uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this,
+                      uint32_t kinds);
 double place_token_us(const struct sched *s, const struct place *p);  // to compare places by
 bool place_none_can_hold(struct sched *s, uint32_t pages);            // now or within grace; may set grace_wake_us
 double place_predict_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
 void place_measure(struct sched *s, const struct sched_place_time *time);
+
+/* sched_overlap.c: which places take part; of those, where a new sequence goes (NONE: it waits). */
+void overlap_judge(struct sched *s);
+uint32_t overlap_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages);
 
 /* sched_sequence.c */
 void out_queue(struct sched *s, uint32_t slot);

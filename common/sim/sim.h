@@ -65,6 +65,7 @@ struct sim_config {
     uint64_t request_count;
     const struct sim_speed *speeds; // [speed_count], by time; before the first of a place its speed is 1
     uint32_t speed_count;
+    bool calibrated;          // the core is told at its start what the S-part's steps take
     double move_bytes_per_us; // at which pages go from worker to worker; 0: none accepts any
     bool backlog;             // a request that the core's queue has no room for waits outside; false: it is rejected
     double link_row_us;       // of the S-part's own link, which all workers share: each row of a layer, both ways

@@ -178,7 +178,16 @@ void core_places_up(struct sim *sim)
 {
     const struct sim_config *config = sim->config;
 
-    sim->events[0] = (struct sched_event){.kind = SCHED_S_PART_UP};
+    struct sched_time layers[COST_POINTS_MAX], heads[COST_POINTS_MAX];
+    struct sched_s_part_up up = {.layers = layers, .heads = heads};
+    const struct cost_s_part *s_part = &config->s_part;
+    for (; config->calibrated && up.layer_count < s_part->layer.count; up.layer_count++) {
+        uint32_t rows = (uint32_t)s_part->layer.rows[up.layer_count];
+        layers[up.layer_count] = (struct sched_time){rows, cost_s_part_step_us(s_part, rows, 0)};
+    }
+    for (; config->calibrated && up.head_count < s_part->head.count; up.head_count++)
+        heads[up.head_count] = (struct sched_time){s_part->head.rows[up.head_count], s_part->head.us[up.head_count]};
+    sim->events[0] = (struct sched_event){.kind = SCHED_S_PART_UP, .s_part_up = up};
     size_t count = sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
     for (uint32_t p = 0; p < config->place_count; p++) {
         const struct sim_place *place = &config->places[p];

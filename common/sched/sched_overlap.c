@@ -1,0 +1,175 @@
+/* sched_overlap.c: the local pool alone, the workers alone, or both: whichever is predicted to give more tokens a second.
+ *
+ * The rule is NEO's (Jiang et al., arXiv 2411.01142, section 3.2), decided at admission so that adding workers never makes it slower.
+ * Of n sequences that want to run, each with c tokens of context on average, h are held locally and the others at the workers:
+ *
+ *     H = h·c·token_us of the local pool      A = (n - h)·c / speed of the workers      L their links' round trips
+ *     round = max( k·S(n/k) + H,  S(n/k) + max(H/k, A/k + L),  A )      with k mini-batches; a token each
+ *
+ * and so n / round tokens a second. Local only: n is cut to what the pool holds; workers only: h = 0; both: the best h there is.
+ * Example: S(32) = 10 ms, S(16) = 8 ms, c = 1,000, local 0.25 us, n = 32, room for 16 locally: local only 16 / (8 + 4 ms) = 1.33 a ms.
+ * Workers that read as fast, 4 ms for 16: both 32 / (10 + max(4, 4)) = 2.3. Workers a tenth as fast: 32 / (10 + 40) = 0.64: local only.
+ *
+ * The other way round, too: with two mini-batches a local token delays both, so fast workers are better left alone with it.
+ */
+#include <math.h>
+
+#include "common/sched/sched_state.h"
+
+enum { SHARES = 16, JUDGE_STEPS = 8 };
+#define BETTER 1.02      // than what is in force
+#define MIXED_LOCAL 1.05 // that both must promise more than the local pool alone: predictions err, and steps in which one waits for
+#define MIXED_WORKERS 1.03 // the other cost more than on average; and than workers alone
+
+/* What there is, gathered in one pass. */
+struct sides {
+    double context, deviation;                 // tokens of a sequence, mean of its life
+    double end;                                // tokens at its end
+    double local_us, local_count, local_ends;  // a token; sequences that fit; that fit if all are at their end
+    double speed, sharing_us, sharing_link_us; // workers: tokens a microsecond; on the s-part's cores
+    double link_us, worker_count, workers;
+};
+
+/* Mean context of a sequence over its life, and by how much one differs. */
+static void contexts(const struct sched *s, struct sides *out)
+{
+    const struct seq *head = &s->seqs[s->waiting.entries[0].slot];
+    const struct lengths *l = &s->lengths;
+    out->context = (head->known + MAX(head->limit, head->known)) / 2.0;
+    out->end = MAX(head->limit, head->known);
+    out->deviation = (MAX(head->limit, head->known) - head->known) / 3.5; // evenly spread
+    if (l->count == 0)
+        return;
+    out->end = l->prompt_tokens + l->tokens;
+    out->context = l->context_tokens / l->tokens;
+    out->deviation = sqrt(MAX(l->context_squares / l->tokens - out->context * out->context, 0));
+}
+
+/* Sequences that pages hold, those that are long included. */
+static double count_of(const struct sched *s, const struct sides *x, const struct place *p)
+{
+    double tokens = x->context + MARGIN_PAGES * s->config.page_tokens, all = (double)p->pages_total * s->config.page_tokens;
+    double root = (sqrt(x->deviation * x->deviation + tokens * all) - x->deviation) / tokens;
+    return floor(root * root);
+}
+
+/* False: there is nothing to choose between, or too little known. */
+static bool gather(const struct sched *s, struct sides *out)
+{
+    *out = (struct sides){.context = 0};
+    contexts(s, out);
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (!p->up || p->draining || p->pages_total == 0)
+            continue;
+        double count = count_of(s, out, p), us = place_token_us(s, p);
+        if (p->local) {
+            out->local_us = us;
+            out->local_count += count;
+            out->local_ends += floor((double)p->pages_total * s->config.page_tokens / (out->end + s->config.page_tokens));
+            continue;
+        }
+        out->worker_count += count;
+        if (p->shares_cores) {
+            out->sharing_us = MAX(out->sharing_us, us);
+            out->sharing_link_us += p->link_step_us;
+        } else {
+            out->speed += 1 / us;
+            out->workers++;
+            out->link_us = MAX(out->link_us, p->link_step_us);
+        }
+    }
+    return out->local_count > 0 && out->worker_count > 0 && s->s_model.rows_seen > 0;
+}
+
+/* The slowest worker's time for `count` sequences of a mini-batch: they are whole, and differ. */
+static double away_us(const struct sides *x, double count)
+{
+    double each = ceil(count / x->workers);
+    return (each * x->context + x->deviation * sqrt(each) / 2) * x->workers / x->speed;
+}
+
+/* Tokens a microsecond of n sequences, h of them local. */
+static double rate(const struct sched *s, const struct sides *x, double n, double h)
+{
+    double here_us = h * x->context * x->local_us, best = 0;
+    if (n > h && x->workers == 0)
+        here_us += (n - h) * x->context * x->sharing_us + x->sharing_link_us;
+    for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; k <= s->config.mini_batches; k++) {
+        bool away = n > h && x->workers > 0;
+        double r_us = away ? away_us(x, (n - h) / k) : 0, wait_us = away ? r_us + x->link_us : 0;
+        double s_us = model_s_part_us(s, n / k, n / k);
+        double round_us = MAX(k * s_us + here_us, s_us + MAX(here_us / k, wait_us));
+        best = MAX(best, n / MAX(round_us, k * r_us));
+    }
+    return best;
+}
+
+void overlap_judge(struct sched *s)
+{
+    struct sides x;
+    if (s->config.placement != SCHED_PLACE_AUTO || s->waiting.count == 0)
+        return;
+    double n = MIN((double)s->running + s->waiting.count + s->coming_back, s->config.max_running);
+    if (s->overlap_judged > 0 && s->stats.steps < s->overlap_judged + JUDGE_STEPS && fabs(n - s->overlap_count) < 0.1 * n)
+        return;
+    s->overlap_judged = s->stats.steps + 1;
+    s->overlap_count = n;
+    if (!gather(s, &x)) {
+        s->overlap = OVERLAP_UNKNOWN;
+        return;
+    }
+    double rates[OVERLAPS] = {0}, share = 0;
+    double local = MIN(n, x.local_count), away = MIN(n, x.worker_count), all = MIN(n, x.local_count + x.worker_count);
+    rates[OVERLAP_LOCAL] = rate(s, &x, local, local);
+    rates[OVERLAP_WORKERS] = rate(s, &x, away, 0);
+    // What does not fit any more goes to the workers from the beginning: to be paused for want of pages costs more.
+    double least = MAX(all - x.worker_count, 0), most = MAX(MIN(all, x.local_ends), least);
+    for (uint32_t i = 0; i <= SHARES; i++) {
+        double h = least + (most - least) * i / SHARES, r = rate(s, &x, all, h);
+        if (r > rates[OVERLAP_BOTH]) {
+            rates[OVERLAP_BOTH] = r;
+            share = h / all;
+        }
+    }
+    rates[OVERLAP_LOCAL] *= MIXED_LOCAL;
+    rates[OVERLAP_WORKERS] *= MIXED_WORKERS;
+    rates[s->overlap] *= BETTER; // of OVERLAP_UNKNOWN it is 0
+    enum overlap best = OVERLAP_BOTH;
+    for (enum overlap o = OVERLAP_LOCAL; o <= OVERLAP_WORKERS; o++)
+        best = rates[o] > rates[best] ? o : best;
+    s->overlap = best;
+    s->local_share = share;
+}
+
+static bool could_hold(const struct sched *s, uint32_t kinds, uint32_t pages)
+{
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        if (p->up && !p->draining && (kinds & (p->local ? KIND_LOCAL : KIND_WORKERS)) && p->pages_total >= pages)
+            return true;
+    }
+    return false;
+}
+
+uint32_t overlap_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages)
+{
+    uint32_t first = KIND_LOCAL | KIND_WORKERS, second = 0;
+    if (s->config.placement != SCHED_PLACE_AUTO || s->overlap == OVERLAP_UNKNOWN)
+        return place_choose(s, mini_batch, tokens, pages, NONE, first);
+    if (s->overlap == OVERLAP_BOTH) {
+        double local = 0, all = tokens;
+        for (uint32_t i = 0; i < s->config.max_places; i++) {
+            double load = (double)(s->places[i].load[mini_batch] + s->places[i].incoming[mini_batch]);
+            local += s->places[i].local ? load : 0;
+            all += load;
+        }
+        first = local + tokens / 2.0 < s->local_share * all ? KIND_LOCAL : KIND_WORKERS;
+        second = KIND_LOCAL | KIND_WORKERS;
+    } else {
+        first = s->overlap == OVERLAP_LOCAL ? KIND_LOCAL : KIND_WORKERS;
+        second = could_hold(s, first, pages) ? 0 : KIND_LOCAL | KIND_WORKERS;
+    }
+    uint32_t place = place_choose(s, mini_batch, tokens, pages, NONE, first);
+    return place == NONE && second != 0 ? place_choose(s, mini_batch, tokens, pages, NONE, second) : place;
+}

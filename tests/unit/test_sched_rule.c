@@ -1,0 +1,116 @@
+/* test_sched_rule.c: local pool alone, or workers too: what is predicted to give more tokens a second (NEO, arXiv 2411.01142), in the
+ * simulator: a sweep in which each of both is the better one somewhere. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/sim/sim.h"
+
+enum { REQUESTS = 1200, LAYERS = 4, WORKERS = 2, PAGE = 16 };
+
+static struct sim_request requests[REQUESTS];
+static struct sim_place places[1 + WORKERS];
+
+struct setting {
+    uint32_t batch, prompt, tokens;
+    double pool;     // local pages, of what the batch needs
+    double slowness; // of a worker's attention beside the local pool's
+    double r;        // the batch's attention in the local pool, of the S-part's time
+};
+
+static double tokens_per_second(const struct setting *t, enum sched_placement placement)
+{
+    double context = t->prompt + t->tokens / 2.0, s_us = 400;
+    double token_us = t->r * s_us / (t->batch * context);
+    struct sim_result r;
+    struct error error;
+    struct sim_config config = {
+        .sched = {.max_sequences = REQUESTS + 256,
+                  .max_running = t->batch,
+                  .max_waiting = REQUESTS,
+                  .max_batch_rows = 640,
+                  .mini_batches = 2,
+                  .mini_batch_auto = true,
+                  .placement = placement,
+                  .balance = true,
+                  .page_tokens = PAGE,
+                  .context_tokens = 4096,
+                  .max_places = 1 + WORKERS,
+                  .layers = LAYERS,
+                  .kv_bytes_per_token = 20000},
+        .s_part = {.layers = LAYERS, .first_share = 0.25},
+        .places = places,
+        .place_count = 1 + WORKERS,
+        .requests = requests,
+        .request_count = MIN(REQUESTS, t->batch * 10),
+        .backlog = true,
+        .calibrated = true,
+        .move_bytes_per_us = 1000,
+        .noise_sigma = 0.05,
+        .reply_us = 50,
+        .seed = 3,
+    };
+    // A device: half of the time at the full batch is there at one row already.
+    cost_curve_add(&config.s_part.layer, 1, s_us / 2);
+    cost_curve_add(&config.s_part.layer, t->batch, s_us);
+    for (uint32_t i = 0; i < config.request_count; i++)
+        requests[i] = (struct sim_request){.prompt_tokens = t->prompt, .generated_tokens = t->tokens, .max_new_tokens = t->tokens};
+    double need = t->batch * ((t->prompt + t->tokens) / (double)PAGE + 4);
+    for (int i = 0; i <= WORKERS; i++)
+        places[i] = (struct sim_place){
+            .cost = {.token_us = token_us * (i > 0 ? t->slowness : 1), .prefill_us = token_us / 20, .link_us = i > 0 ? 20 : 0},
+            .pages_total = (uint32_t)(need * (i > 0 ? 1 : t->pool)),
+            .local = i == 0};
+    if (sim_run(&config, &r, &error))
+        fail_msg("%s", error.text);
+    assert_int_equal(r.finished, config.request_count);
+    assert_int_equal(r.pages_leaked, 0);
+    return r.tokens_per_second;
+}
+
+static void as_fast_as_the_better(void **state)
+{
+    const uint32_t batches[] = {8, 32, 96};
+    const double pools[] = {0.25, 0.5, 1.2}, slow[] = {0.5, 2, 8, 32}, rs[] = {0.1, 0.7, 2};
+    uint32_t count = ARRAY_COUNT(batches) * ARRAY_COUNT(pools) * ARRAY_COUNT(slow) * ARRAY_COUNT(rs), local_wins = 0,
+             workers_win = 0, below = 0;
+    double least = INFINITY, most = 0;
+    (void)state;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct setting t = {.batch = batches[i % 3],
+                                  .prompt = 64,
+                                  .tokens = 128,
+                                  .pool = pools[i / 3 % 3],
+                                  .slowness = slow[i / 9 % 4],
+                                  .r = rs[i / 36]};
+        double local = tokens_per_second(&t, SCHED_PLACE_LOCAL), workers = tokens_per_second(&t, SCHED_PLACE_WORKERS);
+        double rule = tokens_per_second(&t, SCHED_PLACE_AUTO), ratio = rule / MAX(local, workers);
+        if (ratio < 0.97 || getenv("FD_RULE_ALL"))
+            printf(
+                "batch %3u, pool %.2f, workers' attention x %4.1f, attention %.1f of the S-part: local %6.0f, workers %6.0f, rule %6.0f tokens/s: "
+                "%.3f of the better\n",
+                t.batch, t.pool, t.slowness, t.r, local, workers, rule, ratio);
+        below += ratio < 0.97;
+        least = MIN(least, ratio);
+        most = MAX(most, ratio);
+        local_wins += local > 1.1 * workers;
+        workers_win += workers > 1.1 * local;
+    }
+    printf("%u settings, local better by a tenth in %u, workers in %u: the rule %.3f to %.2f of the better, below 0.97 in %u\n",
+           count, local_wins, workers_win, least, most, below);
+    assert_true(least >= 0.95 && below <= count / 20);
+    assert_true(local_wins > 10 && workers_win > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_fast_as_the_better)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
