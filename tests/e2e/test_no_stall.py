@@ -32,10 +32,10 @@ def no_stall(url, words, seed, between_limit, first_limit):
 
 @pytest.mark.skipif(SANITIZED, reason="times mean nothing there")
 def test_a_prompt_of_1000_words(mesh):
-    no_stall(mesh.url, 1000, 300, 6, 4)
+    no_stall(mesh.url, 1000, 300, 8, 4)
 
 
 @pytest.mark.full
 @pytest.mark.skipif(SANITIZED, reason="times mean nothing there")
 def test_a_prompt_of_3000_words(mesh):
-    no_stall(mesh.url, 3000, 400, 4.5, 3.5)
+    no_stall(mesh.url, 3000, 400, 7, 3.5)
