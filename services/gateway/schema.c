@@ -59,7 +59,7 @@ static const struct field fields[] = {
     {"repetition_penalty", ANSWERS, READ_NUMBER, AT(repetition_penalty), 0, 10, true, NULL},
     {"logit_bias", ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
     {"ignore_eos", ANSWERS, READ_BOOL, AT(ignore_eos), 0, 0, false, NULL},
-    {"cache_salt", ANSWERS, READ_STRING, AT(cache_salt), 0, 0, false, NULL},
+    {"cache_salt", ANSWERS, READ_STRING, AT(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
     {"add_special_tokens", API_TOKENIZE, READ_BOOL, AT(add_special_tokens), 0, 0, false, NULL},
     {"parse_special", API_TOKENIZE, READ_BOOL, AT(parse_special), 0, 0, false, NULL},
     {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_BOOL, AT(add_generation_prompt), 0, 0, false, NULL},
@@ -259,6 +259,11 @@ static bool read_field(struct schema_run *run, const struct field *field, const 
     case READ_STRING:
         if (!json_is_string(value))
             return schema_wrong_type(run, field->name, "a string", value);
+        if (field->max > 0 && (double)json_string_length(value) > field->max)
+            return api_fail(run->error, 400, "invalid_value", field->name, "'%s' has %zu bytes, the most is %.0f", field->name,
+                            json_string_length(value), field->max);
+        if (field->max > 0 && memchr(json_string_value(value), 0, json_string_length(value))) /* two would look the same */
+            return api_fail(run->error, 400, "invalid_value", field->name, "'%s' has a zero byte", field->name);
         *(const char **)(void *)target = json_string_value(value);
         return true;
     default: return true;

@@ -29,6 +29,7 @@ enum {
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
+    API_MAX_SALT_BYTES = 1024, /* it waits with its request, here and in the scheduler */
     API_MAX_LOGPROBS = 20,
     API_MAX_DEPTH = 64,       /* of nesting in a body */
     API_MAX_VALUES = 1 << 20, /* values in a body */

@@ -115,6 +115,9 @@ static void test_messages(void **state)
 }
 
 #define PROMPT "{\"prompt\":\"x\","
+#define SALT_130 \
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+#define SALT_1040 SALT_130 SALT_130 SALT_130 SALT_130 SALT_130 SALT_130 SALT_130 SALT_130
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
 
 static const struct {
@@ -155,6 +158,8 @@ static const struct {
     {API_COMPLETION, PROMPT "\"logprobs\":21}", "logprobs", "from 0 to 20"},
     {API_COMPLETION, PROMPT "\"presence_penalty\":2.5}", "presence_penalty", "at most 2"},
     {API_COMPLETION, PROMPT "\"repetition_penalty\":0}", "repetition_penalty", "above 0"},
+    {API_COMPLETION, PROMPT "\"cache_salt\":\"" SALT_1040 "\"}", "cache_salt", "has 1040 bytes, the most is 1024"},
+    {API_COMPLETION, PROMPT "\"cache_salt\":\"a\\u0000b\"}", "cache_salt", "zero byte"},
     {API_COMPLETION, PROMPT "\"logit_bias\":{\"x\":1}}", "logit_bias", "no token id"},
     {API_COMPLETION, PROMPT "\"logit_bias\":{\"1000\":1}}", "logit_bias", "no token of this model"},
     {API_COMPLETION, PROMPT "\"logit_bias\":{\"1\":101}}", "logit_bias", "-100 to 100"},
