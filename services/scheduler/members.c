@@ -232,6 +232,18 @@ static void take_held(struct scheduler *scheduler, uint32_t place, const Fastdec
         scheduler->held[scheduler->held_count++] = (struct held){request->held[i]->sequence, place, request->held[i]->positions};
 }
 
+void members_unclaim(struct scheduler *scheduler, uint32_t place)
+{
+    for (uint32_t i = scheduler->held_count; i-- > 0 && scheduler->members[place].up;) {
+        struct held held = scheduler->held[i];
+        if (held.place != place)
+            continue;
+        log_info("UNCLAIMED", "sequence=%llx place=%u", (unsigned long long)held.sequence, held.place);
+        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+        place_free_unclaimed(scheduler, place, held.sequence);
+    }
+}
+
 bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out)
 {
     for (uint32_t i = 0; i < scheduler->held_count; i++)
@@ -432,14 +444,8 @@ void members_check(struct scheduler *scheduler, uint64_t now_us)
         drop_channel(member);
     }
     if (scheduler->held_count && now_us - scheduler->started_us > CLAIM_US)
-        for (uint32_t i = scheduler->held_count; i-- > 0;) {
-            struct held held = scheduler->held[i];
-            if (!scheduler->members[held.place].up)
-                continue;
-            log_info("UNCLAIMED", "sequence=%llx place=%u", (unsigned long long)held.sequence, held.place);
-            scheduler->held[i] = scheduler->held[--scheduler->held_count];
-            place_free_unclaimed(scheduler, held.place, held.sequence);
-        }
+        for (uint32_t place = 0; place < scheduler->member_count; place++)
+            members_unclaim(scheduler, place);
 }
 
 void members_close(struct scheduler *scheduler)

@@ -163,6 +163,7 @@ void drain_handler(struct rpc_call *call, void *user);
 void members_check(struct scheduler *scheduler, uint64_t now_us);
 void members_close(struct scheduler *scheduler);
 /* Takes the entry of a held sequence out; false if nobody holds it. */
+void members_unclaim(struct scheduler *scheduler, uint32_t place); /* frees what is not claimed yet: it is in the way */
 bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out);
 
 /* places.c: what the core asks of the places. With `forget` the s-part is told by the next place_forget(). */

@@ -247,6 +247,8 @@ static void on_step_reply(void *user, struct rpc_message *message)
             out->outcome = SCHED_DONE;
         else if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN)
             out->outcome = SCHED_UNKNOWN;
+        else /* it may be what the scheduler before this one kept there that takes the pages */
+            members_unclaim(flight->scheduler, flight->runs[i].place);
         out->sampled = out->outcome == SCHED_DONE && result->sampled;
         out->ended = out->sampled && log && is_end(flight->scheduler, log, result->sampled->token);
     }
