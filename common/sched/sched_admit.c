@@ -82,6 +82,10 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         if (!place_takes(s, p))
             return false;
         uint32_t more = pages > q->pages ? pages - q->pages : 0;
+        if (p->pages_total - p->pages_used < more && p->kept_head != NONE) {
+            prefix_make_room(s, q->place, more);
+            return false;
+        }
         if (p->pages_total - p->pages_used < more) {
             seq_requeue(s, slot);
             return true;

@@ -46,16 +46,20 @@ static uint32_t slot_take(struct sched *s, const struct sched_arrive *a)
     return slot;
 }
 
-/* Counts the pages that its worker still holds. */
+/* Counts the pages that its worker still holds. Where more are held than counted pages allow (several have the same ones) they are
+ * of no use, but must be released: it is there with none. */
 static void hold(struct sched *s, uint32_t slot, const struct sched_arrive *a)
 {
     struct seq *q = &s->seqs[slot];
     assert_always(a->held_place < s->config.max_places);
     struct place *p = &s->places[a->held_place];
     uint32_t pages = pages_for(s, a->held_positions);
-    if (!p->up || pages > p->pages_total - p->pages_used)
-        return; // gone again, or more than the place has: then there is nothing to reuse
-    place_attach(s, slot, a->held_place, pages);
+    if (!p->up)
+        return; // gone again: then there is nothing to reuse
+    bool room = pages <= p->pages_total - p->pages_used;
+    place_attach(s, slot, a->held_place, room ? pages : 0);
+    if (!room)
+        return;
     q->held = q->next_pos = MIN(a->held_positions, q->known - 1);
 }
 
@@ -66,7 +70,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         return;
     }
     s->stats.arrived++;
-    uint32_t known = s->config.max_sequences + s->config.max_kept - s->free_count - s->prefix.kept;
+    uint32_t known = s->config.max_sequences + s->config.max_kept - s->free_count - s->prefix.slots; // without the cache's
     if (s->free_count == 0 || known >= s->config.max_sequences) {
         reject(s, a->sequence);
         return;
@@ -83,7 +87,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         seq_finish(s, slot, SCHED_LENGTH);
     } else if (held && q->place == SEQ_NO_PLACE) {
         seq_wait(s, slot);
-    } else if (held && (a->score_prompt || s->places[q->place].draining)) {
+    } else if (held && (a->score_prompt || q->held == 0 || s->places[q->place].draining)) {
         seq_requeue(s, slot);
     } else {
         seq_wait(s, slot);
@@ -134,7 +138,7 @@ static void source_back(struct sched *s, const struct step_ref *ref, bool valid)
     struct seq *q = &s->seqs[ref->slot];
     if (ref->source == NONE)
         return;
-    if (valid && q->sharing && seq_runs(q))
+    if (valid && q->sharing && (seq_runs(q) || s->cold[ref->slot].relabels))
         s->cold[ref->slot].source = ref->source;
     else
         seq_unpin(s, ref->source);

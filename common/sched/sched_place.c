@@ -60,7 +60,7 @@ void place_detach(struct sched *s, uint32_t slot)
     assert_always(q->pages <= p->pages_used && q->load == 0 && s->cold[slot].leaving == 0);
     place_unlist(s, p, slot);
     p->pages_used -= q->pages;
-    q->pages = 0;
+    q->pages = s->cold[slot].written = 0;
     q->place = SEQ_NO_PLACE;
 }
 

@@ -252,17 +252,14 @@ static void name_all(struct sched *s, uint32_t slot)
     name_rest(s, slot, names, MIN(full, count));
 }
 
-/* What others kept above it in the tree is all in it. */
+/* What another kept above it in the tree is all in it. */
 static void evict_contained(struct sched *s, uint32_t slot)
 {
     struct prefix_tree *t = &s->prefix;
-    for (uint32_t node = t->nodes[s->cold[slot].named].parent, next; node != NONE; node = next) {
-        next = t->nodes[node].parent;
-        for (uint32_t holder = t->nodes[node].first_holder, after; holder != NONE; holder = after) {
-            after = s->cold[holder].holder_next;
-            if (holder != slot && s->cold[holder].keep)
-                prefix_evict(s, holder);
-        }
+    for (uint32_t node = t->nodes[s->cold[slot].named].parent; node != NONE; node = t->nodes[node].parent) {
+        uint32_t holder = t->nodes[node].first_holder; // the one that is kept, if there is one
+        if (holder != NONE && s->cold[holder].keep)
+            prefix_evict(s, holder);
     }
 }
 
@@ -281,8 +278,8 @@ bool prefix_keep(struct sched *s, uint32_t slot)
     }
     name_all(s, slot);
     if (q->shared == 0 || s->prefix.nodes[c->named].stays > 1)
-        return false;                                             // others have all that is worth keeping
-    uint32_t written = MAX(q->shared, pages_for(s, q->next_pos)); // rows in flight behind what is held have pages there
+        return false;                                                              // others have all that is worth keeping
+    uint32_t written = MAX(MAX(q->shared, c->written), pages_for(s, q->next_pos)); // rows behind what is held have pages there
     p->pages_used -= q->pages - MIN(q->pages, written);
     q->pages = MIN(q->pages, written);
     for (uint32_t node = c->named; node != NONE; node = s->prefix.nodes[node].parent) {
@@ -291,10 +288,12 @@ bool prefix_keep(struct sched *s, uint32_t slot)
         s->stats.shared_pages -= n->live > 0;
     }
     p->pages_idle += own_pages(q);
-    c->keep = c->idle = true;
+    c->keep = c->idle = c->was_kept = true;
     s->prefix.kept++;
+    s->prefix.slots++;
     place_unlist(s, p, slot);
     list_append(s, p, slot);
+    prefix_holder_first(s, slot);
     evict_contained(s, slot);
     return true;
 }

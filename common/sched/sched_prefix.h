@@ -27,7 +27,7 @@ struct prefix_node {
     struct sched_page_name name;
     uint32_t place, depth; // page number in its sequences
     uint32_t parent, first_child, last_child, prev_sibling, next_sibling;
-    uint32_t first_holder, last_holder; // sequences whose last named page this is, oldest first
+    uint32_t first_holder, last_holder; // sequences whose last named page this is: the kept one, then oldest first
     uint32_t bucket_next;
     uint32_t refs;  // sequences that hold it
     uint32_t live;  // of them, those that are not kept only
@@ -38,7 +38,8 @@ struct prefix_tree {
     struct prefix_node *nodes; // [capacity]
     uint32_t *buckets;         // [bucket_mask + 1] heads of lists by name
     uint32_t bucket_mask, capacity, touched, free_head, count;
-    uint32_t kept; // sequences
+    uint32_t kept;  // sequences
+    uint32_t slots; // of them, and of those that were and are not gone yet
 };
 
 /* What a waiting sequence would find at a place. */
@@ -66,6 +67,7 @@ uint32_t prefix_node_add(struct prefix_tree *t, const struct sched_page_name *na
 void prefix_node_remove(struct prefix_tree *t, uint32_t node);
 void prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot); // its last named page is this one; NONE: it has none
 void prefix_holder_unlink(struct sched *s, uint32_t slot);
+void prefix_holder_first(struct sched *s, uint32_t slot); // before the others of its node
 
 /* Who has most of a beginning; `have` pages the asker has already: fewer are of no use. */
 struct prefix_found prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names, uint32_t count,

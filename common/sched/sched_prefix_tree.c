@@ -1,7 +1,7 @@
 /* sched_prefix_tree.c: the named pages of all places, who holds them, and who has what they hold (sched_prefix.h). */
 #include "common/sched/sched_state.h"
 
-enum { LOOK_MAX = 64 }; // holders that are looked at for one that has a page
+enum { LOOK_MAX = 64 }; // holders and pages beside the asker's own that are looked at for one that has its pages
 
 static uint32_t *bucket_of(const struct prefix_tree *t, const struct sched_page_name *name)
 {
@@ -113,6 +113,17 @@ void prefix_holder_unlink(struct sched *s, uint32_t slot)
     *(c->holder_next == NONE ? &n->last_holder : &s->cold[c->holder_next].holder_prev) = c->holder_prev;
 }
 
+void prefix_holder_first(struct sched *s, uint32_t slot)
+{
+    struct seq_cold *c = &s->cold[slot];
+    struct prefix_node *n = &s->prefix.nodes[c->named];
+    prefix_holder_unlink(s, slot);
+    c->holder_prev = NONE;
+    c->holder_next = n->first_holder;
+    *(n->first_holder == NONE ? &n->last_holder : &s->cold[n->first_holder].holder_prev) = slot;
+    n->first_holder = slot;
+}
+
 /* --- who has a page ------------------------------------------------------------------------------------------------- */
 
 /* Pages from the first one on that are complete where it is, and stay there until it is let go. */
@@ -123,52 +134,62 @@ static uint32_t has(const struct sched *s, uint32_t slot)
     return stays && !q->sharing ? q->held / s->config.page_tokens : 0;
 }
 
-/* Whoever of those below a node has most of its path, oldest first; all of it is enough. Every leaf has a holder. */
-static struct prefix_found look_below(const struct sched *s, uint32_t node)
+/* A holder more: true if no more may be looked at, or it has all that is wanted. */
+static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struct prefix_found *found, uint32_t *looks)
+{
+    uint32_t pages = MIN(has(s, slot), wanted);
+    found->coming = found->coming || seq_runs(&s->seqs[slot]);
+    if (pages > found->pages) {
+        found->source = slot;
+        found->pages = pages;
+    }
+    return found->pages == wanted || --*looks == 0;
+}
+
+/* Whoever of those below a node, but not below `seen`, has most of its path, oldest first. Every leaf has a holder. */
+static void look_below(const struct sched *s, uint32_t node, uint32_t seen, struct prefix_found *found, uint32_t *looks)
 {
     const struct prefix_tree *t = &s->prefix;
-    struct prefix_found found = {.source = NONE};
-    uint32_t wanted = t->nodes[node].depth + 1, looked = 0;
-    for (uint32_t at = node;;) {
-        for (uint32_t slot = t->nodes[at].first_holder; slot != NONE && looked++ < LOOK_MAX; slot = s->cold[slot].holder_next) {
-            uint32_t pages = MIN(has(s, slot), wanted);
-            found.coming = found.coming || seq_runs(&s->seqs[slot]);
-            if (pages > found.pages) {
-                found.source = slot;
-                found.pages = pages;
-            }
+    uint32_t wanted = t->nodes[node].depth + 1;
+    for (uint32_t at = node, down;;) {
+        for (uint32_t slot = t->nodes[at].first_holder; slot != NONE; slot = s->cold[slot].holder_next) {
+            if (look_at(s, slot, wanted, found, looks))
+                return;
         }
-        if (found.pages == wanted || looked >= LOOK_MAX)
-            return found;
-        if (t->nodes[at].first_child != NONE) { // down, else to the next below `node`
-            at = t->nodes[at].first_child;
-            continue;
-        }
-        while (at != node && t->nodes[at].next_sibling == NONE)
+        down = t->nodes[at].first_child;
+        if (down != NONE && down == seen)
+            down = t->nodes[down].next_sibling;
+        while (down == NONE && at != node) { // to the next below `node`
+            down = t->nodes[at].next_sibling;
+            if (down != NONE && down == seen)
+                down = t->nodes[down].next_sibling;
             at = t->nodes[at].parent;
-        if (at == node)
-            return found;
-        at = t->nodes[at].next_sibling;
+        }
+        if (down == NONE || --*looks == 0)
+            return;
+        at = down;
     }
 }
 
-/* From the last page that the tree has of it upwards, to those that the asker has. */
+/* From the last page that the tree has of it upwards, to those that the asker has: whoever is below a page was looked at for more
+ * already if it is below the next one, too. */
 struct prefix_found prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names, uint32_t count,
                                 uint32_t have)
 {
     const struct prefix_tree *t = &s->prefix;
-    uint32_t deepest = NONE, next;
-    for (uint32_t i = 0; i < count && (next = prefix_node_find(t, &names[i], place)) != NONE; i++)
+    uint32_t deepest = NONE, next, looks = LOOK_MAX;
+    for (uint32_t i = have; i < count && (next = prefix_node_find(t, &names[i], place)) != NONE; i++)
         deepest = next;
     struct prefix_found best = {.source = NONE, .pages = have};
-    for (uint32_t node = deepest; node != NONE && t->nodes[node].depth >= best.pages; node = t->nodes[node].parent) {
-        struct prefix_found found = look_below(s, node);
-        best.coming = best.coming || (node == deepest && found.coming);
-        if (found.pages > best.pages) {
-            best.source = found.source;
-            best.pages = found.pages;
-        }
+    if (deepest == NONE)
+        return best;
+    looks += t->nodes[deepest].depth + 1 - have;
+    bool coming = false;
+    for (uint32_t node = deepest, seen = NONE; node != NONE && t->nodes[node].depth >= best.pages && looks > 0;
+         seen = node, node = t->nodes[node].parent) {
+        look_below(s, node, seen, &best, &looks);
+        coming = coming || (node == deepest && best.coming);
     }
-    best.coming = best.coming && best.pages <= t->nodes[deepest].depth; // the asker is no deeper than what it has
+    best.coming = coming && best.pages <= t->nodes[deepest].depth; // the asker is no deeper than what it has
     return best;
 }

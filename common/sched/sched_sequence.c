@@ -111,6 +111,7 @@ void seq_rewind(struct sched *s, uint32_t slot)
     if (runs)
         mini_batch_leave(s, slot);
     seq_void(s, slot);
+    s->cold[slot].written = MAX(s->cold[slot].written, pages_for(s, q->next_pos));
     q->next_pos = q->held;
     q->open = true;
     if (runs)
@@ -302,6 +303,7 @@ void seq_free(struct sched *s, uint32_t slot)
     struct seq *q = &s->seqs[slot];
     assert_always(q->in_flight == 0 && q->pins == 0 && q->place == SEQ_NO_PLACE && !s->cold[slot].out_queued);
     assert_always(q->shared == 0 && !s->cold[slot].keep && s->cold[slot].source == NONE);
+    s->prefix.slots -= s->cold[slot].was_kept;
     map_erase(s, q->id);
     q->state = SEQ_FREE;
     s->free_slots[s->free_count++] = slot;

@@ -91,6 +91,7 @@ struct seq_cold {
     uint32_t named;                      // node of its last named page, NONE
     uint32_t holder_prev, holder_next;   // of that node
     uint32_t source;                     // slot of whom its first pages come from, pinned; NONE
+    uint32_t written;                    // pages that its place may have for rows that were planned and did not count
     uint32_t leaving;                    // pages of it that are counted as releasing in its place
     uint32_t cached;                     // positions that it found, at most
     uint32_t prefill_prev, prefill_next; // of a mini-batch, oldest first
@@ -107,6 +108,7 @@ struct seq_cold {
     bool over;                           // finished: leaves for good
     bool last_said;                      // its last RELEASE was emitted
     bool keep;                           // is kept, or will be when its rows are back
+    bool was_kept;                       // that it is or was: its slot is the cache's
     bool idle;                           // is kept, or was until now: its pages count as idle
     bool stopped;                        // is about to leave its place
     bool alone;                          // shares nothing: what it should have shared was not there

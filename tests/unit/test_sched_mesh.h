@@ -485,7 +485,7 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     struct mesh_step s = m->flight[b][0];
     m->flight_count[b]--;
     memmove(&m->flight[b][0], &m->flight[b][1], m->flight_count[b] * sizeof(m->flight[b][0]));
-    bool fails = mesh_chance(m, m->failed_permille);
+    bool fails = mesh_chance(m, m->failed_permille), ran = !fails || mesh_chance(m, 500); // it may be the answer that was lost
     answer->runs = s.a.runs;
     answer->results = results;
     answer->count = s.a.run_count;
@@ -497,7 +497,7 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
         if (from != NULL)
             from->pinned--;
         bool there = m->up[r->place] && m->serial[r->place] == s.serial[r->place] && !mesh_chance(m, m->lost_permille);
-        if (there && from != NULL && q->kv[r->place] < r->position && !fails) {
+        if (there && from != NULL && q->kv[r->place] < r->position && ran) {
             MESH_CHECK(from->kv[r->place] >= r->position);
             q->kv[r->place] = 0;
             mesh_hold(m, q, r->place, r->position, from);
@@ -510,7 +510,7 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
             results[i].outcome = SCHED_UNKNOWN;
             continue;
         }
-        if (answer->found[i] && r->position + r->count > q->kv[r->place] && !fails)
+        if (answer->found[i] && r->position + r->count > q->kv[r->place] && ran)
             mesh_hold(m, q, r->place, r->position + r->count, NULL);
         results[i].sampled = r->sample;
         results[i].ended = r->sample && q->eos_at != 0 && r->position + r->count - q->prompt + 1 == q->eos_at;

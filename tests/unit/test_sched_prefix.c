@@ -146,6 +146,62 @@ static void it_goes_where_its_beginning_is_unless_that_is_slow(void **state)
     mesh_fini(&mesh);
 }
 
+/* A scheduler that starts anew counts pages once a sequence: those that shared theirs do not all fit. What cannot be counted is
+ * released where it lies. */
+static void held_pages_that_cannot_be_counted_are_released(void **state)
+{
+    (void)state;
+    begin(1, 20, 16);
+    mesh_tick(&mesh);
+    struct mesh_seq *first = NULL;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct mesh_seq *q = arrive(1, SYSTEM + TAIL, 40);
+        q->log = q->prompt + 1;
+        struct sched_arrive *a = &mesh.events[mesh.event_count - 1].arrive;
+        a->generated_tokens = 1;
+        a->held_place = 1;
+        a->held_positions = SYSTEM + TAIL;
+        if (first != NULL)
+            mesh_hold(&mesh, q, 1, SYSTEM, first);
+        mesh_hold(&mesh, q, 1, SYSTEM + TAIL, NULL);
+        q->place = 1;
+        q->held = q->next = SYSTEM + TAIL;
+        first = first == NULL ? q : first;
+    }
+    uint32_t released = 0;
+    size_t count = mesh_tick(&mesh);
+    for (size_t i = 0; i < count; i++)
+        released += mesh.actions[i].kind == SCHED_RELEASE && mesh.actions[i].release.place == 1;
+    assert_int_equal(released, 3);
+    mesh_fini(&mesh);
+}
+
+/* Sequences whose pages are being released are not what the limit on sequences is about. */
+static void nobody_is_refused_while_the_cache_goes(void **state)
+{
+    (void)state;
+    begin(2, 1000, 100);
+    for (uint32_t i = 0; i < 60; i++) {
+        arrive(100 + i, 3 * PAGE, 1);
+        (void)end();
+    }
+    struct sched_stats stats;
+    sched_get_stats(mesh.sched, &stats);
+    assert_int_equal(stats.kept, 60);
+    mesh.draining[1] = mesh.draining[2] = true;
+    mesh_event(&mesh, SCHED_PLACE_DRAIN)->place = 1;
+    mesh_event(&mesh, SCHED_PLACE_DRAIN)->place = 2;
+    mesh_place_up(&mesh, 3, 1000);
+    mesh_tick(&mesh);
+    sched_get_stats(mesh.sched, &stats);
+    assert_int_equal(stats.kept, 0);
+    for (uint32_t i = 0; i < 20; i++)
+        arrive(200 + i, 3 * PAGE, 1);
+    stats = end();
+    assert_int_equal(stats.rejected, 0);
+    mesh_fini(&mesh);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +210,8 @@ int main(void)
         cmocka_unit_test(a_turn_begins_with_the_one_before),
         cmocka_unit_test(the_least_recently_used_goes_first),
         cmocka_unit_test(it_goes_where_its_beginning_is_unless_that_is_slow),
+        cmocka_unit_test(held_pages_that_cannot_be_counted_are_released),
+        cmocka_unit_test(nobody_is_refused_while_the_cache_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
