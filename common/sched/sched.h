@@ -58,7 +58,8 @@ struct sched_config {
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
     uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 8
     uint32_t step_target_us;   // a step with decode rows in it should not take longer, or than 2.4 times what those rows
-                               // alone take if that is more; 0: 16 000
+                               // alone take if that is more; 0: 16 000, and up to four times that while more wait than run
+    bool step_target_auto;     // that was 0 (set by sched_init)
     uint32_t step_limit_us;    // sls: what decode rows and their context may make a step take, see sched_load_limit(); 0: no limit
     enum sched_admission admission;
     enum sched_placement placement;

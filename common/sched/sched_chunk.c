@@ -16,10 +16,14 @@
  * 2.4·D = 18 ms: at the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
  * only 5 rows are left, less than a tile; half a tile is the least, because a step reads all the context of the prompt for however few rows.
  * Where the decode rows alone fill the target, prefill gets 1.4 times their time all the same.
+ *
+ * A target of our own choice is for those who run as against those who wait: where more wait than run it is as many times as long, up
+ * to four. Each step costs its base however few prompt rows it has: of 128 that come at once the last would start after twice the time.
  */
 #include "common/sched/sched_state.h"
 
 #define STRETCH 2.4 // of the time of a step's decode rows alone, that a step may take whatever the target
+#define PATIENCE 4  // times the target, at most, where more wait than run
 #define CRUMB 2     // of a tile, that a step has at least
 #define AS_GOOD 0.98
 #define GAIN 0.25            // of one step in the corrections
@@ -122,7 +126,7 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
     uint32_t taken = 0;
     while (taken < rows && next->slot != NONE) {
         const struct seq *q = &s->seqs[next->slot];
-        uint32_t count = seq_blocked(s, q) ? 0 : MIN(q->target - next->at, rows - taken);
+        uint32_t count = seq_blocked(s, q) || q->gathering ? 0 : MIN(q->target - next->at, rows - taken);
         if (count > 0)
             *us += attention_us(s, q->place, next->at, count);
         taken += count;
@@ -152,11 +156,23 @@ static double throughput(double decode_rows, double chunk, double wanted, double
 
 static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / CRUMB, 1u); }
 
+static double target_us(const struct sched *s, uint32_t decoding)
+{
+    double waiting = s->waiting.count;
+    if (!s->config.step_target_auto)
+        return s->config.step_target_us;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        waiting += s->mini_batches[m].prefill_count;
+    return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), PATIENCE);
+}
+
 /* The chosen size; `first` is the least that fills a tile, `cap` the most. */
-static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap)
+static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
+                       double most_us)
 {
     double alone_us = decode_us(s, decode_rows), wanted = wanted_rows(s, decode_rows);
-    double target_us = MAX(s->config.step_target_us, STRETCH * alone_us), attention = 0, best_rate = 0;
+    double attention = 0, best_rate = 0;
+    most_us = MAX(most_us, STRETCH * alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
     double tried = 2 * (s->s_model.rows_seen > 0 ? s->s_model.rows_seen : s->model.rows_seen);
     struct prompts next = {.slot = b->prefill_head, .at = s->seqs[b->prefill_head].next_pos};
@@ -167,9 +183,9 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
             break; // no prompt has more
         rows += more;
         double added_us = products_us(s, decode_rows, rows) + attention;
-        if (best == 0 && alone_us + added_us > target_us) // as much as there is time for
-            return (uint32_t)MAX((target_us - alone_us) / added_us * rows, MIN(rows, crumb(s)));
-        if (alone_us + added_us > target_us || (best > 0 && decode_rows + rows > tried))
+        if (best == 0 && alone_us + added_us > most_us) // as much as there is time for
+            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, crumb(s)));
+        if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
             break;
         double rate = throughput(decode_rows, rows, wanted, alone_us + added_us, alone_us);
         if (rate >= AS_GOOD * best_rate)
@@ -196,5 +212,5 @@ uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t 
     first += first < crumb(s) ? tile : 0;
     if (s->model.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
-    return choose(s, b, decode_rows, first, cap);
+    return choose(s, b, decode_rows, first, cap, target_us(s, decoding));
 }

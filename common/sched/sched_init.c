@@ -23,6 +23,7 @@ static void set_defaults(struct sched_config *c)
     c->plan_ahead = c->plan_ahead != 0 ? c->plan_ahead : 2;
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
     c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 8;
+    c->step_target_auto = c->step_target_us == 0;
     c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000;
     c->max_named_pages = c->max_named_pages != 0 ? c->max_named_pages : 1u << 18;
     c->max_moves = c->max_moves != 0 ? c->max_moves : 8;

@@ -56,7 +56,6 @@ static const struct up_settings defaults = {
     .kv_type = "f16",
     .local_pool = "auto",
     .worker_timeout_ms = 2000,
-    .step_target_ms = 16,
 };
 
 struct up {
@@ -90,7 +89,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
          "mini-batches in flight; more than one pays where workers have cores of their own", 1, 4},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS",
-         "prefill leaves a step of running sequences that short, or 2.4 times its time without", 1, 60000},
+         "prefill leaves a step of running sequences that short, or 2.4 times its time without; 0: 16, longer while more wait than run",
+         0, 60000},
         {"admission", OPTION_STRING, &s->admission, "MODE",
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},

@@ -37,7 +37,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
          0, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS",
-         "prefill leaves a step of running sequences that short, or 2.4 times its time without", 1, 60000},
+         "prefill leaves a step of running sequences that short, or 2.4 times its time without; 0: 16, longer while more wait than run",
+         0, 60000},
         {"admission", OPTION_STRING, &admission, "MODE",
          "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
@@ -168,7 +169,6 @@ int main(int argc, char **argv)
         .max_queue = 1024,
         .max_batch = 128,
         .worker_timeout_ms = 2000,
-        .step_target_ms = 16,
     };
     if (parse(argc, argv, &check_only, &error)) {
         fprintf(stderr, "scheduler: %s\n", error.text);

@@ -166,6 +166,31 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     end(m);
 }
 
+/* Four run. A target that nobody set gives way where more wait than run; one that was set does not. */
+static void those_who_wait_count_as_those_who_run(void **state)
+{
+    static const struct {
+        uint32_t target_us, waiting, least, most;
+    } cases[] = {{0, 1, 200, 310}, {0, 40, 400, 520}, {16000, 40, 200, 310}}; // 16 ms: 300 rows; 64: twice what was tried
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sched_config config = base;
+        config.plan_ahead = 1;
+        config.max_batch_rows = 1024;
+        config.step_target_us = cases[i].target_us;
+        struct mesh *m = start(config);
+        for (int k = 0; k < 4; k++)
+            mesh_arrive(m, 5 + 80 * k, 300, 0);
+        for (int k = 0; k < 30; k++)
+            next_tick(m);
+        for (uint32_t k = 0; k < cases[i].waiting; k++)
+            mesh_arrive(m, 900, 5, 0);
+        const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+        assert_in_range(step->row_count, cases[i].least, cases[i].most);
+        end(m);
+    }
+}
+
 /* Where decoding alone takes longer than the target, prefill gets a share of the time beside it, not what is left of nothing. */
 static void a_full_batch_does_not_starve_prompts(void **state)
 {
@@ -468,6 +493,7 @@ int main(void)
         cmocka_unit_test(decodes_and_chunk_fill_tiles),
         cmocka_unit_test(a_fixed_chunk_is_kept_and_shared),
         cmocka_unit_test(the_chosen_chunk_keeps_the_step_target),
+        cmocka_unit_test(those_who_wait_count_as_those_who_run),
         cmocka_unit_test(a_full_batch_does_not_starve_prompts),
         cmocka_unit_test(noise_does_not_make_the_chunk_large),
         cmocka_unit_test(few_sequences_use_one_mini_batch),
