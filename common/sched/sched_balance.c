@@ -84,7 +84,7 @@ static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32
     uint32_t count = 0;
     for (uint32_t slot = s->places[cell->place].tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
         const struct seq *q = &s->seqs[slot];
-        if (q->state == SEQ_DECODE && q->mini_batch == cell->batch && !q->fenced && !q->starved && q->pins == 0 &&
+        if (q->state == SEQ_DECODE && q->mini_batch == cell->batch && !q->fenced && !q->starved && q->pins == 0 && !q->sharing &&
             s->cold[slot].stays_until <= s->stats.steps)
             slots[count++] = slot;
     }

@@ -126,7 +126,7 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
     uint32_t taken = 0;
     while (taken < rows && next->slot != NONE) {
         const struct seq *q = &s->seqs[next->slot];
-        uint32_t count = seq_blocked(s, q) || q->gathering ? 0 : MIN(q->target - next->at, rows - taken);
+        uint32_t count = seq_blocked(s, q) ? 0 : MIN(q->target - next->at, rows - taken);
         if (count > 0)
             *us += attention_us(s, q->place, next->at, count);
         taken += count;
