@@ -187,12 +187,13 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
             return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, crumb(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
             break;
-        double rate = throughput(decode_rows, rows, wanted, alone_us + added_us, alone_us);
+        // Without decode rows (they are elsewhere, or lack pages) there is no rate, and as much is best as there is time for.
+        double rate = decode_rows == 0 ? 1 : throughput(decode_rows, rows, wanted, alone_us + added_us, alone_us);
         if (rate >= AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);
     }
-    return best;
+    return MAX(best, 1); // whoever is left without rows here would wait for ever
 }
 
 uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows)
