@@ -184,9 +184,13 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
         return false;
     double cost_us = MOVE_PASSES * from->token_us * s->seqs[best.give].load;
     uint32_t pages = pages_wanted(s, best.give);
-    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us ||
-        !place_fits(&s->places[to.place], pages, false))
+    const struct place *p = &s->places[to.place];
+    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us || !place_fits(p, pages, true))
         return false;
+    if (!place_fits(p, pages, false)) { // what is kept there makes way, and one goes when it has
+        prefix_make_room(s, to.place, pages + place_spared(p));
+        return false;
+    }
     stay(s, best.give);
     double rest_us = MOVE_SHARE * cost_us * MIN(1, GROSS * from->level_us / above_us);
     s->places[from->place].moves_from_us = s->now_us + (uint64_t)rest_us;
