@@ -75,7 +75,8 @@ def wait_for_log(mesh, service, pattern, limit_s=20, since=0):
 def assert_used_again(mesh, place, streams):
     """After the worker is back it takes part: rows are attended over there."""
     mesh.wait_metric("fastdecode_place_up", lambda _: of_place(mesh, "fastdecode_place_up", place) == 1)
-    again = start_all(mesh.url, REQUESTS)
+    # with a salt of their own, or all would go where their prompts' pages are
+    again = start_all(mesh.url, [{**request, "cache_salt": "again"} for request in REQUESTS])
     deadline = time.monotonic() + 30
     while of_place(mesh, "fastdecode_place_sequences", place) == 0:
         assert time.monotonic() < deadline and not all(stream.done for stream in again), f"nothing was placed on {place}"
