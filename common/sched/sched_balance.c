@@ -120,6 +120,18 @@ static double residue_most_us(const struct cell *from)
 
 static void stay(struct sched *s, uint32_t slot) { s->cold[slot].stays_until = s->stats.steps + STAY_STEPS; }
 
+/* The even load of mini-batches comes before that of workers. */
+static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from, uint32_t to)
+{
+    uint64_t give = s->seqs[e->give].load, take = e->take == NONE ? 0 : s->seqs[e->take].load;
+    if (from == to || s->mini_batches[to].load + give <= s->mini_batches[from].load)
+        return true; // or they become more even by it
+    if (e->take == NONE && s->config.step_limit_us == 0)
+        return load_has_room(s, e->give, to); // later, too; where a step's time is limited the slowest worker counts for more
+    uint32_t heavier = give > take ? to : from;
+    return s->mini_batches[heavier].load + MAX(give, take) - MIN(give, take) <= sched_load_limit(s, heavier);
+}
+
 /* Between a worker's mini-batches. */
 static bool relabel(struct sched *s, const struct cell *from, const double *levels_us)
 {
@@ -137,7 +149,7 @@ static bool relabel(struct sched *s, const struct cell *from, const double *leve
             batch = m;
         }
     }
-    if (best.give == NONE)
+    if (best.give == NONE || !load_allows(s, &best, from->batch, batch))
         return false;
     stay(s, best.give);
     relabel_start(s, best.give, batch);
@@ -185,7 +197,8 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     double cost_us = MOVE_PASSES * from->token_us * s->seqs[best.give].load;
     uint32_t pages = pages_wanted(s, best.give);
     const struct place *p = &s->places[to.place];
-    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us || !place_fits(p, pages, true))
+    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us || !place_fits(p, pages, true) ||
+        !load_allows(s, &best, from->batch, to.batch))
         return false;
     if (!place_fits(p, pages, false)) { // what is kept there makes way, and one goes when it has
         prefix_make_room(s, to.place, pages + place_spared(p));

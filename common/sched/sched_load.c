@@ -353,6 +353,18 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
 }
 
+bool load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
+{
+    struct load_plan *plan = &s->mini_batches[mini_batch].plan;
+    if (s->config.admission == SCHED_GREEDY || s->lengths.count == 0)
+        return true;
+    struct reach r = reach(s);
+    if (r.tokens_per_us == 0)
+        return true;
+    refresh(s, plan);
+    return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
+}
+
 void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     struct load_plan *plan = &s->mini_batches[mini_batch].plan;

@@ -64,6 +64,9 @@ void load_grew(struct sched *s, uint32_t slot); // it has generated as many toke
 bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch);
 void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
 
+/* Whether one that runs may come to that mini-batch from another: its load stays under the limit, now and later. */
+bool load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch);
+
 /* Context tokens that a place or a mini-batch counts for each of its sequences when it is compared with others, beside what they
  * read now: several times the mean over a life. By the present load alone the one whose sequences are young would get all the new
  * ones and be the slowest a life later, and so on for ever (a loop with a dead time of a life: its gain must be well below 1).
