@@ -146,12 +146,21 @@ static struct outcome simulate(double x, double rounds, enum sched_admission adm
     return simulate_setting(&(struct setting){.x = x, .rounds = rounds, .admission = admission});
 }
 
+/* Nothing here has a second thread, and with ThreadSanitizer these would take minutes. */
+static void takes_long(void)
+{
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
+}
+
 static void the_load_stays_even(void **state)
 {
     const struct {
         double x, gain;
     } cases[] = {{1.2, 0.99}, {1.8, 1.10}, {2, 1.10}, {2.2, 1.10}, {3, 1.05}, {5, 0.99}};
     (void)state;
+    takes_long();
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         double x = cases[i].x;
@@ -170,6 +179,7 @@ static void the_load_stays_even(void **state)
 static void a_short_queue_is_not_slowed_down(void **state)
 {
     (void)state;
+    takes_long();
     for (double rounds = 0.5; rounds <= 8; rounds *= 2) {
         for (double x = 1.2; x <= 4; x *= 1.5) {
             double together = simulate(x, rounds, SCHED_GREEDY).all.tokens_per_second;
@@ -185,6 +195,7 @@ static void a_short_queue_is_not_slowed_down(void **state)
 static void the_load_becomes_even_again(void **state)
 {
     (void)state;
+    takes_long();
     struct outcome always = simulate(2, 24, SCHED_SLS);
     struct outcome disturbed = simulate_setting(&(struct setting){.x = 2, .rounds = 24, .mini_batch_auto = true});
     printf("two mini-batches after a while: batch %.3f, tokens/s %.3f of always\n", disturbed.batch,
@@ -197,6 +208,7 @@ static void the_load_becomes_even_again(void **state)
 static void steps_keep_to_their_limit(void **state)
 {
     (void)state;
+    takes_long();
     for (double x = 3; x <= 5; x += 2) {
         struct outcome any = simulate(x, 16, SCHED_SLS);
         for (uint32_t share = 75; share <= 90; share += 15) {
