@@ -116,6 +116,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .chunk_tokens = s->chunk,
         .admission = strcmp(s->admission, "greedy") ? SCHED_SLS : SCHED_GREEDY,
         .spacing_steps = s->request.spacing,
+        .balance = true,
         .page_tokens = PLAN_PAGE_TOKENS,
         .context_tokens = work->context_tokens,
         .max_places = place_count,
@@ -130,6 +131,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     config->backlog = true; // clients wait, as they do at a gateway with a long queue
     config->noise_sigma = s->noise;
     config->reply_us = REPLY_US;
+    config->move_bytes_per_us = s->request.link->link_gb_per_second * 1e3; // every worker has one
     config->seed = s->seed;
     if (!status)
         status = make_places(s, places, work->context_tokens, error);
@@ -154,13 +156,14 @@ static json_t *times_json(const struct sim_times *t)
 static void print_json(const struct sim_settings *s, const struct sim_result *r)
 {
     json_t *object = json_pack(
-        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "model", s->described.shape.name,
-        "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches, "admission", s->admission,
-        "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load", (json_int_t)r->peak_load, "mean_batch",
-        r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy, "ttft_s", times_json(&r->ttft), "tbt_s",
-        times_json(&r->tbt), "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows,
-        "prefill_rows", (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished, "rejected", (json_int_t)r->rejected,
-        "lost", (json_int_t)r->lost, "preempted", (json_int_t)r->preempted);
+        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "model",
+        s->described.shape.name, "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches,
+        "admission", s->admission, "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load",
+        (json_int_t)r->peak_load, "mean_batch", r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy,
+        "ttft_s", times_json(&r->ttft), "tbt_s", times_json(&r->tbt), "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps,
+        "decode_rows", (json_int_t)r->decode_rows, "prefill_rows", (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished,
+        "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted", (json_int_t)r->preempted, "moved",
+        (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled);
 
     json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     printf("\n");
@@ -184,6 +187,8 @@ static void print_table(const struct sim_settings *s, const struct sim_result *r
     printf("  busy                   %9.0f %%    S-part; workers %.0f %%\n", 100 * r->s_part_busy, 100 * r->r_part_busy);
     printf("  sequences              %10llu    finished; %llu lost, %llu paused for want of pages\n",
            (unsigned long long)r->finished, (unsigned long long)(r->lost + r->rejected), (unsigned long long)r->preempted);
+    printf("  balanced               %10llu    went to another worker, %llu to the other mini-batch of theirs\n",
+           (unsigned long long)r->moved, (unsigned long long)r->relabelled);
     printf("\n  seconds                      mean        p50        p99        max\n");
     print_times("to the first token", &r->ttft);
     print_times("between tokens", &r->tbt);

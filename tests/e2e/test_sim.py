@@ -45,6 +45,17 @@ def test_spaced_starts_keep_the_load_even(tmp_path):
     assert root.tag.endswith("svg") and len(root) > 10
 
 
+def test_workers_are_balanced(tmp_path):
+    """As in the service: with lengths from 16 to 2,000 sequences go to another worker, or to its other mini-batch."""
+    workload = tmp_path / "w.csv"
+    lengths = [round(8 * 125**(i * 0.381966 % 1)) for i in range(4000)]
+    workload.write_text("arrival_s,prompt_tokens,generated_tokens,max_tokens\n" +
+                        "".join(f"0,{lengths[i]},{lengths[i * 7 % 4000]},1000\n" for i in range(4000)), encoding="utf-8")
+    got = figures("--shape", "llama-7b", "--gpu", "a10", "--workers", 4, "--batch", 256, "--workload", workload, "--noise", 0.1)
+    assert got["finished"] == 4000 and got["lost"] == 0
+    assert got["moved"] > 0 and got["relabelled"] > 0
+
+
 def test_a_file_without_workers():
     got = figures("--model", MODEL, "--gpu", "a10", "--workers", 0, "--batch", 8, "--prompt", 85, "--gen", 128, "--requests", 32,
                   "--backlog")
