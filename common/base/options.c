@@ -115,9 +115,41 @@ static const char *keep_text(const char *text)
     return kept->text;
 }
 
+static bool is_word_of(const char *words, const char *word)
+{
+    size_t length = strlen(word);
+
+    for (; *words; words += strcspn(words, "|"), words += *words == '|')
+        if (strcspn(words, "|") == length && !memcmp(words, word, length))
+            return true;
+    return false;
+}
+
+/* "auto|local|workers" as a sentence has it: "auto, local or workers" */
+static void list_words(const char *words, char *out, size_t out_bytes)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    while (*words && at + 1 < out_bytes) {
+        size_t length = strcspn(words, "|");
+        const char *between = at == 0 ? "" : strchr(words, '|') ? ", " : " or ";
+        at += (size_t)snprintf(out + at, out_bytes - at, "%s%.*s", between, (int)length, words);
+        words += length + (words[length] == '|');
+    }
+}
+
 static enum status set_value(const struct option *option, const char *value, const char *source, struct error *error)
 {
+    char wanted[128];
+
     switch (option->kind) {
+    case OPTION_CHOICE:
+        if (!is_word_of(option->value_name, value)) {
+            list_words(option->value_name, wanted, sizeof wanted);
+            return bad_value(option, value, source, wanted, error);
+        }
+        /* fall through */
     case OPTION_STRING:
         *(const char **)option->target = keep_text(value);
         return *(const char **)option->target ? STATUS_OK
@@ -127,12 +159,12 @@ static enum status set_value(const struct option *option, const char *value, con
             return bad_value(option, value, source, "bytes such as 512M or 2G", error);
         return check_range(option, (double)*(uint64_t *)option->target, value, source, error);
     case OPTION_BOOL:
-        if (!strcmp(value, "true") || !strcmp(value, "1") || !strcmp(value, "on"))
+        if (is_word_of("on|true|1", value))
             *(bool *)option->target = true;
-        else if (!strcmp(value, "false") || !strcmp(value, "0") || !strcmp(value, "off"))
+        else if (is_word_of("off|false|0", value))
             *(bool *)option->target = false;
         else
-            return bad_value(option, value, source, "true or false", error);
+            return bad_value(option, value, source, "on or off", error);
         return STATUS_OK;
     case OPTION_U32:
     case OPTION_F64: return set_number(option, value, source, error);
@@ -161,6 +193,7 @@ static void print_option(const struct option *option)
     snprintf(left, sizeof left, "--%s%s%s", option->name, option->value_name ? " " : "",
              option->value_name ? option->value_name : "");
     switch (option->kind) {
+    case OPTION_CHOICE:
     case OPTION_STRING:
         if (*(const char **)option->target)
             snprintf(value, sizeof value, " [%s]", *(const char **)option->target);
@@ -168,7 +201,7 @@ static void print_option(const struct option *option)
     case OPTION_U32: snprintf(value, sizeof value, " [%u]", *(uint32_t *)option->target); break;
     case OPTION_SIZE: snprintf(value, sizeof value, " [%llu]", (unsigned long long)*(uint64_t *)option->target); break;
     case OPTION_F64: snprintf(value, sizeof value, " [%g]", *(double *)option->target); break;
-    case OPTION_BOOL: snprintf(value, sizeof value, " [%s]", *(bool *)option->target ? "true" : "false"); break;
+    case OPTION_BOOL: snprintf(value, sizeof value, " [%s]", *(bool *)option->target ? "on" : "off"); break;
     }
     printf("  %-28s %s%s\n", left, option->help, value);
 }
@@ -310,8 +343,10 @@ static enum status read_flags(struct program *program, struct common *common, in
             option = find(program, common, name + 3, length - 3);
         if (!option || (negated && (option->kind != OPTION_BOOL || value)))
             return error_set(error, STATUS_INVALID_ARGUMENT, "unknown option '--%.*s' (see --help)", (int)length, name);
-        if (option->kind == OPTION_BOOL && !value)
-            value = negated ? "false" : "true";
+        if (option->kind == OPTION_BOOL && !value && !negated && i + 1 < argc && is_word_of("on|off|true|false", argv[i + 1]))
+            value = argv[++i];
+        else if (option->kind == OPTION_BOOL && !value)
+            value = negated ? "off" : "on";
         else if (!value && ++i < argc)
             value = argv[i];
         if (!value)

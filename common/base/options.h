@@ -16,7 +16,8 @@ enum option_kind {
     OPTION_U32,    /* uint32_t * */
     OPTION_SIZE,   /* uint64_t * : bytes; accepts K, M, G (powers of 1024) */
     OPTION_F64,    /* double * */
-    OPTION_BOOL,   /* bool * : --name, --no-name, --name=true */
+    OPTION_BOOL,   /* bool * : --name, --no-name, --name on, --name=off */
+    OPTION_CHOICE, /* const char ** : one of the words in value_name, "sls|greedy" */
 };
 
 struct option {

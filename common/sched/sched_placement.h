@@ -3,7 +3,6 @@
 #ifndef FD_SCHED_SCHED_PLACEMENT_H
 #define FD_SCHED_SCHED_PLACEMENT_H
 
-#include <stdbool.h>
 #include <string.h>
 
 enum sched_placement {
@@ -14,21 +13,14 @@ enum sched_placement {
 /* Of --prefix-cache, in both programs that have it. */
 #define PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"
 
-#define SCHED_PLACEMENT_HELP \
-    "where KV goes: auto (as is predicted to be fastest), local (the s-part's pool only), workers (never there)"
+/* Of --placement. */
+#define SCHED_PLACEMENT_NAMES "auto|local|workers"
+#define SCHED_PLACEMENT_HELP "where KV goes: as is predicted to be fastest, to the s-part's pool only, or never there"
 
-/* By its name in SCHED_PLACEMENT_HELP; false: there is none of that name. */
-static inline bool sched_placement_named(const char *name, enum sched_placement *out)
+/* name: one of SCHED_PLACEMENT_NAMES. */
+static inline enum sched_placement sched_placement_named(const char *name)
 {
-    static const char *const names[] = {"auto", "local", "workers"};
-
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(name, names[i]))
-            continue;
-        *out = (enum sched_placement)i;
-        return true;
-    }
-    return false;
+    return !strcmp(name, "local") ? SCHED_PLACE_LOCAL : !strcmp(name, "workers") ? SCHED_PLACE_WORKERS : SCHED_PLACE_AUTO;
 }
 
 #endif

@@ -35,8 +35,8 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
         {"text", OPTION_STRING, &s->text, "FILE", "the text to read: any UTF-8 file, such as a book's chapter (required)", 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "compared with f32: " KV_TYPE_NAMES, 0, 0},
-        {"compute", OPTION_STRING, &s->compute, "MODE",
-         "of both runs: f32, which shows the KV type alone, or int8, whose rounding adds a little", 0, 0},
+        {"compute", OPTION_CHOICE, &s->compute, "f32|int8",
+         "of both runs: f32 shows the KV type alone, the rounding of int8 adds a little", 0, 0},
         {"tokens", OPTION_U32, &s->tokens, "N", "of the text, from its start; 0: all", 0, 1 << 30},
         {"context", OPTION_U32, &s->context, "TOKENS", "the text is cut into pieces of so many, each read from nothing", 2,
          1 << 20},
@@ -57,8 +57,6 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
     if (!s->text)
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--text FILE is missing: any UTF-8 text of some thousand words, like those that the model will see");
-    if (strcmp(s->compute, "f32") && strcmp(s->compute, "int8"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want f32 or int8", s->compute);
     return kv_type_parse(s->kv_type_name, &s->kv_type, error);
 }
 

@@ -119,7 +119,7 @@ int model_main(int argc, char **argv)
     uint32_t seed = 1;
     const struct option options[] = {
         {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
-        {"compute", OPTION_STRING, &s.compute, "MODE", "auto, f32 or int8", 0, 0},
+        {"compute", OPTION_CHOICE, &s.compute, "auto|f32|int8", "f32 is the reference", 0, 0},
         {"context", OPTION_U32, &s.context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s.max_batch, "N", "sequences that run at once", 1, 7680},
         {"kv-workers", OPTION_U32, &s.kv_workers, "N", "KV workers", 0, 256},
@@ -141,8 +141,6 @@ int model_main(int argc, char **argv)
 
     if (!status)
         status = kv_type_parse(s.kv_type_name, &s.kv_type, &error);
-    if (!status && strcmp(s.compute, "auto") && strcmp(s.compute, "f32") && strcmp(s.compute, "int8"))
-        status = error_set(&error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s.compute);
     if (!status && program.operand_count != 1)
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "want one FILE (see --help)");
     if (!status && synthetic.shape) {

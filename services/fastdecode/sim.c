@@ -30,13 +30,9 @@ struct sim_settings {
 static enum status resolve(struct sim_settings *s, struct error *error)
 {
     struct plan_request *r = &s->request;
-    enum sched_placement placement;
+    const enum sched_placement placement = sched_placement_named(s->placement);
     enum status status;
 
-    if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
-    if (!sched_placement_named(s->placement, &placement))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement is '%s', want auto, local or workers", s->placement);
     if ((placement == SCHED_PLACE_WORKERS && s->workers == 0) ||
         (placement == SCHED_PLACE_LOCAL && s->workers > 0 && s->local_pool == 0))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement %s with %s leaves no place for KV", s->placement,
@@ -123,7 +119,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .layers = s->described.shape.layers,
         .kv_bytes_per_token = (uint64_t)(s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type)),
     };
-    (void)sched_placement_named(s->placement, &config->sched.placement); // resolve() knows the name
+    config->sched.placement = sched_placement_named(s->placement);
     config->places = places;
     config->place_count = place_count;
     config->requests = work->requests;
@@ -259,10 +255,10 @@ int sim_main(int argc, char **argv)
         {"batch", OPTION_U32, &s.batch, "B", "sequences that run at once", 1, PLAN_BATCH_MAX},
         {"mini-batches", OPTION_U32, &s.mini_batches, "M", "in flight; 0: one or two, as is faster", 0, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s.chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
-        {"admission", OPTION_STRING, &s.admission, "MODE",
-         "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
+        {"admission", OPTION_CHOICE, &s.admission, "sls|greedy",
+         "starts are spaced so that the workers' load stays even, or whoever waits starts", 0, 0},
         {"spacing", OPTION_U32, &s.request.spacing, "F", "steps between groups of starts; 0: from the lengths seen", 0, 65536},
-        {"placement", OPTION_STRING, &s.placement, "MODE", SCHED_PLACEMENT_HELP, 0, 0},
+        {"placement", OPTION_CHOICE, &s.placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE",
          "memory for KV in the S-part, beside the workers; 0: none, and without workers all that the weights leave", 0, 0},
         {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},

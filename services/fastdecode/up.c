@@ -33,12 +33,11 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool,
-        *admission, *placement, *prefix_cache;
-    const char *calibrate, *kv_worker_isa, *trace;
+        *admission, *placement, *kv_worker_isa, *trace;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;
-    bool log_json;
+    bool log_json, prefix_cache, calibrate;
 };
 
 static const struct up_settings defaults = {
@@ -47,9 +46,9 @@ static const struct up_settings defaults = {
     .kv_workers = 1,
     .mini_batches = 1,
     .admission = "sls",
-    .calibrate = "on",
+    .calibrate = true,
     .placement = "auto",
-    .prefix_cache = "on",
+    .prefix_cache = true,
     .max_batch = 128,
     .max_queue = 1024,
     .compute = "auto",
@@ -82,7 +81,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction sets of the workers, in order: avx2,avx512", 0, 0},
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part: auto, 0 or bytes", 0, 0},
-        {"compute", OPTION_STRING, &s->compute, "MODE", "auto, f32 (reference) or int8", 0, 0},
+        {"compute", OPTION_CHOICE, &s->compute, "auto|f32|int8", "f32 is the reference", 0, 0},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
@@ -91,16 +90,16 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS",
          "prefill leaves a step of running sequences that short, or 2.4 times its time without; 0: 16, longer while more wait than run",
          0, 60000},
-        {"admission", OPTION_STRING, &s->admission, "MODE",
-         "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
+        {"admission", OPTION_CHOICE, &s->admission, "sls|greedy",
+         "starts are spaced so that the workers' load stays even, or whoever waits starts", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
-        {"placement", OPTION_STRING, &s->placement, "MODE", SCHED_PLACEMENT_HELP, 0, 0},
-        {"prefix-cache", OPTION_STRING, &s->prefix_cache, "on|off", PREFIX_CACHE_HELP, 0, 0},
+        {"placement", OPTION_CHOICE, &s->placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
+        {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, PREFIX_CACHE_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
-        {"calibrate", OPTION_STRING, &s->calibrate, "on|off", "measure at start what steps take (0.8 s)", 0, 0},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR", "pid files, logs and sockets; default: a new folder under /tmp", 0, 0},
     };
@@ -109,23 +108,15 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
                               .options = options,
                               .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
-    enum sched_placement placement;
 
     *check_only = program.check_only;
     s->log_json = program.log_json;
     options_forget_environment(&program); /* a service is told by flags: FD_THREADS means another thing to a gateway */
     if (status)
         return status;
-    if (strcmp(s->admission, "sls") && strcmp(s->admission, "greedy"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", s->admission);
-    if (strcmp(s->prefix_cache, "on") && strcmp(s->prefix_cache, "off"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--prefix-cache is '%s', want on or off", s->prefix_cache);
-    if (!sched_placement_named(s->placement, &placement))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement is '%s', want auto, local or workers", s->placement);
+    enum sched_placement placement = sched_placement_named(s->placement);
     if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement workers with --kv-workers 0 leaves no place for KV");
-    if (strcmp(s->calibrate, "on") && strcmp(s->calibrate, "off"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--calibrate is '%s', want on or off", s->calibrate);
     if (!s->model)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
     if (access(s->model, R_OK))
@@ -188,7 +179,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--admission=%s", s->admission);
     supervise_argument(child, "--spacing=%u", s->spacing);
     supervise_argument(child, "--placement=%s", s->placement);
-    supervise_argument(child, "--prefix-cache=%s", s->prefix_cache);
+    supervise_argument(child, "--prefix-cache=%s", s->prefix_cache ? "on" : "off");
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 
@@ -204,7 +195,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", s->mini_batches);
     supervise_argument(child, "--threads=%u", s->threads);
-    supervise_argument(child, "--calibrate=%s", s->calibrate);
+    supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     if (!strcmp(s->local_pool, "auto"))
         supervise_argument(child, "--local-pool=%llu", (unsigned long long)(free_bytes / 4));
     else
@@ -223,7 +214,7 @@ static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
     /* The workers of a mini-batch attend at the same time: so many threads in all as there are cores, none woken for nothing. */
     supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
     supervise_argument(child, "--shares-cores");
-    supervise_argument(child, "--calibrate=%s", s->calibrate);
+    supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--kv-memory=%llu",
                        (unsigned long long)(s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers));
     if (s->kv_worker_isa) { /* the index-th of a comma list, the last one for those beyond */

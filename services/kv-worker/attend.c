@@ -20,7 +20,7 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
     struct kv_plan plan = kv_store_plan(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, thread_pool_threads(worker->pool), 1);
     const struct memory_plan memory = {
         .fixed_bytes = plan.fixed_bytes,
-        .start_bytes = worker->calibrate ? MEASURE_BYTES : 0,
+        .start_bytes = worker->settings.calibrate ? MEASURE_BYTES : 0,
         .pool_bytes = worker->settings.kv_memory,
         .page_bytes = plan.page_bytes + (plan.pages ? plan.table_bytes / plan.pages : 0),
     };
@@ -32,9 +32,9 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
         (status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->store, error)))
         return status;
     worker->costs = (struct kv_costs){0};
-    if (worker->calibrate && kv_measure(shape, MEASURE_BYTES, worker->pool, MEASURE_KV_US, &worker->costs, error))
+    if (worker->settings.calibrate && kv_measure(shape, MEASURE_BYTES, worker->pool, MEASURE_KV_US, &worker->costs, error))
         log_warn("NOT-CALIBRATED", "why=\"%s\"", error->text); /* what steps say will do */
-    else if (worker->calibrate)
+    else if (worker->settings.calibrate)
         log_info("CALIBRATED", "call_us=%.1f row_us=%.2f token_us=%.5f prefill_row_us=%.2f pair_us=%.5f", worker->costs.call_us,
                  worker->costs.row_us, worker->costs.token_us, worker->costs.prefill_row_us, worker->costs.pair_us);
     worker->shape = *shape;

@@ -79,7 +79,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one a usable CPU", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
-        {"calibrate", OPTION_STRING, &s->calibrate, "on|off", "measure at start what attention takes (0.2 s)", 0, 0},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
@@ -93,9 +93,6 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
-    worker.calibrate = !strcmp(s->calibrate, "on");
-    if (!status && !worker.calibrate && strcmp(s->calibrate, "off"))
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "--calibrate is '%s', want on or off", s->calibrate);
     if (!status && !s->name) {
         gethostname(host, sizeof host - 1);
         snprintf(name, sizeof name, "kv-worker-%s", host);
@@ -108,7 +105,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
 
 static enum status start(struct error *error)
 {
-    const struct memory_plan memory = {.start_bytes = worker.calibrate ? MEASURE_BYTES : 0,
+    const struct memory_plan memory = {.start_bytes = worker.settings.calibrate ? MEASURE_BYTES : 0,
                                        .pool_bytes = worker.settings.kv_memory};
     const struct trace_config trace = {
         .path = worker.settings.trace, .append = worker.settings.trace_append, .process = worker.settings.name, .order = 4};
@@ -123,7 +120,7 @@ static enum status start(struct error *error)
     if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), NULL, &worker.pool) ||
         rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
-    if (worker.calibrate)
+    if (worker.settings.calibrate)
         worker.bytes_per_second = read_rate_measure(worker.pool, MEASURE_BYTES, 5, MEASURE_US);
     if ((status = open_tensors(error)) || (status = control_open(&worker, error)))
         return status;
@@ -166,7 +163,7 @@ int main(int argc, char **argv)
         .listen = "tcp://127.0.0.1:0",
         .listen_tensors = "tcp://127.0.0.1:0",
         .kv_memory = 1ull << 30,
-        .calibrate = "on",
+        .calibrate = true,
     };
     if (parse(argc, argv, &check_only, &error)) {
         fprintf(stderr, "kv-worker: %s\n", error.text);

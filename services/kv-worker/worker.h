@@ -30,11 +30,10 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *calibrate;
-    bool trace_append;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace;
+    bool trace_append, calibrate, shares_cores;
     uint64_t kv_memory;
     uint32_t threads;
-    bool shares_cores;
 };
 
 /* The step that a mini-batch is in. */
@@ -50,7 +49,6 @@ struct attend_batch {
 struct worker {
     struct worker_settings settings;
     uint64_t incarnation;
-    bool calibrate;
     double bytes_per_second; /* of memory, measured at start; 0: not */
 
     /* tensor thread */

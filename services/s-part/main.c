@@ -24,8 +24,8 @@
 enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384, SPIN_US = 50, END_TOKENS_MAX = 16 };
 
 static struct s_part {
-    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace, *calibrate;
-    bool trace_append;
+    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace;
+    bool trace_append, calibrate;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
     uint64_t local_pool;
@@ -65,7 +65,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where steps come in", 0, 0},
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
-        {"compute", OPTION_STRING, &s->compute, "MODE", "auto, f32 (reference, OpenBLAS) or int8", 0, 0},
+        {"compute", OPTION_CHOICE, &s->compute, "auto|f32|int8", "f32 is the reference, by OpenBLAS", 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
@@ -73,7 +73,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, 8192},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
-        {"calibrate", OPTION_STRING, &s->calibrate, "on|off", "measure at start what steps take (0.8 s)", 0, 0},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
@@ -91,10 +91,6 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
     if ((status = member_check_name(s->name, error)))
         return status;
-    if (strcmp(s->compute, "auto") && strcmp(s->compute, "f32") && strcmp(s->compute, "int8"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--compute is '%s', want auto, f32 or int8", s->compute);
-    if (strcmp(s->calibrate, "on") && strcmp(s->calibrate, "off"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--calibrate is '%s', want on or off", s->calibrate);
     if ((status = kv_type_parse(s->kv_type_name, &s->kv_type, error)))
         return status;
     if (!s->max_rows)
@@ -306,7 +302,7 @@ static enum status check_plan(const struct backend_plan *plan, struct error *err
     char parts[160];
     const struct memory_plan memory = {
         .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
-        .start_bytes = MAX(plan->start_bytes, strcmp(s_part.calibrate, "on") ? 0 : CALIBRATE_BYTES),
+        .start_bytes = MAX(plan->start_bytes, s_part.calibrate ? CALIBRATE_BYTES : 0),
         .page_bytes = plan->pool_page_bytes + (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = s_part.local_pool,
     };
@@ -359,7 +355,7 @@ static void measure(void)
                                 .type = s_part.kv_type};
     struct error error;
 
-    if (!strcmp(s_part.calibrate, "off"))
+    if (!s_part.calibrate)
         return;
     if (calibrate(engine->ops, engine->batches[0].backend, shape, &kv, s_part.pool, s_part.max_rows, s_part.max_batch,
                   &s_part.calibration, &error))
@@ -436,7 +432,7 @@ int main(int argc, char **argv)
     s_part.listen = "tcp://127.0.0.1:0";
     s_part.name = "s-part";
     s_part.compute = "auto";
-    s_part.calibrate = "on";
+    s_part.calibrate = true;
     s_part.kv_type_name = "f16";
     s_part.local_pool = 1ull << 30;
     s_part.max_batch = 128;

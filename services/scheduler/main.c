@@ -28,7 +28,7 @@ static void on_signal(int number)
 static enum status parse(int argc, char **argv, bool *check_only, struct error *error)
 {
     struct scheduler_settings *s = &scheduler.settings;
-    const char *admission = "sls", *placement = "auto", *prefix_cache = "on";
+    const char *admission = "sls", *placement = "auto";
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where gateways, s-part and KV workers connect", 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
@@ -39,11 +39,11 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS",
          "prefill leaves a step of running sequences that short, or 2.4 times its time without; 0: 16, longer while more wait than run",
          0, 60000},
-        {"admission", OPTION_STRING, &admission, "MODE",
-         "sls (starts are spaced so that the workers' load stays even) or greedy (whoever waits starts)", 0, 0},
+        {"admission", OPTION_CHOICE, &admission, "sls|greedy",
+         "starts are spaced so that the workers' load stays even, or whoever waits starts", 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
-        {"placement", OPTION_STRING, &placement, "MODE", SCHED_PLACEMENT_HELP, 0, 0},
-        {"prefix-cache", OPTION_STRING, &prefix_cache, "on|off", PREFIX_CACHE_HELP, 0, 0},
+        {"placement", OPTION_CHOICE, &placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
+        {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, PREFIX_CACHE_HELP, 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a member that is silent so long is dead", 100, 600000},
@@ -55,13 +55,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     enum status status = options_parse(&program, argc, argv, error);
     *check_only = program.check_only;
     s->greedy = !strcmp(admission, "greedy");
-    if (!status && strcmp(admission, "sls") && !s->greedy)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--admission is '%s', want sls or greedy", admission);
-    s->prefix_cache = !strcmp(prefix_cache, "on");
-    if (!status && !s->prefix_cache && strcmp(prefix_cache, "off"))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--prefix-cache is '%s', want on or off", prefix_cache);
-    if (!status && !sched_placement_named(placement, &s->placement))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement is '%s', want auto, local or workers", placement);
+    s->placement = sched_placement_named(placement);
     return status;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/options.h"
@@ -58,6 +59,37 @@ static void flags_come_before_environment(void **state)
     char *unknown[] = {"test", "--nope", NULL};
     assert_int_equal(options_parse(&program, 2, unknown, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, "--nope"));
+}
+
+static void choices_and_switches_take_their_words_only(void **state)
+{
+    (void)state;
+    const char *mode = "sls";
+    bool loud = true;
+    struct option table[] = {
+        {"mode", OPTION_CHOICE, &mode, "sls|greedy|off", "how", 0, 0},
+        {"loud", OPTION_BOOL, &loud, NULL, "noise", 0, 0},
+    };
+    struct program program = {.name = "test", .purpose = "p", .options = table, .option_count = 2, .operand_name = "FILE"};
+    struct error error;
+    char *good[] = {"test", "--mode", "greedy", "--loud", "off", "a file", NULL};
+    assert_int_equal(options_parse(&program, 6, good, &error), STATUS_OK);
+    assert_string_equal(mode, "greedy");
+    assert_false(loud);
+    assert_int_equal(program.operand_count, 1);
+    char *no_word[] = {"test", "--loud", "a file", NULL};
+    assert_int_equal(options_parse(&program, 3, no_word, &error), STATUS_OK);
+    assert_true(loud);
+    assert_int_equal(program.operand_count, 1);
+    static const char *const bad[] = {"--mode=",    "--mode=greed", "--mode=sls|greedy",
+                                      "--mode=SLS", "--loud=maybe", "--loud=on|true"};
+    for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
+        char flag[32], *argv[] = {"test", flag, NULL};
+        snprintf(flag, sizeof flag, "%s", bad[i]);
+        assert_int_equal(options_parse(&program, 2, argv, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, i < 4 ? "--mode is " : "--loud is "));
+        assert_non_null(strstr(error.text, i < 4 ? "want sls, greedy or off" : "want on or off"));
+    }
 }
 
 static void quoting_escapes_control_bytes(void **state)
@@ -189,6 +221,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_parsed_with_units),
         cmocka_unit_test(flags_come_before_environment),
+        cmocka_unit_test(choices_and_switches_take_their_words_only),
         cmocka_unit_test(quoting_escapes_control_bytes),
         cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
         cmocka_unit_test(prefixes_never_overflow),
