@@ -82,7 +82,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         if (!place_takes(s, p))
             return false;
         uint32_t more = pages > q->pages ? pages - q->pages : 0;
-        if (p->pages_total - p->pages_used < more && p->kept_head != NONE) {
+        if (p->pages_total - p->pages_used < more && p->kept.head != NONE) {
             prefix_make_room(s, q->place, more);
             return false;
         }
@@ -160,12 +160,12 @@ static bool shortage_in(struct sched *s, struct place *p)
 {
     bool changed = false;
     while (p->starved > 0 && p->pages_total - p->pages_used + p->pages_releasing < p->starved) {
-        if (p->kept_head != NONE) {
-            prefix_evict(s, p->kept_head);
+        if (p->kept.head != NONE) {
+            prefix_evict(s, p->kept.head);
             changed = true;
             continue;
         }
-        uint32_t victim = p->tail;
+        uint32_t victim = p->holders.tail;
         while (victim != NONE && !yields(&s->seqs[victim]))
             victim = s->cold[victim].place_prev;
         if (victim == NONE)
@@ -215,7 +215,7 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
 {
     struct place *p = &s->places[index];
     uint32_t next;
-    for (uint32_t slot = p->head; slot != NONE; slot = next) {
+    for (uint32_t slot = p->holders.head; slot != NONE; slot = next) {
         struct seq *q = &s->seqs[slot];
         next = s->cold[slot].place_next;
         if (!seq_runs(q))

@@ -82,7 +82,7 @@ static double level_of(const struct sched *s, uint32_t batch)
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
     uint32_t count = 0;
-    for (uint32_t slot = s->places[cell->place].tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
+    for (uint32_t slot = s->places[cell->place].holders.tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
         const struct seq *q = &s->seqs[slot];
         if (q->state == SEQ_DECODE && q->mini_batch == cell->batch && !q->fenced && !q->starved && q->pins == 0 && !q->sharing &&
             s->cold[slot].stays_until <= s->stats.steps)

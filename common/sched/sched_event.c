@@ -293,8 +293,8 @@ static void step_done(struct sched *s, const struct sched_step_done *done)
 
 static void evict_all(struct sched *s, struct place *p)
 {
-    while (p->kept_head != NONE)
-        prefix_evict(s, p->kept_head);
+    while (p->kept.head != NONE)
+        prefix_evict(s, p->kept.head);
 }
 
 static void place_down(struct sched *s, uint32_t index)
@@ -319,8 +319,8 @@ static void place_down(struct sched *s, uint32_t index)
         }
     }
     evict_all(s, p);
-    while (p->head != NONE) {
-        uint32_t slot = p->head;
+    while (p->holders.head != NONE) {
+        uint32_t slot = p->holders.head;
         if (s->cold[slot].move_sent) { // what has arrived at the other end is no use alone: release it there
             move_landed(s, slot);
             s->stats.rebuilt++;
@@ -366,7 +366,7 @@ static void place_drain(struct sched *s, uint32_t index)
     s->draining_places++;
     evict_all(s, p);
     uint32_t next;
-    for (uint32_t slot = p->head; slot != NONE; slot = next) {
+    for (uint32_t slot = p->holders.head; slot != NONE; slot = next) {
         next = s->cold[slot].place_next;
         if (s->seqs[slot].state == SEQ_WAITING) // it holds pages, but no step would ever use them here
             seq_requeue(s, slot);

@@ -154,7 +154,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
                          filled.max_sequences, filled.max_batch_rows);
     }
     for (uint32_t p = 0; p < filled.max_places; p++)
-        s->places[p].head = s->places[p].tail = s->places[p].kept_head = s->places[p].kept_tail = NONE;
+        s->places[p].holders = s->places[p].kept = (struct slot_list){NONE, NONE};
     s->model.whole = true;
     load_init(s);
     chunk_init(s);

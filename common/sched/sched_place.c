@@ -18,25 +18,35 @@
 
 #include "common/sched/sched_state.h"
 
+void list_insert(struct sched *s, struct slot_list *list, uint32_t after, uint32_t slot)
+{
+    uint32_t before = after == NONE ? list->head : s->cold[after].place_next;
+    s->cold[slot].place_prev = after;
+    s->cold[slot].place_next = before;
+    *(after == NONE ? &list->head : &s->cold[after].place_next) = slot;
+    *(before == NONE ? &list->tail : &s->cold[before].place_prev) = slot;
+}
+
+void list_remove(struct sched *s, struct slot_list *list, uint32_t slot)
+{
+    uint32_t after = s->cold[slot].place_prev, before = s->cold[slot].place_next;
+    *(after == NONE ? &list->head : &s->cold[after].place_next) = before;
+    *(before == NONE ? &list->tail : &s->cold[before].place_prev) = after;
+}
+
 /* Oldest first, so that the youngest is at the tail; newcomers are nearly always youngest, so the walk is short. */
 void place_list(struct sched *s, struct place *p, uint32_t slot)
 {
-    uint32_t after = p->tail;
+    uint32_t after = p->holders.tail;
     while (after != NONE && s->cold[after].arrival > s->cold[slot].arrival)
         after = s->cold[after].place_prev;
-    uint32_t before = after == NONE ? p->head : s->cold[after].place_next;
-    s->cold[slot].place_prev = after;
-    s->cold[slot].place_next = before;
-    *(after == NONE ? &p->head : &s->cold[after].place_next) = slot;
-    *(before == NONE ? &p->tail : &s->cold[before].place_prev) = slot;
+    list_insert(s, &p->holders, after, slot);
     p->count++;
 }
 
 void place_unlist(struct sched *s, struct place *p, uint32_t slot)
 {
-    uint32_t after = s->cold[slot].place_prev, before = s->cold[slot].place_next;
-    *(after == NONE ? &p->head : &s->cold[after].place_next) = before;
-    *(before == NONE ? &p->tail : &s->cold[before].place_prev) = after;
+    list_remove(s, &p->holders, slot);
     p->count--;
 }
 
@@ -84,7 +94,7 @@ bool place_grow(struct sched *s, struct seq *q)
         return false;
     p->pages_used++;
     q->pages++;
-    if (p->kept_head != NONE) // ahead of need: it takes a moment
+    if (p->kept.head != NONE) // ahead of need: it takes a moment
         prefix_make_room(s, q->place, place_spared(p));
     return true;
 }

@@ -5,28 +5,13 @@
 
 static uint32_t own_pages(const struct seq *q) { return q->pages - q->shared; }
 
-static void list_leave(struct sched *s, struct place *p, uint32_t slot)
-{
-    uint32_t before = s->cold[slot].place_prev, after = s->cold[slot].place_next;
-    *(before == NONE ? &p->kept_head : &s->cold[before].place_next) = after;
-    *(after == NONE ? &p->kept_tail : &s->cold[after].place_prev) = before;
-}
-
-static void list_append(struct sched *s, struct place *p, uint32_t slot)
-{
-    s->cold[slot].place_prev = p->kept_tail;
-    s->cold[slot].place_next = NONE;
-    *(p->kept_tail == NONE ? &p->kept_head : &s->cold[p->kept_tail].place_next) = slot;
-    p->kept_tail = slot;
-}
-
 static void touch(struct sched *s, uint32_t slot)
 {
     if (!s->cold[slot].keep)
         return;
     struct place *p = seq_place(s, &s->seqs[slot]);
-    list_leave(s, p, slot);
-    list_append(s, p, slot);
+    list_remove(s, &p->kept, slot);
+    list_insert(s, &p->kept, p->kept.tail, slot);
 }
 
 /* --- finding -------------------------------------------------------------------------------------------------------- */
@@ -271,8 +256,8 @@ bool prefix_keep(struct sched *s, uint32_t slot)
     if (s->config.max_kept == 0 || !seq_runs(q) || !p->up || p->draining || q->sharing || q->held < s->config.page_tokens)
         return false;
     if (s->prefix.kept >= s->config.max_kept) {
-        if (p->kept_head != NONE)
-            prefix_evict(s, p->kept_head);
+        if (p->kept.head != NONE)
+            prefix_evict(s, p->kept.head);
         if (s->prefix.kept >= s->config.max_kept)
             return false;
     }
@@ -292,7 +277,7 @@ bool prefix_keep(struct sched *s, uint32_t slot)
     s->prefix.kept++;
     s->prefix.slots++;
     place_unlist(s, p, slot);
-    list_append(s, p, slot);
+    list_insert(s, &p->kept, p->kept.tail, slot);
     prefix_holder_first(s, slot);
     evict_contained(s, slot);
     return true;
@@ -310,7 +295,7 @@ void prefix_evict(struct sched *s, uint32_t slot)
     }
     s->prefix.kept--;
     c->keep = c->out_kept = false;
-    list_leave(s, p, slot);
+    list_remove(s, &p->kept, slot);
     place_list(s, p, slot);
     stay(s, slot, false);
     leaving_begin(s, slot);
@@ -322,6 +307,6 @@ void prefix_evict(struct sched *s, uint32_t slot)
 void prefix_make_room(struct sched *s, uint32_t place, uint32_t pages)
 {
     struct place *p = &s->places[place];
-    while (p->kept_head != NONE && p->pages_total - p->pages_used + p->pages_releasing < pages)
-        prefix_evict(s, p->kept_head);
+    while (p->kept.head != NONE && p->pages_total - p->pages_used + p->pages_releasing < pages)
+        prefix_evict(s, p->kept.head);
 }

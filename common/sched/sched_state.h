@@ -117,6 +117,11 @@ struct seq_cold {
     bool move_sent; // MOVE was emitted and not answered
 };
 
+// Linked by place_prev and place_next: a slot is in one list at most.
+struct slot_list {
+    uint32_t head, tail;
+};
+
 struct place {
     uint64_t suspect_until_us; // no rows
     uint64_t avoid_until_us;   // no new sequences
@@ -137,9 +142,10 @@ struct place {
     uint32_t pages_releasing; // of sequences that are leaving
     uint32_t pages_incoming;  // reserved for sequences that are being handed over to it
     uint32_t pages_idle;      // that only kept sequences have
-    uint32_t kept_head, kept_tail;
-    uint32_t starved; // sequences that wait for a page
-    uint32_t head, tail, count;
+    uint32_t starved;         // sequences that wait for a page
+    struct slot_list holders; // of pages, those that are kept aside; oldest first
+    struct slot_list kept;    // least recently used first
+    uint32_t count;           // of holders
     uint64_t down_since_us;
 };
 
@@ -283,6 +289,8 @@ void place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages
 void place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
 void leaving_begin(struct sched *s, uint32_t slot);                                // what it has there will soon be free
 void leaving_end(struct sched *s, uint32_t slot);
+void list_insert(struct sched *s, struct slot_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
+void list_remove(struct sched *s, struct slot_list *list, uint32_t slot);
 void place_list(struct sched *s, struct place *p, uint32_t slot); // among the holders of pages
 void place_unlist(struct sched *s, struct place *p, uint32_t slot);
 uint32_t place_spared(const struct place *p);                          // pages that newcomers leave to those that grow

@@ -27,6 +27,22 @@ static struct errand *new_errand(struct scheduler *scheduler)
 
 static const struct rpc_options options = {.timeout_ms = CONTROL_TIMEOUT_MS};
 
+/* Asks the s-part to end its part of sequences: samplers, and unless keep_pages, pages of the local pool. False: it cannot be asked. */
+static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, size_t count, bool keep_pages,
+                        void (*on_end)(void *user, enum status status, const char *error), struct errand *errand)
+{
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
+    struct rpc_channel *channel = scheduler->members[0].channel;
+    struct error error;
+
+    request.n_sequence = count;
+    request.sequence = (uint64_t *)sequences;
+    request.keep_pages = keep_pages;
+    return channel && !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &options, &callbacks,
+                                      errand, NULL, &error);
+}
+
 /* Asks a place to free sequences. False: it cannot be asked. */
 static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t *sequences, size_t count,
                      void (*on_end)(void *user, enum status status, const char *error), struct errand *errand)
@@ -35,15 +51,10 @@ static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t
     struct rpc_channel *channel = scheduler->members[place].channel;
     struct error error;
 
+    if (place == 0)
+        return ask_release(scheduler, sequences, count, false, on_end, errand);
     if (!channel)
         return false;
-    if (place == 0) {
-        Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
-        request.n_sequence = count;
-        request.sequence = (uint64_t *)sequences;
-        return !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &options, &callbacks, errand,
-                               NULL, &error);
-    }
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     request.scheduler_incarnation = scheduler->incarnation;
     request.n_sequence = count;
@@ -102,24 +113,14 @@ void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t plac
 void place_forget(struct scheduler *scheduler)
 {
     const struct rpc_channel *channel = scheduler->members[0].channel;
-    const struct rpc_callbacks callbacks = {.on_end = ignore_end};
-    Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
-    struct errand *errand;
-    struct error error;
 
     if (!scheduler->forget_count)
         return;
-    errand = new_errand(scheduler);
-    request.n_sequence = scheduler->forget_count;
-    request.sequence = scheduler->forget;
-    request.keep_pages = true;
-    if (channel && !rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Release", &request.base,
-                                   &options, &callbacks, errand, NULL, &error)) {
-        scheduler->forget_count = 0;
-        return;
-    }
-    free(errand);
-    if (!channel || !rpc_channel_is_up(channel))
+    struct errand *errand = new_errand(scheduler);
+    const bool asked = ask_release(scheduler, scheduler->forget, scheduler->forget_count, true, ignore_end, errand);
+    if (!asked)
+        free(errand);
+    if (asked || !channel || !rpc_channel_is_up(channel))
         scheduler->forget_count = 0;
 }
 
