@@ -1,16 +1,10 @@
 /* test_sched_balance.c: workers that drift apart, in the simulator with noise. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "common/sim/sim.h"
+#include "tests/unit/sim_of.h"
 
 enum { WORKERS = 4, BATCHES = 2, REQUESTS = 4000, LAYERS = 8, WINDOW = 50 };
 
@@ -108,18 +102,6 @@ static struct sim_config mixed(uint32_t batch, struct seen *seen)
     return config;
 }
 
-static struct sim_result result_of(const struct sim_config *config)
-{
-    struct sim_result result;
-    struct error error;
-
-    if (sim_run(config, &result, &error))
-        fail_msg("%s", error.text);
-    assert_int_equal(result.finished, config->request_count);
-    assert_int_equal(result.pages_leaked, 0);
-    return result;
-}
-
 /* Lengths of 16 to 2,000. Noise alone puts the largest of four 10 % above the mean in one step, and 1.5 % over 50. */
 static void workers_take_as_long_as_each_other(void **state)
 {
@@ -131,7 +113,7 @@ static void workers_take_as_long_as_each_other(void **state)
             struct seen seen = {.full = batch * 4 / 10};
             struct sim_config config = mixed(batch, &seen);
             config.sched.balance = balanced;
-            r = result_of(&config);
+            r = sim_of(&config);
             ratio[balanced] = seen.largest_sum / (double)seen.windows;
             tokens_per_second[balanced] = r.tokens_per_second;
             printf("B %u, balance %d: largest / mean %.3f over %d steps, at most %.3f; in a step %.3f; %.0f tokens/s; %llu handed "
@@ -193,7 +175,7 @@ static void a_worker_at_half_speed_reads_half(void **state)
         config.user = &slow;
         config.speeds = &half;
         config.speed_count = 1;
-        struct sim_result r = result_of(&config);
+        struct sim_result r = sim_of(&config);
         printf(
             "B %u: beside the others %.2f before; %.2f in the first 10 steps, %.2f in steps 40 to 60, then %.2f; %llu handed over\n",
             batch, slow.before[0] / slow.before[1], share(&slow, 0, 10), share(&slow, 40, 60), share(&slow, 60, LIMIT),
@@ -219,7 +201,7 @@ static void noise_moves_little(void **state)
         config.request_count = LIVES;
         for (int k = 0; k < LIVES; k++)
             requests[k] = (struct sim_request){.prompt_tokens = 200, .generated_tokens = 1500, .max_new_tokens = 1500};
-        struct sim_result r = result_of(&config);
+        struct sim_result r = sim_of(&config);
         moved[i] = r.moved;
         tokens_per_second[i] = r.tokens_per_second;
         printf("%s: %llu steps, %.0f tokens/s: %llu of %d handed over, %llu to the other mini-batch\n",

@@ -4,12 +4,6 @@
  * S/32, two mini-batches, a queue that does not run out. x is the R-part's time at the load at which all end together, over T.
  * Its model gives (x²+1)/2x times the tokens a second up to x = 2, and 1 + 1/x² beyond.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +11,7 @@
 
 #include "common/base/checked.h"
 #include "common/sched/sched_survival.h"
-#include "common/sim/sim.h"
+#include "tests/unit/sim_of.h"
 
 enum { B = 256, S = 512, PROMPT = S / 16, MINI_BATCHES = 2, WORKERS = 4, LAYERS = 32, REQUESTS_MAX = 40 * B };
 
@@ -115,7 +109,6 @@ static struct outcome simulate_setting(const struct setting *setting)
         .user = &window,
     };
     struct outcome out = {0};
-    struct error error;
 
     cost_curve_add(&config.s_part.layer, 1, layer_us / 2);
     cost_curve_add(&config.s_part.layer, batch, layer_us);
@@ -127,10 +120,7 @@ static struct outcome simulate_setting(const struct setting *setting)
     for (uint64_t i = 0; i < config.request_count; i++)
         requests[i] = (struct sim_request){.prompt_tokens = PROMPT, .generated_tokens = S, .max_new_tokens = S};
     window.to = (uint64_t)((rounds - 1.15) * S * MINI_BATCHES);
-    if (sim_run(&config, &out.all, &error))
-        fail_msg("%s", error.text);
-    assert_int_equal(out.all.finished, config.request_count);
-    assert_int_equal(out.all.pages_leaked, 0);
+    out.all = sim_of(&config);
     assert_int_equal(out.all.tokens, config.request_count * S);
     out.tokens_per_second = (double)window.tokens / (window.end_us - window.begin_us) * 1e6;
     out.batch = window.rows_sum / (double)window.steps / B;

@@ -1,17 +1,11 @@
 /* test_sched_rule.c: local pool alone, or workers too: what is predicted to give more tokens a second (NEO, arXiv 2411.01142), in the
  * simulator: a sweep in which each of both is the better one somewhere. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "common/sim/sim.h"
+#include "tests/unit/sim_of.h"
 
 enum { REQUESTS = 1200, LAYERS = 4, WORKERS = 2, PAGE = 16 };
 
@@ -29,8 +23,6 @@ static double tokens_per_second(const struct setting *t, enum sched_placement pl
 {
     double context = t->prompt + t->tokens / 2.0, s_us = 400;
     double token_us = t->r * s_us / (t->batch * context);
-    struct sim_result r;
-    struct error error;
     struct sim_config config = {
         .sched = {.max_sequences = REQUESTS + 256,
                   .max_running = t->batch,
@@ -68,11 +60,7 @@ static double tokens_per_second(const struct setting *t, enum sched_placement pl
             .cost = {.token_us = token_us * (i > 0 ? t->slowness : 1), .prefill_us = token_us / 20, .link_us = i > 0 ? 20 : 0},
             .pages_total = (uint32_t)(need * (i > 0 ? 1 : t->pool)),
             .local = i == 0};
-    if (sim_run(&config, &r, &error))
-        fail_msg("%s", error.text);
-    assert_int_equal(r.finished, config.request_count);
-    assert_int_equal(r.pages_leaked, 0);
-    return r.tokens_per_second;
+    return sim_of(&config).tokens_per_second;
 }
 
 static void as_fast_as_the_better(void **state)

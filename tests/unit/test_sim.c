@@ -1,15 +1,9 @@
 /* test_sim.c: the simulator against times worked out by hand, and what it must conserve. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/sim/sim.h"
+#include "tests/unit/sim_of.h"
 
 enum { REQUESTS_MAX = 20000 };
 static struct sim_request requests[REQUESTS_MAX];
@@ -39,16 +33,6 @@ static struct sim_config small(const struct sim_place *places, uint32_t place_co
     return config;
 }
 
-static struct sim_result result_of(const struct sim_config *config)
-{
-    struct sim_result result;
-    struct error error;
-
-    if (sim_run(config, &result, &error))
-        fail_msg("%s", error.text);
-    return result;
-}
-
 static void a_lone_sequence_takes_what_its_steps_take(void **state)
 {
     const struct sim_place place = {.cost = {.link_us = 60, .token_us = 1}, .pages_total = 1000};
@@ -57,7 +41,7 @@ static void a_lone_sequence_takes_what_its_steps_take(void **state)
 
     cost_curve_add(&config.s_part.head, 1, 50);
     requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 4, .max_new_tokens = 100};
-    struct sim_result r = result_of(&config);
+    struct sim_result r = sim_of(&config);
     // Prefill of one row, then contexts of 2, 3, 4: each step 10 layers of 100, 10 round trips of 60, its context, the head.
     assert_int_equal(r.tokens, 4);
     assert_int_equal(r.finished, 1);
@@ -78,9 +62,9 @@ static void two_mini_batches_overlap(void **state)
     for (uint32_t i = 0; i < 64; i++)
         requests[i] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 500, .max_new_tokens = 500};
     config.sched.mini_batches = 2;
-    struct sim_result two = result_of(&config);
+    struct sim_result two = sim_of(&config);
     config.sched.mini_batches = 1; // 64 rows: the S-part as long, attention twice
-    struct sim_result one = result_of(&config);
+    struct sim_result one = sim_of(&config);
     assert_int_equal(two.finished, 64);
     assert_true(one.tokens_per_second / (64 / (10 * (100 + 200) * 1e-6)) > 0.98);
     // Two of 32 rows: the S-part is never idle, so both take 2 x 10 x 100 us a round of 64 tokens.
@@ -106,7 +90,7 @@ static void as_many_mini_batches_as_are_faster(void **state)
             for (uint32_t m = 0; m < 3; m++) {
                 config.sched.mini_batches = m == 0 ? 2 : m;
                 config.sched.mini_batch_auto = m == 0;
-                r[m] = result_of(&config);
+                r[m] = sim_of(&config);
                 assert_int_equal(r[m].finished, 256);
                 assert_int_equal(r[m].pages_leaked, 0);
             }
@@ -124,6 +108,7 @@ static void nothing_is_lost(void **state)
     struct sim_config config = small(places, 5, 3000);
     uint64_t tokens = 0, prompts = 0;
     uint32_t rng = 12345;
+    struct error error;
     (void)state;
 
     for (int i = 1; i < 5; i++)
@@ -141,7 +126,7 @@ static void nothing_is_lost(void **state)
         tokens += generated;
         prompts += prompt;
     }
-    struct sim_result r = result_of(&config), again = result_of(&config);
+    struct sim_result r = sim_of(&config), again = sim_of(&config);
     assert_int_equal(r.finished, 3000);
     assert_int_equal(r.lost + r.rejected, 0);
     assert_int_equal(r.tokens, tokens);
@@ -152,7 +137,7 @@ static void nothing_is_lost(void **state)
     assert_memory_equal(&r, &again, sizeof r); // a seed says all
     config.backlog = false;
     config.sched.max_waiting = 10;
-    r = result_of(&config);
+    assert_int_equal(sim_run(&config, &r, &error), STATUS_OK);
     assert_true(r.rejected > 0);
     assert_int_equal(r.finished + r.rejected, 3000);
 }
@@ -166,10 +151,10 @@ static void a_place_slows_down_and_recovers(void **state)
     (void)state;
 
     requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 700, .max_new_tokens = 700};
-    struct sim_result even = result_of(&config);
+    struct sim_result even = sim_of(&config);
     config.speeds = speeds;
     config.speed_count = 2;
-    struct sim_result slowed = result_of(&config);
+    struct sim_result slowed = sim_of(&config);
     const double step_s = 10 * (100 + 300 + 50) * 1e-6, slow_s = step_s + 10 * 300e-6;
     assert_true(fabs(even.step.max_s - step_s) < 1e-9 && fabs(slowed.step.max_s - slow_s) < 1e-9);
     double steps = 1 / slow_s; // in the slow second, give or take the steps at its ends
@@ -198,7 +183,7 @@ static void noise_is_of_each_place_and_step(void **state)
     for (int many = 0; many < 2; many++) {
         config.place_count = many ? 16 : 1;
         config.request_count = many ? 160 : 10;
-        struct sim_result r = result_of(&config);
+        struct sim_result r = sim_of(&config);
         expected[many] = (r.step.mean_s / (10 * 1e-6) - 100) / 1000; // 10 rows a place
     }
     assert_true(fabs(expected[0] - 1) < 0.02);

@@ -2,16 +2,10 @@
  * bandwidth: at least 0.85 of linear (a layer waits for the slowest of all) until the S-part binds, at 48
  * workers. And every row of the workload is in a step that was counted, once.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 
 #include "common/base/checked.h"
-#include "common/sim/sim.h"
+#include "tests/unit/sim_of.h"
 
 enum { B = 2048, PROMPT = 32, GENERATED = 256, LAYERS = 16, MINI_BATCHES = 2, WORKERS_MAX = 64, REQUESTS = 6 * B, BINDS = 48 };
 
@@ -45,7 +39,6 @@ static double tokens_per_second(uint32_t workers)
     const double layer_us = 500, mean_load = (double)B / MINI_BATCHES * (PROMPT + GENERATED / 2.0);
     struct counted counted = {0};
     struct sim_result r;
-    struct error error;
     struct sim_config config = {
         .sched = {.max_sequences = REQUESTS + 2 * B,
                   .max_running = B,
@@ -79,9 +72,7 @@ static double tokens_per_second(uint32_t workers)
                                        .pages_total = 8 * B * (PROMPT + GENERATED) / 16 / workers};
     for (uint32_t i = 0; i < REQUESTS; i++)
         requests[i] = (struct sim_request){.prompt_tokens = PROMPT, .generated_tokens = GENERATED, .max_new_tokens = GENERATED};
-    if (sim_run(&config, &r, &error))
-        fail_msg("%s", error.text);
-    assert_int_equal(r.finished, REQUESTS);
+    r = sim_of(&config);
     assert_int_equal(r.tokens, (uint64_t)REQUESTS * GENERATED);
     assert_int_equal(r.prefill_rows, (uint64_t)REQUESTS * PROMPT);
     assert_int_equal(r.decode_rows - r.wasted_rows, (uint64_t)REQUESTS * (GENERATED - 1));

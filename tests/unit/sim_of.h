@@ -1,0 +1,28 @@
+/* sim_of.h: runs a simulation that must get to its end. */
+#ifndef FD_TESTS_UNIT_SIM_OF_H
+#define FD_TESTS_UNIT_SIM_OF_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "common/sim/sim.h"
+
+/* Every request has all its tokens, and no page is left: the test fails else. */
+static inline struct sim_result sim_of(const struct sim_config *config)
+{
+    struct sim_result r;
+    struct error error;
+
+    if (sim_run(config, &r, &error))
+        fail_msg("%s", error.text);
+    if (r.finished != config->request_count || r.lost || r.rejected || r.pages_leaked)
+        fail_msg("finished %llu of %llu, lost %llu, rejected %llu, pages left %llu", (unsigned long long)r.finished,
+                 (unsigned long long)config->request_count, (unsigned long long)r.lost, (unsigned long long)r.rejected,
+                 (unsigned long long)r.pages_leaked);
+    return r;
+}
+
+#endif

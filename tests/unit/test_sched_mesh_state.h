@@ -1,0 +1,171 @@
+/* test_sched_mesh_state.h: what the mesh of test_sched_mesh.h is made of: sequences, places, steps in flight; and pages, each with a
+ * number of its own, whoever shares it. */
+#ifndef FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
+#define FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/sched/sched.h"
+
+#define MESH_FUNCTION static __attribute__((unused))
+
+enum { MESH_PAGES = 256, MESH_PAGE_IDS = 1 << 20 };
+enum { MESH_PLACES = 4, MESH_SEQS = 96, MESH_FLIGHT = 16, MESH_EVENTS = 256, MESH_ACTIONS = 512 };
+
+struct mesh_seq {
+    uint64_t id;
+    uint32_t prompt, max_new, log, eos_at; // log: tokens known to the service; eos_at: tokens generated then, 0 none
+    uint32_t scored, held, next, samples, in_flight, mini_batch, place;
+    uint32_t kv[MESH_PLACES];                // positions really held
+    uint32_t pages[MESH_PLACES][MESH_PAGES]; // with page names: which pages they are in
+    uint32_t family, alike;                  // the first so many of its tokens are those of the family; 0: it is like no other
+    uint32_t pinned;                         // steps in flight that give its pages to others
+    bool kept;                               // over, and its pages are still there
+    bool score, arrived, rejected, finished, last, cancelled, decoding;
+    enum sched_reason reason;
+    uint64_t moving_until; // MOVE asked for, answered then; 0: none
+    uint32_t move_from, move_to;
+    uint64_t release_until; // RELEASE said, acknowledged then
+    uint32_t release_place;
+    uint64_t first_taken_us;
+};
+
+struct mesh_step {
+    struct sched_step_action a;
+    uint64_t done_us, serial[MESH_PLACES];
+};
+
+struct mesh {
+    struct sched *sched;
+    struct sched_config config;
+    uint64_t now_us, rng;
+    struct mesh_seq seqs[MESH_SEQS];
+    uint32_t seq_count;
+    bool up[MESH_PLACES], draining[MESH_PLACES], drained[MESH_PLACES];
+    bool silent[MESH_PLACES]; // down, but nobody has noticed
+    uint32_t pages_total[MESH_PLACES];
+    uint64_t serial[MESH_PLACES]; // of the incarnation, to tell what a step was sent to
+    bool s_part_up;
+    struct mesh_step flight[SCHED_MINI_BATCHES_MAX][MESH_FLIGHT];
+    uint32_t flight_count[SCHED_MINI_BATCHES_MAX];
+    struct sched_event events[MESH_EVENTS];
+    uint32_t event_count;
+    struct sched_action actions[MESH_ACTIONS];
+    uint32_t step_us_min, step_us_max;
+    uint32_t jitter_permille; // of the step times that it reports
+    uint32_t pair_ns;         // in them, of a prefill row and one token of its context
+    uint32_t slow_us;         // in them, of whatever disturbs
+    uint32_t s_part_us;       // that it reports as the s-part's; 0: none; UINT32_MAX: at random
+    uint32_t slow_permille;   // places that read a thousand times as slowly as the others, and moves that take as long
+    uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
+    bool shares_cores; // the workers, with the s-part
+    bool calm;         // no drains, no shortage, no balancing: then no decode row may be missing from a step
+    uint64_t last_step, steps, prefill_beside_decode, drains;
+    uint32_t page_ids;              // given out so far
+    uint64_t shared, kept, evicted; // runs that began with others' pages; sequences
+};
+
+MESH_FUNCTION uint32_t mesh_random(struct mesh *m, uint32_t below)
+{
+    m->rng ^= m->rng << 13;
+    m->rng ^= m->rng >> 7;
+    m->rng ^= m->rng << 17;
+    return below == 0 ? 0 : (uint32_t)((m->rng >> 20) % below);
+}
+
+MESH_FUNCTION bool mesh_chance(struct mesh *m, uint32_t permille) { return mesh_random(m, 1000) < permille; }
+
+#define MESH_CHECK(condition)                                                                                \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            fail_msg("%s:%d: %s (now %llu)", __FILE__, __LINE__, #condition, (unsigned long long)m->now_us); \
+    } while (0)
+
+MESH_FUNCTION struct mesh_seq *mesh_find(struct mesh *m, uint64_t id)
+{
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        if (m->seqs[i].id == id)
+            return &m->seqs[i];
+    }
+    fail_msg("unknown sequence");
+    return NULL;
+}
+
+MESH_FUNCTION struct sched_event *mesh_event(struct mesh *m, enum sched_event_kind kind)
+{
+    MESH_CHECK(m->event_count < MESH_EVENTS);
+    struct sched_event *e = &m->events[m->event_count++];
+    memset(e, 0, sizeof(*e));
+    e->kind = kind;
+    return e;
+}
+
+MESH_FUNCTION uint32_t mesh_pages(const struct mesh *m, uint32_t positions)
+{
+    return (positions + m->config.page_tokens - 1) / m->config.page_tokens;
+}
+
+MESH_FUNCTION uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q)
+{
+    uint32_t limit = q->prompt + q->max_new;
+    return limit < m->config.context_tokens ? limit : m->config.context_tokens;
+}
+
+/* --- pages that are shared -------------------------------------------------------------------------------------------- */
+
+/* Chains of tokens without tokens: a page is of the family if all of it is, else of nobody else. */
+MESH_FUNCTION struct sched_page_name mesh_page_name(const struct mesh *m, const struct mesh_seq *q, uint32_t page)
+{
+    bool alike = (page + 1) * m->config.page_tokens <= q->alike;
+    uint64_t whose = alike ? q->family : q->id, low = (whose * 1000003 + page) * UINT64_C(0x9e3779b97f4a7c15);
+    return (struct sched_page_name){low ^ low >> 29, whose};
+}
+
+MESH_FUNCTION const struct sched_page_name *mesh_page_names(void *user, uint64_t sequence, uint32_t *count)
+{
+    static struct sched_page_name names[MESH_PAGES];
+    struct mesh *m = user;
+    const struct mesh_seq *q = mesh_find(m, sequence);
+    *count = q->log / m->config.page_tokens;
+    for (uint32_t i = 0; i < *count; i++)
+        names[i] = mesh_page_name(m, q, i);
+    return names;
+}
+
+/* It has so many positions there now, the first of them in the pages of another. */
+MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place, uint32_t positions, const struct mesh_seq *from)
+{
+    uint32_t have = mesh_pages(m, q->kv[place]);
+    q->kv[place] = positions;
+    for (uint32_t i = have; m->config.page_names != NULL && i < mesh_pages(m, positions); i++) {
+        MESH_CHECK(i < MESH_PAGES && m->page_ids < MESH_PAGE_IDS);
+        q->pages[place][i] = from != NULL ? from->pages[place][i] : m->page_ids++;
+    }
+}
+
+/* Pages at a place, each once however many have it. */
+MESH_FUNCTION uint64_t mesh_pages_held(const struct mesh *m, uint32_t place)
+{
+    static uint32_t seen[MESH_PAGE_IDS], stamp;
+    uint64_t held = 0;
+    stamp++;
+    for (uint32_t i = 0; i < m->seq_count; i++) {
+        const struct mesh_seq *q = &m->seqs[i];
+        uint32_t pages = mesh_pages(m, q->kv[place]);
+        held += m->config.page_names == NULL ? pages : 0;
+        for (uint32_t k = 0; m->config.page_names != NULL && k < pages; k++) {
+            held += seen[q->pages[place][k]] != stamp;
+            seen[q->pages[place][k]] = stamp;
+        }
+    }
+    return held;
+}
+
+#endif
