@@ -83,7 +83,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part: auto, 0 or bytes", 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, "auto|f32|int8", "f32 is the reference", 0, 0},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
-        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 7680},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
          "mini-batches in flight; more than one pays where workers have cores of their own", 1, 4},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},

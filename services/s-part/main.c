@@ -21,7 +21,9 @@
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine.h"
 
-enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384, SPIN_US = 50, END_TOKENS_MAX = 16 };
+enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SPIN_US = 50, END_TOKENS_MAX = 16 };
+/* Twice those that run at most (a step has 8,192 rows, its chunk among them): as many may be kept or about to leave. */
+enum { SEQUENCES_MAX = 16384 };
 
 static struct s_part {
     const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace;
@@ -69,7 +71,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
-        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 7680},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, 8192},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},

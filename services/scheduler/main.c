@@ -32,7 +32,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where gateways, s-part and KV workers connect", 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
-        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 65536},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 7680},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: one or two, as is predicted to be faster",
          0, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
