@@ -10,7 +10,9 @@ enum sched_placement {
     SCHED_PLACE_LOCAL,    // the s-part's own pool only; what does not fit waits
     SCHED_PLACE_WORKERS,  // anywhere but there
 };
-/* Of --prefix-cache, in both programs that have it. */
+/* Of settings that both the scheduler and `up` have. */
+#define STEP_TARGET_HELP \
+    "what prefill may make a step of running sequences take (or 2.4 times as long as without), and workers' load; 0: 16, longer while more wait than run, any load"
 #define PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"
 
 /* Of --placement. */
