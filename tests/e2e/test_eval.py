@@ -72,7 +72,7 @@ def test_refusals(tmp_path):
                           (("--text", short), "1 tokens are too few"),
                           (("--text", broken), "byte 0xff at offset 16 is not UTF-8"),
                           (("--text", TEXT, "--kv-type", "int3"), "--kv-type is 'int3', want "),
-                          (("--text", TEXT, "--compute", "fast"), "--compute is 'fast', want f32 or int8"),
+                          (("--text", TEXT, "--compute", "fast"), '--compute is "fast", want f32 or int8'),
                           (("--text", TEXT, "--context", 1), "--context"),
                           (("--text", TEXT, "--context", 1 << 20), "the model's is")):
         said = run(*options)

@@ -57,7 +57,7 @@ def test_run_dir_that_is_a_file(folder):
 
 
 @pytest.mark.parametrize("options, says", [
-    (["--kv-type", "f8"], "--kv-type is 'f8'"), (["--compute", "q"], "--compute is 'q'"), (["--kv-worker-isa", "avx9"], "'avx9'"),
+    (["--kv-type", "f8"], "--kv-type is 'f8'"), (["--compute", "q"], '--compute is "q"'), (["--kv-worker-isa", "avx9"], "'avx9'"),
     (["--api-key-file", "/nothing"], "/nothing: No such file"), (["--model", "/"], "/: not a regular file")])
 def test_check_says_what_is_wrong(folder, options, says):
     done = up(folder, "--check", *options)
