@@ -33,6 +33,7 @@ UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/uni
 KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tests/kernels/test_*.c))
 INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+SLOW     := $(BUILD)/tests/slow/kv-worker
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
 .DEFAULT_GOAL := help
@@ -83,6 +84,9 @@ $(LIB): $(SRC_OBJ)
 $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
+$(SLOW): $(BUILD)/obj/services/kv-worker/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB) # one that tests can slow down
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_batch_attend,--wrap=kv_store_export_page $^ $(LIBS) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
@@ -121,7 +125,7 @@ check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing
 check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(KERNEL) $(INTEG)
+programs: $(BINS) $(UNIT) $(KERNEL) $(INTEG) $(SLOW)
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready
@@ -144,7 +148,7 @@ bench: packages-build ## every figure as one table, and build/bench.json (an hou
 	$(Q)FD_TEST_MODEL=$(abspath $(MODEL)) $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) $(if $(ONLY),--only $(ONLY))
 bench-kernels: ## the kernels' figures alone (under 3 minutes)
 	$(Q)$(MAKE) --no-print-directory bench ONLY=kernels
-bench-programs: $(BENCH) ## build the benches into build/tests/bench
+bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 
 clean: ## remove what was built
 	rm -rf build build-address build-thread

@@ -382,7 +382,9 @@ static void moved(struct sched *s, const struct sched_moved *m)
     }
     struct seq *q = &s->seqs[slot];
     bool over = s->cold[slot].over;
-    if (!m->ok && !over && !seq_place(s, q)->draining) { // it goes on where it is
+    bool again = !seq_place(s, q)->draining || !s->cold[slot].move_failed; // who was to take it may be dead, and another take it
+    s->cold[slot].move_failed = !m->ok && again;
+    if (!m->ok && !over && again) { // it goes on where it is
         move_forget(s, slot);
         leaving_end(s, slot);
         prefix_resume(s, slot);

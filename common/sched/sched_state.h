@@ -113,8 +113,9 @@ struct seq_cold {
     bool stopped;                        // is about to leave its place
     bool alone;                          // shares nothing: what it should have shared was not there
     bool out_queued, out_finished, out_release, out_kept, out_move;
-    bool relabels;  // MOVING, but only to another mini-batch: move_to is its own place
-    bool move_sent; // MOVE was emitted and not answered
+    bool relabels;    // MOVING, but only to another mini-batch: move_to is its own place
+    bool move_sent;   // MOVE was emitted and not answered
+    bool move_failed; // the last one did
 };
 
 // Linked by place_prev and place_next: a slot is in one list at most.

@@ -50,7 +50,8 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
         struct attend_batch *batch = &worker->batches[i];
         batch->kept = calloc(WORKER_ROWS_MAX, sizeof *batch->kept);
         batch->lost = calloc(WORKER_ROWS_MAX, sizeof *batch->lost);
-        ok = batch->kept && batch->lost;
+        batch->sequences = calloc(WORKER_ROWS_MAX, sizeof *batch->sequences);
+        ok = batch->kept && batch->lost && batch->sequences;
     }
     if (!ok) {
         attend_close(worker);
@@ -66,6 +67,7 @@ void attend_close(struct worker *worker)
         kv_batch_close(worker->batches[i].kv);
         free(worker->batches[i].kept);
         free(worker->batches[i].lost);
+        free(worker->batches[i].sequences);
     }
     memset(worker->batches, 0, sizeof worker->batches);
     kv_store_close(worker->store);
@@ -202,8 +204,24 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
                  worker->rows[bad].position);
         lose_sequence(batch, request, worker->rows[bad].sequence);
     }
+    for (uint32_t i = 0; i < batch->kept_count; i++)
+        batch->sequences[i] = worker->rows[i].sequence;
     batch->planned = status == STATUS_OK;
     return status;
+}
+
+void attend_free(struct worker *worker, uint64_t sequence)
+{
+    for (uint32_t m = 0; m < WORKER_BATCHES_MAX; m++) {
+        struct attend_batch *batch = &worker->batches[m];
+        for (uint32_t i = 0; batch->planned && i < batch->kept_count; i++) {
+            if (batch->sequences[i] != sequence)
+                continue;
+            batch->lost[batch->lost_count++] = batch->kept[i];
+            batch->sequences[i] = 0;
+        }
+    }
+    kv_store_free(worker->store, sequence);
 }
 
 static void attend(struct worker *worker, struct rpc_call *call, struct attend_batch *batch, const struct attend_request *request)
@@ -230,9 +248,11 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
         worker->o[i] = o + row * worker->q_width;
     }
     began_ns = trace_clock(worker->lane);
+    uint64_t cpu_ns = worker->lane ? clock_thread_ns() : 0; /* where cores are shared, this is attention's own time */
     if (batch->kept_count)
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
-    trace_span(worker->lane, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count});
+    trace_span(worker->lane, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
+               {"cpu_us", (clock_thread_ns() - cpu_ns) / 1000});
     wire_store_u32(attend_us, (uint32_t)(clock_now_us() - began_us));
     rpc_call_reply_buffer(call, reply);
     if (request->layer + 1 == worker->shape.layers) {

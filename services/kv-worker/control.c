@@ -53,8 +53,10 @@ static void do_free(void *arg)
 {
     struct job *job = arg;
     struct kv_store *store = job->worker->store;
-    for (uint32_t i = 0; store && i < job->count; i++)
-        kv_store_free(store, job->sequences[i]);
+    for (uint32_t i = 0; store && i < job->count; i++) {
+        fetch_drop(job->worker, job->sequences[i]);
+        attend_free(job->worker, job->sequences[i]);
+    }
     if (store) {
         job->pages_free = kv_store_pages_total(store) - kv_store_pages_used(store);
         attend_publish(job->worker);

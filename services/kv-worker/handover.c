@@ -67,11 +67,9 @@ static void close_fetch(struct fetch *fetch)
 
 static void free_pages(struct fetch *fetch)
 {
-    struct kv_store *store = fetch->worker->store;
-
-    if (!store)
+    if (!fetch->worker->store)
         return;
-    kv_store_free(store, fetch->sequence);
+    attend_free(fetch->worker, fetch->sequence);
     attend_publish(fetch->worker);
 }
 
@@ -121,6 +119,19 @@ void fetch_abort(void *arg)
         free_pages(fetch);
     }
     rpc_loop_post(fetch->worker->control_loop, fetch_done, fetch);
+}
+
+void fetch_drop(struct worker *worker, uint64_t sequence)
+{
+    for (struct fetch *fetch = worker->fetches, *next; fetch; fetch = next) {
+        next = fetch->next;
+        if (fetch->sequence != sequence)
+            continue;
+        fetch->status = STATUS_CANCELLED;
+        snprintf(fetch->why, sizeof fetch->why, "its pages are to be freed");
+        rpc_loop_cancel_timer(worker->tensor_loop, fetch->timer);
+        end_fetch(fetch);
+    }
 }
 
 void fetch_close_all(struct worker *worker)
@@ -226,6 +237,7 @@ void fetch_begin(void *arg)
         .user = fetch,
     };
 
+    fetch_drop(fetch->worker, fetch->sequence); /* nobody waits for it any more */
     fetch->next = fetch->worker->fetches;
     fetch->worker->fetches = fetch;
     if (!fetch->worker->store) {
@@ -238,7 +250,7 @@ void fetch_begin(void *arg)
         give_up(fetch, error.status, error.text);
         return;
     }
-    kv_store_free(fetch->worker->store, fetch->sequence); /* what an earlier try left */
+    attend_free(fetch->worker, fetch->sequence); /* what an earlier try left */
     if (rpc_channel_open(fetch->worker->tensor_loop, &config, &fetch->channel, &error))
         give_up(fetch, error.status, error.text);
     else

@@ -42,8 +42,9 @@ struct attend_batch {
     bool planned;
     uint64_t step;
     uint32_t row_count, kept_count, lost_count;
-    uint32_t *kept; /* [WORKER_ROWS_MAX] row of the request for each row of the plan */
-    uint32_t *lost; /* [WORKER_ROWS_MAX] rows of the request that are not held */
+    uint32_t *kept;      /* [WORKER_ROWS_MAX] row of the request for each row of the plan */
+    uint32_t *lost;      /* [WORKER_ROWS_MAX] rows of the request that are not held */
+    uint64_t *sequences; /* [WORKER_ROWS_MAX] of each row of the plan; 0: lost since */
 };
 
 struct worker {
@@ -87,6 +88,8 @@ void attend_handler(struct rpc_call *call, void *user);
 enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error) MUST_CHECK;
 void attend_close(struct worker *worker);
 void attend_publish(struct worker *worker);
+/* Frees a sequence's pages. Rows of it in a step that is under way are lost: the next layer's reply says so. */
+void attend_free(struct worker *worker, uint64_t sequence);
 
 /* handover.c: pages from worker to worker; on the tensor thread. */
 void read_page_handler(struct rpc_call *call, void *user);
@@ -110,6 +113,9 @@ struct fetch {
 void fetch_begin(void *fetch);
 /* Likewise, and answered by fetch_done() too: nobody wants it any more, what it has brought is freed. */
 void fetch_abort(void *fetch);
+/* Ends what is being fetched of a sequence: its pages are to be freed, and nothing of it may come later, when the sequence may be here
+ * for another reason. On the tensor thread, not in a callback of a channel. */
+void fetch_drop(struct worker *worker, uint64_t sequence);
 /* Ends those under way: the worker ends. On the tensor thread. */
 void fetch_close_all(struct worker *worker);
 

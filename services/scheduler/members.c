@@ -246,13 +246,22 @@ void members_unclaim(struct scheduler *scheduler, uint32_t place)
 
 bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out)
 {
-    for (uint32_t i = 0; i < scheduler->held_count; i++)
-        if (scheduler->held[i].sequence == sequence && scheduler->members[scheduler->held[i].place].up) {
-            *out = scheduler->held[i];
-            scheduler->held[i] = scheduler->held[--scheduler->held_count];
-            return out->positions > 0;
+    bool found = false;
+    for (uint32_t i = scheduler->held_count; i-- > 0;) {
+        struct held held = scheduler->held[i];
+        if (held.sequence != sequence || !scheduler->members[held.place].up)
+            continue;
+        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+        if (!found) {
+            *out = held;
+        } else { /* it was being handed over: one copy is enough. At once, for later it may be there again, and in use */
+            const struct held *other = held.positions > out->positions ? out : &held;
+            place_free_unclaimed(scheduler, other->place, sequence);
+            *out = held.positions > out->positions ? held : *out;
         }
-    return false;
+        found = true;
+    }
+    return found && out->positions > 0;
 }
 
 /* False: not what it should be, none of it is taken. */

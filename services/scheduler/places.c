@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "attend.pb-c.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
@@ -13,6 +14,7 @@ struct errand {
     uint64_t sequence;
     uint32_t place, from, positions;
     uint64_t incarnation; /* of the member at `place` */
+    uint64_t began_us;
     struct member *member;
     void (*done)(struct member *member);
 };
@@ -172,8 +174,8 @@ static void report_move(struct errand *errand, bool ok)
         .kind = SCHED_MOVED,
         .moved = {.sequence = errand->sequence, .to = errand->place, .positions = errand->positions, .ok = ok},
     };
-    log_info("MOVED", "sequence=%llx from=%u to=%u positions=%u ok=%d", (unsigned long long)errand->sequence, errand->from,
-             errand->place, errand->positions, ok);
+    log_info("MOVED", "sequence=%llx from=%u to=%u positions=%u ok=%d took_us=%llu", (unsigned long long)errand->sequence,
+             errand->from, errand->place, errand->positions, ok, (unsigned long long)(clock_now_us() - errand->began_us));
     scheduler_event(errand->scheduler, &event);
     free(errand);
 }
@@ -216,6 +218,8 @@ void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, u
     errand->from = from;
     errand->place = to;
     errand->positions = positions;
+    errand->began_us = clock_now_us();
+    log_info("MOVE", "sequence=%llx from=%u to=%u positions=%u", (unsigned long long)sequence, from, to, positions);
     request.scheduler_incarnation = scheduler->incarnation;
     request.sequence = sequence;
     request.tensor_address = scheduler->members[from].tensor_address;

@@ -126,22 +126,27 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
         {"kv_pages_total", "pages there are"},
         {"place_up", "1 while it takes part"},
         {"place_sequences", "sequences that hold pages there"},
+        {"place_load_tokens", "context that steps of all mini-batches read there"},
         {"place_token_seconds", "measured time of one context token, all layers"},
         {"place_busy_seconds_total", "time in attention (the s-part: in segments)"},
         {"kv_pages_peak", "the most pages that were in use at once, as the place counts them"},
     };
     for (size_t g = 0; g < ARRAY_COUNT(gauges); g++) {
         add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", gauges[g][0], gauges[g][1], gauges[g][0],
-            strstr(gauges[g][0], "_total") && g == 6 ? "counter" : "gauge");
+            strcmp(gauges[g][0], "place_busy_seconds_total") ? "gauge" : "counter");
         for (uint32_t i = 0; i < scheduler->member_count; i++) {
             const struct member *member = &scheduler->members[i];
             struct sched_place_info info;
             sched_get_place(scheduler->core, i, &info);
+            uint64_t load = 0;
+            for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++)
+                load += info.load[m];
             const double values[] = {info.up ? info.pages_used - info.pages_idle : 0,
                                      info.up ? info.pages_idle : 0,
                                      info.up ? info.pages_total : 0,
                                      info.up,
                                      info.sequences,
+                                     (double)load,
                                      info.token_us / 1e6,
                                      (double)member->last.busy_us / 1e6,
                                      (double)member->last.pages_peak};

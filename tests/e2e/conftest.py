@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -43,12 +44,13 @@ def sanitizer_report(run_dir, output):
 class Mesh:
     """A running `fastdecode up`. Use as a context manager, or call stop()."""
 
-    def __init__(self, *options, model=MODEL, env=None, ready_s=90, calibrate=False):
-        """calibrate: as users have it. Tests that do not look at predictions start a second earlier without."""
+    def __init__(self, *options, model=MODEL, env=None, ready_s=90, calibrate=False, slow_workers=False):
+        """calibrate: as users have it. Tests that do not look at predictions start a second earlier without.
+        slow_workers: signals make a worker slow (slow_worker.c); "far": and they say that they share no cores, as others' do."""
         self.model = "default"
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir = os.path.join(self.folder.name, "run")
-        command = [os.path.join(BUILD, "bin", "fastdecode"), "up", "--model", model, "--port", "0",
+        command = [os.path.join(self.programs(slow_workers), "fastdecode"), "up", "--model", model, "--port", "0",
                    "--run-dir", self.run_dir, *([] if calibrate else ["--calibrate", "off"]), *map(str, options)]
         self.output = []
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -61,6 +63,26 @@ class Mesh:
             text = self.logs()
             self.stop()
             raise RuntimeError(f"the mesh is not ready after {ready_s} s:\n{text}")
+
+    def programs(self, slow_workers):
+        """The folder of the services: `up` starts those that lie beside it."""
+        built = os.path.join(BUILD, "bin")
+        if not slow_workers:
+            return built
+        folder = os.path.join(self.folder.name, "bin")
+        os.mkdir(folder)
+        shutil.copy(os.path.join(built, "fastdecode"), folder)
+        for name in ("gateway", "scheduler", "s-part"):
+            os.symlink(os.path.join(built, name), os.path.join(folder, name))
+        worker, path = os.path.join(BUILD, "tests", "slow", "kv-worker"), os.path.join(folder, "kv-worker")
+        if slow_workers == "far":
+            with open(path, "w", encoding="ascii") as script:
+                script.write('#!/bin/sh\nfor word; do shift; [ "$word" = --shares-cores ] || set -- "$@" "$word"; done\n'
+                             f'exec "{worker}" "$@"\n')
+            os.chmod(path, 0o755)
+        else:
+            os.symlink(worker, path)
+        return folder
 
     def _read(self):
         for line in self.process.stdout:

@@ -307,6 +307,49 @@ static void a_drain_hands_everything_over(void **state)
     end(m);
 }
 
+/* Who was to take it is gone, or cannot: it goes on where it is until another takes it. When that fails too it is rebuilt. */
+static void a_drain_tries_again(void **state)
+{
+    (void)state;
+    for (uint32_t failures = 1; failures <= 2; failures++) {
+        struct mesh *m = start(&base);
+        for (int i = 0; i < 3; i++)
+            mesh_arrive(m, 64, 200, 0);
+        for (int i = 0; i < 20; i++)
+            next_tick(m);
+        uint32_t there = place_of(m, 1).sequences;
+        assert_true(there > 0);
+        m->draining[1] = true;
+        mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
+        struct mesh_seq *moving = NULL;
+        for (uint32_t failed = 0; failed < failures; failed++) {
+            m->move_fails_permille = 1000;
+            for (int i = 0; i < 100 && !(moving && moving->moving_until != 0); i++) {
+                next_tick(m);
+                for (uint32_t k = 0; k < m->seq_count; k++) {
+                    if (m->seqs[k].moving_until != 0 && !moving)
+                        moving = &m->seqs[k];
+                    else if (m->seqs[k].moving_until != 0 && moving != &m->seqs[k])
+                        m->seqs[k].moving_until = UINT64_MAX; // until it is its turn
+                }
+            }
+            assert_true(moving && moving->moving_until != 0);
+            moving->moving_until = m->now_us;
+            next_tick(m);
+        }
+        m->move_fails_permille = 0;
+        for (uint32_t k = 0; k < m->seq_count; k++)
+            m->seqs[k].moving_until = m->seqs[k].moving_until != 0 ? m->now_us : 0;
+        for (int i = 0; i < 300 && !m->drained[1]; i++)
+            next_tick(m);
+        assert_true(m->drained[1]);
+        assert_int_equal(stats_of(m).rebuilt, failures - 1);
+        assert_int_equal(stats_of(m).moved, there - (failures - 1));
+        mesh_run(m, 1000);
+        end(m);
+    }
+}
+
 /* What is on its way between two places belongs to a mini-batch that is no longer in use when it arrives. */
 static void a_move_outlives_its_mini_batch(void **state)
 {
@@ -423,6 +466,7 @@ int main(void)
         cmocka_unit_test(a_wrong_number_of_results_fails_the_step),
         cmocka_unit_test(a_resubmission_reuses_what_its_worker_holds),
         cmocka_unit_test(a_drain_hands_everything_over),
+        cmocka_unit_test(a_drain_tries_again),
         cmocka_unit_test(a_move_outlives_its_mini_batch),
         cmocka_unit_test(a_drain_without_a_taker_rebuilds),
         cmocka_unit_test(pages_wait_for_the_word_that_they_are_free),

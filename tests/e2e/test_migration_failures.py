@@ -1,0 +1,123 @@
+"""Failures while pages travel from worker to worker: who gives them, who takes them, or the scheduler is killed half-way.
+
+A drain of the worker that holds most makes pages travel for certain, and that it takes its time with each of them (slow_worker.c)
+keeps them on their way for half a second. Then somebody is killed. Every stream must end with the tokens it gets on an undisturbed mesh, and no page may stay in use: neither in the
+scheduler's ledger nor, as the workers count them themselves, in their stores.
+"""
+import os
+import re
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from conftest import SANITIZED
+from streams import assert_same, body, join_all, of_place, run_all, start_all, words
+from test_failures import idle, wait_for_log
+
+STREAMS, WORDS, TOKENS, AT = (6, 100, 96, 8) if SANITIZED else (6, 100, 160, 8)
+WORKERS = ("kv-worker-0", "kv-worker-1", "kv-worker-2")
+# without the prefix cache a page in use is somebody's, and all of them must go
+MESH = ("--kv-workers", 3, "--local-pool", 0, "--kv-memory", "512M", "--prefix-cache", "off")
+REQUESTS = [body(words(WORDS + 8 * i, 900 + i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
+
+pytestmark = pytest.mark.sanitizer
+
+
+@pytest.fixture(scope="module")
+def wanted(mesh):
+    """What the streams get with nothing wrong: wherever their pages lie, it is the same."""
+    streams = run_all(mesh.url, REQUESTS)
+    assert all(stream.error is None and len(stream.tokens) == TOKENS for stream in streams), [stream.error for stream in streams]
+    return streams
+
+
+class Log:
+    """What the scheduler has logged, or has logged since."""
+
+    def __init__(self, mesh, whole=False):
+        self.path = os.path.join(mesh.run_dir, "scheduler.log")
+        self.since = 0 if whole else os.path.getsize(self.path)
+
+    def find(self, pattern):
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            file.seek(self.since)
+            return re.findall(pattern, file.read())
+
+    def wait(self, pattern, limit_s=20):
+        deadline = time.monotonic() + limit_s
+        while not self.find(pattern):
+            assert time.monotonic() < deadline, f"the scheduler has not logged {pattern!r}"
+            time.sleep(0.001)
+
+
+class Travelling:
+    """Streams, and the worker that gives some of them away, while pages of at least one are on their way."""
+
+    def __init__(self, mesh):
+        self.log, self.streams = Log(mesh), start_all(mesh.url, REQUESTS)
+        for stream in self.streams:
+            stream.wait_tokens(AT)
+        self.giver = max(WORKERS, key=lambda name: of_place(mesh, "fastdecode_place_sequences", name))
+        self.names = {int(place): name for name, place in Log(mesh, whole=True).find(r"PLACE-UP name=(\S+) place=(\d+)")}
+        self.place = next(place for place, name in self.names.items() if name == self.giver)
+        mesh.kill(self.giver, signal.SIGUSR2)
+        mesh.kill(self.giver, signal.SIGTERM)
+        self.log.wait(rf"MOVE .*from={self.place} ")
+        assert self.under_way(), "all have arrived already"
+
+    def under_way(self):
+        """The places that sequences of the giver are on their way to."""
+        asked = self.log.find(rf"MOVE sequence=\w+ from={self.place} to=(\d+)")
+        return list((Counter(asked) - Counter(self.log.find(rf"MOVED sequence=\w+ from={self.place} to=(\d+)"))).elements())
+
+    def landed(self, place):
+        return len(self.log.find(rf"MOVED sequence=\w+ from=\d+ to={place} .*ok=1"))
+
+
+def assert_nothing_is_held(mesh):
+    """No page in use, in the ledger and in each worker's store."""
+    idle(mesh)
+    mesh.wait_metric("fastdecode_place_up", lambda up: up == 3)
+    for name in WORKERS:
+        since = os.path.getsize(os.path.join(mesh.run_dir, name + ".log"))
+        mesh.kill(name, signal.SIGTERM)
+        pages = int(wait_for_log(mesh, name, r"DRAINING pages_used=(\d+)", since=since).group(1))
+        assert pages == 0, f"{name} holds {pages} pages of nobody"
+
+
+def test_giver_killed(start_mesh, wanted):
+    """What is there is rebuilt, and what has come of it is freed."""
+    mesh = start_mesh(*MESH, slow_workers=True)
+    moving = Travelling(mesh)
+    mesh.kill(moving.giver)
+    assert_same(join_all(moving.streams), wanted)
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") >= 1
+    assert_nothing_is_held(mesh)
+
+
+def test_taker_killed(start_mesh, wanted):
+    """What it had is rebuilt; what was on its way there goes to the third."""
+    mesh = start_mesh(*MESH, slow_workers=True)
+    moving = Travelling(mesh)
+    place = moving.under_way()[0]
+    taker, landed = moving.names[int(place)], moving.landed(place)
+    taken = of_place(mesh, "fastdecode_place_sequences", taker)
+    mesh.kill(taker)
+    moving.log.wait(rf"PLACE-DOWN name={taker}")
+    mesh.kill(moving.giver, signal.SIGUSR2)
+    assert_same(join_all(moving.streams), wanted)
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") <= taken + moving.landed(place) - landed, "what the worker that gives had was computed anew"
+    assert moving.log.find(rf"MOVED .*from={moving.place} to={place} .*ok=0")
+    assert moving.log.find(rf"MOVED .*from={moving.place} .*ok=1")
+    assert_nothing_is_held(mesh)
+
+
+def test_scheduler_killed(start_mesh, wanted):
+    """Nobody waits for the pages that arrive after it: who takes them lets them go again."""
+    mesh = start_mesh(*MESH, slow_workers=True)
+    moving = Travelling(mesh)
+    mesh.kill("scheduler")
+    assert_same(join_all(moving.streams), wanted)
+    assert_nothing_is_held(mesh)
