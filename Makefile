@@ -86,7 +86,7 @@ $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
 $(SLOW): $(BUILD)/obj/services/kv-worker/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB) # one that tests can slow down
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_batch_attend,--wrap=kv_store_export_page $^ $(LIBS) -o $@
+	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page $^ $(LIBS) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
@@ -148,7 +148,7 @@ bench: packages-build ## every figure as one table, and build/bench.json (an hou
 	$(Q)FD_TEST_MODEL=$(abspath $(MODEL)) $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) $(if $(ONLY),--only $(ONLY))
 bench-kernels: ## the kernels' figures alone (under 3 minutes)
 	$(Q)$(MAKE) --no-print-directory bench ONLY=kernels
-bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
+bench-programs: $(BENCH) ## build the benches into build/tests/bench
 
 clean: ## remove what was built
 	rm -rf build build-address build-thread

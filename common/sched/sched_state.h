@@ -1,12 +1,12 @@
 /* sched_state.h: what the core remembers. Private to common/sched; the files by subject:
  *
  *   sched_init.c      memory, id map                     sched_event.c   what each event changes
- *   sched_place.c     page ledger, load, speed, choice   sched_admit.c   waiting -> running, page shortage, drains
+ *   sched_place.c     page ledger, load, choice          sched_admit.c   waiting -> running, page shortage, drains
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
  *   sched_balance.c   who goes elsewhere when workers drift apart
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
- *   sched_overlap.c   local pool, workers, or both
+ *   sched_overlap.c   local pool, workers, or both         sched_speed.c   how fast places read
  *   sched_lengths.c   what those that start will read      sched_chunk.c   how many rows of a step are prefill
  *   sched_prefix.c    pages that sequences share, and those kept for others to come; sched_prefix_tree.c  who has which
  *   sched.c           the tick, the outbox, the queries
@@ -296,8 +296,7 @@ void place_list(struct sched *s, struct place *p, uint32_t slot); // among the h
 void place_unlist(struct sched *s, struct place *p, uint32_t slot);
 uint32_t place_spared(const struct place *p);                          // pages that newcomers leave to those that grow
 bool place_fits(const struct place *p, uint32_t pages, bool evicting); // evicting: what is kept may go for it
-double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight);
-bool place_grow(struct sched *s, struct seq *q); // one page more
+bool place_grow(struct sched *s, struct seq *q);                       // one page more
 void place_starve(struct sched *s, struct seq *q, bool starved);
 void place_reserve(struct sched *s, uint32_t place, uint32_t pages);
 void place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
@@ -308,8 +307,11 @@ uint32_t pages_wanted(const struct sched *s, uint32_t slot);        // to be pla
 enum { KIND_LOCAL = 1, KIND_WORKERS = 2 };                          // of places
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this,
                       uint32_t kinds);
-double place_token_us(const struct sched *s, const struct place *p);  // to compare places by
-bool place_none_can_hold(struct sched *s, uint32_t pages);            // now or within grace; may set grace_wake_us
+bool place_none_can_hold(struct sched *s, uint32_t pages); // now or within grace; may set grace_wake_us
+
+/* sched_speed.c */
+double place_token_us(const struct sched *s, const struct place *p); // to compare places by
+double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight);
 double place_predict_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
 void place_measure(struct sched *s, const struct sched_place_time *time);
 

@@ -46,7 +46,7 @@ class Mesh:
 
     def __init__(self, *options, model=MODEL, env=None, ready_s=90, calibrate=False, slow_workers=False):
         """calibrate: as users have it. Tests that do not look at predictions start a second earlier without.
-        slow_workers: signals make a worker slow (slow_worker.c); "far": and they say that they share no cores, as others' do."""
+        slow_workers: signals make a worker slow (slow_worker.c)."""
         self.model = "default"
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir = os.path.join(self.folder.name, "run")
@@ -74,14 +74,7 @@ class Mesh:
         shutil.copy(os.path.join(built, "fastdecode"), folder)
         for name in ("gateway", "scheduler", "s-part"):
             os.symlink(os.path.join(built, name), os.path.join(folder, name))
-        worker, path = os.path.join(BUILD, "tests", "slow", "kv-worker"), os.path.join(folder, "kv-worker")
-        if slow_workers == "far":
-            with open(path, "w", encoding="ascii") as script:
-                script.write('#!/bin/sh\nfor word; do shift; [ "$word" = --shares-cores ] || set -- "$@" "$word"; done\n'
-                             f'exec "{worker}" "$@"\n')
-            os.chmod(path, 0o755)
-        else:
-            os.symlink(worker, path)
+        os.symlink(os.path.join(BUILD, "tests", "slow", "kv-worker"), os.path.join(folder, "kv-worker"))
         return folder
 
     def _read(self):

@@ -1,8 +1,8 @@
 """Failures while pages travel from worker to worker: who gives them, who takes them, or the scheduler is killed half-way.
 
 A drain of the worker that holds most makes pages travel for certain, and that it takes its time with each of them (slow_worker.c)
-keeps them on their way for half a second. Then somebody is killed. Every stream must end with the tokens it gets on an undisturbed mesh, and no page may stay in use: neither in the
-scheduler's ledger nor, as the workers count them themselves, in their stores.
+keeps them on their way for half a second. Then somebody is killed. Every stream must end with the tokens it gets on an undisturbed
+mesh, and no page may stay in use: neither in the scheduler's ledger nor, as the workers count them themselves, in their stores.
 """
 import os
 import re
@@ -87,6 +87,7 @@ def assert_nothing_is_held(mesh):
         assert pages == 0, f"{name} holds {pages} pages of nobody"
 
 
+@pytest.mark.full
 def test_giver_killed(start_mesh, wanted):
     """What is there is rebuilt, and what has come of it is freed."""
     mesh = start_mesh(*MESH, slow_workers=True)
@@ -108,12 +109,14 @@ def test_taker_killed(start_mesh, wanted):
     moving.log.wait(rf"PLACE-DOWN name={taker}")
     mesh.kill(moving.giver, signal.SIGUSR2)
     assert_same(join_all(moving.streams), wanted)
-    assert mesh.metric("fastdecode_sequences_rebuilt_total") <= taken + moving.landed(place) - landed, "what the worker that gives had was computed anew"
+    rebuilt, lost = mesh.metric("fastdecode_sequences_rebuilt_total"), taken + moving.landed(place) - landed
+    assert rebuilt <= lost, "what the worker that gives had was computed anew"
     assert moving.log.find(rf"MOVED .*from={moving.place} to={place} .*ok=0")
     assert moving.log.find(rf"MOVED .*from={moving.place} .*ok=1")
     assert_nothing_is_held(mesh)
 
 
+@pytest.mark.full
 def test_scheduler_killed(start_mesh, wanted):
     """Nobody waits for the pages that arrive after it: who takes them lets them go again."""
     mesh = start_mesh(*MESH, slow_workers=True)
