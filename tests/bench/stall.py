@@ -2,7 +2,7 @@
 
 Beside what the streams' tokens took before it came, and what the prompt takes on an idle mesh; each of the rounds measures all of
 it, every prompt is a new one. A gap counts as during the prefill where it ends after the request was sent and begins before its
-first token is there.
+first token is there. The p99 before it came says what the machine itself does to steps meanwhile.
 """
 import statistics
 
@@ -21,7 +21,8 @@ def gaps(clients, since, until):
 
 
 def beside_streams(url, prompt, seed, limit_s, before_s=BEFORE_S, streams=STREAMS):
-    """Seconds: {"before": median gap, "during": all gaps in its prefill, "first": to the prompt's first token}."""
+    """Seconds: {"before", "before_p99": median and p99 of the gaps before, "during": all gaps in its prefill, "first": to the prompt's
+    first token}."""
     began = []
 
     def arrive(clients):
@@ -39,7 +40,8 @@ def beside_streams(url, prompt, seed, limit_s, before_s=BEFORE_S, streams=STREAM
     if any(client.ended() or client.error for client in clients[:-1]):
         raise RuntimeError(f"the {streams} streams ended before the prompt's first token")
     late = clients[-1]
-    return {"before": statistics.median(gaps(clients[:-1], began[0], late.began)),
+    before = gaps(clients[:-1], began[0], late.began)
+    return {"before": statistics.median(before), "before_p99": percentile(before, 0.99),
             "during": gaps(clients[:-1], late.began, late.first), "first": late.first - late.began}
 
 
@@ -62,9 +64,9 @@ def stall(run_):
                 sleeping(run_, [ours])
                 got = beside_streams(ours.url, completion(PROMPT_WORDS, 4, 8100 + turn), 8200 + 100 * turn, run_.limit_s())
             p50, p99 = (1e3 * percentile(got["during"], share) for share in (0.5, 0.99))
-            run_.note(f"between tokens {1e3 * got['before']:.1f} ms before, {p50:.1f} during (p99 {p99:.1f}, longest "
-                      f"{1e3 * max(got['during']):.1f}, {len(got['during'])} of them); first token after {idle:.2f} s alone, "
-                      f"{got['first']:.2f} s beside")
+            run_.note(f"between tokens {1e3 * got['before']:.1f} ms before (p99 {1e3 * got['before_p99']:.1f}), {p50:.1f} during "
+                      f"(p99 {p99:.1f}, longest {1e3 * max(got['during']):.1f}, {len(got['during'])} of them); first token after "
+                      f"{idle:.2f} s alone, {got['first']:.2f} s beside")
             before.append((p99, 1e3 * got["before"]))
             first.append((got["first"], idle))
             medians.append(got["before"])
