@@ -6,13 +6,14 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
-enum { CONTEXT = 512, SHORT = 64, SEQUENCES_MAX = 128, CHUNK = 64, PASSES_MAX = 31 };
+enum { CONTEXT = 512, SHORT = 64, SEQUENCES_MIN = 4, SEQUENCES_MAX = 128, CHUNK = 64, PASSES_MAX = 31 };
 
 struct bench {
     struct kv_store *store;
     struct kv_batch *batch;
-    uint32_t sequences, next; /* that it goes on with: sequences are taken in turn, so that none is in caches */
-    float *zeros, *o;         /* [SEQUENCES_MAX][heads][head_dim] */
+    uint32_t layers, sequences;
+    uint32_t next;    /* that it goes on with: sequences are taken in turn, so that none is in caches */
+    float *zeros, *o; /* [SEQUENCES_MAX][heads][head_dim] */
     const float *in[SEQUENCES_MAX];
     float *out[SEQUENCES_MAX];
 };
@@ -39,8 +40,10 @@ static enum status fill(struct bench *b, const struct kv_shape *shape, struct er
     return status;
 }
 
-/* One layer of `rows` rows that end at position `last`: of as many sequences, or of one. */
-static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool prefill, double *us, struct error *error)
+/* A layer of `rows` rows that end at position `last`: of as many sequences, or of one. All layers, as a step runs them, or
+ * those that the time is enough for. */
+static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
+                          struct error *error)
 {
     struct kv_row row[SEQUENCES_MAX];
     uint32_t bad, first = b->next + (prefill ? 1 : rows) <= b->sequences ? b->next : 0;
@@ -51,9 +54,13 @@ static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool pr
     enum status status = kv_batch_plan(b->batch, row, rows, &bad, error);
     if (status)
         return status;
-    uint64_t began_ns = clock_now_ns();
-    kv_batch_attend(b->batch, 0, b->in, b->in, b->in, b->out);
-    *us = (double)(clock_now_ns() - began_ns) * 1e-3;
+    uint64_t began_ns = clock_now_ns(), taken_ns = 0;
+    uint32_t layers = 0;
+    while (layers < b->layers && (layers == 0 || taken_ns < 1000 * limit_us)) {
+        kv_batch_attend(b->batch, layers++, b->in, b->in, b->in, b->out);
+        taken_ns = clock_now_ns() - began_ns;
+    }
+    *us = (double)taken_ns * 1e-3 / layers;
     return STATUS_OK;
 }
 
@@ -66,7 +73,7 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
     enum status status = STATUS_OK;
 
     while (!status && count < PASSES_MAX && (count == 0 || clock_now_us() < until_us))
-        status = attend(b, rows, last, prefill, &passes[count++], error);
+        status = attend(b, rows, last, prefill, limit_us, &passes[count++], error);
     qsort(passes, count, sizeof passes[0], ascending);
     *us = passes[count / 2];
     return status;
@@ -100,15 +107,18 @@ enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, stru
     struct kv_shape one = *shape;
     struct bench bench = {0}, *b = &bench;
     uint32_t width = shape->heads * shape->head_dim;
-    uint64_t sequence_bytes;
+    uint64_t sequence_bytes, layer_bytes;
     enum status status;
 
     one.layers = 1;
     one.max_sequences = SEQUENCES_MAX;
     one.max_context = CONTEXT;
-    sequence_bytes = kv_page_bytes(&one) * (CONTEXT / MAX(one.page_tokens, 1u));
-    if (sequence_bytes == 0)
+    layer_bytes = kv_page_bytes(&one) * (CONTEXT / MAX(one.page_tokens, 1u));
+    if (layer_bytes == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "a shape of KV that cannot be measured");
+    one.layers = (uint32_t)MIN(MAX(memory_bytes / layer_bytes / SEQUENCES_MIN, 1), MAX(shape->layers, 1u));
+    sequence_bytes = kv_page_bytes(&one) * (CONTEXT / one.page_tokens);
+    b->layers = one.layers;
     b->sequences = (uint32_t)MIN(MAX(memory_bytes / sequence_bytes, 2), SEQUENCES_MAX);
     if ((status = kv_store_open(&one, sequence_bytes * b->sequences, SEQUENCES_MAX, pool, &b->store, error)))
         return status;

@@ -1,7 +1,8 @@
 /* kv_measure.h: what attention costs on these threads with this shape of KV: r and r_p of the performance model (common/plan/cost.h).
  *
- * On a store of one layer that is larger than caches are, so that a layer is read from memory as in a step, with zeros in it, which are
- * as fast to read. Five settings are timed by the kernels of the service, each by the median of its passes, and give
+ * On a store that is larger than caches are, with the model's layers in its pages, or as many as leave room for four sequences: what
+ * one layer reads lies apart in memory as in a step (a store of one layer, all in one piece, was read up to twice as fast). Zeros in
+ * it are as fast to read. Five settings are timed by the kernels of the service, each by the median of its passes over all layers, and give
  *
  *     decode, a layer:    call_us + rows·row_us + Σ context·token_us
  *     prefill, a layer:   call_us + rows·prefill_row_us + Σ context·pair_us
@@ -19,7 +20,7 @@ struct kv_costs {
     double pair_us;        /* r_p: one prefill row and one context token */
 };
 
-/* shape: its layers, max_sequences and max_context are not looked at. memory_bytes: what the store may take meanwhile. Runs on the
+/* shape: its max_sequences and max_context are not looked at. memory_bytes: what the store may take meanwhile. Runs on the
  * pool, whose caller it is, for about limit_us; one pass of each setting whatever that takes. RESOURCE_EXHAUSTED without memory;
  * INVALID_ARGUMENT for a shape out of range. */
 enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, struct thread_pool *pool, uint64_t limit_us,

@@ -9,7 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 
-enum { PATH_BYTES = 4096, SETTINGS = 23, CURVE_BYTES = 32 * COST_POINTS_MAX };
+enum { PATH_BYTES = 4096, SETTINGS = 24, CURVE_BYTES = 32 * COST_POINTS_MAX };
 
 /* Curves as a file has them. */
 struct curve_texts {
@@ -33,6 +33,7 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"link_gb_per_second", OPTION_F64, &h->link_gb_per_second, "N", "", 0, 1e6},
         {"link_round_trip_us", OPTION_F64, &h->link_round_trip_us, "N", "", 0, 1e7},
         {"price_per_hour", OPTION_F64, &h->price_per_hour, "N", "", 0, 1e6},
+        {"shares_cores", OPTION_BOOL, &h->shares_cores, NULL, "", 0, 0},
         {"measured_model", OPTION_STRING, &h->model.name, "FILE", "", 0, 0},
         {"layer_us_at", OPTION_STRING, &curves->layer, "ROWS:US ...", "", 0, 0},
         {"head_us_at", OPTION_STRING, &curves->head, "ROWS:US ...", "", 0, 0},
@@ -207,7 +208,9 @@ void hardware_write(FILE *file, const struct hardware *hardware, const char *com
             continue;
         else if (option->kind == OPTION_SIZE)
             fprintf(file, "%s = %lluM\n", option->name, (unsigned long long)*(uint64_t *)option->target >> 20);
-        else if (*(double *)option->target != 0)
+        else if (option->kind == OPTION_BOOL && *(bool *)option->target)
+            fprintf(file, "%s = true\n", option->name);
+        else if (option->kind == OPTION_F64 && *(double *)option->target != 0)
             fprintf(file, "%s = %.4g\n", option->name, *(double *)option->target);
     }
 }

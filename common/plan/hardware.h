@@ -12,6 +12,7 @@
 #ifndef FD_PLAN_HARDWARE_H
 #define FD_PLAN_HARDWARE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -40,6 +41,7 @@ struct hardware {
     double link_gb_per_second;                /* one way, 1e9 bytes */
     double link_round_trip_us;                /* of one layer of a mini-batch, besides its bytes and operations */
     double price_per_hour;                    /* in any one currency; 0: not known */
+    bool shares_cores;                        /* as workers: they run on the S-part's cores, so their times add up */
     struct hardware_model model;              /* for the S-part, and as a worker */
 };
 

@@ -124,14 +124,16 @@ static void predict_layer(const struct plan_request *r, double rows, uint32_t wo
 {
     double prefill_rows = rows * r->prompt_tokens / r->generated_tokens;
     double pairs = prefill_rows * (r->prompt_tokens + 1.0) / 2;
-    double shared = workers ? ceil(rows / workers) : rows; /* rows of the fullest worker */
+    bool add_up = workers && r->worker->shares_cores;
+    double shared = workers && !add_up ? ceil(rows / workers) : rows; /* rows of the fullest worker, or of all in turn */
     struct cost_s_part s;
     struct cost_r_part place;
 
     plan_s_part(r, &s);
     plan_r_part(r, workers, &place);
     out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) + pairs * place.prefill_us;
-    out->r_part_layer_us = place.call_us + shared * (place.row_us + mean_context(r) * place.token_us);
+    out->r_part_layer_us = place.call_us * (add_up ? MIN(workers, rows) : 1) +
+                           shared * (place.row_us + mean_context(r) * place.token_us);
     if (r->s_part->model.name)
         out->s_part_layer_us = cost_curve_at(&s.layer, rows) +
                                prefill_rows * prefill_row_us(r, &s, rows, workers, out->r_part_layer_us) / s.layers;
@@ -205,7 +207,7 @@ void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers
 
     mini_batches = mini_batches ? mini_batches : r->mini_batches;
     predict_step(r, batch, workers, mini_batches == 2 ? 2 : 1, out);
-    if (mini_batches == 0 && workers && batch > 1) {
+    if (mini_batches == 0 && workers && batch > 1 && !r->worker->shares_cores) {
         predict_step(r, batch, workers, 2, &two);
         if (two.step_ms < out->step_ms)
             *out = two;

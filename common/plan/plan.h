@@ -18,6 +18,7 @@
  *     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
  *
  * where the second term is the round in which the head of one step and the first segment of the next run. The faster M is taken.
+ * Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
  * N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
  * sequence, and tokens_per_second = B / step.
  *

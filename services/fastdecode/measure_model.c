@@ -47,7 +47,8 @@ enum status measure_model(const char *model_path, struct thread_pool *pool, stru
 
     if (status)
         return status;
-    const struct kv_shape kv = {.heads = model->shape.heads,
+    const struct kv_shape kv = {.layers = model->shape.layers,
+                                .heads = model->shape.heads,
                                 .kv_heads = model->shape.kv_heads,
                                 .head_dim = model->shape.head_dim,
                                 .page_tokens = PAGE_TOKENS,

@@ -39,13 +39,15 @@ enum status calibrate(const struct backend_ops *ops, struct backend_batch *batch
                       const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_rows, uint32_t max_sampled,
                       struct calibration *out, struct error *error)
 {
+    struct kv_shape kv_layers = *kv;
     char layers[TEXT], heads[TEXT];
     uint64_t began_us = clock_now_us();
     enum status status =
         backend_measure(ops, batch, shape, MIN(max_rows, (uint32_t)ROWS_MAX), max_sampled, STEPS_US, &out->times, error);
 
+    kv_layers.layers = shape->layers;
     if (!status)
-        status = kv_measure(kv, CALIBRATE_BYTES, pool, ATTENTION_US, &out->kv, error);
+        status = kv_measure(&kv_layers, CALIBRATE_BYTES, pool, ATTENTION_US, &out->kv, error);
     if (status)
         return status;
     fill_message(out);
