@@ -2,14 +2,19 @@
 
 Per number of workers one mesh. What it is predicted from is known before the first of its settings runs, and nothing is changed after:
 
-    T(b), head, attention at each place   the mesh's own measurements at its start, from its log (CALIBRATED)
+    T(b), head, attention at each place   the mesh's own measurements at its start, from its log (CALIBRATED), medians of STARTS starts:
+                                          a virtual machine's speed differs by a tenth and more from second to second. Before
+                                          the first of them a mesh has worked for a while: one that was idle may get its cores only
+                                          then, and was once measured at six times what a layer takes
     the rest of a step, by its rows       gateway, scheduler, client, wakeups and messages share the two cores: the median step of
-                                          three short loads (2, 24 and 96 streams, contexts below 100) less the above
+                                          short loads (REST_STREAMS, contexts below 100, each LOADS times) less the above
     attention beside the S-part           one load of 6 streams with prompts of 400 words: what its prompts and its steps take
-                                          beyond what the above predict, by prefill row and by context token
+                                          beyond what the above predict, by prefill row (with workers most of it is the link's
+                                          bytes) and by context token
 
 From these a hardware file is made, and `plan` predicts each setting: B prompts at once of P tokens, S new tokens each, contexts around C
-= P + S/2, with --chunk 512. Batch, context and the part of prompts are therefore extrapolated. A run is measured from the first request to the last token.
+= P + S/2, with --chunk 512. A batch is drawn from each fifth of 1 to 128, by its logarithm. A run is measured from the first request to
+the last token, ROUNDS times in turn with the others; its figure is their mean.
 """
 import json
 import os
@@ -23,9 +28,11 @@ from end_to_end import model_facts
 from figures import figure
 from servers import BUILD, MODEL, Ours
 
-SEED, SETTINGS, WORKERS = 20261121, 5, (0, 1, 2)
-CONTEXT_MIN, CONTEXT_MAX, TOKENS_MAX = 256, 4096, 20000  # tokens of all prompts of a setting, so that a run ends in time
-REST_STREAMS, REST_WORDS, REST_TOKENS = (2, 24, 96), 24, 40
+SEED, SETTINGS, WORKERS = 20261122, 5, (0, 1, 2)
+STARTS, LOADS, ROUNDS = 3, 2, 2
+BATCH_MAX = 128
+CONTEXT_MIN, CONTEXT_MAX, TOKENS_MAX = 256, 4096, 14000  # tokens of all prompts of a setting, so that a run ends in time
+REST_STREAMS, REST_WORDS, REST_TOKENS = (1, 2, 8, 32, 96), 24, 40
 LONG_STREAMS, LONG_WORDS, LONG_TOKENS = 6, 400, 64
 WITHIN = 0.10
 CHUNK = 512  # of prompts, so that all of a setting soon decode
@@ -37,7 +44,7 @@ def draw():
     chance, settings = random.Random(SEED), {n: [] for n in WORKERS}
     for n in WORKERS:
         while len(settings[n]) < SETTINGS:
-            batch = round(2 ** chance.uniform(0, 7))
+            batch = round(BATCH_MAX ** ((len(settings[n]) + chance.random()) / SETTINGS))
             context = round(CONTEXT_MIN * (CONTEXT_MAX / CONTEXT_MIN) ** chance.random())
             if batch * context <= TOKENS_MAX or (batch > TOKENS_MAX // CONTEXT_MIN and context < 1.3 * CONTEXT_MIN):
                 settings[n].append((batch, context, max(64, min(192, 6144 // batch))))
@@ -54,6 +61,23 @@ def said(mesh, service):
     return {**found, **{key.removeprefix("attend_"): value for key, value in found.items()}}
 
 
+def middle(several):
+    """Of {key: number or {rows: us}} of several starts, the medians of what all of them have."""
+    first = several[0]
+    return {key: {rows: statistics.median(one[key][rows] for one in several) for rows in first[key]
+                  if all(rows in one[key] for one in several)} if isinstance(first[key], dict)
+            else statistics.median(one[key] for one in several) for key in first}
+
+
+def measured_at_start(mesh, workers):
+    """(s-part's, workers')"""
+    model = said(mesh, "s-part")
+    if workers:
+        mesh.wait_metric("fastdecode_place_up", lambda up: up >= workers)
+        return model, middle([said(mesh, f"kv-worker-{i}") for i in range(workers)])
+    return model, model
+
+
 def describe(folder, name, model, attention, rest=None):
     """A hardware file of what was measured; the link is in the rest."""
     def curve(points):
@@ -63,7 +87,7 @@ def describe(folder, name, model, attention, rest=None):
     lines = [f"name = {name}", "memory = 1T", "memory_gb_per_second = 1", "int8_tops = 1", "link_gb_per_second = 7",
              f"measured_model = {os.path.basename(MODEL)}", f"layer_us_at = {curve(model['layer_us'])}",
              f"head_us_at = {curve(model['head_us'])}"]
-    lines += [f"attend_{key} = {attention[key]}" for key in COSTS]
+    lines += [f"attend_{key} = {attention[key]}" for key in COSTS] + ["shares_cores = true"]
     lines += [f"rest_us_at = {curve(rest or {1: 0})}"]
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
@@ -76,20 +100,16 @@ def plan(files, workers, batch, prompt, tokens):
     return json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)
 
 
-def start_calibration(run_, mesh, workers, folder):
+def start_calibration(run_, mesh, workers, folder, starts):
     """The two files that `plan` is given."""
-    model, name = said(mesh, "s-part"), f"{workers}-workers"
-    if workers:
-        mesh.wait_metric("fastdecode_place_up", lambda up: up >= workers)
-        each = [said(mesh, f"kv-worker-{i}") for i in range(workers)]
-        attention = {key: statistics.mean(w[key] for w in each) for key in COSTS}
-    else:
-        attention = model
+    name = f"{workers}-workers"
+    model, attention = (middle(list(each)) for each in zip(*starts, measured_at_start(mesh, workers)))
     files = [describe(folder, f"{name}-s-part", model, model), describe(folder, f"{name}-worker", model, attention)]
     measure(mesh.url, 4, REST_WORDS, 16, 11)  # warm
     rest = {}
     for streams in REST_STREAMS:
-        gap_us, _ = short_load(run_, mesh, f"{workers} workers, {streams} streams", streams, REST_WORDS, REST_TOKENS)
+        gap_us = statistics.mean(short_load(run_, mesh, f"{workers} workers, {streams} streams", streams, REST_WORDS, REST_TOKENS)[0]
+                                 for _ in range(LOADS))
         known_us = step_us(files, workers, streams, REST_WORDS, REST_TOKENS)
         rest[streams] = max(gap_us - known_us, 0)
         run_.note(f"a step takes {gap_us / 1e3:.2f} ms, layers, head and attention {known_us / 1e3:.2f}")
@@ -119,8 +139,7 @@ def contended(run_, mesh, workers, folder, model, attention, rest, files):
     gap_us, prompts_us = short_load(run_, mesh, f"{workers} workers, {streams} longer streams", streams, LONG_WORDS, tokens)
     known_us = step_us(files, workers, streams, prompt, tokens)
     prompts_known_us = (1e3 * plan(files, workers, streams, prompt, tokens)["step_ms"] - known_us) * tokens
-    fullest = -(-streams // workers) if workers else streams
-    attention["token_us"] += max(gap_us - known_us, 0) / (layers * fullest * (prompt + tokens / 2))  # company only slows down
+    attention["token_us"] += max(gap_us - known_us, 0) / (layers * streams * (prompt + tokens / 2))  # company only slows down
     attention["prefill_row_us"] += max(prompts_us - prompts_known_us, 0) / (layers * streams * prompt)
     run_.note(f"a step takes {gap_us / 1e3:.2f} ms, predicted {known_us / 1e3:.2f}; prompts {prompts_us / 1e3:.0f} ms, "
               f"predicted {prompts_known_us / 1e3:.0f}")
@@ -133,6 +152,26 @@ def tokens_of(mesh, text):
     return mesh.post("/tokenize", {"prompt": text})["count"]
 
 
+def title(row):
+    return f"{row['workers']} workers, batch {row['batch']}, context {row['context']}"
+
+
+def write(folder, workers, rows):
+    with open(os.path.join(folder, f"{workers}-workers.json"), "w", encoding="utf-8") as file:
+        json.dump(rows, file, indent=1)
+
+
+def tokens_per_s(run_, mesh, row, round_):
+    """One run of a setting, with prompts of its own."""
+    seed = 1000000 * (round_ + 1) + 10000 * row["workers"] + 1000 * row["at"]
+    with run_.turn(title(row)):
+        clients = run(mesh.url, [completion(row["words"], row["tokens"], seed + i) for i in range(row["batch"])], run_.limit_s())
+    bad = [client.trouble() for client in clients if client.trouble()]
+    if bad:
+        raise RuntimeError(f"{len(bad)} of {row['batch']} streams went wrong; the first: {bad[0]}")
+    return row["batch"] * row["tokens"] / (max(c.last for c in clients) - min(c.began for c in clients))
+
+
 def prediction(run_):
     """At least 12 settings in all; --streams 0,1,2 chooses numbers of workers."""
     settings, ratios = draw(), []
@@ -140,30 +179,33 @@ def prediction(run_):
         folder = os.path.join(BUILD, "prediction")
         os.makedirs(folder, exist_ok=True)
         options = ("--kv-workers", workers, "--chunk", CHUNK, *(() if workers == 0 else ("--local-pool", 0)))
+        starts = []
+        with Ours(*map(str, options)) as mesh:
+            short_load(run_, mesh, f"{workers} workers, to wake the machine", 96, REST_WORDS, REST_TOKENS)
+            run_.note("")
+        for _ in range(STARTS - 1):
+            with Ours(*map(str, options)) as mesh:
+                starts.append(measured_at_start(mesh, workers))
         with Ours(*map(str, options)) as mesh:
             a_word = tokens_of(mesh, completion(400, 1, 1)["prompt"]) / 400
-            files, rows = start_calibration(run_, mesh, workers, folder), []
+            files, rows = start_calibration(run_, mesh, workers, folder, starts), []
             for at, (batch, context, tokens) in enumerate(settings[workers]):
                 words_each = round((context - tokens / 2) / a_word)
-                requests = [completion(words_each, tokens, 9000 * workers + 1000 * at + i) for i in range(batch)]
-                prompt = round(statistics.mean(tokens_of(mesh, request["prompt"]) for request in requests[:4]))
-                said_ = plan(files, workers, batch, prompt, tokens)
-                rows.append({"workers": workers, "batch": batch, "context": context, "prompt": prompt, "tokens": tokens,
-                             "predicted": said_["tokens_per_second"], "requests": requests})
-            with open(os.path.join(folder, f"{workers}-workers.json"), "w", encoding="utf-8") as file:
-                json.dump([{k: v for k, v in row.items() if k != "requests"} for row in rows], file, indent=1)
-            for row in rows:
-                name = f"{row['workers']} workers, batch {row['batch']}, context {row['context']}"
-                with run_.turn(name):
-                    clients = run(mesh.url, row["requests"], run_.limit_s())
-                bad = [client.trouble() for client in clients if client.trouble()]
-                if bad:
-                    raise RuntimeError(f"{len(bad)} of {row['batch']} streams went wrong; the first: {bad[0]}")
-                seconds = max(c.last for c in clients) - min(c.began for c in clients)
-                measured = row["batch"] * row["tokens"] / seconds
-                item = figure("prediction", f"{name}: predicted tokens/s beside measured", row["predicted"], "tokens/s", measured)
-                item["pass"] = abs(item["ratio"] - 1) <= WITHIN
-                ratios.append(item["ratio"])
-                run_.add(item)
+                prompt = round(statistics.mean(tokens_of(mesh, completion(words_each, 1, 90000 + i)["prompt"]) for i in range(4)))
+                predicted = plan(files, workers, batch, prompt, tokens)["tokens_per_second"]
+                rows.append({"workers": workers, "batch": batch, "context": context, "prompt": prompt, "words": words_each,
+                             "tokens": tokens, "predicted": predicted, "measured": [], "at": at})
+            write(folder, workers, rows)
+            for round_ in range(ROUNDS):
+                for row in rows:
+                    row["measured"].append(tokens_per_s(run_, mesh, row, round_))
+                    run_.note(f"{row['measured'][-1]:.1f} tokens/s, predicted {row['predicted']:.1f}")
+            write(folder, workers, rows)
+        for row in rows:
+            item = figure("prediction", f"{title(row)}: predicted tokens/s beside measured", row["predicted"], "tokens/s",
+                          statistics.mean(row["measured"]))
+            item["pass"] = abs(item["ratio"] - 1) <= WITHIN
+            ratios.append(item["ratio"])
+            run_.add(item)
     good = sum(abs(ratio - 1) <= WITHIN for ratio in ratios)
     run_.add(figure("prediction", f"of {len(ratios)} settings, within {WITHIN:.0%}", good, "settings", len(ratios), 1))

@@ -4,18 +4,23 @@ B sequences hold B·(p + S/2) tokens at any time; `--local-pool` is all of that,
 cores, hold what the local pool does not; `--placement auto` decides what goes where. Measured while sequences wait: from the moment
 at which as many run as the run reaches, to the last start. What the model predicts is its prediction of the very steps that ran
 (fastdecode_step_predicted_seconds_total beside measured), with workers and without; the better one is what it promises.
+
+Each of the six meshes runs once a round, ROUNDS rounds, with workers and without in turn; figures are medians, a ratio is the median of
+the rounds' ratios. It ends with the table that README.md opens with, as it stands there. --streams 1,4: only these shares.
 """
 import statistics
 import time
 
 from clients import run
 from end_to_end import model_facts, warm
-from figures import figure
+from figures import of_rounds
 from interference import texts
 from servers import MODEL, Ours
 
 B, PROMPT, TOKENS, REQUESTS, PAGE = 32, 96, 160, 80, 16
-SHARES = (1, 2, 4)  # of what B sequences hold: all, a half, a quarter
+SHARES = {1: "all", 2: "a half", 4: "a quarter"}  # of what B sequences hold
+WORKERS = (0, 2)
+ROUNDS = 3
 
 
 class Sample:
@@ -67,13 +72,30 @@ def sweep(run_):
         ids = [ids[:PROMPT] for _, ids in texts(mesh.url, REQUESTS, 60, tokens=PROMPT + 24)]
     requests = [{"model": "default", "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True,
                  "stream_options": {"include_usage": True}} for prompt in ids]
-    for share in SHARES:
-        pool = pages // share * PAGE * token_bytes
-        none, two = (one(run_, pool, workers, requests) for workers in (0, 2))
+    outcomes, pools = {}, {share: pages // share * PAGE * token_bytes for share, in run_.chosen([(share,) for share in SHARES])}
+    for round_ in range(ROUNDS):
+        for share, pool in pools.items():
+            for workers in WORKERS if round_ % 2 == 0 else WORKERS[::-1]:
+                outcomes.setdefault((share, workers), []).append(one(run_, pool, workers, requests))
+    for share, pool in pools.items():
         name = f"local pool of {pool / 1e6:.0f} MB (1/{share} of what {B} sequences need)"
-        run_.add(figure("sweep", f"{name}: sequences that two workers hold beside none", two.held, "", none.held,
-                        3.5 if share == 4 else None))
-        run_.add(figure("sweep", f"{name}: tokens/s with two workers beside none", two.tokens_per_s, "tokens/s", none.tokens_per_s,
-                        0.97 if share == 1 else None))
-        run_.add(figure("sweep", f"{name}: tokens/s with two workers, beside the better prediction", two.tokens_per_s, "tokens/s",
-                        max(two.predicted, none.predicted), 0.9 if share == 4 else None))
+        rounds = list(zip(outcomes[share, 0], outcomes[share, 2]))
+        run_.add(of_rounds("sweep", f"{name}: sequences that two workers hold beside none", "",
+                           [(two.held, none.held) for none, two in rounds], 3.5 if share == 4 else None))
+        run_.add(of_rounds("sweep", f"{name}: tokens/s with two workers beside none", "tokens/s",
+                           [(two.tokens_per_s, none.tokens_per_s) for none, two in rounds], 0.97 if share == 1 else None))
+        run_.add(of_rounds("sweep", f"{name}: tokens/s with two workers, beside the better prediction", "tokens/s",
+                           [(two.tokens_per_s, max(two.predicted, none.predicted)) for none, two in rounds], 0.9 if share == 4 else None))
+    print(opening_table(pools, outcomes), flush=True)
+
+
+def opening_table(pools, outcomes):
+    """README.md's first table."""
+    lines = [f"| local memory, of what {B} sequences hold | workers | batch held | tokens/s |", "| --- | --- | --- | --- |"]
+    for share, pool in pools.items():
+        for workers in WORKERS:
+            runs = outcomes[share, workers]
+            held, speed = (statistics.median(values) for values in zip(*((run.held, run.tokens_per_s) for run in runs)))
+            where = f"{SHARES[share]} ({pool / 1e6:.0f} MB)" if workers == 0 else ""
+            lines.append(f"|{f' {where}' if where else ''} | {workers} | {held:.1f} | {speed:.0f} |")
+    return "\n".join(lines)
