@@ -2,6 +2,7 @@
 import glob
 import os
 import re
+from datetime import datetime
 
 from streams import Stream, body
 
@@ -43,3 +44,12 @@ def test_calibration_can_be_left_out(start_mesh):
     mesh = start_mesh("--kv-workers", 1, "--calibrate", "off")
     assert not any(logged(mesh, os.path.basename(path)[:-4]) for path in glob.glob(os.path.join(mesh.run_dir, "*.log")))
     assert mesh.metric("fastdecode_step_row_seconds") == 0
+
+
+def test_workers_on_the_same_cores_measure_in_turn(start_mesh):
+    """At the same moment each would take the others' work for its own slowness."""
+    mesh = start_mesh("--kv-workers", 4, "--local-pool", 0, "--kv-memory", "64M", calibrate=True)
+    mesh.wait_metric("fastdecode_place_up", lambda up: up == 4)
+    ends = sorted(datetime.fromisoformat(logged(mesh, f"kv-worker-{i}")[0].split()[0]) for i in range(4))
+    apart = [(later - earlier).total_seconds() for earlier, later in zip(ends, ends[1:])]
+    assert min(apart) > 0.05, f"they were ready {apart} s after each other, and measuring takes 0.1 s"
