@@ -12,17 +12,14 @@ from collections import Counter
 
 import pytest
 
-from conftest import SANITIZED
 from streams import assert_same, body, join_all, of_place, run_all, start_all, words
 from test_failures import idle, wait_for_log
 
-STREAMS, WORDS, TOKENS, AT = (6, 100, 96, 8) if SANITIZED else (6, 100, 160, 8)
+STREAMS, WORDS, TOKENS, AT = 6, 100, 160, 8
 WORKERS = ("kv-worker-0", "kv-worker-1", "kv-worker-2")
 # without the prefix cache a page in use is somebody's, and all of them must go
 MESH = ("--kv-workers", 3, "--local-pool", 0, "--kv-memory", "512M", "--prefix-cache", "off")
 REQUESTS = [body(words(WORDS + 8 * i, 900 + i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
-
-pytestmark = pytest.mark.sanitizer
 
 
 @pytest.fixture(scope="module")
