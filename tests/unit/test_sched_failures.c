@@ -282,24 +282,41 @@ static void a_resubmission_reuses_what_its_worker_holds(void **state)
     end(m);
 }
 
+static void drain(struct mesh *m, uint32_t place)
+{
+    m->draining[place] = true;
+    mesh_event(m, SCHED_PLACE_DRAIN)->place = place;
+}
+
+/* Has place 1 drained while sequences run; says how many of them are there. */
+static uint32_t drain_amid_sequences(struct mesh *m, uint32_t sequences)
+{
+    for (uint32_t i = 0; i < sequences; i++)
+        mesh_arrive(m, 64, 200, 0);
+    for (int i = 0; i < 20; i++)
+        next_tick(m);
+    uint32_t there = place_of(m, 1).sequences;
+    assert_true(there > 0);
+    drain(m, 1);
+    return there;
+}
+
+static void await_drained(struct mesh *m)
+{
+    for (int i = 0; i < 300 && !m->drained[1]; i++)
+        next_tick(m);
+    assert_true(m->drained[1]);
+}
+
 static void a_drain_hands_everything_over(void **state)
 {
     (void)state;
     struct sched_config config = base;
     config.release_ack = true;
     struct mesh *m = start(&config);
-    for (int i = 0; i < 16; i++)
-        mesh_arrive(m, 64, 200, 0);
-    for (int i = 0; i < 20; i++)
-        next_tick(m);
-    uint32_t there = place_of(m, 1).sequences;
-    assert_true(there > 0);
-    m->draining[1] = true;
-    mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
+    uint32_t there = drain_amid_sequences(m, 16);
     uint64_t prefill = stats_of(m).prefill_rows;
-    for (int i = 0; i < 300 && !m->drained[1]; i++)
-        next_tick(m);
-    assert_true(m->drained[1]);
+    await_drained(m);
     assert_int_equal(stats_of(m).moved, there);
     assert_int_equal(stats_of(m).finished, 0);
     mesh_run(m, 1000);
@@ -313,14 +330,7 @@ static void a_drain_tries_again(void **state)
     (void)state;
     for (uint32_t failures = 1; failures <= 2; failures++) {
         struct mesh *m = start(&base);
-        for (int i = 0; i < 3; i++)
-            mesh_arrive(m, 64, 200, 0);
-        for (int i = 0; i < 20; i++)
-            next_tick(m);
-        uint32_t there = place_of(m, 1).sequences;
-        assert_true(there > 0);
-        m->draining[1] = true;
-        mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
+        uint32_t there = drain_amid_sequences(m, 3);
         struct mesh_seq *moving = NULL;
         for (uint32_t failed = 0; failed < failures; failed++) {
             m->move_fails_permille = 1000;
@@ -340,9 +350,7 @@ static void a_drain_tries_again(void **state)
         m->move_fails_permille = 0;
         for (uint32_t k = 0; k < m->seq_count; k++)
             m->seqs[k].moving_until = m->seqs[k].moving_until != 0 ? m->now_us : 0;
-        for (int i = 0; i < 300 && !m->drained[1]; i++)
-            next_tick(m);
-        assert_true(m->drained[1]);
+        await_drained(m);
         assert_int_equal(stats_of(m).rebuilt, failures - 1);
         assert_int_equal(stats_of(m).moved, there - (failures - 1));
         mesh_run(m, 1000);
@@ -369,8 +377,7 @@ static void a_move_outlives_its_mini_batch(void **state)
     for (int i = 0; i < 300 && stats_of(m).mini_batches < 2; i++)
         next_tick(m);
     assert_int_equal(stats_of(m).mini_batches, 2);
-    mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
-    m->draining[1] = true;
+    drain(m, 1);
     uint32_t moving = 0;
     for (int i = 0; i < 100 && moving < 4; i++) {
         next_tick(m);
@@ -401,8 +408,7 @@ static void a_drain_without_a_taker_rebuilds(void **state)
     mesh_arrive(m, 64, 100, 0);
     for (int i = 0; i < 10; i++)
         next_tick(m);
-    m->draining[1] = true;
-    mesh_event(m, SCHED_PLACE_DRAIN)->place = 1;
+    drain(m, 1);
     for (int i = 0; i < 10; i++)
         next_tick(m);
     assert_false(m->drained[1]); // nowhere to go: it decodes on
