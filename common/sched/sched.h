@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/sched/sched_placement.h"
+#include "common/sched/sched_settings.h"
 
 #define SCHED_MINI_BATCHES_MAX 4
 #define SCHED_PLAN_AHEAD_MAX 4

@@ -38,6 +38,7 @@ enum { TRACE_ARGS_MAX = 4, TRACE_LANES_MAX = 64, TRACE_RING_SPANS = 8192 };
 /* What the limit of a file is where none is given, for help texts too. */
 #define TRACE_LIMIT_BYTES (256ull << 20)
 #define TRACE_HELP "write a trace for ui.perfetto.dev there (ends at 256 MiB)"
+#define TRACE_APPEND_HELP "to the trace that another service of this host began"
 
 struct trace_lane;
 

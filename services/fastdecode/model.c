@@ -5,7 +5,9 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 #include "common/kv/kv_store.h"
+#include "common/model/compute.h"
 #include "common/model/model.h"
+#include "common/sched/sched_settings.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/commands.h"
@@ -119,9 +121,9 @@ int model_main(int argc, char **argv)
     uint32_t seed = 1;
     const struct option options[] = {
         {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
-        {"compute", OPTION_CHOICE, &s.compute, "auto|f32|int8", "f32 is the reference", 0, 0},
+        {"compute", OPTION_CHOICE, &s.compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"context", OPTION_U32, &s.context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
-        {"max-batch", OPTION_U32, &s.max_batch, "N", "sequences that run at once", 1, 7680},
+        {"max-batch", OPTION_U32, &s.max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"kv-workers", OPTION_U32, &s.kv_workers, "N", "KV workers", 0, 256},
         {"kv-memory", OPTION_SIZE, &s.kv_memory, "SIZE", "memory for pages of each KV worker", 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE", "memory for pages in the s-part", 0, 0},

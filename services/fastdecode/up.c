@@ -24,7 +24,8 @@
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_type.h"
-#include "common/sched/sched_placement.h"
+#include "common/model/compute.h"
+#include "common/sched/sched_settings.h"
 #include "common/trace/trace.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
@@ -81,18 +82,17 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction sets of the workers, in order: avx2,avx512", 0, 0},
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part: auto, 0 or bytes", 0, 0},
-        {"compute", OPTION_CHOICE, &s->compute, "auto|f32|int8", "f32 is the reference", 0, 0},
+        {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
-        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 7680},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
          "mini-batches in flight; more than one pays where workers have cores of their own", 1, 4},
-        {"chunk", OPTION_U32, &s->chunk, "TOKENS", "prefill rows of a step; 0: chosen each step", 0, 65536},
-        {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS", STEP_TARGET_HELP, 0, 60000},
-        {"admission", OPTION_CHOICE, &s->admission, "sls|greedy",
-         "starts are spaced so that the workers' load stays even, or whoever waits starts", 0, 0},
-        {"spacing", OPTION_U32, &s->spacing, "STEPS", "of sls: steps between groups of starts; 0: from the lengths seen", 0, 65536},
+        {"chunk", OPTION_U32, &s->chunk, "TOKENS", SCHED_CHUNK_HELP, 0, 65536},
+        {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS", SCHED_STEP_TARGET_HELP, 0, 60000},
+        {"admission", OPTION_CHOICE, &s->admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
+        {"spacing", OPTION_U32, &s->spacing, "STEPS", SCHED_SPACING_HELP, 0, 65536},
         {"placement", OPTION_CHOICE, &s->placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
-        {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, PREFIX_CACHE_HELP, 0, 0},
+        {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},

@@ -49,7 +49,7 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"resume-limit", OPTION_F64, &g->resume_limit_s, "S", "a request that has begun waits this long for a lost mesh", 0, 86400},
         {"keep-alive", OPTION_F64, &g->keep_alive_s, "S", "a stream silent for so long gets a comment", 0.01, 3600},
         {"trace", OPTION_STRING, &g->trace, "FILE", TRACE_HELP, 0, 0},
-        {"trace-append", OPTION_BOOL, &g->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
+        {"trace-append", OPTION_BOOL, &g->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
         {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM running requests may take this long", 0, 86400},
     };

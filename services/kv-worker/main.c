@@ -81,7 +81,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
-        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
+        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
     struct program program = {.name = "kv-worker",

@@ -17,6 +17,8 @@
 #include "common/base/options.h"
 #include "common/kv/kv_store.h"
 #include "common/member/member.h"
+#include "common/model/compute.h"
+#include "common/sched/sched_settings.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine.h"
@@ -67,17 +69,17 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where steps come in", 0, 0},
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
-        {"compute", OPTION_CHOICE, &s->compute, "auto|f32|int8", "f32 is the reference, by OpenBLAS", 0, 0},
+        {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
-        {"max-batch", OPTION_U32, &s->max_batch, "N", "sequences that run at once", 1, 7680},
-        {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, 8192},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
+        {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
-        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, "to the trace that another service of this host began", 0, 0},
+        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
     struct program program = {.name = "s-part",
@@ -96,7 +98,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     if ((status = kv_type_parse(s->kv_type_name, &s->kv_type, error)))
         return status;
     if (!s->max_rows)
-        s->max_rows = MIN(8192u, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
+        s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
 }
 

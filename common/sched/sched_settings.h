@@ -1,0 +1,37 @@
+/* sched_settings.h: settings of the scheduler that other programs have, too: what they may be, and what --help says of them. Its own
+ * header, because a program that only passes them on need not see the core's names (some are names of libc's <sched.h> too). */
+#ifndef FD_SCHED_SCHED_SETTINGS_H
+#define FD_SCHED_SCHED_SETTINGS_H
+
+#include <string.h>
+
+/* --max-batch: a step of all that run has 512 rows for prompts, too. */
+enum { SCHED_STEP_ROWS_MAX = 8192, SCHED_RUNNING_MAX = SCHED_STEP_ROWS_MAX - 512 };
+#define SCHED_RUNNING_HELP "sequences that run at once"
+
+/* --placement: where new sequences may go. */
+enum sched_placement {
+    SCHED_PLACE_AUTO = 0, // as is predicted to be fastest
+    SCHED_PLACE_LOCAL,    // the s-part's own pool only; what does not fit waits
+    SCHED_PLACE_WORKERS,  // anywhere but there
+};
+#define SCHED_PLACEMENT_NAMES "auto|local|workers"
+#define SCHED_PLACEMENT_HELP "where KV goes: as is predicted to be fastest, to the s-part's pool only, or never there"
+
+/* name: one of SCHED_PLACEMENT_NAMES. */
+static inline enum sched_placement sched_placement_named(const char *name)
+{
+    return !strcmp(name, "local") ? SCHED_PLACE_LOCAL : !strcmp(name, "workers") ? SCHED_PLACE_WORKERS : SCHED_PLACE_AUTO;
+}
+
+/* --admission, and --spacing, which is of its first word */
+#define SCHED_ADMISSION_NAMES "sls|greedy"
+#define SCHED_ADMISSION_HELP "starts are spaced so that the workers' load stays even, or whoever waits starts"
+#define SCHED_SPACING_HELP "of sls: steps between groups of starts; 0: from the lengths seen"
+
+#define SCHED_CHUNK_HELP "prefill rows of a step; 0: chosen each step"
+#define SCHED_STEP_TARGET_HELP \
+    "what prefill may make a step of running sequences take (or 2.4 times as long as without), and workers' load; 0: 16, longer while more wait than run, any load"
+#define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"
+
+#endif
