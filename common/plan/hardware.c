@@ -209,7 +209,7 @@ void hardware_write(FILE *file, const struct hardware *hardware, const char *com
         else if (option->kind == OPTION_SIZE)
             fprintf(file, "%s = %lluM\n", option->name, (unsigned long long)*(uint64_t *)option->target >> 20);
         else if (option->kind == OPTION_BOOL && *(bool *)option->target)
-            fprintf(file, "%s = true\n", option->name);
+            fprintf(file, "%s = on\n", option->name);
         else if (option->kind == OPTION_F64 && *(double *)option->target != 0)
             fprintf(file, "%s = %.4g\n", option->name, *(double *)option->target);
     }

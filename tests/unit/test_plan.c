@@ -220,7 +220,7 @@ static void workers_by_balance_and_by_memory(void **state)
 /* What is written is read again; what a file says wrongly is said with its line. */
 static void a_hardware_file(void **state)
 {
-    char folder[] = "/tmp/fd-hardware-XXXXXX", path[64];
+    char folder[] = "/tmp/fd-hardware-XXXXXX", path[64], line[256];
     const struct {
         const char *text, *wrong;
     } bad[] = {{"name = x\nmemry = 3G\n", ":2: unknown setting 'memry'"},
@@ -246,7 +246,9 @@ static void a_hardware_file(void **state)
     assert_int_equal(hardware_check_s_part(&read, "x", &error), STATUS_OK);
     assert_int_equal(hardware_check_link(&read, "x", &error), STATUS_INVALID_ARGUMENT);
     assert_string_equal(error.text, "x (device) cannot be a link: it says no link_gb_per_second");
+    assert_false(read.shares_cores);
     struct hardware measured = s_part;
+    measured.shares_cores = true;
     measured.model = (struct hardware_model){.name = "m.gguf", .attention = {.token_us = 0.0167, .prefill_row_us = 0.37}};
     cost_curve_add(&measured.model.layer, 1, 66.5);
     cost_curve_add(&measured.model.layer, 512, 8835.4);
@@ -260,6 +262,16 @@ static void a_hardware_file(void **state)
     assert_near(cost_curve_at(&read.model.head, 9), 1020);
     assert_near(read.model.attention.token_us, 0.0167);
     assert_int_equal(read.model.rest.count, 0);
+    assert_true(read.shares_cores);
+    file = fopen(path, "r");
+    while (fgets(line, sizeof line, file) && strncmp(line, "shares_cores", 12)) {}
+    fclose(file);
+    assert_string_equal(line, "shares_cores = on\n"); /* in the words of --help */
+    file = fopen(path, "w");
+    fputs("name = x\nshares_cores = true\n", file); /* and as such files had it once */
+    fclose(file);
+    assert_int_equal(hardware_read(path, NULL, "gpu", &read, &error), STATUS_OK);
+    assert_true(read.shares_cores);
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
         file = fopen(path, "w");
         fputs(bad[i].text, file);
