@@ -189,9 +189,9 @@ static const struct option *find(const struct program *program, const struct com
 static void print_option(const struct option *option)
 {
     char left[64], value[64] = "";
+    const char *value_name = option->kind == OPTION_BOOL ? "on|off" : option->value_name;
 
-    snprintf(left, sizeof left, "--%s%s%s", option->name, option->value_name ? " " : "",
-             option->value_name ? option->value_name : "");
+    snprintf(left, sizeof left, "--%s %s", option->name, value_name);
     switch (option->kind) {
     case OPTION_CHOICE:
     case OPTION_STRING:
@@ -217,7 +217,7 @@ static void print_help(const struct program *program, const struct common *commo
     printf("  %-28s %s\n  %-28s %s\n  %-28s %s\n", "--check", "validate the settings and exit", "--help", "print this", "--version",
            "print the version");
     printf("\nEach option is read from the flag, then FD_NAME (FD_LOG_LEVEL for --log-level), then the file of\n"
-           "--config (lines of `name = value`), then the default.\n");
+           "--config (lines of `name = value`), then the default. --NAME alone turns a switch on, --no-NAME off.\n");
 }
 
 static void env_name(const char *name, char *out, size_t out_bytes)

@@ -84,3 +84,4 @@ def test_bad_words_are_named(options, says):
 def test_help():
     said = run("--help")
     assert said.returncode == 0 and "--workload FILE" in said.stdout and "--plot FILE.svg" in said.stdout
+    assert "--json on|off " in said.stdout and "--log-json on|off " in said.stdout
