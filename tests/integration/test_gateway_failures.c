@@ -1,0 +1,307 @@
+/* test_gateway_failures.c: what a client sees when the mesh is full, away, slow, or dies half-way, when the gateway closes, and what
+ * becomes of a request when the client itself is slow or leaves. The mesh is gateway_rig.h's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/integration/gateway_rig.h"
+
+/* The scheduler dies half-way: the stream pauses, goes on with the token log, and no token is missing or there twice. */
+static void test_scheduler_dies(void **state)
+{
+    char text[128];
+    struct http_reply stream, whole;
+    uint32_t before = fake_look(&fake).open;
+    (void)state;
+
+    fake_set_tokens(&fake, 6, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    stream = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30,\"stream\":true,\"logprobs\":0}");
+    whole = http_send(port, "POST", COMPLETION, "", "{\"prompt\":[9],\"max_tokens\":30}");
+    assert_true(http_read_until(&stream, "\"text\":", 6));
+    assert_true(fake_wait(&fake, saw_open, before + 2));
+    fake_go_away(&fake);
+    assert_true(http_read_until(&stream, ": keep-alive", 1)); /* silent, and kept open */
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    fake_come_back(&fake);
+    http_read_all(&stream);
+    http_read_all(&whole);
+    http_joined(&stream, "text", text, sizeof text);
+    assert_string_equal(text, canned(5, 0, 30));
+    assert_int_equal(http_count(&stream, "data: [DONE]"), 1);
+    assert_non_null(strstr(whole.data, canned(1, 0, 30)));
+    assert_int_equal(fake_look(&fake).resumed_at, 6);
+    assert_true(fake_look(&fake).resumed_sequence != 0);
+    http_free(&stream);
+    http_free(&whole);
+}
+
+static void test_client_leaves(void **state)
+{
+    static const char *const bodies[] = {"{" PROMPT5 ",\"max_tokens\":50,\"stream\":true}",
+                                         "{" PROMPT5 ",\"max_tokens\":50,\"n\":3}"};
+    static const uint32_t sequences[] = {1, 3};
+    uint32_t i;
+    (void)state;
+
+    fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    for (i = 0; i < ARRAY_COUNT(bodies); i++) {
+        struct fake_settings before = fake_look(&fake);
+        struct http_reply reply = http_send(port, "POST", COMPLETION, "", bodies[i]);
+        assert_true(fake_wait(&fake, saw_open, before.open + sequences[i]));
+        http_free(&reply);
+        assert_true(fake_wait(&fake, saw_cancelled, before.cancelled + sequences[i]));
+        assert_int_equal(fake_look(&fake).open, before.open);
+    }
+}
+
+static void expect_retry_after(const struct http_reply *reply)
+{
+    const char *header = reply->data ? strstr(reply->data, "Retry-After: ") : NULL;
+    int seconds = header ? atoi(header + 13) : 0;
+    assert_true(seconds >= 1 && seconds <= 60);
+}
+
+static void test_full(void **state)
+{
+    uint32_t started = fake_look(&fake).started;
+    uint64_t limit_us = clock_now_us() + 10000000;
+    struct http_reply reply;
+    (void)state;
+
+    fake_set(&fake, true, true, 0, 10); /* the state still says that there is room */
+    reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"stream\":true}");
+    assert_int_equal(http_status(&reply), 429);
+    expect_retry_after(&reply);
+    http_free(&reply);
+    fake_set(&fake, true, false, 10, 10); /* known to be full: not even parsed, once the news is here */
+    do {
+        assert_true(clock_now_us() < limit_us);
+        reply = http_call(port, "POST", COMPLETION, "", "this is no JSON");
+        if (http_status(&reply) == 429)
+            break;
+        assert_int_equal(http_status(&reply), 400);
+        http_free(&reply);
+    } while (true);
+    expect_retry_after(&reply);
+    http_free(&reply);
+    assert_int_equal(fake_look(&fake).started, started);
+}
+
+static void test_not_ready(void **state)
+{
+    struct http_reply reply;
+    uint64_t limit_us = clock_now_us() + 10000000;
+    int status;
+    (void)state;
+
+    fake_set(&fake, false, false, 0, 10);
+    do {
+        assert_true(clock_now_us() < limit_us);
+        reply = http_call(port, "GET", "/ready", "", "");
+        status = http_status(&reply);
+        http_free(&reply);
+    } while (status != 503);
+    reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 "}");
+    assert_int_equal(http_status(&reply), 503);
+    expect_retry_after(&reply);
+    assert_non_null(strstr(reply.data, "no s-part"));
+    http_free(&reply);
+    /* one that is ready in time is served */
+    reply = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3}");
+    fake_set(&fake, true, false, 0, 10);
+    http_read_all(&reply);
+    assert_non_null(strstr(reply.data, canned(5, 0, 3)));
+    http_free(&reply);
+}
+
+static void test_slow_headers(void **state)
+{
+    struct http_reply reply = {.fd = http_connect(port)};
+    (void)state;
+
+    assert_int_equal(send(reply.fd, "GET /health HTTP/1.1\r\nX: ", 25, MSG_NOSIGNAL), 25);
+    http_read_all(&reply);
+    assert_int_equal(http_status(&reply), 408);
+    http_free(&reply);
+}
+
+/* Until so many requests of that gateway are being answered, the question itself among them. */
+static void wait_active(uint32_t at, uint32_t count)
+{
+    uint64_t limit_us = clock_now_us() + 10000000;
+    char wanted[64];
+    bool seen = false;
+
+    snprintf(wanted, sizeof wanted, "\nfastdecode_gateway_http_active %u\n", count);
+    while (!seen) {
+        struct http_reply reply = http_call(at, "GET", "/metrics", "", "");
+        seen = strstr(reply.data, wanted) != NULL;
+        http_free(&reply);
+        assert_true(seen || clock_now_us() < limit_us);
+        usleep(20000);
+    }
+}
+
+/* An answer that nobody reads is not kept for ever. */
+static void test_client_does_not_read(void **state)
+{
+    enum { PROMPT_BYTES = 2 << 20 };
+    struct gateway_config config = make_config();
+    struct gateway *impatient;
+    struct http_reply reply;
+    struct error error;
+    char *body = malloc(PROMPT_BYTES + 64);
+    (void)state;
+
+    config.idle_timeout_s = 1;
+    assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
+    memset(body, ' ', PROMPT_BYTES + 64); /* 2 million tokens: 8 MB of answer, more than the sockets hold */
+    memcpy(body, "{\"prompt\":\"", 11);
+    for (int i = 11; i < PROMPT_BYTES; i += 2)
+        body[i] = 'a';
+    strcpy(body + PROMPT_BYTES, "\"}");
+    reply = http_send(gateway_port(impatient), "POST", "/tokenize", "", body);
+    assert_int_equal(recv(reply.fd, body, 12, MSG_WAITALL), 12);
+    assert_memory_equal(body, "HTTP/1.1 200", 12);
+    wait_active(gateway_port(impatient), 1);
+    http_free(&reply);
+    gateway_close(impatient);
+    free(body);
+}
+
+/* An answer that is long in coming is no idle connection. */
+static void test_answer_slower_than_idle(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *impatient;
+    struct http_reply reply;
+    struct error error;
+    uint32_t open = fake_look(&fake).open;
+    (void)state;
+
+    config.idle_timeout_s = 1;
+    config.keep_alive_s = 60;
+    assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
+    wait_ready(gateway_port(impatient));
+    fake_set_tokens(&fake, 3, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    reply = http_send(gateway_port(impatient), "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":6,\"stream\":true}");
+    assert_true(fake_wait(&fake, saw_open, open + 1));
+    usleep(2500000); /* the time that must not matter */
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    http_read_all(&reply);
+    assert_int_equal(http_count(&reply, "[DONE]"), 1);
+    http_free(&reply);
+    gateway_close(impatient);
+}
+
+/* Bodies that arrive at the same time have a limit together; what was refused or has left makes room. */
+static void test_bodies_together(void **state)
+{
+    enum { CLIENTS = 40, BODY_BYTES = 1000 }; /* 32 bodies of the largest size fit */
+    static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n";
+    struct gateway_config config = make_config();
+    struct http_reply clients[CLIENTS];
+    struct gateway *small;
+    struct error error;
+    char body[BODY_BYTES];
+    uint32_t i, refused = 0, port_small;
+    (void)state;
+
+    config.max_body_bytes = 1024;
+    assert_int_equal(gateway_open(&config, &small, &error), STATUS_OK);
+    port_small = gateway_port(small);
+    memset(body, ' ', sizeof body);
+    for (i = 0; i < CLIENTS; i++) {
+        clients[i] = (struct http_reply){.fd = http_connect(port_small)};
+        assert_int_equal(send(clients[i].fd, head, sizeof head - 1, MSG_NOSIGNAL), sizeof head - 1);
+        assert_int_equal(send(clients[i].fd, body, BODY_BYTES - 1, MSG_NOSIGNAL), BODY_BYTES - 1);
+    }
+    wait_active(port_small, CLIENTS + 1);
+    for (i = 0; i < CLIENTS; i++)
+        assert_int_equal(send(clients[i].fd, body, 1, MSG_NOSIGNAL), 1);
+    for (i = 0; i < CLIENTS; i++) {
+        assert_true(http_read_until(&clients[i], "}}", 1));
+        assert_true(http_status(&clients[i]) == 400 || strstr(clients[i].data, "Retry-After: "));
+        refused += http_status(&clients[i]) == 429;
+        http_free(&clients[i]);
+    }
+    assert_in_range(refused, 1, CLIENTS - 32);
+    struct http_reply reply = http_call(port_small, "POST", "/tokenize", "", "{\"prompt\":\"a\"}");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    gateway_close(small);
+}
+
+/* Running requests are answered; nobody new is let in. */
+static void test_drain(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *leaving;
+    struct http_reply reply;
+    struct error error;
+    uint32_t at, open = fake_look(&fake).open;
+    (void)state;
+
+    assert_int_equal(gateway_open(&config, &leaving, &error), STATUS_OK);
+    at = gateway_port(leaving);
+    wait_ready(at);
+    fake_set_tokens(&fake, 3, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    reply = http_send(at, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":8}");
+    assert_true(fake_wait(&fake, saw_open, open + 1));
+    assert_false(gateway_drain(leaving, 0.05));
+    assert_int_equal(http_connect(at), -1);
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    assert_true(gateway_drain(leaving, 10));
+    http_read_all(&reply);
+    assert_non_null(strstr(reply.data, canned(5, 0, 8)));
+    http_free(&reply);
+    gateway_close(leaving);
+}
+
+/* A gateway that is closed with streams open cuts them off and leaves nothing. */
+static void test_close_with_open_streams(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *closing;
+    struct http_reply replies[8];
+    struct error error;
+    uint32_t i, before = fake_look(&fake).cancelled, open = fake_look(&fake).open;
+    (void)state;
+
+    assert_int_equal(gateway_open(&config, &closing, &error), STATUS_OK);
+    wait_ready(gateway_port(closing));
+    fake_set_tokens(&fake, 3, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    for (i = 0; i < 8; i++)
+        replies[i] =
+            http_send(gateway_port(closing), "POST", COMPLETION, "", i % 2 ? "{" PROMPT5 ",\"stream\":true}" : "{" PROMPT5 "}");
+    assert_true(fake_wait(&fake, saw_open, open + 8));
+    gateway_close(closing);
+    assert_true(fake_wait(&fake, saw_cancelled, before + 8));
+    for (i = 0; i < 8; i++) {
+        http_read_all(&replies[i]);
+        assert_int_equal(http_count(&replies[i], "[DONE]"), 0);
+        http_free(&replies[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(fn) cmocka_unit_test_setup(fn, reset)
+    const struct CMUnitTest tests[] = {
+        CASE(test_scheduler_dies),
+        CASE(test_client_leaves),
+        CASE(test_full),
+        CASE(test_not_ready),
+        CASE(test_slow_headers),
+        CASE(test_client_does_not_read),
+        CASE(test_answer_slower_than_idle),
+        CASE(test_bodies_together),
+        CASE(test_drain),
+        CASE(test_close_with_open_streams),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
