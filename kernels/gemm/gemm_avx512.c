@@ -7,6 +7,7 @@
 
 #define GEMM_NAME gemm_avx512
 #define GEMM_ROWS 8
+#define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 0
 
 typedef __m512i quad;

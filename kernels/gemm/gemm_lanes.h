@@ -3,22 +3,27 @@
  * The including file gives, before it includes this one:
  *     GEMM_NAME        the entry's name
  *     GEMM_ROWS        rows of the largest register block: 4 or 8
+ *     GEMM_TILES       tiles of the widest: 1, or 2 where registers hold four rows of two
  *     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
  *     counts           running integer dot products of 16 outputs
- *     counts_zero()
+ *     counts_zero()         (not GEMM_WIDE_BYTES)
  *     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
  *     counts_add(a, w, x)   a += w (unsigned) * the four signed bytes of x
+ *     quad_spread(x), counts_add_spread(a, w, q)   (GEMM_TILES 2) the same in two steps: four bytes read once for both tiles
  *     counts_finish(a)      as lanes_i: sums of 16 outputs
  *     pick_nibble(line, shift, bias)   of 16 words of four bytes the four bits from *shift on, less 8 if bias, as f32
  *     pick_byte(line, shift)           the eight bits from *shift on, less 128, as f32
  *     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
  *                      over 32 inputs (vpmaddubsw saturates at 16 bits): then S8 weights are taken as two nibbles
  *
- * One block_quantized() is one register block: n rows (8, 4, 2 or 1), one tile of 16 outputs, all of k. Per group of 32 and
- * row that is 8 vpdpbusd, one conversion, one multiplication and two fused multiply-adds, of which one is the outlier's, whose
- * weight costs a shift and a look-up; unpacking the weights is shared by the rows; a minimum is one more fused multiply-add,
- * in a chain of its own. So the ceiling on a machine whose multipliers take both is 8 / 12 of the int8 peak with minima and
- * 8 / 11 without. n is a constant after inlining.
+ * One block_quantized() is one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs, or 4 rows of two, all of k.
+ * Per group of 32, row and tile that is 8 vpdpbusd, one conversion, one multiplication and two fused multiply-adds, of which
+ * one is the outlier's, whose weight costs a shift and a look-up; unpacking the weights is shared by the rows; a minimum is one
+ * more fused multiply-add, in a chain of its own. So the ceiling on a machine whose multipliers take both is 8 / 12 of the
+ * int8 peak with minima and 8 / 11 without. n is a constant after inlining.
+ *
+ * With one tile a block reads 14 operands from memory for those 12; a core that loads as many vectors a cycle as it multiplies
+ * waits for them. Two tiles read activations once: 8. Measured at 128 rows: 0.52 of the int8 peak for 0.45.
  *
  * Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile; within a panel, tile by
  * tile, all register blocks of a tile while it is in L1.
@@ -31,12 +36,16 @@
  * none 37 %, 4 KiB 74 %, 8 KiB 82 %, 12 KiB 85 %, 16 KiB less. All lines of a group at once, before its arithmetic: spread
  * between the dot products they come to 60 %. */
 #define PREFETCH_BYTES 12288u
+/* From so many rows on two tiles at once. There arithmetic decides, the weights of the next two are asked for while these are
+ * used over and over, and into the second level: the first holds what is in use. (Measured at 8 rows, where they are used
+ * twice: up to a third slower than one tile.) */
+#define TWO_TILE_ROWS 16u
 #define COLUMNS PACK_TILE_OUTPUTS
 #define UNROLL _Pragma("GCC unroll 8")
 
 _Static_assert(PACK_TILE_OUTPUTS == LANES, "a tile's outputs are the lanes");
 
-/* A register block: rows slot .. slot + n - 1 of one row block, one tile. */
+/* A register block: rows slot .. slot + n - 1 of one row block, the tile and, in wide ones, the next. */
 struct block {
     const struct packed_matrix *w;
     const uint8_t *tile;
@@ -63,14 +72,15 @@ LANES_INLINE void prefetch_group(const struct block *b, uint32_t g, const uint32
         return;
     }
     for (uint32_t line = b->line_first; line < lines; line += b->line_step)
-        _mm_prefetch((const char *)at + line * 64, _MM_HINT_T0);
+        _mm_prefetch((const char *)at + line * 64, _MM_HINT_T1);
 }
 
-/* The four inputs of quad number quad_index. */
-LANES_INLINE const int8_t *x_quad(const struct quant_block *x, uint32_t row, uint32_t quad_index)
-{
-    return &x->q[row][quad_index * 4];
-}
+/* A group of a register block's rows: views of a quant_block from the block's first row on, so that all lies at constant
+ * distances from two pointers. */
+struct x_rows {
+    const int8_t (*q)[PACK_GROUP];
+    const struct quant_part *part;
+};
 
 /* Scales of 16 outputs: entry `index` of the scale section, in group g. */
 LANES_INLINE lanes load_scale(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, size_t index)
@@ -90,66 +100,89 @@ LANES_INLINE lanes load_minimum(const struct packed_matrix *w, const uint8_t *ti
     return lanes_sub(lanes_zero(), lanes_mul(super, small));
 }
 
-/* dot[r] of 32 inputs with nibbles. bias: take 8 off each weight. */
-LANES_INLINE void dot_u4(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n, bool bias, lanes_i *dot)
+/* What a sum begins with: the offset where it has room for it, and else it is added at the end. */
+LANES_INLINE counts counts_start(int32_t offset)
 {
-    counts sum[GEMM_ROWS];
 #if GEMM_WIDE_BYTES
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = bias ? counts_from(x->part[slot + r].bias >> 4) : counts_zero();
+    return counts_from(offset);
 #else
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = counts_zero();
+    (void)offset;
+    return counts_zero();
 #endif
-    UNROLL for (uint32_t j = 0; j < 4; j++) {
-        quad both = quad_load(quants + j * 64), low = quad_and_0f(both), high = quad_and_0f(quad_shift_4(both));
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[r] = counts_add(sum[r], low, x_quad(x, slot + r, 2 * j));
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[r] = counts_add(sum[r], high, x_quad(x, slot + r, 2 * j + 1));
-    }
-    UNROLL for (uint32_t r = 0; r < n; r++) {
-        dot[r] = counts_finish(sum[r]);
-        if (bias && !GEMM_WIDE_BYTES)
-            dot[r] = lanes_add_i(dot[r], lanes_set1_i(x->part[slot + r].bias >> 4));
-    }
 }
 
-/* dot[r] of the inputs of quads first .. last - 1 with bytes that are value + 128; bias[r] takes the 128 off. */
-LANES_INLINE void dot_s8(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n, uint32_t first,
-                         uint32_t last, const int32_t *bias, lanes_i *dot)
+/* sum[t][r] of every tile += w[t] * the four bytes at x, which are read once. */
+LANES_INLINE void counts_add_tiles(counts sum[GEMM_TILES][GEMM_ROWS], uint32_t r, uint32_t tiles, const quad *w, const int8_t *x)
 {
-    counts sum[GEMM_ROWS];
-#if GEMM_WIDE_BYTES
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = counts_from(bias[r]);
-    UNROLL for (uint32_t j = first; j < last; j++) {
-        quad bytes = quad_load(quants + j * 64);
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[r] = counts_add(sum[r], bytes, x_quad(x, slot + r, j));
-    }
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        dot[r] = counts_finish(sum[r]);
-#else
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = counts_zero();
-    UNROLL for (uint32_t j = first; j < last; j++) {
-        quad high = quad_and_0f(quad_shift_4(quad_load(quants + j * 64)));
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[r] = counts_add(sum[r], high, x_quad(x, slot + r, j));
-    }
-    UNROLL for (uint32_t r = 0; r < n; r++) {
-        dot[r] = lanes_add_i(lanes_sll_i(counts_finish(sum[r]), 4), lanes_set1_i(bias[r]));
-        sum[r] = counts_zero();
-    }
-    UNROLL for (uint32_t j = first; j < last; j++) {
-        quad low = quad_and_0f(quad_load(quants + j * 64));
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[r] = counts_add(sum[r], low, x_quad(x, slot + r, j));
-    }
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        dot[r] = lanes_add_i(dot[r], counts_finish(sum[r]));
+#if GEMM_TILES > 1
+    quad spread = quad_spread(x);
+    UNROLL for (uint32_t t = 0; tiles > 1 && t < tiles; t++)
+        sum[t][r] = counts_add_spread(sum[t][r], w[t], spread);
 #endif
+    if (tiles == 1)
+        sum[0][r] = counts_add(sum[0][r], w[0], x);
+}
+
+/* The loops below run over a register block: rows 0 .. n - 1 and tiles 0 .. tiles - 1, which are `stride` bytes apart. */
+typedef lanes_i dot_block[GEMM_TILES][GEMM_ROWS];
+
+/* dot[t][r] of 32 inputs with nibbles. bias: take 8 off each weight. */
+LANES_INLINE void dot_u4(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
+                         uint32_t tiles, bool bias, dot_block dot)
+{
+    counts sum[GEMM_TILES][GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        counts start = counts_start(bias ? x.part[r].bias >> 4 : 0);
+        UNROLL for (uint32_t t = 0; t < tiles; t++)
+            sum[t][r] = start;
+    }
+    UNROLL for (uint32_t j = 0; j < 4; j++) {
+        quad low[GEMM_TILES], high[GEMM_TILES];
+        UNROLL for (uint32_t t = 0; t < tiles; t++) {
+            quad both = quad_load(quants + t * stride + j * 64);
+            low[t] = quad_and_0f(both), high[t] = quad_and_0f(quad_shift_4(both));
+        }
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            counts_add_tiles(sum, r, tiles, low, &x.q[r][8 * j]);
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            counts_add_tiles(sum, r, tiles, high, &x.q[r][8 * j + 4]);
+    }
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
+        UNROLL for (uint32_t r = 0; r < n; r++) {
+            dot[t][r] = counts_finish(sum[t][r]);
+            if (bias && !GEMM_WIDE_BYTES)
+                dot[t][r] = lanes_add_i(dot[t][r], lanes_set1_i(x.part[r].bias >> 4));
+        }
+}
+
+/* dot[t][r] of the inputs of quads first .. last - 1 with bytes that are value + 128; bias[r] takes the 128 off. */
+LANES_INLINE void dot_s8(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
+                         uint32_t tiles, uint32_t first, uint32_t last, const int32_t *bias, dot_block dot)
+{
+    counts sum[GEMM_TILES][GEMM_ROWS];
+    UNROLL for (uint32_t pass = GEMM_WIDE_BYTES; pass < 2; pass++) { /* else high nibbles, then low ones */
+        UNROLL for (uint32_t t = 0; t < tiles; t++)
+            UNROLL for (uint32_t r = 0; r < n; r++)
+                sum[t][r] = counts_start(bias[r]);
+        UNROLL for (uint32_t j = first; j < last; j++) {
+            quad bytes[GEMM_TILES];
+            UNROLL for (uint32_t t = 0; t < tiles; t++) {
+                bytes[t] = quad_load(quants + t * stride + j * 64);
+                if (!GEMM_WIDE_BYTES)
+                    bytes[t] = quad_and_0f(pass ? bytes[t] : quad_shift_4(bytes[t]));
+            }
+            UNROLL for (uint32_t r = 0; r < n; r++)
+                counts_add_tiles(sum, r, tiles, bytes, &x.q[r][4 * j]);
+        }
+        UNROLL for (uint32_t t = 0; t < tiles; t++)
+            UNROLL for (uint32_t r = 0; r < n; r++) {
+                lanes_i part = counts_finish(sum[t][r]);
+                if (GEMM_WIDE_BYTES)
+                    dot[t][r] = part;
+                else
+                    dot[t][r] = pass ? lanes_add_i(dot[t][r], part) : lanes_add_i(lanes_sll_i(part, 4), lanes_set1_i(bias[r]));
+            }
+    }
 }
 
 /* Where a word of a line has input i of a group. */
@@ -167,77 +200,99 @@ LANES_INLINE lanes pick_weight(const uint8_t *quants, size_t index, enum pack_la
                              : pick_byte(quants + index / 4 * 64, &byte_shift[index]);
 }
 
+typedef lanes sum_block[GEMM_TILES][GEMM_ROWS];
+
 /* sum += scale * (dot * scale of x + weight * outlier) */
-LANES_INLINE void accumulate(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n,
-                             enum pack_layout layout, bool bias, lanes scale, const lanes_i *dot, lanes *sum)
+LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
+                             uint32_t tiles, enum pack_layout layout, bool bias, const lanes *scale, dot_block dot, sum_block sum)
 {
     UNROLL for (uint32_t r = 0; r < n; r++) {
-        const struct quant_part *p = &x->part[slot + r];
-        lanes value = lanes_mul(lanes_from_i(dot[r]), lanes_set1(p->scale));
-        value = lanes_fma(pick_weight(quants, p->index, layout, bias), lanes_set1(p->outlier), value);
-        sum[r] = lanes_fma(scale, value, sum[r]);
+        const struct quant_part *p = &x.part[r];
+        lanes x_scale = lanes_set1(p->scale), outlier = lanes_set1(p->outlier);
+        UNROLL for (uint32_t t = 0; t < tiles; t++) {
+            lanes value = lanes_mul(lanes_from_i(dot[t][r]), x_scale);
+            value = lanes_fma(pick_weight(quants + t * stride, p->index, layout, bias), outlier, value);
+            sum[t][r] = lanes_fma(scale[t], value, sum[t][r]);
+        }
     }
 }
 
 /* The same in two steps for layouts with a scale for each half: either half's dot products, then the outlier. */
-LANES_INLINE void accumulate_half(const struct quant_block *x, uint32_t slot, uint32_t n, lanes scale, const lanes_i *dot, lanes *sum)
-{
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = lanes_fma(scale, lanes_mul(lanes_from_i(dot[r]), lanes_set1(x->part[slot + r].scale)), sum[r]);
-}
-
-LANES_INLINE void accumulate_outlier(const uint8_t *quants, const struct quant_block *x, uint32_t slot, uint32_t n,
-                                     enum pack_layout layout, const lanes scale[2], lanes *sum)
+LANES_INLINE void accumulate_half(struct x_rows x, uint32_t n, uint32_t tiles, const lanes *scale,
+                                  dot_block dot, sum_block sum)
 {
     UNROLL for (uint32_t r = 0; r < n; r++) {
-        const struct quant_part *p = &x->part[slot + r];
-        lanes value = lanes_mul(pick_weight(quants, p->index, layout, true), lanes_set1(p->outlier));
-        sum[r] = lanes_fma(scale[p->index / (PACK_GROUP / 2)], value, sum[r]);
+        lanes x_scale = lanes_set1(x.part[r].scale);
+        UNROLL for (uint32_t t = 0; t < tiles; t++)
+            sum[t][r] = lanes_fma(scale[t], lanes_mul(lanes_from_i(dot[t][r]), x_scale), sum[t][r]);
+    }
+}
+
+LANES_INLINE void accumulate_outlier(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
+                                     uint32_t tiles, enum pack_layout layout, lanes scale[2][GEMM_TILES], sum_block sum)
+{
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        const struct quant_part *p = &x.part[r];
+        lanes outlier = lanes_set1(p->outlier);
+        UNROLL for (uint32_t t = 0; t < tiles; t++) {
+            lanes value = lanes_mul(pick_weight(quants + t * stride, p->index, layout, true), outlier);
+            sum[t][r] = lanes_fma(scale[p->index / (PACK_GROUP / 2)][t], value, sum[t][r]);
+        }
     }
 }
 
 /* minimum: the minima's part in the same loop, in a chain of its own that is added at the end. */
-LANES_INLINE void block_groups(const struct block *b, uint32_t n, enum pack_layout layout, bool bias, bool minimum, lanes *sum)
+LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles, enum pack_layout layout, bool bias, bool minimum,
+                               sum_block sum)
 {
     const struct packed_matrix *w = b->w;
     const uint8_t *quants = b->tile + w->quant_offset;
-    uint32_t slot = b->slot, group_count = w->group_count;
-    const uint32_t lines = layout == PACK_U4 ? 5 : 9;
-    lanes part[GEMM_ROWS];
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        part[r] = lanes_zero();
+    const size_t stride = w->tile_bytes;
+    const uint32_t group_count = w->group_count;
+    const uint32_t lines = tiles * (layout == PACK_U4 ? 5 : 9);
+    sum_block part;
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            part[t][r] = lanes_zero();
     for (uint32_t g = 0; g < group_count; g++) {
-        const struct quant_block *x = &b->x[g];
+        const struct x_rows x = {&b->x[g].q[b->slot], &b->x[g].part[b->slot]};
         prefetch_group(b, g, lines);
-        lanes_i dot[GEMM_ROWS];
+        dot_block dot;
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
         UNROLL for (uint32_t r = 0; r < n; r++) {
-            low[r] = x->part[slot + r].bias_low;
-            rest[r] = layout == PACK_S8_HALVES ? x->part[slot + r].bias - low[r] : x->part[slot + r].bias;
+            low[r] = x.part[r].bias_low;
+            rest[r] = layout == PACK_S8_HALVES ? x.part[r].bias - low[r] : x.part[r].bias;
         }
         const uint8_t *line = quants + (size_t)g * (layout == PACK_U4 ? 256 : 512);
-        if (layout == PACK_U4) {
-            dot_u4(line, x, slot, n, bias, dot);
-            accumulate(line, x, slot, n, layout, bias, load_scale(w, b->tile, g, g), dot, sum);
-        } else if (layout == PACK_S8) {
-            dot_s8(line, x, slot, n, 0, 8, rest, dot);
-            accumulate(line, x, slot, n, layout, bias, load_scale(w, b->tile, g, g), dot, sum);
-        } else {
-            const lanes scale[2] = {load_scale(w, b->tile, g, (size_t)g * 2), load_scale(w, b->tile, g, (size_t)g * 2 + 1)};
-            dot_s8(line, x, slot, n, 0, 4, low, dot);
-            accumulate_half(x, slot, n, scale[0], dot, sum);
-            dot_s8(line, x, slot, n, 4, 8, rest, dot);
-            accumulate_half(x, slot, n, scale[1], dot, sum);
-            accumulate_outlier(line, x, slot, n, layout, scale, sum);
+        lanes scale[2][GEMM_TILES];
+        UNROLL for (uint32_t t = 0; t < tiles; t++) {
+            const uint8_t *tile = b->tile + t * stride;
+            scale[0][t] = load_scale(w, tile, g, layout == PACK_S8_HALVES ? (size_t)g * 2 : g);
+            if (layout == PACK_S8_HALVES)
+                scale[1][t] = load_scale(w, tile, g, (size_t)g * 2 + 1);
         }
-        if (minimum) {
-            lanes least = load_minimum(w, b->tile, g);
+        if (layout == PACK_U4) {
+            dot_u4(line, stride, x, n, tiles, bias, dot);
+            accumulate(line, stride, x, n, tiles, layout, bias, scale[0], dot, sum);
+        } else if (layout == PACK_S8) {
+            dot_s8(line, stride, x, n, tiles, 0, 8, rest, dot);
+            accumulate(line, stride, x, n, tiles, layout, bias, scale[0], dot, sum);
+        } else {
+            dot_s8(line, stride, x, n, tiles, 0, 4, low, dot);
+            accumulate_half(x, n, tiles, scale[0], dot, sum);
+            dot_s8(line, stride, x, n, tiles, 4, 8, rest, dot);
+            accumulate_half(x, n, tiles, scale[1], dot, sum);
+            accumulate_outlier(line, stride, x, n, tiles, layout, scale, sum);
+        }
+        UNROLL for (uint32_t t = 0; minimum && t < tiles; t++) {
+            lanes least = load_minimum(w, b->tile + t * stride, g);
             UNROLL for (uint32_t r = 0; r < n; r++)
-                part[r] = lanes_fma(least, lanes_set1(x->part[slot + r].sum), part[r]);
+                part[t][r] = lanes_fma(least, lanes_set1(x.part[r].sum), part[t][r]);
         }
     }
-    UNROLL for (uint32_t r = 0; minimum && r < n; r++)
-        sum[r] = lanes_add(sum[r], part[r]);
+    UNROLL for (uint32_t t = 0; minimum && t < tiles; t++)
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[t][r] = lanes_add(sum[t][r], part[t][r]);
 }
 
 LANES_INLINE void store_block(const lanes *sum, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
@@ -253,22 +308,26 @@ LANES_INLINE void store_block(const lanes *sum, uint32_t n, float *y, size_t y_s
     }
 }
 
-LANES_INLINE void block_quantized(const struct block *b, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+/* columns: of the last tile. */
+LANES_INLINE void block_quantized(const struct block *b, uint32_t n, uint32_t tiles, float *y, size_t y_stride, uint32_t columns,
+                                  enum gemm_store store)
 {
-    lanes sum[GEMM_ROWS];
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = lanes_zero();
+    sum_block sum;
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[t][r] = lanes_zero();
     if (b->w->layout == PACK_U4 && b->w->minimum)
-        block_groups(b, n, PACK_U4, false, true, sum);
+        block_groups(b, n, tiles, PACK_U4, false, true, sum);
     else if (b->w->layout == PACK_U4)
-        block_groups(b, n, PACK_U4, true, false, sum);
+        block_groups(b, n, tiles, PACK_U4, true, false, sum);
     else if (b->w->layout == PACK_S8 && b->w->minimum)
-        block_groups(b, n, PACK_S8, true, true, sum);
+        block_groups(b, n, tiles, PACK_S8, true, true, sum);
     else if (b->w->layout == PACK_S8)
-        block_groups(b, n, PACK_S8, true, false, sum);
+        block_groups(b, n, tiles, PACK_S8, true, false, sum);
     else
-        block_groups(b, n, PACK_S8_HALVES, true, false, sum);
-    store_block(sum, n, y, y_stride, columns, store);
+        block_groups(b, n, tiles, PACK_S8_HALVES, true, false, sum);
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
+        store_block(sum[t], n, y + t * COLUMNS, y_stride, t + 1 < tiles ? COLUMNS : columns, store);
 }
 
 LANES_INLINE void block_float(const struct packed_matrix *w, const uint8_t *tile, const float *x, size_t x_stride, uint32_t n,
@@ -289,23 +348,31 @@ LANES_INLINE void block_float(const struct packed_matrix *w, const uint8_t *tile
 }
 
 /* The register block for a constant n, each a function of its own so that none holds the others' registers. */
-#define DEFINE_BLOCK(n)                                                                                                  \
-    static __attribute__((noinline)) void block_quantized_##n(const struct block *b, float *y, size_t y_stride,         \
-                                                              uint32_t columns, enum gemm_store store)                   \
+#define DEFINE_BLOCK(n, tiles)                                                                                           \
+    static __attribute__((noinline)) void block_quantized_##n##x##tiles(const struct block *b, float *y, size_t y_stride, \
+                                                                        uint32_t columns, enum gemm_store store)         \
     {                                                                                                                    \
-        block_quantized(b, n, y, y_stride, columns, store);                                                              \
-    }                                                                                                                    \
+        block_quantized(b, n, tiles, y, y_stride, columns, store);                                                       \
+    }
+#define DEFINE_BLOCK_FLOAT(n)                                                                                            \
     static __attribute__((noinline)) void block_float_##n(const struct packed_matrix *w, const uint8_t *tile,           \
                                                           const float *x, size_t x_stride, float *y, size_t y_stride,    \
                                                           uint32_t columns, enum gemm_store store)                       \
     {                                                                                                                    \
         block_float(w, tile, x, x_stride, n, y, y_stride, columns, store);                                               \
     }
-DEFINE_BLOCK(1)
-DEFINE_BLOCK(2)
-DEFINE_BLOCK(4)
+DEFINE_BLOCK(1, 1)
+DEFINE_BLOCK(2, 1)
+DEFINE_BLOCK(4, 1)
+DEFINE_BLOCK_FLOAT(1)
+DEFINE_BLOCK_FLOAT(2)
+DEFINE_BLOCK_FLOAT(4)
 #if GEMM_ROWS == 8
-DEFINE_BLOCK(8)
+DEFINE_BLOCK(8, 1)
+DEFINE_BLOCK_FLOAT(8)
+#endif
+#if GEMM_TILES == 2
+DEFINE_BLOCK(4, 2)
 #endif
 
 /* The largest register block that fits into what is left. */
@@ -316,32 +383,46 @@ static uint32_t block_rows(uint32_t left)
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-/* tile_end: the first that the call leaves out. */
-static void tile_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t tile_end,
-                           const void *next, uint32_t row, uint32_t row_end, float *y, size_t y_stride, uint32_t columns,
-                           enum gemm_store store)
+/* n rows of one tile. */
+static void block_of_one_tile(const struct block *b, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+{
+    switch (n) {
+#if GEMM_ROWS == 8
+    case 8: block_quantized_8x1(b, y, y_stride, columns, store); break;
+#endif
+    case 4: block_quantized_4x1(b, y, y_stride, columns, store); break;
+    case 2: block_quantized_2x1(b, y, y_stride, columns, store); break;
+    default: block_quantized_1x1(b, y, y_stride, columns, store); break;
+    }
+}
+
+/* One tile or two. tile_end: the first that the call leaves out; columns: of the last tile. */
+static void tiles_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t tiles,
+                            uint32_t tile_end, const void *next, uint32_t row, uint32_t row_end, float *y, size_t y_stride,
+                            uint32_t columns, enum gemm_store store)
 {
     struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes, .next = next};
-    b.ahead = b.tile + PREFETCH_BYTES;
+    b.ahead = b.tile + (tiles == 2 ? 2 * w->tile_bytes : PREFETCH_BYTES);
     b.ahead_end = w->data + tile_end * w->tile_bytes;
-    b.line_step = (row_end - row + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
-    for (; row < row_end; b.line_first++) {
-        uint32_t slot = row % QUANT_BLOCK_ROWS, n = block_rows(MIN(row_end - row, QUANT_BLOCK_ROWS - slot));
+    uint32_t block = tiles == 2 ? 4 : QUANT_BLOCK_ROWS;
+    b.line_step = (row_end - row + block - 1) / block;
+    for (uint32_t n; row < row_end; row += n, b.line_first++) {
         float *out = y + row * y_stride;
+        b.slot = row % QUANT_BLOCK_ROWS;
         b.x = x->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * x->group_count;
-        b.slot = slot;
-        switch (n) {
-#if GEMM_ROWS == 8
-        case 8:
-            b.slot = 0;
-            block_quantized_8(&b, out, y_stride, columns, store);
-            break;
-#endif
-        case 4: block_quantized_4(&b, out, y_stride, columns, store); break;
-        case 2: block_quantized_2(&b, out, y_stride, columns, store); break;
-        default: block_quantized_1(&b, out, y_stride, columns, store); break;
+        n = block_rows(MIN(row_end - row, MIN(block, QUANT_BLOCK_ROWS - b.slot)));
+#if GEMM_TILES == 2
+        if (tiles == 2 && n == 4) {
+            block_quantized_4x2(&b, out, y_stride, columns, store);
+            continue;
         }
-        row += n;
+        if (tiles == 2) {
+            struct block second = b;
+            second.tile += w->tile_bytes;
+            block_of_one_tile(&second, n, out + COLUMNS, y_stride, columns, store);
+        }
+#endif
+        block_of_one_tile(&b, n, out, y_stride, tiles == 2 ? COLUMNS : columns, store);
     }
 }
 
@@ -378,13 +459,14 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
 {
     assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
     assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
-    uint32_t panel = panel_rows(w->k), row_end = row_begin + row_count;
+    uint32_t panel = panel_rows(w->k), row_end = row_begin + row_count, tile_end = tile_begin + tile_count;
     for (uint32_t row = row_begin; row < row_end;) {
         uint32_t last = MIN(row_end, (row / panel + 1) * panel);
-        for (uint32_t t = tile_begin; t < tile_begin + tile_count; t++) {
-            uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, w->output_count - first);
+        for (uint32_t t = tile_begin, tiles; t < tile_end; t += tiles) {
+            tiles = GEMM_TILES == 2 && w->group_count && t + 1 < tile_end && last - row >= TWO_TILE_ROWS ? 2 : 1;
+            uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, w->output_count - (first + (tiles - 1) * COLUMNS));
             if (w->group_count)
-                tile_quantized(w, x, t, tile_begin + tile_count, next, row, last, y + first, y_stride, columns, store);
+                tiles_quantized(w, x, t, tiles, tile_end, next, row, last, y + first, y_stride, columns, store);
             else
                 tile_float(w, x, t, row, last, y + first, y_stride, columns, store);
         }
