@@ -334,6 +334,8 @@ static void place_down(struct sched *s, uint32_t index)
     assert_always(p->pages_used == 0 && p->pages_releasing == 0 && p->starved == 0 && p->pages_idle == 0);
     s->draining_places -= p->draining;
     p->up = p->draining = p->drained = false;
+    if (p->local)
+        s->local_us = 0;
     p->down_since_us = s->now_us;
 }
 
@@ -355,6 +357,8 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->pair_us = up->prefill_pair_us;
     p->step_pairs = 0;
     p->link_step_us = (double)up->link_us * s->config.layers;
+    if (p->local)
+        s->local_us = p->token_us;
 }
 
 static void place_drain(struct sched *s, uint32_t index)

@@ -4,10 +4,13 @@
 #include "common/sched/sched_state.h"
 
 /* Workers on the s-part's cores are in each other's way: what one measures is the others' doing as much as its own. So they count as
- * equally fast, but for one that is far slower than the fastest of them. */
+ * equally fast, but for one that is far slower than the fastest of them; and never as faster than the local pool, which reads with
+ * the same cores: that would be noise, and a long way to go for it each layer. */
 double place_token_us(const struct sched *s, const struct place *p)
 {
-    return p->shares_cores && !p->local && !p->slow && s->sharing_us > 0 ? s->sharing_us : p->token_us;
+    if (!p->shares_cores || p->local)
+        return p->token_us;
+    return MAX(!p->slow && s->sharing_us > 0 ? s->sharing_us : p->token_us, s->local_us);
 }
 
 /* What it reads now, what is on its way to it, and what so many will read. */
@@ -75,6 +78,8 @@ void place_measure(struct sched *s, const struct sched_place_time *time)
         p->token_noise += 0.05 * (fabs(us / p->token_last_us - 1) * M_SQRT1_2 - p->token_noise);
     p->token_last_us = us;
     p->token_us += 0.1 * (us - p->token_us);
+    if (p->local)
+        s->local_us = p->token_us;
     p->attends_measured = time->attend_us > 0;
     if (p->shares_cores && !p->local && p->attends_measured)
         compare_sharing(s, p);

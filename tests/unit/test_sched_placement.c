@@ -60,6 +60,33 @@ static void kv_goes_where_it_is_told(void **state)
     }
 }
 
+/* What one on the same cores measures beside the local pool is noise: however fast it seems, nothing is gained by the way there. */
+static void the_same_cores_are_no_faster_elsewhere(void **state)
+{
+    (void)state;
+    for (int shares_cores = 0; shares_cores <= 1; shares_cores++) {
+        struct mesh *m = start(SCHED_PLACE_AUTO);
+        m->shares_cores = shares_cores;
+        mesh_place_up(m, 0, 1000);
+        mesh_place_up(m, 1, 1000);
+        m->events[m->event_count - 1].place_up.bytes_per_second *= 2; // the worker
+        for (int i = 0; i < 16; i++)
+            mesh_arrive(m, 400, 500, 0);
+        for (int i = 0; i < 300; i++) { // prefill of all, and nobody has ended
+            mesh_tick(m);
+            m->now_us = mesh_next_us(m);
+        }
+        assert_int_equal(place_of(m, 0).sequences + place_of(m, 1).sequences, 16);
+        if (shares_cores)
+            assert_int_equal(place_of(m, 0).sequences, 16);
+        else
+            assert_true(place_of(m, 1).sequences > 0);
+        mesh_run(m, 20000);
+        mesh_check_end(m);
+        mesh_fini(m);
+    }
+}
+
 static void what_the_only_place_cannot_hold_ends(void **state)
 {
     (void)state;
@@ -77,6 +104,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kv_goes_where_it_is_told),
+        cmocka_unit_test(the_same_cores_are_no_faster_elsewhere),
         cmocka_unit_test(what_the_only_place_cannot_hold_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
