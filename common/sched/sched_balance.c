@@ -33,7 +33,7 @@ enum {
 #define MOVE_ABOVE 0.05
 #define SHARING_ABOVE 0.15 // the same, where it is in others' way and they in its
 #define STEP_ABOVE 0.02    // of the whole step: below, nobody would notice
-#define NOISE_ABOVE 1.0    // of what measurements differ by: some three standard deviations of the smoothed mean
+#define NOISE_ABOVE 0.5    // of what measurements differ by: some three standard deviations of the smoothed mean
 #define GROSS 0.2          // above it, handing over may take so much more of the worker's time
 #define GAIN 0.4           // of what it is above, or
 #define GAIN_LEVEL 0.01    // of its level, that an exchange must take away

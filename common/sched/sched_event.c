@@ -245,8 +245,11 @@ static void step_learn(struct sched *s, const struct step *step, const struct sc
         model_learn(&s->s_model, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
     }
     for (uint32_t i = 0; i < done->place_count; i++) {
-        uint32_t place = done->places[i].place; // beside prefill elsewhere on the same cores decode rows' attention says nothing
-        if (place < s->config.max_places && (step->prefill_rows == 0 || s->places[place].step_pairs > 0))
+        uint32_t place = done->places[i].place;
+        if (place >= s->config.max_places)
+            continue;
+        const struct place *p = &s->places[place]; // beside prefill elsewhere on the same cores decode rows' attention says nothing
+        if (step->prefill_rows == 0 || p->step_pairs > 0 || !(p->local || p->shares_cores))
             place_measure(s, &done->places[i]);
     }
 }
@@ -352,7 +355,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     double bytes_per_us = up->bytes_per_second > 0 ? (double)up->bytes_per_second / 1e6 : 1e4;
     uint64_t bytes = s->config.kv_bytes_per_token > 0 ? s->config.kv_bytes_per_token : 1;
     p->attends_measured = p->slow = false;
-    p->token_noise = p->token_last_us = 0;
+    p->token_noise = p->token_last_us = p->off = 0;
     p->token_us = (double)bytes / bytes_per_us;
     p->pair_us = up->prefill_pair_us;
     p->step_pairs = 0;

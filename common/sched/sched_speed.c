@@ -1,4 +1,17 @@
-/* sched_speed.c: how fast places read: what their steps took, and what steps will take there. */
+/* sched_speed.c: how fast places read: what their steps took, and what steps will take there.
+ *
+ * Under load nearly every step has prefill rows at some place, so a place is measured in those steps too, by what it was expected to take:
+ *
+ *     expected = reads x token_us + pairs x pair_us        off = measured / expected - 1
+ *
+ * Both times are corrected by their part in what was expected: who is slower is so in all it does, and what steps are made of differs, so
+ * that in the end each time is right. Example: 4,000 tokens at 1 us and 10,000 pairs at 0.1 us are expected to take 5 ms; they took 10 ms,
+ * so off is 1, and with a gain of 0.1 a token is at 1.08 us and a pair at 0.102.
+ *
+ * The gain of token_us, by which places are compared: little while noise explains what the latest steps were off, or workers that are
+ * alike would differ by what they happened to take last, and each step would wait for whoever was given too much for it. Where noise
+ * does not explain it, a speed has changed.
+ */
 #include <math.h>
 
 #include "common/sched/sched_state.h"
@@ -27,15 +40,6 @@ double place_predict_us(const struct place *p, uint64_t tokens_read)
     return p->link_step_us + (double)(tokens_read - pairs) * p->token_us + (double)pairs * p->pair_us;
 }
 
-/* Of a step with prefill rows, what is left for those. */
-static void measure_prefill(struct place *p, const struct sched_place_time *time)
-{
-    uint64_t pairs = MIN(p->step_pairs, time->tokens_read);
-    double rest_us = time->r_part_us - p->link_step_us - (double)(time->tokens_read - pairs) * p->token_us;
-    double us = MAX(rest_us, 0) / (double)pairs;
-    p->pair_us += p->pair_us == 0 ? us : 0.1 * (MIN(us, 4 * p->pair_us) - p->pair_us);
-}
-
 #define SLOW 1.6  // times the fastest worker's time on the same cores: a worker is slow, until
 #define SWIFT 1.3 // it is down to this
 
@@ -51,33 +55,52 @@ static void compare_sharing(struct sched *s, struct place *measured)
     measured->slow = measured->token_us > (measured->slow ? SWIFT : SLOW) * least_us;
 }
 
+#define LATEST 0.1  // gain of one step: about the last ten count
+#define STEADY 0.03 // about the last thirty
+
+/* The first prefill rows there took what is left of the step. A pair takes no longer than a token that is read for one row. */
+static void guess_pair(struct place *p, double rest_us, double pairs)
+{
+    p->pair_us = MIN(MAX(rest_us / pairs, p->token_us / 100), p->token_us);
+}
+
+/* Attention took `ratio` times what was expected, of which reading for decode rows was `share`. */
+static void correct(struct place *p, double ratio, double share)
+{
+    // One odd step (a page fault, a stolen core) must not turn placement over.
+    double off = MIN(MAX(ratio, 0.25), 4) - 1, us = (1 + off) * p->token_us;
+    // By how much one differs from the one before: of a speed that has changed, too, it says how sure it is.
+    if (p->token_last_us > 0)
+        p->token_noise += (p->token_noise == 0 ? 1 : 0.05) * (fabs(us / p->token_last_us - 1) * M_SQRT1_2 - p->token_noise);
+    p->token_last_us = us;
+    p->off += LATEST * (off - p->off);
+    double gain = fabs(p->off) > p->token_noise ? LATEST : STEADY; // some three standard deviations of that mean
+    p->token_us *= 1 + gain * share * off;
+    p->pair_us *= 1 + LATEST * (1 - share) * off;
+}
+
 void place_measure(struct sched *s, const struct sched_place_time *time)
 {
     enum { TOKENS_MIN = 256 }; // below, the clock and the link say more than the memory
     struct place *p = &s->places[time->place];
     if (!p->up || time->tokens_read == 0)
         return;
-    if (p->step_pairs > 0) {
-        measure_prefill(p, time);
+    uint64_t pairs = MIN(p->step_pairs, time->tokens_read);
+    double reads_us = (double)(time->tokens_read - pairs) * p->token_us, pairs_us = (double)pairs * p->pair_us;
+    double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->link_step_us;
+    bool few = time->tokens_read < TOKENS_MIN;
+    // It says itself what was not the link; or the guess about the link was wrong.
+    if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0)) {
+        double read_us = time->attend_us > 0 ? time->attend_us : few ? reads_us : 0;
+        p->link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us, 0) - p->link_step_us);
+    }
+    if (few || attend_us < 0)
+        return;
+    if (pairs > 0 && p->pair_us == 0) {
+        guess_pair(p, attend_us - reads_us, (double)pairs);
         return;
     }
-    bool few = time->tokens_read < TOKENS_MIN;
-    double read_us = few ? (double)time->tokens_read * p->token_us : 0;
-    if (time->attend_us > 0)
-        read_us = time->attend_us;                                       // it says itself what was not the link
-    if (time->attend_us > 0 || few || time->r_part_us < p->link_step_us) // it was the guess about the link that was wrong
-        p->link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us, 0) - p->link_step_us);
-    if (few || (time->attend_us == 0 && time->r_part_us < p->link_step_us))
-        return;
-    double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->link_step_us;
-    double us = attend_us / (double)time->tokens_read;
-    // One odd step (a page fault, a stolen core) must not turn placement over.
-    us = MIN(MAX(us, p->token_us / 4), p->token_us * 4);
-    // By how much one differs from the one before: of a speed that has changed, too, it says how sure it is.
-    if (p->token_last_us > 0)
-        p->token_noise += 0.05 * (fabs(us / p->token_last_us - 1) * M_SQRT1_2 - p->token_noise);
-    p->token_last_us = us;
-    p->token_us += 0.1 * (us - p->token_us);
+    correct(p, attend_us / (reads_us + pairs_us), reads_us / (reads_us + pairs_us));
     if (p->local)
         s->local_us = p->token_us;
     p->attends_measured = time->attend_us > 0;

@@ -132,6 +132,7 @@ struct place {
     uint32_t readers[SCHED_MINI_BATCHES_MAX];  // sequences whose context that is
     double token_us;                           // R-part time of one context token
     double token_last_us, token_noise;         // the last one measured; mean relative difference of one from the next, over sqrt 2
+    double off;                                // by what part of what was expected its latest steps took longer, mean
     double pair_us;                            // of a prefill row and one context token; 0: not known
     double link_step_us;                       // link round trips of a step
     uint64_t step_pairs;                       // scratch: of the step that is answered
