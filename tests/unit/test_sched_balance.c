@@ -26,38 +26,43 @@ struct seen {
     uint32_t steps[BATCHES];
     double largest_sum, largest_max, step_sum;
     uint64_t windows, all;
+    uint32_t workers;
     uint32_t full; // decode rows of a full mini-batch, nearly: the end, when nobody is left to balance with, does not count
 };
 
-static double largest_to_mean(const double *us)
+static double largest_to_mean(const double *us, uint32_t workers)
 {
     double largest = 0, sum = 0;
-    for (int i = 0; i < WORKERS; i++) {
+    for (uint32_t i = 0; i < workers; i++) {
         largest = MAX(largest, us[i]);
         sum += us[i];
     }
-    return largest / (sum / WORKERS);
+    return largest / (sum / workers);
+}
+
+static void see(struct seen *seen, const struct sim_step *step)
+{
+    uint32_t m = step->mini_batch;
+    for (uint32_t i = 0; i < seen->workers; i++)
+        seen->us[m][i] += step->r_part_us[i];
+    seen->step_sum += largest_to_mean(step->r_part_us, seen->workers);
+    seen->all++;
+    if (++seen->steps[m] < WINDOW)
+        return;
+    double ratio = largest_to_mean(seen->us[m], seen->workers);
+    seen->largest_sum += ratio;
+    seen->largest_max = MAX(seen->largest_max, ratio);
+    seen->windows++;
+    for (uint32_t i = 0; i < seen->workers; i++)
+        seen->us[m][i] = 0;
+    seen->steps[m] = 0;
 }
 
 static void on_step(void *user, const struct sim_step *step)
 {
     struct seen *seen = user;
-    uint32_t m = step->mini_batch;
-    if (step->begin_us < 20e6 || step->decode_rows < seen->full)
-        return;
-    for (int i = 0; i < WORKERS; i++)
-        seen->us[m][i] += step->r_part_us[i];
-    seen->step_sum += largest_to_mean(step->r_part_us);
-    seen->all++;
-    if (++seen->steps[m] < WINDOW)
-        return;
-    double ratio = largest_to_mean(seen->us[m]);
-    seen->largest_sum += ratio;
-    seen->largest_max = MAX(seen->largest_max, ratio);
-    seen->windows++;
-    for (int i = 0; i < WORKERS; i++)
-        seen->us[m][i] = 0;
-    seen->steps[m] = 0;
+    if (step->begin_us >= 20e6 && step->decode_rows >= seen->full)
+        see(seen, step);
 }
 
 static struct sim_config mixed(uint32_t batch, struct seen *seen)
@@ -110,7 +115,7 @@ static void workers_take_as_long_as_each_other(void **state)
         double ratio[2], tokens_per_second[2];
         struct sim_result r;
         for (int balanced = 0; balanced < 2; balanced++) {
-            struct seen seen = {.full = batch * 4 / 10};
+            struct seen seen = {.workers = WORKERS, .full = batch * 4 / 10};
             struct sim_config config = mixed(batch, &seen);
             config.sched.balance = balanced;
             r = sim_of(&config);
@@ -131,19 +136,25 @@ static void workers_take_as_long_as_each_other(void **state)
 
 enum { LIMIT = 400 };
 
-/* What worker 2 reads, and the others on average: before it is slow, and step by step afterwards. */
+/* What the slow worker reads, and the others on average: before it is slow, and step by step afterwards. */
 struct slow {
     double from_us;
+    uint32_t workers;
     uint32_t steps[BATCHES];
     double before[2], after[LIMIT][2];
+    uint64_t all, mixed;  // steps from then to LIMIT; with prompts' rows
+    struct seen balanced; // from WINDOW to LIMIT
 };
+
+static uint32_t slow_place(uint32_t workers) { return workers / 2; }
 
 static void on_step_slow(void *user, const struct sim_step *step)
 {
     struct slow *slow = user;
-    double loads[2] = {(double)step->work[2].load, 0};
-    for (int i = 0; i < WORKERS; i++)
-        loads[1] += i == 2 ? 0 : (double)step->work[i].load / (WORKERS - 1);
+    uint32_t place = slow_place(slow->workers);
+    double loads[2] = {(double)step->work[place].load, 0};
+    for (uint32_t i = 0; i < slow->workers; i++)
+        loads[1] += i == place ? 0 : (double)step->work[i].load / (slow->workers - 1);
     uint32_t at = slow->steps[step->mini_batch];
     for (int k = 0; k < 2; k++) {
         if (step->begin_us > slow->from_us / 2 && step->begin_us < slow->from_us)
@@ -151,7 +162,13 @@ static void on_step_slow(void *user, const struct sim_step *step)
         else if (step->begin_us >= slow->from_us && at < LIMIT)
             slow->after[at][k] += loads[k];
     }
-    slow->steps[step->mini_batch] += step->begin_us >= slow->from_us;
+    if (step->begin_us < slow->from_us)
+        return;
+    slow->steps[step->mini_batch]++;
+    slow->all += at < LIMIT;
+    slow->mixed += at < LIMIT && step->rows > step->decode_rows;
+    if (at >= WINDOW && at < LIMIT)
+        see(&slow->balanced, step);
 }
 
 static double share(const struct slow *slow, uint32_t from, uint32_t to)
@@ -168,9 +185,9 @@ static void a_worker_at_half_speed_reads_half(void **state)
 {
     (void)state;
     for (uint32_t batch = 64; batch <= 256; batch *= 2) {
-        struct slow slow = {.from_us = 40e6};
+        struct slow slow = {.from_us = 40e6, .workers = WORKERS, .balanced.workers = WORKERS};
         struct sim_config config = mixed(batch, NULL);
-        const struct sim_speed half = {.at_us = slow.from_us, .place = 2, .speed = 0.5};
+        const struct sim_speed half = {.at_us = slow.from_us, .place = slow_place(WORKERS), .speed = 0.5};
         config.on_step = on_step_slow;
         config.user = &slow;
         config.speeds = &half;
@@ -184,6 +201,58 @@ static void a_worker_at_half_speed_reads_half(void **state)
         assert_true(share(&slow, 40, 60) < 0.62);
         assert_true(fabs(share(&slow, 60, LIMIT) - 0.5) < 0.06);
     }
+}
+
+/* The same while prompts come all the time, whose chunks are so small that nearly every step has rows of some. */
+static struct slow slow_among_prompts(uint32_t workers, uint32_t batch, bool shares_cores)
+{
+    struct slow slow = {.from_us = 40e6, .workers = workers, .balanced.workers = workers};
+    struct sim_config config = mixed(batch, NULL);
+    const struct sim_speed half = {.at_us = slow.from_us, .place = slow_place(workers), .speed = 0.5};
+    config.sched.chunk_tokens = batch / 4;
+    config.on_step = on_step_slow;
+    config.user = &slow;
+    config.speeds = &half;
+    config.speed_count = 1;
+    config.place_count = workers;
+    for (uint32_t i = 0; i < workers; i++) {
+        places[i].shares_cores = shares_cores;
+        places[i].cost.token_us *= (double)workers / WORKERS;
+    }
+    struct sim_result r = sim_of(&config);
+    printf(
+        "%u workers%s, B %u: %.2f of steps with prompts; beside the others %.2f before, %.2f in steps 40 to 60, %.2f in 60 to 100, "
+        "then %.2f; largest / mean %.3f, at most %.3f; %llu handed over\n",
+        workers, shares_cores ? " on the same cores" : "", batch, (double)slow.mixed / (double)slow.all,
+        slow.before[0] / slow.before[1], share(&slow, 40, 60), share(&slow, 60, 100), share(&slow, 100, LIMIT),
+        slow.balanced.largest_sum / (double)slow.balanced.windows, slow.balanced.largest_max, (unsigned long long)r.moved);
+    assert_true((double)slow.mixed > 0.95 * (double)slow.all);
+    assert_true(fabs(slow.before[0] / slow.before[1] - 1) < 0.1);
+    assert_true(slow.balanced.windows >= BATCHES * (LIMIT / WINDOW - 1));
+    return slow;
+}
+
+static void a_worker_at_half_speed_reads_half_among_prompts(void **state)
+{
+    (void)state;
+    for (uint32_t workers = 2; workers <= WORKERS; workers *= 2)
+        for (uint32_t batch = 128; batch <= 256; batch *= 2) {
+            struct slow slow = slow_among_prompts(workers, batch, false);
+            assert_true(share(&slow, 40, 60) < 0.62);
+            assert_true(fabs(share(&slow, 60, LIMIT) - 0.5) < 0.06);
+            assert_true(slow.balanced.largest_sum < 1.1 * (double)slow.balanced.windows && slow.balanced.largest_max < 1.25);
+        }
+}
+
+/* Only its own prompts' steps, and those without any, tell it from its companions' doing: it takes some more of them. */
+static void so_does_one_on_the_s_parts_cores(void **state)
+{
+    (void)state;
+    for (uint32_t workers = 2; workers <= WORKERS; workers *= 2)
+        for (uint32_t batch = 128; batch <= 256; batch *= 2) {
+            struct slow slow = slow_among_prompts(workers, batch, true);
+            assert_true(share(&slow, 100, LIMIT) < 0.62);
+        }
 }
 
 /* Long lives, all alike: noise makes few go that would not go without it, and nobody goes to and fro. */
@@ -218,9 +287,9 @@ static void noise_moves_little(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workers_take_as_long_as_each_other),
-        cmocka_unit_test(noise_moves_little),
-        cmocka_unit_test(a_worker_at_half_speed_reads_half),
+        cmocka_unit_test(workers_take_as_long_as_each_other), cmocka_unit_test(noise_moves_little),
+        cmocka_unit_test(a_worker_at_half_speed_reads_half),  cmocka_unit_test(a_worker_at_half_speed_reads_half_among_prompts),
+        cmocka_unit_test(so_does_one_on_the_s_parts_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
