@@ -22,6 +22,8 @@
 #include "common/rpc/internal.h"
 
 enum { RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, BATCH = 256, FREE_MESSAGES_MAX = 4096, SPIN_CPUS = 4 };
+/* Messages and buffers that are there from the start: a decode step with one more of them alive than any before must not allocate. */
+enum { MESSAGES_AT_START = 16 };
 
 struct timer {
     uint64_t at_us;
@@ -59,6 +61,25 @@ struct rpc_loop {
     uint64_t random;
 };
 
+static bool open_messages(struct rpc_loop *loop)
+{
+    for (uint32_t i = 0; i < MESSAGES_AT_START; i++) {
+        struct rpc_message *message = calloc(1, sizeof *message);
+        struct rpc_buffer *buffer = calloc(1, sizeof *buffer);
+        if (message)
+            loop_give_message(loop, message);
+        if (buffer)
+            loop_give_buffer(loop, buffer);
+        if (!message || !buffer)
+            return false;
+        message->arena.cap = 1;
+        if (!arena_take(&message->arena, 1)) /* its first chunk, which it keeps */
+            return false;
+        arena_reset(&message->arena);
+    }
+    return true;
+}
+
 enum status rpc_loop_open(struct rpc_loop **out)
 {
     struct rpc_loop *loop = calloc(1, sizeof *loop);
@@ -72,7 +93,7 @@ enum status rpc_loop_open(struct rpc_loop **out)
     loop->free_timer = UINT32_MAX;
     loop->may_spin = cpu_count_usable() >= SPIN_CPUS;
     loop->random = clock_now_ns() | 1;
-    if (!loop->ring || loop->event_fd < 0) {
+    if (!loop->ring || loop->event_fd < 0 || !open_messages(loop)) {
         rpc_loop_close(loop);
         return STATUS_RESOURCE_EXHAUSTED;
     }
