@@ -20,11 +20,11 @@
  * scheduler's time slice is worth when the cores are shared. */
 enum { SPIN_ROUNDS = 1500, CACHE_LINE = 64 };
 
-/* Calls of sched_yield, each about 0.3 µs where nobody else wants the core: within a job the others are at work and come soon,
- * so up to a millisecond; between jobs a tenth. A core that sleeps on a virtual machine is given back to the host, and comes
- * again after tens of microseconds: a decode step at one row had 15 such sleeps a thread while the host was busy. Measured,
- * times the tokens a second of sleeping at once: 1.14 and 1.18 at 1 and 32 streams then, 1.01 and 1.03 on a quiet host. Spinning
- * all the time does as well alone, but takes the core of workers beside it (0.94). */
+/* Calls of sched_yield, each 0.4 µs where nobody else wants the core: within a job the others are at work and come soon, so
+ * about a millisecond; between jobs a tenth. On a virtual machine whose host was busy a decode step at one row had 15 sleeps a
+ * thread. Measured there, times the tokens a second of sleeping at once, medians of 7 and 3 rounds: 1.14 and 1.18 at 1 and 32
+ * streams; on a quiet host 1.01 and 1.03 (35 and 9 rounds). Spinning all the time does as well alone, but takes the core of
+ * workers beside it (0.94 for 0.99, 4 rounds). */
 enum { YIELDS_WITHIN_JOB = 3000, YIELDS_BETWEEN_JOBS = 300 };
 
 struct thread_pool {

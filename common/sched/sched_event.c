@@ -248,7 +248,8 @@ static void step_learn(struct sched *s, const struct step *step, const struct sc
         uint32_t place = done->places[i].place;
         if (place >= s->config.max_places)
             continue;
-        const struct place *p = &s->places[place]; // beside prefill elsewhere on the same cores decode rows' attention says nothing
+        const struct place *p = &s->places[place];
+        // Beside prefill elsewhere on the same cores decode rows' attention says nothing.
         if (step->prefill_rows == 0 || p->step_pairs > 0 || !(p->local || p->shares_cores))
             place_measure(s, &done->places[i]);
     }
@@ -337,8 +338,6 @@ static void place_down(struct sched *s, uint32_t index)
     assert_always(p->pages_used == 0 && p->pages_releasing == 0 && p->starved == 0 && p->pages_idle == 0);
     s->draining_places -= p->draining;
     p->up = p->draining = p->drained = false;
-    if (p->local)
-        s->local_us = 0;
     p->down_since_us = s->now_us;
 }
 
@@ -360,8 +359,6 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->pair_us = up->prefill_pair_us;
     p->step_pairs = 0;
     p->link_step_us = (double)up->link_us * s->config.layers;
-    if (p->local)
-        s->local_us = p->token_us;
 }
 
 static void place_drain(struct sched *s, uint32_t index)

@@ -16,6 +16,12 @@
 
 #include "common/sched/sched_state.h"
 
+static double local_token_us(const struct sched *s)
+{
+    const struct place *p = &s->places[0]; // by convention
+    return p->up && p->local ? p->token_us : 0;
+}
+
 /* Workers on the s-part's cores are in each other's way: what one measures is the others' doing as much as its own. So they count as
  * equally fast, but for one that is far slower than the fastest of them; and never as faster than the local pool, which reads with
  * the same cores: that would be noise, and a long way to go for it each layer. */
@@ -23,7 +29,7 @@ double place_token_us(const struct sched *s, const struct place *p)
 {
     if (!p->shares_cores || p->local)
         return p->token_us;
-    return MAX(!p->slow && s->sharing_us > 0 ? s->sharing_us : p->token_us, s->local_us);
+    return MAX(!p->slow && s->sharing_us > 0 ? s->sharing_us : p->token_us, local_token_us(s));
 }
 
 /* What it reads now, what is on its way to it, and what so many will read. */
@@ -101,8 +107,6 @@ void place_measure(struct sched *s, const struct sched_place_time *time)
         return;
     }
     correct(p, attend_us / (reads_us + pairs_us), reads_us / (reads_us + pairs_us));
-    if (p->local)
-        s->local_us = p->token_us;
     p->attends_measured = time->attend_us > 0;
     if (p->shares_cores && !p->local && p->attends_measured)
         compare_sharing(s, p);

@@ -238,7 +238,6 @@ struct sched {
     double local_share;      // with OVERLAP_BOTH: of the load
     uint64_t balanced;       // steps emitted when it last looked
     double sharing_us;       // a context token at the fastest worker on the s-part's cores; 0: not measured
-    double local_us;         // at the local pool; 0: there is none
 
     struct mini_batch mini_batches[SCHED_MINI_BATCHES_MAX];
     uint32_t batches, batches_wanted; // in use; after what is in flight is back

@@ -24,13 +24,16 @@ LANES_INLINE quad quad_and_0f(quad a)
 }
 LANES_INLINE quad quad_shift_4(quad a) { return (quad){_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)}; }
 LANES_INLINE counts counts_zero(void) { return lanes_set1_i(0); }
-LANES_INLINE counts counts_add(counts a, quad w, const int8_t *x)
+LANES_INLINE quad quad_spread(const int8_t *x)
 {
-    int32_t word;
-    __builtin_memcpy(&word, x, sizeof word);
-    __m256i four = _mm256_set1_epi32(word);
-    return (counts){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, four)),
-                    _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, four))};
+    int32_t four;
+    __builtin_memcpy(&four, x, sizeof four);
+    return lanes_set1_i(four);
+}
+LANES_INLINE counts counts_add(counts a, quad w, quad x)
+{
+    return (counts){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, x.lo)),
+                    _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, x.hi))};
 }
 LANES_INLINE lanes_i counts_finish(counts a)
 {

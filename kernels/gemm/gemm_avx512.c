@@ -17,12 +17,13 @@ LANES_INLINE quad quad_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 LANES_INLINE quad quad_and_0f(quad a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
 LANES_INLINE quad quad_shift_4(quad a) { return _mm512_srli_epi16(a, 4); }
 LANES_INLINE counts counts_zero(void) { return _mm512_setzero_si512(); }
-LANES_INLINE counts counts_add(counts a, quad w, const int8_t *x)
+LANES_INLINE quad quad_spread(const int8_t *x)
 {
     int32_t four;
     __builtin_memcpy(&four, x, sizeof four);
-    return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, _mm512_set1_epi32(four)));
+    return _mm512_set1_epi32(four);
 }
+LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, x)); }
 LANES_INLINE lanes_i counts_finish(counts a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
 /* A table of the 16 values: its look-up reads the low four bits of each word, so it masks, converts and takes the bias off. */
 LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias)

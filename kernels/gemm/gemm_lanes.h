@@ -8,8 +8,8 @@
  *     counts           running integer dot products of 16 outputs
  *     counts_zero()         (not GEMM_WIDE_BYTES)
  *     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
- *     counts_add(a, w, x)   a += w (unsigned) * the four signed bytes of x
- *     quad_spread(x), counts_add_spread(a, w, q)   (GEMM_TILES 2) the same in two steps: four bytes read once for both tiles
+ *     quad_spread(x)        the four signed bytes at x for each of 16 outputs
+ *     counts_add(a, w, x)   a += w (unsigned) * x (signed)
  *     counts_finish(a)      as lanes_i: sums of 16 outputs
  *     pick_nibble(line, shift, bias)   of 16 words of four bytes the four bits from *shift on, less 8 if bias, as f32
  *     pick_byte(line, shift)           the eight bits from *shift on, less 128, as f32
@@ -22,8 +22,8 @@
  * more fused multiply-add, in a chain of its own. So the ceiling on a machine whose multipliers take both is 8 / 12 of the
  * int8 peak with minima and 8 / 11 without. n is a constant after inlining.
  *
- * With one tile a block reads 14 operands from memory for those 12; a core that loads as many vectors a cycle as it multiplies
- * waits for them. Two tiles read activations once: 8. Measured at 128 rows: 0.52 of the int8 peak for 0.45.
+ * With one tile a block reads 13 operands from memory for those 12; a core that loads as many vectors a cycle as it multiplies
+ * waits for them. Two tiles read activations once: 7. Measured at 128 rows: 0.53 of the int8 peak for 0.45.
  *
  * Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile; within a panel, tile by
  * tile, all register blocks of a tile while it is in L1.
@@ -57,7 +57,8 @@ struct block {
     uint32_t line_first, line_step;
 };
 
-/* lines: of 64 bytes that a group of a tile takes, rounded up. */
+/* lines: of 64 bytes that a group of a tile takes, rounded up. Where register blocks share them, the tile is used over and over
+ * and the first level is full of it. */
 LANES_INLINE void prefetch_group(const struct block *b, uint32_t g, const uint32_t lines)
 {
     const uint8_t *at = b->ahead + (size_t)g * lines * 64;
@@ -114,13 +115,9 @@ LANES_INLINE counts counts_start(int32_t offset)
 /* sum[t][r] of every tile += w[t] * the four bytes at x, which are read once. */
 LANES_INLINE void counts_add_tiles(counts sum[GEMM_TILES][GEMM_ROWS], uint32_t r, uint32_t tiles, const quad *w, const int8_t *x)
 {
-#if GEMM_TILES > 1
     quad spread = quad_spread(x);
-    UNROLL for (uint32_t t = 0; tiles > 1 && t < tiles; t++)
-        sum[t][r] = counts_add_spread(sum[t][r], w[t], spread);
-#endif
-    if (tiles == 1)
-        sum[0][r] = counts_add(sum[0][r], w[0], x);
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
+        sum[t][r] = counts_add(sum[t][r], w[t], spread);
 }
 
 /* The loops below run over a register block: rows 0 .. n - 1 and tiles 0 .. tiles - 1, which are `stride` bytes apart. */

@@ -22,19 +22,13 @@ LANES_INLINE quad quad_load(const uint8_t *p)
 LANES_INLINE quad quad_and_0f(quad a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
 LANES_INLINE quad quad_shift_4(quad a) { return _mm512_srli_epi16(a, 4); }
 LANES_INLINE counts counts_from(int32_t i) { return _mm512_set1_epi32(i); }
-/* By hand, because compilers do not fold the broadcast into the instruction. */
-LANES_INLINE counts counts_add(counts a, quad w, const int8_t *x)
-{
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(a) : "v"(w), "m"(*(const int8_t(*)[4])x));
-    return a;
-}
 LANES_INLINE quad quad_spread(const int8_t *x)
 {
     int32_t four;
     __builtin_memcpy(&four, x, sizeof four);
     return _mm512_set1_epi32(four);
 }
-LANES_INLINE counts counts_add_spread(counts a, quad w, quad x) { return _mm512_dpbusd_epi32(a, w, x); }
+LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_dpbusd_epi32(a, w, x); }
 LANES_INLINE lanes_i counts_finish(counts a) { return a; }
 /* A table of the 16 values: its look-up reads the low four bits of each word, so it masks, converts and takes the bias off. */
 LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias)

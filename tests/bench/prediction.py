@@ -87,7 +87,7 @@ def describe(folder, name, model, attention, rest=None):
     lines = [f"name = {name}", "memory = 1T", "memory_gb_per_second = 1", "int8_tops = 1", "link_gb_per_second = 7",
              f"measured_model = {os.path.basename(MODEL)}", f"layer_us_at = {curve(model['layer_us'])}",
              f"head_us_at = {curve(model['head_us'])}"]
-    lines += [f"attend_{key} = {attention[key]}" for key in COSTS] + ["shares_cores = true"]
+    lines += [f"attend_{key} = {attention[key]}" for key in COSTS] + ["shares_cores = on"]
     lines += [f"rest_us_at = {curve(rest or {1: 0})}"]
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
