@@ -58,12 +58,13 @@ void requests_counts(const struct requests *requests, uint32_t *running, uint32_
     *waiting = atomic_load_explicit(&requests->waiting, memory_order_relaxed);
 }
 
+/* One of at least three seconds, whatever is predicted: 38 * 1.5 + 1 + 2 is a minute. */
 uint32_t retry_after_s(uint32_t predicted_wait_ms)
 {
-    double jitter = 1 + (double)(clock_now_ns() / 1000 % 997) / 997 * 0.5;
-    double seconds = predicted_wait_ms / 1000.0 * jitter + jitter;
+    double jitter = (double)(clock_now_ns() / 1000 % 997) / 997;
+    double seconds = MIN(predicted_wait_ms / 1000.0, 38.0) * (1 + jitter / 2);
 
-    return (uint32_t)MIN(MAX(seconds, 1.0), 60.0);
+    return (uint32_t)(seconds + 1 + 3 * jitter);
 }
 
 /* --- answering ---------------------------------------------------------------------------------------------------- */

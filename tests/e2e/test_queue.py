@@ -73,14 +73,14 @@ def test_there_is_room_again(narrow):
 
 
 def test_times_to_come_back_differ(full):
-    """Whole seconds, so that not all come back at once; never more than a minute."""
+    """Whole seconds, so that not all come back at once, however short the wait; never more than a minute."""
     times = []
-    for i in range(24):
+    for i in range(36):
         error, _ = refused(full, body("One", 5, i))
         assert error.code == 429
         times.append(error.headers["Retry-After"])
     assert all(re.fullmatch(r"[0-9]+", text) and 1 <= int(text) <= 60 for text in times), times
-    assert len(set(times)) >= 3, f"{times} for thousands of tokens to wait for"
+    assert len(set(times)) >= 3, times
 
 
 def test_deadline_in_the_queue(start_mesh):
