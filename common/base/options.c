@@ -77,15 +77,24 @@ static enum status check_range(const struct option *option, double value, const 
     return bad_value(option, text, source, wanted, error);
 }
 
+/* "TOKENS|auto" */
+static bool takes_auto(const struct option *option)
+{
+    const char *bar = option->value_name ? strchr(option->value_name, '|') : NULL;
+    return bar && !strcmp(bar, "|auto");
+}
+
 static enum status set_number(const struct option *option, const char *value, const char *source, struct error *error)
 {
     char *end;
-    double number;
+    double number = 0;
 
-    errno = 0;
-    number = strtod(value, &end);
-    if (end == value || *end || errno || !isfinite(number))
-        return bad_value(option, value, source, "a number", error);
+    if (!takes_auto(option) || strcmp(value, "auto") != 0) {
+        errno = 0;
+        number = strtod(value, &end);
+        if (end == value || *end || errno || !isfinite(number))
+            return bad_value(option, value, source, takes_auto(option) ? "a number or auto" : "a number", error);
+    }
     if (option->kind == OPTION_U32 && (number < 0 || number > UINT32_MAX || number != floor(number)))
         return bad_value(option, value, source, "a whole number", error);
     if (check_range(option, number, value, source, error))
@@ -203,6 +212,8 @@ static void print_option(const struct option *option)
     case OPTION_F64: snprintf(value, sizeof value, " [%g]", *(double *)option->target); break;
     case OPTION_BOOL: snprintf(value, sizeof value, " [%s]", *(bool *)option->target ? "on" : "off"); break;
     }
+    if (takes_auto(option) && !strcmp(value, " [0]"))
+        snprintf(value, sizeof value, " [auto]");
     printf("  %-28s %s%s\n", left, option->help, value);
 }
 

@@ -8,9 +8,11 @@
  * the start of a prompt teaches f, and its end g.
  *
  * Of the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
- * (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens: with
- * w = d·P/D rows wanted a step, c >= w is in w/c of the steps, so that d tokens take w/c·us(c) + (1 - w/c)·us(0); below w
- * prefill feeds only d·c/w sequences. Where S is a line all from w on are equal, and the largest ends prompts soonest.
+ * (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens. Not
+ * with the d that decode now but with the n that will when the prompts are done: with w = n·P/D rows wanted a step, c >= w is in
+ * w/c of the steps, so that n tokens take w/c·us(c) + (1 - w/c)·us(0); below w so few prompts end that only n·c/w run at once.
+ * (With d in the place of n, one that decodes asks for just the rows that keep one decoding.) Where S is a line all from w on are
+ * equal, and the largest ends prompts soonest.
  *
  * Rows × context is why a chunk shrinks as its prompt grows. Example: D = 7.5 ms, a row more 0.5 ms, pair_us 0.4, d = 8, and a target of
  * 2.4·D = 18 ms: at the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
@@ -139,19 +141,22 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
     return taken;
 }
 
-/* Prefill rows that running sequences need beside a decode row each, so that starts keep up with ends. */
-static double wanted_rows(const struct sched *s, uint32_t decode_rows)
+/* Prefill rows that so many running sequences need beside a decode row each, so that starts keep up with ends. */
+static double wanted_rows(const struct sched *s, double decode_rows)
 {
     return s->lengths.tokens > 0 ? decode_rows * s->lengths.prompt_tokens / s->lengths.tokens : 0;
 }
 
-/* Generated tokens a microsecond in the long run. */
-static double throughput(double decode_rows, double chunk, double wanted, double chunk_us, double decode_us)
+/* Generated tokens a microsecond in the long run, where at most `most` decode at once, then in most_us, and added_us is what `chunk`
+ * rows add. */
+static double throughput(const struct sched *s, double most, double most_us, double chunk, double added_us)
 {
-    if (chunk < wanted)
-        return decode_rows * chunk / wanted / chunk_us;
-    double share = wanted / chunk;
-    return decode_rows / (share * chunk_us + (1 - share) * decode_us);
+    double wanted = wanted_rows(s, most);
+    if (chunk < wanted) { // only as many decode as so few rows keep running
+        double least_us = MIN(decode_us(s, 1), most_us), share = chunk / wanted;
+        return share * most / (least_us + share * (most_us - least_us) + added_us);
+    }
+    return most / (wanted / chunk * added_us + most_us);
 }
 
 static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / CRUMB, 1u); }
@@ -170,8 +175,9 @@ static double target_us(const struct sched *s, uint32_t decoding)
 static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
                        double most_us)
 {
-    double alone_us = decode_us(s, decode_rows), wanted = wanted_rows(s, decode_rows);
-    double attention = 0, best_rate = 0;
+    double alone_us = decode_us(s, decode_rows), attention = 0, best_rate = 0;
+    uint32_t later = decode_rows + b->prefill_count; // that decode
+    double later_us = decode_us(s, later), of_a_row = 0;
     most_us = MAX(most_us, STRETCH * alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
     double tried = 2 * (s->s_model.rows_seen > 0 ? s->s_model.rows_seen : s->model.rows_seen);
@@ -182,13 +188,15 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
         if (more == 0)
             break; // no prompt has more
         rows += more;
-        double added_us = products_us(s, decode_rows, rows) + attention;
+        double products = products_us(s, decode_rows, rows), added_us = products + attention;
         if (best == 0 && alone_us + added_us > most_us) // as much as there is time for
             return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, crumb(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
             break;
+        // Rows further on in a prompt read more whenever their turn is: in the rate all count as the first.
+        of_a_row = best == 0 ? attention / rows : of_a_row;
         // Without decode rows (they are elsewhere, or lack pages) there is no rate, and as much is best as there is time for.
-        double rate = decode_rows == 0 ? 1 : throughput(decode_rows, rows, wanted, alone_us + added_us, alone_us);
+        double rate = decode_rows == 0 ? 1 : throughput(s, later, later_us, rows, products + rows * of_a_row);
         if (rate >= AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);

@@ -29,9 +29,9 @@ static inline enum sched_placement sched_placement_named(const char *name)
 #define SCHED_ADMISSION_HELP "starts are spaced so that the workers' load stays even, or whoever waits starts"
 #define SCHED_SPACING_HELP "of sls: steps between groups of starts; 0: from the lengths seen"
 
-#define SCHED_CHUNK_HELP "prefill rows of a step; 0: chosen each step"
+#define SCHED_CHUNK_HELP "prefill rows of a step; auto: chosen each step"
 #define SCHED_STEP_TARGET_HELP \
-    "what prefill may make a step of running sequences take (or 2.4 times as long as without), and workers' load; 0: 16, longer while more wait than run, any load"
+    "what prefill may make a step of running sequences take (or 2.4 times as long as without), and workers' load; auto: 16, longer while more wait than run, any load"
 #define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"
 
 #endif

@@ -254,7 +254,7 @@ int sim_main(int argc, char **argv)
         {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
         {"batch", OPTION_U32, &s.batch, "B", SCHED_RUNNING_HELP, 1, PLAN_BATCH_MAX},
         {"mini-batches", OPTION_U32, &s.mini_batches, "M", "in flight; 0: one or two, as is faster", 0, SCHED_MINI_BATCHES_MAX},
-        {"chunk", OPTION_U32, &s.chunk, "TOKENS", SCHED_CHUNK_HELP, 0, 65536},
+        {"chunk", OPTION_U32, &s.chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"admission", OPTION_CHOICE, &s.admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
         {"spacing", OPTION_U32, &s.request.spacing, "F", SCHED_SPACING_HELP, 0, 65536},
         {"placement", OPTION_CHOICE, &s.placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},

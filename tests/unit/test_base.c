@@ -92,6 +92,30 @@ static void choices_and_switches_take_their_words_only(void **state)
     }
 }
 
+static void a_number_may_be_left_to_the_program(void **state)
+{
+    (void)state;
+    uint32_t chunk = 5, plain = 5;
+    struct option table[] = {
+        {"chunk", OPTION_U32, &chunk, "N|auto", "rows", 0, 100},
+        {"plain", OPTION_U32, &plain, "N", "rows", 0, 100},
+    };
+    struct program program = {.name = "test", .purpose = "p", .options = table, .option_count = 2};
+    struct error error;
+    char *left[] = {"test", "--chunk", "auto", NULL};
+    assert_int_equal(options_parse(&program, 3, left, &error), STATUS_OK);
+    assert_int_equal(chunk, 0);
+    char *given[] = {"test", "--chunk", "64", NULL};
+    assert_int_equal(options_parse(&program, 3, given, &error), STATUS_OK);
+    assert_int_equal(chunk, 64);
+    char *wrong[] = {"test", "--chunk=automatic", NULL};
+    assert_int_equal(options_parse(&program, 2, wrong, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "want a number or auto"));
+    char *not_there[] = {"test", "--plain=auto", NULL};
+    assert_int_equal(options_parse(&program, 2, not_there, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(plain, 5);
+}
+
 static void quoting_escapes_control_bytes(void **state)
 {
     (void)state;
@@ -222,6 +246,7 @@ int main(void)
         cmocka_unit_test(sizes_are_parsed_with_units),
         cmocka_unit_test(flags_come_before_environment),
         cmocka_unit_test(choices_and_switches_take_their_words_only),
+        cmocka_unit_test(a_number_may_be_left_to_the_program),
         cmocka_unit_test(quoting_escapes_control_bytes),
         cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
         cmocka_unit_test(prefixes_never_overflow),
