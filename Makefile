@@ -86,7 +86,7 @@ $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
 $(SLOW): $(BUILD)/obj/services/kv-worker/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB) # one that tests can slow down
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page $^ $(LIBS) -o $@
+	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend $^ $(LIBS) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@

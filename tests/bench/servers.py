@@ -57,6 +57,31 @@ class Ours(Mesh):
         return {name: memory_bytes(pid) for name, pid in self.services().items()}
 
 
+class FarWorker:
+    """A KV worker of a running mesh that says that it shares no core with the s-part. read_mbs: it takes as long as a host that
+    reads so many MB of K and V a second (slow_worker.c); SIGUSR1 halves that."""
+
+    def __init__(self, mesh, *options, name="far", read_mbs=None):
+        folder = mesh.run_dir
+        program = os.path.join(BUILD, *(("tests", "slow") if read_mbs else ("bin",)), "kv-worker")
+        before = mesh.metric("fastdecode_place_up")
+        self.log = open(os.path.join(folder, f"{name}.log"), "w", encoding="utf-8")
+        self.process = subprocess.Popen(
+            [program, f"--name={name}", f"--scheduler=ipc://{folder}/scheduler.sock", f"--listen=ipc://{folder}/{name}.sock",
+             f"--listen-tensors=ipc://{folder}/{name}-t.sock", "--threads=1", "--kv-memory=1G", *map(str, options)],
+            stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            env=dict(os.environ, **({"FD_SLOW_READ_MBS": str(read_mbs)} if read_mbs else {})))
+        mesh.wait_metric("fastdecode_place_up", lambda up: up == before + 1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(30)
+        self.log.close()
+
+
 class PeerMissing(Exception):
     pass
 

@@ -11,39 +11,17 @@ clients have got. The longest step: the largest of the medians of half seconds, 
 """
 import os
 import statistics
-import subprocess
 import time
 
 from clients import run
 from figures import figure
 from interference import texts
 from overlap import R_PART_CPU, S_PART_CPU, pin
-from servers import BUILD, Ours, wait_quiet
+from servers import FarWorker, Ours, wait_quiet
 from streams import of_place
 
 S, PROMPT, SPACING, ROUNDS, BIN_S = 128, 8, 4, 11, 0.5
 X_LOW, X_HIGH = 1.6, 2.2
-
-
-class FarWorker:
-    """A KV worker of a running mesh that is not on the s-part's cores."""
-
-    def __init__(self, mesh):
-        folder = mesh.run_dir
-        self.log = open(os.path.join(folder, "far.log"), "w", encoding="utf-8")
-        self.process = subprocess.Popen(
-            [os.path.join(BUILD, "bin", "kv-worker"), "--name=far", f"--scheduler=ipc://{folder}/scheduler.sock", "--isa=ref",
-             f"--listen=ipc://{folder}/far.sock", f"--listen-tensors=ipc://{folder}/far-t.sock", "--threads=1", "--kv-memory=1G"],
-            stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(30)
-        self.log.close()
 
 
 class Sample:
@@ -84,7 +62,7 @@ def one_mode(run_, mode, batch, rounds, ids):
     ours = set(os.sched_getaffinity(0))
     options = ("--kv-workers", 0, "--local-pool", "1M", "--threads", 1, "--kv-type", "f32", "--mini-batches", 2, "--max-batch",
                2 * batch, "--admission", mode, "--spacing", SPACING)
-    with Ours(*map(str, options), env={"FD_ISA": "avx2"}) as mesh, FarWorker(mesh) as far:
+    with Ours(*map(str, options), env={"FD_ISA": "avx2"}) as mesh, FarWorker(mesh, "--isa=ref") as far:
         for name, pid in mesh.services().items():
             pin(pid, S_PART_CPU if name == "s-part" else R_PART_CPU)
         pin(far.process.pid, R_PART_CPU)

@@ -1,38 +1,101 @@
-/* slow_worker.c: a kv-worker that takes PAGE_MS for each page that it gives away, from SIGUSR2 on until the next one: a hand-over
- * lasts then, and a test can have something fail in its midst. The worker's own objects, linked with --wrap. */
+/* slow_worker.c: a kv-worker that tests slow down. The worker's own objects, linked with --wrap.
+ *
+ * SIGUSR2: from now on, until the next one, it takes PAGE_MS for each page that it gives away, so that a hand-over lasts and a test
+ * can have something fail in its midst.
+ *
+ * FD_SLOW_READ_MBS=N: attention takes as long as on a host that reads N MB of K and V a second; what is left when it has been
+ * computed is slept. So several workers on one core take what each would on a host of its own, and the times that they measure are
+ * that host's. SIGUSR1: half that speed, until the next one. */
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
+#include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/kv/kv_store.h"
 
-enum { PAGE_MS = 30 };
+enum { PAGE_MS = 30, BATCHES = 64 };
 
-static atomic_bool slow; /* whichever thread takes the signal */
+static atomic_bool slow_pages, half_speed; /* whichever thread takes the signal */
+static double read_mbs;                    /* 0: as fast as it can */
+static struct opened {
+    const struct kv_batch *batch;
+    const struct kv_store *store;
+} opened[BATCHES]; /* the thread that attends, alone, opens batches */
 
 static void on_signal(int number)
 {
-    (void)number;
-    atomic_store(&slow, !atomic_load(&slow));
+    atomic_bool *which = number == SIGUSR1 ? &half_speed : &slow_pages;
+    atomic_store(which, !atomic_load(which));
 }
 
-__attribute__((constructor)) static void listen_to_signals(void)
+__attribute__((constructor)) static void prepare(void)
 {
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    const char *text = getenv("FD_SLOW_READ_MBS");
+    sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
+    read_mbs = text ? strtod(text, NULL) : 0;
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 }
 
 enum status __real_kv_store_export_page(const struct kv_store *store, uint64_t sequence, uint32_t page_index, void *out,
                                         uint32_t *positions);
 enum status __wrap_kv_store_export_page(const struct kv_store *store, uint64_t sequence, uint32_t page_index, void *out,
                                         uint32_t *positions);
+enum status __real_kv_batch_open(struct kv_store *store, struct kv_batch **out);
+enum status __wrap_kv_batch_open(struct kv_store *store, struct kv_batch **out);
+void __real_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
+                            const float *const *v, float *const *o);
+void __wrap_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
+                            const float *const *v, float *const *o);
 
 enum status __wrap_kv_store_export_page(const struct kv_store *store, uint64_t sequence, uint32_t page_index, void *out,
                                         uint32_t *positions)
 {
     const struct timespec pause = {.tv_nsec = PAGE_MS * 1000000L};
-    if (atomic_load(&slow))
+    if (atomic_load(&slow_pages))
         nanosleep(&pause, NULL);
     return __real_kv_store_export_page(store, sequence, page_index, out, positions);
+}
+
+enum status __wrap_kv_batch_open(struct kv_store *store, struct kv_batch **out)
+{
+    enum status status = __real_kv_batch_open(store, out);
+    uint32_t i = 0;
+    while (!status && i + 1 < BATCHES && opened[i].batch && opened[i].batch != *out) /* one that was closed may have lain here */
+        i++;
+    if (!status)
+        opened[i] = (struct opened){*out, store};
+    return status;
+}
+
+static uint64_t bytes_read(const struct kv_batch *batch)
+{
+    struct kv_stats stats = {0};
+    uint32_t i = 0;
+    while (opened[i].batch != batch) /* ends: it was opened */
+        i++;
+    kv_store_stats(opened[i].store, &stats);
+    return stats.bytes_read;
+}
+
+void __wrap_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
+                            const float *const *v, float *const *o)
+{
+    if (read_mbs <= 0) {
+        __real_kv_batch_attend(batch, layer, q, k, v, o);
+        return;
+    }
+    uint64_t began_ns = clock_now_ns(), before = bytes_read(batch);
+    __real_kv_batch_attend(batch, layer, q, k, v, o);
+    double bytes = (double)(bytes_read(batch) - before), mbs = read_mbs / (atomic_load(&half_speed) ? 2 : 1);
+    uint64_t due_ns = began_ns + (uint64_t)(1e3 * bytes / mbs);
+    const struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000u), .tv_nsec = (long)(due_ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL) == EINTR)
+        ;
 }
