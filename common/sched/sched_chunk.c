@@ -2,10 +2,12 @@
  *
  * A step of d decode rows and c prefill rows is predicted from what steps of decode rows alone take, measured, and what is added:
  *
- *     us(c) = D(d) + f·(S(d + c) - S(d)) + g·Σ (rows × context)·pair_us          S: the s-part's work, by rows
+ *     us(c) = h·D(d) + f·(S(d + c) - S(d)) + g·Σ (rows × context)·pair_us          S: the s-part's work, by rows
  *
- * f and g correct what is known of s-part and places to what such steps took beyond D: each by its part in the prediction, so that
- * the start of a prompt teaches f, and its end g.
+ * f, g and h correct what was seen, and what is known of s-part and places, to what steps take: each by its part in the prediction, so
+ * that the start of a prompt teaches f, its end g, and a step without prefill h alone. Where prompts come all the time there are none
+ * of these, and h has to learn from the others that the contexts have grown: laid on the few rows of a small chunk it would make the
+ * chunk smaller still.
  *
  * Of the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
  * (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens. Not
@@ -29,6 +31,9 @@
 #define CRUMB 2     // of a tile, that a step has at least
 #define AS_GOOD 0.98
 #define GAIN 0.25            // of one step in the corrections
+#define FARTHEST 4.0         // that those of prefill go: rows and pairs have been measured
+#define BACK 0.01            // of what is left to 1 they go back there in a step: what they need not explain h does
+#define FARTHEST_DECODE 64.0 // contexts grow from nothing to thousands
 #define GAIN_DECODES 0.1     // of one step among those without prefill
 #define MOVE_DECODES 0.02    // the most by which one moves what they take
 #define CONTEXT_OF_A_ROW 2e3 // attention to so much context takes as long as a row's products: until something is known
@@ -70,7 +75,7 @@ static struct step_time *decodes_of(struct chunk_model *m, uint32_t rows)
 }
 
 /* Steps without prefill of about as many rows, or of the nearest number that was seen. */
-static double decode_us(const struct sched *s, uint32_t rows)
+static double seen_decode_us(const struct sched *s, uint32_t rows)
 {
     const struct step_time *nearest = NULL;
     double distance = 0;
@@ -87,6 +92,8 @@ static double decode_us(const struct sched *s, uint32_t rows)
     return MAX(nearest->us + rows_us(s, rows) - rows_us(s, nearest->rows), nearest->us / 4);
 }
 
+static double decode_us(const struct sched *s, uint32_t rows) { return s->chunk.decode * seen_decode_us(s, rows); }
+
 static void learn_decodes(struct chunk_model *m, uint32_t rows, double total_us)
 {
     struct step_time *d = decodes_of(m, rows);
@@ -97,24 +104,34 @@ static void learn_decodes(struct chunk_model *m, uint32_t rows, double total_us)
     d->us += gain > GAIN_DECODES ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
 }
 
+static void correct(double *factor, double by, double farthest, double back)
+{
+    *factor = MIN(MAX(*factor * (1 + by), 1 / farthest), farthest);
+    *factor += back * (1 - *factor);
+}
+
 void chunk_learn(struct sched *s, const struct step *step, double total_us)
 {
     struct chunk_model *m = &s->chunk;
     uint32_t decode_rows = step->row_count - step->prefill_rows;
+    double products = 0, attention = 0;
     if (step->prefill_rows == 0)
         learn_decodes(m, decode_rows, total_us);
-    if (step->prefill_rows == 0 || decode_rows == 0)
-        return;
-    double products = products_us(s, decode_rows, step->prefill_rows), attention = 0;
+    else
+        products = products_us(s, decode_rows, step->prefill_rows);
     for (uint32_t i = decode_rows; i < step->run_count; i++) // behind the decode rows, a run each
         attention += attention_us(s, step->runs[i].place, step->runs[i].position, step->runs[i].count);
-    double ratio = (total_us - decode_us(s, decode_rows)) / (products + attention);
-    double wrong = GAIN * (MIN(MAX(ratio, 0.5), 2) - 1); // one step may be disturbed
-    m->products *= 1 + wrong * products / (products + attention);
-    m->attention *= 1 + wrong * attention / (products + attention);
+    if (decode_rows == 0)
+        return;
+    double alone = decode_us(s, decode_rows), predicted = alone + products + attention;
+    double wrong = GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
+    // By that a target must not grow at once.
+    correct(&m->decode, MIN(MAX(wrong * alone, -MOVE_DECODES), MOVE_DECODES), FARTHEST_DECODE, 0);
+    correct(&m->products, wrong * products, FARTHEST, BACK);
+    correct(&m->attention, wrong * attention, FARTHEST, BACK);
 }
 
-void chunk_init(struct sched *s) { s->chunk.products = s->chunk.attention = 1; }
+void chunk_init(struct sched *s) { s->chunk.decode = s->chunk.products = s->chunk.attention = 1; }
 
 /* --- the rows of prompts, oldest first ------------------------------------------------------------------------------ */
 

@@ -203,8 +203,8 @@ struct model_error {
 struct chunk_model {
     struct step_time {
         double rows, us, count;
-    } decodes[STEP_SIZES];      // steps without prefill, smoothed, by rows as in step_model; count 0: none seen
-    double products, attention; // factors by which what is known of s-part and places is corrected
+    } decodes[STEP_SIZES];              // steps without prefill, smoothed, by rows as in step_model; count 0: none seen
+    double decode, products, attention; // factors by which that, and what is known of s-part and places, are corrected
 };
 
 /* Which places new sequences go to. */

@@ -147,6 +147,29 @@ static void disturbed_steps_do_not_stretch_the_target(void **state)
     mesh_fini(m);
 }
 
+/* Prompts come all the time, so that no step shows what decode rows alone take, and that has grown: what steps take beyond it must
+ * not be laid on the rows of the chunk, which would become smaller, and so take more a row, until it is a crumb. */
+static void longer_contexts_are_not_laid_on_the_chunk(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    m->s_part_row_us = 50;
+    decode(m, 50);
+    m->slow_us = 20000;
+    uint32_t rows = 0;
+    double us;
+    for (int i = 0; i < 400; i++) {
+        if (i % 2 == 0 && i < 80)
+            mesh_arrive(m, PROMPT, 5, 0);
+        const struct sched_step_action *step = next_step(m, &us);
+        assert_true(step->run_count > DECODES);
+        rows += i >= 350 ? step->row_count - DECODES : 0;
+    }
+    printf("%u rows a chunk\n", rows / 50); // 2.4 times what decode rows take have room for 600
+    assert_true(rows / 50 >= 64);
+    mesh_fini(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +177,7 @@ int main(void)
         cmocka_unit_test(prompts_share_a_step),
         cmocka_unit_test(never_crumbs),
         cmocka_unit_test(disturbed_steps_do_not_stretch_the_target),
+        cmocka_unit_test(longer_contexts_are_not_laid_on_the_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

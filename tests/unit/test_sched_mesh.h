@@ -372,7 +372,9 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     uint32_t total_us = 1000 + 50 * s.a.row_count + (uint32_t)(pairs * m->pair_ns / 1000) + m->slow_us;
     uint32_t jitter_us = total_us * m->jitter_permille / 1000;
     e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
-    e->step_done.s_part_us = m->s_part_us != UINT32_MAX ? m->s_part_us : 1 + mesh_random(m, 2 * total_us);
+    e->step_done.s_part_us = m->s_part_row_us > 0         ? 500 + m->s_part_row_us * s.a.row_count
+                             : m->s_part_us != UINT32_MAX ? m->s_part_us
+                                                          : 1 + mesh_random(m, 2 * total_us);
 }
 
 MESH_FUNCTION void mesh_answer_others(struct mesh *m)

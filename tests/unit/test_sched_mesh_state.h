@@ -61,6 +61,7 @@ struct mesh {
     uint32_t step_us_min, step_us_max;
     uint32_t jitter_permille; // of the step times that it reports
     uint32_t pair_ns;         // in them, of a prefill row and one token of its context
+    uint32_t s_part_row_us;   // 0, or what the s-part says that a row of its work took it
     uint32_t slow_us;         // in them, of whatever disturbs
     uint32_t s_part_us;       // that it reports as the s-part's; 0: none; UINT32_MAX: at random
     uint32_t slow_permille;   // places that read a thousand times as slowly as the others, and moves that take as long
