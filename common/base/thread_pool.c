@@ -37,6 +37,9 @@ struct thread_pool {
     void *arg;
     atomic_bool running; /* asserts one caller at a time */
     bool stopping;
+    cpu_set_t cpus;   /* one a thread, or none: then nobody is pinned */
+    bool has_caller;  /* `caller` has been pinned */
+    pthread_t caller; /* thread 0: who called last */
     uint32_t thread_count;
     pthread_t *threads; /* [thread_count - 1] */
 };
@@ -44,7 +47,6 @@ struct thread_pool {
 struct worker_start {
     struct thread_pool *pool;
     uint32_t index;
-    int cpu; /* -1: not pinned */
 };
 
 static void pause_cpu(void)
@@ -102,6 +104,27 @@ uint32_t thread_pool_claim(struct thread_pool *pool)
     return atomic_fetch_add_explicit(&pool->claim, 1, memory_order_relaxed); /* only uniqueness matters */
 }
 
+/* To the index-th of the pool's CPUs, if it has any. Best effort: an unpinned thread is still right. */
+static void pin(const struct thread_pool *pool, uint32_t index)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET((size_t)cpu, &pool->cpus) && index-- == 0)
+            CPU_SET((size_t)cpu, &one);
+    if (CPU_COUNT(&one))
+        pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+}
+
+static void pin_caller(struct thread_pool *pool)
+{
+    if (!CPU_COUNT(&pool->cpus) || (pool->has_caller && pthread_equal(pool->caller, pthread_self())))
+        return;
+    pool->has_caller = true;
+    pool->caller = pthread_self();
+    pin(pool, 0);
+}
+
 static void *worker_main(void *opaque)
 {
     struct worker_start start = *(struct worker_start *)opaque;
@@ -109,12 +132,7 @@ static void *worker_main(void *opaque)
     unsigned job = 0;
 
     free(opaque);
-    if (start.cpu >= 0) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET((size_t)start.cpu, &set);
-        pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* best effort: an unpinned thread is still right */
-    }
+    pin(pool, start.index);
     for (;;) {
         wait_change(pool, &pool->job, job++, YIELDS_BETWEEN_JOBS);
         if (pool->stopping)
@@ -127,6 +145,7 @@ static void *worker_main(void *opaque)
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg)
 {
     assert_always(!atomic_exchange_explicit(&pool->running, true, memory_order_acquire));
+    pin_caller(pool);
     pool->fn = fn;
     pool->arg = arg;
     atomic_store_explicit(&pool->claim, 0, memory_order_relaxed); /* published by the bump */
@@ -137,7 +156,7 @@ void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg)
     atomic_store_explicit(&pool->running, false, memory_order_release);
 }
 
-enum status thread_pool_open(uint32_t thread_count, const int *cpus, struct thread_pool **out)
+enum status thread_pool_open(uint32_t thread_count, struct thread_pool **out)
 {
     struct thread_pool *pool;
 
@@ -147,6 +166,8 @@ enum status thread_pool_open(uint32_t thread_count, const int *cpus, struct thre
     if (!pool)
         return STATUS_RESOURCE_EXHAUSTED;
     *pool = (struct thread_pool){.thread_count = 1};
+    if (thread_count == 1 || sched_getaffinity(0, sizeof pool->cpus, &pool->cpus) || CPU_COUNT(&pool->cpus) != (int)thread_count)
+        CPU_ZERO(&pool->cpus);
     pool->threads = calloc(thread_count, sizeof *pool->threads);
     if (!pool->threads)
         goto fail;
@@ -154,7 +175,7 @@ enum status thread_pool_open(uint32_t thread_count, const int *cpus, struct thre
         struct worker_start *start = malloc(sizeof *start);
         if (!start)
             goto fail;
-        *start = (struct worker_start){.pool = pool, .index = index, .cpu = cpus ? cpus[index] : -1};
+        *start = (struct worker_start){.pool = pool, .index = index};
         if (pthread_create(&pool->threads[index - 1], NULL, worker_main, start)) {
             free(start);
             goto fail;
@@ -176,6 +197,8 @@ void thread_pool_close(struct thread_pool *pool)
     bump(pool, &pool->job);
     for (uint32_t index = 1; index < pool->thread_count; index++)
         pthread_join(pool->threads[index - 1], NULL);
+    if (pool->has_caller && pthread_equal(pool->caller, pthread_self()))
+        pthread_setaffinity_np(pthread_self(), sizeof pool->cpus, &pool->cpus);
     free(pool->threads);
     free(pool);
 }

@@ -204,7 +204,7 @@ enum status measure_machine(uint32_t threads, const char *model_path, const char
     if (status)
         return status;
     threads = threads ? threads : cpu_count_usable();
-    if (thread_pool_open(threads, NULL, &pool))
+    if (thread_pool_open(threads, &pool))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %u threads", threads);
     log_init("fastdecode", LOG_ERROR, false); /* what a loop says of itself is of no interest here */
     status = cpu_measure(pool, &rates, error);

@@ -155,7 +155,7 @@ int model_main(int argc, char **argv)
     }
     if (!status)
         status = kernels_init(NULL, &error);
-    if (!status && thread_pool_open(cpu_count_usable(), NULL, &pool))
+    if (!status && thread_pool_open(cpu_count_usable(), &pool))
         status = error_set(&error, STATUS_RESOURCE_EXHAUSTED, "no threads");
     if (!status)
         status = model_open(program.operands[0], &model, &error);

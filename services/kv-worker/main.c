@@ -77,7 +77,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "the control socket as the scheduler reaches it", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "the tensor socket as the s-part reaches it", 0, 0},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
-        {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one a usable CPU", 0, 1024},
+        {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one a usable CPU, each kept on its own", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
@@ -117,7 +117,7 @@ static enum status start(struct error *error)
         return status;
     worker.lane = trace_lane_open("R-part");
     worker.incarnation = member_incarnation();
-    if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), NULL, &worker.pool) ||
+    if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), &worker.pool) ||
         rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
     if (worker.settings.calibrate)

@@ -76,7 +76,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU", 0, 1024},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU, each kept on its own", 0, 1024},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
@@ -375,7 +375,7 @@ static enum status start(struct error *error)
     if (status)
         return status;
     s_part.incarnation = member_incarnation();
-    if (thread_pool_open(s_part.threads ? s_part.threads : cpu_count_usable(), NULL, &s_part.pool) ||
+    if (thread_pool_open(s_part.threads ? s_part.threads : cpu_count_usable(), &s_part.pool) ||
         rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&engine->loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
     if ((status = load(error)))

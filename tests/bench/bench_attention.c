@@ -323,7 +323,7 @@ int main(int argc, char **argv)
 
     use_level(NULL);
     bool has_wide = kernels->level >= ISA_AVX512;
-    if (thread_pool_open(threads, NULL, &pool))
+    if (thread_pool_open(threads, &pool))
         return 1;
     openblas_set_num_threads((int)threads);
     void *memory = mmap(NULL, job.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

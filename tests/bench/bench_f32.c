@@ -85,7 +85,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
-    if (thread_pool_open(threads, NULL, &pool))
+    if (thread_pool_open(threads, &pool))
         return 1;
     openblas_set_num_threads((int)threads);
     for (size_t i = 0; i < ARRAY_COUNT(shapes); i++)

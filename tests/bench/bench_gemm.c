@@ -161,7 +161,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
-    if (thread_pool_open(threads, NULL, &pool) != STATUS_OK)
+    if (thread_pool_open(threads, &pool) != STATUS_OK)
         return 1;
     struct machine machine;
     if (!machine_open(&machine, pool))

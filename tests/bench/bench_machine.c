@@ -28,7 +28,7 @@ int main(int argc, char **argv)
     struct thread_pool *pool;
     struct machine machine;
 
-    if (thread_pool_open(threads, NULL, &pool) || !machine_open(&machine, pool))
+    if (thread_pool_open(threads, &pool) || !machine_open(&machine, pool))
         return 1;
     openblas_set_num_threads((int)threads);
     for (int pass = -1; pass < PASSES; pass++) { /* the first warms up */

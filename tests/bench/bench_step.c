@@ -180,7 +180,7 @@ int main(int argc, char **argv)
     }
     if (kernels_init(NULL, &error) || model_open(argv[1], &bench.model, &error))
         die(&error);
-    if (thread_pool_open(threads, NULL, &bench.pool) || !machine_open(&bench.machine, bench.pool))
+    if (thread_pool_open(threads, &bench.pool) || !machine_open(&bench.machine, bench.pool))
         return 1;
     struct backend_config config = {
         .model = bench.model,

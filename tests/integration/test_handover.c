@@ -74,7 +74,7 @@ static void set_up(void)
     worker.incarnation = member_incarnation();
     assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
     worker.tensor_loop = worker.control_loop;
-    assert_int_equal(thread_pool_open(1, NULL, &worker.pool), STATUS_OK);
+    assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
     assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
     assert_int_equal(control_open(&worker, &error), STATUS_OK);
     assert_int_equal(rpc_server_open(worker.control_loop, &config, &other, &error), STATUS_OK);

@@ -80,7 +80,7 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     worker.incarnation = member_incarnation();
     assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
     worker.tensor_loop = worker.control_loop;
-    assert_int_equal(thread_pool_open(1, NULL, &worker.pool), STATUS_OK);
+    assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
     assert_int_equal(rpc_server_open(worker.control_loop, &config, &scheduler, &error), STATUS_OK);
     answered = bad[0];
     heartbeat_status = STATUS_FAILED_PRECONDITION;

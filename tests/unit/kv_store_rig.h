@@ -37,7 +37,7 @@ static __attribute__((unused)) struct rig rig_open_shape(const struct kv_shape *
     struct rig rig;
     struct error error;
     assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
-    assert_int_equal(thread_pool_open(2, NULL, &rig.pool), STATUS_OK);
+    assert_int_equal(thread_pool_open(2, &rig.pool), STATUS_OK);
     assert_int_equal(kv_store_open(shape, pages * kv_page_bytes(shape) + 7, MAX_ROWS, rig.pool, &rig.store, &error), STATUS_OK);
     assert_int_equal(kv_batch_open(rig.store, &rig.batch), STATUS_OK);
     return rig;

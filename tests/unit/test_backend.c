@@ -22,7 +22,7 @@ static enum status plan(uint32_t head_dim, struct error *error)
     gguf_build_llama(&build, &tiny);
     unsigned char *bytes = gguf_build_finish(&build, &count);
     assert_int_equal(model_open_memory("tiny.gguf", bytes, count, &model, error), STATUS_OK);
-    assert_int_equal(thread_pool_open(1, NULL, &config.pool), STATUS_OK);
+    assert_int_equal(thread_pool_open(1, &config.pool), STATUS_OK);
     config.model = model;
     enum status status = backend_cpu.plan(&config, &plan, error);
     thread_pool_close(config.pool);

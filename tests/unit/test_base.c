@@ -1,4 +1,5 @@
 /* test_base.c: the foundations: sizes, settings, errors, the thread pool. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -145,13 +146,37 @@ static void every_item_of_a_phase_is_claimed_once(void **state)
     (void)state;
     for (uint32_t threads = 1; threads <= 4; threads++) {
         struct job job = {0};
-        assert_int_equal(thread_pool_open(threads, NULL, &job.pool), STATUS_OK);
+        assert_int_equal(thread_pool_open(threads, &job.pool), STATUS_OK);
         for (int round = 0; round < 200; round++) {
             memset(job.sum, 0, sizeof job.sum);
             thread_pool_run(job.pool, add_all, &job);
         }
         thread_pool_close(job.pool);
     }
+}
+
+static void note_cpu(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    (void)thread_count;
+    ((int *)arg)[thread_index] = sched_getcpu();
+}
+
+/* As many threads as CPUs: each has its own, and the caller has all of them again in the end. */
+static void threads_have_cpus_of_their_own(void **state)
+{
+    uint32_t count = cpu_count_usable();
+    struct thread_pool *pool;
+    int cpu[1024];
+    (void)state;
+    assert_int_equal(thread_pool_open(count, &pool), STATUS_OK);
+    for (int round = 0; round < 20; round++) {
+        thread_pool_run(pool, note_cpu, cpu);
+        for (uint32_t i = 0; i < count; i++)
+            for (uint32_t k = 0; k < i; k++)
+                assert_int_not_equal(cpu[i], cpu[k]);
+    }
+    thread_pool_close(pool);
+    assert_int_equal(cpu_count_usable(), count);
 }
 
 static void prefixes_never_overflow(void **state)
@@ -249,6 +274,7 @@ int main(void)
         cmocka_unit_test(a_number_may_be_left_to_the_program),
         cmocka_unit_test(quoting_escapes_control_bytes),
         cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
+        cmocka_unit_test(threads_have_cpus_of_their_own),
         cmocka_unit_test(prefixes_never_overflow),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
         cmocka_unit_test(a_config_that_cannot_be_read_is_no_empty_one),

@@ -23,7 +23,7 @@ static struct thread_pool *open_pool(uint32_t threads)
     struct error error;
 
     assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
-    assert_int_equal(thread_pool_open(threads, NULL, &pool), STATUS_OK);
+    assert_int_equal(thread_pool_open(threads, &pool), STATUS_OK);
     return pool;
 }
 
