@@ -23,9 +23,8 @@ enum option_kind {
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
-    void *target; /* holds the default before the call */
-    const char
-        *value_name; /* in help: "FILE", "N", "N|auto" of a number that 0 leaves to the program; NULL for OPTION_BOOL: on|off */
+    void *target;           /* holds the default before the call */
+    const char *value_name; /* in help: "FILE", "N"; "N|auto" of a number that may be left to the program, as 0; NULL of a switch */
     const char *help;
     double min, max; /* inclusive limits of numbers; both 0: none */
 };

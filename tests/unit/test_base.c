@@ -157,6 +157,9 @@ static void every_item_of_a_phase_is_claimed_once(void **state)
 
 static void note_cpu(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
+    cpu_set_t usable;
+    assert_int_equal(sched_getaffinity(0, sizeof usable, &usable), 0);
+    assert_int_equal(CPU_COUNT(&usable), 1);
     (void)thread_count;
     ((int *)arg)[thread_index] = sched_getcpu();
 }
@@ -168,13 +171,13 @@ static void threads_have_cpus_of_their_own(void **state)
     struct thread_pool *pool;
     int cpu[1024];
     (void)state;
+    if (count == 1)
+        skip(); // then there is nothing to choose
     assert_int_equal(thread_pool_open(count, &pool), STATUS_OK);
-    for (int round = 0; round < 20; round++) {
-        thread_pool_run(pool, note_cpu, cpu);
-        for (uint32_t i = 0; i < count; i++)
-            for (uint32_t k = 0; k < i; k++)
-                assert_int_not_equal(cpu[i], cpu[k]);
-    }
+    thread_pool_run(pool, note_cpu, cpu);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < i; k++)
+            assert_int_not_equal(cpu[i], cpu[k]);
     thread_pool_close(pool);
     assert_int_equal(cpu_count_usable(), count);
 }
