@@ -37,9 +37,8 @@ struct thread_pool {
     void *arg;
     atomic_bool running; /* asserts one caller at a time */
     bool stopping;
-    cpu_set_t cpus;   /* one a thread, or none: then nobody is pinned */
-    bool has_caller;  /* `caller` has been pinned */
-    pthread_t caller; /* thread 0: who called last */
+    cpu_set_t cpus; /* one a thread, or none: then nobody has one of its own */
+    int home;       /* the first of them, the caller's; -1: none */
     uint32_t thread_count;
     pthread_t *threads; /* [thread_count - 1] */
 };
@@ -104,25 +103,33 @@ uint32_t thread_pool_claim(struct thread_pool *pool)
     return atomic_fetch_add_explicit(&pool->claim, 1, memory_order_relaxed); /* only uniqueness matters */
 }
 
-/* To the index-th of the pool's CPUs, if it has any. Best effort: an unpinned thread is still right. */
-static void pin(const struct thread_pool *pool, uint32_t index)
+/* The index-th of the pool's CPUs; -1: it has none. */
+static int cpu_of(const struct thread_pool *pool, uint32_t index)
+{
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET((size_t)cpu, &pool->cpus) && index-- == 0)
+            return cpu;
+    return -1;
+}
+
+/* Best effort: a thread that is elsewhere is still right. */
+static void pin(int cpu)
 {
     cpu_set_t one;
     CPU_ZERO(&one);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET((size_t)cpu, &pool->cpus) && index-- == 0)
-            CPU_SET((size_t)cpu, &one);
-    if (CPU_COUNT(&one))
-        pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    CPU_SET((size_t)cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 }
 
-static void pin_caller(struct thread_pool *pool)
+/* The caller may run where it may, and threads that it starts too; but it begins a job on its own CPU, not on another thread's. */
+static void go_home(const struct thread_pool *pool)
 {
-    if (!CPU_COUNT(&pool->cpus) || (pool->has_caller && pthread_equal(pool->caller, pthread_self())))
+    cpu_set_t allowed;
+    if (pool->home < 0 || sched_getcpu() == pool->home || pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed) ||
+        !CPU_ISSET((size_t)pool->home, &allowed))
         return;
-    pool->has_caller = true;
-    pool->caller = pthread_self();
-    pin(pool, 0);
+    pin(pool->home);
+    pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
 }
 
 static void *worker_main(void *opaque)
@@ -132,7 +139,8 @@ static void *worker_main(void *opaque)
     unsigned job = 0;
 
     free(opaque);
-    pin(pool, start.index);
+    if (pool->home >= 0)
+        pin(cpu_of(pool, start.index));
     for (;;) {
         wait_change(pool, &pool->job, job++, YIELDS_BETWEEN_JOBS);
         if (pool->stopping)
@@ -145,7 +153,7 @@ static void *worker_main(void *opaque)
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg)
 {
     assert_always(!atomic_exchange_explicit(&pool->running, true, memory_order_acquire));
-    pin_caller(pool);
+    go_home(pool);
     pool->fn = fn;
     pool->arg = arg;
     atomic_store_explicit(&pool->claim, 0, memory_order_relaxed); /* published by the bump */
@@ -168,6 +176,7 @@ enum status thread_pool_open(uint32_t thread_count, struct thread_pool **out)
     *pool = (struct thread_pool){.thread_count = 1};
     if (thread_count == 1 || sched_getaffinity(0, sizeof pool->cpus, &pool->cpus) || CPU_COUNT(&pool->cpus) != (int)thread_count)
         CPU_ZERO(&pool->cpus);
+    pool->home = cpu_of(pool, 0);
     pool->threads = calloc(thread_count, sizeof *pool->threads);
     if (!pool->threads)
         goto fail;
@@ -197,8 +206,6 @@ void thread_pool_close(struct thread_pool *pool)
     bump(pool, &pool->job);
     for (uint32_t index = 1; index < pool->thread_count; index++)
         pthread_join(pool->threads[index - 1], NULL);
-    if (pool->has_caller && pthread_equal(pool->caller, pthread_self()))
-        pthread_setaffinity_np(pthread_self(), sizeof pool->cpus, &pool->cpus);
     free(pool->threads);
     free(pool);
 }

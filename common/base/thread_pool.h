@@ -22,11 +22,10 @@ struct thread_pool;
 
 typedef void thread_pool_fn(void *arg, uint32_t thread_index, uint32_t thread_count);
 
-/* Starts thread_count - 1 threads. Where there are as many threads as usable CPUs each has one of its own; so has whoever calls
- * thread_pool_run(), from then on until it closes the pool, and so have threads that it starts meanwhile. Otherwise, on a virtual
- * machine, Linux takes a CPU that the host has halted for busy, and puts a thread that it wakes behind its waker: measured on two
- * CPUs after a pause of 40 ms, 1.3 ms until it began and 2 to 9 until it was moved, instead of 0.07.
- * *out is owned by the caller. On failure nothing is left behind. */
+/* Starts thread_count - 1 threads. Where there are as many threads as usable CPUs each has one of its own, the caller the first, on
+ * which it begins each job. Otherwise, on a virtual machine, Linux takes a CPU that the host has halted for busy, and puts a thread
+ * that it wakes behind its waker: measured on two CPUs after a pause of 40 ms, 1.3 ms until it began and 2 to 9 until it was moved,
+ * instead of 0.07. *out is owned by the caller. On failure nothing is left behind. */
 enum status thread_pool_open(uint32_t thread_count, struct thread_pool **out) MUST_CHECK;
 
 /* Ends the threads and frees the pool. NULL is allowed. Blocks until they ended. */

@@ -1,10 +1,11 @@
 """The load-stabilizing schedule on real processes: `--admission sls` beside `greedy`, which starts whoever waits.
 
-S-part and KV worker each have a core; the worker says that it shares none, as one on another machine would. It attends with the
-reference kernels and the S-part multiplies with AVX2: both slow, so that lengths of 128 weigh as thousands do on fast hosts, and a run is
-over in two minutes. All sequences have S tokens after a prompt of S/16, two mini-batches of b hold B = 2b, F = S/32, and 11·B are
-asked for at once. x is the worker's time for a step at the start-together peak, b·(p + S) tokens, over the S-part's for a step, head
-included; b is chosen so that x is 1.6 to 2.2.
+S-part and KV worker each have a core; the worker says that it shares none, as one on another machine would, and takes as long as a host
+that reads so many MB of K and V a second (slow_worker.c): what is left when it has computed is slept. All sequences have S tokens after a
+prompt of S/16, two mini-batches of b hold B = 2b, F = S/32, and 11·B are asked for at once. x is the worker's time for a step at the
+start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2, from a
+first run. b: those of a mini-batch start S/b steps apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must
+leave room below 0.55.
 
 Everything is measured from step 2·S of each mini-batch to the last start. Load: context of the sequences that run, from what the
 clients have got. The longest step: the largest of the medians of half seconds, so that one hiccup of the machine is none.
@@ -17,11 +18,11 @@ from clients import run
 from figures import figure
 from interference import texts
 from overlap import R_PART_CPU, S_PART_CPU, pin
-from servers import FarWorker, Ours, wait_quiet
+from servers import FarWorker, Ours
 from streams import of_place
 
-S, PROMPT, SPACING, ROUNDS, BIN_S = 128, 8, 4, 11, 0.5
-X_LOW, X_HIGH = 1.6, 2.2
+S, PROMPT, SPACING, BATCH, ROUNDS, BIN_S = 128, 8, 4, 24, 11, 0.5
+X, FIRST_MBS = 2.0, 2000
 
 
 class Sample:
@@ -37,7 +38,7 @@ class Sample:
 class Outcome:
     """One run of a mode; rates of its window."""
 
-    def __init__(self, clients, samples, s_part_us, token_us, batch):
+    def __init__(self, clients, samples, s_part_us, token_us):
         ids = [i for i, sample in enumerate(samples) if sample.steps >= 2 * 2 * S]
         last = max(client.first for client in clients)
         inside = [samples[i] for i in ids if samples[i].time <= last]
@@ -46,23 +47,23 @@ class Outcome:
         began, ended = inside[0].time, inside[-1].time
         self.seconds = ended - began
         self.tokens_per_s = sum(began <= t < ended for c in clients for t, _ in c.events) / self.seconds
-        self.peak = max(sample.load for sample in inside) / (2 * batch * (PROMPT + S))
-        self.batch = statistics.mean(sample.running for sample in inside) / (2 * batch)
+        self.peak = max(sample.load for sample in inside) / (2 * BATCH * (PROMPT + S))
+        self.batch = statistics.mean(sample.running for sample in inside) / (2 * BATCH)
         bins = {}
         for client in clients:
             for (before, _), (now, _) in zip(client.events, client.events[1:]):
                 if began <= now < ended:
                     bins.setdefault(int(now / BIN_S), []).append(now - before)
         self.longest = max(statistics.median(gaps) for gaps in bins.values())
-        self.x = token_us * batch * (PROMPT + S) / s_part_us
+        self.x = token_us * BATCH * (PROMPT + S) / s_part_us
 
 
-def one_mode(run_, mode, batch, rounds, ids):
+def one_mode(run_, mode, rounds, ids, read_mbs):
     """Runs rounds·B sequences; returns (clients, samples, s-part's microseconds a step, the worker's a token)."""
     ours = set(os.sched_getaffinity(0))
     options = ("--kv-workers", 0, "--local-pool", "1M", "--threads", 1, "--kv-type", "f32", "--mini-batches", 2, "--max-batch",
-               2 * batch, "--admission", mode, "--spacing", SPACING)
-    with Ours(*map(str, options), env={"FD_ISA": "avx2"}) as mesh, FarWorker(mesh, "--isa=ref") as far:
+               2 * BATCH, "--admission", mode, "--spacing", SPACING)
+    with Ours(*map(str, options)) as mesh, FarWorker(mesh, read_mbs=read_mbs) as far:
         for name, pid in mesh.services().items():
             pin(pid, S_PART_CPU if name == "s-part" else R_PART_CPU)
         pin(far.process.pid, R_PART_CPU)
@@ -73,18 +74,16 @@ def one_mode(run_, mode, batch, rounds, ids):
             if samples and time.monotonic() - samples[-1].time < BIN_S / 2:
                 return []
             samples.append(Sample(mesh, clients))
-            if samples[-1].running == 2 * batch:  # the s-part's time of full steps
+            if samples[-1].running == 2 * BATCH:  # the s-part's time of full steps
                 busy.append((samples[-1].steps, mesh.metric("fastdecode_s_part_busy_seconds_total")))
             return []
 
         try:
             requests = [{"model": "default", "prompt": ids[i % len(ids)], "max_tokens": S, "ignore_eos": True, "temperature": 0,
-                         "stream": True, "stream_options": {"include_usage": True}} for i in range(rounds * 2 * batch)]
-            with run_.turn(f"{mode}, {len(requests)} sequences, {2 * batch} at once"):
+                         "stream": True, "stream_options": {"include_usage": True}} for i in range(rounds * 2 * BATCH)]
+            with run_.turn(f"{mode}, {len(requests)} sequences, {2 * BATCH} at once, {read_mbs:.0f} MB/s"):
                 clients = run(mesh.url, requests, run_.limit_s(), more=sample)
-            read = len(requests) * (PROMPT * S + S * S / 2)
-            wait_quiet(mesh)  # what its heartbeat says is half a second old
-            token_us = 1e6 * of_place(mesh, "fastdecode_place_busy_seconds_total", "far") / read
+            token_us = 1e6 * of_place(mesh, "fastdecode_place_token_seconds", "far")
         finally:
             os.sched_setaffinity(0, ours)
     bad = [client.trouble() for client in clients if client.trouble()]
@@ -101,30 +100,26 @@ def prompts(run_):
     return made
 
 
-def choose_batch(run_, ids):
-    """The least b with x in the range, or the one nearest to it."""
-    seen = {}
-    for batch in (8, 12, 6):
-        _, _, s_part_us, token_us = one_mode(run_, "greedy", batch, 1, ids)
-        seen[batch] = token_us * batch * (PROMPT + S) / s_part_us
-        run_.note(f"S-part {s_part_us:.0f} us a step, worker {token_us:.2f} us a token: x {seen[batch]:.2f}")
-        if X_LOW <= seen[batch] <= X_HIGH:
-            break
-    return min(seen, key=lambda b: abs(seen[b] - (X_LOW + X_HIGH) / 2))
+def choose_speed(run_, ids):
+    """MB a second with which x is X."""
+    _, _, s_part_us, token_us = one_mode(run_, "greedy", 2, ids, FIRST_MBS)
+    x = token_us * BATCH * (PROMPT + S) / s_part_us
+    run_.note(f"S-part {s_part_us:.0f} us a step, worker {token_us:.2f} us a token: x {x:.2f}")
+    return FIRST_MBS * x / X
 
 
 def stabilize(run_):
     ids = prompts(run_)
-    batch = choose_batch(run_, ids)
+    read_mbs = choose_speed(run_, ids)
     got = {}
     for mode in ("greedy", "sls"):
-        got[mode] = Outcome(*one_mode(run_, mode, batch, ROUNDS, ids), batch)
+        got[mode] = Outcome(*one_mode(run_, mode, ROUNDS, ids, read_mbs))
         run_.note(f"{got[mode].tokens_per_s:.1f} tokens/s over {got[mode].seconds:.0f} s, x {got[mode].x:.2f}, peak load "
                   f"{got[mode].peak:.3f}, batch {got[mode].batch:.3f} of B, longest step {1e3 * got[mode].longest:.1f} ms")
     together, spaced = got["greedy"], got["sls"]
     x = together.x
     model = (x * x + 1) / (2 * x) if x <= 2 else 1 + 1 / (x * x)
-    name = f"{2 * batch} sequences of {S} tokens, x {x:.2f}"
+    name = f"{2 * BATCH} sequences of {S} tokens, x {x:.2f}"
     run_.add(figure("stabilize", f"{name}: spaced starts, tokens/s beside together", spaced.tokens_per_s, "tokens/s",
                     together.tokens_per_s, 1.10))
     run_.add(figure("stabilize", f"{name}: that gain beside the model's", spaced.tokens_per_s / together.tokens_per_s, "times", model))
