@@ -104,11 +104,7 @@ static void learn_decodes(struct chunk_model *m, uint32_t rows, double total_us)
     d->us += gain > GAIN_DECODES ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
 }
 
-static void correct(double *factor, double by, double farthest, double back)
-{
-    *factor = MIN(MAX(*factor * (1 + by), 1 / farthest), farthest);
-    *factor += back * (1 - *factor);
-}
+static void correct(double *factor, double by, double farthest) { *factor = MIN(MAX(*factor * (1 + by), 1 / farthest), farthest); }
 
 void chunk_learn(struct sched *s, const struct step *step, double total_us)
 {
@@ -124,11 +120,14 @@ void chunk_learn(struct sched *s, const struct step *step, double total_us)
     if (decode_rows == 0)
         return;
     double alone = decode_us(s, decode_rows), predicted = alone + products + attention;
-    double wrong = GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
-    // By that a target must not grow at once.
-    correct(&m->decode, MIN(MAX(wrong * alone, -MOVE_DECODES), MOVE_DECODES), FARTHEST_DECODE, 0);
-    correct(&m->products, wrong * products, FARTHEST, BACK);
-    correct(&m->attention, wrong * attention, FARTHEST, BACK);
+    double wrong = GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted;             // one step may be disturbed
+    correct(&m->decode, MIN(MAX(wrong * alone, -MOVE_DECODES), MOVE_DECODES), FARTHEST_DECODE); // nor must a target grow by it
+    if (step->prefill_rows == 0)
+        return;
+    correct(&m->products, wrong * products, FARTHEST);
+    correct(&m->attention, wrong * attention, FARTHEST);
+    m->products += BACK * (1 - m->products);
+    m->attention += BACK * (1 - m->attention);
 }
 
 void chunk_init(struct sched *s) { s->chunk.decode = s->chunk.products = s->chunk.attention = 1; }

@@ -2,7 +2,8 @@
 
 S-part and KV worker each have a core; the worker says that it shares none, as one on another machine would, and takes as long as a host
 that reads so many MB of K and V a second (slow_worker.c): what is left when it has computed is slept. All sequences have S tokens after a
-prompt of S/16, two mini-batches of b hold B = 2b, F = S/32, and 11·B are asked for at once. x is the worker's time for a step at the
+prompt of S/16, two mini-batches of b hold B = 2b, F = S/32, and 22·B are asked for at once, so that most of the
+time more than 10·B wait (fewer, and starting together may be through sooner). x is the worker's time for a step at the
 start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2, from a
 first run. b: those of a mini-batch start S/b steps apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must
 leave room below 0.55.
@@ -21,7 +22,7 @@ from overlap import R_PART_CPU, S_PART_CPU, pin
 from servers import FarWorker, Ours
 from streams import of_place
 
-S, PROMPT, SPACING, BATCH, ROUNDS, BIN_S = 128, 8, 4, 24, 11, 0.5
+S, PROMPT, SPACING, BATCH, ROUNDS, BIN_S = 128, 8, 4, 24, 22, 0.5
 X, FIRST_MBS = 2.0, 2000
 
 
