@@ -148,7 +148,7 @@ bench: packages-build ## every figure as one table, and build/bench.json (an hou
 	$(Q)FD_TEST_MODEL=$(abspath $(MODEL)) $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) $(if $(ONLY),--only $(ONLY))
 bench-kernels: ## the kernels' figures alone (under 3 minutes)
 	$(Q)$(MAKE) --no-print-directory bench ONLY=kernels
-bench-programs: $(BENCH) ## build the benches into build/tests/bench
+bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 
 clean: ## remove what was built
 	rm -rf build build-address build-thread

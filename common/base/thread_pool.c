@@ -212,6 +212,8 @@ void thread_pool_close(struct thread_pool *pool)
 
 uint32_t thread_pool_threads(const struct thread_pool *pool) { return pool->thread_count; }
 
+const char *thread_pool_cpus(const struct thread_pool *pool) { return pool->home >= 0 ? "own" : "any"; }
+
 uint32_t cpu_count_usable(void)
 {
     cpu_set_t set;

@@ -33,6 +33,9 @@ void thread_pool_close(struct thread_pool *pool);
 
 uint32_t thread_pool_threads(const struct thread_pool *pool);
 
+/* For logs: "own" where each thread has a CPU of its own, else "any". */
+const char *thread_pool_cpus(const struct thread_pool *pool);
+
 /* Runs fn on every thread and returns when all returned. Makes no allocation. */
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg);
 

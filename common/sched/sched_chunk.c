@@ -12,7 +12,8 @@
  * Of the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
  * (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens. Not
  * with the d that decode now but with the n that will when the prompts are done: with w = n·P/D rows wanted a step, c >= w is in
- * w/c of the steps, so that n tokens take w/c·us(c) + (1 - w/c)·us(0); below w so few prompts end that only n·c/w run at once.
+ * w/c of the steps, so that n tokens take w/c·us(c) + (1 - w/c)·us(0); below w so few prompts end that only n·c/w run at once, in a
+ * time between that of one and of n.
  * (With d in the place of n, one that decodes asks for just the rows that keep one decoding.) Where S is a line all from w on are
  * equal, and the largest ends prompts soonest.
  *
@@ -33,7 +34,8 @@
 #define GAIN 0.25            // of one step in the corrections
 #define FARTHEST 4.0         // that those of prefill go: rows and pairs have been measured
 #define BACK 0.01            // of what is left to 1 they go back there in a step: what they need not explain h does
-#define FARTHEST_DECODE 64.0 // contexts grow from nothing to thousands
+#define FARTHEST_DECODE 64.0 // that the one of decode rows goes before any step without prefill
+#define ROOM 1.1             // and afterwards, times the growth of what they read
 #define GAIN_DECODES 0.1     // of one step among those without prefill
 #define MOVE_DECODES 0.02    // the most by which one moves what they take
 #define CONTEXT_OF_A_ROW 2e3 // attention to so much context takes as long as a row's products: until something is known
@@ -94,17 +96,44 @@ static double seen_decode_us(const struct sched *s, uint32_t rows)
 
 static double decode_us(const struct sched *s, uint32_t rows) { return s->chunk.decode * seen_decode_us(s, rows); }
 
-static void learn_decodes(struct chunk_model *m, uint32_t rows, double total_us)
+static void learn_decodes(struct sched *s, uint32_t rows, double total_us)
 {
+    struct chunk_model *m = &s->chunk;
     struct step_time *d = decodes_of(m, rows);
+    double before_us = seen_decode_us(s, rows);
     // Their median rather than their mean: by a few that were disturbed a target must not grow.
     double gain = 1 / (d->count + 1), most = d->us * MOVE_DECODES;
     d->count = MIN(d->count + 1, 1 / GAIN_DECODES);
     d->rows += gain * (rows - d->rows);
     d->us += gain > GAIN_DECODES ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
+    if (before_us > 0)
+        m->decode *= before_us / seen_decode_us(s, rows); // what it corrected has moved
 }
 
-static void correct(double *factor, double by, double farthest) { *factor = MIN(MAX(*factor * (1 + by), 1 / farthest), farthest); }
+/* Smoothed: what decode rows read, in all steps and in those without prefill. */
+static void learn_contexts(struct chunk_model *m, const struct step *step, uint32_t decode_rows)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < decode_rows; i++)
+        sum += step->runs[i].position + 1;
+    m->context += (m->context > 0 ? GAIN : 1) * (sum - m->context);
+    if (step->prefill_rows == 0)
+        m->seen_context = m->context;
+}
+
+/* Decode rows do not take longer by more than what they read has grown since they were seen alone, nor less by more than it has shrunk.
+ * Where rows of prompts cost more than is known that would otherwise be taken for it, too, and stretch the target, and the chunk with
+ * it, again and again. */
+static void correct_decode(struct chunk_model *m, double by)
+{
+    double grown = m->seen_context > 0 ? m->context / m->seen_context : 0;
+    double least = grown > 0 ? MIN(grown, 1) / ROOM : 1 / FARTHEST_DECODE,
+           most = grown > 0 ? MAX(grown, 1) * ROOM : FARTHEST_DECODE;
+    // One step may be disturbed: a target must not grow by that at once.
+    m->decode = MIN(MAX(m->decode * (1 + MIN(MAX(by, -MOVE_DECODES), MOVE_DECODES)), least), most);
+}
+
+static void correct(double *factor, double by) { *factor = MIN(MAX(*factor * (1 + by), 1 / FARTHEST), FARTHEST); }
 
 void chunk_learn(struct sched *s, const struct step *step, double total_us)
 {
@@ -112,7 +141,7 @@ void chunk_learn(struct sched *s, const struct step *step, double total_us)
     uint32_t decode_rows = step->row_count - step->prefill_rows;
     double products = 0, attention = 0;
     if (step->prefill_rows == 0)
-        learn_decodes(m, decode_rows, total_us);
+        learn_decodes(s, decode_rows, total_us);
     else
         products = products_us(s, decode_rows, step->prefill_rows);
     for (uint32_t i = decode_rows; i < step->run_count; i++) // behind the decode rows, a run each
@@ -120,12 +149,13 @@ void chunk_learn(struct sched *s, const struct step *step, double total_us)
     if (decode_rows == 0)
         return;
     double alone = decode_us(s, decode_rows), predicted = alone + products + attention;
-    double wrong = GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted;             // one step may be disturbed
-    correct(&m->decode, MIN(MAX(wrong * alone, -MOVE_DECODES), MOVE_DECODES), FARTHEST_DECODE); // nor must a target grow by it
+    double wrong = GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
+    learn_contexts(m, step, decode_rows);
+    correct_decode(m, wrong * alone);
     if (step->prefill_rows == 0)
         return;
-    correct(&m->products, wrong * products, FARTHEST);
-    correct(&m->attention, wrong * attention, FARTHEST);
+    correct(&m->products, wrong * products);
+    correct(&m->attention, wrong * attention);
     m->products += BACK * (1 - m->products);
     m->attention += BACK * (1 - m->attention);
 }
@@ -204,7 +234,7 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
         if (more == 0)
             break; // no prompt has more
         rows += more;
-        double products = products_us(s, decode_rows, rows), added_us = products + attention;
+        double added_us = products_us(s, decode_rows, rows) + attention;
         if (best == 0 && alone_us + added_us > most_us) // as much as there is time for
             return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, crumb(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
@@ -212,7 +242,7 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
         // Rows further on in a prompt read more whenever their turn is: in the rate all count as the first.
         of_a_row = best == 0 ? attention / rows : of_a_row;
         // Without decode rows (they are elsewhere, or lack pages) there is no rate, and as much is best as there is time for.
-        double rate = decode_rows == 0 ? 1 : throughput(s, later, later_us, rows, products + rows * of_a_row);
+        double rate = decode_rows == 0 ? 1 : throughput(s, later, later_us, rows, products_us(s, later, rows) + rows * of_a_row);
         if (rate >= AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);

@@ -31,7 +31,7 @@ static inline enum sched_placement sched_placement_named(const char *name)
 
 #define SCHED_CHUNK_HELP "prefill rows of a step; auto: chosen each step"
 #define SCHED_STEP_TARGET_HELP \
-    "what prefill may make a step of running sequences take (or 2.4 times as long as without), and workers' load; auto: 16, longer while more wait than run, any load"
+    "most that a step beside running sequences takes for prefill, and that workers' load may; auto: 16, more while many wait, any load"
 #define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"
 
 #endif

@@ -205,6 +205,7 @@ struct chunk_model {
         double rows, us, count;
     } decodes[STEP_SIZES];              // steps without prefill, smoothed, by rows as in step_model; count 0: none seen
     double decode, products, attention; // factors by which that, and what is known of s-part and places, are corrected
+    double context, seen_context;       // tokens that decode rows read, lately; when there was a step without prefill
 };
 
 /* Which places new sequences go to. */

@@ -40,7 +40,7 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         {"tokens", OPTION_U32, &s->tokens, "N", "of the text, from its start; 0: all", 0, 1 << 30},
         {"context", OPTION_U32, &s->context, "TOKENS", "the text is cut into pieces of so many, each read from nothing", 2,
          1 << 20},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU, each kept on its own", 0, 1024},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
         {"json", OPTION_BOOL, &s->json, NULL, "the figures as one JSON object", 0, 0},
     };
     struct program program = {.name = "fastdecode eval",

@@ -95,7 +95,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU, each kept on its own", 0, 1024},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},

@@ -77,7 +77,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "the control socket as the scheduler reaches it", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "the tensor socket as the s-part reaches it", 0, 0},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
-        {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one a usable CPU, each kept on its own", 0, 1024},
+        {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
@@ -126,9 +126,10 @@ static enum status start(struct error *error)
         return status;
     if (pthread_create(&worker.tensor_thread, NULL, tensor_main, NULL))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread for tensors");
-    log_info("KV-WORKER", "name=%s control=%s tensors=%s threads=%u kernels=%s kv_memory=%llu read_gb_per_s=%.1f",
+    log_info("KV-WORKER", "name=%s control=%s tensors=%s threads=%u cpus=%s kernels=%s kv_memory=%llu read_gb_per_s=%.1f",
              worker.settings.name, worker.control_address, worker.tensor_address, thread_pool_threads(worker.pool),
-             kernels_level_name(), (unsigned long long)worker.settings.kv_memory, worker.bytes_per_second / 1e9);
+             thread_pool_cpus(worker.pool), kernels_level_name(), (unsigned long long)worker.settings.kv_memory,
+             worker.bytes_per_second / 1e9);
     return STATUS_OK;
 }
 

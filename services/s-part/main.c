@@ -76,7 +76,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one a usable CPU, each kept on its own", 0, 1024},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
@@ -341,9 +341,9 @@ static enum status load(struct error *error)
     model_release_file(s_part.model);
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
-    log_info("MODEL-LOADED", "file=%s device=%s level=%s context=%u max_rows=%u threads=%u load_ms=%llu", s_part.model_path,
+    log_info("MODEL-LOADED", "file=%s device=%s level=%s context=%u max_rows=%u threads=%u cpus=%s load_ms=%llu", s_part.model_path,
              info.device, info.level, s_part.context, s_part.max_rows, thread_pool_threads(s_part.pool),
-             (unsigned long long)(clock_now_us() - began_us) / 1000);
+             thread_pool_cpus(s_part.pool), (unsigned long long)(clock_now_us() - began_us) / 1000);
     return STATUS_OK;
 }
 

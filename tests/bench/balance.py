@@ -79,11 +79,11 @@ def windows(steps, began, ended):
     return found
 
 
-def beside_others(steps, slow, slowness, began, first, last):
-    """What the slow worker reads beside the others' mean in steps first to last after a moment."""
+def beside_others(steps, slow, slowness, began, ended, first=0, last=None):
+    """What the slow worker reads beside the others' mean in a stretch of time, or in steps first to last of it."""
     own = others = 0.0
     for batch in steps.of:
-        for us in steps.between(batch, began, float("inf"))[first:last]:
+        for us in steps.between(batch, began, ended)[first:last]:
             own += us[slow] / slowness
             others += (sum(us) - us[slow]) / (WORKERS - 1)
     return own / others
@@ -122,8 +122,9 @@ def balance(run_):
     if ended + B > len(clients):
         raise RuntimeError(f"only {len(clients) - ended} of {len(clients)} sequences were left in the end: more are needed")
     even, after = windows(steps, began + WARM_S, halved), windows(steps, halved + MENDED_S, halved + SLOW_S)
-    shares = [beside_others(steps, slow, slowness, at, first, last)
-              for slowness, at, first, last in ((1, halved - EVEN_S, 0, 10 ** 6), (2, halved, 0, 10), (2, halved, 40, 60), (2, halved, 60, 10 ** 6))]
+    end = halved + SLOW_S
+    shares = [beside_others(steps, slow, 1, halved - EVEN_S, halved), beside_others(steps, slow, 2, halved, end, 0, 10),
+              beside_others(steps, slow, 2, halved, end, 40, 60), beside_others(steps, slow, 2, halved, end, 60)]
     run_.note(f"{sum(len(s) for s in steps.of.values())} steps, {ended} sequences ended, {moved:.0f} handed over; the slow one beside the "
               f"others: {shares[0]:.2f} before, {shares[1]:.2f} in the first 10 steps, {shares[2]:.2f} in 40 to 60, then {shares[3]:.2f}; "
               f"largest / mean at most {max(even):.2f}, {max(after):.2f} with the slow one")

@@ -4,8 +4,8 @@
  * can have something fail in its midst.
  *
  * FD_SLOW_READ_MBS=N: attention takes as long as on a host that reads N MB of K and V a second; what is left when it has been
- * computed is slept. So several workers on one core take what each would on a host of its own, and the times that they measure are
- * that host's. SIGUSR1: half that speed, until the next one. */
+ * computed is slept. So several workers on one core take what each would on a host of its own, and the times that they report for
+ * each call are that host's (not their busy seconds). SIGUSR1: half that speed, until the next one. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -67,19 +67,24 @@ enum status __wrap_kv_batch_open(struct kv_store *store, struct kv_batch **out)
 {
     enum status status = __real_kv_batch_open(store, out);
     uint32_t i = 0;
-    while (!status && i + 1 < BATCHES && opened[i].batch && opened[i].batch != *out) /* one that was closed may have lain here */
+    if (status)
+        return status;
+    while (opened[i].batch && opened[i].batch != *out) { /* one that was closed may have lain here */
         i++;
-    if (!status)
-        opened[i] = (struct opened){*out, store};
-    return status;
+        assert_always(i < BATCHES);
+    }
+    opened[i] = (struct opened){*out, store};
+    return STATUS_OK;
 }
 
 static uint64_t bytes_read(const struct kv_batch *batch)
 {
     struct kv_stats stats = {0};
     uint32_t i = 0;
-    while (opened[i].batch != batch) /* ends: it was opened */
+    while (opened[i].batch != batch) {
         i++;
+        assert_always(i < BATCHES);
+    }
     kv_store_stats(opened[i].store, &stats);
     return stats.bytes_read;
 }

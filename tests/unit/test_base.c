@@ -155,34 +155,53 @@ static void every_item_of_a_phase_is_claimed_once(void **state)
     }
 }
 
+struct where {
+    int cpu, allowed; /* CPUs that it may run on */
+};
+
 static void note_cpu(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
+    struct where *where = (struct where *)arg + thread_index;
     cpu_set_t usable;
-    assert_int_equal(sched_getaffinity(0, sizeof usable, &usable), 0);
-    assert_int_equal(CPU_COUNT(&usable), thread_index == 0 ? thread_count : 1);
-    ((int *)arg)[thread_index] = sched_getcpu();
+    (void)thread_count;
+    where->allowed = sched_getaffinity(0, sizeof usable, &usable) ? 0 : CPU_COUNT(&usable);
+    where->cpu = sched_getcpu();
 }
 
-/* As many threads as CPUs: each has its own, and the caller, which keeps all of them, begins there. */
+/* As many threads as CPUs: each has its own, and the caller, which keeps all of them, begins on the first. */
 static void threads_have_cpus_of_their_own(void **state)
 {
-    uint32_t count = cpu_count_usable();
+    uint32_t count = cpu_count_usable(), at_home = 0;
     struct thread_pool *pool;
-    int cpu[1024];
+    struct where where[1024];
+    cpu_set_t all, last;
+    int first = -1;
     (void)state;
     if (count == 1)
         skip(); // then there is nothing to choose
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&last);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET((size_t)cpu, &all)) {
+            first = first < 0 ? cpu : first;
+            if (++seen == (int)count)
+                CPU_SET((size_t)cpu, &last);
+        }
     assert_int_equal(thread_pool_open(count, &pool), STATUS_OK);
-    uint32_t at_home = 0;
     for (int round = 0; round < 20; round++) {
-        thread_pool_run(pool, note_cpu, cpu);
-        bool home = true;
-        for (uint32_t i = 1; i < count; i++)
-            home = home && cpu[i] != cpu[0];
-        at_home += home;
+        assert_int_equal(sched_setaffinity(0, sizeof last, &last), 0); // where another thread of the pool is
+        assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+        thread_pool_run(pool, note_cpu, where);
+        at_home += where[0].cpu == first;
+        assert_int_equal(where[0].allowed, count);
+        for (uint32_t i = 1; i < count; i++) {
+            assert_int_equal(where[i].allowed, 1);
+            for (uint32_t k = 1; k < i; k++)
+                assert_int_not_equal(where[i].cpu, where[k].cpu);
+        }
     }
-    assert_true(at_home >= 15); // others may push it aside
     thread_pool_close(pool);
+    assert_true(at_home >= 15); // others may push it aside
 }
 
 static void prefixes_never_overflow(void **state)

@@ -170,6 +170,28 @@ static void longer_contexts_are_not_laid_on_the_chunk(void **state)
     mesh_fini(m);
 }
 
+/* A row of a prompt takes twice what the s-part says, all the time: that must not be taken for decode rows that have become slower,
+ * which would stretch the target, and so the chunk, and so the step, without end. */
+static void dear_rows_do_not_stretch_the_target(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    const double alone_us = 5000 + 50 * DECODES;
+    m->s_part_row_us = 25;
+    m->slow_us = 4000;
+    decode(m, 2000);
+    double us, sum_us = 0;
+    for (int i = 0; i < 1000; i++) {
+        if (i % 12 == 0)
+            mesh_arrive(m, PROMPT, 5, 0);
+        next_step(m, &us);
+        sum_us += i >= 900 ? us + m->slow_us : 0;
+    }
+    printf("steps of %.0f us, %.2f times what decode rows take\n", sum_us / 100, sum_us / 100 / alone_us);
+    assert_true(sum_us / 100 <= 1.25 * 2.4 * alone_us);
+    mesh_fini(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +200,7 @@ int main(void)
         cmocka_unit_test(never_crumbs),
         cmocka_unit_test(disturbed_steps_do_not_stretch_the_target),
         cmocka_unit_test(longer_contexts_are_not_laid_on_the_chunk),
+        cmocka_unit_test(dear_rows_do_not_stretch_the_target),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
