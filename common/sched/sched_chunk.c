@@ -188,21 +188,33 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
 }
 
 /* Prefill rows that so many running sequences need beside a decode row each, so that starts keep up with ends. */
-static double wanted_rows(const struct sched *s, double decode_rows)
+static double wanted_rows(const struct sched *s, uint32_t decode_rows)
 {
     return s->lengths.tokens > 0 ? decode_rows * s->lengths.prompt_tokens / s->lengths.tokens : 0;
 }
 
-/* Generated tokens a microsecond in the long run, where at most `most` decode at once, then in most_us, and added_us is what `chunk`
- * rows add. */
-static double throughput(const struct sched *s, double most, double most_us, double chunk, double added_us)
+/* When the prompts at hand are done. */
+struct outlook {
+    uint32_t rows; // that decode
+    double us;     // that they take without prefill
+    double one_us; // that one of them takes
+    double wanted; // prefill rows beside them
+};
+
+static struct outlook outlook(const struct sched *s, uint32_t rows)
 {
-    double wanted = wanted_rows(s, most);
-    if (chunk < wanted) { // only as many decode as so few rows keep running
-        double least_us = MIN(decode_us(s, 1), most_us), share = chunk / wanted;
-        return share * most / (least_us + share * (most_us - least_us) + added_us);
+    double us = decode_us(s, rows);
+    return (struct outlook){rows, us, MIN(decode_us(s, 1), us), wanted_rows(s, rows)};
+}
+
+/* Generated tokens a microsecond in the long run; added_us: what `chunk` rows add to a step. */
+static double throughput(const struct outlook *o, double chunk, double added_us)
+{
+    if (chunk < o->wanted) { // only as many decode as so few rows keep running
+        double share = chunk / o->wanted;
+        return share * o->rows / (o->one_us + share * (o->us - o->one_us) + added_us);
     }
-    return most / (wanted / chunk * added_us + most_us);
+    return o->rows / (o->wanted / chunk * added_us + o->us);
 }
 
 static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / CRUMB, 1u); }
@@ -221,9 +233,8 @@ static double target_us(const struct sched *s, uint32_t decoding)
 static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
                        double most_us)
 {
-    double alone_us = decode_us(s, decode_rows), attention = 0, best_rate = 0;
-    uint32_t later = decode_rows + b->prefill_count; // that decode
-    double later_us = decode_us(s, later), of_a_row = 0;
+    double alone_us = decode_us(s, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
+    const struct outlook later = outlook(s, decode_rows + b->prefill_count);
     most_us = MAX(most_us, STRETCH * alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
     double tried = 2 * (s->s_model.rows_seen > 0 ? s->s_model.rows_seen : s->model.rows_seen);
@@ -242,7 +253,7 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
         // Rows further on in a prompt read more whenever their turn is: in the rate all count as the first.
         of_a_row = best == 0 ? attention / rows : of_a_row;
         // Without decode rows (they are elsewhere, or lack pages) there is no rate, and as much is best as there is time for.
-        double rate = decode_rows == 0 ? 1 : throughput(s, later, later_us, rows, products_us(s, later, rows) + rows * of_a_row);
+        double rate = decode_rows == 0 ? 1 : throughput(&later, rows, products_us(s, later.rows, rows) + rows * of_a_row);
         if (rate >= AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);

@@ -2,7 +2,7 @@
 
 The S-part has one core, the four workers the other one. Each takes as long as a host that reads READ_MBS of K and V a second
 (slow_worker.c): what is left when it has computed is slept, so that four on one core measure the times of four hosts. All that
-schedules, places and moves is as it ships.
+schedules, places and moves is as it ships. A fixed chunk, so that the batch is full of sequences that decode.
 
 From the workers' traces: the time of a worker in a step is the sum of its attention calls. Largest ÷ mean is of these sums over
 WINDOW steps of one mini-batch, as the simulator's test has it (tests/unit/test_sched_balance.c). Slow: what the worker reads
@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import time
 
-from clients import run
+from clients import greedy, run
 from figures import figure
 from interference import texts
 from overlap import R_PART_CPU, S_PART_CPU, pin
@@ -39,8 +39,7 @@ def made(run_):
     def length():
         return int(LEAST * (MOST / LEAST) ** rng.random())
 
-    return [{"model": "default", "prompt": [ids[i % len(ids)][i % 50]] + ids[i % len(ids)][:length() - 1], "max_tokens": length(),
-             "ignore_eos": True, "temperature": 0, "stream": True} for i in range(REQUESTS)]
+    return [greedy(ids[i % len(ids)][:length()], length()) for i in range(REQUESTS)]
 
 
 class Steps:

@@ -21,10 +21,15 @@ EVENT = b"data: {"
 TAIL_BYTES = 4096  # of each answer: holds its last event with the usage, and what an event that is cut in two lacks
 
 
+def greedy(prompt, tokens):
+    """A greedy completion of a text, or of token ids, that runs to its last token."""
+    return {"model": "default", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}}
+
+
 def completion(prompt_words, tokens, seed):
-    """A greedy completion of a prompt of its own that runs to its last token."""
-    return {"model": "default", "prompt": words(prompt_words, seed), "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
-            "stream": True, "stream_options": {"include_usage": True}}
+    """Of a prompt of its own."""
+    return greedy(words(prompt_words, seed), tokens)
 
 
 class Client:

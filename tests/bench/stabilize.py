@@ -15,7 +15,7 @@ import os
 import statistics
 import time
 
-from clients import run
+from clients import greedy, run
 from figures import figure
 from interference import texts
 from overlap import R_PART_CPU, S_PART_CPU, pin
@@ -80,8 +80,7 @@ def one_mode(run_, mode, rounds, ids, read_mbs):
             return []
 
         try:
-            requests = [{"model": "default", "prompt": ids[i % len(ids)], "max_tokens": S, "ignore_eos": True, "temperature": 0,
-                         "stream": True, "stream_options": {"include_usage": True}} for i in range(rounds * 2 * BATCH)]
+            requests = [greedy(ids[i % len(ids)], S) for i in range(rounds * 2 * BATCH)]
             with run_.turn(f"{mode}, {len(requests)} sequences, {2 * BATCH} at once, {read_mbs:.0f} MB/s"):
                 clients = run(mesh.url, requests, run_.limit_s(), more=sample)
             token_us = 1e6 * of_place(mesh, "fastdecode_place_token_seconds", "far")

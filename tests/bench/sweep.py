@@ -11,7 +11,7 @@ the rounds' ratios. It ends with the table that README.md opens with, as it stan
 import statistics
 import time
 
-from clients import run
+from clients import greedy, run
 from end_to_end import model_facts, warm
 from figures import of_rounds
 from interference import texts
@@ -70,8 +70,7 @@ def sweep(run_):
     pages = B * (PROMPT + TOKENS // 2) // PAGE
     with Ours("--kv-workers", 0) as mesh:
         ids = [ids[:PROMPT] for _, ids in texts(mesh.url, REQUESTS, 60, tokens=PROMPT + 24)]
-    requests = [{"model": "default", "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True,
-                 "stream_options": {"include_usage": True}} for prompt in ids]
+    requests = [greedy(prompt, TOKENS) for prompt in ids]
     outcomes, pools = {}, {share: pages // share * PAGE * token_bytes for share, in run_.chosen([(share,) for share in SHARES])}
     for round_ in range(ROUNDS):
         for share, pool in pools.items():

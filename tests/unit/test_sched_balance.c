@@ -6,7 +6,7 @@
 #include "common/base/checked.h"
 #include "tests/unit/sim_of.h"
 
-enum { WORKERS = 4, BATCHES = 2, REQUESTS = 4000, LAYERS = 8, WINDOW = 50 };
+enum { WORKERS = 4, BATCHES = 2, REQUESTS = 8000, LAYERS = 8, WINDOW = 50 };
 
 static struct sim_request requests[REQUESTS];
 static struct sim_place places[WORKERS];
@@ -128,7 +128,7 @@ static void workers_take_as_long_as_each_other(void **state)
             assert_true(!balanced || seen.largest_max < 1.3);
             assert_true(!balanced || seen.step_sum / (double)seen.all < 1.2);
         }
-        assert_true(ratio[1] < 1.06 && ratio[0] - 1 > 2 * (ratio[1] - 1));
+        assert_true(ratio[0] > 1.10 && ratio[1] < 1.06);
         assert_true(r.moved > 0 && r.moved < REQUESTS);
         assert_true(tokens_per_second[1] > tokens_per_second[0]);
     }
