@@ -12,10 +12,9 @@ enum {
     SIM_STEPS = 32,  // of an expected length, where both ways of starting are reckoned through
     SIM_ROUNDS = 10, // so many full mini-batches waiting are no short queue
 };
-// As fast is no reason to give an even load up, nor a little faster one to start all over with few.
-#define KEEP 0.99
-#define CHANGE 1.04
-#define SPACING 32 // F is the expected length over this, unless it is given
+#define CHANGE 1.04     // a little faster is no reason to go back to even starts with few that wait
+#define EVEN (1.0 / 32) // starts at least as far apart as when evenly spread, less this
+#define SPACING 32      // F is the expected length over this, unless it is given
 
 /* --- what is expected ------------------------------------------------------------------------------------------------- */
 
@@ -306,19 +305,20 @@ static bool together_is_faster(const struct sched *s, const struct load_plan *pl
         return false;
     if (sizes < 2)
         return waiting <= 2 * r->full; // T(b) is not known yet
-    return reckon_us(s, plan, waiting, r, false) < (plan->together ? CHANGE : KEEP) * reckon_us(s, plan, waiting, r, true);
+    return reckon_us(s, plan, waiting, r, false) < (plan->together ? CHANGE : 1) * reckon_us(s, plan, waiting, r, true);
 }
 
 /* Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
  * used in a step or two is lost: many that ended together are not to start together again. Nor are they to do so within a part of a
- * life: there at most one standard deviation more start than when all are evenly spread. So what came close together for whatever
- * reason (a change of mini-batches, a limit that bound) is farther apart a life later, where lengths alone would not see to it. */
+ * life: where all live alike hardly more start there than when all are evenly spread; where lengths differ, up to one standard
+ * deviation more. So what came close together for whatever reason (a queue that was short at first, a change of mini-batches, a
+ * limit that bound) is apart a life later, where lengths alone would not see to it. */
 static void credit(struct sched *s, struct load_plan *plan, double full)
 {
-    double rate = full / s->lengths.tokens, steps = (double)(plan->step - plan->credited);
-    double part = full / PARTS, spread = rate * (1 + 0.5 / sqrt(part) + 4 * s->lengths.variation);
+    double rate = full / s->lengths.tokens, steps = (double)(plan->step - plan->credited), differ = 4 * s->lengths.variation;
+    double spread = rate * (1 + EVEN + differ), close = MIN(differ, 1) * sqrt(full / PARTS);
     plan->credit = MIN(plan->credit + rate * steps + plan->ends, starts_max(rate));
-    plan->room = MIN(plan->room + spread * steps, 1 + spread + sqrt(part));
+    plan->room = MIN(plan->room + spread * steps, 1 + spread + close);
     plan->credited = plan->step;
     plan->ends = 0;
 }
