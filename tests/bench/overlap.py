@@ -7,7 +7,9 @@ time of a call), the link (what a wait takes beyond that) and the tail (head, sa
     one of 2b:   L·(T(2b) + R(2b) + link) + tail(2b)                 from its own trace, to show that it is not slow
     two of b:    2·((L - 1)·max(T, R + link) + max(T + tail, R + link))
 
-All three are compared over the same stretch of context, in which every sequence decodes.
+All three are compared over the same stretch of context, in which every sequence decodes. How long prompts are is chosen, from a run
+before, so that the worker takes as long for a mini-batch as the S-part with its tail: both can be busy then. T(b) is to be four
+round trips of the link at least, or neither could be.
 """
 import bisect
 import glob
@@ -15,13 +17,15 @@ import os
 import tempfile
 import time
 
-from clients import completion, run
+from clients import greedy, run
 from end_to_end import model_facts, warm
 from figures import figure
+from interference import texts
 from profile_steps import Trace, read
 from servers import MODEL, Ours
 
-B, WORDS, TOKENS = 16, 150, 600
+B, TOKENS = 20, 240
+PROBE, LEAST, MOST = 200, 32, 800  # tokens of a prompt
 S_PART_CPU, R_PART_CPU = 0, 1
 
 
@@ -33,7 +37,7 @@ def pin(pid, cpu):
 class Measured:
     """One run: when how many tokens were there, and its trace."""
 
-    def __init__(self, run_, streams, mini_batches):
+    def __init__(self, run_, prompts, streams, mini_batches, tokens=TOKENS):
         self.streams, self.rows = streams, streams // mini_batches
         ours, before = set(os.sched_getaffinity(0)), None
         with tempfile.TemporaryDirectory() as folder:
@@ -48,8 +52,9 @@ class Measured:
                 try:
                     warm(mesh, 4)
                     before = time.monotonic()
-                    with run_.turn(f"{streams} sequences in {mini_batches} mini-batch{'es' if mini_batches > 1 else ''}"):
-                        clients = run(mesh.url, [completion(WORDS, TOKENS, 7000 + i) for i in range(streams)], run_.limit_s())
+                    with run_.turn(f"{streams} sequences of {len(prompts[0])} tokens in {mini_batches} "
+                                   f"mini-batch{'es' if mini_batches > 1 else ''}"):
+                        clients = run(mesh.url, [greedy(ids, tokens) for ids in prompts[:streams]], run_.limit_s())
                 finally:
                     os.sched_setaffinity(0, ours)
             self.trace = Trace(read(path))
@@ -96,9 +101,26 @@ def predicted_two_us(part, layers):
     return 2 * ((layers - 1) * max(work, away) + max(work + part["tail"], away))
 
 
+def balanced(run_, prompts, layers):
+    """The prompts, cut so that on the way of TOKENS more the worker takes as long as the S-part in the mean."""
+    probe = Measured(run_, [ids[:PROBE] for ids in prompts], B, 1, TOKENS // 2)
+    low, high = probe.tokens_each
+    part = probe.window(low, high)
+    context = (PROBE + (low + high) / 2) * (part["s_part"] + part["tail"]) / part["r_part"]
+    tokens = int(min(max(context - TOKENS / 2, LEAST), MOST))
+    run_.note(f"T({B}) {part['s_part'] / layers:.0f} us, R {part['r_part'] / layers:.0f} us: prompts of {tokens} tokens")
+    return [ids[:tokens] for ids in prompts]
+
+
 def overlap(run_):
     layers, _ = model_facts(MODEL)
-    runs = [Measured(run_, streams, mini_batches) for streams, mini_batches in ((B, 1), (2 * B, 1), (2 * B, 2))]
+    with Ours("--kv-workers", "0") as mesh:
+        prompts = [ids for _, ids in texts(mesh.url, 2 * B, 80, tokens=MOST + 100)]
+    prompts = balanced(run_, prompts, layers)
+    runs = []
+    for streams, mini_batches in ((B, 1), (2 * B, 1), (2 * B, 2)):
+        runs.append(Measured(run_, prompts, streams, mini_batches))
+        run_.note("done")
     low = max(r.tokens_each[0] for r in runs)
     high = min(r.tokens_each[1] for r in runs)
     if high - low < 50:
