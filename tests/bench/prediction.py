@@ -7,7 +7,7 @@ Per number of workers one mesh. What it is predicted from is known before the fi
                                           the first of them a mesh has worked for a while: one that was idle may get its cores only
                                           then, and was once measured at six times what a layer takes
     the rest of a step, by its rows       gateway, scheduler, client, wakeups and messages share the two cores: the median step of
-                                          short loads (REST_STREAMS, contexts below 100, each LOADS times) less the above
+                                          short loads (REST_STREAMS, contexts below 160, each LOADS times) less the above
     attention beside the S-part           one load of 6 streams with prompts of 400 words: what its prompts and its steps take
                                           beyond what the above predict, by prefill row (with workers most of it is the link's
                                           bytes) and by context token
@@ -29,10 +29,10 @@ from figures import figure
 from servers import BUILD, MODEL, Ours
 
 SEED, SETTINGS, WORKERS = 20261122, 5, (0, 1, 2)
-STARTS, LOADS, ROUNDS = 3, 2, 2
+STARTS, LOADS, ROUNDS = 5, 4, 3
 BATCH_MAX = 128
 CONTEXT_MIN, CONTEXT_MAX, TOKENS_MAX = 256, 4096, 14000  # tokens of all prompts of a setting, so that a run ends in time
-REST_STREAMS, REST_WORDS, REST_TOKENS = (1, 2, 8, 32, 96), 24, 40
+REST_STREAMS, REST_WORDS, REST_TOKENS = (1, 2, 8, 32, 96), 24, 96
 LONG_STREAMS, LONG_WORDS, LONG_TOKENS = 6, 400, 64
 WITHIN = 0.10
 CHUNK = 512  # of prompts, so that all of a setting soon decode

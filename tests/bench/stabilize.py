@@ -4,8 +4,8 @@ S-part and KV worker each have a core; the worker says that it shares none, as o
 that reads so many MB of K and V a second (slow_worker.c): what is left when it has computed is slept. All sequences have S tokens after a
 prompt of S/32, two mini-batches of b hold B = 2b, F = S/32, and 22·B are asked for at once, so that most of the
 time more than 10·B wait (fewer, and starting together may be through sooner). x is the worker's time for a step at the
-start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2, from
-first runs. b: those of a mini-batch start S/b steps apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must
+start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2, from a
+first run. b: those of a mini-batch start S/b steps apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must
 leave room below 0.55.
 
 Everything is measured from step 2·S of each mini-batch to the last start. Load: context of the sequences that run, from what the
@@ -16,14 +16,15 @@ import statistics
 import time
 
 from clients import greedy, run
+from end_to_end import KV_BYTES_A_VALUE, model_facts
 from figures import figure
 from interference import texts
 from overlap import R_PART_CPU, S_PART_CPU, pin
-from servers import FarWorker, Ours
+from servers import MODEL, FarWorker, Ours
 from streams import of_place
 
 S, PROMPT, SPACING, BATCH, ROUNDS, BIN_S = 128, 4, 4, 24, 22, 0.5
-X, FIRST_MBS = 2.0, 2000
+X, FIRST_MBS, F32_BYTES = 2.0, 4500, 4
 
 
 class Sample:
@@ -101,14 +102,10 @@ def prompts(run_):
 
 
 def choose_speed(run_, ids):
-    """MB a second with which x is X. The S-part is slower or faster beside a worker that is less or more at rest: so twice."""
-    read_mbs = FIRST_MBS
-    for rounds in (2, 5):
-        _, _, s_part_us, token_us = one_mode(run_, "greedy", rounds, ids, read_mbs)
-        x = token_us * BATCH * (PROMPT + S) / s_part_us
-        run_.note(f"S-part {s_part_us:.0f} us a step, worker {token_us:.2f} us a token: x {x:.2f}")
-        read_mbs *= x / X
-    return read_mbs
+    """MB a second with which the worker takes X times as long as the S-part, as a run of a few rounds has it."""
+    _, _, s_part_us, _ = one_mode(run_, "greedy", 5, ids, FIRST_MBS)
+    run_.note(f"S-part {s_part_us:.0f} us a step")
+    return BATCH * (PROMPT + S) * model_facts(MODEL)[1] * F32_BYTES / (KV_BYTES_A_VALUE * X * s_part_us)
 
 
 def stabilize(run_):
