@@ -12,9 +12,9 @@ enum {
     SIM_STEPS = 32,  // of an expected length, where both ways of starting are reckoned through
     SIM_ROUNDS = 10, // so many full mini-batches waiting are no short queue
 };
-#define CHANGE 1.04     // a little faster is no reason to go back to even starts with few that wait
-#define EVEN (1.0 / 32) // starts at least as far apart as when evenly spread, less this
-#define SPACING 32      // F is the expected length over this, unless it is given
+#define CHANGE 1.04       // a little faster is no reason to go back to even starts with few that wait
+#define CLOSER (1.0 / 32) // that starts may come to each other than when evenly spread
+#define SPACING 32        // F is the expected length over this, unless it is given
 
 /* --- what is expected ------------------------------------------------------------------------------------------------- */
 
@@ -310,13 +310,13 @@ static bool together_is_faster(const struct sched *s, const struct load_plan *pl
 
 /* Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
  * used in a step or two is lost: many that ended together are not to start together again. Nor are they to do so within a part of a
- * life: where all live alike hardly more start there than when all are evenly spread; where lengths differ, up to one standard
- * deviation more. So what came close together for whatever reason (a queue that was short at first, a change of mini-batches, a
+ * life: where all live alike hardly more start there than when all are evenly spread; where lengths differ ends are random, and
+ * starts that follow them may come as much faster, and up to a standard deviation at once. So what came close together for whatever reason (a queue that was short at first, a change of mini-batches, a
  * limit that bound) is apart a life later, where lengths alone would not see to it. */
 static void credit(struct sched *s, struct load_plan *plan, double full)
 {
     double rate = full / s->lengths.tokens, steps = (double)(plan->step - plan->credited), differ = 4 * s->lengths.variation;
-    double spread = rate * (1 + EVEN + differ), close = MIN(differ, 1) * sqrt(full / PARTS);
+    double spread = rate * (1 + CLOSER + differ), close = MIN(differ, 1) * sqrt(full / PARTS);
     plan->credit = MIN(plan->credit + rate * steps + plan->ends, starts_max(rate));
     plan->room = MIN(plan->room + spread * steps, 1 + spread + close);
     plan->credited = plan->step;

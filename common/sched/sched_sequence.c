@@ -253,7 +253,7 @@ void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
         return;
     }
     if (q->known > c->prompt)
-        survival_end(&s->survival, q->known - c->prompt, reason == SCHED_EOS);
+        survival_end(&s->survival, q->known - c->prompt, reason != SCHED_LENGTH);
     if (q->state != SEQ_WAITING && reason <= SCHED_EOS) {
         double us = (double)(s->now_us - c->admitted_us);
         s->lifetime_us += s->lifetime_us == 0 ? us : 0.1 * (us - s->lifetime_us);

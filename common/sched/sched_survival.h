@@ -1,10 +1,11 @@
 /* sched_survival.h: how long sequences live: P(L >= l) of generated lengths, as observed.
  *
- * A sequence that ran into its max_tokens, or was cancelled, says only that it would have been longer: the estimate is
- * Kaplan and Meier's (hazards of buckets multiplied), so that cut-off lengths do not pull it down. Buckets are single tokens up
- * to 8, then quarters of an octave. Those that still run count too, by each bucket that they have passed: else the first to be
- * observed would be those with the shortest lives, and all seem short. What was observed is forgotten slowly, by a half in some 350 sequences. Where nothing was
- * observed nobody ends before the cutoff: the estimate errs to long lives, and so to too much load.
+ * A sequence that ran into its max_tokens says only that it would have been longer: the estimate is Kaplan and Meier's (hazards of
+ * buckets multiplied), so that cut-off lengths do not pull it down. One that was cancelled has ended: by a stop string or because
+ * its client has left, it makes room as one with an EOS does. Buckets are single tokens up to 8, then quarters of an octave. Those
+ * that still run count too, by each bucket that they have passed: else the first to be observed would be those with the shortest
+ * lives, and all seem short. What was observed is forgotten slowly, by a half in some 350 sequences. Where nothing was observed
+ * nobody ends before the cutoff: the estimate errs to long lives, and so to too much load.
  *
  * Example: of 4 sequences, 2 ended themselves at 4 tokens, 2 were cut at 100: P(L >= 4) is 1, P(L >= 5) is 1/2 (3/5 with the
  * prior of one that survived), and beyond as much.

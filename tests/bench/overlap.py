@@ -133,6 +133,8 @@ def overlap(run_):
     run_.note(f"of {layers} layers and {low:.0f} to {high:.0f} new tokens: T({B}) {part['s_part'] / layers:.0f} us, R "
               f"{part['r_part'] / layers:.0f} us, link {(part['wait'] - part['r_part']) / layers:.0f} us, tail {part['tail']:.0f} us; "
               f"busy with two: S-part {two['s_busy']:.2f}, R-part {two['r_busy']:.2f}")
+    link_us = max(part["wait"] - part["r_part"], 0) / layers
+    run_.add(figure("overlap", f"T({B}) beside four round trips of the link", part["s_part"] / layers, "us", 4 * link_us, 1))
     run_.add(figure("overlap", f"{2 * B} sequences, one mini-batch", one["rate"], "tokens/s", 2 * B / one_us * 1e6))
     run_.add(figure("overlap", f"{2 * B} sequences, two mini-batches, gain beside the ideal", gain, "times", ideal, 0.9))
     run_.add(figure("overlap", "S-part busy with two mini-batches", two["s_busy"], "of the time", 1, 0.75))

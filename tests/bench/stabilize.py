@@ -4,8 +4,8 @@ S-part and KV worker each have a core; the worker says that it shares none, as o
 that reads so many MB of K and V a second (slow_worker.c): what is left when it has computed is slept. All sequences have S tokens after a
 prompt of S/32, two mini-batches of b hold B = 2b, F = S/32, and 22·B are asked for at once, so that most of the
 time more than 10·B wait (fewer, and starting together may be through sooner). x is the worker's time for a step at the
-start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2, from a
-first run. b: those of a mini-batch start S/b steps apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must
+start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2 by the bytes of a
+token, from a first run; the x of a figure is what the mesh has measured. b: those of a mini-batch start S/b steps apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must
 leave room below 0.55.
 
 Everything is measured from step 2·S of each mini-batch to the last start. Load: context of the sequences that run, from what the

@@ -93,7 +93,7 @@ static void as_fast_as_the_better(void **state)
     }
     printf("%u settings, local better by a tenth in %u, workers in %u: the rule %.3f to %.2f of the better, below 0.97 in %u\n",
            count, local_wins, workers_win, least, most, below);
-    assert_true(least >= 0.97 && below == 0);
+    assert_true(least >= 0.97);
     assert_true(local_wins > 10 && workers_win > 10);
 }
 
