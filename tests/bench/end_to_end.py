@@ -112,12 +112,12 @@ def one_b(run_):
                  what="1 B shape, ")
 
 
-def model_facts(path):
+def model_facts(path, value_bytes=KV_BYTES_A_VALUE):
     """(layers, KV bytes of a token)"""
     text = subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", path], check=True, capture_output=True,
                           text=True).stdout
     layers, head_dim, kv_heads = map(int, re.search(r"(\d+) layers.* heads of (\d+), (\d+) KV heads", text).groups())
-    return layers, 2 * layers * head_dim * kv_heads * KV_BYTES_A_VALUE
+    return layers, 2 * layers * head_dim * kv_heads * value_bytes
 
 
 def sockets(run_):

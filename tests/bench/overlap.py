@@ -94,10 +94,14 @@ class Measured:
                 "s_busy": sum(busy[n] for n in ("segment", "head", "prepare", "send")) / lasted_us, "r_busy": busy["call"] / lasted_us}
 
 
+def link_us(part, layers):
+    """A round trip."""
+    return max(part["wait"] - part["r_part"], 0) / layers
+
+
 def predicted_two_us(part, layers):
     """A round of two mini-batches, from the parts of a step of one."""
-    work, link = part["s_part"] / layers, max(part["wait"] - part["r_part"], 0) / layers
-    away = part["r_part"] / layers + link
+    work, away = part["s_part"] / layers, part["r_part"] / layers + link_us(part, layers)
     return 2 * ((layers - 1) * max(work, away) + max(work + part["tail"], away))
 
 
@@ -131,10 +135,10 @@ def overlap(run_):
     ideal = (2 * B / two_us * 1e6) / one["rate"]
     gain = two["rate"] / one["rate"]
     run_.note(f"of {layers} layers and {low:.0f} to {high:.0f} new tokens: T({B}) {part['s_part'] / layers:.0f} us, R "
-              f"{part['r_part'] / layers:.0f} us, link {(part['wait'] - part['r_part']) / layers:.0f} us, tail {part['tail']:.0f} us; "
+              f"{part['r_part'] / layers:.0f} us, link {link_us(part, layers):.0f} us, tail {part['tail']:.0f} us; "
               f"busy with two: S-part {two['s_busy']:.2f}, R-part {two['r_busy']:.2f}")
-    link_us = max(part["wait"] - part["r_part"], 0) / layers
-    run_.add(figure("overlap", f"T({B}) beside four round trips of the link", part["s_part"] / layers, "us", 4 * link_us, 1))
+    run_.add(figure("overlap", f"T({B}) beside four round trips of the link", part["s_part"] / layers, "us",
+                    4 * link_us(part, layers), 1))
     run_.add(figure("overlap", f"{2 * B} sequences, one mini-batch", one["rate"], "tokens/s", 2 * B / one_us * 1e6))
     run_.add(figure("overlap", f"{2 * B} sequences, two mini-batches, gain beside the ideal", gain, "times", ideal, 0.9))
     run_.add(figure("overlap", "S-part busy with two mini-batches", two["s_busy"], "of the time", 1, 0.75))

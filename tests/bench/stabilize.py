@@ -4,9 +4,9 @@ S-part and KV worker each have a core; the worker says that it shares none, as o
 that reads so many MB of K and V a second (slow_worker.c): what is left when it has computed is slept. All sequences have S tokens after a
 prompt of S/32, two mini-batches of b hold B = 2b, F = S/32, and 22·B are asked for at once, so that most of the
 time more than 10·B wait (fewer, and starting together may be through sooner). x is the worker's time for a step at the
-start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2 by the bytes of a
-token, from a first run; the x of a figure is what the mesh has measured. b: those of a mini-batch start S/b steps apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must
-leave room below 0.55.
+start-together peak, b·(p + S) tokens, over the S-part's for a step, head included; that host's speed is chosen so that x is 2 by
+the bytes of a token, from a first run; the x of a figure is what the mesh has measured. b: those of a mini-batch start S/b steps
+apart at least, so the even peak is (p + (S + max(F, S/b))/2)/(p + S), which must leave room below 0.55.
 
 Everything is measured from step 2·S of each mini-batch to the last start. Load: context of the sequences that run, from what the
 clients have got. The longest step: the largest of the medians of half seconds, so that one hiccup of the machine is none.
@@ -16,7 +16,7 @@ import statistics
 import time
 
 from clients import greedy, run
-from end_to_end import KV_BYTES_A_VALUE, model_facts
+from end_to_end import model_facts
 from figures import figure
 from interference import texts
 from overlap import R_PART_CPU, S_PART_CPU, pin
@@ -105,7 +105,7 @@ def choose_speed(run_, ids):
     """MB a second with which the worker takes X times as long as the S-part, as a run of a few rounds has it."""
     _, _, s_part_us, _ = one_mode(run_, "greedy", 5, ids, FIRST_MBS)
     run_.note(f"S-part {s_part_us:.0f} us a step")
-    return BATCH * (PROMPT + S) * model_facts(MODEL)[1] * F32_BYTES / (KV_BYTES_A_VALUE * X * s_part_us)
+    return BATCH * (PROMPT + S) * model_facts(MODEL, F32_BYTES)[1] / (X * s_part_us)
 
 
 def stabilize(run_):

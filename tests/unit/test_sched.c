@@ -47,13 +47,6 @@ static const struct sched_step_action *step_of(const struct mesh *m, size_t coun
     return NULL;
 }
 
-static size_t next_tick(struct mesh *m)
-{
-    uint64_t next = mesh_next_us(m);
-    m->now_us = next != SCHED_NEVER && next > m->now_us ? next : m->now_us;
-    return mesh_tick(m);
-}
-
 static struct sched_stats stats_of(const struct mesh *m)
 {
     struct sched_stats stats;
@@ -110,10 +103,10 @@ static void decodes_and_chunk_fill_tiles(void **state)
         mesh_arrive(m, 3, 100, 0);
     m->calm = true;
     for (int i = 0; i < 3; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     mesh_arrive(m, 400, 10, 0);
     for (int i = 0; i < 3; i++) {
-        const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+        const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
         assert_non_null(step);
         assert_int_equal(step->row_count, 96); // 5 decodes, and 91 of the 100 that the chunk may have
         assert_int_equal(step->run_count, 6);
@@ -133,7 +126,7 @@ static void a_fixed_chunk_is_kept_and_shared(void **state)
     mesh_arrive(m, 20, 1, 0);
     const struct sched_step_action *step = step_of(m, mesh_tick(m), 0);
     assert_int_equal(step->row_count, 32);
-    step = step_of(m, next_tick(m), 0);
+    step = step_of(m, mesh_next_tick(m), 0);
     assert_int_equal(step->run_count, 2); // the rest of the first, and all that fits of the second
     assert_int_equal(step->runs[0].count, 8);
     assert_true(step->runs[0].sample);
@@ -152,10 +145,10 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     for (int i = 0; i < 4; i++)
         mesh_arrive(m, 5 + 30 * i, 300, 0);
     for (int i = 0; i < 30; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_true(stats_of(m).row_us > 45 && stats_of(m).row_us < 75);
     mesh_arrive(m, 900, 5, 0);
-    const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+    const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
     assert_true(step->row_count >= 64 && step->row_count <= 100);
     end(m);
     // Alone there is nobody to keep waiting: the whole cap.
@@ -182,10 +175,10 @@ static void those_who_wait_count_as_those_who_run(void **state)
         for (int k = 0; k < 4; k++)
             mesh_arrive(m, 5 + 80 * k, 300, 0);
         for (int k = 0; k < 30; k++)
-            next_tick(m);
+            mesh_next_tick(m);
         for (uint32_t k = 0; k < cases[i].waiting; k++)
             mesh_arrive(m, 900, 5, 0);
-        const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+        const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
         assert_in_range(step->row_count, cases[i].least, cases[i].most);
         end(m);
     }
@@ -203,9 +196,9 @@ static void a_full_batch_does_not_starve_prompts(void **state)
     for (int i = 0; i < 40; i++)
         mesh_arrive(m, 5 + i, 300, 0);
     while (stats_of(m).decode_rows < 40 * 20)
-        next_tick(m);
+        mesh_next_tick(m);
     mesh_arrive(m, 900, 5, 0);
-    const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+    const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
     // 1,000 + 40 x 50 us for decoding, 1.4 times as much for 84 rows
     assert_true(step->row_count >= 40 + 60 && step->row_count <= 40 + 100);
     end(m);
@@ -226,10 +219,10 @@ static void noise_does_not_make_the_chunk_large(void **state)
         for (int i = 0; i < 16; i++)
             mesh_arrive(m, 5, 360 + 12 * i, 0); // 16 rows a step, and fewer towards the end
         for (int i = 0; i < 430; i++)
-            next_tick(m);
+            mesh_next_tick(m);
         mesh_arrive(m, 900, 5, 0);
         for (int i = 0; i < 5; i++) {
-            const struct sched_step_action *step = step_of(m, next_tick(m), 0);
+            const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
             assert_in_range(1000 + 50 * step->row_count, 1000 + 50 * 16, 1.5 * config.step_target_us);
         }
         end(m);
@@ -250,7 +243,7 @@ static void few_sequences_use_one_mini_batch(void **state)
     for (int i = 0; i < 18; i++)
         mesh_arrive(m, 30, 400, 0);
     for (int i = 0; i < 10; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     struct sched_place_info info = place_of(m, 0);
     assert_true(info.load[0] > 0 && info.load[1] > 0);
     assert_true(info.load[0] < info.load[1] * 5 / 4 && info.load[1] < info.load[0] * 5 / 4);
@@ -268,7 +261,7 @@ static void the_local_pool_comes_first_and_workers_take_over(void **state)
     assert_int_equal(place_of(m, 0).sequences, 1);
     for (int i = 0; i < 3; i++)
         mesh_arrive(m, 100, 20, 0);
-    next_tick(m);
+    mesh_next_tick(m);
     assert_int_equal(place_of(m, 0).sequences, 2); // 9 pages each: two fit with a page to grow
     assert_int_equal(place_of(m, 1).sequences, 2);
     end(m);
@@ -314,7 +307,7 @@ static double load_after_measuring(bool shares_cores)
     for (int i = 0; i < 50; i++)
         mesh_arrive(m, 100, 30, 0);
     for (int i = 0; i < 30 && stats_of(m).running < 51; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     double ratio = (double)place_of(m, 1).load[0] / (double)place_of(m, 2).load[0];
     end(m);
     return ratio;
@@ -346,7 +339,7 @@ static void out_of_pages_pauses_the_youngest(void **state)
         q[i] = mesh_arrive(m, 10, 50, 0);
     uint64_t ended[3] = {0};
     for (int tick = 0; tick < 2000 && ended[2] == 0; tick++) {
-        next_tick(m);
+        mesh_next_tick(m);
         for (int i = 0; i < 3; i++)
             ended[i] = ended[i] == 0 && q[i]->finished ? m->now_us : ended[i];
     }
@@ -434,7 +427,7 @@ static void a_cancelled_sequence_leaves_at_once(void **state)
     struct mesh_seq *decodes = mesh_arrive(m, 10, 500, 0), *prefills = mesh_arrive(m, 900, 5, 0);
     struct mesh_seq *waits = mesh_arrive(m, 10, 5, 0), *other = mesh_arrive(m, 10, 5, 0);
     for (int i = 0; i < 4; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     mesh_cancel(m, decodes);
     mesh_cancel(m, prefills);
     mesh_cancel(m, waits);
@@ -443,7 +436,7 @@ static void a_cancelled_sequence_leaves_at_once(void **state)
     assert_false(decodes->last || prefills->last);
     uint64_t first = m->last_step;
     for (int i = 0; i < 2; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_true(decodes->last && prefills->last);
     assert_true(m->last_step <= first + 2);
     mesh_run(m, 100);
@@ -485,6 +478,45 @@ static void a_bad_configuration_is_named(void **state)
     assert_non_null(strstr(error.text, "page_tokens"));
 }
 
+/* Where clients end their sequences (stop strings, or they leave) long before max_tokens, their places are taken again at once,
+ * though nobody ever ended by itself or reached max_tokens: the load-stabilizing schedule has learned from it how short they are. */
+static void who_is_cancelled_makes_room(void **state)
+{
+    enum { RUNNING = 8, PROMPT = 20, MOST = 1000, STOP_AT = 40 };
+    struct sched_config config = base;
+    struct mesh *m = &mesh;
+    uint64_t running = 0, steps = 0;
+    uint32_t over = 0;
+    (void)state;
+
+    config.max_sequences = 2 * MESH_SEQS;
+    config.max_running = RUNNING;
+    config.max_waiting = MESH_SEQS;
+    mesh_init(m, &config, 1);
+    mesh_s_part_up(m);
+    mesh_place_up(m, 1, 10000);
+    for (int i = 0; i < MESH_SEQS; i++)
+        mesh_arrive(m, PROMPT, MOST, 0);
+    while (over < MESH_SEQS * 3 / 4) { // first a quarter, and then is measured
+        const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
+        if (step && over >= MESH_SEQS / 4) {
+            running += step->run_count;
+            steps++;
+        }
+        for (uint32_t i = 0; i < m->seq_count; i++) {
+            struct mesh_seq *q = &m->seqs[i];
+            if (q->cancelled || q->log < PROMPT + STOP_AT)
+                continue;
+            mesh_cancel(m, q);
+            over++;
+        }
+        assert_true(m->steps < 100000);
+    }
+    printf("%.1f of %d run\n", (double)running / (double)steps, RUNNING);
+    assert_true((double)running / (double)steps >= 0.9 * RUNNING);
+    mesh_fini(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +539,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_sequence_leaves_at_once),
         cmocka_unit_test(prompt_scores_come_once),
         cmocka_unit_test(a_bad_configuration_is_named),
+        cmocka_unit_test(who_is_cancelled_makes_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,9 +40,7 @@ static struct mesh *start(const struct sched_config *config)
 static const struct sched_step_action *next_step(struct mesh *m, double *us)
 {
     for (;;) {
-        uint64_t next = mesh_next_us(m);
-        m->now_us = next != SCHED_NEVER && next > m->now_us ? next : m->now_us;
-        size_t count = mesh_tick(m);
+        size_t count = mesh_next_tick(m);
         for (size_t i = 0; i < count; i++) {
             const struct sched_step_action *step = &m->actions[i].step;
             if (m->actions[i].kind != SCHED_STEP)

@@ -33,13 +33,6 @@ static struct mesh *start(const struct sched_config *config)
     return &mesh;
 }
 
-static size_t next_tick(struct mesh *m)
-{
-    uint64_t next = mesh_next_us(m);
-    m->now_us = next != SCHED_NEVER && next > m->now_us ? next : m->now_us;
-    return mesh_tick(m);
-}
-
 static struct sched_stats stats_of(const struct mesh *m)
 {
     struct sched_stats stats;
@@ -73,7 +66,7 @@ static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
     for (int i = 0; i < 16; i++)
         mesh_arrive(m, 64, 60, 0);
     for (int i = 0; i < 30; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     uint32_t lost = place_of(m, 1).sequences, lost_tokens = 0;
     assert_true(lost >= 6 && lost <= 10);
     uint64_t prefill = stats_of(m).prefill_rows;
@@ -86,7 +79,7 @@ static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
     mesh_place_lose(m, 1); // the steps in flight say LOST before anybody says that the worker is down
     uint32_t before = survivor->log;
     for (int i = 0; i < 4; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_true(survivor->log >= before + 3);      // the others go on meanwhile
     assert_int_equal(place_of(m, 1).sequences, 0); // and nothing is rebuilt where it was lost
     m->silent[1] = false;
@@ -110,12 +103,12 @@ static void what_is_rebuilt_comes_before_what_is_new(void **state)
     for (int i = 0; i < 5; i++)
         mesh_arrive(m, 64, 60, 0);
     for (int i = 0; i < 10; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     mesh_place_down(m, 1);
     mesh_tick(m);
     mesh_place_up(m, 1, 1000);
     for (int i = 0; i < 4; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_true(old->in_flight > 0);
     assert_int_equal(m->seqs[2].in_flight, 0);
     end(m);
@@ -127,13 +120,13 @@ static void an_unknown_sequence_is_opened_again(void **state)
     struct mesh *m = start(&base);
     struct mesh_seq *q = mesh_arrive(m, 40, 20, 0);
     for (int i = 0; i < 5; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     uint32_t held = q->held;
     uint64_t prefill = stats_of(m).prefill_rows;
     m->unknown_permille = 1000;
-    next_tick(m);
+    mesh_next_tick(m);
     m->unknown_permille = 0;
-    size_t count = next_tick(m); // the step planned ahead comes back too, and does not count
+    size_t count = mesh_next_tick(m); // the step planned ahead comes back too, and does not count
     const struct sched_run *run = NULL;
     for (size_t i = 0; i < count && run == NULL; i++)
         run = m->actions[i].kind == SCHED_STEP ? m->actions[i].step.runs : NULL;
@@ -150,9 +143,9 @@ static void a_failed_step_is_planned_again(void **state)
     struct mesh *m = start(&base);
     struct mesh_seq *q = mesh_arrive(m, 40, 20, 0);
     for (int i = 0; i < 5; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     m->failed_permille = 1000;
-    next_tick(m);
+    mesh_next_tick(m);
     m->failed_permille = 0;
     mesh_run(m, 100);
     assert_int_equal(stats_of(m).steps_failed, 1);
@@ -169,7 +162,7 @@ static void an_s_part_that_restarts_keeps_what_workers_hold(void **state)
     mesh_place_up(m, 0, 6);
     struct mesh_seq *local = mesh_arrive(m, 60, 20, 0), *remote = mesh_arrive(m, 64, 20, 0);
     for (int i = 0; i < 6; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_int_equal(local->place, 0);
     assert_int_not_equal(remote->place, 0);
     uint32_t held = remote->held, known = local->log;
@@ -201,7 +194,7 @@ static void late_and_repeated_answers_count_for_nothing(void **state)
     mesh_tick(m);
     assert_false(result.taken);
     uint64_t first = m->flight[0][0].a.step;
-    next_tick(m);
+    mesh_next_tick(m);
     e = mesh_event(m, SCHED_STEP_DONE);
     e->step_done.step = first;
     e->step_done.results = &result;
@@ -294,7 +287,7 @@ static uint32_t drain_amid_sequences(struct mesh *m, uint32_t sequences)
     for (uint32_t i = 0; i < sequences; i++)
         mesh_arrive(m, 64, 200, 0);
     for (int i = 0; i < 20; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     uint32_t there = place_of(m, 1).sequences;
     assert_true(there > 0);
     drain(m, 1);
@@ -304,7 +297,7 @@ static uint32_t drain_amid_sequences(struct mesh *m, uint32_t sequences)
 static void await_drained(struct mesh *m)
 {
     for (int i = 0; i < 300 && !m->drained[1]; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_true(m->drained[1]);
 }
 
@@ -335,7 +328,7 @@ static void a_drain_tries_again(void **state)
         for (uint32_t failed = 0; failed < failures; failed++) {
             m->move_fails_permille = 1000;
             for (int i = 0; i < 100 && !(moving && moving->moving_until != 0); i++) {
-                next_tick(m);
+                mesh_next_tick(m);
                 for (uint32_t k = 0; k < m->seq_count; k++) {
                     if (m->seqs[k].moving_until != 0 && !moving)
                         moving = &m->seqs[k];
@@ -345,7 +338,7 @@ static void a_drain_tries_again(void **state)
             }
             assert_true(moving && moving->moving_until != 0);
             moving->moving_until = m->now_us;
-            next_tick(m);
+            mesh_next_tick(m);
         }
         m->move_fails_permille = 0;
         for (uint32_t k = 0; k < m->seq_count; k++)
@@ -375,12 +368,12 @@ static void a_move_outlives_its_mini_batch(void **state)
     for (int i = 0; i < 8; i++)
         mesh_arrive(m, 20, 900, 0);
     for (int i = 0; i < 300 && stats_of(m).mini_batches < 2; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_int_equal(stats_of(m).mini_batches, 2);
     drain(m, 1);
     uint32_t moving = 0;
     for (int i = 0; i < 100 && moving < 4; i++) {
-        next_tick(m);
+        mesh_next_tick(m);
         moving = 0;
         for (uint32_t k = 0; k < m->seq_count; k++) {
             moving += m->seqs[k].moving_until != 0;
@@ -390,7 +383,7 @@ static void a_move_outlives_its_mini_batch(void **state)
     assert_true(moving > 0);
     m->sched->batches_wanted = 1; // as if one were judged to be faster now
     for (int i = 0; i < 100 && stats_of(m).mini_batches > 1; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_int_equal(stats_of(m).mini_batches, 1);
     m->s_part_us = 1000000; // and so for good
     for (uint32_t k = 0; k < m->seq_count; k++)
@@ -407,15 +400,15 @@ static void a_drain_without_a_taker_rebuilds(void **state)
     mesh_place_down(m, 2);
     mesh_arrive(m, 64, 100, 0);
     for (int i = 0; i < 10; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     drain(m, 1);
     for (int i = 0; i < 10; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_false(m->drained[1]); // nowhere to go: it decodes on
     assert_int_equal(stats_of(m).running, 1);
     mesh_place_up(m, 0, 100); // takes no pages over
     for (int i = 0; i < 10; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_true(m->drained[1]);
     assert_int_equal(stats_of(m).rebuilt, 1);
     end(m);
@@ -430,7 +423,7 @@ static void pages_wait_for_the_word_that_they_are_free(void **state)
     mesh_place_down(m, 2);
     struct mesh_seq *q = mesh_arrive(m, 64, 3, 0);
     while (!q->last)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_true(q->release_until > m->now_us);
     assert_true(place_of(m, 1).pages_used > 0);
     end(m); // nothing is left once RELEASED has come
@@ -442,7 +435,7 @@ static void a_suspect_place_gets_no_rows(void **state)
     struct mesh *m = start(&base);
     struct mesh_seq *a = mesh_arrive(m, 64, 300, 0), *b = mesh_arrive(m, 64, 300, 0);
     for (int i = 0; i < 10; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_int_not_equal(a->place, b->place);
     struct sched_event *e = mesh_event(m, SCHED_PLACE_SUSPECT);
     e->suspect.place = a->place;
@@ -450,10 +443,10 @@ static void a_suspect_place_gets_no_rows(void **state)
     uint64_t until = e->suspect.until_us;
     mesh_tick(m);
     for (int i = 0; i < 3; i++)
-        next_tick(m);
+        mesh_next_tick(m);
     uint32_t stuck = a->log, going = b->log;
     while (m->now_us < until - 3000)
-        next_tick(m);
+        mesh_next_tick(m);
     assert_int_equal(a->log, stuck);
     assert_true(b->log > going + 20);
     end(m);

@@ -174,7 +174,7 @@ static double tokens_of(double x, double rounds, enum sched_admission admission,
     return simulate_setting(&setting).all.tokens_per_second;
 }
 
-/* Nor one that fills while the first run. */
+/* Neither one that is all there from the beginning, nor one that fills while the first run. */
 static void a_short_queue_is_not_slowed_down(void **state)
 {
     (void)state;

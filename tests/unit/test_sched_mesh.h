@@ -455,6 +455,14 @@ MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
     return next;
 }
 
+/* The tick when something happens next. */
+MESH_FUNCTION size_t mesh_next_tick(struct mesh *m)
+{
+    uint64_t next = mesh_next_us(m);
+    m->now_us = next != SCHED_NEVER && next > m->now_us ? next : m->now_us;
+    return mesh_tick(m);
+}
+
 /* Ticks until nothing happens any more; the tick limit is the bound on waiting. */
 MESH_FUNCTION void mesh_run(struct mesh *m, uint32_t tick_limit)
 {
