@@ -47,9 +47,14 @@ LANES_INLINE lanes pick(const uint8_t *line, uint32_t shift, int32_t mask, int32
     words = (lanes_i){_mm256_srlv_epi32(words.lo, count), _mm256_srlv_epi32(words.hi, count)};
     return lanes_from_i(lanes_sub_i(lanes_and_i(words, wide), lanes_set1_i(offset)));
 }
-LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias)
+typedef struct {
+    lanes x;
+    int32_t offset;
+} products;
+LANES_INLINE products nibble_products(float x, bool bias) { return (products){lanes_set1(x), bias ? 8 : 0}; }
+LANES_INLINE lanes pick_product(const uint8_t *line, const uint32_t *shift, products p)
 {
-    return pick(line, *shift, 15, bias ? 8 : 0);
+    return lanes_mul(pick(line, *shift, 15, p.offset), p.x);
 }
 LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift) { return pick(line, *shift, 255, 128); }
 

@@ -25,11 +25,15 @@ LANES_INLINE quad quad_spread(const int8_t *x)
 }
 LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, x)); }
 LANES_INLINE lanes_i counts_finish(counts a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
-/* A table of the 16 values: its look-up reads the low four bits of each word, so it masks, converts and takes the bias off. */
-LANES_INLINE lanes pick_nibble(const uint8_t *line, const uint32_t *shift, bool bias)
+/* A table of the 16 products: its look-up reads the low four bits of each word, so it masks, converts and multiplies. */
+typedef __m512 products;
+LANES_INLINE products nibble_products(float x, bool bias)
 {
-    float b = bias ? 8 : 0;
-    __m512 table = _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_ps(b));
+    __m512 n = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_mul_ps(_mm512_sub_ps(n, _mm512_set1_ps(bias ? 8 : 0)), _mm512_set1_ps(x));
+}
+LANES_INLINE lanes pick_product(const uint8_t *line, const uint32_t *shift, products table)
+{
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_loadu_si512(line), _mm512_set1_epi32((int32_t)*shift)), table);
 }
 LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift)

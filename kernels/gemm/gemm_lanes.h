@@ -11,8 +11,9 @@
  *     quad_spread(x)        the four signed bytes at x for each of 16 outputs
  *     counts_add(a, w, x)   a += w (unsigned) * x (signed)
  *     counts_finish(a)      as lanes_i: sums of 16 outputs
- *     pick_nibble(line, shift, bias)   of 16 words of four bytes the four bits from *shift on, less 8 if bias, as f32
- *     pick_byte(line, shift)           the eight bits from *shift on, less 128, as f32
+ *     products, nibble_products(x, bias)   what each four bits, less 8 if bias, are times x
+ *     pick_product(line, shift, products)  of 16 words of four bytes that of the four bits from *shift on
+ *     pick_byte(line, shift)               the eight bits from *shift on, less 128, as f32
  *     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
  *                      over 32 inputs (vpmaddubsw saturates at 16 bits): then S8 weights are taken as two nibbles
  *
@@ -51,29 +52,19 @@ struct block {
     const uint8_t *tile;
     const struct quant_block *x; /* [groups] */
     uint32_t slot;
-    /* What to bring into the cache meanwhile, group by group: as much as this tile, from `ahead` on, and from `ahead_end` on
-     * what lies at `next` (NULL: nothing). The register blocks of a tile share it: lines first, first + step, ... of a group. */
+    /* What to bring into the cache meanwhile, group by group: what lies from `ahead` on, and from `ahead_end` on what lies at
+     * `next`. A block of one tile takes as much as its tile, one of two `ahead_lines` of 64 bytes a group, its share. */
     const uint8_t *ahead, *ahead_end, *next;
-    uint32_t line_first, line_step;
+    uint32_t ahead_lines;
 };
 
-/* lines: of 64 bytes that a group of a tile takes, rounded up. Where register blocks share them, the tile is used over and over
- * and the first level is full of it. */
-LANES_INLINE void prefetch_group(const struct block *b, uint32_t g, const uint32_t lines)
+/* count lines from distance `line` on. */
+LANES_INLINE void prefetch_lines(const struct block *b, size_t line, uint32_t count, const bool near)
 {
-    const uint8_t *at = b->ahead + (size_t)g * lines * 64;
-    if (at >= b->ahead_end) {
-        if (!b->next)
-            return;
-        at = b->next + (at - b->ahead_end);
-    }
-    if (b->line_step == 1) {
-        UNROLL for (uint32_t line = 0; line < lines; line++)
-            _mm_prefetch((const char *)at + line * 64, _MM_HINT_T0);
-        return;
-    }
-    for (uint32_t line = b->line_first; line < lines; line += b->line_step)
-        _mm_prefetch((const char *)at + line * 64, _MM_HINT_T1);
+    const uint8_t *at = b->ahead + line * 64;
+    at = at < b->ahead_end ? at : b->next + (at - b->ahead_end);
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        _mm_prefetch((const char *)at + i * 64, near ? _MM_HINT_T0 : _MM_HINT_T1);
 }
 
 /* A group of a register block's rows: views of a quant_block from the block's first row on, so that all lies at constant
@@ -83,18 +74,26 @@ struct x_rows {
     const struct quant_part *part;
 };
 
+/* Of which form the weights are: a constant after inlining. */
+struct form {
+    enum pack_layout layout;
+    bool minimum, super;
+};
+
+LANES_INLINE bool is_biased(struct form form) { return form.layout != PACK_U4 || !form.minimum; }
+
 /* Scales of 16 outputs: entry `index` of the scale section, in group g. */
-LANES_INLINE lanes load_scale(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, size_t index)
+LANES_INLINE lanes load_scale(const struct packed_matrix *w, struct form form, const uint8_t *tile, uint32_t g, size_t index)
 {
-    if (!w->super)
+    if (!form.super)
         return lanes_load_f16((const uint16_t *)(tile + w->scale_offset) + index * COLUMNS);
     lanes super = lanes_load_f16((const uint16_t *)(tile + w->super_offset) + g / (PACK_SUPER / PACK_GROUP) * COLUMNS);
     return lanes_mul(super, lanes_load_s8((const int8_t *)(tile + w->scale_offset) + index * COLUMNS));
 }
 
-LANES_INLINE lanes load_minimum(const struct packed_matrix *w, const uint8_t *tile, uint32_t g)
+LANES_INLINE lanes load_minimum(const struct packed_matrix *w, struct form form, const uint8_t *tile, uint32_t g)
 {
-    if (!w->super)
+    if (!form.super)
         return lanes_load_f16((const uint16_t *)(tile + w->min_offset) + (size_t)g * COLUMNS);
     lanes super = lanes_load_f16((const uint16_t *)(tile + w->super_min_offset) + g / (PACK_SUPER / PACK_GROUP) * COLUMNS);
     lanes small = lanes_load_u8(tile + w->min_offset + (size_t)g * COLUMNS);
@@ -190,106 +189,76 @@ static const uint32_t nibble_shift[PACK_GROUP] = {OF_NIBBLES(0), OF_NIBBLES(0), 
 #undef OF_BYTES
 #undef OF_NIBBLES
 
-/* The weights of 16 outputs at input `index` of the group, without their scale. */
-LANES_INLINE lanes pick_weight(const uint8_t *quants, size_t index, enum pack_layout layout, bool bias)
-{
-    return layout == PACK_U4 ? pick_nibble(quants + index / 8 * 64, &nibble_shift[index], bias)
-                             : pick_byte(quants + index / 4 * 64, &byte_shift[index]);
-}
-
 typedef lanes sum_block[GEMM_TILES][GEMM_ROWS];
 
-/* sum += scale * (dot * scale of x + weight * outlier) */
-LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
-                             uint32_t tiles, enum pack_layout layout, bool bias, const lanes *scale, dot_block dot, sum_block sum)
+/* sum += scale * (dot * scale of x + weight * outlier). first, last: of the inputs that dot and scale are of; an outlier
+ * elsewhere is left out. */
+LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n, uint32_t tiles, struct form form,
+                             uint32_t first, uint32_t last, const lanes *scale, dot_block dot, sum_block sum)
 {
     UNROLL for (uint32_t r = 0; r < n; r++) {
         const struct quant_part *p = &x.part[r];
-        lanes x_scale = lanes_set1(p->scale), outlier = lanes_set1(p->outlier);
+        const uint32_t index = p->index;
+        const float outlier = first <= index && index < last ? p->outlier : 0.0f;
+        lanes x_scale = lanes_set1(p->scale);
+        products nibble = form.layout == PACK_U4 ? nibble_products(outlier, is_biased(form)) : nibble_products(0, false);
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
-            lanes value = lanes_mul(lanes_from_i(dot[t][r]), x_scale);
-            value = lanes_fma(pick_weight(quants + t * stride, p->index, layout, bias), outlier, value);
-            sum[t][r] = lanes_fma(scale[t], value, sum[t][r]);
+            const uint8_t *group = quants + t * stride;
+            lanes apart = form.layout == PACK_U4
+                              ? pick_product(group + index / 8 * 64, &nibble_shift[index], nibble)
+                              : lanes_mul(pick_byte(group + index / 4 * 64, &byte_shift[index]), lanes_set1(outlier));
+            sum[t][r] = lanes_fma(scale[t], lanes_fma(lanes_from_i(dot[t][r]), x_scale, apart), sum[t][r]);
         }
     }
 }
 
-/* The same in two steps for layouts with a scale for each half: either half's dot products, then the outlier. */
-LANES_INLINE void accumulate_half(struct x_rows x, uint32_t n, uint32_t tiles, const lanes *scale,
-                                  dot_block dot, sum_block sum)
-{
-    UNROLL for (uint32_t r = 0; r < n; r++) {
-        lanes x_scale = lanes_set1(x.part[r].scale);
-        UNROLL for (uint32_t t = 0; t < tiles; t++)
-            sum[t][r] = lanes_fma(scale[t], lanes_mul(lanes_from_i(dot[t][r]), x_scale), sum[t][r]);
-    }
-}
-
-LANES_INLINE void accumulate_outlier(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
-                                     uint32_t tiles, enum pack_layout layout, lanes scale[2][GEMM_TILES], sum_block sum)
-{
-    UNROLL for (uint32_t r = 0; r < n; r++) {
-        const struct quant_part *p = &x.part[r];
-        lanes outlier = lanes_set1(p->outlier);
-        UNROLL for (uint32_t t = 0; t < tiles; t++) {
-            lanes value = lanes_mul(pick_weight(quants + t * stride, p->index, layout, true), outlier);
-            sum[t][r] = lanes_fma(scale[p->index / (PACK_GROUP / 2)][t], value, sum[t][r]);
-        }
-    }
-}
-
-/* minimum: the minima's part in the same loop, in a chain of its own that is added at the end. */
-LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles, enum pack_layout layout, bool bias, bool minimum,
-                               sum_block sum)
+LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles, struct form form, sum_block sum)
 {
     const struct packed_matrix *w = b->w;
-    const uint8_t *quants = b->tile + w->quant_offset;
+    const uint8_t *line = b->tile + w->quant_offset;
     const size_t stride = w->tile_bytes;
-    const uint32_t group_count = w->group_count;
-    const uint32_t lines = tiles * (layout == PACK_U4 ? 5 : 9);
-    sum_block part;
-    UNROLL for (uint32_t t = 0; t < tiles; t++)
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            part[t][r] = lanes_zero();
-    for (uint32_t g = 0; g < group_count; g++) {
-        const struct x_rows x = {&b->x[g].q[b->slot], &b->x[g].part[b->slot]};
-        prefetch_group(b, g, lines);
+    const uint32_t group_count = w->group_count, half = PACK_GROUP / 2;
+    const struct quant_block *block = b->x;
+    for (uint32_t g = 0; g < group_count; g++, block++, line += form.layout == PACK_U4 ? 256 : 512) {
+        const struct x_rows x = {&block->q[b->slot], &block->part[b->slot]};
+        const uint32_t tile_lines = form.layout == PACK_U4 ? 5 : 9; /* of a group, rounded up */
+        if (tiles == 1)
+            prefetch_lines(b, (size_t)g * tile_lines, tile_lines, true);
+        else
+            prefetch_lines(b, (size_t)g * b->ahead_lines, b->ahead_lines, false);
         dot_block dot;
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
         UNROLL for (uint32_t r = 0; r < n; r++) {
             low[r] = x.part[r].bias_low;
-            rest[r] = layout == PACK_S8_HALVES ? x.part[r].bias - low[r] : x.part[r].bias;
+            rest[r] = form.layout == PACK_S8_HALVES ? x.part[r].bias - low[r] : x.part[r].bias;
         }
-        const uint8_t *line = quants + (size_t)g * (layout == PACK_U4 ? 256 : 512);
         lanes scale[2][GEMM_TILES];
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
             const uint8_t *tile = b->tile + t * stride;
-            scale[0][t] = load_scale(w, tile, g, layout == PACK_S8_HALVES ? (size_t)g * 2 : g);
-            if (layout == PACK_S8_HALVES)
-                scale[1][t] = load_scale(w, tile, g, (size_t)g * 2 + 1);
+            scale[0][t] = load_scale(w, form, tile, g, form.layout == PACK_S8_HALVES ? (size_t)g * 2 : g);
+            if (form.layout == PACK_S8_HALVES)
+                scale[1][t] = load_scale(w, form, tile, g, (size_t)g * 2 + 1);
         }
-        if (layout == PACK_U4) {
-            dot_u4(line, stride, x, n, tiles, bias, dot);
-            accumulate(line, stride, x, n, tiles, layout, bias, scale[0], dot, sum);
-        } else if (layout == PACK_S8) {
+        if (form.layout == PACK_U4) {
+            dot_u4(line, stride, x, n, tiles, is_biased(form), dot);
+            accumulate(line, stride, x, n, tiles, form, 0, PACK_GROUP, scale[0], dot, sum);
+        } else if (form.layout == PACK_S8) {
             dot_s8(line, stride, x, n, tiles, 0, 8, rest, dot);
-            accumulate(line, stride, x, n, tiles, layout, bias, scale[0], dot, sum);
+            accumulate(line, stride, x, n, tiles, form, 0, PACK_GROUP, scale[0], dot, sum);
         } else {
             dot_s8(line, stride, x, n, tiles, 0, 4, low, dot);
-            accumulate_half(x, n, tiles, scale[0], dot, sum);
+            accumulate(line, stride, x, n, tiles, form, 0, half, scale[0], dot, sum);
             dot_s8(line, stride, x, n, tiles, 4, 8, rest, dot);
-            accumulate_half(x, n, tiles, scale[1], dot, sum);
-            accumulate_outlier(line, stride, x, n, tiles, layout, scale, sum);
+            accumulate(line, stride, x, n, tiles, form, half, PACK_GROUP, scale[1], dot, sum);
         }
-        UNROLL for (uint32_t t = 0; minimum && t < tiles; t++) {
-            lanes least = load_minimum(w, b->tile + t * stride, g);
+        UNROLL for (uint32_t t = 0; t < tiles; t++) {
+            if (!form.minimum)
+                break;
+            lanes least = load_minimum(w, form, b->tile + t * stride, g);
             UNROLL for (uint32_t r = 0; r < n; r++)
-                part[t][r] = lanes_fma(least, lanes_set1(x.part[r].sum), part[t][r]);
+                sum[t][r] = lanes_fma(least, lanes_set1(x.part[r].sum), sum[t][r]);
         }
     }
-    UNROLL for (uint32_t t = 0; minimum && t < tiles; t++)
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[t][r] = lanes_add(sum[t][r], part[t][r]);
 }
 
 LANES_INLINE void store_block(const lanes *sum, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
@@ -313,16 +282,25 @@ LANES_INLINE void block_quantized(const struct block *b, uint32_t n, uint32_t ti
     UNROLL for (uint32_t t = 0; t < tiles; t++)
         UNROLL for (uint32_t r = 0; r < n; r++)
             sum[t][r] = lanes_zero();
-    if (b->w->layout == PACK_U4 && b->w->minimum)
-        block_groups(b, n, tiles, PACK_U4, false, true, sum);
-    else if (b->w->layout == PACK_U4)
-        block_groups(b, n, tiles, PACK_U4, true, false, sum);
-    else if (b->w->layout == PACK_S8 && b->w->minimum)
-        block_groups(b, n, tiles, PACK_S8, true, true, sum);
-    else if (b->w->layout == PACK_S8)
-        block_groups(b, n, tiles, PACK_S8, true, false, sum);
-    else
-        block_groups(b, n, tiles, PACK_S8_HALVES, true, false, sum);
+    switch (b->w->layout) {
+    case PACK_U4:
+        if (!b->w->minimum)
+            block_groups(b, n, tiles, (struct form){PACK_U4, false, false}, sum); /* Q4_0 */
+        else if (b->w->super)
+            block_groups(b, n, tiles, (struct form){PACK_U4, true, true}, sum); /* Q4_K */
+        else
+            block_groups(b, n, tiles, (struct form){PACK_U4, true, false}, sum); /* Q4_1 */
+        break;
+    case PACK_S8:
+        if (!b->w->minimum)
+            block_groups(b, n, tiles, (struct form){PACK_S8, false, false}, sum); /* Q8_0, Q5_0 */
+        else if (b->w->super)
+            block_groups(b, n, tiles, (struct form){PACK_S8, true, true}, sum); /* Q5_K */
+        else
+            block_groups(b, n, tiles, (struct form){PACK_S8, true, false}, sum); /* Q5_1 */
+        break;
+    default: block_groups(b, n, tiles, (struct form){PACK_S8_HALVES, false, true}, sum); break; /* Q6_K */
+    }
     UNROLL for (uint32_t t = 0; t < tiles; t++)
         store_block(sum[t], n, y + t * COLUMNS, y_stride, t + 1 < tiles ? COLUMNS : columns, store);
 }
@@ -398,12 +376,14 @@ static void tiles_quantized(const struct packed_matrix *w, const struct quantize
                             uint32_t tile_end, const void *next, uint32_t row, uint32_t row_end, float *y, size_t y_stride,
                             uint32_t columns, enum gemm_store store)
 {
-    struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes, .next = next};
+    struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes};
     b.ahead = b.tile + (tiles == 2 ? 2 * w->tile_bytes : PREFETCH_BYTES);
     b.ahead_end = w->data + tile_end * w->tile_bytes;
-    uint32_t block = tiles == 2 ? 4 : QUANT_BLOCK_ROWS;
-    b.line_step = (row_end - row + block - 1) / block;
-    for (uint32_t n; row < row_end; row += n, b.line_first++) {
+    b.next = next ? next : b.tile;
+    uint32_t block = tiles == 2 ? 4 : QUANT_BLOCK_ROWS, block_count = (row_end - row + block - 1) / block;
+    uint32_t lines = tiles * (w->layout == PACK_U4 ? 5 : 9), share = (lines + block_count - 1) / block_count;
+    b.ahead_lines = share;
+    for (uint32_t n, taken = share; row < row_end; row += n, taken += share) {
         float *out = y + row * y_stride;
         b.slot = row % QUANT_BLOCK_ROWS;
         b.x = x->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * x->group_count;
@@ -411,6 +391,8 @@ static void tiles_quantized(const struct packed_matrix *w, const struct quantize
 #if GEMM_TILES == 2
         if (tiles == 2 && n == 4) {
             block_quantized_4x2(&b, out, y_stride, columns, store);
+            b.ahead += (size_t)share * w->group_count * 64;
+            b.ahead_lines = taken < lines ? share : 0;
             continue;
         }
         if (tiles == 2) {
