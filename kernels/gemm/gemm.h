@@ -9,13 +9,13 @@
  * The integer dot product of a group is exact at every ISA level; it is turned to f32 and accumulated over the groups in
  * order. With wq the integer weight at the outlier's place
  *
- *     y = sum_g  scale_w(g) * (dot(g) * scale_x(g) + wq(g) * outlier(g))   +   sum_g  xsum(g) * min_w(g)
+ *     y = sum_g  scale_w(g) * (dot(g) * scale_x(g) + wq(g) * outlier(g))  +  min_w(g) * xsum(g)
  *
- * each sum one chain of fused multiply-adds in the order of g, then added; in the parentheses the first product is rounded,
- * the rest is one fused multiply-add. With two scales a group it is three links of the chain: either half's dot * scale_x,
- * then wq * outlier. (Magnitudes beyond 2^120 may overflow before scale_w makes them small again.) Neither depends on how many rows or tiles share
- * a call nor on who computes them: a row's result is its own. Float layouts are a chain of fused multiply-adds in order
- * of k on the unquantized rows. AVX2, AVX-512 and VNNI give the same bits.
+ * one chain of fused multiply-adds in the order of g and, within it, as written; in the parentheses the outlier's product is
+ * rounded, the rest is one fused multiply-add. With two scales a group it is two links of the chain, either half's dot with its
+ * scale_w; the outlier is part of its half. (Magnitudes beyond 2^120 may overflow before scale_w makes them small again.)
+ * Neither depends on how many rows or tiles share a call nor on who computes them: a row's result is its own. Float layouts
+ * are a chain of fused multiply-adds in order of k on the unquantized rows. AVX2, AVX-512 and VNNI give the same bits.
  *
  * The rows of x are stored in blocks of eight, so that one pointer reaches all that a register block of eight rows needs:
  *

@@ -56,6 +56,6 @@ LANES_INLINE lanes pick_product(const uint8_t *line, const uint32_t *shift, prod
 {
     return lanes_mul(pick(line, *shift, 15, p.offset), p.x);
 }
-LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift) { return pick(line, *shift, 255, 128); }
+LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift) { return pick(line, *shift, 255, 0); }
 
 #include "kernels/gemm/gemm_lanes.h"

@@ -13,17 +13,18 @@
  *     counts_finish(a)      as lanes_i: sums of 16 outputs
  *     products, nibble_products(x, bias)   what each four bits, less 8 if bias, are times x
  *     pick_product(line, shift, products)  of 16 words of four bytes that of the four bits from *shift on
- *     pick_byte(line, shift)               the eight bits from *shift on, less 128, as f32
+ *     pick_byte(line, shift)               the eight bits from *shift on, as f32
  *     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
  *                      over 32 inputs (vpmaddubsw saturates at 16 bits): then S8 weights are taken as two nibbles
  *
  * One block_quantized() is one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs, or 4 rows of two, all of k.
- * Per group of 32, row and tile that is 8 vpdpbusd, one conversion, one multiplication and two fused multiply-adds, of which
- * one is the outlier's, whose weight costs a shift and a look-up; unpacking the weights is shared by the rows; a minimum is one
- * more fused multiply-add, in a chain of its own. So the ceiling on a machine whose multipliers take both is 8 / 12 of the
- * int8 peak with minima and 8 / 11 without. n is a constant after inlining.
+ * Per group of 32, row and tile that is 8 vpdpbusd, one conversion and two fused multiply-adds, one of which takes in the
+ * outlier's product, looked up in a table that costs one multiplication for the tiles of a row; a minimum is one more. Unpacking
+ * the weights is shared by the rows. So where the multipliers take both, the ceiling is 8 / 11.5 of the int8 peak with minima
+ * and 8 / 10.5 without; a loop of its own over data in the first level reaches nine tenths of that (0.63), and 0.49 while
+ * another machine uses the core's second thread. n is a constant after inlining, and nothing in the loop over groups branches.
  *
- * With one tile a block reads 13 operands from memory for those 12; a core that loads as many vectors a cycle as it multiplies
+ * With one tile a block reads 13 operands from memory for those 11; a core that loads as many vectors a cycle as it multiplies
  * waits for them. Two tiles read activations once: 7. Measured at 128 rows: 0.53 of the int8 peak for 0.45.
  *
  * Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile; within a panel, tile by
@@ -204,9 +205,9 @@ LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows
         products nibble = form.layout == PACK_U4 ? nibble_products(outlier, is_biased(form)) : nibble_products(0, false);
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
             const uint8_t *group = quants + t * stride;
-            lanes apart = form.layout == PACK_U4
-                              ? pick_product(group + index / 8 * 64, &nibble_shift[index], nibble)
-                              : lanes_mul(pick_byte(group + index / 4 * 64, &byte_shift[index]), lanes_set1(outlier));
+            lanes apart = form.layout == PACK_U4 ? pick_product(group + index / 8 * 64, &nibble_shift[index], nibble)
+                                                 : lanes_fma(pick_byte(group + index / 4 * 64, &byte_shift[index]),
+                                                             lanes_set1(outlier), lanes_set1(-128.0f * outlier));
             sum[t][r] = lanes_fma(scale[t], lanes_fma(lanes_from_i(dot[t][r]), x_scale, apart), sum[t][r]);
         }
     }

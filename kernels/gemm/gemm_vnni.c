@@ -44,7 +44,7 @@ LANES_INLINE lanes pick_product(const uint8_t *line, const uint32_t *shift, prod
 LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift)
 {
     __m512i word = _mm512_srlv_epi32(_mm512_loadu_si512(line), _mm512_set1_epi32((int32_t)*shift));
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(word, _mm512_set1_epi32(255)), _mm512_set1_epi32(128)));
+    return _mm512_cvtepi32_ps(_mm512_and_si512(word, _mm512_set1_epi32(255)));
 }
 
 #include "kernels/gemm/gemm_lanes.h"
