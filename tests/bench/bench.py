@@ -4,10 +4,10 @@
   tests/bench/bench.py [--build build] [--only kernels,short,long,1b,...] [--streams 1,8] [--out FILE] [--keep]
 
 Parts: kernels (under 3 minutes); short, long, 1b: tokens a second beside llama.cpp's llama-server (tests/bench/peer.sh builds it);
-sockets: KV workers beside the local pool; overlap: two mini-batches in flight; stabilize: spaced starts beside starts together;
-balance: four workers, and one that becomes slow;
+sockets: KV workers beside the local pool; overlap: two mini-batches in flight; stabilize: spaced starts beside starts together,
+stabilize-x: where one side has most of the work (20 minutes); balance: four workers, and one that becomes slow;
 stall: a long prompt beside streams; interference: a flood of prompts beside them; sweep: local memory, batch held, tokens a second;
-prediction: what `plan` says of this machine beside what a mesh does; context, streams: cost as the work grows. Writes FILE (build/bench.json), a list of
+never-slower: two workers beside none; prediction: what `plan` says of this machine beside what a mesh does; context, streams: cost as the work grows. Writes FILE (build/bench.json), a list of
 objects, after every figure: an interrupted run leaves what it has, and says what is missing. --keep: figures of other parts that
 the file has already stay, so that long parts can be run one by one. --streams: of the parts with streams, only these counts.
 Ends with status 1 where a part is missing; a figure that is short is a figure.
@@ -26,10 +26,11 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "balance", "stall", "interference",
-         "sweep", "prediction", "context", "streams")
-LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 600, "balance": 300, "stall": 300,
-           "interference": 300, "sweep": 900, "prediction": 1500, "context": 400, "streams": 400}
+PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "stabilize-x", "balance", "stall",
+         "interference", "sweep", "never-slower", "prediction", "context", "streams")
+LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 600,
+           "stabilize-x": 2400, "balance": 300, "stall": 300, "interference": 300, "sweep": 900,
+           "never-slower": 1500, "prediction": 1500, "context": 400, "streams": 400}
 
 
 class Run:
@@ -81,7 +82,8 @@ class Run:
 
 def run_parts(run, names):
     """KeyboardInterrupt ends it; any other trouble ends the part."""
-    parts = {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b"),
+    parts = {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b"), "stabilize-x": ("stabilize", "other_x"),
+             "never-slower": ("never_slower", "never_slower"),
              **{name: (name, name) for name in ("overlap", "stabilize", "balance", "stall", "interference", "sweep",
                                                           "prediction")}}
     servers = importlib.import_module("servers")

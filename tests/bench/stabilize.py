@@ -24,7 +24,7 @@ from servers import MODEL, FarWorker, Ours
 from streams import of_place
 
 S, PROMPT, SPACING, BATCH, ROUNDS, BIN_S = 128, 4, 4, 24, 22, 0.5
-X, FIRST_MBS, F32_BYTES = 2.0, 4500, 4
+X, OTHER_X, FIRST_MBS, F32_BYTES = 2.0, (1.2, 3.0, 5.0), 4500, 4
 
 
 class Sample:
@@ -101,29 +101,43 @@ def prompts(run_):
     return made
 
 
-def choose_speed(run_, ids):
-    """MB a second with which the worker takes X times as long as the S-part, as a run of a few rounds has it."""
+def speed_for(run_, ids):
+    """A function of x: MB a second with which the worker takes x times as long as the S-part, as a run of a few rounds has it."""
     _, _, s_part_us, _ = one_mode(run_, "greedy", 5, ids, FIRST_MBS)
     run_.note(f"S-part {s_part_us:.0f} us a step")
-    return BATCH * (PROMPT + S) * model_facts(MODEL, F32_BYTES)[1] / (X * s_part_us)
+    bytes_a_token = model_facts(MODEL, F32_BYTES)[1]
+    return lambda x: BATCH * (PROMPT + S) * bytes_a_token / (x * s_part_us)
 
 
-def stabilize(run_):
-    ids = prompts(run_)
-    read_mbs = choose_speed(run_, ids)
+def both_modes(run_, ids, read_mbs, least):
+    """Runs both and adds tokens/s, of which `least` is wanted; returns (together, spaced, the figures' name)."""
     got = {}
     for mode in ("greedy", "sls"):
         got[mode] = Outcome(*one_mode(run_, mode, ROUNDS, ids, read_mbs))
         run_.note(f"{got[mode].tokens_per_s:.1f} tokens/s over {got[mode].seconds:.0f} s, x {got[mode].x:.2f}, peak load "
                   f"{got[mode].peak:.3f}, batch {got[mode].batch:.3f} of B, longest step {1e3 * got[mode].longest:.1f} ms")
     together, spaced = got["greedy"], got["sls"]
+    name = f"{2 * BATCH} sequences of {S} tokens, x {together.x:.2f}"
+    run_.add(figure(run_.part, f"{name}: spaced starts, tokens/s beside together", spaced.tokens_per_s, "tokens/s",
+                    together.tokens_per_s, least))
+    return together, spaced, name
+
+
+def stabilize(run_):
+    ids = prompts(run_)
+    together, spaced, name = both_modes(run_, ids, speed_for(run_, ids)(X), 1.10)
     x = together.x
     model = (x * x + 1) / (2 * x) if x <= 2 else 1 + 1 / (x * x)
-    name = f"{2 * BATCH} sequences of {S} tokens, x {x:.2f}"
-    run_.add(figure("stabilize", f"{name}: spaced starts, tokens/s beside together", spaced.tokens_per_s, "tokens/s",
-                    together.tokens_per_s, 1.10))
-    run_.add(figure("stabilize", f"{name}: that gain beside the model's", spaced.tokens_per_s / together.tokens_per_s, "times", model))
-    run_.add(figure("stabilize", f"{name}: longest step beside together", 1e3 * spaced.longest, "ms", 1e3 * together.longest, 0.70,
+    run_.add(figure(run_.part, f"{name}: that gain beside the model's", spaced.tokens_per_s / together.tokens_per_s, "times", model))
+    run_.add(figure(run_.part, f"{name}: longest step beside together", 1e3 * spaced.longest, "ms", 1e3 * together.longest, 0.70,
                     at_most=True))
-    run_.add(figure("stabilize", f"{name}: peak load, of all at their end at once", spaced.peak, "", 1, 0.55, at_most=True))
-    run_.add(figure("stabilize", f"{name}: mean batch, of B", spaced.batch, "", 1, 0.97))
+    run_.add(figure(run_.part, f"{name}: peak load, of all at their end at once", spaced.peak, "", 1, 0.55, at_most=True))
+    run_.add(figure(run_.part, f"{name}: mean batch, of B", spaced.batch, "", 1, 0.97))
+
+
+def other_x(run_):
+    """Where one side alone decides, spaced starts win little and must lose nothing."""
+    ids = prompts(run_)
+    speed = speed_for(run_, ids)
+    for x in OTHER_X:
+        both_modes(run_, ids, speed(x), 0.99)
