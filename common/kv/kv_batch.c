@@ -90,40 +90,23 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
                                struct error *error)
 {
     struct kv_store *store = batch->store;
+    struct kv_row_walk walk;
     struct block *block = NULL;
-    uint32_t slot = KV_NONE, have = 0;
+    enum status status;
 
     for (uint32_t row = 0; row < row_count; row++) {
-        uint64_t id = rows[row].sequence;
-        uint32_t position = rows[row].position;
-        bool same = row > 0 && rows[row - 1].sequence == id;
-
         *bad_row = row;
-        if (row > 0 && (same ? rows[row - 1].position >= position : rows[row - 1].sequence > id))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: not sorted by sequence and position", row);
-        if (!same) {
-            slot = kv_sequence_slot(store, id);
-            have = slot == KV_NONE ? 0 : store->sequences[slot].complete;
-        }
-        if (slot == KV_NONE || position > have)
-            return error_set(error, STATUS_FAILED_PRECONDITION,
-                             "row %u: sequence %llx has %u positions, not the %u before this row", row, (unsigned long long)id,
-                             have, position);
-        if (position >= (uint64_t)store->sequences[slot].page_count * store->shape.page_tokens)
-            return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has no page for position %u", row,
-                             (unsigned long long)id, position);
-        if (position >= store->sequences[slot].complete &&
-            store->references[store->tables[(size_t)slot * store->table_length + position / store->shape.page_tokens]] > 1)
-            return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx shares the page of position %u", row,
-                             (unsigned long long)id, position);
-        have = MAX(have, position + 1);
-        if (!same || block->row_count == store->block_rows) {
+        if ((status = kv_ledger_check_row(&store->ledger, rows, row, &walk, error)))
+            return status;
+        if (walk.first || block->row_count == store->block_rows) {
             block = &batch->blocks[batch->block_count++];
-            *block =
-                (struct block){.slot = slot, .generation = store->sequences[slot].generation, .first_row = row, .partial = KV_NONE};
+            *block = (struct block){.slot = walk.slot,
+                                    .generation = store->ledger.sequences[walk.slot].generation,
+                                    .first_row = row,
+                                    .partial = KV_NONE};
         }
         block->row_count++;
-        batch->positions[row] = position;
+        batch->positions[row] = rows[row].position;
     }
     return STATUS_OK;
 }
@@ -419,7 +402,7 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
     if (!batch->row_count)
         return;
     for (uint32_t i = 0; i < batch->block_count; i++)
-        batch->blocks[i].alive = store->sequences[batch->blocks[i].slot].generation == batch->blocks[i].generation;
+        batch->blocks[i].alive = store->ledger.sequences[batch->blocks[i].slot].generation == batch->blocks[i].generation;
     batch->layer = layer;
     batch->q = q, batch->k = k, batch->v = v, batch->o = o;
     thread_pool_run(store->pool, attend_job, batch);
@@ -427,7 +410,7 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
         batch->layers_done++;
     if (layer + 1 == store->shape.layers && batch->layers_done == store->shape.layers)
         for (uint32_t i = 0; i < batch->block_count; i++) {
-            struct kv_sequence *sequence = &store->sequences[batch->blocks[i].slot];
+            struct kv_sequence *sequence = &store->ledger.sequences[batch->blocks[i].slot];
             if (batch->blocks[i].alive)
                 sequence->complete = MAX(sequence->complete, block_limit(batch, &batch->blocks[i]));
         }

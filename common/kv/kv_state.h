@@ -2,22 +2,13 @@
 #ifndef FD_KV_KV_STATE_H
 #define FD_KV_KV_STATE_H
 
+#include "common/kv/kv_ledger.h"
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
 
-#define KV_NONE UINT32_MAX
 #define KV_BLOCK_LINES 64u /* lines (rows times heads of a KV head) that share a tile, unless one row has more */
 #define KV_PARTIAL_BYTES_MAX (64ull << 20)
 #define KV_UNITS_PER_THREAD 16u /* nothing larger than a thread's work over this is left in one piece */
-
-/* A known sequence, or a free slot. */
-struct kv_sequence {
-    uint64_t id;
-    uint32_t generation; /* grows when planned rows of this slot lose their meaning */
-    uint32_t page_count;
-    uint32_t complete; /* positions through the last layer */
-    bool used;
-};
 
 struct kv_store {
     struct kv_shape shape;
@@ -28,17 +19,7 @@ struct kv_store {
     uint64_t page_bytes, tile_bytes; /* a tile: K, then V */
 
     unsigned char *pages; /* [pages_total][layers][kv_heads][page_tiles][tile_bytes] */
-    uint32_t pages_total, free_count;
-    uint32_t *free_pages; /* [pages_total], a stack */
-    uint32_t *references; /* [pages_total] 0 is free */
-
-    struct kv_sequence *sequences; /* [max_sequences] */
-    uint32_t *tables;              /* [max_sequences][table_length] page numbers */
-    uint32_t table_length;
-    uint32_t *free_slots; /* [max_sequences], a stack */
-    uint32_t free_slot_count;
-    uint32_t *buckets; /* [bucket_mask + 1] slot numbers or KV_NONE: open addressing */
-    uint32_t bucket_mask;
+    struct kv_ledger ledger;
 
     float *scratch; /* [threads][scratch_floats] */
     size_t scratch_floats;
@@ -46,19 +27,16 @@ struct kv_store {
     uint32_t partial_lines;
     uint32_t unit_capacity;
 
-    void *memory; /* the one mapping of all of the above */
+    void *memory; /* the one mapping of scratch, partials and pages */
     uint64_t memory_bytes;
     uint32_t batch_count; /* open ones */
     struct kv_stats stats;
 };
 
-/* The slot of a sequence, or KV_NONE. */
-uint32_t kv_sequence_slot(const struct kv_store *store, uint64_t sequence);
-
 /* The tile of 16 tokens number `tile` of the sequence in `slot`. The page must be there. */
 static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
 {
-    uint32_t page = store->tables[(size_t)slot * store->table_length + tile / store->page_tiles];
+    uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
     uint64_t index = ((uint64_t)layer * store->shape.kv_heads + kv_head) * store->page_tiles + tile % store->page_tiles;
     return store->pages + page * store->page_bytes + index * store->tile_bytes;
 }

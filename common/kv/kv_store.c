@@ -1,12 +1,5 @@
-/* kv_store.c: memory, pages and sequences of a KV store.
- *
- * One mapping holds the pages and every table; it becomes resident as it is touched. Free pages and free slots are
- * stacks, low numbers on top, so that a store that was never full never touches its upper end. A sequence is found by
- * open addressing over at most half full buckets; removal closes the gap.
- *
- *     id ─hash▶ bucket ─▶ slot ─▶ { generation, complete, page_count }, tables[slot] ─▶ page numbers
- *
- * A slot's generation grows when the sequence is freed or truncated, so that rows planned before notice.
+/* kv_store.c: memory of a KV store. One mapping holds the pages and the scratch of attention; it becomes resident as it is
+ * touched. Which sequence has which pages is the ledger's (kv_ledger.h).
  */
 #include <string.h>
 #include <stdlib.h>
@@ -62,13 +55,23 @@ struct slice {
     uint64_t bytes;
 };
 
-enum { SLICE_COUNT = 9 };
+enum { SLICE_COUNT = 3 };
 
-/* Sizes that follow from the shape. `store` has shape, max_rows and pages_total set. */
+static struct kv_ledger_shape ledger_shape(const struct kv_shape *shape, uint64_t pages)
+{
+    return (struct kv_ledger_shape){
+        .pages = (uint32_t)pages,
+        .page_tokens = shape->page_tokens,
+        .max_sequences = shape->max_sequences,
+        .max_context = shape->max_context,
+    };
+}
+
+/* Sizes that follow from the shape. `store` has shape and max_rows set. */
 static void set_sizes(struct kv_store *store, uint32_t threads)
 {
     const struct kv_shape *shape = &store->shape;
-    uint32_t lines, ranges, buckets = 2;
+    uint32_t lines, ranges;
     uint64_t wanted, line_bytes = (shape->head_dim + 2) * sizeof(float);
 
     store->page_bytes = kv_page_bytes(shape);
@@ -76,10 +79,6 @@ static void set_sizes(struct kv_store *store, uint32_t threads)
     store->tile_bytes = attend_tile_bytes(shape->head_dim, (enum attend_type)shape->type);
     store->group_heads = shape->heads / shape->kv_heads;
     store->block_rows = MAX(1u, KV_BLOCK_LINES / store->group_heads);
-    store->table_length = MIN((shape->max_context + shape->page_tokens - 1) / shape->page_tokens, store->pages_total);
-    while (buckets < 2 * shape->max_sequences)
-        buckets *= 2;
-    store->bucket_mask = buckets - 1;
 
     lines = MIN(store->block_rows, store->max_rows) * store->group_heads;
     ranges = (shape->max_context + ATTEND_RANGE - 1) / ATTEND_RANGE;
@@ -95,19 +94,13 @@ static uint64_t batch_bytes(const struct kv_store *store)
     return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 48) + (uint64_t)store->unit_capacity * 8;
 }
 
-static void set_slices(struct kv_store *store, uint32_t threads, struct slice *slices)
+static void set_slices(struct kv_store *store, uint64_t pages, uint32_t threads, struct slice *slices)
 {
-    uint64_t sequences = store->shape.max_sequences, line_floats = store->shape.head_dim + 2;
+    uint64_t line_floats = store->shape.head_dim + 2;
     const struct slice all[SLICE_COUNT] = {
-        {(void **)&store->free_pages, store->pages_total * sizeof(uint32_t)},
-        {(void **)&store->references, store->pages_total * sizeof(uint32_t)},
-        {(void **)&store->sequences, sequences * sizeof(struct kv_sequence)},
-        {(void **)&store->tables, sequences * store->table_length * sizeof(uint32_t)},
-        {(void **)&store->free_slots, sequences * sizeof(uint32_t)},
-        {(void **)&store->buckets, ((uint64_t)store->bucket_mask + 1) * sizeof(uint32_t)},
         {(void **)&store->scratch, threads * store->scratch_floats * sizeof(float)},
         {(void **)&store->partials, store->partial_lines * line_floats * sizeof(float)},
-        {(void **)&store->pages, store->pages_total * store->page_bytes},
+        {(void **)&store->pages, pages * store->page_bytes},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -131,13 +124,12 @@ struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, 
     if (!plan.page_bytes || max_rows > MAX_ROWS)
         return (struct kv_plan){0};
     plan.pages = MIN(pool_bytes / plan.page_bytes, MAX_PAGES);
-    store.pages_total = (uint32_t)plan.pages;
     set_sizes(&store, threads);
-    uint64_t sequences = MIN((uint64_t)shape->max_sequences, plan.pages); /* each has a page at least */
+    const struct kv_ledger_shape ledger = ledger_shape(shape, plan.pages);
+    const struct kv_ledger_plan tables = plan.pages ? kv_ledger_plan(&ledger) : (struct kv_ledger_plan){0};
     plan.fixed_bytes = sizeof store + batches * batch_bytes(&store) + threads * store.scratch_floats * sizeof(float) +
-                       ((uint64_t)store.bucket_mask + 1 + shape->max_sequences + plan.pages) * sizeof(uint32_t);
-    plan.table_bytes = sequences * (sizeof(struct kv_sequence) + store.table_length * sizeof(uint32_t)) +
-                       plan.pages * sizeof(uint32_t) + store.partial_lines * (shape->head_dim + 2) * sizeof(float);
+                       tables.fixed_bytes;
+    plan.table_bytes = tables.table_bytes + store.partial_lines * (shape->head_dim + 2) * sizeof(float);
     return plan;
 }
 
@@ -163,13 +155,18 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     store->pool = pool;
     store->kernels = attention_of_level(kernels->level);
     store->max_rows = max_rows;
-    store->pages_total = (uint32_t)(pool_bytes / page_bytes);
     set_sizes(store, thread_pool_threads(pool));
-    set_slices(store, thread_pool_threads(pool), slices);
+    const struct kv_ledger_shape ledger = ledger_shape(shape, pool_bytes / page_bytes);
+    if ((status = kv_ledger_open(&ledger, &store->ledger, error))) {
+        free(store);
+        return status;
+    }
+    set_slices(store, ledger.pages, thread_pool_threads(pool), slices);
     store->memory_bytes = slice_offset(slices, SLICE_COUNT - 1) + slices[SLICE_COUNT - 1].bytes + HUGE_PAGE;
     store->memory = mmap(NULL, store->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (store->memory == MAP_FAILED) {
         uint64_t bytes = store->memory_bytes;
+        kv_ledger_close(&store->ledger);
         free(store);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV store: no memory for %llu bytes", (unsigned long long)bytes);
     }
@@ -177,13 +174,6 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     for (uint32_t i = 0; i < SLICE_COUNT; i++)
         *slices[i].out = (void *)(base + slice_offset(slices, i));
     madvise(store->pages, slices[SLICE_COUNT - 1].bytes, MADV_HUGEPAGE); /* a wish: reads are random at the size of a page */
-    for (uint32_t i = 0; i < store->pages_total; i++)
-        store->free_pages[i] = store->pages_total - 1 - i;
-    store->free_count = store->pages_total;
-    for (uint32_t i = 0; i < shape->max_sequences; i++)
-        store->free_slots[i] = shape->max_sequences - 1 - i;
-    store->free_slot_count = shape->max_sequences;
-    memset(store->buckets, 0xff, ((size_t)store->bucket_mask + 1) * sizeof *store->buckets);
     *out = store;
     return STATUS_OK;
 }
@@ -194,9 +184,15 @@ void kv_store_close(struct kv_store *store)
         return;
     assert_always(store->batch_count == 0);
     munmap(store->memory, store->memory_bytes);
+    kv_ledger_close(&store->ledger);
     free(store);
 }
 
-uint32_t kv_store_pages_total(const struct kv_store *store) { return store->pages_total; }
-uint32_t kv_store_pages_used(const struct kv_store *store) { return store->pages_total - store->free_count; }
-void kv_store_stats(const struct kv_store *store, struct kv_stats *out) { *out = store->stats; }
+uint32_t kv_store_pages_total(const struct kv_store *store) { return store->ledger.shape.pages; }
+uint32_t kv_store_pages_used(const struct kv_store *store) { return store->ledger.shape.pages - store->ledger.free_count; }
+
+void kv_store_stats(const struct kv_store *store, struct kv_stats *out)
+{
+    *out = store->stats;
+    out->pages_peak = store->ledger.pages_peak;
+}

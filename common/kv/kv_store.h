@@ -22,6 +22,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "common/kv/kv_ledger.h"
 #include "common/kv/kv_type.h"
 
 struct kv_shape {
@@ -81,23 +82,12 @@ enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t posit
  * reserved for any of them, all planned rows of the sequence, those below too, give o = 0 from then on: plan again. */
 void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions);
 
-/* What is held of a sequence. */
-struct kv_held {
-    uint64_t sequence;
-    uint32_t positions; /* complete through the last layer, without a gap from 0 */
-};
-
 /* Iterates over the known sequences, in no order: *cursor starts at 0. False at the end. The store must not change
  * meanwhile. */
 bool kv_store_next(const struct kv_store *store, uint32_t *cursor, struct kv_held *out);
 
 /* False if the sequence is unknown. */
 bool kv_store_find(const struct kv_store *store, uint64_t sequence, struct kv_held *out);
-
-struct kv_row {
-    uint64_t sequence;
-    uint32_t position;
-};
 
 /* Scratch and plan of one mini-batch in flight. *out is the caller's, for kv_batch_close, before the store is closed.
  * RESOURCE_EXHAUSTED without memory. */

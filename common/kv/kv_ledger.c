@@ -1,0 +1,314 @@
+/* kv_ledger.c: see kv_ledger.h. Free pages and free slots are stacks, low numbers on top, so that a pool that was never full never
+ * touches its upper end. A sequence is found by open addressing over at most half full buckets; removal closes the gap.
+ */
+#include "common/kv/kv_ledger.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/base/checked.h"
+
+/* --- memory -------------------------------------------------------------------------------------------------------------- */
+
+struct slice {
+    void **out;
+    uint64_t bytes;
+};
+
+enum { SLICE_COUNT = 6 };
+
+static void set_sizes(struct kv_ledger *ledger)
+{
+    const struct kv_ledger_shape *shape = &ledger->shape;
+    uint32_t buckets = 2;
+
+    ledger->table_length = MIN((shape->max_context + shape->page_tokens - 1) / shape->page_tokens, shape->pages);
+    while (buckets < 2 * shape->max_sequences)
+        buckets *= 2;
+    ledger->bucket_mask = buckets - 1;
+}
+
+static void set_slices(struct kv_ledger *ledger, struct slice *slices)
+{
+    uint64_t sequences = ledger->shape.max_sequences, pages = ledger->shape.pages;
+    const struct slice all[SLICE_COUNT] = {
+        {(void **)&ledger->free_pages, pages * sizeof(uint32_t)},
+        {(void **)&ledger->references, pages * sizeof(uint32_t)},
+        {(void **)&ledger->sequences, sequences * sizeof(struct kv_sequence)},
+        {(void **)&ledger->tables, sequences * ledger->table_length * sizeof(uint32_t)},
+        {(void **)&ledger->free_slots, sequences * sizeof(uint32_t)},
+        {(void **)&ledger->buckets, ((uint64_t)ledger->bucket_mask + 1) * sizeof(uint32_t)},
+    };
+    memcpy(slices, all, sizeof all);
+}
+
+struct kv_ledger_plan kv_ledger_plan(const struct kv_ledger_shape *shape)
+{
+    struct kv_ledger ledger = {.shape = *shape};
+    uint64_t sequences = MIN(shape->max_sequences, shape->pages); /* each has a page at least */
+
+    set_sizes(&ledger);
+    return (struct kv_ledger_plan){
+        .fixed_bytes = ((uint64_t)ledger.bucket_mask + 1 + shape->max_sequences + shape->pages) * sizeof(uint32_t),
+        .table_bytes = sequences * (sizeof(struct kv_sequence) + ledger.table_length * sizeof(uint32_t)) +
+                       (uint64_t)shape->pages * sizeof(uint32_t),
+    };
+}
+
+enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger *ledger, struct error *error)
+{
+    struct slice slices[SLICE_COUNT];
+    uint64_t at = 0;
+
+    *ledger = (struct kv_ledger){.shape = *shape};
+    set_sizes(ledger);
+    set_slices(ledger, slices);
+    for (uint32_t i = 0; i < SLICE_COUNT; i++)
+        ledger->memory_bytes += (slices[i].bytes + 63) / 64 * 64;
+    ledger->memory = mmap(NULL, ledger->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (ledger->memory == MAP_FAILED) {
+        ledger->memory = NULL;
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV pages: no memory for %llu bytes of tables",
+                         (unsigned long long)ledger->memory_bytes);
+    }
+    for (uint32_t i = 0; i < SLICE_COUNT; at += (slices[i].bytes + 63) / 64 * 64, i++)
+        *slices[i].out = (unsigned char *)ledger->memory + at;
+    for (uint32_t i = 0; i < shape->pages; i++)
+        ledger->free_pages[i] = shape->pages - 1 - i;
+    ledger->free_count = shape->pages;
+    for (uint32_t i = 0; i < shape->max_sequences; i++)
+        ledger->free_slots[i] = shape->max_sequences - 1 - i;
+    ledger->free_slot_count = shape->max_sequences;
+    memset(ledger->buckets, 0xff, ((size_t)ledger->bucket_mask + 1) * sizeof *ledger->buckets);
+    return STATUS_OK;
+}
+
+void kv_ledger_close(struct kv_ledger *ledger)
+{
+    if (ledger->memory)
+        munmap(ledger->memory, ledger->memory_bytes);
+    ledger->memory = NULL;
+}
+
+/* --- sequences and their pages ------------------------------------------------------------------------------------------- */
+
+static uint32_t bucket_of(const struct kv_ledger *ledger, uint64_t sequence)
+{
+    uint64_t z = (sequence ^ sequence >> 32) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(z >> 32) & ledger->bucket_mask;
+}
+
+uint32_t kv_ledger_slot(const struct kv_ledger *ledger, uint64_t sequence)
+{
+    for (uint32_t at = bucket_of(ledger, sequence);; at = (at + 1) & ledger->bucket_mask) {
+        uint32_t slot = ledger->buckets[at];
+        if (slot == KV_NONE || ledger->sequences[slot].id == sequence)
+            return slot;
+    }
+}
+
+static void bucket_insert(struct kv_ledger *ledger, uint64_t sequence, uint32_t slot)
+{
+    uint32_t at = bucket_of(ledger, sequence);
+    while (ledger->buckets[at] != KV_NONE)
+        at = (at + 1) & ledger->bucket_mask;
+    ledger->buckets[at] = slot;
+}
+
+/* Empties the sequence's bucket and moves later ones of its run back, each no further than its own place. */
+static void bucket_remove(struct kv_ledger *ledger, uint64_t sequence)
+{
+    uint32_t hole = bucket_of(ledger, sequence);
+    while (ledger->sequences[ledger->buckets[hole]].id != sequence)
+        hole = (hole + 1) & ledger->bucket_mask;
+    for (uint32_t at = (hole + 1) & ledger->bucket_mask; ledger->buckets[at] != KV_NONE; at = (at + 1) & ledger->bucket_mask) {
+        uint32_t home = bucket_of(ledger, ledger->sequences[ledger->buckets[at]].id);
+        if (((at - home) & ledger->bucket_mask) >= ((at - hole) & ledger->bucket_mask)) {
+            ledger->buckets[hole] = ledger->buckets[at];
+            hole = at;
+        }
+    }
+    ledger->buckets[hole] = KV_NONE;
+}
+
+static uint32_t pages_for(const struct kv_ledger *ledger, uint32_t positions)
+{
+    return (uint32_t)(((uint64_t)positions + ledger->shape.page_tokens - 1) / ledger->shape.page_tokens);
+}
+
+static void drop_pages(struct kv_ledger *ledger, uint32_t slot, uint32_t keep)
+{
+    struct kv_sequence *sequence = &ledger->sequences[slot];
+    const uint32_t *table = ledger->tables + (size_t)slot * ledger->table_length;
+
+    while (sequence->page_count > keep) {
+        uint32_t page = table[--sequence->page_count];
+        assert_always(ledger->references[page] > 0);
+        if (--ledger->references[page] == 0)
+            ledger->free_pages[ledger->free_count++] = page;
+    }
+}
+
+/* Whether the next position is written into a page that other sequences read as well. */
+static bool next_is_shared(const struct kv_ledger *ledger, uint32_t slot)
+{
+    const struct kv_sequence *sequence = &ledger->sequences[slot];
+    uint32_t index = sequence->complete / ledger->shape.page_tokens;
+    return sequence->complete % ledger->shape.page_tokens && index < sequence->page_count &&
+           ledger->references[ledger->tables[(size_t)slot * ledger->table_length + index]] > 1;
+}
+
+/* Gives the sequence a page of its own for the next position. There must be a free one. */
+static struct kv_copy replace_shared(struct kv_ledger *ledger, uint32_t slot)
+{
+    uint32_t *page =
+        &ledger->tables[(size_t)slot * ledger->table_length + ledger->sequences[slot].complete / ledger->shape.page_tokens];
+    const struct kv_copy copy = {.from = *page, .to = ledger->free_pages[--ledger->free_count], .needed = true};
+
+    ledger->references[copy.from]--;
+    ledger->references[copy.to] = 1;
+    *page = copy.to;
+    return copy;
+}
+
+static enum status add_sequence(struct kv_ledger *ledger, uint64_t sequence, uint32_t *slot, struct error *error)
+{
+    if (!ledger->free_slot_count)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: there are %u sequences, the most allowed",
+                         (unsigned long long)sequence, ledger->shape.max_sequences);
+    *slot = ledger->free_slots[--ledger->free_slot_count];
+    ledger->sequences[*slot] =
+        (struct kv_sequence){.id = sequence, .generation = ledger->sequences[*slot].generation, .used = true};
+    bucket_insert(ledger, sequence, *slot);
+    return STATUS_OK;
+}
+
+enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions, struct kv_copy *copied,
+                              struct error *error)
+{
+    uint32_t slot = kv_ledger_slot(ledger, sequence), have = slot == KV_NONE ? 0 : ledger->sequences[slot].page_count;
+    uint32_t need = pages_for(ledger, positions), more = need > have ? need - have : 0;
+    bool copy = slot != KV_NONE && positions > ledger->sequences[slot].complete && next_is_shared(ledger, slot);
+    enum status status;
+
+    *copied = (struct kv_copy){0};
+    if (positions > ledger->shape.max_context)
+        return error_set(error, STATUS_OUT_OF_RANGE, "sequence %llx: %u positions are more than the context of %u",
+                         (unsigned long long)sequence, positions, ledger->shape.max_context);
+    if (more + copy > ledger->free_count)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: %u more pages are needed and %u of %u are free",
+                         (unsigned long long)sequence, more + copy, ledger->free_count, ledger->shape.pages);
+    if (slot == KV_NONE && (status = add_sequence(ledger, sequence, &slot, error)))
+        return status;
+    if (copy)
+        *copied = replace_shared(ledger, slot);
+    for (; have < need; have++) {
+        uint32_t page = ledger->free_pages[--ledger->free_count];
+        ledger->references[page] = 1;
+        ledger->tables[(size_t)slot * ledger->table_length + have] = page;
+        ledger->sequences[slot].page_count = have + 1;
+    }
+    ledger->pages_peak = MAX(ledger->pages_peak, ledger->shape.pages - ledger->free_count);
+    return STATUS_OK;
+}
+
+void kv_ledger_free(struct kv_ledger *ledger, uint64_t sequence)
+{
+    uint32_t slot = kv_ledger_slot(ledger, sequence);
+
+    if (slot == KV_NONE)
+        return;
+    drop_pages(ledger, slot, 0);
+    bucket_remove(ledger, sequence);
+    ledger->sequences[slot].used = false;
+    ledger->sequences[slot].generation++;
+    ledger->free_slots[ledger->free_slot_count++] = slot;
+}
+
+enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t positions, uint64_t to, struct error *error)
+{
+    uint32_t source = kv_ledger_slot(ledger, from), slot = kv_ledger_slot(ledger, to);
+    enum status status;
+
+    if (slot != KV_NONE && ledger->sequences[slot].complete >= positions)
+        return STATUS_OK; /* said before */
+    if (from == to || positions == 0 || source == KV_NONE || ledger->sequences[source].complete < positions)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "sequence %llx holds %u positions, %u of them are to be shared with %llx", (unsigned long long)from,
+                         source == KV_NONE ? 0 : ledger->sequences[source].complete, positions, (unsigned long long)to);
+    if (slot != KV_NONE)
+        kv_ledger_free(ledger, to);
+    if ((status = add_sequence(ledger, to, &slot, error)))
+        return status;
+    struct kv_sequence *sequence = &ledger->sequences[slot];
+    sequence->page_count = pages_for(ledger, positions);
+    sequence->complete = positions;
+    for (uint32_t i = 0; i < sequence->page_count; i++) {
+        uint32_t page = ledger->tables[(size_t)source * ledger->table_length + i];
+        ledger->tables[(size_t)slot * ledger->table_length + i] = page;
+        ledger->references[page]++;
+    }
+    return STATUS_OK;
+}
+
+void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions)
+{
+    uint32_t slot = kv_ledger_slot(ledger, sequence);
+
+    if (slot == KV_NONE || positions >= (uint64_t)ledger->sequences[slot].page_count * ledger->shape.page_tokens)
+        return;
+    ledger->sequences[slot].generation++;
+    ledger->sequences[slot].complete = MIN(ledger->sequences[slot].complete, positions);
+    drop_pages(ledger, slot, pages_for(ledger, positions));
+}
+
+bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out)
+{
+    while (*cursor < ledger->shape.max_sequences) {
+        const struct kv_sequence *sequence = &ledger->sequences[(*cursor)++];
+        if (sequence->used) {
+            *out = (struct kv_held){sequence->id, sequence->complete};
+            return true;
+        }
+    }
+    return false;
+}
+
+bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv_held *out)
+{
+    uint32_t slot = kv_ledger_slot(ledger, sequence);
+    if (slot == KV_NONE)
+        return false;
+    *out = (struct kv_held){sequence, ledger->sequences[slot].complete};
+    return true;
+}
+
+/* --- rows of a step -------------------------------------------------------------------------------------------------------- */
+
+enum status kv_ledger_check_row(const struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
+                                struct error *error)
+{
+    uint64_t id = rows[row].sequence;
+    uint32_t position = rows[row].position, page_tokens = ledger->shape.page_tokens;
+    bool same = row > 0 && rows[row - 1].sequence == id;
+
+    if (row > 0 && (same ? rows[row - 1].position >= position : rows[row - 1].sequence > id))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: not sorted by sequence and position", row);
+    if (!same) {
+        walk->slot = kv_ledger_slot(ledger, id);
+        walk->have = walk->slot == KV_NONE ? 0 : ledger->sequences[walk->slot].complete;
+    }
+    walk->first = !same;
+    if (walk->slot == KV_NONE || position > walk->have)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has %u positions, not the %u before this row",
+                         row, (unsigned long long)id, walk->have, position);
+    const struct kv_sequence *sequence = &ledger->sequences[walk->slot];
+    if (position >= (uint64_t)sequence->page_count * page_tokens)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has no page for position %u", row,
+                         (unsigned long long)id, position);
+    if (position >= sequence->complete && ledger->references[kv_ledger_table(ledger, walk->slot)[position / page_tokens]] > 1)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx shares the page of position %u", row,
+                         (unsigned long long)id, position);
+    walk->have = MAX(walk->have, position + 1);
+    return STATUS_OK;
+}

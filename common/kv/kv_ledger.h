@@ -1,0 +1,113 @@
+/* kv_ledger.h: who has which pages: sequences, their page tables, reference counts and free pages, wherever the pages themselves
+ * lie: in memory (kv_store), or on a device.
+ *
+ *     id ─hash▶ bucket ─▶ slot ─▶ { generation, complete, page_count }, tables[slot] ─▶ page numbers ─▶ references
+ *
+ * A slot's generation grows when the sequence is freed or truncated, so that rows planned before notice. The structs are plain;
+ * who plans a step reads them, and changes nothing but `complete`.
+ *
+ * Threads: one at a time. Memory: one mapping, taken by open, resident as it is touched; nothing is allocated afterwards.
+ */
+#ifndef FD_KV_KV_LEDGER_H
+#define FD_KV_KV_LEDGER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+#define KV_NONE UINT32_MAX
+
+struct kv_ledger_shape {
+    uint32_t pages, page_tokens, max_sequences, max_context; /* each at least 1 */
+};
+
+/* A known sequence, or a free slot. */
+struct kv_sequence {
+    uint64_t id;
+    uint32_t generation; /* grows when planned rows of this slot lose their meaning */
+    uint32_t page_count;
+    uint32_t complete; /* positions through the last layer */
+    bool used;
+};
+
+struct kv_ledger {
+    struct kv_ledger_shape shape;
+    uint32_t free_count, pages_peak; /* the most that were in use at once */
+    uint32_t *free_pages;            /* [pages], a stack */
+    uint32_t *references;            /* [pages] 0 is free */
+    struct kv_sequence *sequences;   /* [max_sequences] */
+    uint32_t *tables;                /* [max_sequences][table_length] page numbers */
+    uint32_t table_length;
+    uint32_t *free_slots; /* [max_sequences], a stack */
+    uint32_t free_slot_count;
+    uint32_t *buckets; /* [bucket_mask + 1] slot numbers or KV_NONE: open addressing */
+    uint32_t bucket_mask;
+    void *memory; /* the one mapping of all of the above */
+    uint64_t memory_bytes;
+};
+
+/* For the memory plan. */
+struct kv_ledger_plan {
+    uint64_t fixed_bytes; /* lists of free slots and pages */
+    uint64_t table_bytes; /* at most: page tables and reference counts, touched in step with the pages in use */
+};
+struct kv_ledger_plan kv_ledger_plan(const struct kv_ledger_shape *shape);
+
+/* RESOURCE_EXHAUSTED without memory; then there is nothing to close. */
+enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger *ledger, struct error *error) MUST_CHECK;
+void kv_ledger_close(struct kv_ledger *ledger);
+
+/* The slot of a sequence, or KV_NONE. */
+uint32_t kv_ledger_slot(const struct kv_ledger *ledger, uint64_t sequence);
+
+/* The page numbers of the sequence in `slot`. */
+static inline const uint32_t *kv_ledger_table(const struct kv_ledger *ledger, uint32_t slot)
+{
+    return ledger->tables + (size_t)slot * ledger->table_length;
+}
+
+/* A page whose content the caller copies before it writes to page `to`. */
+struct kv_copy {
+    uint32_t from, to;
+    bool needed;
+};
+
+/* These four are kv_store's of the same names (kv_store.h), without the memory: a page that must be copied is said in *copied. */
+enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions, struct kv_copy *copied,
+                              struct error *error) MUST_CHECK;
+void kv_ledger_free(struct kv_ledger *ledger, uint64_t sequence);
+enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t positions, uint64_t to,
+                            struct error *error) MUST_CHECK;
+void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions);
+
+/* What is held of a sequence. */
+struct kv_held {
+    uint64_t sequence;
+    uint32_t positions; /* complete through the last layer, without a gap from 0 */
+};
+
+/* Iterates over the known sequences, in no order: *cursor starts at 0. False at the end. */
+bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out);
+/* False if the sequence is unknown. */
+bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv_held *out);
+
+struct kv_row {
+    uint64_t sequence;
+    uint32_t position;
+};
+
+/* Where kv_ledger_check_row is. */
+struct kv_row_walk {
+    uint32_t slot; /* of the row's sequence */
+    uint32_t have; /* positions that are complete or in rows up to this one */
+    bool first;    /* the first row of its sequence */
+};
+
+/* Whether row number `row` may be written and attend: the statuses of kv_batch_plan (kv_store.h). Call for each row in order, with
+ * one walk. */
+enum status kv_ledger_check_row(const struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
+                                struct error *error) MUST_CHECK;
+
+#endif
