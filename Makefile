@@ -25,7 +25,7 @@ LIBS    := -Wl,--as-needed -lnng -lprotobuf-c -lmicrohttpd -ljansson -lcurl -lpc
 # --- what there is ---------------------------------------------------------------------------------------------------
 PROTOS   := $(wildcard proto/*.proto)
 PB_SRC   := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
-LIB_SRC  := $(filter-out %/main.c,$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
+LIB_SRC  := $(filter-out %/main.c kernels/cuda/%,$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
 SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o)
 LIB      := $(BUILD)/libfastdecode.a
 BINS     := $(patsubst services/%/main.c,$(BUILD)/bin/%,$(wildcard services/*/main.c))
@@ -34,6 +34,14 @@ KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tes
 INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 SLOW     := $(BUILD)/tests/slow/kv-worker
+# The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
+CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
+NVCC      := $(wildcard $(CUDA_HOME)/bin/nvcc)
+CUDA_ARCH ?= 80 86 89 90
+CUDA_SRC  := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
+CUDA_LIB  := $(BUILD)/bin/libfastdecode-cuda.so
+EMU_OBJ   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(filter-out %/gemm.c,$(CUDA_SRC)) $(wildcard tests/cuda/emulate.cpp tests/cuda/gemm_emulated.c))
+EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(BUILD)/tests/kernels/test_cuda)
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
 .DEFAULT_GOAL := help
@@ -84,6 +92,43 @@ $(LIB): $(SRC_OBJ)
 $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
+$(BUILD)/bin/s-part: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
+
+# --- CUDA ----------------------------------------------------------------------------------------------------------------
+cuda: $(if $(NVCC),$(CUDA_LIB),no-nvcc) ## build the CUDA backend, where nvcc is (CUDA_HOME=DIR, CUDA_ARCH="80 90")
+no-nvcc:
+	@echo "  no nvcc in $(CUDA_HOME)/bin: the CUDA backend is not built (CUDA_HOME=DIR says where the toolkit is)"
+$(BUILD)/obj/cuda/%.cu.o: %.cu $(wildcard kernels/cuda/*.h kernels/cuda/*.cuh)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  NVCC $<")
+	$(Q)$(NVCC) -std=c++17 -O3 -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_$(lastword $(CUDA_ARCH))$(,)code=compute_$(lastword $(CUDA_ARCH)) -c $< -o $@
+$(BUILD)/obj/cuda/%.c.o: %.c $(BUILD)/flags | $(PB_SRC)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC $<")
+	$(Q)$(CC) $(ALLFLAGS) -fPIC -fvisibility=hidden -isystem $(CUDA_HOME)/include -c $< -o $@
+$(CUDA_LIB): $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_SRC))
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -lrt -lpthread -ldl -lm
+
+$(BUILD)/tests/gpu/test_cuda: $(BUILD)/obj/cuda/tests/cuda/test_cuda.c.o $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_SRC)) $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $^ -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -lcmocka $(LIBS) -lrt -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@
+
+$(BUILD)/obj/emulated/%.c.o: %.c $(BUILD)/flags | $(PB_SRC)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC (emulated) $<")
+	$(Q)$(CC) $(ALLFLAGS) -fPIC -fvisibility=hidden -Itests/cuda/include -c $< -o $@
+$(BUILD)/obj/emulated/%.o: % $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CXX (emulated) $<")
+	$(Q)$(CXX) -x c++ -std=c++17 -O2 -g -MMD -MP -ffp-contract=off -fPIC -fvisibility=hidden -DFD_EMULATE -Wall -Wextra -Wno-unknown-pragmas $(WERROR) -I. -Itests/cuda/include -c $< -o $@
+$(BUILD)/tests/cuda/libfastdecode-cuda.so: $(EMU_OBJ)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -shared -o $@ $^ -lm
+$(BUILD)/tests/kernels/test_cuda: $(BUILD)/obj/emulated/tests/cuda/test_cuda.c.o $(EMU_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $^ -lcmocka $(LIBS) -o $@
+
 $(SLOW): $(BUILD)/obj/services/kv-worker/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB) # one that tests can slow down
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend $^ $(LIBS) -o $@
@@ -119,13 +164,17 @@ check: packages-build packages-test ## lint, unit, kernel, integration and end-t
 	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j2) programs venv model
 	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
 
+check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, on this machine's GPU
+	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(BUILD)/tests/gpu/test_cuda)
+	$(Q)$(if $(NVCC),$(BUILD)/tests/gpu/test_cuda,:)
+
 check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment
 	$(Q)tests/check_full.sh
 
 check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(KERNEL) $(INTEG) $(SLOW)
+programs: $(BINS) $(UNIT) $(KERNEL) $(INTEG) $(SLOW) $(EMULATED) $(if $(SAN)$(FUZZER),,cuda)
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready

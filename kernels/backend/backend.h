@@ -43,6 +43,7 @@ struct backend_config {
     uint32_t page_tokens;
     uint32_t max_sequences;
     uint64_t local_pool_bytes; /* 0: none */
+    int device;                /* of those of its kind */
 };
 
 /* What a configuration will take, known before anything is loaded. */
@@ -54,6 +55,9 @@ struct backend_plan {
     uint64_t pool_table_bytes; /* its tables that grow with the pages in use */
     uint64_t pool_page_bytes;  /* one page, known without a pool as well */
     uint64_t pool_pages;
+    /* Of a device with memory of its own, where its weights, activations and pool are; what stands above is the host's then. */
+    bool pool_on_device;
+    uint64_t device_weight_bytes, device_activation_bytes, device_free_bytes;
 };
 
 /* One row: a token of a sequence in this step. */

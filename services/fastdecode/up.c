@@ -33,7 +33,7 @@
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
 struct up_settings {
-    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *compute, *kv_type, *local_pool,
+    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *kv_type, *local_pool,
         *admission, *placement, *kv_worker_isa, *trace;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
@@ -52,6 +52,7 @@ static const struct up_settings defaults = {
     .prefix_cache = true,
     .max_batch = 128,
     .max_queue = 1024,
+    .device = "cpu",
     .compute = "auto",
     .kv_type = "f16",
     .local_pool = "auto",
@@ -81,7 +82,9 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for pages of each KV worker; 0: a share of what is free", 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction sets of the workers, in order: avx2,avx512", 0, 0},
-        {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part: auto, 0 or bytes", 0, 0},
+        {"local-pool", OPTION_STRING, &s->local_pool, "SIZE",
+         "memory for KV in the s-part, a GPU's if it has one: auto, 0 or bytes", 0, 0},
+        {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
@@ -187,6 +190,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     struct child *child = up->s_part = add(up, "s-part", "s-part");
     supervise_argument(child, "--listen=ipc://%s/s-part.sock", up->supervisor.run_dir);
     supervise_argument(child, "--model=%s", s->model);
+    supervise_argument(child, "--device=%s", s->device);
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--kv-type=%s", s->kv_type);
     supervise_argument(child, "--context=%u", s->context);
@@ -194,6 +198,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--mini-batches=%u", s->mini_batches);
     supervise_argument(child, "--threads=%u", s->threads);
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
+    supervise_argument(child, "--pool-fills-device=%s", !strcmp(s->local_pool, "auto") ? "on" : "off");
     if (!strcmp(s->local_pool, "auto"))
         supervise_argument(child, "--local-pool=%llu", (unsigned long long)(free_bytes / 4));
     else

@@ -19,6 +19,7 @@
 #include "common/member/member.h"
 #include "common/model/compute.h"
 #include "common/sched/sched_settings.h"
+#include "kernels/backend/device.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine.h"
@@ -28,8 +29,8 @@ enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SPIN_US = 50, END_TOKENS_MAX = 16 };
 enum { SEQUENCES_MAX = 16384 };
 
 static struct s_part {
-    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace;
-    bool trace_append, calibrate;
+    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace, *device_name;
+    bool trace_append, calibrate, pool_fills_device;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
     uint64_t local_pool;
@@ -41,6 +42,7 @@ static struct s_part {
     struct rpc_server *server; /* on the engine's loop */
     struct member *member;
     struct engine engine;
+    struct device_choice device;
     struct backend_plan plan;
     struct calibration calibration;
     pthread_t engine_thread;
@@ -69,9 +71,12 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where steps come in", 0, 0},
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
+        {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
+        {"pool-fills-device", OPTION_BOOL, &s->pool_fills_device, NULL, "on a GPU the local pool is what is left of its memory", 0,
+         0},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
@@ -117,6 +122,7 @@ static struct backend_config backend_config(void)
         .page_tokens = PAGE_TOKENS,
         .max_sequences = SEQUENCES_MAX,
         .local_pool_bytes = s_part.local_pool,
+        .device = s_part.device.index,
     };
 }
 
@@ -308,12 +314,51 @@ static enum status check_plan(const struct backend_plan *plan, struct error *err
         .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
         .start_bytes = MAX(plan->start_bytes, s_part.calibrate ? CALIBRATE_BYTES : 0),
         .page_bytes = plan->pool_page_bytes + (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
-        .pool_bytes = s_part.local_pool,
+        .pool_bytes = plan->pool_on_device ? 0 : s_part.local_pool,
     };
     snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
              (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
              (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
     return memory_plan_check(&memory, parts, error);
+}
+
+/* --pool-fills-device: what weights and activations leave, but for a twentieth; none where the device has no such K and V. */
+static enum status fill_device(struct backend_config *config, struct error *error)
+{
+    struct backend_plan plan;
+
+    if (s_part.device.ops == &backend_cpu || !s_part.pool_fills_device)
+        return STATUS_OK;
+    if (config->kv_type != KV_F16)
+        config->local_pool_bytes = 0;
+    enum status status = s_part.device.ops->plan(config, &plan, error);
+    uint64_t used = status ? 0 : plan.device_weight_bytes + plan.device_activation_bytes;
+    if (!status && config->local_pool_bytes)
+        config->local_pool_bytes = plan.device_free_bytes > used ? (plan.device_free_bytes - used) / 20 * 19 : 0;
+    s_part.local_pool = config->local_pool_bytes;
+    return status;
+}
+
+/* Of a device with memory of its own. */
+static enum status check_device(const struct backend_plan *plan, struct error *error)
+{
+    uint64_t pool = plan->pool_pages * plan->pool_page_bytes;
+    uint64_t sum = plan->device_weight_bytes + plan->device_activation_bytes + pool;
+    const double mib = 1048576;
+
+    if (!plan->pool_on_device)
+        return STATUS_OK;
+    log_info("DEVICE-MEMORY", "weights_mib=%.1f activations_mib=%.1f pool_mib=%.1f pages=%llu free_mib=%.1f",
+             (double)plan->device_weight_bytes / mib, (double)plan->device_activation_bytes / mib, (double)pool / mib,
+             (unsigned long long)plan->pool_pages, (double)plan->device_free_bytes / mib);
+    if (sum <= plan->device_free_bytes)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_RESOURCE_EXHAUSTED,
+        "%s: %.0f MiB are needed and %.0f are free: weights %.0f, activations %.0f (--max-rows, --mini-batches), local "
+        "pool %.0f (--local-pool; KV workers hold the rest)",
+        s_part.device.line, (double)sum / mib, (double)plan->device_free_bytes / mib, (double)plan->device_weight_bytes / mib,
+        (double)plan->device_activation_bytes / mib, (double)pool / mib);
 }
 
 static enum status load(struct error *error)
@@ -327,11 +372,14 @@ static enum status load(struct error *error)
     if (!s_part.context || s_part.context > s_part.model->shape.context_length)
         s_part.context = s_part.model->shape.context_length;
     model_release_file(s_part.model); /* what was read to check it; the plan counts from here */
-    const struct backend_config config = backend_config();
-    engine->ops = &backend_cpu;
-    if ((status = engine->ops->plan(&config, &s_part.plan, error)))
+    if ((status = device_choose(s_part.device_name, &s_part.device, error)))
         return status;
-    if ((status = check_plan(&s_part.plan, error)))
+    struct backend_config config = backend_config();
+    engine->ops = s_part.device.ops;
+    log_info("DEVICE", "chosen=\"%s\"", s_part.device.line);
+    if ((status = fill_device(&config, error)) || (status = engine->ops->plan(&config, &s_part.plan, error)))
+        return status;
+    if ((status = check_device(&s_part.plan, error)) || (status = check_plan(&s_part.plan, error)))
         return status;
     if (s_part.local_pool && s_part.plan.pool_pages == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool %llu bytes is less than one page (%llu)",
@@ -436,6 +484,7 @@ int main(int argc, char **argv)
     s_part.listen = "tcp://127.0.0.1:0";
     s_part.name = "s-part";
     s_part.compute = "auto";
+    s_part.device_name = "cpu";
     s_part.calibrate = true;
     s_part.kv_type_name = "f16";
     s_part.local_pool = 1ull << 30;

@@ -5,6 +5,7 @@ Log-probabilities of given tokens come from echo with max_tokens 0, the best tok
 alternative. Tokens are compared by the name that the server gives them: one id, one name.
 """
 import json
+import math
 import os
 import statistics
 
@@ -31,20 +32,21 @@ def echo(mesh, tokens):
 def names_of(mesh, ids):
     unique = sorted(set(ids))
     names = {}
-    for first in range(0, len(unique), 2000):
-        part = unique[first:first + 2000]
+    for first in range(0, len(unique), 200):
+        part = unique[first:first + 200]
         names.update(zip(part, echo(mesh, part)["tokens"]))
     assert len(set(names.values())) == len(names), "two ids have one name"
     return names
 
 
 class Scores:
-    """All scored texts, through one mesh."""
+    """All scored texts through one mesh, or those of up to `longest` tokens."""
 
-    def __init__(self, mesh):
+    def __init__(self, mesh, longest=math.inf):
         self.differences, self.agreed, self.sure_disagreed, self.positions = [], 0, [], 0
-        names = names_of(mesh, [i for text in ORACLE["scored"] for i in text["argmax"]])
-        for text in ORACLE["scored"]:
+        texts = [text for text in ORACLE["scored"] if len(text["tokens"]) <= longest]
+        names = names_of(mesh, [i for text in texts for i in text["argmax"]])
+        for text in texts:
             found = echo(mesh, text["tokens"])
             for i, (want, best, margin) in enumerate(zip(text["log_probability"], text["argmax"], text["margin"])):
                 self.differences.append(abs(found["token_logprobs"][i + 1] - want))

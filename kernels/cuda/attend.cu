@@ -1,0 +1,253 @@
+/* attend.cu: K and V into pages, and attention of single rows over them, as decoding has it (FlashDecoding's split of the context,
+ * merged by log-sum-exp; Dao et al., "Flash-Decoding for long-context inference", 2023).
+ *
+ * A block takes one row, the query heads of one KV head (up to GROUP_MAX of them) and one range of RANGE_TOKENS positions, so K and V
+ * are read once for all those heads. Its warps take pages in turn. In a warp LANES_A_TOKEN lanes hold eight values each of a token's
+ * K or V, 16 bytes a load, so that a warp reads 512 contiguous bytes; scores are summed over those lanes by shuffles:
+ *
+ *     lane        0 .. 7    8 .. 15   16 .. 23  24 .. 31      (head_dim 64)
+ *     token       t         t + 1     t + 2     t + 3
+ *
+ * Every lane keeps acc of its eight values for its own tokens; tokens, warps and ranges are summed at the end, in a fixed order.
+ */
+#include "kernels/cuda/gpu.cuh"
+
+static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8, PAGE = GPU_PAGE_TOKENS;
+
+struct place {
+    uint32_t layers, heads, kv_heads, head_dim, layer;
+};
+
+static struct place place_of(const struct gpu_pool *pool, uint32_t layer)
+{
+    return {pool->layers, pool->heads, pool->kv_heads, pool->head_dim, layer};
+}
+
+/* K of a page's layer and KV head, [PAGE][head_dim]; V follows. */
+__device__ __forceinline__ size_t page_offset(const struct place &p, uint32_t page, uint32_t kv_head)
+{
+    return (((size_t)page * p.layers + p.layer) * p.kv_heads + kv_head) * 2 * PAGE * p.head_dim;
+}
+
+__global__ void store_kv(struct place p, __half *pages, struct gpu_rows rows, const float *qkv)
+{
+    const uint32_t i = blockIdx.x, position = rows.position[i], kv_width = p.kv_heads * p.head_dim;
+    const uint32_t page = rows.pages[rows.table[i] + position / PAGE];
+    const float *from = qkv + (size_t)rows.row[i] * (p.heads * p.head_dim + 2 * kv_width) + p.heads * p.head_dim;
+    for (uint32_t at = threadIdx.x; at < 2 * kv_width; at += blockDim.x) {
+        const uint32_t is_v = at >= kv_width, of_width = is_v ? at - kv_width : at;
+        __half *to = pages + page_offset(p, page, of_width / p.head_dim) + (is_v * PAGE + position % PAGE) * p.head_dim;
+        to[of_width % p.head_dim] = __float2half_rn(from[at]);
+    }
+}
+
+void gpu_store_kv(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const float *qkv, cudaStream_t stream)
+{
+    GPU_LAUNCH(store_kv, rows->count, 128, 0, stream, place_of(pool, layer), (__half *)pool->pages, *rows, qkv);
+}
+
+struct eight {
+    float v[VALUES];
+};
+
+__device__ __forceinline__ eight load_eight(const __half *at)
+{
+    union {
+        uint4 words;
+        __half halves[VALUES];
+    } loaded;
+    eight out;
+    loaded.words = *(const uint4 *)at;
+    for (unsigned i = 0; i < VALUES; i++)
+        out.v[i] = __half2float(loaded.halves[i]);
+    return out;
+}
+
+/* Partial results of (row, head, range): [head_dim] sum of p * v, then the largest score and the sum of p. */
+__device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t i, uint32_t head, uint32_t range, uint32_t ranges)
+{
+    return (((size_t)i * p.heads + head) * ranges + range) * (p.head_dim + 2);
+}
+
+template <unsigned LANES_A_TOKEN, unsigned GROUP>
+__global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, const __half *pages, struct gpu_rows rows,
+                                                             const float *qkv, float *parts)
+{
+    constexpr unsigned TOKENS = LANES / LANES_A_TOKEN;              /* of a load */
+    constexpr unsigned LOADS = PAGE / TOKENS < 4 ? PAGE / TOKENS : 4; /* on their way at once */
+    constexpr unsigned WIDTH = LANES_A_TOKEN * VALUES;
+    __shared__ float shared_m[WARPS][GROUP], shared_l[WARPS][GROUP], shared_acc[WARPS][GROUP][WIDTH];
+
+    const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, sub = lane % LANES_A_TOKEN, own = lane / LANES_A_TOKEN;
+    const uint32_t i = blockIdx.x, group = p.heads / p.kv_heads, chunks = (group + GROUP - 1) / GROUP;
+    const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP; /* of the group's heads */
+    const uint32_t count = min(GROUP, group - first), limit = rows.position[i] + 1;
+    const uint32_t begin = blockIdx.z * RANGE_TOKENS, end = min(limit, begin + RANGE_TOKENS);
+    const uint32_t *table = rows.pages + rows.table[i];
+    const bool inside = sub * VALUES < p.head_dim;
+    const float scale = rsqrtf((float)p.head_dim);
+
+    if (begin >= limit)
+        return;
+    eight q[GROUP], acc[GROUP];
+    float m[GROUP], l[GROUP];
+    const float *q_row = qkv + (size_t)rows.row[i] * (p.heads + 2 * p.kv_heads) * p.head_dim;
+#pragma unroll
+    for (unsigned g = 0; g < GROUP; g++) {
+        m[g] = -INFINITY, l[g] = 0;
+#pragma unroll
+        for (unsigned k = 0; k < VALUES; k++) {
+            acc[g].v[k] = 0;
+            q[g].v[k] = g < count && inside
+                            ? scale * q_row[(kv_head * group + first + g) * p.head_dim + sub * VALUES + k]
+                            : 0.0f;
+        }
+    }
+    for (uint32_t page = begin / PAGE + warp; page * PAGE < end; page += WARPS) {
+        const __half *keys = pages + page_offset(p, table[page], kv_head) + sub * VALUES, *values = keys + PAGE * p.head_dim;
+        for (uint32_t at = 0; at < PAGE && page * PAGE + at < end; at += TOKENS * LOADS) {
+            eight k[LOADS];
+            float score[GROUP][LOADS];
+#pragma unroll
+            for (unsigned j = 0; j < LOADS; j++) {
+                const uint32_t token = at + j * TOKENS + own;
+                const bool seen = inside && page * PAGE + token < end; /* what lies beyond may be anything */
+                k[j] = seen ? load_eight(keys + token * p.head_dim) : eight{};
+            }
+#pragma unroll
+            for (unsigned g = 0; g < GROUP; g++) {
+                float best = -INFINITY;
+#pragma unroll
+                for (unsigned j = 0; j < LOADS; j++) {
+                    float sum = 0;
+#pragma unroll
+                    for (unsigned n = 0; n < VALUES; n++)
+                        sum += q[g].v[n] * k[j].v[n];
+#pragma unroll
+                    for (unsigned step = LANES_A_TOKEN / 2; step; step /= 2)
+                        sum += __shfl_xor_sync(FULL_WARP, sum, step);
+                    score[g][j] = page * PAGE + at + j * TOKENS + own < end ? sum : -INFINITY;
+                    best = fmaxf(best, score[g][j]);
+                }
+#pragma unroll
+                for (unsigned step = LANES_A_TOKEN; step < LANES; step *= 2)
+                    best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, step));
+                best = fmaxf(best, m[g]); /* of at least one token: finite unless a score is not */
+                const float old = expf(m[g] - best);
+                m[g] = best, l[g] *= old;
+#pragma unroll
+                for (unsigned j = 0; j < LOADS; j++) {
+                    score[g][j] = expf(score[g][j] - best);
+                    l[g] += score[g][j];
+                }
+#pragma unroll
+                for (unsigned n = 0; n < VALUES; n++)
+                    acc[g].v[n] *= old;
+            }
+#pragma unroll
+            for (unsigned j = 0; j < LOADS; j++) {
+                const uint32_t token = at + j * TOKENS + own;
+                const bool seen = inside && page * PAGE + token < end;
+                const eight v = seen ? load_eight(values + token * p.head_dim) : eight{};
+#pragma unroll
+                for (unsigned g = 0; g < GROUP; g++)
+#pragma unroll
+                    for (unsigned n = 0; n < VALUES; n++)
+                        acc[g].v[n] += score[g][j] * v.v[n];
+            }
+        }
+    }
+#pragma unroll
+    for (unsigned g = 0; g < GROUP; g++) {
+#pragma unroll
+        for (unsigned step = LANES_A_TOKEN; step < LANES; step *= 2) {
+            l[g] += __shfl_xor_sync(FULL_WARP, l[g], step);
+#pragma unroll
+            for (unsigned n = 0; n < VALUES; n++)
+                acc[g].v[n] += __shfl_xor_sync(FULL_WARP, acc[g].v[n], step);
+        }
+        if (own == 0) {
+#pragma unroll
+            for (unsigned n = 0; n < VALUES; n++)
+                shared_acc[warp][g][sub * VALUES + n] = acc[g].v[n];
+        }
+        if (lane == 0)
+            shared_m[warp][g] = m[g], shared_l[warp][g] = l[g];
+    }
+    __syncthreads();
+    for (uint32_t at = threadIdx.x; at < count * p.head_dim; at += blockDim.x) {
+        const uint32_t g = at / p.head_dim, dim = at % p.head_dim;
+        float best = -INFINITY, sum = 0, all = 0;
+        for (unsigned w = 0; w < WARPS; w++)
+            best = fmaxf(best, shared_m[w][g]);
+        for (unsigned w = 0; w < WARPS; w++) {
+            const float factor = shared_m[w][g] == -INFINITY ? 0.0f : expf(shared_m[w][g] - best); /* a warp without a page */
+            sum += factor * shared_acc[w][g][dim], all += factor * shared_l[w][g];
+        }
+        float *part = parts + part_offset(p, i, kv_head * group + first + g, blockIdx.z, gridDim.z);
+        part[dim] = sum;
+        if (dim == 0)
+            part[p.head_dim] = best, part[p.head_dim + 1] = all;
+    }
+}
+
+/* A block a (row, head), a thread a value. */
+__global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *parts, uint32_t ranges, float *o)
+{
+    const uint32_t i = blockIdx.x, head = blockIdx.y, seen = rows.position[i] / RANGE_TOKENS + 1;
+    const float *first = parts + part_offset(p, i, head, 0, ranges);
+    float best = -INFINITY;
+    for (uint32_t r = 0; r < seen; r++)
+        best = fmaxf(best, first[(size_t)r * (p.head_dim + 2) + p.head_dim]);
+    for (uint32_t dim = threadIdx.x; dim < p.head_dim; dim += blockDim.x) {
+        float sum = 0, all = 0;
+        for (uint32_t r = 0; r < seen; r++) {
+            const float *part = first + (size_t)r * (p.head_dim + 2), factor = expf(part[p.head_dim] - best);
+            sum += factor * part[dim], all += factor * part[p.head_dim + 1];
+        }
+        o[((size_t)rows.row[i] * p.heads + head) * p.head_dim + dim] = sum / all;
+    }
+}
+
+size_t gpu_attend_scratch(const struct gpu_pool *pool, uint32_t count, uint32_t longest)
+{
+    return (size_t)count * pool->heads * ((longest + RANGE_TOKENS - 1) / RANGE_TOKENS) * (pool->head_dim + 2);
+}
+
+template <unsigned LANES_A_TOKEN, unsigned GROUP>
+static void launch_ranges(const struct place &p, const void *pages, const struct gpu_rows *rows, const float *qkv, float *scratch,
+                          cudaStream_t stream)
+{
+    const uint32_t group = p.heads / p.kv_heads, chunks = (group + GROUP - 1) / GROUP;
+    const dim3 grid(rows->count, p.kv_heads * chunks, (rows->longest + RANGE_TOKENS - 1) / RANGE_TOKENS);
+    GPU_LAUNCH((attend_range<LANES_A_TOKEN, GROUP>), grid, WARPS *LANES, 0, stream, p, (const __half *)pages, *rows, qkv, scratch);
+}
+
+template <unsigned LANES_A_TOKEN>
+static void launch_group(const struct place &p, const void *pages, const struct gpu_rows *rows, const float *qkv, float *scratch,
+                         cudaStream_t stream)
+{
+    switch (p.heads / p.kv_heads) {
+    case 1: launch_ranges<LANES_A_TOKEN, 1>(p, pages, rows, qkv, scratch, stream); break;
+    case 2: launch_ranges<LANES_A_TOKEN, 2>(p, pages, rows, qkv, scratch, stream); break;
+    case 3:
+    case 4: launch_ranges<LANES_A_TOKEN, 4>(p, pages, rows, qkv, scratch, stream); break;
+    default: launch_ranges<LANES_A_TOKEN, GROUP_MAX>(p, pages, rows, qkv, scratch, stream); break;
+    }
+}
+
+void gpu_attend(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const float *qkv, float *o, float *scratch,
+                cudaStream_t stream)
+{
+    const struct place p = place_of(pool, layer);
+    if (p.head_dim <= 32)
+        launch_group<4>(p, pool->pages, rows, qkv, scratch, stream);
+    else if (p.head_dim <= 64)
+        launch_group<8>(p, pool->pages, rows, qkv, scratch, stream);
+    else if (p.head_dim <= 128)
+        launch_group<16>(p, pool->pages, rows, qkv, scratch, stream);
+    else
+        launch_group<32>(p, pool->pages, rows, qkv, scratch, stream);
+    const uint32_t ranges = (rows->longest + RANGE_TOKENS - 1) / RANGE_TOKENS;
+    GPU_LAUNCH(merge_ranges, dim3(rows->count, p.heads), 64, 0, stream, p, *rows, (const float *)scratch, ranges, o);
+}

@@ -1,0 +1,345 @@
+/* cuda.c: the CUDA backend: what fits, memory, batches, and the table of entries. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/kv/kv_type.h"
+#include "kernels/backend/device.h"
+
+enum { HOST_SLICES = 5, DEVICE_SLICES = 11, ALIGN = 256, WIDE = 2, SCRATCH_RANGES = 64 << 20 };
+#define RESERVE (256ull << 20) /* of device memory for the driver, cuBLAS and fragments */
+
+void cuda_die(const char *format, ...)
+{
+    char text[300];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    log_error("DEVICE-FAILED", "why=\"%s\" what=\"this s-part ends, and goes on when it is started again\"", text);
+    _exit(EXIT_FAILURE); /* no handlers: they might wait for what does not come */
+}
+
+void cuda_must(cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess)
+        cuda_die("%s: %s", what, cudaGetErrorString(error));
+}
+
+/* --- sizes ------------------------------------------------------------------------------------------------------------- */
+
+struct slice {
+    void **out;
+    uint64_t bytes;
+};
+
+static uint64_t words_count(const struct backend_config *config)
+{
+    uint64_t of_context = (config->context_tokens + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
+    uint64_t entries = MIN((uint64_t)MIN(config->max_rows, config->max_sequences) * of_context, (uint64_t)CUDA_TABLE_ENTRIES_MAX);
+    return 5ull * config->max_rows + (config->local_pool_bytes ? entries : 0);
+}
+
+static uint64_t scratch_floats(const struct backend_config *config)
+{
+    const struct gpu_pool pool = {.heads = config->model->shape.heads, .head_dim = config->model->shape.head_dim};
+    if (!config->local_pool_bytes)
+        return 0;
+    return MAX(gpu_attend_scratch(&pool, 1, config->context_tokens),
+               MIN(gpu_attend_scratch(&pool, config->max_rows, config->context_tokens), (size_t)SCRATCH_RANGES / sizeof(float)));
+}
+
+static void host_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
+{
+    const struct model_shape *shape = &config->model->shape;
+    uint64_t rows = config->max_rows, q = (uint64_t)shape->heads * shape->head_dim,
+             kv = (uint64_t)shape->kv_heads * shape->head_dim;
+    const struct slice all[HOST_SLICES] = {
+        {(void **)&batch->words_host, words_count(config) * 4},
+        {(void **)&batch->o_host, rows * q * 4},
+        {(void **)&batch->qkv_host, rows * (q + 2 * kv) * 4},
+        {(void **)&batch->logits_host, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4},
+        {(void **)&batch->index_host, CUDA_HEAD_ROWS * 4},
+    };
+    memcpy(slices, all, sizeof all);
+}
+
+static void device_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
+{
+    const struct model_shape *shape = &config->model->shape;
+    uint64_t rows = config->max_rows, q = (uint64_t)shape->heads * shape->head_dim,
+             kv = (uint64_t)shape->kv_heads * shape->head_dim;
+    const struct slice all[DEVICE_SLICES] = {
+        {(void **)&batch->words, words_count(config) * 4},
+        {(void **)&batch->index, CUDA_HEAD_ROWS * 4},
+        {(void **)&batch->x, rows * shape->hidden * 4},
+        {(void **)&batch->qkv, rows * (q + 2 * kv) * 4},
+        {(void **)&batch->att, rows * q * 4},
+        {&batch->h, rows * shape->hidden * WIDE},
+        {&batch->wide_o, rows * q * WIDE},
+        {&batch->gate_up, rows * 2 * shape->ffn * WIDE},
+        {&batch->act, rows * shape->ffn * WIDE},
+        {(void **)&batch->logits, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4 + scratch_floats(config) * 4},
+        {&batch->workspace, GPU_GEMM_WORKSPACE},
+    };
+    memcpy(slices, all, sizeof all);
+}
+
+static uint64_t sum_of(const struct slice *slices, uint32_t count)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        sum += (slices[i].bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return sum;
+}
+
+static void place(const struct slice *slices, uint32_t count, unsigned char *at)
+{
+    for (uint32_t i = 0; i < count; at += (slices[i].bytes + ALIGN - 1) / ALIGN * ALIGN, i++)
+        *slices[i].out = at;
+}
+
+/* --- plan, open, close -------------------------------------------------------------------------------------------------- */
+
+static enum status cuda_plan(const struct backend_config *config, struct backend_plan *plan, struct error *error)
+{
+    const struct model_shape *shape = &config->model->shape;
+    struct slice host[HOST_SLICES], device[DEVICE_SLICES];
+    struct backend_batch unused;
+    size_t free_bytes = 0, total = 0;
+
+    if (shape->head_dim % 8 || shape->head_dim > GPU_MAX_HEAD_DIM)
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: on CUDA multiples of 8 up to %d are supported",
+                         gguf_label(config->model->gguf), shape->head_dim, GPU_MAX_HEAD_DIM);
+    if (config->compute == COMPUTE_INT8)
+        return error_set(error, STATUS_UNIMPLEMENTED, "--compute int8 is for the CPU: on CUDA leave it at auto");
+    if (config->local_pool_bytes && config->kv_type != KV_F16)
+        return error_set(error, STATUS_UNIMPLEMENTED,
+                         "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
+    cuda_must(cudaSetDevice(config->device), "choosing the device");
+    host_slices(config, &unused, host);
+    device_slices(config, &unused, device);
+    memset(plan, 0, sizeof *plan);
+    plan->activation_bytes = sum_of(host, HOST_SLICES) * config->max_batches;
+    plan->device_weight_bytes = cuda_weight_bytes(config->model, config->context_tokens);
+    plan->device_activation_bytes = sum_of(device, DEVICE_SLICES) * config->max_batches;
+    plan->pool_page_bytes = cuda_page_bytes(shape);
+    plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
+    plan->pool_on_device = true;
+    cuda_must(cudaMemGetInfo(&free_bytes, &total), "asking for the device's memory");
+    plan->device_free_bytes = free_bytes > RESERVE ? free_bytes - RESERVE : 0;
+    return STATUS_OK;
+}
+
+static void cuda_close(struct backend *backend)
+{
+    if (!backend)
+        return;
+    cuda_pool_close(backend);
+    gpu_gemm_close(backend->gemm);
+    cudaFree(backend->weights);
+    for (uint32_t i = 0; backend->scratch && i < thread_pool_threads(backend->config.pool); i++)
+        sampler_scratch_close(backend->scratch[i]);
+    free(backend->scratch);
+    free(backend->layers);
+    free(backend);
+}
+
+static enum status open_all(struct backend *backend, struct error *error)
+{
+    uint32_t threads = thread_pool_threads(backend->config.pool);
+    enum status status;
+
+    cuda_must(cudaSetDevice(backend->device), "choosing the device");
+    snprintf(backend->name, sizeof backend->name, "cuda:%d", backend->device);
+    snprintf(backend->level, sizeof backend->level, "%s/cuda", backend->type == GPU_F16 ? "f16" : "bf16");
+    backend->scratch = calloc(threads, sizeof *backend->scratch);
+    if (!backend->scratch)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
+    for (uint32_t i = 0; i < threads; i++)
+        if (sampler_scratch_open(backend->shape.vocab, &backend->scratch[i]))
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
+    if ((status = gpu_gemm_open(backend->type, &backend->gemm, error)))
+        return status;
+    if ((status = cuda_load_weights(backend, error)))
+        return status;
+    return cuda_pool_open(backend, error);
+}
+
+static enum status cuda_open(const struct backend_config *config, struct backend **out, struct error *error)
+{
+    struct backend *backend = calloc(1, sizeof *backend);
+    enum status status;
+
+    if (!backend)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the CUDA backend");
+    backend->config = *config;
+    backend->shape = config->model->shape;
+    backend->device = config->device;
+    backend->type = config->model->layers[0].q.type == TENSOR_BF16 ? GPU_BF16 : GPU_F16;
+    backend->q_width = backend->shape.heads * backend->shape.head_dim;
+    backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
+    backend->qkv_width = backend->q_width + 2 * backend->kv_width;
+    status = open_all(backend, error);
+    if (status) {
+        cuda_close(backend);
+        return status;
+    }
+    *out = backend;
+    return STATUS_OK;
+}
+
+static void cuda_info(const struct backend *backend, struct backend_info *info)
+{
+    *info = (struct backend_info){
+        .device = backend->name, .level = backend->level, .attend_bytes = backend->attend_bytes, .attend_us = backend->attend_us};
+    if (backend->pool.pages) {
+        info->pages_total = backend->ledger.shape.pages;
+        info->pages_used = backend->ledger.shape.pages - backend->ledger.free_count;
+        info->pages_peak = backend->ledger.pages_peak;
+    }
+}
+
+/* --- batches -------------------------------------------------------------------------------------------------------------- */
+
+static void cuda_batch_close(struct backend_batch *batch)
+{
+    if (!batch)
+        return;
+    if (batch->stream)
+        cudaStreamSynchronize(batch->stream);
+    cudaFree(batch->memory);
+    cudaFreeHost(batch->host);
+    if (batch->event)
+        cudaEventDestroy(batch->event);
+    if (batch->stream)
+        cudaStreamDestroy(batch->stream);
+    free(batch->rows);
+    free(batch->kv_rows);
+    free(batch->slots);
+    free(batch);
+}
+
+static enum status cuda_batch_open(struct backend *backend, struct backend_batch **out, struct error *error)
+{
+    struct backend_batch *batch = calloc(1, sizeof *batch);
+    struct slice host[HOST_SLICES], device[DEVICE_SLICES];
+    const struct backend_config *config = &backend->config;
+
+    if (!batch)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
+    batch->backend = backend;
+    host_slices(config, batch, host);
+    device_slices(config, batch, device);
+    batch->rows = calloc(config->max_rows, sizeof *batch->rows);
+    batch->kv_rows = calloc(config->max_rows, sizeof *batch->kv_rows);
+    batch->slots = calloc(config->max_rows, sizeof *batch->slots);
+    if (!batch->rows || !batch->kv_rows || !batch->slots ||
+        cudaHostAlloc((void **)&batch->host, sum_of(host, HOST_SLICES), cudaHostAllocDefault) ||
+        cudaMalloc((void **)&batch->memory, sum_of(device, DEVICE_SLICES))) {
+        cuda_batch_close(batch);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                         "%s: no memory for the activations of a mini-batch: %llu MiB of the device, %llu MiB pinned",
+                         backend->name, (unsigned long long)(sum_of(device, DEVICE_SLICES) >> 20),
+                         (unsigned long long)(sum_of(host, HOST_SLICES) >> 20));
+    }
+    place(host, HOST_SLICES, batch->host);
+    place(device, DEVICE_SLICES, batch->memory);
+    batch->scratch_floats = scratch_floats(config);
+    batch->scratch = batch->logits + MIN((uint64_t)CUDA_HEAD_ROWS, config->max_rows) * backend->shape.vocab;
+    cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
+    cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
+    *out = batch;
+    return STATUS_OK;
+}
+
+static enum status cuda_begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
+                              struct error *error)
+{
+    const struct backend *backend = batch->backend;
+    uint32_t max_rows = backend->config.max_rows;
+    enum status status;
+
+    assert_always(row_count <= max_rows);
+    cuda_must(cudaSetDevice(backend->device), "choosing the device"); /* a thread's own setting: steps may have another than open */
+    memcpy(batch->rows, rows, row_count * sizeof *rows);
+    batch->row_count = row_count;
+    batch->scatter = NULL;
+    for (uint32_t row = 0; row < row_count; row++) {
+        *bad_row = row;
+        if (rows[row].token >= backend->shape.vocab || rows[row].position >= backend->config.context_tokens)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: token %u or position %u out of range", row, rows[row].token,
+                             rows[row].position);
+        batch->words_host[row] = rows[row].token;
+        batch->words_host[max_rows + row] = rows[row].position;
+    }
+    if ((status = cuda_plan_local(batch, bad_row, error)))
+        return status;
+    cuda_must(cudaMemcpyAsync(batch->words, batch->words_host, 2 * (size_t)max_rows * sizeof *batch->words, cudaMemcpyHostToDevice,
+                              batch->stream),
+              "copying tokens to the device");
+    gpu_embed(backend->type, backend->embedding.weight, batch->words, row_count, backend->shape.hidden, batch->x, batch->stream);
+    cuda_must(cudaEventRecord(batch->event, batch->stream), "an event");
+    return STATUS_OK;
+}
+
+static bool cuda_done(struct backend_batch *batch)
+{
+    cudaError_t error = cudaEventQuery(batch->event);
+    if (error == cudaErrorNotReady)
+        return false;
+    cuda_must(error, "a step");
+    if (batch->scatter)
+        cuda_hand_out(batch);
+    return true;
+}
+
+static const struct backend_ops backend_cuda = {
+    .name = "cuda",
+    .plan = cuda_plan,
+    .open = cuda_open,
+    .close = cuda_close,
+    .info = cuda_info,
+    .batch_open = cuda_batch_open,
+    .batch_close = cuda_batch_close,
+    .begin = cuda_begin,
+    .segment = cuda_segment,
+    .attend = cuda_attend,
+    .head = cuda_head,
+    .done = cuda_done,
+    .pool_release = cuda_pool_release,
+    .pool_share = cuda_pool_share,
+    .pool_held = cuda_pool_held,
+};
+
+/* --- what device.c finds --------------------------------------------------------------------------------------------------- */
+
+static enum status probe(int index, char *name, size_t name_bytes, struct error *error)
+{
+    struct cudaDeviceProp properties;
+    size_t free_bytes, total;
+    int count = 0;
+    cudaError_t failed = cudaGetDeviceCount(&count);
+
+    if (failed != cudaSuccess || count == 0)
+        return error_set(error, STATUS_UNAVAILABLE, "no CUDA device: %s", failed ? cudaGetErrorString(failed) : "none is visible");
+    if (index >= count)
+        return error_set(error, STATUS_UNAVAILABLE, "there are %d CUDA devices, numbered from 0", count);
+    if ((failed = cudaGetDeviceProperties(&properties, index)) || (failed = cudaSetDevice(index)) ||
+        (failed = cudaMemGetInfo(&free_bytes, &total)))
+        return error_set(error, STATUS_UNAVAILABLE, "cuda:%d does not start: %s", index, cudaGetErrorString(failed));
+    if (properties.major < 8)
+        return error_set(error, STATUS_UNAVAILABLE, "cuda:%d, %s, has compute capability %d.%d, 8.0 is needed", index,
+                         properties.name, properties.major, properties.minor);
+    snprintf(name, name_bytes, "%s, %.1f of %.1f GiB free", properties.name, (double)free_bytes / 1073741824,
+             (double)total / 1073741824);
+    return STATUS_OK;
+}
+
+__attribute__((visibility("default"))) const struct device_library fastdecode_device = {DEVICE_LAYOUT, &backend_cuda, probe};

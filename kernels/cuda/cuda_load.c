@@ -1,0 +1,203 @@
+/* cuda_load.c: weights from the file into device memory, as f16 or bf16; norms, biases and the table of RoPE as f32.
+ *
+ * Everything lies in one allocation whose size the plan knows. q, k, v stand one after the other, as one matrix, and gate and up
+ * likewise, so that each is one product. A piece of rows is converted by all threads into pinned memory and copied from there.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/dispatch/kernels.h"
+#include "kernels/quant/dequant.h"
+
+enum { ALIGN = 256, STAGING_BYTES = 16 << 20, WIDE_BYTES = 2 };
+
+/* Walks the model's tensors in one order, twice: to add up sizes, then to place and convert. */
+struct loader {
+    const struct model *model;
+    struct backend *backend; /* NULL while sizes are added up */
+    uint64_t used;
+    unsigned char *staging; /* pinned */
+    cudaStream_t stream;
+};
+
+static void *take(struct loader *loader, uint64_t bytes)
+{
+    uint64_t at = loader->used;
+    loader->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return loader->backend ? loader->backend->weights + at : NULL;
+}
+
+static void copy_up(struct loader *loader, void *to, const void *from, uint64_t bytes)
+{
+    cuda_must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, loader->stream), "copying weights");
+    cuda_must(cudaStreamSynchronize(loader->stream), "copying weights");
+}
+
+struct convert_job {
+    const struct tensor_view *view;
+    enum gpu_type type;
+    struct thread_pool *pool;
+    uint32_t first, count; /* rows */
+    uint16_t *out;         /* [count][columns] */
+};
+
+static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    enum { PIECE = 1024 }; /* values: whole blocks of any type */
+    struct convert_job *job = arg;
+    uint32_t columns = job->view->columns;
+    uint64_t row_bytes = job->view->bytes / job->view->rows;
+    float values[PIECE];
+
+    (void)thread_index, (void)thread_count;
+    for (uint32_t i; (i = thread_pool_claim(job->pool)) < job->count;) {
+        const unsigned char *row = (const unsigned char *)job->view->data + (job->first + i) * row_bytes;
+        uint16_t *out = job->out + (size_t)i * columns;
+        for (uint32_t at = 0, count; at < columns; at += count) {
+            count = MIN((uint32_t)PIECE, columns - at);
+            dequantize(job->view->type, row + at * row_bytes / columns, count, values);
+            if (job->type == GPU_F16)
+                kernels->f32_to_f16(values, count, out + at);
+            else
+                kernels->f32_to_bf16(values, count, out + at);
+        }
+    }
+}
+
+static void convert(struct loader *loader, const struct tensor_view *view, unsigned char *to)
+{
+    uint64_t row_bytes = (uint64_t)view->columns * WIDE_BYTES;
+    uint32_t at_once = (uint32_t)MAX(1u, STAGING_BYTES / row_bytes);
+
+    for (uint32_t first = 0; first < view->rows; first += at_once) {
+        struct convert_job job = {
+            .view = view,
+            .type = loader->backend->type,
+            .pool = loader->backend->config.pool,
+            .first = first,
+            .count = MIN(at_once, view->rows - first),
+            .out = (uint16_t *)loader->staging,
+        };
+        thread_pool_run(job.pool, convert_thread, &job);
+        copy_up(loader, to + first * row_bytes, loader->staging, job.count * row_bytes);
+    }
+    model_release_tensor(loader->model, view); /* so that the file is never in memory as a whole */
+}
+
+/* Matrices of as many inputs, one below the other. */
+static void load_linear(struct loader *loader, const struct tensor_view *const *views, uint32_t view_count, struct cuda_linear *out)
+{
+    uint64_t rows = 0, row_bytes = (uint64_t)views[0]->columns * WIDE_BYTES;
+
+    for (uint32_t i = 0; i < view_count; i++)
+        rows += views[i]->rows;
+    unsigned char *to = take(loader, rows * row_bytes);
+    if (!to)
+        return;
+    *out = (struct cuda_linear){.weight = to, .outputs = (uint32_t)rows, .inputs = views[0]->columns};
+    for (uint32_t i = 0; i < view_count; to += views[i]->rows * row_bytes, i++)
+        convert(loader, views[i], to);
+}
+
+static void load_vector(struct loader *loader, const struct tensor_view *view, const float **out)
+{
+    uint64_t count = (uint64_t)view->rows * view->columns;
+    float *to = view->data ? take(loader, count * sizeof *to) : NULL;
+
+    if (to) { /* a norm or a bias: far below the staging's size, as the model's limits have it */
+        assert_always(count * sizeof *to <= STAGING_BYTES);
+        dequantize(view->type, view->data, count, (float *)loader->staging);
+        copy_up(loader, to, loader->staging, count * sizeof *to);
+    }
+    if (loader->backend)
+        *out = to;
+}
+
+static void load_layer(struct loader *loader, const struct model_layer *from, struct cuda_layer *to)
+{
+    load_vector(loader, &from->attn_norm, &to->attn_norm);
+    load_vector(loader, &from->ffn_norm, &to->ffn_norm);
+    load_vector(loader, &from->q_bias, &to->q_bias);
+    load_vector(loader, &from->k_bias, &to->k_bias);
+    load_vector(loader, &from->v_bias, &to->v_bias);
+    load_vector(loader, &from->o_bias, &to->o_bias);
+    load_linear(loader, (const struct tensor_view *[]){&from->q, &from->k, &from->v}, 3, &to->qkv);
+    load_linear(loader, (const struct tensor_view *[]){&from->o}, 1, &to->o);
+    load_linear(loader, (const struct tensor_view *[]){&from->gate, &from->up}, 2, &to->gate_up);
+    load_linear(loader, (const struct tensor_view *[]){&from->down}, 1, &to->down);
+}
+
+static struct rope_params rope_params(const struct model_shape *shape)
+{
+    return (struct rope_params){
+        .style = shape->rope_style,
+        .dims = shape->rope_dim,
+        .base = (double)shape->rope_base,
+        .freq_scale = (double)shape->rope_freq_scale,
+        .freq_factors = shape->rope_factors,
+    };
+}
+
+static void load_rope(struct loader *loader, uint32_t context_tokens, const float **out)
+{
+    const struct rope_params params = rope_params(&loader->model->shape);
+    size_t row_bytes = rope_row_floats(&params) * sizeof(float);
+    unsigned char *to = take(loader, context_tokens * row_bytes);
+    uint32_t at_once = (uint32_t)(STAGING_BYTES / row_bytes);
+
+    for (uint32_t first = 0; to && first < context_tokens; first += at_once) {
+        uint32_t count = MIN(at_once, context_tokens - first);
+        rope_table_build(&params, first, count, (float *)loader->staging);
+        copy_up(loader, to + first * row_bytes, loader->staging, count * row_bytes);
+    }
+    if (to)
+        *out = (const float *)to;
+}
+
+static void walk(struct loader *loader, uint32_t context_tokens)
+{
+    const struct model *model = loader->model;
+    struct backend unused, *backend = loader->backend ? loader->backend : &unused;
+    struct cuda_layer layer;
+
+    load_linear(loader, (const struct tensor_view *[]){&model->embedding}, 1, &backend->embedding);
+    if (!model->tied)
+        load_linear(loader, (const struct tensor_view *[]){&model->output}, 1, &backend->output);
+    else if (loader->backend)
+        backend->output = backend->embedding;
+    load_vector(loader, &model->output_norm, &backend->output_norm);
+    load_rope(loader, context_tokens, &backend->rope_table);
+    for (uint32_t i = 0; i < model->shape.layers; i++)
+        load_layer(loader, &model->layers[i], loader->backend ? &backend->layers[i] : &layer);
+}
+
+uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens)
+{
+    struct loader loader = {.model = model};
+    walk(&loader, context_tokens);
+    return loader.used;
+}
+
+enum status cuda_load_weights(struct backend *backend, struct error *error)
+{
+    struct loader loader = {.model = backend->config.model, .backend = backend};
+    uint64_t bytes = cuda_weight_bytes(backend->config.model, backend->config.context_tokens);
+
+    backend->layers = calloc(backend->shape.layers, sizeof *backend->layers);
+    if (!backend->layers)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of layers");
+    if (cudaMalloc((void **)&backend->weights, bytes))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no %llu MiB of device memory in one piece for the weights",
+                         backend->name, (unsigned long long)(bytes >> 20));
+    if (cudaHostAlloc((void **)&loader.staging, STAGING_BYTES, cudaHostAllocDefault))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %d MiB of pinned memory to load weights through",
+                         STAGING_BYTES >> 20);
+    cuda_must(cudaStreamCreateWithFlags(&loader.stream, cudaStreamNonBlocking), "a stream");
+    walk(&loader, backend->config.context_tokens);
+    cudaStreamDestroy(loader.stream);
+    cudaFreeHost(loader.staging);
+    assert_always(loader.used == bytes);
+    return STATUS_OK;
+}

@@ -1,0 +1,30 @@
+/* gemm.h: matrix products on the device: y[row][o] = sum over i of w[o][i] * x[row][i], and y += that. By cuBLASLt: w and x are f16 or
+ * bf16, sums are f32. For each shape the best of its heuristics is looked up once for each power of two of rows, and kept.
+ *
+ * Threads: one at a time. A product that fails ends the process with what was asked for (cuda.h: cuda_die).
+ */
+#ifndef FD_KERNELS_CUDA_GEMM_H
+#define FD_KERNELS_CUDA_GEMM_H
+
+#include "common/base/status.h"
+#include "kernels/cuda/launch.h"
+
+#define GPU_GEMM_WORKSPACE (32ull << 20)
+
+struct gpu_gemm;
+
+enum status gpu_gemm_open(enum gpu_type type, struct gpu_gemm **out, struct error *error) MUST_CHECK;
+void gpu_gemm_close(struct gpu_gemm *gemm); /* NULL is allowed */
+
+struct gpu_product {
+    const void *w; /* [outputs][inputs] wide */
+    const void *x; /* [rows][inputs] wide */
+    void *y;       /* [rows][outputs] f32, or wide if y_wide */
+    uint32_t rows, outputs, inputs;
+    bool y_wide, add; /* add: only to f32 */
+};
+
+/* workspace: GPU_GEMM_WORKSPACE bytes of device memory that no other stream uses. */
+void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *product, void *workspace, cudaStream_t stream);
+
+#endif

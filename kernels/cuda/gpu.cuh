@@ -1,0 +1,63 @@
+/* gpu.cuh: what the kernels have in common. The files that include it are compiled by nvcc, and by tests for the CPU (FD_EMULATE,
+ * tests/cuda/emulate.h), which therefore has all that is used here: launches and dynamic shared memory go through macros, warp
+ * operations take the full mask.
+ */
+#ifndef FD_KERNELS_CUDA_GPU_CUH
+#define FD_KERNELS_CUDA_GPU_CUH
+
+#include <stdint.h>
+
+#ifdef FD_EMULATE
+#include "tests/cuda/emulate.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+#define GPU_SHARED(type, name)                                      \
+    extern __shared__ __align__(128) unsigned char shared_memory[]; \
+    type *name = (type *)shared_memory
+#endif
+
+extern "C" {
+#include "kernels/cuda/launch.h"
+}
+
+static constexpr unsigned FULL_WARP = ~0u, LANES = 32;
+
+__device__ __forceinline__ float gpu_float(float x) { return x; }
+__device__ __forceinline__ float gpu_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float gpu_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <typename T> __device__ __forceinline__ T gpu_from(float x);
+template <> __device__ __forceinline__ float gpu_from<float>(float x) { return x; }
+template <> __device__ __forceinline__ __half gpu_from<__half>(float x) { return __float2half_rn(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 gpu_from<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+
+/* Of all lanes of the warp, the same in each. */
+__device__ __forceinline__ float warp_sum(float x)
+{
+    for (unsigned step = LANES / 2; step; step /= 2)
+        x += __shfl_xor_sync(FULL_WARP, x, step);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x)
+{
+    for (unsigned step = LANES / 2; step; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, step));
+    return x;
+}
+
+/* Of a block of up to 1,024 threads, a multiple of 32; the same in each. Two barriers. */
+__device__ __forceinline__ float block_sum(float x)
+{
+    __shared__ float of_warp[LANES];
+    const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
+    x = warp_sum(x);
+    __syncthreads(); /* who called before has read */
+    if (lane == 0)
+        of_warp[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < warps ? of_warp[lane] : 0.0f);
+}
+
+#endif

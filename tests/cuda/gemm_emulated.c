@@ -1,0 +1,73 @@
+/* gemm_emulated.c: gemm.h without a device: the operands as f32, by OpenBLAS. Weights are widened once: a matrix is known by where it
+ * lies, until gpu_gemm_close. */
+#include <cblas.h>
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/dispatch/half.h"
+
+enum { WEIGHTS_MAX = 4096 };
+
+struct gpu_gemm {
+    enum gpu_type type;
+    uint32_t count;
+    struct {
+        const void *wide;
+        float *values;
+    } weights[WEIGHTS_MAX];
+};
+
+enum status gpu_gemm_open(enum gpu_type type, struct gpu_gemm **out, struct error *error)
+{
+    (void)error;
+    *out = calloc(1, sizeof **out);
+    assert_always(*out);
+    (*out)->type = type;
+    return STATUS_OK;
+}
+
+void gpu_gemm_close(struct gpu_gemm *gemm)
+{
+    for (uint32_t i = 0; gemm && i < gemm->count; i++)
+        free(gemm->weights[i].values);
+    free(gemm);
+}
+
+static float *widened(const struct gpu_gemm *gemm, const uint16_t *from, size_t count)
+{
+    float *to = malloc((count + 1) * sizeof *to);
+    assert_always(to);
+    for (size_t i = 0; i < count; i++)
+        to[i] = gemm->type == GPU_F16 ? f16_to_float(from[i]) : bf16_to_float(from[i]);
+    return to;
+}
+
+static const float *weights(struct gpu_gemm *gemm, const void *wide, size_t count)
+{
+    for (uint32_t i = 0; i < gemm->count; i++)
+        if (gemm->weights[i].wide == wide)
+            return gemm->weights[i].values;
+    assert_always(gemm->count < WEIGHTS_MAX);
+    gemm->weights[gemm->count].wide = wide;
+    gemm->weights[gemm->count].values = widened(gemm, wide, count);
+    return gemm->weights[gemm->count++].values;
+}
+
+void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *workspace, cudaStream_t stream)
+{
+    size_t count = (size_t)p->rows * p->outputs;
+    const float *w = weights(gemm, p->w, (size_t)p->outputs * p->inputs);
+    float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs);
+    float *y = p->y_wide ? malloc(count * sizeof *y) : p->y;
+
+    (void)workspace, (void)stream;
+    assert_always(y && !(p->add && p->y_wide));
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->rows, (int)p->outputs, (int)p->inputs, 1, x, (int)p->inputs, w,
+                (int)p->inputs, p->add ? 1 : 0, y, (int)p->outputs);
+    for (size_t i = 0; p->y_wide && i < count; i++)
+        ((uint16_t *)p->y)[i] = gemm->type == GPU_F16 ? f16_from_float(y[i]) : bf16_from_float(y[i]);
+    if (p->y_wide)
+        free(y);
+    free(x);
+}

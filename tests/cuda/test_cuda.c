@@ -1,0 +1,439 @@
+/* test_cuda.c: every kernel of kernels/cuda beside plain loops in double, on odd sizes, and rows alone beside rows in company. Runs on the
+ * emulated device (emulate.h) and, as `make check-gpu`, on a real one: device memory is touched through copies alone.
+ */
+#include "tests/kernels/kernel_test.h"
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/norm_rope/norm_rope.h"
+
+/* --- memory -------------------------------------------------------------------------------------------------------------- */
+
+static cudaStream_t stream;
+
+static void *on_device(const void *from, size_t bytes)
+{
+    void *at = NULL;
+    assert_int_equal(cudaMalloc(&at, bytes + 64), cudaSuccess);
+    if (from)
+        assert_int_equal(cudaMemcpyAsync(at, from, bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    return at;
+}
+
+static void to_host(void *to, const void *from, size_t bytes)
+{
+    assert_int_equal(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+}
+
+static float *random_values(size_t count, uint64_t seed)
+{
+    float *values = malloc((count + 1) * sizeof *values);
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = random_normal(&seed);
+    return values;
+}
+
+static uint16_t narrowed(enum gpu_type type, float x) { return type == GPU_F16 ? f16_from_float(x) : bf16_from_float(x); }
+static float widened(enum gpu_type type, uint16_t x) { return type == GPU_F16 ? f16_to_float(x) : bf16_to_float(x); }
+
+/* Half a unit of the last place of the type, times slightly more than one. */
+static double rounding(enum gpu_type type, double x) { return fabs(x) * (type == GPU_F16 ? 0x1.01p-11 : 0x1.01p-8) + 1e-7; }
+
+static void near_wide(enum gpu_type type, uint16_t got, double want, double more)
+{
+    double value = (double)widened(type, got);
+    if (!(fabs(value - want) <= rounding(type, want) + more))
+        fail_msg("%.9g for %.9g", value, want);
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------------------ */
+
+static void test_embed(void **state)
+{
+    enum { VOCAB = 37, HIDDEN = 129, ROWS = 5 };
+    const uint32_t token[ROWS] = {0, 36, 7, 7, 20};
+    float *values = random_values(VOCAB * HIDDEN, 1), got[ROWS * HIDDEN];
+    uint16_t wide[VOCAB * HIDDEN];
+    (void)state;
+    for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
+        for (size_t i = 0; i < VOCAB * HIDDEN; i++)
+            wide[i] = narrowed(type, values[i]);
+        void *table = on_device(wide, sizeof wide), *tokens = on_device(token, sizeof token), *x = on_device(NULL, sizeof got);
+        gpu_embed(type, table, tokens, ROWS, HIDDEN, x, stream);
+        to_host(got, x, sizeof got);
+        for (uint32_t row = 0; row < ROWS; row++)
+            for (uint32_t i = 0; i < HIDDEN; i++)
+                assert_true(got[row * HIDDEN + i] == widened(type, wide[token[row] * HIDDEN + i]));
+        cudaFree(table), cudaFree(tokens), cudaFree(x);
+    }
+    free(values);
+}
+
+static void norm_of(enum gpu_type type, uint32_t hidden, uint32_t rows, const uint32_t *index)
+{
+    const uint32_t held = rows + 3;
+    float *x = random_values((size_t)held * hidden, hidden), *weight = random_values(hidden, 5);
+    uint16_t *got = malloc((size_t)rows * hidden * sizeof *got);
+    void *x_at = on_device(x, (size_t)held * hidden * 4), *weight_at = on_device(weight, hidden * 4ul),
+         *index_at = index ? on_device(index, rows * 4ul) : NULL, *out = on_device(NULL, (size_t)rows * hidden * 2);
+    gpu_rms_norm(type, x_at, index_at, weight_at, 1e-5f, rows, hidden, out, stream);
+    to_host(got, out, (size_t)rows * hidden * 2);
+    for (uint32_t row = 0; row < rows; row++) {
+        const float *from = x + (size_t)(index ? index[row] : row) * hidden;
+        double sum = 0;
+        for (uint32_t i = 0; i < hidden; i++)
+            sum += (double)from[i] * (double)from[i];
+        double scale = 1 / sqrt(sum / hidden + 1e-5);
+        for (uint32_t i = 0; i < hidden; i++)
+            near_wide(type, got[(size_t)row * hidden + i], (double)from[i] * scale * (double)weight[i],
+                      2e-6 * fabs((double)from[i]));
+    }
+    cudaFree(x_at), cudaFree(weight_at), cudaFree(index_at), cudaFree(out);
+    free(x), free(weight), free(got);
+}
+
+static void test_norm(void **state)
+{
+    const uint32_t sizes[] = {1, 31, 33, 256, 576, 2049, 4096}, index[] = {6, 0, 3, 3};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(sizes); i++)
+        for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
+            norm_of(type, sizes[i], 5, NULL);
+            norm_of(type, sizes[i], 4, index);
+        }
+}
+
+static void rope_of(bool neox, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t dims, bool biased)
+{
+    enum { ROWS = 4, POSITIONS = 70 };
+    const uint32_t position[ROWS] = {0, 1, 33, 69}, q = heads * head_dim, kv = kv_heads * head_dim, width = q + 2 * kv;
+    const struct rope_params params = {.style = neox ? ROPE_NEOX : ROPE_PAIRS, .dims = dims, .base = 10000};
+    float *table = malloc(POSITIONS * rope_row_floats(&params) * sizeof *table), *qkv = random_values((size_t)ROWS * width, dims),
+          *bias = random_values(width, 9), *got = malloc((size_t)ROWS * width * sizeof *got);
+    const struct kernels *ref = kernels_of_level(ISA_REF);
+    rope_table_build(&params, 0, POSITIONS, table);
+    float *bias_at = on_device(bias, width * 4ul);
+    struct gpu_rope rope = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .dims = dims, .neox = neox};
+    rope.table = on_device(table, POSITIONS * rope_row_floats(&params) * 4);
+    rope.position = on_device(position, sizeof position);
+    void *at = on_device(qkv, (size_t)ROWS * width * 4);
+    gpu_rope(&rope, biased ? bias_at : NULL, biased ? bias_at + q : NULL, biased ? bias_at + q + kv : NULL, ROWS, at, stream);
+    to_host(got, at, (size_t)ROWS * width * 4);
+    for (uint32_t row = 0; row < ROWS; row++) {
+        float *want = qkv + (size_t)row * width;
+        const float *angles = table + position[row] * rope_row_floats(&params);
+        for (uint32_t i = 0; biased && i < width; i++)
+            want[i] += bias[i];
+        (neox ? ref->rope_neox : ref->rope_pairs)(want, heads, head_dim, dims, angles);
+        (neox ? ref->rope_neox : ref->rope_pairs)(want + q, kv_heads, head_dim, dims, angles);
+        for (uint32_t i = 0; i < width; i++)
+            assert_float_equal(got[(size_t)row * width + i], want[i], 1e-5);
+    }
+    cudaFree(bias_at), cudaFree((void *)rope.table), cudaFree((void *)rope.position), cudaFree(at);
+    free(table), free(qkv), free(bias), free(got);
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    for (int neox = 0; neox < 2; neox++)
+        for (int biased = 0; biased < 2; biased++) {
+            rope_of(neox, 9, 3, 64, 64, biased);
+            rope_of(neox, 2, 2, 16, 16, biased);
+            rope_of(neox, 5, 1, 80, 32, biased); /* the rest of a head is not rotated */
+            rope_of(neox, 1, 1, 256, 256, biased);
+        }
+}
+
+static void test_activation(void **state)
+{
+    enum { ROWS = 3, FFN = 301 };
+    float *values = random_values(ROWS * 2 * FFN, 3);
+    uint16_t wide[ROWS * 2 * FFN], got[ROWS * FFN];
+    (void)state;
+    for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
+        for (size_t i = 0; i < ARRAY_COUNT(wide); i++)
+            wide[i] = narrowed(type, 4 * values[i]);
+        void *from = on_device(wide, sizeof wide), *to = on_device(NULL, sizeof got);
+        gpu_silu_mul(type, from, ROWS, FFN, to, stream);
+        to_host(got, to, sizeof got);
+        for (uint32_t row = 0; row < ROWS; row++)
+            for (uint32_t i = 0; i < FFN; i++) {
+                double gate = (double)widened(type, wide[row * 2 * FFN + i]),
+                       up = (double)widened(type, wide[(row * 2 + 1) * FFN + i]);
+                near_wide(type, got[row * FFN + i], gate / (1 + exp(-gate)) * up, 1e-5);
+            }
+        cudaFree(from), cudaFree(to);
+    }
+    free(values);
+}
+
+static void test_narrow_and_bias(void **state)
+{
+    enum { ROWS = 7, COLUMNS = 61, COUNT = ROWS * COLUMNS };
+    float *values = random_values(COUNT, 4), *bias = random_values(COLUMNS, 6), sum[COUNT];
+    uint16_t got[COUNT];
+    (void)state;
+    values[5] = 70000.0f, values[6] = -0.0f, values[7] = NAN, values[8] = INFINITY;
+    void *x = on_device(values, COUNT * 4), *bias_at = on_device(bias, COLUMNS * 4), *out = on_device(NULL, COUNT * 2);
+    for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
+        gpu_narrow(type, x, COUNT, out, stream);
+        to_host(got, out, sizeof got);
+        for (uint32_t i = 0; i < COUNT; i++)
+            if (i == 7)
+                assert_true(isnan(widened(type, got[i])));
+            else
+                assert_int_equal(got[i], narrowed(type, values[i]));
+    }
+    gpu_add_bias(x, bias_at, ROWS, COLUMNS, stream);
+    to_host(sum, x, sizeof sum);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_true(i == 7 || sum[i] == values[i] + bias[i % COLUMNS]);
+    cudaFree(x), cudaFree(bias_at), cudaFree(out);
+    free(values), free(bias);
+}
+
+/* --- attention --------------------------------------------------------------------------------------------------------------- */
+
+enum { LAYERS = 2, LAYER = 1, SEQUENCES = 3 };
+
+struct attention {
+    struct gpu_pool pool;
+    uint32_t q_width, kv_width, width, page_count;
+    uint32_t lengths[SEQUENCES], table_begin[SEQUENCES], table_words;
+    uint32_t *tables;        /* [table_words], pages of one sequence in no order */
+    float *kv[SEQUENCES];    /* [positions][2][kv_width], as stored: rounded to f16 */
+    float *qkv;              /* [rows][width] */
+    float *qkv_at, *scratch; /* of the device */
+};
+
+static uint32_t pages_for(uint32_t positions) { return (positions + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS; }
+
+/* Stores all positions but what is in the last row of each sequence, page tables shuffled. */
+static void fill(struct attention *a, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const uint32_t *lengths)
+{
+    uint64_t seed = heads * 1000u + head_dim;
+    uint32_t longest = 0, page = 0;
+    *a = (struct attention){.pool = {.layers = LAYERS, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}};
+    a->q_width = heads * head_dim, a->kv_width = kv_heads * head_dim, a->width = a->q_width + 2 * a->kv_width;
+    for (uint32_t s = 0; s < SEQUENCES; s++) {
+        a->lengths[s] = lengths[s];
+        a->table_begin[s] = a->table_words;
+        a->table_words += pages_for(lengths[s]);
+        longest = MAX(longest, lengths[s]);
+    }
+    a->page_count = a->table_words;
+    a->tables = malloc(a->table_words * sizeof *a->tables);
+    for (; page < a->page_count; page++) { /* a shuffle */
+        uint32_t other = (uint32_t)(random_u64(&seed) % (page + 1));
+        a->tables[page] = a->tables[other];
+        a->tables[other] = page;
+    }
+    a->pool.pages = on_device(NULL, (size_t)a->page_count * LAYERS * kv_heads * 2 * GPU_PAGE_TOKENS * head_dim * 2);
+    for (uint32_t s = 0; s < SEQUENCES; s++) {
+        a->kv[s] = random_values((size_t)lengths[s] * 2 * a->kv_width, 100 + s);
+        for (size_t i = 0; i < (size_t)lengths[s] * 2 * a->kv_width; i++)
+            a->kv[s][i] = f16_to_float(f16_from_float(a->kv[s][i]));
+    }
+    a->qkv = random_values((size_t)longest * SEQUENCES * a->width, 7);
+    a->qkv_at = on_device(NULL, (size_t)longest * SEQUENCES * a->width * 4);
+    a->scratch = on_device(NULL, gpu_attend_scratch(&a->pool, longest * SEQUENCES, longest) * 4);
+}
+
+static void release(struct attention *a)
+{
+    for (uint32_t s = 0; s < SEQUENCES; s++)
+        free(a->kv[s]);
+    free(a->tables), free(a->qkv);
+    cudaFree(a->pool.pages), cudaFree(a->qkv_at), cudaFree(a->scratch);
+}
+
+/* The rows (sequence, position) with their k and v in qkv, in a step of their own: stored, and attended if `o` is wanted. */
+static void run_rows(struct attention *a, uint32_t count, const uint32_t *sequence, const uint32_t *position, float *o)
+{
+    uint32_t *words = malloc((3 * count + a->table_words) * sizeof *words), longest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        words[i] = i;
+        words[count + i] = position[i];
+        words[2 * count + i] = a->table_begin[sequence[i]];
+        longest = MAX(longest, position[i] + 1);
+        memcpy(a->qkv + (size_t)i * a->width + a->q_width, a->kv[sequence[i]] + (size_t)position[i] * 2 * a->kv_width,
+               2 * a->kv_width * sizeof(float));
+    }
+    memcpy(words + 3 * count, a->tables, a->table_words * sizeof *words);
+    uint32_t *at = on_device(words, (3 * count + a->table_words) * sizeof *words);
+    const struct gpu_rows rows = {at, at + count, at + 2 * count, at + 3 * count, count, longest};
+    assert_int_equal(cudaMemcpyAsync(a->qkv_at, a->qkv, (size_t)count * a->width * 4, cudaMemcpyHostToDevice, stream), cudaSuccess);
+    gpu_store_kv(&a->pool, LAYER, &rows, a->qkv_at, stream);
+    if (o) {
+        float *o_at = on_device(NULL, (size_t)count * a->q_width * 4);
+        gpu_attend(&a->pool, LAYER, &rows, a->qkv_at, o_at, a->scratch, stream);
+        to_host(o, o_at, (size_t)count * a->q_width * 4);
+        cudaFree(o_at);
+    }
+    cudaStreamSynchronize(stream);
+    cudaFree(at);
+    free(words);
+}
+
+/* One head's attention in double. */
+static void reference(const struct attention *a, uint32_t sequence, uint32_t position, const float *q, uint32_t kv_head,
+                      double *out)
+{
+    uint32_t dim = a->pool.head_dim;
+    const float *k = a->kv[sequence] + (size_t)kv_head * dim, *v = k + a->kv_width;
+    double most = -INFINITY, all = 0, *score = malloc((position + 1) * sizeof *score);
+    for (uint32_t t = 0; t <= position; t++) {
+        score[t] = 0;
+        for (uint32_t i = 0; i < dim; i++)
+            score[t] += (double)q[i] * (double)k[(size_t)t * 2 * a->kv_width + i] / sqrt(dim);
+        most = fmax(most, score[t]);
+    }
+    for (uint32_t i = 0; i < dim; i++)
+        out[i] = 0;
+    for (uint32_t t = 0; t <= position; t++) {
+        double p = exp(score[t] - most);
+        all += p;
+        for (uint32_t i = 0; i < dim; i++)
+            out[i] += p * (double)v[(size_t)t * 2 * a->kv_width + i];
+    }
+    for (uint32_t i = 0; i < dim; i++)
+        out[i] /= all;
+    free(score);
+}
+
+static void attention_of(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const uint32_t *lengths)
+{
+    enum { LAST = 3 }; /* rows of a sequence that are attended */
+    struct attention a;
+    uint32_t sequence[SEQUENCES * LAST], position[SEQUENCES * LAST], count = 0;
+
+    fill(&a, heads, kv_heads, head_dim, lengths);
+    for (uint32_t s = 0; s < SEQUENCES; s++)
+        for (uint32_t at = 0, n; at < lengths[s]; at += n) { /* chunks of 50 */
+            uint32_t in[50], where[50];
+            for (n = 0; n < 50 && at + n < lengths[s]; n++)
+                in[n] = s, where[n] = at + n;
+            run_rows(&a, n, in, where, NULL);
+        }
+    for (uint32_t s = 0; s < SEQUENCES; s++)
+        for (uint32_t i = MIN(lengths[s], (uint32_t)LAST); i > 0; i--)
+            sequence[count] = s, position[count++] = lengths[s] - i;
+    float *o = malloc((size_t)count * a.q_width * sizeof *o), *alone = malloc(a.q_width * sizeof *alone);
+    double want[GPU_MAX_HEAD_DIM];
+    run_rows(&a, count, sequence, position, o);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t h = 0; h < heads; h++) {
+            reference(&a, sequence[i], position[i], a.qkv + (size_t)i * a.width + h * head_dim, h / (heads / kv_heads), want);
+            for (uint32_t d = 0; d < head_dim; d++)
+                if (!(fabs((double)o[(size_t)i * a.q_width + h * head_dim + d] - want[d]) < 2e-5))
+                    fail_msg("%u heads, %u KV heads of %u: position %u, head %u, value %u: %.9g for %.9g", heads, kv_heads,
+                             head_dim, position[i], h, d, (double)o[(size_t)i * a.q_width + h * head_dim + d], want[d]);
+        }
+    /* a row by itself has the same bits */
+    for (uint32_t i = 0; i < count; i++) {
+        memmove(a.qkv, a.qkv + (size_t)i * a.width, a.q_width * sizeof(float));
+        if (i == 0 || i + 1 == count) {
+            run_rows(&a, 1, &sequence[i], &position[i], alone);
+            assert_memory_equal(alone, o + (size_t)i * a.q_width, a.q_width * sizeof(float));
+        }
+    }
+    free(o), free(alone);
+    release(&a);
+}
+
+static void test_attention(void **state)
+{
+    static const uint32_t lengths[][SEQUENCES] = {{1, 16, 17}, {255, 256, 257}, {600, 3, 33}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(lengths); i++) {
+        attention_of(9, 3, 64, lengths[i]); /* the default model */
+        attention_of(4, 4, 128, lengths[i]);
+        attention_of(8, 1, 128, lengths[i]);
+    }
+    attention_of(16, 1, 96, lengths[2]); /* more heads than a block takes; lanes without values */
+    attention_of(3, 3, 16, lengths[2]);
+    attention_of(2, 1, 256, lengths[2]);
+    attention_of(12, 2, 80, lengths[1]);
+    attention_of(5, 1, 32, lengths[2]);
+}
+
+/* --- products ---------------------------------------------------------------------------------------------------------------- */
+
+static void product_of(enum gpu_type type, uint32_t rows, uint32_t outputs, uint32_t inputs, bool y_wide, bool add)
+{
+    size_t count = (size_t)rows * outputs, y_bytes = count * (y_wide ? 2 : 4);
+    float *w = random_values((size_t)outputs * inputs, 1), *x = random_values((size_t)rows * inputs, 2),
+          *before = random_values(count, 3);
+    uint16_t *w_wide = malloc((size_t)outputs * inputs * 2), *x_wide = malloc((size_t)rows * inputs * 2);
+    void *got = malloc(y_bytes);
+    struct gpu_gemm *gemm;
+    struct error error;
+    for (size_t i = 0; i < (size_t)outputs * inputs; i++)
+        w_wide[i] = narrowed(type, w[i]);
+    for (size_t i = 0; i < (size_t)rows * inputs; i++)
+        x_wide[i] = narrowed(type, x[i]);
+    assert_int_equal(gpu_gemm_open(type, &gemm, &error), STATUS_OK);
+    const struct gpu_product p = {.w = on_device(w_wide, (size_t)outputs * inputs * 2),
+                                  .x = on_device(x_wide, (size_t)rows * inputs * 2),
+                                  .y = on_device(y_wide ? NULL : before, y_bytes),
+                                  .rows = rows,
+                                  .outputs = outputs,
+                                  .inputs = inputs,
+                                  .y_wide = y_wide,
+                                  .add = add};
+    void *workspace = on_device(NULL, GPU_GEMM_WORKSPACE);
+    gpu_gemm_run(gemm, &p, workspace, stream);
+    to_host(got, p.y, y_bytes);
+    for (uint32_t row = 0; row < rows; row++)
+        for (uint32_t o = 0; o < outputs; o++) {
+            size_t at = (size_t)row * outputs + o;
+            double want = add ? (double)before[at] : 0;
+            for (uint32_t i = 0; i < inputs; i++)
+                want += (double)widened(type, w_wide[(size_t)o * inputs + i]) *
+                        (double)widened(type, x_wide[(size_t)row * inputs + i]);
+            if (y_wide)
+                near_wide(type, ((uint16_t *)got)[at], want, 1e-4);
+            else
+                assert_float_equal(((float *)got)[at], (float)want, 1e-4 * sqrt(inputs));
+        }
+    gpu_gemm_close(gemm);
+    cudaFree((void *)p.w), cudaFree((void *)p.x), cudaFree(p.y), cudaFree(workspace);
+    free(w), free(x), free(before), free(w_wide), free(x_wide), free(got);
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
+        product_of(type, 1, 64, 64, false, false);
+        product_of(type, 7, 192, 576, false, true);
+        product_of(type, 33, 576, 192, true, false);
+        product_of(type, 128, 96, 320, false, true);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_activation),
+        cmocka_unit_test(test_narrow_and_bias),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_products),
+    };
+    struct error error;
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) || devices == 0) {
+        puts("no CUDA device: skipped");
+        return 0;
+    }
+    if (kernels_init(NULL, &error) || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
