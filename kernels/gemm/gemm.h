@@ -13,7 +13,8 @@
  *
  * one chain of fused multiply-adds in the order of g and, within it, as written; in the parentheses the outlier's product is
  * rounded, the rest is one fused multiply-add. With two scales a group it is two links of the chain, either half's dot with its
- * scale_w; the outlier is part of its half. (Magnitudes beyond 2^120 may overflow before scale_w makes them small again.)
+ * scale_w; the outlier is part of its half. (Magnitudes beyond 2^120 may overflow before scale_w makes them small again, and with
+ * 8-bit weights to an infinity of either sign, for a weight of 0 too.)
  * Neither depends on how many rows or tiles share a call nor on who computes them: a row's result is its own. Float layouts
  * are a chain of fused multiply-adds in order of k on the unquantized rows. AVX2, AVX-512 and VNNI give the same bits.
  *

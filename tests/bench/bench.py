@@ -5,7 +5,7 @@
 
 Parts: kernels (under 3 minutes); short, long, 1b: tokens a second beside llama.cpp's llama-server (tests/bench/peer.sh builds it);
 sockets: KV workers beside the local pool; overlap: two mini-batches in flight; stabilize: spaced starts beside starts together,
-stabilize-x: where one side has most of the work (20 minutes); balance: four workers, and one that becomes slow;
+stabilize-x: where one side has most of the work (40 minutes); balance: four workers, and one that becomes slow;
 stall: a long prompt beside streams; interference: a flood of prompts beside them; sweep: local memory, batch held, tokens a second;
 never-slower: two workers beside none; prediction: what `plan` says of this machine beside what a mesh does; context, streams: cost as the work grows. Writes FILE (build/bench.json), a list of
 objects, after every figure: an interrupted run leaves what it has, and says what is missing. --keep: figures of other parts that
@@ -29,8 +29,8 @@ sys.path.insert(0, HERE)
 PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "stabilize-x", "balance", "stall",
          "interference", "sweep", "never-slower", "prediction", "context", "streams")
 LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 600,
-           "stabilize-x": 2400, "balance": 300, "stall": 300, "interference": 300, "sweep": 900,
-           "never-slower": 1500, "prediction": 1500, "context": 400, "streams": 400}
+           "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "sweep": 900,
+           "never-slower": 1800, "prediction": 1500, "context": 400, "streams": 400}
 
 
 class Run:

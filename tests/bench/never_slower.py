@@ -10,7 +10,7 @@ from figures import figure, of_rounds
 from prediction import draw, tokens_of, tokens_per_s
 from servers import Ours
 
-ROUNDS, LEAST = 3, 0.97
+ROUNDS, LEAST = 4, 0.97
 
 
 def settings(mesh):
@@ -24,24 +24,25 @@ def settings(mesh):
 
 def one_run(run_, workers, row, round_):
     with Ours("--kv-workers", workers) as mesh:
+        mesh.wait_metric("fastdecode_place_up", lambda up: up == 1 + int(workers))  # those that calibrate are no places yet
         warm(mesh, 4)
         got = tokens_per_s(run_, mesh, row, round_)
-    run_.note(f"{got:.1f} tokens/s with {workers} workers")
+    run_.note(f"with {workers} workers on this mesh {got:.1f} tokens/s")
     return got
 
 
 def never_slower(run_):
-    ratios = []
+    passed = []
     with Ours("--kv-workers", "0") as mesh:
         rows = list(settings(mesh))
     for row in rows:
         pairs = []
         for round_ in range(ROUNDS):
-            got = {workers: one_run(run_, workers, row, round_) for workers in (("0", "2") if round_ % 2 else ("2", "0"))}
+            order = ("0", "2") if round_ % 2 else ("2", "0")
+            got = {workers: one_run(run_, workers, row, round_) for workers in order}
             pairs.append((got["2"], got["0"]))
         item = of_rounds(run_.part, f"batch {row['batch']}, context {row['context']}: two workers, tokens/s beside none", "tokens/s",
                          pairs, LEAST)
-        ratios.append(item["ratio"])
+        passed.append(item["pass"])
         run_.add(item)
-    run_.add(figure(run_.part, f"of {len(ratios)} settings, at least {LEAST} of none",
-                    sum(ratio >= LEAST for ratio in ratios), "settings", len(ratios), 1))
+    run_.add(figure(run_.part, f"of {len(passed)} settings, at least {LEAST} of none", sum(passed), "settings", len(passed), 1))

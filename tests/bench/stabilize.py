@@ -17,7 +17,7 @@ import time
 
 from clients import greedy, run
 from end_to_end import model_facts
-from figures import figure
+from figures import figure, of_rounds
 from interference import texts
 from overlap import R_PART_CPU, S_PART_CPU, pin
 from servers import MODEL, FarWorker, Ours
@@ -109,25 +109,25 @@ def speed_for(run_, ids):
     return lambda x: BATCH * (PROMPT + S) * bytes_a_token / (x * s_part_us)
 
 
-def both_modes(run_, ids, read_mbs, least):
-    """Runs both and adds tokens/s, of which `least` is wanted; returns (together, spaced, the figures' name)."""
+def both_modes(run_, ids, read_mbs, modes=("greedy", "sls")):
+    """{mode: Outcome}"""
     got = {}
-    for mode in ("greedy", "sls"):
+    for mode in modes:
         got[mode] = Outcome(*one_mode(run_, mode, ROUNDS, ids, read_mbs))
         run_.note(f"{got[mode].tokens_per_s:.1f} tokens/s over {got[mode].seconds:.0f} s, x {got[mode].x:.2f}, peak load "
                   f"{got[mode].peak:.3f}, batch {got[mode].batch:.3f} of B, longest step {1e3 * got[mode].longest:.1f} ms")
-    together, spaced = got["greedy"], got["sls"]
-    name = f"{2 * BATCH} sequences of {S} tokens, x {together.x:.2f}"
-    run_.add(figure(run_.part, f"{name}: spaced starts, tokens/s beside together", spaced.tokens_per_s, "tokens/s",
-                    together.tokens_per_s, least))
-    return together, spaced, name
+    return got
 
 
 def stabilize(run_):
     ids = prompts(run_)
-    together, spaced, name = both_modes(run_, ids, speed_for(run_, ids)(X), 1.10)
+    got = both_modes(run_, ids, speed_for(run_, ids)(X))
+    together, spaced = got["greedy"], got["sls"]
     x = together.x
+    name = f"{2 * BATCH} sequences of {S} tokens, x {x:.2f}"
     model = (x * x + 1) / (2 * x) if x <= 2 else 1 + 1 / (x * x)
+    run_.add(figure(run_.part, f"{name}: spaced starts, tokens/s beside together", spaced.tokens_per_s, "tokens/s",
+                    together.tokens_per_s, 1.10))
     run_.add(figure(run_.part, f"{name}: that gain beside the model's", spaced.tokens_per_s / together.tokens_per_s, "times", model))
     run_.add(figure(run_.part, f"{name}: longest step beside together", 1e3 * spaced.longest, "ms", 1e3 * together.longest, 0.70,
                     at_most=True))
@@ -136,8 +136,11 @@ def stabilize(run_):
 
 
 def other_x(run_):
-    """Where one side alone decides, spaced starts win little and must lose nothing."""
+    """Where one side has most of the work, spaced starts win little and must lose nothing: two turns, in either order."""
     ids = prompts(run_)
     speed = speed_for(run_, ids)
     for x in OTHER_X:
-        both_modes(run_, ids, speed(x), 0.99)
+        turns = [both_modes(run_, ids, speed(x), modes) for modes in (("greedy", "sls"), ("sls", "greedy"))]
+        name = f"{2 * BATCH} sequences of {S} tokens, x {statistics.mean(got['greedy'].x for got in turns):.2f}"
+        run_.add(of_rounds(run_.part, f"{name}: spaced starts, tokens/s beside together", "tokens/s",
+                           [(got["sls"].tokens_per_s, got["greedy"].tokens_per_s) for got in turns], 0.99))
