@@ -41,7 +41,7 @@ CUDA_ARCH ?= 80 86 89 90
 CUDA_SRC  := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
 CUDA_LIB  := $(BUILD)/bin/libfastdecode-cuda.so
 EMU_OBJ   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(filter-out %/gemm.c,$(CUDA_SRC)) $(wildcard tests/cuda/emulate.cpp tests/cuda/gemm_emulated.c))
-EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(BUILD)/tests/kernels/test_cuda)
+EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(BUILD)/tests/kernels/test_cuda $(BUILD)/tests/kernels/test_cuda_backend)
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
 .DEFAULT_GOAL := help
@@ -98,7 +98,9 @@ $(BUILD)/bin/s-part: LIBS += -Wl,--export-dynamic # what the shared object of a 
 cuda: $(if $(NVCC),$(CUDA_LIB),no-nvcc) ## build the CUDA backend, where nvcc is (CUDA_HOME=DIR, CUDA_ARCH="80 90")
 no-nvcc:
 	@echo "  no nvcc in $(CUDA_HOME)/bin: the CUDA backend is not built (CUDA_HOME=DIR says where the toolkit is)"
-$(BUILD)/obj/cuda/%.cu.o: %.cu $(wildcard kernels/cuda/*.h kernels/cuda/*.cuh)
+$(BUILD)/flags-cuda: FORCE
+	$(Q)mkdir -p $(@D); printf '%s\n' '$(NVCC) $(CUDA_ARCH)' | cmp -s - $@ || printf '%s\n' '$(NVCC) $(CUDA_ARCH)' >$@
+$(BUILD)/obj/cuda/%.cu.o: %.cu $(wildcard kernels/cuda/*.h kernels/cuda/*.cuh) $(BUILD)/flags-cuda
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC $<")
 	$(Q)$(NVCC) -std=c++17 -O3 -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_$(lastword $(CUDA_ARCH))$(,)code=compute_$(lastword $(CUDA_ARCH)) -c $< -o $@
@@ -108,9 +110,9 @@ $(BUILD)/obj/cuda/%.c.o: %.c $(BUILD)/flags | $(PB_SRC)
 	$(Q)$(CC) $(ALLFLAGS) -fPIC -fvisibility=hidden -isystem $(CUDA_HOME)/include -c $< -o $@
 $(CUDA_LIB): $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_SRC))
 	@mkdir -p $(@D)
-	$(Q)$(CC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -lrt -lpthread -ldl -lm
+	$(Q)$(CC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -lrt -lpthread -ldl -lm
 
-$(BUILD)/tests/gpu/test_cuda: $(BUILD)/obj/cuda/tests/cuda/test_cuda.c.o $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_SRC)) $(LIB)
+$(BUILD)/tests/gpu/%: $(BUILD)/obj/cuda/tests/cuda/%.c.o $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_SRC)) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $^ -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -lcmocka $(LIBS) -lrt -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@
 
@@ -125,7 +127,7 @@ $(BUILD)/obj/emulated/%.o: % $(BUILD)/flags
 $(BUILD)/tests/cuda/libfastdecode-cuda.so: $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -shared -o $@ $^ -lm
-$(BUILD)/tests/kernels/test_cuda: $(BUILD)/obj/emulated/tests/cuda/test_cuda.c.o $(EMU_OBJ) $(LIB)
+$(BUILD)/tests/kernels/test_cuda $(BUILD)/tests/kernels/test_cuda_backend: $(BUILD)/tests/kernels/%: $(BUILD)/obj/emulated/tests/cuda/%.c.o $(EMU_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $^ -lcmocka $(LIBS) -o $@
 
@@ -165,8 +167,8 @@ check: packages-build packages-test ## lint, unit, kernel, integration and end-t
 	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
 
 check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, on this machine's GPU
-	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(BUILD)/tests/gpu/test_cuda)
-	$(Q)$(if $(NVCC),$(BUILD)/tests/gpu/test_cuda,:)
+	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(BUILD)/tests/gpu/test_cuda $(BUILD)/tests/gpu/test_cuda_backend)
+	$(Q)$(if $(NVCC),$(BUILD)/tests/gpu/test_cuda && $(BUILD)/tests/gpu/test_cuda_backend,:)
 
 check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment
 	$(Q)tests/check_full.sh
@@ -182,7 +184,7 @@ $(VENV)/ready: tests/requirements.txt
 	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
 
 format: ## lay out all C as .clang-format says
-	$(Q)git ls-files '*.c' '*.h' ':!*lanes.h' | xargs clang-format -i
+	$(Q)git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' ':!*lanes.h' | xargs clang-format -i
 lint: ## the lint checks alone
 	$(Q)tests/run.py --build $(BUILD) lint
 unit: $(UNIT) ## build the unit tests (T=name runs one)

@@ -60,6 +60,9 @@ enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger
     struct slice slices[SLICE_COUNT];
     uint64_t at = 0;
 
+    const uint32_t sizes[] = {shape->pages, shape->page_tokens, shape->max_sequences, shape->max_context};
+    for (uint32_t i = 0; i < ARRAY_COUNT(sizes); i++)
+        assert_always(sizes[i] >= 1 && sizes[i] <= 1u << 30);
     *ledger = (struct kv_ledger){.shape = *shape};
     set_sizes(ledger);
     set_slices(ledger, slices);

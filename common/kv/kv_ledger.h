@@ -19,8 +19,9 @@
 
 #define KV_NONE UINT32_MAX
 
+/* Each at least 1, and at most 2^30. (A plan may have 0 pages.) */
 struct kv_ledger_shape {
-    uint32_t pages, page_tokens, max_sequences, max_context; /* each at least 1 */
+    uint32_t pages, page_tokens, max_sequences, max_context;
 };
 
 /* A known sequence, or a free slot. */

@@ -126,7 +126,7 @@ struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, 
     plan.pages = MIN(pool_bytes / plan.page_bytes, MAX_PAGES);
     set_sizes(&store, threads);
     const struct kv_ledger_shape ledger = ledger_shape(shape, plan.pages);
-    const struct kv_ledger_plan tables = plan.pages ? kv_ledger_plan(&ledger) : (struct kv_ledger_plan){0};
+    const struct kv_ledger_plan tables = kv_ledger_plan(&ledger);
     plan.fixed_bytes = sizeof store + batches * batch_bytes(&store) + threads * store.scratch_floats * sizeof(float) +
                        tables.fixed_bytes;
     plan.table_bytes = tables.table_bytes + store.partial_lines * (shape->head_dim + 2) * sizeof(float);

@@ -55,7 +55,8 @@ struct backend_plan {
     uint64_t pool_table_bytes; /* its tables that grow with the pages in use */
     uint64_t pool_page_bytes;  /* one page, known without a pool as well */
     uint64_t pool_pages;
-    /* Of a device with memory of its own, where its weights, activations and pool are; what stands above is the host's then. */
+    /* Of a device with memory of its own, where its weights, activations and pool are: what stands above is the host's then, but for
+     * pool_page_bytes and pool_pages. */
     bool pool_on_device;
     uint64_t device_weight_bytes, device_activation_bytes, device_free_bytes;
 };

@@ -1,6 +1,7 @@
 /* device.c: see device.h. */
 #include "kernels/backend/device.h"
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ static enum status library_path(char *out, size_t bytes, struct error *error)
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
 
     if (named && *named) {
-        snprintf(out, bytes, "%s", named);
+        snprintf(out, bytes, "%s%s", strchr(named, '/') ? "" : "./", named); /* the loader would look elsewhere */
         return STATUS_OK;
     }
     if (length < 0)
@@ -66,17 +67,17 @@ static enum status choose_cuda(int index, struct device_choice *out, struct erro
 
 enum status device_choose(const char *wanted, struct device_choice *out, struct error *error)
 {
-    bool any = !strcmp(wanted, "auto");
-    char rest;
-    int index = 0;
+    bool any = !strcmp(wanted, "auto"), numbered = !strncmp(wanted, "cuda:", 5) && isdigit((unsigned char)wanted[5]);
+    char *end = NULL;
+    long index = numbered ? strtol(wanted + 5, &end, 10) : 0;
 
     if (!strcmp(wanted, "cpu")) {
         *out = (struct device_choice){.ops = &backend_cpu, .line = "cpu, as asked"};
         return STATUS_OK;
     }
-    if (!any && strcmp(wanted, "cuda") && (sscanf(wanted, "cuda:%d%c", &index, &rest) != 1 || index < 0 || index >= DEVICES_MAX))
+    if (!any && strcmp(wanted, "cuda") && (!numbered || *end || index >= DEVICES_MAX))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--device is '%s', want auto, cpu, cuda or cuda:N", wanted);
-    enum status status = choose_cuda(index, out, error);
+    enum status status = choose_cuda((int)index, out, error);
     if (!status || !any) {
         if (status)
             error_prefix(error, "--device %s", wanted);

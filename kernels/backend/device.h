@@ -4,6 +4,7 @@
 #ifndef FD_KERNELS_BACKEND_DEVICE_H
 #define FD_KERNELS_BACKEND_DEVICE_H
 
+#include "common/model/model.h"
 #include "kernels/backend/backend.h"
 
 /* What such a shared object exports, under the name fastdecode_device. */
@@ -15,9 +16,12 @@ struct device_library {
 };
 
 /* Tells builds apart whose structs differ. */
-#define DEVICE_LAYOUT                                                                                                    \
-    (((sizeof(struct backend_config) * 1009 + sizeof(struct backend_plan)) * 1009 + sizeof(struct backend_ops)) * 1009 + \
-     sizeof(struct backend_sample))
+#define DEVICE_MIX(mixed, type) ((mixed)*1000003u ^ sizeof(type))
+#define DEVICE_MIX_3(mixed, a, b, c) DEVICE_MIX(DEVICE_MIX(DEVICE_MIX(mixed, a), b), c)
+#define DEVICE_LAYOUT                                                                                             \
+    DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX_3(1ull, struct backend_config, struct backend_plan, struct backend_ops), \
+                              struct backend_row, struct backend_info, struct backend_sample),                    \
+                 struct model, struct model_layer, struct sampler_result)
 
 struct device_choice {
     const struct backend_ops *ops;

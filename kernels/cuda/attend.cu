@@ -13,6 +13,7 @@
 #include "kernels/cuda/gpu.cuh"
 
 static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8, PAGE = GPU_PAGE_TOKENS;
+static_assert(GPU_MAX_CONTEXT / RANGE_TOKENS <= 65535, "ranges are the third dimension of a grid");
 
 struct place {
     uint32_t layers, heads, kv_heads, head_dim, layer;
@@ -37,7 +38,7 @@ __global__ void store_kv(struct place p, __half *pages, struct gpu_rows rows, co
     for (uint32_t at = threadIdx.x; at < 2 * kv_width; at += blockDim.x) {
         const uint32_t is_v = at >= kv_width, of_width = is_v ? at - kv_width : at;
         __half *to = pages + page_offset(p, page, of_width / p.head_dim) + (is_v * PAGE + position % PAGE) * p.head_dim;
-        to[of_width % p.head_dim] = __float2half_rn(from[at]);
+        to[of_width % p.head_dim] = gpu_from<__half>(from[at]);
     }
 }
 
@@ -73,7 +74,7 @@ template <unsigned LANES_A_TOKEN, unsigned GROUP>
 __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, const __half *pages, struct gpu_rows rows,
                                                              const float *qkv, float *parts)
 {
-    constexpr unsigned TOKENS = LANES / LANES_A_TOKEN;              /* of a load */
+    constexpr unsigned TOKENS = LANES / LANES_A_TOKEN;                /* of a load */
     constexpr unsigned LOADS = PAGE / TOKENS < 4 ? PAGE / TOKENS : 4; /* on their way at once */
     constexpr unsigned WIDTH = LANES_A_TOKEN * VALUES;
     __shared__ float shared_m[WARPS][GROUP], shared_l[WARPS][GROUP], shared_acc[WARPS][GROUP][WIDTH];
@@ -98,9 +99,7 @@ __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, con
 #pragma unroll
         for (unsigned k = 0; k < VALUES; k++) {
             acc[g].v[k] = 0;
-            q[g].v[k] = g < count && inside
-                            ? scale * q_row[(kv_head * group + first + g) * p.head_dim + sub * VALUES + k]
-                            : 0.0f;
+            q[g].v[k] = g < count && inside ? scale * q_row[(kv_head * group + first + g) * p.head_dim + sub * VALUES + k] : 0.0f;
         }
     }
     for (uint32_t page = begin / PAGE + warp; page * PAGE < end; page += WARPS) {
@@ -220,7 +219,7 @@ static void launch_ranges(const struct place &p, const void *pages, const struct
 {
     const uint32_t group = p.heads / p.kv_heads, chunks = (group + GROUP - 1) / GROUP;
     const dim3 grid(rows->count, p.kv_heads * chunks, (rows->longest + RANGE_TOKENS - 1) / RANGE_TOKENS);
-    GPU_LAUNCH((attend_range<LANES_A_TOKEN, GROUP>), grid, WARPS *LANES, 0, stream, p, (const __half *)pages, *rows, qkv, scratch);
+    GPU_LAUNCH((attend_range<LANES_A_TOKEN, GROUP>), grid, WARPS * LANES, 0, stream, p, (const __half *)pages, *rows, qkv, scratch);
 }
 
 template <unsigned LANES_A_TOKEN>
@@ -236,8 +235,8 @@ static void launch_group(const struct place &p, const void *pages, const struct 
     }
 }
 
-void gpu_attend(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const float *qkv, float *o, float *scratch,
-                cudaStream_t stream)
+void gpu_attend(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const float *qkv, float *o,
+                float *scratch, cudaStream_t stream)
 {
     const struct place p = place_of(pool, layer);
     if (p.head_dim <= 32)

@@ -32,6 +32,12 @@ void cuda_must(cudaError_t error, const char *what)
         cuda_die("%s: %s", what, cudaGetErrorString(error));
 }
 
+void cuda_queued(struct backend_batch *batch, const char *what)
+{
+    cuda_must(cudaGetLastError(), what);
+    cuda_must(cudaEventRecord(batch->event, batch->stream), what);
+}
+
 /* --- sizes ------------------------------------------------------------------------------------------------------------- */
 
 struct slice {
@@ -117,8 +123,15 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     if (shape->head_dim % 8 || shape->head_dim > GPU_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: on CUDA multiples of 8 up to %d are supported",
                          gguf_label(config->model->gguf), shape->head_dim, GPU_MAX_HEAD_DIM);
-    if (config->compute == COMPUTE_INT8)
-        return error_set(error, STATUS_UNIMPLEMENTED, "--compute int8 is for the CPU: on CUDA leave it at auto");
+    if (config->compute != COMPUTE_AUTO)
+        return error_set(error, STATUS_UNIMPLEMENTED, "--compute %s is for the CPU: on CUDA leave it at auto",
+                         config->compute == COMPUTE_INT8 ? "int8" : "f32");
+    if (config->page_tokens != GPU_PAGE_TOKENS)
+        return error_set(error, STATUS_UNIMPLEMENTED, "pages of %u tokens: on CUDA they have %d", config->page_tokens,
+                         GPU_PAGE_TOKENS);
+    if (config->context_tokens > GPU_MAX_CONTEXT)
+        return error_set(error, STATUS_UNIMPLEMENTED, "a context of %u tokens: on CUDA at most %d (--context)",
+                         config->context_tokens, GPU_MAX_CONTEXT);
     if (config->local_pool_bytes && config->kv_type != KV_F16)
         return error_set(error, STATUS_UNIMPLEMENTED,
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
@@ -132,6 +145,13 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     plan->pool_page_bytes = cuda_page_bytes(shape);
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
     plan->pool_on_device = true;
+    plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; /* sampling */
+    plan->start_bytes = CUDA_STAGING_BYTES;
+    if (plan->pool_pages && plan->pool_pages <= 1u << 30) {
+        const struct kv_ledger_shape ledger = cuda_ledger_shape(config, (uint32_t)plan->pool_pages);
+        const struct kv_ledger_plan tables = kv_ledger_plan(&ledger);
+        plan->pool_fixed_bytes = tables.fixed_bytes + tables.table_bytes;
+    }
     cuda_must(cudaMemGetInfo(&free_bytes, &total), "asking for the device's memory");
     plan->device_free_bytes = free_bytes > RESERVE ? free_bytes - RESERVE : 0;
     return STATUS_OK;
@@ -165,7 +185,7 @@ static enum status open_all(struct backend *backend, struct error *error)
     for (uint32_t i = 0; i < threads; i++)
         if (sampler_scratch_open(backend->shape.vocab, &backend->scratch[i]))
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
-    if ((status = gpu_gemm_open(backend->type, &backend->gemm, error)))
+    if ((status = gpu_gemm_open(backend->type, MAX(backend->config.max_rows, (uint32_t)CUDA_HEAD_ROWS), &backend->gemm, error)))
         return status;
     if ((status = cuda_load_weights(backend, error)))
         return status;
@@ -285,15 +305,17 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
                               batch->stream),
               "copying tokens to the device");
     gpu_embed(backend->type, backend->embedding.weight, batch->words, row_count, backend->shape.hidden, batch->x, batch->stream);
-    cuda_must(cudaEventRecord(batch->event, batch->stream), "an event");
+    cuda_queued(batch, "starting the embedding");
     return STATUS_OK;
 }
 
 static bool cuda_done(struct backend_batch *batch)
 {
     cudaError_t error = cudaEventQuery(batch->event);
-    if (error == cudaErrorNotReady)
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* it is no error, and must not be taken for that of a launch */
         return false;
+    }
     cuda_must(error, "a step");
     if (batch->scatter)
         cuda_hand_out(batch);

@@ -15,7 +15,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
-enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20 };
+enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20 };
 
 struct cuda_linear {
     void *weight; /* [outputs][inputs] wide, in device memory */
@@ -56,7 +56,7 @@ struct backend_batch {
     struct backend_row *rows;            /* [max_rows] */
     uint32_t *slots;                     /* [max_rows] of the local rows' sequences */
 
-    /* pinned; what goes to the device with `begin` lies together: `step_words` in one copy */
+    /* pinned */
     unsigned char *host;
     uint32_t *words_host;     /* token, position [max_rows]; then of the local rows row, position, table; then page tables */
     float *o_host, *qkv_host; /* [max_rows][q_width], [max_rows][qkv_width] */
@@ -78,6 +78,9 @@ struct backend_batch {
 _Noreturn void cuda_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cuda_must(cudaError_t error, const char *what);
 
+/* Behind what an entry queued: a launch that was refused is seen here and nowhere else. */
+void cuda_queued(struct backend_batch *batch, const char *what);
+
 /* cuda_load.c */
 uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens);
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
@@ -93,6 +96,7 @@ void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const str
 enum status cuda_pool_open(struct backend *backend, struct error *error) MUST_CHECK;
 void cuda_pool_close(struct backend *backend);
 uint64_t cuda_page_bytes(const struct model_shape *shape);
+struct kv_ledger_shape cuda_ledger_shape(const struct backend_config *config, uint32_t pages);
 enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error) MUST_CHECK;
 void cuda_attend(struct backend_batch *batch, uint32_t layer);
 void cuda_pool_release(struct backend *backend, uint64_t sequence);

@@ -47,6 +47,7 @@ static void head_block(struct backend_batch *batch, const uint32_t *row_index, c
     cuda_must(cudaMemcpyAsync(batch->logits_host, batch->logits, (size_t)count * shape->vocab * sizeof(float),
                               cudaMemcpyDeviceToHost, batch->stream),
               "copying logits from the device");
+    cuda_queued(batch, "starting the head");
     cuda_must(cudaStreamSynchronize(batch->stream), "the head");
     thread_pool_run(backend->config.pool, sample_thread, &job);
 }

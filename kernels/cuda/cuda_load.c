@@ -11,7 +11,7 @@
 #include "kernels/dispatch/kernels.h"
 #include "kernels/quant/dequant.h"
 
-enum { ALIGN = 256, STAGING_BYTES = 16 << 20, WIDE_BYTES = 2 };
+enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, WIDE_BYTES = 2 };
 
 /* Walks the model's tensors in one order, twice: to add up sizes, then to place and convert. */
 struct loader {

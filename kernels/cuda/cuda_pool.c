@@ -10,16 +10,20 @@ uint64_t cuda_page_bytes(const struct model_shape *shape)
     return (uint64_t)shape->layers * shape->kv_heads * 2 * GPU_PAGE_TOKENS * shape->head_dim * 2;
 }
 
-enum status cuda_pool_open(struct backend *backend, struct error *error)
+struct kv_ledger_shape cuda_ledger_shape(const struct backend_config *config, uint32_t pages)
 {
-    const struct backend_config *config = &backend->config;
-    uint64_t page_bytes = cuda_page_bytes(&backend->shape), pages = config->local_pool_bytes / page_bytes;
-    const struct kv_ledger_shape shape = {
-        .pages = (uint32_t)pages,
+    return (struct kv_ledger_shape){
+        .pages = pages,
         .page_tokens = GPU_PAGE_TOKENS,
         .max_sequences = config->max_sequences,
         .max_context = config->context_tokens,
     };
+}
+
+enum status cuda_pool_open(struct backend *backend, struct error *error)
+{
+    const struct backend_config *config = &backend->config;
+    uint64_t page_bytes = cuda_page_bytes(&backend->shape), pages = config->local_pool_bytes / page_bytes;
     enum status status;
 
     backend->pool = (struct gpu_pool){
@@ -30,9 +34,10 @@ enum status cuda_pool_open(struct backend *backend, struct error *error)
     };
     if (!config->local_pool_bytes)
         return STATUS_OK;
-    if (!pages || pages > UINT32_MAX)
+    if (!pages || pages > 1u << 30)
         return error_set(error, STATUS_INVALID_ARGUMENT, "a local pool of %llu bytes: a page has %llu",
                          (unsigned long long)config->local_pool_bytes, (unsigned long long)page_bytes);
+    const struct kv_ledger_shape shape = cuda_ledger_shape(config, (uint32_t)pages);
     if ((status = kv_ledger_open(&shape, &backend->ledger, error)))
         return status;
     if (cudaMalloc(&backend->pool.pages, pages * page_bytes)) {
@@ -56,6 +61,8 @@ static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struc
     uint64_t page_bytes = cuda_page_bytes(&backend->shape);
     unsigned char *pages = backend->pool.pages;
     struct kv_copy copy;
+    bool copied = false;
+    enum status status = STATUS_OK;
 
     for (uint32_t row = 0; row < batch->row_count; row++) {
         const struct backend_row *own = &batch->rows[row];
@@ -67,15 +74,17 @@ static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struc
         batch->kv_rows[batch->local_count++] = (struct kv_row){own->sequence, own->position};
         if (row + 1 < batch->row_count && own[1].local && own[1].sequence == own->sequence)
             continue;
-        enum status status = kv_ledger_reserve(&backend->ledger, own->sequence, own->position + 1, &copy, error);
-        if (status)
-            return status;
+        if ((status = kv_ledger_reserve(&backend->ledger, own->sequence, own->position + 1, &copy, error)))
+            break;
         if (copy.needed)
             cuda_must(cudaMemcpyAsync(pages + copy.to * page_bytes, pages + copy.from * page_bytes, page_bytes,
                                       cudaMemcpyDeviceToDevice, batch->stream),
                       "copying a shared page");
+        copied |= copy.needed;
     }
-    return STATUS_OK;
+    if (copied) /* others may write to the page that was copied, on streams of their own */
+        cuda_must(cudaStreamSynchronize(batch->stream), "copying a shared page");
+    return status;
 }
 
 /* Words of a step for the device: after token and position of all rows come row, position and table of the local ones, and then the
@@ -135,16 +144,23 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
     if (!batch->local_count)
         return;
     gpu_store_kv(&backend->pool, layer, &batch->local, batch->qkv, batch->stream);
-    /* as many rows at once as there is scratch for: each row's result is its own */
-    uint64_t of_row = gpu_attend_scratch(&backend->pool, 1, batch->local.longest);
-    uint32_t at_once = (uint32_t)MAX(1u, batch->scratch_floats / of_row);
-    for (uint32_t first = 0; first < batch->local_count; first += at_once) {
+    /* As many rows at once as there is scratch for, with ranges as far as their own longest reaches: a row's result is its own. */
+    for (uint32_t first = 0, count; first < batch->local_count; first += count) {
         struct gpu_rows part = batch->local;
         part.row += first, part.position += first, part.table += first;
-        part.count = MIN(at_once, batch->local_count - first);
+        part.longest = 0;
+        for (count = 0; first + count < batch->local_count; count++) {
+            uint32_t longest = MAX(part.longest, batch->kv_rows[first + count].position + 1);
+            if (count && gpu_attend_scratch(&backend->pool, count + 1, longest) > batch->scratch_floats)
+                break;
+            part.longest = longest;
+        }
+        part.count = count;
         gpu_attend(&backend->pool, layer, &part, batch->qkv, batch->att, batch->scratch, batch->stream);
     }
-    cuda_must(cudaEventRecord(batch->event, batch->stream), "an event");
+    cuda_queued(batch, "starting attention");
+    for (uint32_t i = 0; i < batch->local_count; i++)
+        backend->attend_bytes += (batch->kv_rows[i].position + 1ull) * 2 * backend->kv_width * 2;
     if (layer + 1 < backend->shape.layers)
         return;
     for (uint32_t i = 0; i < batch->local_count; i++) {

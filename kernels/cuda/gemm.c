@@ -14,28 +14,36 @@ enum { PLANS_MAX = 512 };
 struct plan {
     uint32_t row_class, outputs, inputs; /* row_class: rows are below 2^row_class */
     bool y_wide, add;
-    cublasLtMatmulAlgo_t algorithm;
-    bool has_algorithm;
+    cublasLtMatmulAlgo_t algorithm; /* found for the most rows of the class */
+    uint32_t good_rows;             /* for which it was checked last */
 };
 
 struct gpu_gemm {
     cublasLtHandle_t handle;
     cudaDataType_t type;
+    uint32_t max_rows;
     cublasLtMatmulDesc_t multiply;
     cublasLtMatmulPreference_t preference;
     struct plan plans[PLANS_MAX];
     uint32_t plan_count;
 };
 
-enum status gpu_gemm_open(enum gpu_type type, struct gpu_gemm **out, struct error *error)
+/* Plain values, so that a product allocates nothing. */
+struct layouts {
+    cublasLtMatrixLayoutOpaque_t w, x, y;
+};
+
+enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm **out, struct error *error)
 {
     struct gpu_gemm *gemm = calloc(1, sizeof *gemm);
     const cublasOperation_t transpose = CUBLAS_OP_T;
     const size_t workspace = GPU_GEMM_WORKSPACE;
+    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* parts of a sum are added in f32, whatever y is */
 
     if (!gemm)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for cuBLASLt");
     gemm->type = type == GPU_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    gemm->max_rows = max_rows;
     if (cublasLtCreate(&gemm->handle) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulDescCreate(&gemm->multiply, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulPreferenceCreate(&gemm->preference) != CUBLAS_STATUS_SUCCESS) {
@@ -44,6 +52,8 @@ enum status gpu_gemm_open(enum gpu_type type, struct gpu_gemm **out, struct erro
     }
     cublasLtMatmulDescSetAttribute(gemm->multiply, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
     cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
+                                         sizeof reduction);
     *out = gemm;
     return STATUS_OK;
 }
@@ -61,10 +71,6 @@ void gpu_gemm_close(struct gpu_gemm *gemm)
     free(gemm);
 }
 
-struct layouts {
-    cublasLtMatrixLayout_t w, x, y;
-};
-
 static void must(cublasStatus_t status, const struct gpu_product *p)
 {
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -72,48 +78,67 @@ static void must(cublasStatus_t status, const struct gpu_product *p)
                  p->inputs);
 }
 
-static void make_layouts(const struct gpu_gemm *gemm, const struct gpu_product *p, struct layouts *out)
+static void make_layouts(const struct gpu_gemm *gemm, const struct gpu_product *p, uint32_t rows, struct layouts *out)
 {
-    must(cublasLtMatrixLayoutCreate(&out->w, gemm->type, p->inputs, p->outputs, p->inputs), p);
-    must(cublasLtMatrixLayoutCreate(&out->x, gemm->type, p->inputs, p->rows, p->inputs), p);
-    must(cublasLtMatrixLayoutCreate(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, p->rows, p->outputs), p);
+    must(cublasLtMatrixLayoutInit(&out->w, gemm->type, p->inputs, p->outputs, p->inputs), p);
+    must(cublasLtMatrixLayoutInit(&out->x, gemm->type, p->inputs, rows, p->inputs), p);
+    must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, p->outputs), p);
 }
 
-static struct plan *plan_of(struct gpu_gemm *gemm, const struct gpu_product *p, const struct layouts *layouts)
+static bool find_algorithm(struct gpu_gemm *gemm, struct layouts *l, cublasLtMatmulAlgo_t *out)
 {
-    const uint32_t row_class = 32 - (uint32_t)__builtin_clz(p->rows);
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(gemm->handle, gemm->multiply, &l->w, &l->x, &l->y, &l->y,
+                                                           gemm->preference, 1, &result, &found);
+    if (status != CUBLAS_STATUS_SUCCESS || !found)
+        return false;
+    *out = result.algo;
+    return true;
+}
 
-    for (uint32_t i = 0; i < gemm->plan_count; i++) {
-        struct plan *plan = &gemm->plans[i];
-        if (plan->row_class == row_class && plan->outputs == p->outputs && plan->inputs == p->inputs && plan->y_wide == p->y_wide &&
-            plan->add == p->add)
-            return plan;
+/* The plan of the product's shape and class of rows, its algorithm good for exactly these rows. */
+static struct plan *plan_of(struct gpu_gemm *gemm, const struct gpu_product *p, struct layouts *exact)
+{
+    const uint32_t row_class = 32 - (uint32_t)__builtin_clz(p->rows);
+    struct plan *plan = NULL;
+    struct layouts most;
+
+    for (uint32_t i = 0; !plan && i < gemm->plan_count; i++) {
+        struct plan *known = &gemm->plans[i];
+        if (known->row_class == row_class && known->outputs == p->outputs && known->inputs == p->inputs &&
+            known->y_wide == p->y_wide && known->add == p->add)
+            plan = known;
     }
-    struct plan *plan = &gemm->plans[gemm->plan_count < PLANS_MAX ? gemm->plan_count++ : PLANS_MAX - 1];
-    *plan = (struct plan){.row_class = row_class, .outputs = p->outputs, .inputs = p->inputs, .y_wide = p->y_wide, .add = p->add};
-    if (cublasLtMatmulAlgoGetHeuristic(gemm->handle, gemm->multiply, layouts->w, layouts->x, layouts->y, layouts->y,
-                                       gemm->preference, 1, &result, &found) == CUBLAS_STATUS_SUCCESS &&
-        found) {
-        plan->algorithm = result.algo;
-        plan->has_algorithm = true;
+    if (!plan) {
+        plan = &gemm->plans[gemm->plan_count < PLANS_MAX ? gemm->plan_count++ : PLANS_MAX - 1];
+        *plan =
+            (struct plan){.row_class = row_class, .outputs = p->outputs, .inputs = p->inputs, .y_wide = p->y_wide, .add = p->add};
+        make_layouts(gemm, p, MAX(p->rows, MIN((1u << row_class) - 1, gemm->max_rows)), &most);
+        if (!find_algorithm(gemm, &most, &plan->algorithm) && !find_algorithm(gemm, exact, &plan->algorithm))
+            must(CUBLAS_STATUS_NOT_SUPPORTED, p);
     }
+    if (plan->good_rows == p->rows)
+        return plan;
+    cublasLtMatmulHeuristicResult_t check;
+    cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(gemm->handle, gemm->multiply, &exact->w, &exact->x, &exact->y, &exact->y, &plan->algorithm, &check);
+    if ((status != CUBLAS_STATUS_SUCCESS || check.workspaceSize > GPU_GEMM_WORKSPACE) &&
+        !find_algorithm(gemm, exact, &plan->algorithm))
+        must(CUBLAS_STATUS_NOT_SUPPORTED, p);
+    plan->good_rows = p->rows;
     return plan;
 }
 
 void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *workspace, cudaStream_t stream)
 {
     const float one = 1, y_before = p->add ? 1 : 0;
-    struct layouts layouts = {0};
+    struct layouts l;
 
-    assert_always(!(p->add && p->y_wide));
-    make_layouts(gemm, p, &layouts);
-    const struct plan *plan = plan_of(gemm, p, &layouts);
-    must(cublasLtMatmul(gemm->handle, gemm->multiply, &one, p->w, layouts.w, p->x, layouts.x, &y_before, p->y, layouts.y, p->y,
-                        layouts.y, plan->has_algorithm ? &plan->algorithm : NULL, workspace, GPU_GEMM_WORKSPACE, stream),
+    assert_always(p->rows && !(p->add && p->y_wide));
+    make_layouts(gemm, p, p->rows, &l);
+    const struct plan *plan = plan_of(gemm, p, &l);
+    must(cublasLtMatmul(gemm->handle, gemm->multiply, &one, p->w, &l.w, p->x, &l.x, &y_before, p->y, &l.y, p->y, &l.y,
+                        &plan->algorithm, workspace, GPU_GEMM_WORKSPACE, stream),
          p);
-    cublasLtMatrixLayoutDestroy(layouts.w);
-    cublasLtMatrixLayoutDestroy(layouts.x);
-    cublasLtMatrixLayoutDestroy(layouts.y);
 }

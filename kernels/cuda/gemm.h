@@ -1,5 +1,6 @@
 /* gemm.h: matrix products on the device: y[row][o] = sum over i of w[o][i] * x[row][i], and y += that. By cuBLASLt: w and x are f16 or
- * bf16, sums are f32. For each shape the best of its heuristics is looked up once for each power of two of rows, and kept.
+ * bf16, sums are f32. For each shape the best of its heuristics is looked up once for each power of two of rows, for the most rows of that
+ * class, and kept; before it is used for other rows it is checked, and looked up anew where it does not fit.
  *
  * Threads: one at a time. A product that fails ends the process with what was asked for (cuda.h: cuda_die).
  */
@@ -13,7 +14,8 @@
 
 struct gpu_gemm;
 
-enum status gpu_gemm_open(enum gpu_type type, struct gpu_gemm **out, struct error *error) MUST_CHECK;
+/* max_rows: of a product. */
+enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm **out, struct error *error) MUST_CHECK;
 void gpu_gemm_close(struct gpu_gemm *gemm); /* NULL is allowed */
 
 struct gpu_product {

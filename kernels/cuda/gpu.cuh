@@ -1,6 +1,5 @@
 /* gpu.cuh: what the kernels have in common. The files that include it are compiled by nvcc, and by tests for the CPU (FD_EMULATE,
- * tests/cuda/emulate.h), which therefore has all that is used here: launches and dynamic shared memory go through macros, warp
- * operations take the full mask.
+ * tests/cuda/emulate.h), which therefore has all that is used here: launches go through a macro, warp operations take the full mask.
  */
 #ifndef FD_KERNELS_CUDA_GPU_CUH
 #define FD_KERNELS_CUDA_GPU_CUH
@@ -14,9 +13,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
-#define GPU_SHARED(type, name)                                      \
-    extern __shared__ __align__(128) unsigned char shared_memory[]; \
-    type *name = (type *)shared_memory
 #endif
 
 extern "C" {
@@ -30,7 +26,9 @@ __device__ __forceinline__ float gpu_float(__half x) { return __half2float(x); }
 __device__ __forceinline__ float gpu_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 template <typename T> __device__ __forceinline__ T gpu_from(float x);
 template <> __device__ __forceinline__ float gpu_from<float>(float x) { return x; }
-template <> __device__ __forceinline__ __half gpu_from<__half>(float x) { return __float2half_rn(x); }
+/* f16 ends at 65,504: what is larger stays there, so that one large value does not make a row, and its K and V, NaN. */
+__device__ __forceinline__ float f16_range(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
+template <> __device__ __forceinline__ __half gpu_from<__half>(float x) { return __float2half_rn(f16_range(x)); }
 template <> __device__ __forceinline__ __nv_bfloat16 gpu_from<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 
 /* Of all lanes of the warp, the same in each. */
@@ -38,12 +36,6 @@ __device__ __forceinline__ float warp_sum(float x)
 {
     for (unsigned step = LANES / 2; step; step /= 2)
         x += __shfl_xor_sync(FULL_WARP, x, step);
-    return x;
-}
-__device__ __forceinline__ float warp_max(float x)
-{
-    for (unsigned step = LANES / 2; step; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, step));
     return x;
 }
 

@@ -49,7 +49,7 @@ void gpu_add_bias(float *x /* [rows][columns] */, const float *bias /* [columns]
 
 /* --- attend.cu: K and V in pages of device memory, and attention over them ----------------------------------------------- */
 
-enum { GPU_PAGE_TOKENS = 16, GPU_MAX_HEAD_DIM = 256 };
+enum { GPU_PAGE_TOKENS = 16, GPU_MAX_HEAD_DIM = 256, GPU_MAX_CONTEXT = 1 << 23 };
 
 /* A page: [layers][kv_heads][2: K, V][GPU_PAGE_TOKENS][head_dim] f16. */
 struct gpu_pool {

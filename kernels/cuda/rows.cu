@@ -3,7 +3,6 @@
 
 static unsigned blocks_of(size_t count, unsigned threads) { return (unsigned)((count + threads - 1) / threads); }
 
-
 template <typename T> __global__ void embed(const T *table, const uint32_t *token, uint32_t hidden, float *x)
 {
     const T *from = table + (size_t)token[blockIdx.x] * hidden;
@@ -76,13 +75,17 @@ void gpu_rope(const struct gpu_rope *r, const float *q_bias, const float *k_bias
     GPU_LAUNCH(rope, rows, 256, 0, stream, *r, q_bias, k_bias, v_bias, qkv);
 }
 
+__device__ __forceinline__ float f32_range(float x) { return x > 3e38f ? 3e38f : x < -3e38f ? -3e38f : x; }
+
 template <typename T> __global__ void silu_mul(const T *gate_up, uint32_t ffn, size_t count, T *out)
 {
     const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= count)
         return;
     const size_t row = at / ffn, i = at % ffn;
-    const float gate = gpu_float(gate_up[row * 2 * ffn + i]), up = gpu_float(gate_up[(row * 2 + 1) * ffn + i]);
+    /* a product beyond f16 came as an infinity; NaN stays */
+    const float gate = f32_range(gpu_float(gate_up[row * 2 * ffn + i])),
+                up = f32_range(gpu_float(gate_up[(row * 2 + 1) * ffn + i]));
     out[at] = gpu_from<T>(gate / (1.0f + expf(-gate)) * up);
 }
 

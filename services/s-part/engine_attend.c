@@ -210,6 +210,7 @@ void engine_attend_local(struct mini_batch *batch, uint32_t layer)
     for (uint32_t p = 0; p < batch->plan.place_count; p++)
         if (!batch->uses[p].link) {
             engine->ops->attend(batch->backend, layer);
+            while (!engine->ops->done(batch->backend)) {} /* so that its time is the place's */
             batch->uses[p].r_part_us += (uint32_t)(clock_now_us() - began_us);
             batch->uses[p].attend_us = batch->uses[p].r_part_us;
             trace_span(engine->lane_local, "attend", began_ns, {"step", batch->request->step}, {"layer", layer},

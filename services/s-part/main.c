@@ -46,8 +46,8 @@ static struct s_part {
     struct backend_plan plan;
     struct calibration calibration;
     pthread_t engine_thread;
-    atomic_bool stop; /* relaxed: the loop is woken after it is set */
-    char address[200];
+    atomic_bool stop;             /* relaxed: the loop is woken after it is set */
+    char address[200], level[32]; /* level: of the numbers */
 } s_part;
 
 static volatile sig_atomic_t asked_to_stop;
@@ -190,7 +190,7 @@ static void send_registration(void *arg)
     request.pages_total = s_part.plan.pool_pages;
     request.n_held = list->count;
     request.held = pointers;
-    request.numeric_level = (char *)kernels_level_name();
+    request.numeric_level = s_part.level;
     request.max_rows = s_part.max_rows;
     request.mini_batches = s_part.mini_batches;
     request.threads = thread_pool_threads(s_part.pool);
@@ -313,7 +313,8 @@ static enum status check_plan(const struct backend_plan *plan, struct error *err
     const struct memory_plan memory = {
         .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
         .start_bytes = MAX(plan->start_bytes, s_part.calibrate ? CALIBRATE_BYTES : 0),
-        .page_bytes = plan->pool_page_bytes + (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
+        .page_bytes = (plan->pool_on_device ? 0 : plan->pool_page_bytes) +
+                      (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = plan->pool_on_device ? 0 : s_part.local_pool,
     };
     snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
@@ -335,6 +336,8 @@ static enum status fill_device(struct backend_config *config, struct error *erro
     uint64_t used = status ? 0 : plan.device_weight_bytes + plan.device_activation_bytes;
     if (!status && config->local_pool_bytes)
         config->local_pool_bytes = plan.device_free_bytes > used ? (plan.device_free_bytes - used) / 20 * 19 : 0;
+    if (!status && config->local_pool_bytes < plan.pool_page_bytes)
+        config->local_pool_bytes = 0;
     s_part.local_pool = config->local_pool_bytes;
     return status;
 }
@@ -389,6 +392,7 @@ static enum status load(struct error *error)
     model_release_file(s_part.model);
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
+    snprintf(s_part.level, sizeof s_part.level, "%s", info.level);
     log_info("MODEL-LOADED", "file=%s device=%s level=%s context=%u max_rows=%u threads=%u cpus=%s load_ms=%llu", s_part.model_path,
              info.device, info.level, s_part.context, s_part.max_rows, thread_pool_threads(s_part.pool),
              thread_pool_cpus(s_part.pool), (unsigned long long)(clock_now_us() - began_us) / 1000);

@@ -4,11 +4,11 @@
 #include <stdio.h>
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 #include <vector>
 
 dim3 emulate_thread, emulate_block, emulate_block_dim, emulate_grid_dim;
-unsigned char *emulate_shared;
 uint64_t emulate_device_bytes = 2ull << 30;
 
 /* --- fibers --------------------------------------------------------------------------------------------------------- */
@@ -53,7 +53,6 @@ static void wait_at(enum fiber_state state)
 }
 
 void __syncthreads(void) { wait_at(AT_BLOCK); }
-void __syncwarp(unsigned) { wait_at(AT_WARP); }
 
 uint64_t emulate_exchange(uint64_t value, unsigned from_lane)
 {
@@ -116,28 +115,84 @@ static void run_block(void)
         }
 }
 
-void emulate_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body)
+extern "C" unsigned char __start_emulated_shared[] __attribute__((weak)), __stop_emulated_shared[] __attribute__((weak));
+
+static void run_grid(const char *kernel, dim3 grid, dim3 block, const std::function<void()> &body)
 {
     fiber_count = block.x * block.y * block.z;
-    if (!fiber_count || fiber_count > THREADS_MAX || shared_bytes > SHARED_MAX || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
-        grid.z > 65535) {
-        fprintf(stderr, "%s: %u threads a block, %zu bytes of shared memory, a grid of %u x %u x %u\n", kernel, fiber_count,
-                shared_bytes, grid.x, grid.y, grid.z);
-        abort();
-    }
     if (!stacks)
         stacks = (unsigned char *)aligned_alloc(4096, (size_t)THREADS_MAX * STACK_BYTES);
-    if (!emulate_shared)
-        emulate_shared = (unsigned char *)aligned_alloc(128, SHARED_MAX);
     kernel_now = kernel, body_now = &body;
     emulate_grid_dim = grid, emulate_block_dim = block;
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
                 emulate_block = dim3(x, y, z);
-                memset(emulate_shared, 0xff, shared_bytes);
+                if (__start_emulated_shared)
+                    memset(__start_emulated_shared, 0xff, (size_t)(__stop_emulated_shared - __start_emulated_shared));
                 run_block();
             }
+}
+
+/* --- streams ---------------------------------------------------------------------------------------------------------- */
+
+struct emulate_stream {
+    std::deque<std::function<void()>> queued;
+    uint64_t put, done; /* operations */
+};
+
+struct emulate_event {
+    struct emulate_stream *stream;
+    uint64_t after; /* operations of the stream */
+};
+
+static std::vector<struct emulate_stream *> streams;
+static uint64_t chance = 1;
+static cudaError_t last_error;
+
+static void queue(cudaStream_t stream, std::function<void()> operation)
+{
+    stream->queued.push_back(std::move(operation));
+    stream->put++;
+}
+
+static bool run_one(struct emulate_stream *stream)
+{
+    if (stream->queued.empty())
+        return false;
+    std::function<void()> operation = std::move(stream->queued.front());
+    stream->queued.pop_front();
+    operation();
+    stream->done++;
+    return true;
+}
+
+/* A few operations of any streams. */
+static void run_some(void)
+{
+    for (unsigned i = 0; i < 8 && !streams.empty(); i++) {
+        chance = chance * 6364136223846793005u + 1442695040888963407u;
+        run_one(streams[(chance >> 33) % streams.size()]);
+    }
+}
+
+void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> body)
+{
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (!threads || threads > THREADS_MAX || shared_bytes > SHARED_MAX || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
+        grid.z > 65535) {
+        fprintf(stderr, "%s: a grid of %u x %u x %u blocks of %llu threads\n", kernel, grid.x, grid.y, grid.z,
+                (unsigned long long)threads);
+        last_error = cudaErrorInvalidValue;
+        return;
+    }
+    queue(stream, [kernel, grid, block, body] { run_grid(kernel, grid, block, body); });
+}
+
+void emulate_queue(cudaStream_t stream, void (*run)(void *work), const void *work, size_t bytes)
+{
+    std::vector<unsigned char> kept((const unsigned char *)work, (const unsigned char *)work + bytes);
+    queue(stream, [run, kept]() mutable { run(kept.data()); });
 }
 
 /* --- the runtime ------------------------------------------------------------------------------------------------------ */
@@ -159,6 +214,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 }
 cudaError_t cudaFree(void *at)
 {
+    for (struct emulate_stream *stream : streams) /* it waits for the device */
+        cudaStreamSynchronize(stream);
     if (at) {
         allocated_bytes -= allocated.at(at);
         allocated.erase(at);
@@ -180,11 +237,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     *out = {"emulated device", 9, 0, 2, emulate_device_bytes, SHARED_MAX};
     return cudaSetDevice(device);
 }
-cudaError_t cudaDriverGetVersion(int *version)
-{
-    *version = 13000;
-    return cudaSuccess;
-}
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     *free_bytes = emulate_device_bytes - allocated_bytes;
@@ -201,32 +253,57 @@ cudaError_t cudaFreeHost(void *at)
     free(at);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind, cudaStream_t)
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream)
 {
-    memcpy(to, from, bytes);
-    return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
-{
-    memset(to, value, bytes);
+    queue(stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 {
-    *out = NULL;
+    *out = new emulate_stream{};
+    streams.push_back(*out);
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    cudaStreamSynchronize(stream);
+    streams.erase(std::find(streams.begin(), streams.end(), stream));
+    delete stream;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    while (run_one(stream)) {}
+    return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
 {
-    *out = NULL;
+    *out = new emulate_event{};
     return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    *event = {stream, stream->put};
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    if (!event->stream || event->stream->done >= event->after)
+        return cudaSuccess;
+    run_some();
+    return last_error = cudaErrorNotReady;
+}
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
 const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaSuccess ? "no error" : error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";

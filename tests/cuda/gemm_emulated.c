@@ -18,9 +18,9 @@ struct gpu_gemm {
     } weights[WEIGHTS_MAX];
 };
 
-enum status gpu_gemm_open(enum gpu_type type, struct gpu_gemm **out, struct error *error)
+enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm **out, struct error *error)
 {
-    (void)error;
+    (void)error, (void)max_rows;
     *out = calloc(1, sizeof **out);
     assert_always(*out);
     (*out)->type = type;
@@ -54,15 +54,21 @@ static const float *weights(struct gpu_gemm *gemm, const void *wide, size_t coun
     return gemm->weights[gemm->count++].values;
 }
 
-void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *workspace, cudaStream_t stream)
+struct work {
+    struct gpu_gemm *gemm;
+    struct gpu_product product;
+};
+
+static void run(void *arg)
 {
+    struct work *work = arg;
+    struct gpu_gemm *gemm = work->gemm;
+    const struct gpu_product *p = &work->product;
     size_t count = (size_t)p->rows * p->outputs;
     const float *w = weights(gemm, p->w, (size_t)p->outputs * p->inputs);
-    float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs);
-    float *y = p->y_wide ? malloc(count * sizeof *y) : p->y;
+    float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs), *y = p->y_wide ? malloc(count * sizeof *y) : p->y;
 
-    (void)workspace, (void)stream;
-    assert_always(y && !(p->add && p->y_wide));
+    assert_always(y);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->rows, (int)p->outputs, (int)p->inputs, 1, x, (int)p->inputs, w,
                 (int)p->inputs, p->add ? 1 : 0, y, (int)p->outputs);
     for (size_t i = 0; p->y_wide && i < count; i++)
@@ -70,4 +76,12 @@ void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *work
     if (p->y_wide)
         free(y);
     free(x);
+}
+
+void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *workspace, cudaStream_t stream)
+{
+    const struct work work = {gemm, *p};
+    (void)workspace;
+    assert_always(p->rows && !(p->add && p->y_wide));
+    emulate_queue(stream, run, &work, sizeof work);
 }

@@ -55,12 +55,14 @@ def test_refusals():
     for options, env, line in (
             (("--device", "gpu"), {}, "--device is 'gpu', want auto, cpu, cuda or cuda:N"),
             (("--device", "cuda:x"), {}, "want auto, cpu, cuda or cuda:N"),
+            (("--device", "cuda:99999999999"), {}, "want auto, cpu, cuda or cuda:N"),
             (("--device", "cuda"), {"FD_CUDA_LIBRARY": "/none.so"}, "--device cuda: there is no /none.so"),
             (("--device", "cuda"), {"FD_CUDA_LIBRARY": os.path.join(BUILD, "bin", "s-part")}, "--device cuda: "),
             (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES="0"), "no CUDA device"),
             (("--device", "cuda:1"), device(), "there are 1 CUDA devices, numbered from 0"),
             (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES=str(400 << 20)), "MiB are needed and 144 are free: weights 261, activations "),
             (("--device", "cuda", "--compute", "int8"), device(), "--compute int8 is for the CPU"),
+            (("--device", "cuda", "--compute", "f32"), device(), "--compute f32 is for the CPU"),
             (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16")):
         said = s_part(*options, env=env)
         assert said.returncode == 2 and line in said.stderr, (options, said.stderr)

@@ -28,17 +28,18 @@ struct cudaDeviceProp {
 
 extern uint64_t emulate_device_bytes; /* of the one device; FD_EMULATE_DEVICE_BYTES sets it, 0: there is no device */
 
+/* Queues run(a copy of work) on a stream. */
+void emulate_queue(cudaStream_t stream, void (*run)(void *work), const void *work, size_t bytes);
+
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
-cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *at);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *at);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
