@@ -66,7 +66,12 @@ LANES_INLINE void prefetch_lines(const struct block *b, size_t line, uint32_t co
     const uint8_t *at = b->ahead + line * 64;
     at = at < b->ahead_end ? at : b->next + (at - b->ahead_end);
     UNROLL for (uint32_t i = 0; i < count; i++)
-        _mm_prefetch((const char *)at + i * 64, near ? _MM_HINT_T0 : _MM_HINT_T1);
+    {
+        if (near) /* the hint must be a constant for every compiler */
+            _mm_prefetch((const char *)at + i * 64, _MM_HINT_T0);
+        else
+            _mm_prefetch((const char *)at + i * 64, _MM_HINT_T1);
+    }
 }
 
 /* A group of a register block's rows: views of a quant_block from the block's first row on, so that all lies at constant
