@@ -133,4 +133,7 @@ struct backend_ops {
 
 extern const struct backend_ops backend_cpu;
 
+/* What a sample asks of a row's logits ([vocab] f32, in host memory): a copy, a draw or a score. One thread a scratch. */
+void backend_sample_row(const struct backend_sample *sample, const float *logits, uint32_t vocab, struct sampler_scratch *scratch);
+
 #endif

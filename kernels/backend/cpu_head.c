@@ -15,6 +15,16 @@ struct head_job {
     uint32_t count;
 };
 
+void backend_sample_row(const struct backend_sample *sample, const float *logits, uint32_t vocab, struct sampler_scratch *scratch)
+{
+    if (sample->logits)
+        memcpy(sample->logits, logits, vocab * sizeof *logits);
+    if (sample->sampler)
+        sampler_sample(sample->sampler, logits, sample->index, scratch, sample->result);
+    else
+        sampler_score(logits, vocab, sample->token, sample->top_count, scratch, sample->result);
+}
+
 static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct head_job *job = arg;
@@ -35,16 +45,8 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
     }
     thread_pool_barrier(backend->config.pool);
     cpu_products(backend, &product, 1, job->count, batch->quant, backend->config.max_rows, thread_index, NULL);
-    while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
-        const struct backend_sample *sample = &job->samples[item];
-        const float *logits = backend->logits + (size_t)item * vocab;
-        if (sample->logits)
-            memcpy(sample->logits, logits, vocab * sizeof *logits);
-        if (sample->sampler)
-            sampler_sample(sample->sampler, logits, sample->index, backend->scratch[thread_index], sample->result);
-        else
-            sampler_score(logits, vocab, sample->token, sample->top_count, backend->scratch[thread_index], sample->result);
-    }
+    while ((item = thread_pool_claim(backend->config.pool)) < job->count)
+        backend_sample_row(&job->samples[item], backend->logits + (size_t)item * vocab, vocab, backend->scratch[thread_index]);
 }
 
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)

@@ -70,124 +70,159 @@ __device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t i,
     return (((size_t)i * p.heads + head) * ranges + range) * (p.head_dim + 2);
 }
 
+/* What a lane has of each head: acc of its eight values over its own tokens, the largest score so far, and the sum of p. */
+template <unsigned GROUP> struct running {
+    eight acc[GROUP];
+    float m[GROUP], l[GROUP];
+};
+
+/* Loads of a lane's tokens that are on their way at once. `token` of load j is first + j * TOKENS; what lies at and beyond `end`, and
+ * where a lane has no values of the head, is zero: it may be anything. */
+template <unsigned TOKENS, unsigned LOADS>
+__device__ __forceinline__ void load_tokens(const __half *at, uint32_t head_dim, uint32_t first, uint32_t end, bool inside,
+                                            eight *out)
+{
+#pragma unroll
+    for (unsigned j = 0; j < LOADS; j++) {
+        const uint32_t token = first + j * TOKENS;
+        out[j] = inside && token < end ? load_eight(at + token * head_dim) : eight{};
+    }
+}
+
+/* Scores of one head for the loaded tokens become p; its running m, l and acc are brought to the new largest score. */
+template <unsigned LANES_A_TOKEN, unsigned TOKENS, unsigned LOADS>
+__device__ __forceinline__ void soften(const eight &q, const eight *k, uint32_t first, uint32_t end, float *p, float &m, float &l,
+                                       eight &acc)
+{
+    float best = -INFINITY;
+#pragma unroll
+    for (unsigned j = 0; j < LOADS; j++) {
+        float sum = 0;
+#pragma unroll
+        for (unsigned n = 0; n < VALUES; n++)
+            sum += q.v[n] * k[j].v[n];
+#pragma unroll
+        for (unsigned step = LANES_A_TOKEN / 2; step; step /= 2)
+            sum += __shfl_xor_sync(FULL_WARP, sum, step);
+        p[j] = first + j * TOKENS < end ? sum : -INFINITY;
+        best = fmaxf(best, p[j]);
+    }
+#pragma unroll
+    for (unsigned step = LANES_A_TOKEN; step < LANES; step *= 2)
+        best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, step));
+    best = fmaxf(best, m); /* of at least one token: finite unless a score is not */
+    const float old = expf(m - best);
+    m = best, l *= old;
+#pragma unroll
+    for (unsigned j = 0; j < LOADS; j++) {
+        p[j] = expf(p[j] - best);
+        l += p[j];
+    }
+#pragma unroll
+    for (unsigned n = 0; n < VALUES; n++)
+        acc.v[n] *= old;
+}
+
+/* What the warps of a block have, for its heads. */
+template <unsigned GROUP, unsigned WIDTH> struct of_warps {
+    float m[WARPS][GROUP], l[WARPS][GROUP], acc[WARPS][GROUP][WIDTH];
+};
+
+/* Sums over a warp's tokens into shared memory. */
+template <unsigned LANES_A_TOKEN, unsigned GROUP, unsigned WIDTH>
+__device__ __forceinline__ void put_warp(running<GROUP> &run, of_warps<GROUP, WIDTH> &shared)
+{
+    const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+#pragma unroll
+    for (unsigned g = 0; g < GROUP; g++) {
+#pragma unroll
+        for (unsigned step = LANES_A_TOKEN; step < LANES; step *= 2) {
+            run.l[g] += __shfl_xor_sync(FULL_WARP, run.l[g], step);
+#pragma unroll
+            for (unsigned n = 0; n < VALUES; n++)
+                run.acc[g].v[n] += __shfl_xor_sync(FULL_WARP, run.acc[g].v[n], step);
+        }
+#pragma unroll
+        for (unsigned n = 0; n < VALUES; n++)
+            if (lane < LANES_A_TOKEN)
+                shared.acc[warp][g][lane * VALUES + n] = run.acc[g].v[n];
+        if (lane == 0)
+            shared.m[warp][g] = run.m[g], shared.l[warp][g] = run.l[g];
+    }
+}
+
+/* Value `dim` of head g over all warps, and what belongs to it, into the range's part. */
+template <unsigned GROUP, unsigned WIDTH>
+__device__ __forceinline__ void merge_warps(const of_warps<GROUP, WIDTH> &shared, uint32_t g, uint32_t dim, uint32_t head_dim,
+                                            float *part)
+{
+    float best = -INFINITY, sum = 0, all = 0;
+    for (unsigned w = 0; w < WARPS; w++)
+        best = fmaxf(best, shared.m[w][g]);
+    for (unsigned w = 0; w < WARPS; w++) {
+        const float factor = shared.m[w][g] == -INFINITY ? 0.0f : expf(shared.m[w][g] - best); /* a warp without a page */
+        sum += factor * shared.acc[w][g][dim], all += factor * shared.l[w][g];
+    }
+    part[dim] = sum;
+    if (dim == 0)
+        part[head_dim] = best, part[head_dim + 1] = all;
+}
+
 template <unsigned LANES_A_TOKEN, unsigned GROUP>
 __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, const __half *pages, struct gpu_rows rows,
                                                              const float *qkv, float *parts)
 {
     constexpr unsigned TOKENS = LANES / LANES_A_TOKEN;                /* of a load */
     constexpr unsigned LOADS = PAGE / TOKENS < 4 ? PAGE / TOKENS : 4; /* on their way at once */
-    constexpr unsigned WIDTH = LANES_A_TOKEN * VALUES;
-    __shared__ float shared_m[WARPS][GROUP], shared_l[WARPS][GROUP], shared_acc[WARPS][GROUP][WIDTH];
+    __shared__ struct of_warps<GROUP, LANES_A_TOKEN * VALUES> shared;
 
     const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, sub = lane % LANES_A_TOKEN, own = lane / LANES_A_TOKEN;
     const uint32_t i = blockIdx.x, group = p.heads / p.kv_heads, chunks = (group + GROUP - 1) / GROUP;
-    const uint32_t kv_head = blockIdx.y / chunks, first = blockIdx.y % chunks * GROUP; /* of the group's heads */
-    const uint32_t count = min(GROUP, group - first), limit = rows.position[i] + 1;
+    const uint32_t kv_head = blockIdx.y / chunks, first = kv_head * group + blockIdx.y % chunks * GROUP; /* head */
+    const uint32_t count = min(GROUP, (kv_head + 1) * group - first), limit = rows.position[i] + 1;
     const uint32_t begin = blockIdx.z * RANGE_TOKENS, end = min(limit, begin + RANGE_TOKENS);
     const uint32_t *table = rows.pages + rows.table[i];
     const bool inside = sub * VALUES < p.head_dim;
-    const float scale = rsqrtf((float)p.head_dim);
+    const float *q_row = qkv + (size_t)rows.row[i] * (p.heads + 2 * p.kv_heads) * p.head_dim + (size_t)first * p.head_dim;
+    eight q[GROUP];
+    running<GROUP> run;
 
     if (begin >= limit)
         return;
-    eight q[GROUP], acc[GROUP];
-    float m[GROUP], l[GROUP];
-    const float *q_row = qkv + (size_t)rows.row[i] * (p.heads + 2 * p.kv_heads) * p.head_dim;
 #pragma unroll
     for (unsigned g = 0; g < GROUP; g++) {
-        m[g] = -INFINITY, l[g] = 0;
+        run.m[g] = -INFINITY, run.l[g] = 0;
 #pragma unroll
-        for (unsigned k = 0; k < VALUES; k++) {
-            acc[g].v[k] = 0;
-            q[g].v[k] = g < count && inside ? scale * q_row[(kv_head * group + first + g) * p.head_dim + sub * VALUES + k] : 0.0f;
+        for (unsigned n = 0; n < VALUES; n++) {
+            run.acc[g].v[n] = 0;
+            q[g].v[n] = g < count && inside ? rsqrtf((float)p.head_dim) * q_row[g * p.head_dim + sub * VALUES + n] : 0.0f;
         }
     }
     for (uint32_t page = begin / PAGE + warp; page * PAGE < end; page += WARPS) {
         const __half *keys = pages + page_offset(p, table[page], kv_head) + sub * VALUES, *values = keys + PAGE * p.head_dim;
-        for (uint32_t at = 0; at < PAGE && page * PAGE + at < end; at += TOKENS * LOADS) {
-            eight k[LOADS];
-            float score[GROUP][LOADS];
+        const uint32_t seen = min(PAGE, end - page * PAGE); /* tokens of the page */
+        for (uint32_t at = 0; at < seen; at += TOKENS * LOADS) {
+            eight loaded[LOADS];
+            float weight[GROUP][LOADS];
+            load_tokens<TOKENS, LOADS>(keys, p.head_dim, at + own, seen, inside, loaded);
 #pragma unroll
-            for (unsigned j = 0; j < LOADS; j++) {
-                const uint32_t token = at + j * TOKENS + own;
-                const bool seen = inside && page * PAGE + token < end; /* what lies beyond may be anything */
-                k[j] = seen ? load_eight(keys + token * p.head_dim) : eight{};
-            }
+            for (unsigned g = 0; g < GROUP; g++)
+                soften<LANES_A_TOKEN, TOKENS, LOADS>(q[g], loaded, at + own, seen, weight[g], run.m[g], run.l[g], run.acc[g]);
+            load_tokens<TOKENS, LOADS>(values, p.head_dim, at + own, seen, inside, loaded);
 #pragma unroll
-            for (unsigned g = 0; g < GROUP; g++) {
-                float best = -INFINITY;
-#pragma unroll
-                for (unsigned j = 0; j < LOADS; j++) {
-                    float sum = 0;
-#pragma unroll
-                    for (unsigned n = 0; n < VALUES; n++)
-                        sum += q[g].v[n] * k[j].v[n];
-#pragma unroll
-                    for (unsigned step = LANES_A_TOKEN / 2; step; step /= 2)
-                        sum += __shfl_xor_sync(FULL_WARP, sum, step);
-                    score[g][j] = page * PAGE + at + j * TOKENS + own < end ? sum : -INFINITY;
-                    best = fmaxf(best, score[g][j]);
-                }
-#pragma unroll
-                for (unsigned step = LANES_A_TOKEN; step < LANES; step *= 2)
-                    best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, step));
-                best = fmaxf(best, m[g]); /* of at least one token: finite unless a score is not */
-                const float old = expf(m[g] - best);
-                m[g] = best, l[g] *= old;
-#pragma unroll
-                for (unsigned j = 0; j < LOADS; j++) {
-                    score[g][j] = expf(score[g][j] - best);
-                    l[g] += score[g][j];
-                }
-#pragma unroll
-                for (unsigned n = 0; n < VALUES; n++)
-                    acc[g].v[n] *= old;
-            }
-#pragma unroll
-            for (unsigned j = 0; j < LOADS; j++) {
-                const uint32_t token = at + j * TOKENS + own;
-                const bool seen = inside && page * PAGE + token < end;
-                const eight v = seen ? load_eight(values + token * p.head_dim) : eight{};
+            for (unsigned j = 0; j < LOADS; j++)
 #pragma unroll
                 for (unsigned g = 0; g < GROUP; g++)
 #pragma unroll
                     for (unsigned n = 0; n < VALUES; n++)
-                        acc[g].v[n] += score[g][j] * v.v[n];
-            }
+                        run.acc[g].v[n] += weight[g][j] * loaded[j].v[n];
         }
     }
-#pragma unroll
-    for (unsigned g = 0; g < GROUP; g++) {
-#pragma unroll
-        for (unsigned step = LANES_A_TOKEN; step < LANES; step *= 2) {
-            l[g] += __shfl_xor_sync(FULL_WARP, l[g], step);
-#pragma unroll
-            for (unsigned n = 0; n < VALUES; n++)
-                acc[g].v[n] += __shfl_xor_sync(FULL_WARP, acc[g].v[n], step);
-        }
-        if (own == 0) {
-#pragma unroll
-            for (unsigned n = 0; n < VALUES; n++)
-                shared_acc[warp][g][sub * VALUES + n] = acc[g].v[n];
-        }
-        if (lane == 0)
-            shared_m[warp][g] = m[g], shared_l[warp][g] = l[g];
-    }
+    put_warp<LANES_A_TOKEN>(run, shared);
     __syncthreads();
-    for (uint32_t at = threadIdx.x; at < count * p.head_dim; at += blockDim.x) {
-        const uint32_t g = at / p.head_dim, dim = at % p.head_dim;
-        float best = -INFINITY, sum = 0, all = 0;
-        for (unsigned w = 0; w < WARPS; w++)
-            best = fmaxf(best, shared_m[w][g]);
-        for (unsigned w = 0; w < WARPS; w++) {
-            const float factor = shared_m[w][g] == -INFINITY ? 0.0f : expf(shared_m[w][g] - best); /* a warp without a page */
-            sum += factor * shared_acc[w][g][dim], all += factor * shared_l[w][g];
-        }
-        float *part = parts + part_offset(p, i, kv_head * group + first + g, blockIdx.z, gridDim.z);
-        part[dim] = sum;
-        if (dim == 0)
-            part[p.head_dim] = best, part[p.head_dim + 1] = all;
-    }
+    for (uint32_t at = threadIdx.x; at < count * p.head_dim; at += blockDim.x)
+        merge_warps(shared, at / p.head_dim, at % p.head_dim, p.head_dim,
+                    parts + part_offset(p, i, first + at / p.head_dim, blockIdx.z, gridDim.z));
 }
 
 /* A block a (row, head), a thread a value. */

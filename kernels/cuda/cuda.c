@@ -12,7 +12,7 @@
 #include "common/kv/kv_type.h"
 #include "kernels/backend/device.h"
 
-enum { HOST_SLICES = 5, DEVICE_SLICES = 11, ALIGN = 256, WIDE = 2, SCRATCH_RANGES = 64 << 20 };
+enum { HOST_SLICES = 5, DEVICE_SLICES = 12, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
 #define RESERVE (256ull << 20) /* of device memory for the driver, cuBLAS and fragments */
 
 void cuda_die(const char *format, ...)
@@ -58,7 +58,7 @@ static uint64_t scratch_floats(const struct backend_config *config)
     if (!config->local_pool_bytes)
         return 0;
     return MAX(gpu_attend_scratch(&pool, 1, config->context_tokens),
-               MIN(gpu_attend_scratch(&pool, config->max_rows, config->context_tokens), (size_t)SCRATCH_RANGES / sizeof(float)));
+               MIN(gpu_attend_scratch(&pool, config->max_rows, config->context_tokens), (size_t)SCRATCH_BYTES / sizeof(float)));
 }
 
 static void host_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
@@ -91,7 +91,8 @@ static void device_slices(const struct backend_config *config, struct backend_ba
         {&batch->wide_o, rows * q * WIDE},
         {&batch->gate_up, rows * 2 * shape->ffn * WIDE},
         {&batch->act, rows * shape->ffn * WIDE},
-        {(void **)&batch->logits, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4 + scratch_floats(config) * 4},
+        {(void **)&batch->logits, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4},
+        {(void **)&batch->scratch, scratch_floats(config) * 4},
         {&batch->workspace, GPU_GEMM_WORKSPACE},
     };
     memcpy(slices, all, sizeof all);
@@ -176,8 +177,8 @@ static enum status open_all(struct backend *backend, struct error *error)
     uint32_t threads = thread_pool_threads(backend->config.pool);
     enum status status;
 
-    cuda_must(cudaSetDevice(backend->device), "choosing the device");
-    snprintf(backend->name, sizeof backend->name, "cuda:%d", backend->device);
+    cuda_must(cudaSetDevice(backend->config.device), "choosing the device");
+    snprintf(backend->name, sizeof backend->name, "cuda:%d", backend->config.device);
     snprintf(backend->level, sizeof backend->level, "%s/cuda", backend->type == GPU_F16 ? "f16" : "bf16");
     backend->scratch = calloc(threads, sizeof *backend->scratch);
     if (!backend->scratch)
@@ -201,7 +202,6 @@ static enum status cuda_open(const struct backend_config *config, struct backend
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the CUDA backend");
     backend->config = *config;
     backend->shape = config->model->shape;
-    backend->device = config->device;
     backend->type = config->model->layers[0].q.type == TENSOR_BF16 ? GPU_BF16 : GPU_F16;
     backend->q_width = backend->shape.heads * backend->shape.head_dim;
     backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
@@ -217,8 +217,7 @@ static enum status cuda_open(const struct backend_config *config, struct backend
 
 static void cuda_info(const struct backend *backend, struct backend_info *info)
 {
-    *info = (struct backend_info){
-        .device = backend->name, .level = backend->level, .attend_bytes = backend->attend_bytes, .attend_us = backend->attend_us};
+    *info = (struct backend_info){.device = backend->name, .level = backend->level, .attend_bytes = backend->attend_bytes};
     if (backend->pool.pages) {
         info->pages_total = backend->ledger.shape.pages;
         info->pages_used = backend->ledger.shape.pages - backend->ledger.free_count;
@@ -272,7 +271,6 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     place(host, HOST_SLICES, batch->host);
     place(device, DEVICE_SLICES, batch->memory);
     batch->scratch_floats = scratch_floats(config);
-    batch->scratch = batch->logits + MIN((uint64_t)CUDA_HEAD_ROWS, config->max_rows) * backend->shape.vocab;
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
     *out = batch;
@@ -287,7 +285,8 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     enum status status;
 
     assert_always(row_count <= max_rows);
-    cuda_must(cudaSetDevice(backend->device), "choosing the device"); /* a thread's own setting: steps may have another than open */
+    cuda_must(cudaSetDevice(backend->config.device),
+              "choosing the device"); /* a thread's own setting: steps may have another than open */
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
     batch->scatter = NULL;
@@ -301,9 +300,9 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     }
     if ((status = cuda_plan_local(batch, bad_row, error)))
         return status;
-    cuda_must(cudaMemcpyAsync(batch->words, batch->words_host, 2 * (size_t)max_rows * sizeof *batch->words, cudaMemcpyHostToDevice,
-                              batch->stream),
-              "copying tokens to the device");
+    uint64_t words = batch->local_count ? 5ull * max_rows + batch->table_entries : 2ull * max_rows;
+    cuda_must(cudaMemcpyAsync(batch->words, batch->words_host, words * sizeof *batch->words, cudaMemcpyHostToDevice, batch->stream),
+              "copying tokens and page tables to the device");
     gpu_embed(backend->type, backend->embedding.weight, batch->words, row_count, backend->shape.hidden, batch->x, batch->stream);
     cuda_queued(batch, "starting the embedding");
     return STATUS_OK;

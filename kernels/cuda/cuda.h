@@ -31,7 +31,6 @@ struct cuda_layer {
 struct backend {
     struct backend_config config;
     struct model_shape shape;
-    int device;
     enum gpu_type type;
     char name[16], level[16];
     uint32_t q_width, kv_width, qkv_width;
@@ -43,18 +42,18 @@ struct backend {
     struct gpu_pool pool; /* pages NULL: none */
     struct kv_ledger ledger;
     struct sampler_scratch **scratch; /* [threads] */
-    uint64_t attend_bytes, attend_us;
+    uint64_t attend_bytes;            /* of K and V that attention had to read */
 };
 
 struct backend_batch {
     struct backend *backend;
     cudaStream_t stream;
     cudaEvent_t event;
-    uint32_t row_count, local_count;
-    const struct backend_links *scatter; /* q, k, v to hand out once the event has come; NULL: none */
-    struct kv_row *kv_rows;              /* [max_rows] local ones */
-    struct backend_row *rows;            /* [max_rows] */
-    uint32_t *slots;                     /* [max_rows] of the local rows' sequences */
+    uint32_t row_count, local_count, table_entries; /* entries: of the page tables in words_host */
+    const struct backend_links *scatter;            /* q, k, v to hand out once the event has come; NULL: none */
+    struct kv_row *kv_rows;                         /* [max_rows] local ones */
+    struct backend_row *rows;                       /* [max_rows] */
+    uint32_t *slots;                                /* [max_rows] of the local rows' sequences */
 
     /* pinned */
     unsigned char *host;

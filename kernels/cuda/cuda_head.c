@@ -18,16 +18,9 @@ static void sample_thread(void *arg, uint32_t thread_index, uint32_t thread_coun
     uint32_t vocab = backend->shape.vocab, item;
 
     (void)thread_count;
-    while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
-        const struct backend_sample *sample = &job->samples[item];
-        const float *logits = job->batch->logits_host + (size_t)item * vocab;
-        if (sample->logits)
-            memcpy(sample->logits, logits, vocab * sizeof *logits);
-        if (sample->sampler)
-            sampler_sample(sample->sampler, logits, sample->index, backend->scratch[thread_index], sample->result);
-        else
-            sampler_score(logits, vocab, sample->token, sample->top_count, backend->scratch[thread_index], sample->result);
-    }
+    while ((item = thread_pool_claim(backend->config.pool)) < job->count)
+        backend_sample_row(&job->samples[item], job->batch->logits_host + (size_t)item * vocab, vocab,
+                           backend->scratch[thread_index]);
 }
 
 static void head_block(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)

@@ -87,7 +87,7 @@ static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struc
     return status;
 }
 
-/* Words of a step for the device: after token and position of all rows come row, position and table of the local ones, and then the
+/* Words of a step, which begin copies to the device: after token and position of all rows come row, position and table of the local ones, and then the
  * page tables of their sequences as far as the rows reach. */
 enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
@@ -129,11 +129,7 @@ enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, stru
     const uint32_t *device = batch->words + 2 * (size_t)max_rows;
     batch->local =
         (struct gpu_rows){device, device + max_rows, device + 2 * (size_t)max_rows, device + 3 * (size_t)max_rows, local, longest};
-    if (!local)
-        return STATUS_OK;
-    cuda_must(cudaMemcpyAsync(batch->words + 2 * (size_t)max_rows, row_words, (3 * (size_t)max_rows + entries) * sizeof *row_words,
-                              cudaMemcpyHostToDevice, batch->stream),
-              "copying page tables to the device");
+    batch->table_entries = entries;
     return STATUS_OK;
 }
 

@@ -1,6 +1,7 @@
 """`--device`: the CUDA backend's whole path (weights, segments, links, local pool, memory plan) through a mesh, on a device that is
 emulated on the CPU (tests/cuda), so that it runs where there is no GPU."""
 import os
+import re
 import subprocess
 
 import pytest
@@ -41,9 +42,12 @@ def test_workers_hold_the_kv(start_mesh):
 
 
 def test_the_pool_is_what_the_device_has_left(start_mesh):
-    """128 MiB are left beside weights and activations: what does not fit into them goes to the worker."""
+    """--local-pool auto on a device: most of what weights and activations leave, and never more."""
     mesh = start_mesh("--device", "auto", "--kv-workers", 1, "--max-batch", 16, "--context", 512, env=device(
         FD_EMULATE_DEVICE_BYTES=str((256 + 640) << 20)))
+    plan = {key: float(value) for key, value in re.findall(r"(\w+_mib)=([\d.]+)", re.search("DEVICE-MEMORY (.*)", mesh.logs(200))[1])}
+    left = plan["free_mib"] - plan["weights_mib"] - plan["activations_mib"]
+    assert plan["free_mib"] == 640 and 0.9 * left < plan["pool_mib"] <= left
     reply = mesh.post("/v1/completions", {"model": "default", "prompt": ["one two three"] * 8, "max_tokens": 40, "ignore_eos": True,
                                           "temperature": 0})
     texts = {choice["text"] for choice in reply["choices"]}
