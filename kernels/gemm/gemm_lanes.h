@@ -55,7 +55,8 @@ struct block {
     const struct quant_block *x; /* [groups] */
     uint32_t slot;
     /* What to bring into the cache meanwhile, group by group: what lies from `ahead` on, and from `ahead_end` on what lies at
-     * `next`. A block of one tile takes as much as its tile, one of two `ahead_lines` of 64 bytes a group, its share. */
+     * `next`: `ahead_lines` of 64 bytes a group, 0 for nothing. The first block of one tile takes as much as its tile, near; blocks of
+     * two share what the next two have, into the second level. */
     const uint8_t *ahead, *ahead_end, *next;
     uint32_t ahead_lines;
 };
@@ -229,9 +230,9 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles
     for (uint32_t g = 0; g < group_count; g++, block++, line += form.layout == PACK_U4 ? 256 : 512) {
         const struct x_rows x = {&block->q[b->slot], &block->part[b->slot]};
         const uint32_t tile_lines = form.layout == PACK_U4 ? 5 : 9; /* of a group, rounded up */
-        if (tiles == 1)
+        if (tiles == 1 && b->ahead_lines)
             prefetch_lines(b, (size_t)g * tile_lines, tile_lines, true);
-        else
+        else if (tiles == 2)
             prefetch_lines(b, (size_t)g * b->ahead_lines, b->ahead_lines, false);
         dot_block dot;
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
@@ -388,9 +389,9 @@ static void tiles_quantized(const struct packed_matrix *w, const struct quantize
     b.ahead_end = w->data + tile_end * w->tile_bytes;
     b.next = next ? next : b.tile;
     uint32_t block = tiles == 2 ? 4 : QUANT_BLOCK_ROWS, block_count = (row_end - row + block - 1) / block;
-    uint32_t lines = tiles * (w->layout == PACK_U4 ? 5 : 9), share = (lines + block_count - 1) / block_count;
-    b.ahead_lines = share;
-    for (uint32_t n, taken = share; row < row_end; row += n, taken += share) {
+    uint32_t left = tiles * (w->layout == PACK_U4 ? 5 : 9), share = tiles == 2 ? (left + block_count - 1) / block_count : left;
+    for (uint32_t n; row < row_end; row += n, left -= b.ahead_lines) {
+        b.ahead_lines = MIN(share, left);
         float *out = y + row * y_stride;
         b.slot = row % QUANT_BLOCK_ROWS;
         b.x = x->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * x->group_count;
@@ -398,11 +399,11 @@ static void tiles_quantized(const struct packed_matrix *w, const struct quantize
 #if GEMM_TILES == 2
         if (tiles == 2 && n == 4) {
             block_quantized_4x2(&b, out, y_stride, columns, store);
-            b.ahead += (size_t)share * w->group_count * 64;
-            b.ahead_lines = taken < lines ? share : 0;
+            b.ahead += (size_t)b.ahead_lines * w->group_count * 64;
             continue;
         }
         if (tiles == 2) {
+            b.ahead_lines = 0; /* a few rows behind the full blocks */
             struct block second = b;
             second.tile += w->tile_bytes;
             block_of_one_tile(&second, n, out + COLUMNS, y_stride, columns, store);
