@@ -41,7 +41,10 @@ CUDA_ARCH ?= 80 86 89 90
 CUDA_SRC  := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
 CUDA_LIB  := $(BUILD)/bin/libfastdecode-cuda.so
 EMU_OBJ   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(filter-out %/gemm.c,$(CUDA_SRC)) $(wildcard tests/cuda/emulate.cpp tests/cuda/gemm_emulated.c))
-EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(BUILD)/tests/kernels/test_cuda $(BUILD)/tests/kernels/test_cuda_backend)
+CUDA_TEST := $(patsubst tests/cuda/%.c,%,$(wildcard tests/cuda/test_*.c))
+EMU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/kernels/%)
+GPU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/gpu/%)
+EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(EMU_TEST))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
 .DEFAULT_GOAL := help
@@ -127,7 +130,7 @@ $(BUILD)/obj/emulated/%.o: % $(BUILD)/flags
 $(BUILD)/tests/cuda/libfastdecode-cuda.so: $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -shared -o $@ $^ -lm
-$(BUILD)/tests/kernels/test_cuda $(BUILD)/tests/kernels/test_cuda_backend: $(BUILD)/tests/kernels/%: $(BUILD)/obj/emulated/tests/cuda/%.c.o $(EMU_OBJ) $(LIB)
+$(EMU_TEST): $(BUILD)/tests/kernels/%: $(BUILD)/obj/emulated/tests/cuda/%.c.o $(EMU_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $^ -lcmocka $(LIBS) -o $@
 
@@ -167,8 +170,8 @@ check: packages-build packages-test ## lint, unit, kernel, integration and end-t
 	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
 
 check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, on this machine's GPU
-	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(BUILD)/tests/gpu/test_cuda $(BUILD)/tests/gpu/test_cuda_backend)
-	$(Q)$(if $(NVCC),$(BUILD)/tests/gpu/test_cuda && $(BUILD)/tests/gpu/test_cuda_backend,:)
+	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(GPU_TEST))
+	$(Q)$(if $(NVCC),failed=; for t in $(GPU_TEST); do $$t || failed=1; done; test -z "$$failed",:)
 
 check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment
 	$(Q)tests/check_full.sh
