@@ -9,9 +9,10 @@
  *               q,k,v of layer 0              o of layer 0 in,                o of the last layer in
  *                                             q,k,v of layer 1 out
  *
- * Entries may be asynchronous: the caller polls (`done`) before it touches what an entry reads or writes, and before
- * the next entry on the same batch. The CPU backend has finished when it returns. Entries on different batches may
- * overlap. All entries of one backend are called from one thread.
+ * Entries may be asynchronous. Those of a batch run in the order of the calls; the caller polls (`done`: of all that was called
+ * before) before it touches what an entry writes, or changes or frees what it reads: links, samples and all that they point at.
+ * So a step whose rows are all local can be queued as a whole. Entries on different batches may overlap. The CPU backend has
+ * finished when it returns. All entries of one backend are called from one thread.
  *
  * Nothing here allocates after batch_open, so that a step does not.
  */
@@ -122,6 +123,9 @@ struct backend_ops {
     /* Final norm, output projection and sampling or scoring for some rows: row_index[i] answers samples[i]. */
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);
+    /* Optional, for a backend whose entries return before the work is done: what segments and head, and what attention of the local
+     * rows, took on the device in this step, once `done` behind `head` has said so. A device may measure one layer for all. */
+    void (*times)(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us);
 
     void (*pool_release)(struct backend *backend, uint64_t sequence);
     /* Makes `to` a sequence of the local pool whose first positions are those of `from`, its pages shared (kv_store_share). Before

@@ -235,6 +235,7 @@ static void cuda_batch_close(struct backend_batch *batch)
         cudaStreamSynchronize(batch->stream);
     cudaFree(batch->memory);
     cudaFreeHost(batch->host);
+    cuda_times_close(batch);
     if (batch->event)
         cudaEventDestroy(batch->event);
     if (batch->stream)
@@ -273,6 +274,7 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     batch->scratch_floats = scratch_floats(config);
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
+    cuda_times_open(batch);
     *out = batch;
     return STATUS_OK;
 }
@@ -290,6 +292,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
     batch->scatter = NULL;
+    cuda_times_begin_step(batch);
     for (uint32_t row = 0; row < row_count; row++) {
         *bad_row = row;
         if (rows[row].token >= backend->shape.vocab || rows[row].position >= backend->config.context_tokens)
@@ -334,6 +337,7 @@ static const struct backend_ops backend_cuda = {
     .attend = cuda_attend,
     .head = cuda_head,
     .done = cuda_done,
+    .times = cuda_times,
     .pool_release = cuda_pool_release,
     .pool_share = cuda_pool_share,
     .pool_held = cuda_pool_held,

@@ -45,10 +45,16 @@ struct backend {
     uint64_t attend_bytes;            /* of K and V that attention had to read */
 };
 
+/* Where the time of a step is taken (cuda_times.c): begin and end of each. */
+enum cuda_span { CUDA_SEGMENT, CUDA_ATTEND, CUDA_HEAD, CUDA_SPANS };
+
 struct backend_batch {
     struct backend *backend;
     cudaStream_t stream;
     cudaEvent_t event;
+    cudaEvent_t mark[CUDA_SPANS][2];
+    bool marked[CUDA_SPANS];
+    uint32_t timed_layer;
     uint32_t row_count, local_count, table_entries; /* entries: of the page tables in words_host */
     const struct backend_links *scatter;            /* q, k, v to hand out once the event has come; NULL: none */
     struct kv_row *kv_rows;                         /* [max_rows] local ones */
@@ -79,6 +85,14 @@ void cuda_must(cudaError_t error, const char *what);
 
 /* Behind what an entry queued: a launch that was refused is seen here and nowhere else. */
 void cuda_queued(struct backend_batch *batch, const char *what);
+
+/* cuda_times.c: what a step takes on the device. begin and end stand around what is queued; of the layers the step's timed one counts. */
+void cuda_times_open(struct backend_batch *batch);
+void cuda_times_close(struct backend_batch *batch);
+void cuda_times_begin_step(struct backend_batch *batch);
+void cuda_span_begin(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
+void cuda_span_end(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
+void cuda_times(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us);
 
 /* cuda_load.c */
 uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens);

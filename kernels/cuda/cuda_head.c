@@ -48,6 +48,9 @@ static void head_block(struct backend_batch *batch, const uint32_t *row_index, c
 void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)
 {
     uint32_t block = MIN((uint32_t)CUDA_HEAD_ROWS, batch->backend->config.max_rows);
+    cuda_span_begin(batch, CUDA_HEAD, 0);
     for (uint32_t begin = 0; begin < count; begin += block)
         head_block(batch, row_index + begin, samples + begin, MIN(block, count - begin));
+    cuda_span_end(batch, CUDA_HEAD, 0);
+    cuda_queued(batch, "ending the head");
 }

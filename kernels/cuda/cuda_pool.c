@@ -139,6 +139,7 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
 
     if (!batch->local_count)
         return;
+    cuda_span_begin(batch, CUDA_ATTEND, layer);
     gpu_store_kv(&backend->pool, layer, &batch->local, batch->qkv, batch->stream);
     /* As many rows at once as there is scratch for, with ranges as far as their own longest reaches: a row's result is its own. */
     for (uint32_t first = 0, count; first < batch->local_count; first += count) {
@@ -154,6 +155,7 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
         part.count = count;
         gpu_attend(&backend->pool, layer, &part, batch->qkv, batch->att, batch->scratch, batch->stream);
     }
+    cuda_span_end(batch, CUDA_ATTEND, layer);
     cuda_queued(batch, "starting attention");
     for (uint32_t i = 0; i < batch->local_count; i++)
         backend->attend_bytes += (batch->kv_rows[i].position + 1ull) * 2 * backend->kv_width * 2;

@@ -140,9 +140,11 @@ static void start_layer(struct backend_batch *batch, const struct cuda_layer *la
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
     const struct backend *backend = batch->backend;
+    cuda_span_begin(batch, CUDA_SEGMENT, s);
     if (s > 0)
         finish_layer(batch, &backend->layers[s - 1], links);
     if (s < backend->shape.layers)
         start_layer(batch, &backend->layers[s], links);
+    cuda_span_end(batch, CUDA_SEGMENT, s);
     cuda_queued(batch, "starting a segment");
 }

@@ -20,43 +20,38 @@ static void start_next(struct mini_batch *batch);
 
 /* --- a segment --------------------------------------------------------------------------------------------------------- */
 
-static void finish(struct mini_batch *batch);
-
-static void run_segment(struct mini_batch *batch)
+/* The messages that it writes q, k and v into. True: there is one. */
+static bool prepare(struct mini_batch *batch)
 {
-    struct engine *engine = batch->engine;
-    struct rpc_buffer *buffers[STEP_PLACES_MAX] = {0};
-    const struct backend_links links = {.o = batch->o, .q = batch->q, .k = batch->k, .v = batch->v};
-    bool last = batch->segment == engine->shape.layers, remote = false;
-    uint64_t began_us = clock_now_us(), at_ns = trace_clock(engine->lane_s_part);
+    bool remote = false;
 
-    trace_span(batch->lane, "queued", batch->ready_ns, {"step", batch->request->step}, {"layer", batch->segment});
-    engine_point_to_replies(batch);
-    for (uint32_t p = 0; !last && p < batch->plan.place_count; p++) {
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         struct link_use *use = &batch->uses[p];
         if (!use->link)
             continue;
-        if (!use->dead && !(buffers[p] = engine_prepare(batch, use, batch->segment)))
+        if (!use->dead && !(use->request = engine_prepare(batch, use, batch->segment)))
             engine_lose_place(batch, use);
         if (use->dead)
             engine_point_nowhere(batch, use->place);
         remote = true;
     }
-    if (remote)
-        at_ns = SPAN(batch, "prepare", at_ns, {"layer", batch->segment});
-    engine->ops->segment(batch->backend, batch->segment, &links);
-    while (!engine->ops->done(batch->backend)) {}
+    return remote;
+}
+
+/* Of all that was queued before, too. False: not yet. */
+static bool computed(struct mini_batch *batch)
+{
+    const struct engine *engine = batch->engine;
+
+    if (!engine->ops->done(batch->backend))
+        return false;
     engine_free_replies(batch);
-    at_ns = SPAN(batch, "segment", at_ns, {"layer", batch->segment}, {"rows", batch->plan.row_count});
-    batch->segment++;
-    batch->s_part_us += clock_now_us() - began_us;
-    if (last) {
-        finish(batch);
-        return;
-    }
-    engine_send(batch, buffers);
-    if (remote)
-        SPAN(batch, "send", at_ns, {"layer", batch->segment - 1});
+    batch->s_part_us += clock_now_us() - batch->started_us;
+    return true;
+}
+
+static void attend(struct mini_batch *batch)
+{
     engine_attend_local(batch, batch->segment - 1);
     if (--batch->waiting == 0)
         engine_make_ready(batch);
@@ -64,53 +59,135 @@ static void run_segment(struct mini_batch *batch)
         batch->wait_from_ns = trace_clock(batch->lane);
 }
 
-/* Sampling and scoring for the runs that are not lost, then the reply. */
+/* q, k and v are where they should be. */
+static void send_rows(struct mini_batch *batch)
+{
+    uint64_t at_ns = SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
+
+    engine_send(batch);
+    SPAN(batch, "send", at_ns, {"layer", batch->segment - 1});
+    attend(batch);
+}
+
+static void start_head(struct mini_batch *batch);
+
+static void start_segment(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    bool last = batch->segment == engine->shape.layers, remote;
+
+    batch->started_us = clock_now_us();
+    batch->started_ns = trace_clock(engine->lane_s_part);
+    trace_span(batch->lane, "queued", batch->ready_ns, {"step", batch->request->step}, {"layer", batch->segment});
+    engine_point_to_replies(batch);
+    remote = !last && prepare(batch);
+    if (remote)
+        batch->started_ns = SPAN(batch, "prepare", batch->started_ns, {"layer", batch->segment});
+    engine->ops->segment(batch->backend, batch->segment, &batch->links);
+    batch->segment++;
+    batch->state = BATCH_COMPUTING;
+    if (remote) {
+        if (computed(batch))
+            send_rows(batch);
+        return;
+    }
+    batch->s_part_us += clock_now_us() - batch->started_us;
+    SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
+    if (last) {
+        start_head(batch);
+    } else {
+        engine_send(batch); /* nothing */
+        attend(batch);
+    }
+}
+
+/* --- the end of a step --------------------------------------------------------------------------------------------------- */
+
+/* What a device says of its own time, which the clock here does not see. */
+static void take_times(struct mini_batch *batch)
+{
+    const struct backend_ops *ops = batch->engine->ops;
+    uint32_t segments_us, attend_us;
+    bool remote = false;
+
+    if (!ops->times)
+        return;
+    ops->times(batch->backend, &segments_us, &attend_us);
+    batch->s_part_us = segments_us;
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        if (!batch->uses[p].link)
+            batch->uses[p].r_part_us = batch->uses[p].attend_us = attend_us;
+        remote |= batch->uses[p].link != NULL;
+    }
+    if (!remote)
+        batch->r_part_us = attend_us;
+}
+
 static void finish(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
-    struct step_plan *plan = &batch->plan;
-    uint64_t began_us = clock_now_us(), at_ns = trace_clock(engine->lane_s_part), step = batch->request->step;
-    uint32_t kept = 0;
+    const struct step_plan *plan = &batch->plan;
+    uint64_t at_ns = SPAN(batch, "head", batch->started_ns, {"outputs", batch->kept_count}), step = batch->request->step;
 
-    for (uint32_t i = 0; i < plan->output_count; i++)
-        if (!plan->runs[plan->row_run[plan->output_row[i]]].lost) {
-            batch->kept_rows[kept] = plan->output_row[i];
-            batch->kept_outputs[kept++] = plan->outputs[i];
-        }
-    if (kept)
-        engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, kept);
-    while (!engine->ops->done(batch->backend)) {}
-    for (uint32_t i = 0; i < kept; i++) {
+    for (uint32_t i = 0; i < batch->kept_count; i++) {
         struct sequence *sequence = sequence_table_find(engine->sequences, plan->rows[batch->kept_rows[i]].sequence);
         if (!batch->kept_outputs[i].sampler || !sequence)
             continue;
         sequence->last_token = batch->kept_outputs[i].result->token;
         sampler_see_generated(sequence->sampler, sequence->last_token);
     }
-    batch->s_part_us += clock_now_us() - began_us;
+    take_times(batch);
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
-    at_ns = SPAN(batch, "head", at_ns, {"outputs", kept});
     reply_send(batch); /* the request goes with it */
     trace_span(engine->lane_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
-    trace_span(batch->lane, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", kept},
+    trace_span(batch->lane, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", batch->kept_count},
                {"places", plan->place_count});
     batch->state = BATCH_IDLE;
     start_next(batch);
 }
 
+/* Sampling and scoring for the runs that are not lost, then the reply. */
+static void start_head(struct mini_batch *batch)
+{
+    const struct step_plan *plan = &batch->plan;
+
+    batch->started_us = clock_now_us();
+    batch->started_ns = trace_clock(batch->engine->lane_s_part);
+    batch->kept_count = 0;
+    for (uint32_t i = 0; i < plan->output_count; i++)
+        if (!plan->runs[plan->row_run[plan->output_row[i]]].lost) {
+            batch->kept_rows[batch->kept_count] = plan->output_row[i];
+            batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
+        }
+    if (batch->kept_count)
+        batch->engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, batch->kept_count);
+    batch->state = BATCH_SAMPLING;
+    if (computed(batch))
+        finish(batch);
+}
+
+/* --- one thing at a time --------------------------------------------------------------------------------------------------- */
+
 bool engine_advance(struct engine *engine)
 {
     struct mini_batch *oldest = NULL;
+    bool computing = false;
 
     for (uint32_t i = 0; i < engine->batch_count; i++) {
         struct mini_batch *batch = &engine->batches[i];
+        bool sampling = batch->state == BATCH_SAMPLING;
+        if (sampling || batch->state == BATCH_COMPUTING) {
+            computing = true;
+            if (computed(batch))
+                (sampling ? finish : send_rows)(batch);
+        }
         if (batch->state == BATCH_READY && (!oldest || batch->ready_order < oldest->ready_order))
             oldest = batch;
     }
     if (oldest)
-        run_segment(oldest);
-    return oldest;
+        start_segment(oldest);
+    return computing || oldest;
 }
 
 /* --- the start of a step ------------------------------------------------------------------------------------------------ */
@@ -273,7 +350,7 @@ void engine_link_changed(struct engine *engine, struct link *link)
         bool connecting = false;
         for (uint32_t p = 0; batch->state != BATCH_IDLE && p < batch->plan.place_count; p++) {
             struct link_use *use = &batch->uses[p];
-            if (use->link == link && link->down && batch->state >= BATCH_WAITING)
+            if (use->link == link && link->down && batch->state >= BATCH_COMPUTING)
                 engine_lose_place(batch, use);
             connecting |= use->link && !use->link->down && !rpc_channel_is_up(use->link->channel);
         }
@@ -401,6 +478,7 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
     if (!batch->o || !batch->q || !batch->k || !batch->v || !batch->kept_rows || !batch->kept_outputs ||
         step_plan_open(rows, &batch->plan) || reply_open(batch))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
+    batch->links = (struct backend_links){.o = batch->o, .q = batch->q, .k = batch->k, .v = batch->v};
     return engine->ops->batch_open(engine->backend, &batch->backend, error);
 }
 
@@ -426,9 +504,11 @@ void engine_close(struct engine *engine)
     link_close_all(engine);
     for (uint32_t i = 0; i < engine->batch_count; i++) {
         struct mini_batch *batch = &engine->batches[i];
+        engine->ops->batch_close(batch->backend); /* waits for what it writes to */
+        for (uint32_t p = 0; p < batch->plan.place_count; p++)
+            rpc_buffer_free(batch->uses[p].request);
         if (batch->engine)
             engine_free_replies(batch);
-        engine->ops->batch_close(batch->backend);
         step_plan_close(&batch->plan);
         reply_close(batch);
         free(batch->o);

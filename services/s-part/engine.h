@@ -2,10 +2,11 @@
  *
  * One thread owns it all: it computes segments and, between them, takes what has arrived. A mini-batch is
  *
- *     IDLE ─▶ begin, segment 0 ─▶ WAITING (o of layer 0 is with the workers) ─▶ READY ─▶ segment 1 ─▶ … ─▶ head ─▶ reply
+ *     IDLE ─▶ begin ─▶ READY ─▶ segment: COMPUTING ─▶ q, k, v sent: WAITING ─▶ o is there: READY ─▶ … ─▶ head: SAMPLING ─▶ reply
  *
- * While one waits, another that is ready runs: so S-part and R-part work at the same time. Steps of one mini-batch run in
- * the order in which they came. Nothing is allocated in a step but messages.
+ * While one computes on a device or waits, another that is ready is started: so S-part and R-part work at the same time. Where all
+ * rows are local nothing is waited for between the segments: a device has the whole step queued. Steps of one mini-batch run in the
+ * order in which they came. Nothing is allocated in a step but messages.
  */
 #ifndef FD_SERVICES_S_PART_ENGINE_H
 #define FD_SERVICES_S_PART_ENGINE_H
@@ -45,13 +46,15 @@ struct link_use {
     struct link *link; /* NULL: the local pool */
     struct step_place *place;
     bool dead, waiting;
-    struct rpc_message *reply; /* of the layer before: o is read where it lies */
+    struct rpc_buffer *request; /* of the layer that is computed: its q, k, v are written where they lie */
+    struct rpc_message *reply;  /* of the layer before: o is read where it lies */
     const float *o;
     uint64_t sent_us;
     uint32_t r_part_us, attend_us; /* of the step so far: from sent to answered; what the worker says it took */
 };
 
-enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_WAITING, BATCH_READY };
+/* From BATCH_COMPUTING on, a place that is lost takes its rows with it. */
+enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_SAMPLING, BATCH_COMPUTING, BATCH_WAITING, BATCH_READY };
 
 /* A step that waits for its turn. The request lies in the call's memory. */
 struct queued_step {
@@ -71,14 +74,15 @@ struct mini_batch {
     Fastdecode__StepRequest *request;
     struct backend_batch *backend;
     struct step_plan plan;
-    uint32_t segment; /* next to run */
+    uint32_t segment; /* next to start */
     uint32_t waiting; /* replies that are out */
     struct link_use uses[STEP_PLACES_MAX];
-    const float **o;     /* [max_rows] */
-    float **q, **k, **v; /* [max_rows] */
-    uint64_t began_us, s_part_us, sent_us, r_part_us;
-    struct trace_lane *lane;                   /* the step, and what it waits for */
-    uint64_t began_ns, ready_ns, wait_from_ns; /* of the trace; wait_from_ns is 0 while nothing is waited for */
+    const float **o;                                              /* [max_rows] */
+    float **q, **k, **v;                                          /* [max_rows] */
+    struct backend_links links;                                   /* those */
+    uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; /* started: the segment or head that is computed */
+    struct trace_lane *lane;                                      /* the step, and what it waits for */
+    uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        /* of the trace; wait_from_ns is 0 while nothing is waited for */
 
     /* the reply, sized once */
     Fastdecode__RunResult *results; /* [max_rows] */
@@ -89,6 +93,7 @@ struct mini_batch {
     Fastdecode__TopToken **top_pointers;
     uint32_t *kept_rows; /* [max_rows] outputs of runs that are not lost */
     struct backend_sample *kept_outputs;
+    uint32_t kept_count;
 };
 
 /* A sequence that is over. */
@@ -121,7 +126,7 @@ struct engine {
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
 
-/* Runs the segment that has waited longest. False: nothing is ready. */
+/* Goes on with what a device has computed, and starts the segment that has waited longest. False: nothing is ready or computed. */
 bool engine_advance(struct engine *engine);
 
 /* Handlers of the SPart service. */
@@ -144,11 +149,11 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
 void engine_point_nowhere(struct mini_batch *batch, const struct step_place *place);
 void engine_point_to_replies(struct mini_batch *batch); /* o of the layer before, for the rows of workers */
 void engine_free_replies(struct mini_batch *batch);
-void engine_send(struct mini_batch *batch, struct rpc_buffer **buffers); /* [places]; NULL: nothing goes there */
-void engine_attend_local(struct mini_batch *batch, uint32_t layer);      /* local rows, in place, while the others are away */
-void engine_lose_place(struct mini_batch *batch, struct link_use *use);  /* its rows, in mid-step: the rest of the step goes on */
-void engine_drop_link(struct link *link);                                /* its rows in flight are lost */
-void engine_make_ready(struct mini_batch *batch);                        /* all answers are there, or given up */
+void engine_send(struct mini_batch *batch);                             /* what has been prepared */
+void engine_attend_local(struct mini_batch *batch, uint32_t layer);     /* local rows, in place, while the others are away */
+void engine_lose_place(struct mini_batch *batch, struct link_use *use); /* its rows, in mid-step: the rest of the step goes on */
+void engine_drop_link(struct link *link);                               /* its rows in flight are lost */
+void engine_make_ready(struct mini_batch *batch);                       /* all answers are there, or given up */
 
 /* engine.c: a link went down or came up. */
 void engine_link_changed(struct engine *engine, struct link *link);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <unordered_map>
 #include <vector>
@@ -144,6 +145,8 @@ struct emulate_stream {
 struct emulate_event {
     struct emulate_stream *stream;
     uint64_t after; /* operations of the stream */
+    bool timed;
+    std::chrono::steady_clock::time_point at;
 };
 
 static std::vector<struct emulate_stream *> streams;
@@ -276,9 +279,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     while (run_one(stream)) {}
     return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     *out = new emulate_event{};
+    (*out)->timed = !(flags & cudaEventDisableTiming);
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -288,7 +292,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    *event = {stream, stream->put};
+    if (event->timed)
+        queue(stream, [event] { event->at = std::chrono::steady_clock::now(); });
+    event->stream = stream;
+    event->after = stream->put;
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
@@ -297,6 +304,16 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaSuccess;
     run_some();
     return last_error = cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    for (cudaEvent_t event : {from, to})
+        if (!event->timed || !event->stream)
+            return cudaErrorInvalidValue;
+        else if (event->stream->done < event->after)
+            return cudaErrorNotReady;
+    *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+    return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void)
 {

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from conftest import BUILD, MODEL, SANITIZED, fastdecode
+from streams import body, join_all, start_all, words
 from test_golden import Scores, check_greedy
 
 EMULATED = os.path.join(BUILD, "tests", "cuda", "libfastdecode-cuda.so")
@@ -39,6 +40,21 @@ def test_workers_hold_the_kv(start_mesh):
     mesh = start_mesh("--device", "cuda:0", "--kv-workers", 2, "--local-pool", 0, "--mini-batches", 2, env=device())
     check_greedy(mesh)
     assert mesh.metric("fastdecode_generated_tokens_total") >= 640
+
+
+@pytest.mark.parametrize("victim, options", [("kv-worker-0", ("--kv-workers", 2, "--local-pool", 0)), ("s-part", ("--kv-workers", 0))])
+def test_failures_are_survived(start_mesh, victim, options):
+    """A worker dies while the device writes the message that it was to get, or the device with its pool: nobody sees an error, every
+    stream has all its tokens, and the pages of all are free in the end. (Which tokens follow is not promised on CUDA.)"""
+    mesh = start_mesh("--device", "cuda", "--mini-batches", 2, *options, env=device())
+    streams = start_all(mesh.url, [body(words(12 + 5 * i, i), 24, i, sampled=i % 2 == 1) for i in range(6)])
+    for stream in streams:
+        stream.wait_tokens(4)
+    mesh.kill(victim)
+    join_all(streams)
+    assert [(stream.error, len(stream.tokens), stream.finish_reason) for stream in streams] == [(None, 24, "length")] * 6
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") > 0
+    mesh.wait_metric("fastdecode_kv_pages_used", lambda pages: pages == 0, 10)
 
 
 def test_the_pool_is_what_the_device_has_left(start_mesh):
