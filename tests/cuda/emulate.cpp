@@ -150,7 +150,7 @@ struct emulate_event {
 };
 
 static std::vector<struct emulate_stream *> streams;
-static uint64_t chance = 1;
+static uint64_t chance = 1, operations_done;
 static cudaError_t last_error;
 
 static void queue(cudaStream_t stream, std::function<void()> operation)
@@ -159,14 +159,23 @@ static void queue(cudaStream_t stream, std::function<void()> operation)
     stream->put++;
 }
 
+/* FD_EMULATE_FAILS_AFTER: so many operations, then the device is lost, and with it all that it had to do. */
+static bool is_lost(void)
+{
+    static const char *limit = getenv("FD_EMULATE_FAILS_AFTER");
+    static const uint64_t operations = limit ? strtoull(limit, NULL, 10) : UINT64_MAX;
+    return operations_done >= operations;
+}
+
 static bool run_one(struct emulate_stream *stream)
 {
-    if (stream->queued.empty())
+    if (stream->queued.empty() || is_lost())
         return false;
     std::function<void()> operation = std::move(stream->queued.front());
     stream->queued.pop_front();
     operation();
     stream->done++;
+    operations_done++;
     return true;
 }
 
@@ -277,7 +286,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     while (run_one(stream)) {}
-    return cudaSuccess;
+    return stream->queued.empty() ? cudaSuccess : cudaErrorECCUncorrectable;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
@@ -303,7 +312,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     if (!event->stream || event->stream->done >= event->after)
         return cudaSuccess;
     run_some();
-    return last_error = cudaErrorNotReady;
+    return last_error = is_lost() ? cudaErrorECCUncorrectable : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
@@ -323,5 +332,10 @@ cudaError_t cudaGetLastError(void)
 }
 const char *cudaGetErrorString(cudaError_t error)
 {
-    return error == cudaSuccess ? "no error" : error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
+    default: return "emulated error";
+    }
 }

@@ -57,6 +57,15 @@ def test_failures_are_survived(start_mesh, victim, options):
     mesh.wait_metric("fastdecode_kv_pages_used", lambda pages: pages == 0, 10)
 
 
+def test_a_lost_device_is_survived(start_mesh):
+    """The device fails every so often, by an ECC error: the s-part says so, is started anew, and sequences go on."""
+    mesh = start_mesh("--device", "cuda", "--kv-workers", 0, env=device(FD_EMULATE_FAILS_AFTER="10000"))
+    streams = start_all(mesh.url, [body(words(12 + 5 * i, i), 24, i) for i in range(4)])
+    join_all(streams)
+    assert [(stream.error, len(stream.tokens), stream.finish_reason) for stream in streams] == [(None, 24, "length")] * 4
+    assert re.search('DEVICE-FAILED why="[a-z ]+: uncorrectable ECC error encountered"', mesh.logs(10000))
+
+
 def test_the_pool_is_what_the_device_has_left(start_mesh):
     """--local-pool auto on a device: most of what weights and activations leave, and never more."""
     mesh = start_mesh("--device", "auto", "--kv-workers", 1, "--max-batch", 16, "--context", 512, env=device(

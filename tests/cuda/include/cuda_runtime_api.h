@@ -14,6 +14,7 @@ typedef enum cudaError {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorNoDevice = 100,
+    cudaErrorECCUncorrectable = 214,
     cudaErrorNotReady = 600,
 } cudaError_t;
 typedef struct emulate_stream *cudaStream_t;
