@@ -1,0 +1,252 @@
+/* test_kv_ledger.c: the ledger of pages beside a plain model, under operations drawn by a seed.
+ *
+ * The model knows of each sequence how many positions and pages it should have, and writes into each position who wrote it: a page's
+ * content travels where the ledger says that it is copied. So a page that two sequences have by mistake, or that is freed while somebody
+ * reads it, shows as a position with another's content.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/kv/kv_ledger.h"
+
+enum { PAGES = 24, PAGE_TOKENS = 4, SEQUENCES = 6, CONTEXT = 40, IDS = 9, OPERATIONS = 20000, SEEDS = 8 };
+
+static const struct kv_ledger_shape shape = {PAGES, PAGE_TOKENS, SEQUENCES, CONTEXT};
+
+struct modelled {
+    bool known;
+    uint32_t complete, pages;
+    uint32_t content[CONTEXT]; /* of the positions that are complete */
+};
+
+struct model {
+    struct modelled of[IDS];
+    uint32_t written[PAGES][PAGE_TOKENS]; /* what stands in the pages themselves */
+    uint32_t writes;                      /* so far; the content of the next */
+    uint64_t state;
+};
+
+static uint32_t draw(struct model *model, uint32_t below)
+{
+    model->state = model->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(model->state >> 33) % below;
+}
+
+static uint64_t id_of(uint32_t index) { return 5 * (index + 1ull); } /* these fall into five buckets that touch each other */
+
+static uint32_t pages_for(uint32_t positions) { return (positions + PAGE_TOKENS - 1) / PAGE_TOKENS; }
+
+/* All that can be said of a ledger without knowing what was done to it. */
+static void check_counts(const struct kv_ledger *ledger)
+{
+    uint32_t references[PAGES] = {0}, used = 0, known = 0, cursor = 0;
+    struct kv_held held;
+
+    while (kv_ledger_next(ledger, &cursor, &held)) {
+        uint32_t slot = kv_ledger_slot(ledger, held.sequence);
+        known++;
+        assert_int_not_equal(slot, KV_NONE);
+        for (uint32_t i = 0; i < ledger->sequences[slot].page_count; i++)
+            references[kv_ledger_table(ledger, slot)[i]]++;
+        assert_true(held.positions <= ledger->sequences[slot].page_count * PAGE_TOKENS);
+    }
+    assert_memory_equal(references, ledger->references, sizeof references);
+    for (uint32_t page = 0; page < PAGES; page++)
+        used += references[page] > 0;
+    assert_int_equal(ledger->free_count, PAGES - used);
+    assert_true(ledger->pages_peak >= used);
+    for (uint32_t i = 0; i < ledger->free_count; i++)
+        assert_int_equal(references[ledger->free_pages[i]]++, 0); /* free, and listed once */
+    assert_int_equal(ledger->free_slot_count, SEQUENCES - known);
+}
+
+static void check_content(const struct kv_ledger *ledger, const struct model *model)
+{
+    uint32_t known = 0;
+
+    for (uint32_t index = 0; index < IDS; index++) {
+        const struct modelled *want = &model->of[index];
+        struct kv_held held;
+        uint32_t slot = kv_ledger_slot(ledger, id_of(index));
+        assert_int_equal(kv_ledger_find(ledger, id_of(index), &held), want->known);
+        assert_int_equal(slot != KV_NONE, want->known);
+        if (!want->known)
+            continue;
+        known++;
+        assert_int_equal(held.positions, want->complete);
+        assert_int_equal(ledger->sequences[slot].page_count, want->pages);
+        for (uint32_t at = 0; at < want->complete; at++)
+            assert_int_equal(model->written[kv_ledger_table(ledger, slot)[at / PAGE_TOKENS]][at % PAGE_TOKENS], want->content[at]);
+    }
+    assert_true(known <= SEQUENCES);
+}
+
+/* Reserves some positions and writes the next ones, as a step does. */
+static void extend(struct kv_ledger *ledger, struct model *model, uint32_t index)
+{
+    struct modelled *own = &model->of[index];
+    uint32_t count = 1 + draw(model, 6), end = own->complete + count, slot = kv_ledger_slot(ledger, id_of(index));
+    uint32_t need = pages_for(end), more = need > own->pages ? need - own->pages : 0, last = own->complete / PAGE_TOKENS;
+    bool shared = own->complete % PAGE_TOKENS && ledger->references[kv_ledger_table(ledger, slot)[last]] > 1;
+    bool room = more + shared <= ledger->free_count && (own->known || ledger->free_slot_count);
+    struct kv_row rows[8];
+    struct kv_row_walk walk;
+    struct kv_copy copy;
+    struct error error;
+
+    assert_int_equal(kv_ledger_reserve(ledger, id_of(index), end, &copy, &error), end > CONTEXT ? STATUS_OUT_OF_RANGE
+                                                                                  : !room       ? STATUS_RESOURCE_EXHAUSTED
+                                                                                                : STATUS_OK);
+    if (end > CONTEXT || !room)
+        return;
+    assert_int_equal(copy.needed, shared);
+    if (copy.needed)
+        memcpy(model->written[copy.to], model->written[copy.from], sizeof model->written[0]);
+    own->known = true;
+    own->pages = MAX(own->pages, need);
+    slot = kv_ledger_slot(ledger, id_of(index));
+    for (uint32_t i = 0; i < count; i++)
+        rows[i] = (struct kv_row){id_of(index), own->complete + i};
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(kv_ledger_check_row(ledger, rows, i, &walk, &error), STATUS_OK);
+        assert_int_equal(walk.slot, slot);
+        assert_int_equal(walk.first, i == 0);
+        uint32_t at = rows[i].position, page = kv_ledger_table(ledger, slot)[at / PAGE_TOKENS];
+        model->written[page][at % PAGE_TOKENS] = own->content[at] = ++model->writes;
+    }
+    own->complete = ledger->sequences[slot].complete = end;
+}
+
+static void share(struct kv_ledger *ledger, struct model *model, uint32_t from, uint32_t to)
+{
+    struct modelled *source = &model->of[from], *own = &model->of[to];
+    uint32_t positions = draw(model, CONTEXT + 1), known = 0;
+    struct error error;
+
+    for (uint32_t i = 0; i < IDS; i++)
+        known += model->of[i].known;
+    bool had = own->known && own->complete >= positions, room = own->known || known < SEQUENCES;
+    bool can = from != to && positions && source->known && source->complete >= positions;
+    enum status status = kv_ledger_share(ledger, id_of(from), positions, id_of(to), &error);
+
+    if (had || !can || !room) {
+        assert_int_equal(status, had ? STATUS_OK : !can ? STATUS_FAILED_PRECONDITION : STATUS_RESOURCE_EXHAUSTED);
+        return;
+    }
+    assert_int_equal(status, STATUS_OK);
+    *own = *source;
+    own->complete = positions;
+    own->pages = pages_for(positions);
+}
+
+static void truncate(struct kv_ledger *ledger, struct model *model, uint32_t index)
+{
+    struct modelled *own = &model->of[index];
+    uint32_t positions = draw(model, CONTEXT), slot = kv_ledger_slot(ledger, id_of(index));
+    uint32_t generation = own->known ? ledger->sequences[slot].generation : 0;
+
+    kv_ledger_truncate(ledger, id_of(index), positions);
+    if (!own->known)
+        return;
+    bool drops = positions < own->pages * PAGE_TOKENS;
+    assert_int_equal(ledger->sequences[slot].generation, generation + drops);
+    if (!drops)
+        return;
+    own->complete = MIN(own->complete, positions);
+    own->pages = MIN(own->pages, pages_for(positions));
+}
+
+static void operate(struct kv_ledger *ledger, struct model *model)
+{
+    uint32_t kind = draw(model, 10), index = draw(model, IDS);
+
+    if (kind < 5) {
+        extend(ledger, model, index);
+    } else if (kind < 7) {
+        share(ledger, model, index, draw(model, IDS));
+    } else if (kind < 8) {
+        truncate(ledger, model, index);
+    } else {
+        kv_ledger_free(ledger, id_of(index));
+        model->of[index] = (struct modelled){0};
+    }
+}
+
+static void test_beside_a_model(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1; seed <= SEEDS; seed++) {
+        struct kv_ledger ledger;
+        struct error error;
+        struct model *model = calloc(1, sizeof *model);
+        model->state = seed;
+        assert_int_equal(kv_ledger_open(&shape, &ledger, &error), STATUS_OK);
+        for (uint32_t i = 0; i < OPERATIONS; i++) {
+            operate(&ledger, model);
+            check_counts(&ledger);
+            check_content(&ledger, model);
+        }
+        for (uint32_t index = 0; index < IDS; index++)
+            kv_ledger_free(&ledger, id_of(index));
+        assert_int_equal(ledger.free_count, PAGES);
+        assert_int_equal(ledger.pages_peak, PAGES);
+        kv_ledger_close(&ledger);
+        free(model);
+    }
+}
+
+/* What a step may not do: rows out of order, with a gap, of nobody, beyond the pages, or into a page that somebody else reads. */
+static void test_rows_that_are_refused(void **state)
+{
+    struct kv_ledger ledger;
+    struct kv_row_walk walk;
+    struct kv_copy copy;
+    struct error error;
+    (void)state;
+
+    assert_int_equal(kv_ledger_open(&shape, &ledger, &error), STATUS_OK);
+    assert_int_equal(kv_ledger_reserve(&ledger, 5, 6, &copy, &error), STATUS_OK);
+    ledger.sequences[kv_ledger_slot(&ledger, 5)].complete = 6;
+    assert_int_equal(kv_ledger_share(&ledger, 5, 6, 6, &error), STATUS_OK);
+    const struct {
+        struct kv_row rows[2];
+        enum status status;
+        const char *why;
+    } cases[] = {
+        {{{5, 3}, {5, 3}}, STATUS_INVALID_ARGUMENT, "not sorted"},
+        {{{6, 0}, {5, 0}}, STATUS_INVALID_ARGUMENT, "not sorted"},
+        {{{5, 0}, {7, 0}}, STATUS_FAILED_PRECONDITION, "sequence 7 has 0 positions"},
+        {{{5, 5}, {5, 7}}, STATUS_FAILED_PRECONDITION, "has 6 positions, not the 7"},
+        {{{5, 0}, {5, 6}}, STATUS_FAILED_PRECONDITION, "shares the page"},
+        {{{5, 0}, {6, 6}}, STATUS_FAILED_PRECONDITION, "shares the page"},
+    };
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        assert_int_equal(kv_ledger_check_row(&ledger, cases[i].rows, 0, &walk, &error), STATUS_OK);
+        assert_int_equal(kv_ledger_check_row(&ledger, cases[i].rows, 1, &walk, &error), cases[i].status);
+        assert_non_null(strstr(error.text, cases[i].why));
+    }
+    assert_int_equal(kv_ledger_reserve(&ledger, 6, 8, &copy, &error), STATUS_OK);
+    assert_true(copy.needed && copy.from == kv_ledger_table(&ledger, kv_ledger_slot(&ledger, 5))[1]);
+    const struct kv_row behind[] = {{6, 6}, {6, 7}, {6, 8}};
+    assert_int_equal(kv_ledger_check_row(&ledger, behind, 0, &walk, &error), STATUS_OK);
+    assert_int_equal(kv_ledger_check_row(&ledger, behind, 1, &walk, &error), STATUS_OK);
+    assert_int_equal(kv_ledger_check_row(&ledger, behind, 2, &walk, &error), STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(error.text, "no page for position 8"));
+    kv_ledger_close(&ledger);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_beside_a_model),
+        cmocka_unit_test(test_rows_that_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
