@@ -8,10 +8,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/member/member.h"
 #include "common/wire/sampling.h"
-
-static void start_next(struct mini_batch *batch);
 
 /* A span of a step on the S-part's lane. Gives the time. */
 #define SPAN(batch, name, began_ns, ...)                                                                                       \
@@ -144,7 +141,7 @@ static void finish(struct mini_batch *batch)
     trace_span(batch->lane, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", batch->kept_count},
                {"places", plan->place_count});
     batch->state = BATCH_IDLE;
-    start_next(batch);
+    engine_start_next(batch);
 }
 
 /* Sampling and scoring for the runs that are not lost, then the reply. */
@@ -192,7 +189,7 @@ bool engine_advance(struct engine *engine)
 
 /* --- the start of a step ------------------------------------------------------------------------------------------------ */
 
-static bool in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except)
+bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except)
 {
     for (uint32_t b = 0; b < engine->batch_count; b++) {
         const struct mini_batch *batch = &engine->batches[b];
@@ -210,7 +207,7 @@ static enum status open_sequences(struct mini_batch *batch, struct error *error)
 
     for (size_t i = 0; i < batch->request->n_open; i++) {
         const Fastdecode__SequenceOpen *open = batch->request->open[i];
-        if (in_use(batch->engine, open->sequence, batch))
+        if (engine_in_use(batch->engine, open->sequence, batch))
             return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx is opened, and in a step of another mini-batch",
                              (unsigned long long)open->sequence);
         enum status status = sampling_parse(open->sampling, batch->engine->shape.vocab, bias, &params, error);
@@ -290,16 +287,11 @@ static void begin_step(struct mini_batch *batch)
     if (plan->row_count == 0) {
         reply_send(batch);
         batch->state = BATCH_IDLE;
-        start_next(batch);
+        engine_start_next(batch);
         return;
     }
     batch->sent_us = clock_now_us();
     engine_make_ready(batch);
-}
-
-static uint64_t newest_scheduler(const struct engine *engine)
-{
-    return atomic_load_explicit(&engine->scheduler_incarnation, memory_order_relaxed);
 }
 
 static void refuse(struct mini_batch *batch, const struct error *error)
@@ -309,7 +301,7 @@ static void refuse(struct mini_batch *batch, const struct error *error)
     batch->call = NULL;
 }
 
-static void start_next(struct mini_batch *batch)
+void engine_start_next(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
     struct error error;
@@ -323,7 +315,7 @@ static void start_next(struct mini_batch *batch)
         batch->began_us = clock_now_us();
         batch->began_ns = trace_clock(batch->lane);
         batch->s_part_us = batch->r_part_us = 0;
-        if (batch->request->scheduler_incarnation < newest_scheduler(engine)) { /* it was not when the step was queued */
+        if (batch->request->scheduler_incarnation < engine_newest_scheduler(engine)) { /* it was not when the step was queued */
             error_set(&error, STATUS_FAILED_PRECONDITION, "a scheduler that started later is known here");
             refuse(batch, &error);
             continue;
@@ -357,104 +349,6 @@ void engine_link_changed(struct engine *engine, struct link *link)
         if (batch->state == BATCH_CONNECTING && !connecting)
             begin_step(batch);
     }
-}
-
-/* --- handlers ----------------------------------------------------------------------------------------------------------- */
-
-void engine_step_handler(struct rpc_call *call, void *user)
-{
-    struct engine *engine = user;
-    Fastdecode__StepRequest *request = rpc_call_unpack(call, &fastdecode__step_request__descriptor);
-
-    if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, newest_scheduler(engine)))
-        return;
-    if (request->mini_batch >= engine->batch_count) {
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", request->mini_batch,
-                      engine->batch_count);
-        return;
-    }
-    struct mini_batch *batch = &engine->batches[request->mini_batch];
-    if (batch->queue_count == ENGINE_QUEUE_MAX) {
-        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "mini-batch %u has %d steps queued", batch->index, ENGINE_QUEUE_MAX);
-        return;
-    }
-    batch->queue[(batch->queue_head + batch->queue_count++) % ENGINE_QUEUE_MAX] = (struct queued_step){call, request};
-    start_next(batch);
-}
-
-static void release(struct engine *engine, const struct released *released)
-{
-    sequence_table_remove(engine->sequences, released->sequence);
-    if (!released->keep_pages)
-        engine->ops->pool_release(engine->backend, released->sequence);
-}
-
-/* Those that a step still uses are let go when it has ended. */
-static void release_or_defer(struct engine *engine, const struct released *released)
-{
-    if (!in_use(engine, released->sequence, NULL)) {
-        release(engine, released);
-        return;
-    }
-    if (engine->deferred_count < DEFERRED_MAX)
-        engine->deferred[engine->deferred_count++] = *released;
-    else
-        log_warn("RELEASE-LOST", "sequence=%llx", (unsigned long long)released->sequence);
-}
-
-void engine_release_handler(struct rpc_call *call, void *user)
-{
-    struct engine *engine = user;
-    Fastdecode__ReleaseReply reply = FASTDECODE__RELEASE_REPLY__INIT;
-    Fastdecode__ReleaseRequest *request = rpc_call_unpack(call, &fastdecode__release_request__descriptor);
-    uint32_t kept = 0;
-
-    if (!request || !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, newest_scheduler(engine)))
-        return;
-    for (uint32_t i = 0; i < engine->deferred_count; i++)
-        if (in_use(engine, engine->deferred[i].sequence, NULL))
-            engine->deferred[kept++] = engine->deferred[i];
-        else
-            release(engine, &engine->deferred[i]);
-    engine->deferred_count = kept;
-    for (size_t i = 0; i < request->n_sequence; i++)
-        release_or_defer(engine, &(struct released){request->sequence[i], request->keep_pages});
-    rpc_call_reply(call, &reply.base);
-}
-
-/* Steps that were planned before the worker was given up still name it: they must not open its connection anew and wait. */
-static void strike_place(struct engine *engine, const Fastdecode__ExcludeRequest *gone)
-{
-    for (uint32_t b = 0; b < engine->batch_count; b++) {
-        struct mini_batch *batch = &engine->batches[b];
-        for (uint32_t i = 0; i < batch->queue_count; i++) {
-            Fastdecode__StepRequest *request = batch->queue[(batch->queue_head + i) % ENGINE_QUEUE_MAX].request;
-            for (size_t p = 0; p < request->n_places; p++) {
-                Fastdecode__Place *place = request->places[p];
-                if (place->worker == gone->worker && place->incarnation == gone->incarnation && place->tensor_address[0] != '\0')
-                    place->tensor_address[0] = '\0';
-            }
-        }
-    }
-}
-
-void engine_exclude_handler(struct rpc_call *call, void *user)
-{
-    struct engine *engine = user;
-    Fastdecode__ExcludeReply reply = FASTDECODE__EXCLUDE_REPLY__INIT;
-    Fastdecode__ExcludeRequest *request = rpc_call_unpack(call, &fastdecode__exclude_request__descriptor);
-
-    if (!request || !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, newest_scheduler(engine)))
-        return;
-    strike_place(engine, request);
-    for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++) {
-        struct link *link = &engine->links[i];
-        if (!link->channel || link->worker != request->worker || link->incarnation != request->incarnation)
-            continue;
-        log_warn("LINK-EXCLUDED", "worker=%u", link->worker);
-        engine_drop_link(link);
-    }
-    rpc_call_reply(call, &reply.base);
 }
 
 /* --- open and close ------------------------------------------------------------------------------------------------------ */

@@ -129,7 +129,13 @@ void engine_close(struct engine *engine);
 /* Goes on with what a device has computed, and starts the segment that has waited longest. False: nothing is ready or computed. */
 bool engine_advance(struct engine *engine);
 
-/* Handlers of the SPart service. */
+/* Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. */
+bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);
+/* Begins the next step that is queued, if none is under way. */
+void engine_start_next(struct mini_batch *batch);
+
+/* engine_calls.c: handlers of the SPart service, and the scheduler that they listen to. */
+uint64_t engine_newest_scheduler(const struct engine *engine);
 void engine_step_handler(struct rpc_call *call, void *user);
 void engine_release_handler(struct rpc_call *call, void *user);
 void engine_exclude_handler(struct rpc_call *call, void *user);
