@@ -139,6 +139,7 @@ size_t sched_step(struct sched *s, uint64_t now_us, const struct sched_event *ev
         shortage_resolve(s);
         drain_advance(s);
         balance(s);
+        migrate(s);
         flush(s);
         admit(s);
         s->unsettled = flush(s);

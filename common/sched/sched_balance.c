@@ -78,14 +78,19 @@ static double level_of(const struct sched *s, uint32_t batch)
     return places < 2 ? NAN : (load + link) / speed;
 }
 
+bool seq_may_go(const struct sched *s, uint32_t slot)
+{
+    const struct seq *q = &s->seqs[slot];
+    return q->state == SEQ_DECODE && !q->fenced && !q->starved && q->pins == 0 && !q->sharing &&
+           s->cold[slot].stays_until <= s->stats.steps;
+}
+
 /* Sequences of a cell that may go, newest first. */
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
     uint32_t count = 0;
     for (uint32_t slot = s->places[cell->place].holders.tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
-        const struct seq *q = &s->seqs[slot];
-        if (q->state == SEQ_DECODE && q->mini_batch == cell->batch && !q->fenced && !q->starved && q->pins == 0 && !q->sharing &&
-            s->cold[slot].stays_until <= s->stats.steps)
+        if (s->seqs[slot].mini_batch == cell->batch && seq_may_go(s, slot))
             slots[count++] = slot;
     }
     return count;
@@ -160,26 +165,43 @@ static bool relabel(struct sched *s, const struct cell *from, const double *leve
     return true;
 }
 
-/* Steps that a sequence is expected to run yet. */
-static double steps_left(const struct sched *s, uint32_t slot)
+double seq_steps_left(const struct sched *s, uint32_t slot)
 {
     const struct seq *q = &s->seqs[slot];
     double lives = s->lengths.count > 0 ? s->lengths.tokens : BALANCE_LIVES;
     return MIN((double)(q->limit - MIN(q->known, q->limit)), lives);
 }
 
+double seq_move_us(const struct sched *s, uint32_t slot)
+{
+    return MOVE_PASSES * place_token_us(s, &s->places[s->seqs[slot].place]) * s->seqs[slot].load;
+}
+
+bool move_pays(const struct sched *s, uint32_t slot, double gain_us)
+{
+    return gain_us * seq_steps_left(s, slot) >= MOVE_PAYS * seq_move_us(s, slot);
+}
+
 /* It has handed over enough for now. */
-static bool rests(const struct sched *s, uint32_t place) { return s->now_us < s->places[place].moves_from_us; }
+bool place_rests(const struct sched *s, uint32_t place) { return s->now_us < s->places[place].moves_from_us; }
+
+void hand_over(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch, double hurry)
+{
+    uint64_t rested_us = s->now_us + (uint64_t)(MOVE_SHARE * seq_move_us(s, slot) * hurry);
+    stay(s, slot);
+    s->places[s->seqs[slot].place].moves_from_us = s->places[to].moves_from_us = rested_us;
+    move_start(s, slot, to, pages, mini_batch);
+}
 
 static bool move_away(struct sched *s, const struct cell *from, const double *levels_us)
 {
     struct cell to = {.place = NONE};
     double lack_us = 0, above_us = from->us - from->level_us;
-    if (s->moving_count - s->relabelling >= s->config.max_moves || rests(s, from->place) || s->places[from->place].draining)
+    if (s->moving_count - s->relabelling >= s->config.max_moves || place_rests(s, from->place) || s->places[from->place].draining)
         return false;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
-        if (i == from->place || !counts(p) || !p->accepts_moves || !place_takes(s, p) || rests(s, i))
+        if (i == from->place || !counts(p) || !p->accepts_moves || !place_takes(s, p) || place_rests(s, i))
             continue;
         for (uint32_t m = 0; m < s->batches; m++) {
             struct cell cell = cell_of(s, i, m, levels_us[m]);
@@ -194,21 +216,16 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     struct exchange best = exchange_find(s, from, &to, false);
     if (best.give == NONE || best.residue_us > residue_most_us(from))
         return false;
-    double cost_us = MOVE_PASSES * from->token_us * s->seqs[best.give].load;
     uint32_t pages = pages_wanted(s, best.give);
     const struct place *p = &s->places[to.place];
-    if ((above_us - best.residue_us) * steps_left(s, best.give) < MOVE_PAYS * cost_us || !place_fits(p, pages, true) ||
+    if (!move_pays(s, best.give, above_us - best.residue_us) || !place_fits(p, pages, true) ||
         !load_allows(s, &best, from->batch, to.batch))
         return false;
     if (!place_fits(p, pages, false)) { // what is kept there makes way, and one goes when it has
         prefix_make_room(s, to.place, pages + place_spared(p));
         return false;
     }
-    stay(s, best.give);
-    double rest_us = MOVE_SHARE * cost_us * MIN(1, GROSS * from->level_us / above_us);
-    s->places[from->place].moves_from_us = s->now_us + (uint64_t)rest_us;
-    s->places[to.place].moves_from_us = s->places[from->place].moves_from_us;
-    move_start(s, best.give, to.place, pages, to.batch);
+    hand_over(s, best.give, to.place, pages, to.batch, MIN(1, GROSS * from->level_us / above_us));
     return true;
 }
 

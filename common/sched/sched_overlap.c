@@ -1,6 +1,7 @@
 /* sched_overlap.c: the local pool alone, the workers alone, or both: whichever is predicted to give more tokens a second.
  *
- * The rule is NEO's (Jiang et al., arXiv 2411.01142, section 3.2), decided at admission so that adding workers never makes it slower.
+ * The rule is NEO's (Jiang et al., arXiv 2411.01142, section 3.2), so that adding workers never makes it slower: at admission, and for
+ * those that run when nobody waits (sched_migrate.c).
  * Of n sequences that want to run, each with c tokens of context on average, h are held locally and the others at the workers:
  *
  *     H = h·c·token_us of the local pool      A = (n - h)·c / speed of the workers      L their links' round trips
@@ -23,6 +24,8 @@ enum { SHARES = 16, JUDGE_STEPS = 8 };
 // workers by 7 %: in a mixed step one side waits for the other more than on average.
 #define MIXED_LOCAL 1.08
 #define MIXED_WORKERS 1.06
+// What those that run must gain before any of them is handed over.
+#define MIGRATE_BETTER 1.1
 
 /* What there is, gathered in one pass. */
 struct sides {
@@ -56,11 +59,9 @@ static double count_of(const struct sched *s, const struct sides *x, const struc
     return floor(root * root);
 }
 
-/* False: there is nothing to choose between, or too little known. */
+/* Of sequences as `out` says they are. False: there is nothing to choose between, or too little known. */
 static bool gather(const struct sched *s, struct sides *out)
 {
-    *out = (struct sides){.context = 0};
-    contexts(s, out);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         if (!p->up || p->draining || p->pages_total == 0)
@@ -110,7 +111,7 @@ static double rate(const struct sched *s, const struct sides *x, double n, doubl
 
 void overlap_judge(struct sched *s)
 {
-    struct sides x;
+    struct sides x = {.context = 0};
     if (s->config.placement != SCHED_PLACE_AUTO || s->waiting.count == 0)
         return;
     double n = MIN((double)s->running + s->waiting.count + s->coming_back, s->config.max_running);
@@ -118,6 +119,7 @@ void overlap_judge(struct sched *s)
         return;
     s->overlap_judged = s->stats.steps + 1;
     s->overlap_count = n;
+    contexts(s, &x);
     if (!gather(s, &x)) {
         s->overlap = OVERLAP_UNKNOWN;
         return;
@@ -143,6 +145,40 @@ void overlap_judge(struct sched *s)
         best = rates[o] > rates[best] ? o : best;
     s->overlap = best;
     s->local_share = share;
+}
+
+/* Tokens a microsecond, and the odds that one kind of places alone has over both. */
+struct promise {
+    double rate, weighed;
+};
+
+static struct promise promise_of(const struct sched *s, const struct sides *x, double n, double h)
+{
+    double r = rate(s, x, n, h);
+    return (struct promise){r, r * (h >= n ? MIXED_LOCAL : h <= 0 ? MIXED_WORKERS : 1)};
+}
+
+bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish *out)
+{
+    struct sides x = {.context = crowd->context, .deviation = crowd->deviation, .end = crowd->end};
+    if (!gather(s, &x))
+        return false;
+    double n = crowd->count, least = MAX(n - x.worker_count, 0), most = MAX(MIN(n, x.local_ends), least);
+    out->crowded = crowd->local > most;
+    out->local = MIN(crowd->local, most); // if it is crowded, what is near will do, unless something else is better by far
+    struct promise now = promise_of(s, &x, n, out->local), best = now;
+    for (uint32_t i = 0; i <= SHARES; i++) {
+        double h = least + (most - least) * i / SHARES;
+        struct promise p = promise_of(s, &x, n, h);
+        if (p.weighed > best.weighed && MIN(p.rate / now.rate, p.weighed / now.weighed) > MIGRATE_BETTER) {
+            best = p;
+            out->local = h;
+        }
+    }
+    out->step_us = n / now.rate - n / best.rate;
+    if (out->crowded && promise_of(s, &x, n - (crowd->local - most), most).weighed >= best.weighed)
+        return false; // better paused than there
+    return out->local != crowd->local;
 }
 
 static bool could_hold(const struct sched *s, uint32_t kinds, uint32_t pages)

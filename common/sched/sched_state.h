@@ -3,7 +3,7 @@
  *   sched_init.c      memory, id map                     sched_event.c   what each event changes
  *   sched_place.c     page ledger, load, choice          sched_admit.c   waiting -> running, page shortage, drains
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
- *   sched_balance.c   who goes elsewhere when workers drift apart
+ *   sched_balance.c   who goes elsewhere when workers drift apart; sched_migrate.c  when the local pool, or it alone, would do better
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
  *   sched_overlap.c   local pool, workers, or both         sched_speed.c   how fast places read
@@ -238,6 +238,7 @@ struct sched {
     double overlap_count;    // sequences it was judged for
     double local_share;      // with OVERLAP_BOTH: of the load
     uint64_t balanced;       // steps emitted when it last looked
+    uint64_t migrated;       // the same, of migrate()
     double sharing_us;       // a context token at the fastest worker on the s-part's cores; 0: not measured
 
     struct mini_batch mini_batches[SCHED_MINI_BATCHES_MAX];
@@ -318,7 +319,18 @@ double place_predict_us(const struct place *p, uint64_t tokens_read); // of a st
 void place_measure(struct sched *s, const struct sched_place_time *time);
 
 /* sched_overlap.c: which places take part; of those, where a new sequence goes (NONE: it waits). */
+struct crowd {
+    double count, context, deviation,
+        end;      // of the sequences: tokens that each reads on average, by how much they differ, at its end
+    double local; // of them, in the local pool
+};
+struct wish {
+    double local;   // as many should be there
+    double step_us; // that a round of all then takes less
+    bool crowded;   // the local pool will not hold those that are there to their end
+};
 void overlap_judge(struct sched *s);
+bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish *out); // false: they are best where they are
 uint32_t overlap_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages);
 
 /* sched_sequence.c */
@@ -350,8 +362,18 @@ void admit(struct sched *s);
 bool shortage_resolve(struct sched *s); // true: pages are on their way that were not before
 void drain_advance(struct sched *s);
 
-/* sched_balance.c: starts what is to be handed over because workers have drifted apart. */
+/* sched_balance.c: starts what is to be handed over because workers have drifted apart; and the terms of handing over. */
 void balance(struct sched *s);
+bool seq_may_go(const struct sched *s, uint32_t slot);
+double seq_steps_left(const struct sched *s, uint32_t slot);          // that it is expected to run yet
+double seq_move_us(const struct sched *s, uint32_t slot);             // of its place's time, to hand its pages over
+bool move_pays(const struct sched *s, uint32_t slot, double gain_us); // gain: of each step to come
+bool place_rests(const struct sched *s, uint32_t place);              // has handed over enough for now
+void hand_over(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch,
+               double hurry); // both places rest afterwards; less, with a hurry below 1
+
+/* sched_migrate.c: between the local pool and the workers, when nobody waits and the rule would now place otherwise. */
+void migrate(struct sched *s);
 
 /* sched_batches.c: chooses how many mini-batches are in use; false: nothing is to be planned until what is in flight is back. */
 bool batches_settled(struct sched *s);

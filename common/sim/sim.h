@@ -66,7 +66,7 @@ struct sim_config {
     const struct sim_speed *speeds; // [speed_count], by time; before the first of a place its speed is 1
     uint32_t speed_count;
     bool calibrated;          // the core is told at its start what the S-part's steps take
-    double move_bytes_per_us; // at which pages go from worker to worker; 0: none accepts any
+    double move_bytes_per_us; // at which pages go from place to place; 0: none accepts any
     bool backlog;             // a request that the core's queue has no room for waits outside; false: it is rejected
     double link_row_us;       // of the S-part's own link, which all workers share: each row of a layer, both ways
     double noise_sigma;       // of the logarithm of each place's time in each step; its mean is 1

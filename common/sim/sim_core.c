@@ -201,7 +201,7 @@ void core_places_up(struct sim *sim)
                          .link_us = (uint32_t)place->cost.link_us,
                          .local = place->local,
                          .shares_cores = place->shares_cores,
-                         .accepts_moves = !place->local && config->move_bytes_per_us > 0},
+                         .accepts_moves = config->move_bytes_per_us > 0},
         };
         count += sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
     }

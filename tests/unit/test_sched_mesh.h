@@ -72,7 +72,7 @@ MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
     e->place_up.link_us = place == 0 ? 0 : 60;
     e->place_up.local = place == 0;
     e->place_up.shares_cores = m->shares_cores && place != 0;
-    e->place_up.accepts_moves = place != 0;
+    e->place_up.accepts_moves = place != 0 || m->local_moves;
 }
 
 MESH_FUNCTION void mesh_place_down(struct mesh *m, uint32_t place)
@@ -259,6 +259,9 @@ MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a
         q->moving_until = m->now_us + 1 + mesh_random(m, mesh_chance(m, m->slow_permille) ? 1000000 : 30000);
         q->move_from = a->move.from;
         q->move_to = a->move.to;
+        MESH_CHECK(m->local_moves || a->move.to != 0);
+        m->moves_to_local += a->move.to == 0;
+        m->moves_from_local += a->move.from == 0;
         q->decoding = false;
         break;
     case SCHED_DRAINED:

@@ -65,6 +65,8 @@ struct mesh {
     uint32_t slow_us;         // in them, of whatever disturbs
     uint32_t s_part_us;       // that it reports as the s-part's; 0: none; UINT32_MAX: at random
     uint32_t slow_permille;   // places that read a thousand times as slowly as the others, and moves that take as long
+    bool local_moves;         // the local pool takes part in handing over
+    uint32_t moves_to_local, moves_from_local;
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
     bool shares_cores; // the workers, with the s-part
     bool calm;         // no drains, no shortage, no balancing: then no decode row may be missing from a step

@@ -8,7 +8,7 @@ static struct mesh mesh;
 
 /* What the workloads together made happen: a promise about something that never happens is empty. */
 static struct {
-    uint64_t steps, beside, rebuilt, preempted, moved, relabelled, wasted, failed, rejected;
+    uint64_t steps, beside, rebuilt, preempted, moved, to_local, from_local, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
     uint64_t shared, shared_tokens, kept, evicted;
 } seen;
@@ -151,6 +151,8 @@ static void count_seen(const struct mesh *m)
     seen.rebuilt += stats.rebuilt;
     seen.preempted += stats.preempted;
     seen.moved += stats.moved;
+    seen.to_local += m->moves_to_local;
+    seen.from_local += m->moves_from_local;
     seen.relabelled += stats.relabelled;
     seen.wasted += stats.wasted_rows;
     seen.failed += stats.steps_failed;
@@ -173,6 +175,7 @@ static void one_workload(uint64_t seed)
     struct sched_config config;
     random_config(m, seed, &config);
     mesh_init(m, &config, seed);
+    m->local_moves = mesh_chance(m, 500);
     m->s_part_us = UINT32_MAX;
     m->slow_permille = 300; // one mini-batch pays, then two
     bool troubled = mesh_chance(m, 600), tight = mesh_chance(m, 400);
@@ -227,20 +230,22 @@ static void random_workloads_keep_every_promise(void **state)
         one_workload(seed);
     }
     print_message(
-        "steps %llu, with decode and prefill %llu, rebuilt %llu, preempted %llu, moved %llu, relabelled %llu, drained %llu, "
+        "steps %llu, with decode and prefill %llu, rebuilt %llu, preempted %llu, moved %llu (to the local pool %llu, from it %llu), relabelled %llu, drained %llu, "
         "wasted rows %llu, failed %llu, rejected %llu, tokens %llu, scored %llu; ends: length %llu, eos %llu, "
         "deadline %llu, cancelled %llu, too long %llu, no space %llu\n",
         (unsigned long long)seen.steps, (unsigned long long)seen.beside, (unsigned long long)seen.rebuilt,
-        (unsigned long long)seen.preempted, (unsigned long long)seen.moved, (unsigned long long)seen.relabelled,
-        (unsigned long long)seen.drained, (unsigned long long)seen.wasted, (unsigned long long)seen.failed,
-        (unsigned long long)seen.rejected, (unsigned long long)seen.tokens, (unsigned long long)seen.scored,
-        (unsigned long long)seen.reasons[SCHED_LENGTH], (unsigned long long)seen.reasons[SCHED_EOS],
-        (unsigned long long)seen.reasons[SCHED_DEADLINE], (unsigned long long)seen.reasons[SCHED_CANCELLED],
-        (unsigned long long)seen.reasons[SCHED_TOO_LONG], (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
+        (unsigned long long)seen.preempted, (unsigned long long)seen.moved, (unsigned long long)seen.to_local,
+        (unsigned long long)seen.from_local, (unsigned long long)seen.relabelled, (unsigned long long)seen.drained,
+        (unsigned long long)seen.wasted, (unsigned long long)seen.failed, (unsigned long long)seen.rejected,
+        (unsigned long long)seen.tokens, (unsigned long long)seen.scored, (unsigned long long)seen.reasons[SCHED_LENGTH],
+        (unsigned long long)seen.reasons[SCHED_EOS], (unsigned long long)seen.reasons[SCHED_DEADLINE],
+        (unsigned long long)seen.reasons[SCHED_CANCELLED], (unsigned long long)seen.reasons[SCHED_TOO_LONG],
+        (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
     print_message("begun with others' pages %llu (%llu tokens), kept %llu, evicted %llu\n", (unsigned long long)seen.shared,
                   (unsigned long long)seen.shared_tokens, (unsigned long long)seen.kept, (unsigned long long)seen.evicted);
     assert_true(seen.shared > 0 && seen.kept > 0 && seen.evicted > 0);
     assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
+    assert_true(seen.to_local > 0 && seen.from_local > 0);
     assert_true(seen.failed > 0 && seen.rejected > 0 && seen.scored > 0 && seen.drained > 0 && seen.relabelled > 0);
     for (int reason = SCHED_LENGTH; reason <= SCHED_NO_SPACE; reason++)
         assert_true(seen.reasons[reason] > 0);
