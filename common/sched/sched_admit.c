@@ -155,6 +155,22 @@ void admit(struct sched *s)
 
 static bool yields(const struct seq *q) { return seq_runs(q) || q->state == SEQ_WAITING; }
 
+/* To another place that the rule would use and that has room: nothing is computed anew. */
+static bool hand_elsewhere(struct sched *s, uint32_t slot)
+{
+    const struct seq *q = &s->seqs[slot];
+    uint32_t kinds = s->overlap == OVERLAP_LOCAL     ? KIND_LOCAL
+                     : s->overlap == OVERLAP_WORKERS ? KIND_WORKERS
+                                                     : KIND_LOCAL | KIND_WORKERS;
+    if (s->moving_count - s->relabelling >= s->config.max_moves || !s->places[q->place].accepts_moves || !seq_may_go(s, slot))
+        return false;
+    uint32_t pages = pages_wanted(s, slot), to = place_choose(s, q->mini_batch, q->known, pages, q->place, kinds);
+    if (to == NONE)
+        return false;
+    hand_over(s, slot, to, pages, q->mini_batch, 0);
+    return true;
+}
+
 /* Takes pages from the youngest in a place until all that starve there will get one. */
 static bool shortage_in(struct sched *s, struct place *p)
 {
@@ -180,9 +196,11 @@ static bool shortage_in(struct sched *s, struct place *p)
                 return true;
             }
         }
+        changed = true;
+        if (hand_elsewhere(s, victim))
+            continue;
         s->stats.preempted += q->state != SEQ_WAITING;
         seq_requeue(s, victim);
-        changed = true;
     }
     return changed;
 }
