@@ -136,9 +136,22 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, const std::funct
 
 /* --- streams ---------------------------------------------------------------------------------------------------------- */
 
+struct emulate_graph {
+    std::vector<std::function<void()>> operations; /* in the order of the stream that was captured */
+    bool invalid;
+};
+
+struct emulate_graph_exec {
+    std::vector<std::function<void()>> operations;
+    uint64_t bytes;              /* that it took */
+    struct emulate_stream *last; /* where it was launched last, and behind which of its operations that launch has ended */
+    uint64_t after;
+};
+
 struct emulate_stream {
     std::deque<std::function<void()>> queued;
-    uint64_t put, done; /* operations */
+    uint64_t put, done;              /* operations */
+    struct emulate_graph *capturing; /* NULL: it is not captured */
 };
 
 struct emulate_event {
@@ -152,6 +165,10 @@ static cudaError_t last_error;
 
 static void queue(cudaStream_t stream, std::function<void()> operation)
 {
+    if (stream->capturing) {
+        stream->capturing->operations.push_back(std::move(operation));
+        return;
+    }
     stream->queued.push_back(std::move(operation));
     stream->put++;
 }
@@ -174,6 +191,18 @@ static void run_some(void)
         chance = chance * 6364136223846793005u + 1442695040888963407u;
         run_one(streams[(chance >> 33) % streams.size()]);
     }
+}
+
+/* What a capture does not allow. True: the stream (NULL: any) was captured, and its capture gives no graph now. */
+static bool spoils_capture(const struct emulate_stream *stream)
+{
+    bool spoiled = false;
+    for (struct emulate_stream *s : streams)
+        if (s->capturing && (!stream || s == stream))
+            s->capturing->invalid = spoiled = true;
+    if (spoiled)
+        last_error = cudaErrorStreamCaptureUnsupported;
+    return spoiled;
 }
 
 void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> body)
@@ -203,6 +232,8 @@ static uint64_t allocated_bytes;
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    if (spoils_capture(NULL))
+        return cudaErrorStreamCaptureUnsupported;
     if (bytes > emulate_device_bytes - allocated_bytes)
         return cudaErrorMemoryAllocation;
     if (!(*out = aligned_alloc(256, (bytes + 255) / 256 * 256)))
@@ -214,6 +245,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 }
 cudaError_t cudaFree(void *at)
 {
+    if (spoils_capture(NULL))
+        return cudaErrorStreamCaptureUnsupported;
     for (struct emulate_stream *stream : streams) /* it waits for the device */
         cudaStreamSynchronize(stream);
     if (at) {
@@ -271,8 +304,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     delete stream;
     return cudaSuccess;
 }
+cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream)
+{
+    queue(stream, [=] { memset(at, value, bytes); });
+    return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (spoils_capture(stream))
+        return cudaErrorStreamCaptureUnsupported;
     while (run_one(stream)) {}
     return cudaSuccess;
 }
@@ -288,6 +328,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    if (spoils_capture(stream)) /* it would become a node; nothing here wants that */
+        return cudaErrorStreamCaptureUnsupported;
     *event = {stream, stream->put};
     return cudaSuccess;
 }
@@ -297,6 +339,65 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaSuccess;
     run_some();
     return last_error = cudaErrorNotReady;
+}
+
+/* --- graphs ----------------------------------------------------------------------------------------------------------- */
+
+uint64_t emulate_graph_bytes = 64 << 10;
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode)
+{
+    if (stream->capturing)
+        return last_error = cudaErrorInvalidValue;
+    stream->capturing = new emulate_graph{};
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
+{
+    *out = stream->capturing;
+    stream->capturing = NULL;
+    if (!*out)
+        return last_error = cudaErrorInvalidValue;
+    if (!(*out)->invalid)
+        return cudaSuccess;
+    delete *out;
+    *out = NULL;
+    return last_error = cudaErrorStreamCaptureInvalidated;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
+{
+    if (emulate_graph_bytes > emulate_device_bytes - allocated_bytes)
+        return last_error = cudaErrorMemoryAllocation;
+    *out = new emulate_graph_exec{graph->operations, emulate_graph_bytes, NULL, 0};
+    allocated_bytes += emulate_graph_bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t stream)
+{
+    queue(stream, [] {});
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    for (const std::function<void()> &operation : exec->operations)
+        queue(stream, operation); /* a copy: as it was captured */
+    exec->last = stream, exec->after = stream->put;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    if (exec->last && exec->last->done < exec->after) {
+        fprintf(stderr, "a graph is destroyed while it runs\n");
+        abort();
+    }
+    allocated_bytes -= exec->bytes;
+    delete exec;
+    return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void)
 {
