@@ -98,7 +98,8 @@ enum status cuda_load_weights(struct backend *backend, struct error *error) MUST
 /* cuda_segment.c */
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
 void cuda_hand_out(struct backend_batch *batch);
-void cuda_compute(struct backend_batch *batch, uint32_t s); /* queues a segment's kernels and products for padded_rows; nothing of the host's */
+void cuda_compute(struct backend_batch *batch,
+                  uint32_t s); /* queues a segment's kernels and products for padded_rows; nothing of the host's */
 
 /* cuda_try.c: tries the algorithms of the model's products, on the mini-batch's buffers; once a backend. */
 void cuda_try_products(struct backend_batch *batch);

@@ -124,8 +124,8 @@ static void start_layer(struct backend_batch *batch, const struct cuda_layer *la
         .neox = shape->rope_style == ROPE_NEOX,
     };
 
-    gpu_rms_norm(backend->type, batch->x, NULL, layer->attn_norm, shape->norm_epsilon, batch->padded_rows, shape->hidden,
-                 batch->h, batch->stream);
+    gpu_rms_norm(backend->type, batch->x, NULL, layer->attn_norm, shape->norm_epsilon, batch->padded_rows, shape->hidden, batch->h,
+                 batch->stream);
     product(batch, &layer->qkv, batch->h, batch->qkv, false, false);
     gpu_rope(&rope, layer->q_bias, layer->k_bias, layer->v_bias, batch->padded_rows, batch->qkv, batch->stream);
 }

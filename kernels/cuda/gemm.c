@@ -161,8 +161,8 @@ static const cublasLtMatmulAlgo_t *algorithm_of(struct gpu_gemm *gemm, const str
     const uint32_t c = gpu_class_of(gemm->class_rows, gemm->classes, p->rows);
     struct layouts most;
 
-    if (shape->known[c] && (gemm->invariant || shape->good_rows == p->rows ||
-                            (shape->tried && gpu_rows_checked(p->rows, gemm->max_rows))))
+    if (shape->known[c] &&
+        (gemm->invariant || shape->good_rows == p->rows || (shape->tried && gpu_rows_checked(p->rows, gemm->max_rows))))
         return &shape->algorithm[c];
     if (!shape->known[c]) {
         make_layouts(gemm, p, gemm->class_rows[c], &most);

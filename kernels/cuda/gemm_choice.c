@@ -2,6 +2,7 @@
 #include "kernels/cuda/gemm_choice.h"
 
 #include "common/base/checked.h"
+#include "common/base/status.h"
 
 #define WORTH 0.98 /* of the time of one that comes before */
 
@@ -45,8 +46,9 @@ static uint32_t choose_one(const struct gpu_trial_calls *calls, uint32_t count, 
     return best;
 }
 
-void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, uint32_t shapes, uint32_t max_rows, uint64_t budget_us,
-                void (*keep)(void *user, uint32_t shape, uint32_t row_class, uint32_t candidate), struct gpu_choices *out)
+void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, uint32_t shapes, uint32_t max_rows,
+                uint64_t budget_us, void (*keep)(void *user, uint32_t shape, uint32_t row_class, uint32_t candidate),
+                struct gpu_choices *out)
 {
     const uint64_t began_us = calls->now_us(calls->user);
 
@@ -57,8 +59,9 @@ void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, 
             uint32_t least = c ? out->class_rows[c - 1] + 1 : 1, most = MIN(out->class_rows[c], most_rows[shape]);
             if (least > most)
                 continue;
-            uint32_t count = MIN(calls->candidates(calls->user, shape, most), (uint32_t)GPU_CANDIDATES_MAX);
+            uint32_t count = calls->candidates(calls->user, shape, most);
             bool timed = calls->now_us(calls->user) - began_us < budget_us && count > 1;
+            assert_always(count <= GPU_CANDIDATES_MAX);
             uint32_t best = choose_one(calls, count, timed, least, most, max_rows);
             if (best == GPU_NO_CANDIDATE) {
                 out->missing++;

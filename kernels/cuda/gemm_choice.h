@@ -22,7 +22,8 @@ enum { GPU_CANDIDATES_MAX = 8, GPU_NO_CANDIDATE = GPU_CANDIDATES_MAX };
 
 /* Answers for the shape and rows that `candidates` was last called for. */
 struct gpu_trial_calls {
-    uint32_t (*candidates)(void *user, uint32_t shape, uint32_t rows); /* how many there are, at most GPU_CANDIDATES_MAX, best guess first */
+    uint32_t (*candidates)(void *user, uint32_t shape,
+                           uint32_t rows); /* how many there are, at most GPU_CANDIDATES_MAX, best guess first */
     /* A run's time; it may give up on one that takes twice best_us (0: nothing is known yet) and say so much. Negative: it failed. */
     double (*time_us)(void *user, uint32_t candidate, double best_us);
     bool (*fits)(void *user, uint32_t candidate, uint32_t rows); /* it can be run with so many */
@@ -38,8 +39,9 @@ struct gpu_choices {
 
 /* Chooses for all shapes (most_rows[shape]: rows that it is run with at most) and calls `keep` for each pair that has a candidate which
  * fits. budget_us: no trial is begun after it. */
-void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, uint32_t shapes, uint32_t max_rows, uint64_t budget_us,
-                void (*keep)(void *user, uint32_t shape, uint32_t row_class, uint32_t candidate), struct gpu_choices *out);
+void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, uint32_t shapes, uint32_t max_rows,
+                uint64_t budget_us, void (*keep)(void *user, uint32_t shape, uint32_t row_class, uint32_t candidate),
+                struct gpu_choices *out);
 
 /* Counts of rows of a class for which a choice was checked: all up to the largest bucket, beyond it what steps are padded to. */
 bool gpu_rows_checked(uint32_t rows, uint32_t max_rows);

@@ -57,8 +57,8 @@ static inline void rig_open(struct rig *rig, struct backend_config config, uint3
     struct error error;
 
     assert_true(config.max_rows <= RIG_ROWS_MAX);
-    *rig = (struct rig){.max_rows = config.max_rows, .q_width = shape->heads * shape->head_dim,
-                        .kv_width = shape->kv_heads * shape->head_dim};
+    *rig = (struct rig){
+        .max_rows = config.max_rows, .q_width = shape->heads * shape->head_dim, .kv_width = shape->kv_heads * shape->head_dim};
     assert_int_equal(fastdecode_device.ops->plan(&config, &plan, &error), STATUS_OK);
     config.local_pool_bytes = pages * plan.pool_page_bytes;
     if (fastdecode_device.ops->open(&config, &rig->backend, &error) ||

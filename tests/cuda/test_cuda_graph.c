@@ -12,7 +12,7 @@ static void test_buckets(void **state)
     (void)state;
     for (uint32_t max_rows = 1; max_rows <= 700; max_rows++) {
         uint32_t buckets[GPU_BUCKETS_MAX], classes[GPU_CLASSES_MAX], count = gpu_buckets(max_rows, buckets),
-                 class_count = gpu_classes(max_rows, classes);
+                                                                     class_count = gpu_classes(max_rows, classes);
         assert_int_equal(buckets[count - 1], MIN(max_rows, (uint32_t)GPU_BUCKET_ROWS_MAX));
         assert_int_equal(classes[class_count - 1], max_rows);
         for (uint32_t i = 1; i < class_count; i++)
@@ -165,8 +165,7 @@ static void test_without_a_graph(void **state)
     rig_open(&rig, rig_config(RIG_ROWS_MAX), PAGES);
     assert_int_equal(rig.batch->graphs.buckets, GPU_BUCKETS_MAX);
     for (uint32_t i = 0; i < PROMPT; i++)
-        rows[i] = (struct backend_row){
-            .sequence = 1 + i / 150, .token = i % 300, .position = i % 150, .local = true};
+        rows[i] = (struct backend_row){.sequence = 1 + i / 150, .token = i % 300, .position = i % 150, .local = true};
     rig_step(&rig, rows, PROMPT);
     assert_int_equal(rig.batch->padded_rows, 320);
     assert_int_equal(rig.batch->graphs.launched, 0);
@@ -298,15 +297,10 @@ static void test_emulated_capture(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_lost_rows),
-        cmocka_unit_test(test_padding),
-        cmocka_unit_test(test_without_a_graph),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_buckets),  cmocka_unit_test(test_same_bytes),       cmocka_unit_test(test_lost_rows),
+        cmocka_unit_test(test_padding),  cmocka_unit_test(test_without_a_graph),  cmocka_unit_test(test_limits),
 #ifdef FD_TESTS_CUDA_RUNTIME_API_H
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_emulated_capture),
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_emulated_capture),
 #endif
     };
     unsigned char *bytes;
