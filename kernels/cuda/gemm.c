@@ -27,6 +27,7 @@ struct gpu_gemm {
     cudaDataType_t type;
     uint32_t max_rows, classes, class_rows[GPU_CLASSES_MAX];
     bool invariant;
+    uint64_t workspace; /* that algorithms may want */
     cublasLtMatmulDesc_t multiply;
     cublasLtMatmulPreference_t preference;
     struct shape shapes[SHAPES_MAX];
@@ -38,16 +39,18 @@ struct layouts {
     cublasLtMatrixLayoutOpaque_t w, x, y;
 };
 
-static void set_reduction(struct gpu_gemm *gemm, uint32_t mask)
+/* How parts of a sum may come together, and in what memory. */
+static void set_reduction(struct gpu_gemm *gemm, uint32_t mask, uint64_t workspace)
 {
+    gemm->workspace = workspace;
     cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &mask, sizeof mask);
+    cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
 }
 
 enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm **out, struct error *error)
 {
     struct gpu_gemm *gemm = calloc(1, sizeof *gemm);
     const cublasOperation_t transpose = CUBLAS_OP_T;
-    const size_t workspace = GPU_GEMM_WORKSPACE;
 
     if (!gemm)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for cuBLASLt");
@@ -61,8 +64,8 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
         return error_set(error, STATUS_UNAVAILABLE, "cuBLASLt does not start on this device");
     }
     cublasLtMatmulDescSetAttribute(gemm->multiply, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
-    cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE); /* parts of a sum are added in f32, whatever y is */
+    set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                  GPU_GEMM_WORKSPACE); /* parts of a sum are added in f32, whatever y is */
     *out = gemm;
     return STATUS_OK;
 }
@@ -72,7 +75,7 @@ void gpu_gemm_invariant(struct gpu_gemm *gemm)
     gemm->invariant = true;
     gemm->classes = 1; /* one algorithm a shape */
     gemm->class_rows[0] = GPU_GEMM_TILE_ROWS;
-    set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_NONE);
+    set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_NONE, 0); /* without memory blocks have nowhere to leave a part of a sum */
 }
 
 void gpu_gemm_close(struct gpu_gemm *gemm)
@@ -126,7 +129,7 @@ static uint32_t ask_candidates(struct gpu_gemm *gemm, struct layouts *l, cublasL
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(gemm->handle, gemm->multiply, &l->w, &l->x, &l->y, &l->y,
                                                            gemm->preference, GPU_CANDIDATES_MAX, results, &found);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found && count < wanted; i++)
-        if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= GPU_GEMM_WORKSPACE &&
+        if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= gemm->workspace &&
             (!gemm->invariant || is_unsplit(&results[i].algo)))
             out[count++] = results[i].algo;
     return count;
@@ -139,7 +142,7 @@ static bool fits(struct gpu_gemm *gemm, const struct gpu_product *p, uint32_t ro
     make_layouts(gemm, p, rows, &l);
     return cublasLtMatmulAlgoCheck(gemm->handle, gemm->multiply, &l.w, &l.x, &l.y, &l.y, algorithm, &check) ==
                CUBLAS_STATUS_SUCCESS &&
-           check.workspaceSize <= GPU_GEMM_WORKSPACE;
+           check.workspaceSize <= gemm->workspace;
 }
 
 static struct shape *shape_of(struct gpu_gemm *gemm, const struct gpu_product *p)
@@ -184,7 +187,7 @@ static cublasStatus_t start(struct gpu_gemm *gemm, const struct gpu_product *p, 
 {
     const float one = 1, y_before = p->add ? 1 : 0;
     return cublasLtMatmul(gemm->handle, gemm->multiply, &one, p->w, &l->w, p->x, &l->x, &y_before, p->y, &l->y, p->y, &l->y,
-                          algorithm, workspace, GPU_GEMM_WORKSPACE, stream);
+                          algorithm, workspace, gemm->workspace, stream);
 }
 
 static void run_piece(struct gpu_gemm *gemm, const struct gpu_product *p, void *workspace, cudaStream_t stream)
@@ -302,6 +305,18 @@ static void open_trials(struct trials *t, uint32_t count)
     }
 }
 
+/* Batch-invariant: the library's first for a tile, which the next start finds as well. */
+static void look_up(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct gpu_product tile = trials[i].product;
+        struct layouts l;
+        tile.rows = GPU_GEMM_TILE_ROWS;
+        make_layouts(gemm, &tile, tile.rows, &l);
+        algorithm_of(gemm, &tile, &l);
+    }
+}
+
 void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_t count, void *workspace, cudaStream_t stream)
 {
     struct trials t = {.gemm = gemm, .all = trials, .workspace = workspace, .stream = stream};
@@ -310,8 +325,10 @@ void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_
     struct gpu_choices made;
 
     assert_always(count <= SHAPES_MAX);
-    if (gemm->invariant)
-        return; /* the library's first, which the next start finds as well */
+    if (gemm->invariant) {
+        look_up(gemm, trials, count);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++)
         most_rows[i] = trials[i].product.rows;
     log_info("PRODUCTS-TRIED-NOW", "shapes=%u classes_of_rows=%u at_most_ms=%d", count, gemm->classes, TRIAL_BUDGET_US / 1000);

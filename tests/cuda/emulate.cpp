@@ -278,8 +278,10 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 }
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
 {
-    *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!(*out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)))
+        return cudaErrorMemoryAllocation;
+    memset(*out, 0xff, std::min(bytes, PATTERN_BYTES));
+    return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *at)
 {

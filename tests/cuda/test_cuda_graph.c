@@ -149,7 +149,7 @@ static void test_padding(void **state)
     assert_memory_equal(qkv + qkv_own, qkv_now + qkv_own, qkv_bytes - qkv_own);
     assert_memory_equal(pages, pages_now, PAGES * page_bytes);
     for (uint32_t row = COUNT; row < PADDED; row++)
-        assert_true(words[row] < rig_model->shape.vocab && words[ROWS + row] < rig_model->shape.context_length);
+        assert_true(words[row] == 0 && words[ROWS + row] == 0); /* not what the step before had there */
     free(x), free(qkv), free(pages), free(x_now), free(qkv_now), free(pages_now), free(words);
     rig_close(&rig);
 }
