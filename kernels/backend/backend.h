@@ -45,6 +45,7 @@ struct backend_config {
     uint32_t max_sequences;
     uint64_t local_pool_bytes; /* 0: none */
     int device;                /* of those of its kind */
+    bool batch_invariant;      /* a row's bytes never depend on its companions; a backend that cannot says so in plan */
 };
 
 /* What a configuration will take, known before anything is loaded. */

@@ -13,7 +13,7 @@
 #include "kernels/backend/device.h"
 
 enum { HOST_SLICES = 5, DEVICE_SLICES = 12, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
-#define RESERVE (256ull << 20) /* of device memory for the driver, cuBLAS and fragments */
+#define RESERVE (256ull << 20) /* of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments */
 
 void cuda_die(const char *format, ...)
 {
@@ -76,10 +76,17 @@ static void host_slices(const struct backend_config *config, struct backend_batc
     memcpy(slices, all, sizeof all);
 }
 
+/* Rows of what products read and write: whole tiles where they come in those. */
+static uint64_t rows_held(const struct backend_config *config)
+{
+    const uint64_t tile = config->batch_invariant ? GPU_GEMM_TILE_ROWS : 1;
+    return (config->max_rows + tile - 1) / tile * tile;
+}
+
 static void device_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
 {
     const struct model_shape *shape = &config->model->shape;
-    uint64_t rows = config->max_rows, q = (uint64_t)shape->heads * shape->head_dim,
+    uint64_t rows = rows_held(config), q = (uint64_t)shape->heads * shape->head_dim,
              kv = (uint64_t)shape->kv_heads * shape->head_dim;
     const struct slice all[DEVICE_SLICES] = {
         {(void **)&batch->words, words_count(config) * 4},
@@ -179,7 +186,8 @@ static enum status open_all(struct backend *backend, struct error *error)
 
     cuda_must(cudaSetDevice(backend->config.device), "choosing the device");
     snprintf(backend->name, sizeof backend->name, "cuda:%d", backend->config.device);
-    snprintf(backend->level, sizeof backend->level, "%s/cuda", backend->type == GPU_F16 ? "f16" : "bf16");
+    snprintf(backend->level, sizeof backend->level, "%s/cuda%s", backend->type == GPU_F16 ? "f16" : "bf16",
+             backend->config.batch_invariant ? "/invariant" : "");
     backend->scratch = calloc(threads, sizeof *backend->scratch);
     if (!backend->scratch)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
@@ -188,6 +196,8 @@ static enum status open_all(struct backend *backend, struct error *error)
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
     if ((status = gpu_gemm_open(backend->type, MAX(backend->config.max_rows, (uint32_t)CUDA_HEAD_ROWS), &backend->gemm, error)))
         return status;
+    if (backend->config.batch_invariant)
+        gpu_gemm_invariant(backend->gemm);
     if ((status = cuda_load_weights(backend, error)))
         return status;
     return cuda_pool_open(backend, error);
@@ -233,6 +243,7 @@ static void cuda_batch_close(struct backend_batch *batch)
         return;
     if (batch->stream)
         cudaStreamSynchronize(batch->stream);
+    cuda_graphs_close(batch);
     cudaFree(batch->memory);
     cudaFreeHost(batch->host);
     cuda_times_close(batch);
@@ -275,6 +286,8 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
     cuda_times_open(batch);
+    cuda_try_products(batch);
+    cuda_graphs_open(batch, CUDA_GRAPHS_MAX / config->max_batches, CUDA_GRAPH_BYTES_MAX / config->max_batches);
     *out = batch;
     return STATUS_OK;
 }
@@ -291,6 +304,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
               "choosing the device"); /* a thread's own setting: steps may have another than open */
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
+    batch->padded_rows = gpu_padded_rows(row_count, max_rows);
     batch->scatter = NULL;
     cuda_times_begin_step(batch);
     for (uint32_t row = 0; row < row_count; row++) {
@@ -301,12 +315,15 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
         batch->words_host[row] = rows[row].token;
         batch->words_host[max_rows + row] = rows[row].position;
     }
+    for (uint32_t row = row_count; row < batch->padded_rows; row++)
+        batch->words_host[row] = batch->words_host[max_rows + row] = 0; /* some token and position that there are */
     if ((status = cuda_plan_local(batch, bad_row, error)))
         return status;
     uint64_t words = batch->local_count ? 5ull * max_rows + batch->table_entries : 2ull * max_rows;
     cuda_must(cudaMemcpyAsync(batch->words, batch->words_host, words * sizeof *batch->words, cudaMemcpyHostToDevice, batch->stream),
               "copying tokens and page tables to the device");
-    gpu_embed(backend->type, backend->embedding.weight, batch->words, row_count, backend->shape.hidden, batch->x, batch->stream);
+    gpu_embed(backend->type, backend->embedding.weight, batch->words, batch->padded_rows, backend->shape.hidden, batch->x,
+              batch->stream);
     cuda_queued(batch, "starting the embedding");
     return STATUS_OK;
 }

@@ -12,6 +12,7 @@
 #include "common/kv/kv_ledger.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
+#include "kernels/cuda/buckets.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -32,13 +33,14 @@ struct backend {
     struct backend_config config;
     struct model_shape shape;
     enum gpu_type type;
-    char name[16], level[16];
+    char name[16], level[24];
     uint32_t q_width, kv_width, qkv_width;
     struct cuda_layer *layers; /* [shape.layers] */
     struct cuda_linear embedding, output;
     const float *output_norm, *rope_table;
     unsigned char *weights; /* device: all of the above, and the table of RoPE */
     struct gpu_gemm *gemm;
+    bool products_tried;
     struct gpu_pool pool; /* pages NULL: none */
     struct kv_ledger ledger;
     struct sampler_scratch **scratch; /* [threads] */
@@ -47,6 +49,12 @@ struct backend {
 
 /* Where the time of a step is taken (cuda_times.c): begin and end of each. */
 enum cuda_span { CUDA_SEGMENT, CUDA_ATTEND, CUDA_HEAD, CUDA_SPANS };
+/* The graphs of a mini-batch: a segment's kernels, one graph a bucket of rows and segment (cuda_graph.c). */
+struct cuda_graphs {
+    uint32_t buckets, rows[GPU_BUCKETS_MAX]; /* ascending: those that have graphs */
+    cudaGraphExec_t *execs;                  /* [buckets][layers + 1] */
+    uint64_t launched;                       /* since batch_open */
+};
 
 struct backend_batch {
     struct backend *backend;
@@ -55,7 +63,9 @@ struct backend_batch {
     cudaEvent_t mark[CUDA_SPANS][2];
     bool marked[CUDA_SPANS];
     uint32_t timed_layer;
+    struct cuda_graphs graphs;
     uint32_t row_count, local_count, table_entries; /* entries: of the page tables in words_host */
+    uint32_t padded_rows;                           /* that segments compute (buckets.h): those behind row_count are nobody's */
     const struct backend_links *scatter;            /* q, k, v to hand out once the event has come; NULL: none */
     struct kv_row *kv_rows;                         /* [max_rows] local ones */
     struct backend_row *rows;                       /* [max_rows] */
@@ -101,6 +111,18 @@ enum status cuda_load_weights(struct backend *backend, struct error *error) MUST
 /* cuda_segment.c */
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
 void cuda_hand_out(struct backend_batch *batch);
+void cuda_compute(struct backend_batch *batch,
+                  uint32_t s); /* queues a segment's kernels and products for padded_rows; nothing of the host's */
+
+/* cuda_try.c: tries the algorithms of the model's products, on the mini-batch's buffers; once a backend. */
+void cuda_try_products(struct backend_batch *batch);
+
+/* cuda_graph.c: makes the graphs of a mini-batch, fewest rows first, until there are max_graphs or they take max_bytes of device memory;
+ * what has none is launched plainly. Before its first step. launch: false, this segment has none. */
+enum { CUDA_GRAPHS_MAX = 4096, CUDA_GRAPH_BYTES_MAX = 96 << 20 }; /* of all mini-batches */
+void cuda_graphs_open(struct backend_batch *batch, uint32_t max_graphs, uint64_t max_bytes);
+void cuda_graphs_close(struct backend_batch *batch); /* none of them may be running */
+bool cuda_graph_launch(struct backend_batch *batch, uint32_t s);
 
 /* cuda_head.c */
 void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);

@@ -1,5 +1,7 @@
 /* cuda_segment.c: a segment of the forward pass as kernels and products queued on the mini-batch's stream; what is exchanged with
- * KV workers goes through pinned memory. */
+ * KV workers goes through pinned memory, before and behind them: cuda_compute is what a graph holds (cuda_graph.c). It runs on the padded
+ * rows of the step (buckets.h). Padding rows begin as the embedding of token 0 at position 0; o is whatever an earlier step left there.
+ * No row's result depends on another's, and theirs are read by nobody. */
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -88,21 +90,16 @@ void cuda_hand_out(struct backend_batch *batch)
 
 static void product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, void *y, bool y_wide, bool add)
 {
-    const struct gpu_product p = {linear->weight, x, y, batch->row_count, linear->outputs, linear->inputs, y_wide, add};
+    const struct gpu_product p = {linear->weight, x, y, batch->padded_rows, linear->outputs, linear->inputs, y_wide, add};
     gpu_gemm_run(batch->backend->gemm, &p, batch->workspace, batch->stream);
 }
 
-static void finish_layer(struct backend_batch *batch, const struct cuda_layer *layer, const struct backend_links *links)
+static void finish_layer(struct backend_batch *batch, const struct cuda_layer *layer)
 {
     const struct backend *backend = batch->backend;
     const struct model_shape *shape = &backend->shape;
-    uint32_t rows = batch->row_count;
+    uint32_t rows = batch->padded_rows;
 
-    if (has_remote(batch)) {
-        struct move_job job = {batch, links};
-        thread_pool_run(backend->config.pool, gather_thread, &job);
-        each_run(batch, copy_o);
-    }
     gpu_narrow(backend->type, batch->att, (size_t)rows * backend->q_width, batch->wide_o, batch->stream);
     product(batch, &layer->o, batch->wide_o, batch->x, false, true);
     if (layer->o_bias)
@@ -113,7 +110,7 @@ static void finish_layer(struct backend_batch *batch, const struct cuda_layer *l
     product(batch, &layer->down, batch->act, batch->x, false, true);
 }
 
-static void start_layer(struct backend_batch *batch, const struct cuda_layer *layer, const struct backend_links *links)
+static void start_layer(struct backend_batch *batch, const struct cuda_layer *layer)
 {
     const struct backend *backend = batch->backend;
     const struct model_shape *shape = &backend->shape;
@@ -127,24 +124,36 @@ static void start_layer(struct backend_batch *batch, const struct cuda_layer *la
         .neox = shape->rope_style == ROPE_NEOX,
     };
 
-    gpu_rms_norm(backend->type, batch->x, NULL, layer->attn_norm, shape->norm_epsilon, batch->row_count, shape->hidden, batch->h,
+    gpu_rms_norm(backend->type, batch->x, NULL, layer->attn_norm, shape->norm_epsilon, batch->padded_rows, shape->hidden, batch->h,
                  batch->stream);
     product(batch, &layer->qkv, batch->h, batch->qkv, false, false);
-    gpu_rope(&rope, layer->q_bias, layer->k_bias, layer->v_bias, batch->row_count, batch->qkv, batch->stream);
-    if (has_remote(batch)) {
-        each_run(batch, copy_qkv);
-        batch->scatter = links;
-    }
+    gpu_rope(&rope, layer->q_bias, layer->k_bias, layer->v_bias, batch->padded_rows, batch->qkv, batch->stream);
+}
+
+void cuda_compute(struct backend_batch *batch, uint32_t s)
+{
+    const struct backend *backend = batch->backend;
+    if (s > 0)
+        finish_layer(batch, &backend->layers[s - 1]);
+    if (s < backend->shape.layers)
+        start_layer(batch, &backend->layers[s]);
 }
 
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
     const struct backend *backend = batch->backend;
     cuda_span_begin(batch, CUDA_SEGMENT, s);
-    if (s > 0)
-        finish_layer(batch, &backend->layers[s - 1], links);
-    if (s < backend->shape.layers)
-        start_layer(batch, &backend->layers[s], links);
+    if (s > 0 && has_remote(batch)) {
+        struct move_job job = {batch, links};
+        thread_pool_run(backend->config.pool, gather_thread, &job);
+        each_run(batch, copy_o);
+    }
+    if (!cuda_graph_launch(batch, s))
+        cuda_compute(batch, s);
+    if (s < backend->shape.layers && has_remote(batch)) {
+        each_run(batch, copy_qkv);
+        batch->scatter = links;
+    }
     cuda_span_end(batch, CUDA_SEGMENT, s);
     cuda_queued(batch, "starting a segment");
 }

@@ -38,7 +38,7 @@ struct up_settings {
     uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;
-    bool log_json, prefix_cache, calibrate;
+    bool log_json, prefix_cache, calibrate, batch_invariant;
 };
 
 static const struct up_settings defaults = {
@@ -68,6 +68,25 @@ struct up {
     char host_port[128];
 };
 
+/* --batch-invariant where a GPU may compute: its pool's attention and that of workers give other bytes, so a sequence must find the same
+ * kind wherever and whenever it is placed. Where there is one kind only, that is it. */
+static enum status one_kind_of_place(struct up_settings *s, struct error *error)
+{
+    uint64_t pool_bytes = 1;
+
+    if (!s->batch_invariant || !strcmp(s->device, "cpu") || sched_placement_named(s->placement) != SCHED_PLACE_AUTO)
+        return STATUS_OK;
+    if (strcmp(s->local_pool, "auto") && options_parse_size(s->local_pool, &pool_bytes))
+        return STATUS_INVALID_ARGUMENT; /* said by the caller */
+    if (s->kv_workers && pool_bytes)
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "--batch-invariant on a GPU wants KV in one kind of place, and --placement auto takes both: --placement local "
+            "(or --kv-workers 0), or --placement workers (or --local-pool 0)");
+    s->placement = s->kv_workers ? "workers" : "local";
+    return STATUS_OK;
+}
+
 static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
 {
     const struct option options[] = {
@@ -86,6 +105,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
          "memory for KV in the s-part, a GPU's if it has one: auto, 0 or bytes", 0, 0},
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
+        {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
@@ -131,7 +151,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
             return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
                              s->kv_workers ? "--placement local" : "--kv-workers 0");
     }
-    return STATUS_OK;
+    return one_kind_of_place(s, error);
 }
 
 /* The folder that this program lies in: the others lie beside it. */
@@ -192,6 +212,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--device=%s", s->device);
     supervise_argument(child, "--compute=%s", s->compute);
+    supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");
     supervise_argument(child, "--kv-type=%s", s->kv_type);
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--max-batch=%u", s->max_batch);

@@ -30,7 +30,7 @@ enum { SEQUENCES_MAX = 16384 };
 
 static struct s_part {
     const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace, *device_name;
-    bool trace_append, calibrate, pool_fills_device;
+    bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
     uint64_t local_pool;
@@ -73,6 +73,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
         {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
+        {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
         {"pool-fills-device", OPTION_BOOL, &s->pool_fills_device, NULL, "on a GPU the local pool is what is left of its memory", 0,
@@ -123,6 +124,7 @@ static struct backend_config backend_config(void)
         .max_sequences = SEQUENCES_MAX,
         .local_pool_bytes = s_part.local_pool,
         .device = s_part.device.index,
+        .batch_invariant = s_part.batch_invariant,
     };
 }
 
@@ -191,6 +193,7 @@ static void send_registration(void *arg)
     request.n_held = list->count;
     request.held = pointers;
     request.numeric_level = s_part.level;
+    request.one_kind_of_place = s_part.batch_invariant && s_part.plan.pool_on_device;
     request.max_rows = s_part.max_rows;
     request.mini_batches = s_part.mini_batches;
     request.threads = thread_pool_threads(s_part.pool);

@@ -191,6 +191,10 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
                          request->mini_batches, wanted);
+    if (request->one_kind_of_place && request->pages_total && scheduler->settings.placement == SCHED_PLACE_AUTO)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "the s-part is --batch-invariant on a GPU: KV must stay in places of one kind, and --placement auto takes "
+                         "both: start the scheduler with --placement local or workers, or the s-part with --local-pool 0");
     if (scheduler->model_known) {
         if (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
             !same_shape(&scheduler->kv, model->kv))

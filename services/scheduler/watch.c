@@ -13,7 +13,8 @@ enum { METRICS_BYTES = 1 << 18, PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50
 static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState *state)
 {
     struct sched_stats stats = {0};
-    uint64_t pages_total = 0, pages_used = 0;
+    const enum sched_placement placement = scheduler->settings.placement;
+    uint64_t pages_total = 0, pages_used = 0, permitted = 0; /* permitted: pages that --placement lets KV into */
     uint32_t workers = 0;
 
     fastdecode__mesh_state__init(state);
@@ -26,10 +27,14 @@ static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState 
             continue;
         workers += i > 0;
         pages_total += info.pages_total;
+        permitted += placement == SCHED_PLACE_AUTO || (i == 0) == (placement == SCHED_PLACE_LOCAL) ? info.pages_total : 0;
         pages_used += info.pages_used - info.pages_idle; /* what only the cache keeps is as good as free */
     }
-    state->ready = scheduler->members[0].up && pages_total > 0;
-    state->reason = (char *)(!scheduler->members[0].up ? "no s-part is up" : pages_total == 0 ? "no KV worker is up" : "");
+    state->ready = scheduler->members[0].up && permitted > 0;
+    state->reason = (char *)(!scheduler->members[0].up        ? "no s-part is up"
+                             : permitted > 0                  ? ""
+                             : placement == SCHED_PLACE_LOCAL ? "the s-part has no local pool"
+                                                              : "no KV worker is up");
     state->running = stats.running;
     state->waiting = stats.waiting;
     state->max_queue = scheduler->settings.max_queue;

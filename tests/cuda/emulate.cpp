@@ -137,9 +137,22 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, const std::funct
 
 /* --- streams ---------------------------------------------------------------------------------------------------------- */
 
+struct emulate_graph {
+    std::vector<std::function<void()>> operations; /* in the order of the stream that was captured */
+    bool invalid;
+};
+
+struct emulate_graph_exec {
+    std::vector<std::function<void()>> operations;
+    uint64_t bytes;              /* that it took */
+    struct emulate_stream *last; /* where it was launched last, and behind which of its operations that launch has ended */
+    uint64_t after;
+};
+
 struct emulate_stream {
     std::deque<std::function<void()>> queued;
-    uint64_t put, done; /* operations */
+    uint64_t put, done;              /* operations */
+    struct emulate_graph *capturing; /* NULL: it is not captured */
 };
 
 struct emulate_event {
@@ -155,6 +168,10 @@ static cudaError_t last_error;
 
 static void queue(cudaStream_t stream, std::function<void()> operation)
 {
+    if (stream->capturing) {
+        stream->capturing->operations.push_back(std::move(operation));
+        return;
+    }
     stream->queued.push_back(std::move(operation));
     stream->put++;
 }
@@ -188,6 +205,18 @@ static void run_some(void)
     }
 }
 
+/* What a capture does not allow. True: the stream (NULL: any) was captured, and its capture gives no graph now. */
+static bool spoils_capture(const struct emulate_stream *stream)
+{
+    bool spoiled = false;
+    for (struct emulate_stream *s : streams)
+        if (s->capturing && (!stream || s == stream))
+            s->capturing->invalid = spoiled = true;
+    if (spoiled)
+        last_error = cudaErrorStreamCaptureUnsupported;
+    return spoiled;
+}
+
 void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> body)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
@@ -215,6 +244,8 @@ static uint64_t allocated_bytes;
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    if (spoils_capture(NULL))
+        return cudaErrorStreamCaptureUnsupported;
     if (bytes > emulate_device_bytes - allocated_bytes)
         return cudaErrorMemoryAllocation;
     if (!(*out = aligned_alloc(256, (bytes + 255) / 256 * 256)))
@@ -226,6 +257,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 }
 cudaError_t cudaFree(void *at)
 {
+    if (spoils_capture(NULL))
+        return cudaErrorStreamCaptureUnsupported;
     for (struct emulate_stream *stream : streams) /* it waits for the device */
         cudaStreamSynchronize(stream);
     if (at) {
@@ -257,8 +290,10 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 }
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
 {
-    *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!(*out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)))
+        return cudaErrorMemoryAllocation;
+    memset(*out, 0xff, std::min(bytes, PATTERN_BYTES));
+    return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *at)
 {
@@ -283,8 +318,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     delete stream;
     return cudaSuccess;
 }
+cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream)
+{
+    queue(stream, [=] { memset(at, value, bytes); });
+    return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (spoils_capture(stream))
+        return cudaErrorStreamCaptureUnsupported;
     while (run_one(stream)) {}
     return stream->queued.empty() ? cudaSuccess : cudaErrorECCUncorrectable;
 }
@@ -301,6 +343,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    if (spoils_capture(stream)) /* it would become a node; nothing here wants that */
+        return cudaErrorStreamCaptureUnsupported;
     if (event->timed)
         queue(stream, [event] { event->at = std::chrono::steady_clock::now(); });
     event->stream = stream;
@@ -322,6 +366,65 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
         else if (event->stream->done < event->after)
             return cudaErrorNotReady;
     *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+    return cudaSuccess;
+}
+
+/* --- graphs ----------------------------------------------------------------------------------------------------------- */
+
+uint64_t emulate_graph_bytes = 64 << 10;
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode)
+{
+    if (stream->capturing)
+        return last_error = cudaErrorInvalidValue;
+    stream->capturing = new emulate_graph{};
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
+{
+    *out = stream->capturing;
+    stream->capturing = NULL;
+    if (!*out)
+        return last_error = cudaErrorInvalidValue;
+    if (!(*out)->invalid)
+        return cudaSuccess;
+    delete *out;
+    *out = NULL;
+    return last_error = cudaErrorStreamCaptureInvalidated;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
+{
+    if (emulate_graph_bytes > emulate_device_bytes - allocated_bytes)
+        return last_error = cudaErrorMemoryAllocation;
+    *out = new emulate_graph_exec{graph->operations, emulate_graph_bytes, NULL, 0};
+    allocated_bytes += emulate_graph_bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t stream)
+{
+    queue(stream, [] {});
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    for (const std::function<void()> &operation : exec->operations)
+        queue(stream, operation); /* a copy: as it was captured */
+    exec->last = stream, exec->after = stream->put;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    if (exec->last && exec->last->done < exec->after) {
+        fprintf(stderr, "a graph is destroyed while it runs\n");
+        abort();
+    }
+    allocated_bytes -= exec->bytes;
+    delete exec;
     return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void)

@@ -1,7 +1,9 @@
 /* gemm_emulated.c: gemm.h without a device: the operands as f32, by OpenBLAS. Weights are widened once: a matrix is known by where it
- * lies, until gpu_gemm_close. */
+ * lies, until gpu_gemm_close. Batch-invariant: each row by itself, and NaN into those that a device pads the last piece with, so that who
+ * reads them, or has no room for them, is seen. */
 #include <cblas.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/checked.h"
 #include "kernels/cuda/gemm.h"
@@ -11,6 +13,7 @@ enum { WEIGHTS_MAX = 4096 };
 
 struct gpu_gemm {
     enum gpu_type type;
+    bool invariant;
     uint32_t count;
     struct {
         const void *wide;
@@ -25,6 +28,15 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
     assert_always(*out);
     (*out)->type = type;
     return STATUS_OK;
+}
+
+void gpu_gemm_invariant(struct gpu_gemm *gemm) { gemm->invariant = true; }
+
+void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_t count, void *workspace, cudaStream_t stream)
+{
+    (void)gemm, (void)workspace, (void)stream;
+    for (uint32_t i = 0; i < count; i++)
+        assert_always(trials[i].w_count && trials[i].w[trials[i].w_count - 1] && trials[i].product.x && trials[i].product.y);
 }
 
 void gpu_gemm_close(struct gpu_gemm *gemm)
@@ -69,10 +81,16 @@ static void run(void *arg)
     float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs), *y = p->y_wide ? malloc(count * sizeof *y) : p->y;
 
     assert_always(y);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->rows, (int)p->outputs, (int)p->inputs, 1, x, (int)p->inputs, w,
-                (int)p->inputs, p->add ? 1 : 0, y, (int)p->outputs);
+    for (uint32_t row = 0, rows = gemm->invariant ? 1 : p->rows; row < p->rows; row += rows)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)p->outputs, (int)p->inputs, 1,
+                    x + (size_t)row * p->inputs, (int)p->inputs, w, (int)p->inputs, p->add ? 1 : 0, y + (size_t)row * p->outputs,
+                    (int)p->outputs);
     for (size_t i = 0; p->y_wide && i < count; i++)
         ((uint16_t *)p->y)[i] = gemm->type == GPU_F16 ? f16_from_float(y[i]) : bf16_from_float(y[i]);
+    if (gemm->invariant) {
+        size_t tiles = (p->rows + GPU_GEMM_TILE_ROWS - 1) / GPU_GEMM_TILE_ROWS, bytes = p->y_wide ? 2 : 4;
+        memset((unsigned char *)p->y + count * bytes, 0xff, (tiles * GPU_GEMM_TILE_ROWS * p->outputs - count) * bytes);
+    }
     if (p->y_wide)
         free(y);
     free(x);

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from conftest import BUILD, MODEL, SANITIZED, fastdecode
-from streams import body, join_all, start_all, words
+from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
 from test_golden import Scores, check_greedy
 
 EMULATED = os.path.join(BUILD, "tests", "cuda", "libfastdecode-cuda.so")
@@ -92,7 +92,8 @@ def test_refusals():
             (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES=str(400 << 20)), "MiB are needed and 144 are free: weights 261, activations "),
             (("--device", "cuda", "--compute", "int8"), device(), "--compute int8 is for the CPU"),
             (("--device", "cuda", "--compute", "f32"), device(), "--compute f32 is for the CPU"),
-            (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16")):
+            (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16"),
+            (("--batch-invariant", "--compute", "f32"), {}, "--batch-invariant: f32 goes through OpenBLAS")):
         said = s_part(*options, env=env)
         assert said.returncode == 2 and line in said.stderr, (options, said.stderr)
     assert "DEVICE" in fastdecode("up", "--help").stdout
@@ -101,3 +102,52 @@ def test_refusals():
 def test_without_a_library_the_cpu_computes(start_mesh):
     mesh = start_mesh("--device", "auto", "--kv-workers", 0, env={"FD_CUDA_LIBRARY": "/none.so"})
     assert 'DEVICE chosen="cpu: there is no /none.so (`make cuda` builds it)"' in mesh.logs(200)
+
+
+def test_batch_invariant(start_mesh):
+    """The same bytes alone, among others, and after an s-part that died: its pool is built anew from the tokens, by prompts. On the
+    emulated device each row is a product of its own, so this is about everything else: attention, padding, placement, failover."""
+    probes = [body("The sea is", 8, logprobs=5), body(words(12, 1), 10, 1, True, logprobs=5)]
+    mesh = start_mesh("--device", "cuda", "--kv-workers", 0, "--batch-invariant", "--max-batch", 8, "--context", 256,
+                      "--calibrate", "off", env=device())
+    assert "level=f16/cuda/invariant" in mesh.logs(200)
+    wanted = [run_all(mesh.url, [probe])[0] for probe in probes]
+    assert all(stream.error is None for stream in wanted)
+    beside = [Stream(mesh.url, body(words(3 + 7 * i, 50 + i), 10, i, True)) for i in range(2)]
+    assert_same(run_all(mesh.url, probes), wanted)
+    join_all(beside)
+    again = [Stream(mesh.url, probe) for probe in probes]
+    again[1].wait_tokens(4)
+    mesh.kill("s-part")
+    join_all(again)
+    assert_same(again, wanted)
+
+
+def test_batch_invariant_places(start_mesh):
+    """KV stays in places of one kind: `up` asks which where there are two, and so does the scheduler."""
+    said = fastdecode("up", "--model", MODEL, "--device", "cuda", "--batch-invariant", "--check", env=dict(os.environ, **device()))
+    assert said.returncode == 2 and "--placement local (or --kv-workers 0), or --placement workers" in said.stderr
+    for one in (("--placement", "local"), ("--placement", "workers"), ("--kv-workers", 0), ("--local-pool", 0), ("--device", "cpu")):
+        options = ["--model", MODEL, "--device", "cuda", "--batch-invariant", "--check", *map(str, one)]
+        assert fastdecode("up", *options, env=dict(os.environ, **device())).returncode == 0, one
+    mesh = start_mesh("--device", "cuda", "--batch-invariant", "--placement", "workers", "--context", 256, "--max-batch", 8,
+                      "--calibrate", "off", env=device())
+    assert all(stream.error is None for stream in run_all(mesh.url, [body(words(20, i), 6, i) for i in range(3)]))
+    assert of_place(mesh, "fastdecode_kv_pages_peak", "kv-worker-0") >= 3
+    assert of_place(mesh, "fastdecode_kv_pages_peak", "local") == 0
+
+
+def test_a_scheduler_that_would_mix_places_refuses(tmp_path):
+    address = f"ipc://{tmp_path}/scheduler.sock"
+    programs = [subprocess.Popen([os.path.join(BUILD, "bin", name), *options], stderr=subprocess.PIPE, text=True, env=dict(os.environ, **device()))
+                for name, options in (("scheduler", ("--listen", address)),
+                                      ("s-part", ("--scheduler", address, "--listen", f"ipc://{tmp_path}/s-part.sock", "--model", MODEL,
+                                                  "--device", "cuda", "--batch-invariant", "--max-batch", "8", "--context", "256",
+                                                  "--local-pool", "16M", "--calibrate", "off")))]
+    try:
+        said = next(line for line in programs[1].stderr if "REGISTER-REFUSED" in line)
+        assert "KV must stay in places of one kind" in said and "--local-pool 0" in said
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
