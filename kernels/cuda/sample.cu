@@ -8,14 +8,15 @@
  *              top-p                           total, candidates into shared memory          3 reads
  *
  * Candidates are what can matter: for top-p, and as the host has it, what has a share of the mass left out that is not below half the
- * average; for top-k, what is not below the k-th largest of the threads' own maxima, which are that many tokens of the row. They nearly
- * always fit into the list in shared memory, where selection (select.cuh) costs some microseconds. If not (a flat row), each step of
- * the selection reads the row: three a filter and three for the draw, six if tokens of equal weight are at the boundary. The best
- * tokens for log-probabilities are found by their threads' maxima too; where more than the list holds are level, one read a token.
+ * average; for top-k, what is not below the k-th largest of the threads' own maxima, which are that many tokens of the row. Where they
+ * fit into the list in shared memory, selection (select.cuh) costs some microseconds. If not (a model that is unsure: tens of thousands
+ * of candidates), there is one more read for the first bins, one a filter and one for the draw. The best tokens for log-probabilities
+ * are found by their threads' maxima too; where more than the list holds are level, one read a token.
  *
  * A read of 256 rows of 128,256 tokens is 131 MB: 27 us of the 4.8 TB/s of an H200. The kernels have two blocks of 512 threads a
- * multiprocessor (46 KiB of shared memory, at most 64 registers), 264 in all, so that these 256 rows are resident at once; four loads of 16 bytes
- * a thread are 64 KiB in flight a multiprocessor, three times what latency times bandwidth asks for.
+ * multiprocessor (45 KiB of shared memory each, 64 registers a thread), 264 in all, so that these 256 rows are resident at once, and one
+ * reads while the other selects; four loads of 16 bytes a thread are 64 KiB in flight a multiprocessor, three times what latency
+ * times bandwidth asks for. (Reckoned, not measured.)
  *
  * All is deterministic, and the same as on the host up to the order of f64 sums (select.cuh): weights and the sum over the vocabulary
  * have the host's bits.
@@ -77,38 +78,20 @@ __device__ __forceinline__ float raw_logit(struct select_shared *sh, const struc
     return first == NO_TOKEN ? row[token] : s.raw[p.adjust_first + first];
 }
 
-/* --- what both need -------------------------------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ void append(struct select_shared *sh, uint32_t key, uint32_t id, bool *full)
-{
-    if (*full)
-        return;
-    const uint32_t at = atomicAdd(&sh->length, 1u);
-    if (at < SELECT_LIST)
-        sh->key[at] = key, sh->id[at] = id;
-    else
-        *full = true;
-}
-
-__device__ __forceinline__ void empty_list(struct select_shared *sh)
-{
-    __syncthreads();
-    if (threadIdx.x == 0)
-        sh->length = 0;
-    __syncthreads();
-}
+/* --- a bound for the best tokens ----------------------------------------------------------------------------------------- */
 
 /* At least `rank` values of the row have keys (ordered() / 4) that are not smaller: the rank-th largest of the threads' maxima.
  * rank <= SELECT_THREADS. */
 __device__ __forceinline__ uint32_t rank_floor(struct select_shared *sh, float own_max, uint32_t rank)
 {
-    const struct candidates maxima = {nullptr, 0, 0, 0, true, 0, 0, NO_TOKEN};
+    struct candidates maxima = {nullptr, 0, 0, 0, true, false, 0, 0, NO_TOKEN};
+    double unused;
     __syncthreads();
     sh->key[threadIdx.x] = ordered(own_max) >> 2;
     sh->id[threadIdx.x] = threadIdx.x;
     if (threadIdx.x == 0)
         sh->length = SELECT_THREADS;
-    return select_key(sh, maxima, {SELECT_COUNT, (double)rank}, false, 0); /* it begins with a barrier */
+    return select_key(sh, &maxima, {SELECT_COUNT, (double)rank}, false, 0, &unused); /* it begins with a barrier */
 }
 
 /* --- score ------------------------------------------------------------------------------------------------------------------ */
@@ -275,7 +258,7 @@ __device__ __forceinline__ struct candidates find_candidates(struct select_share
             append(sh, __float_as_uint(weight), id, &full);
     });
     __syncthreads();
-    return {row, vocab, max, p.scale, sh->length <= SELECT_LIST, __float_as_uint(least), 0, NO_TOKEN};
+    return {row, vocab, max, p.scale, sh->length <= SELECT_LIST, false, __float_as_uint(least), 0, NO_TOKEN};
 }
 
 /* Top-k, then top-p of what is left, then min-p, then the draw: each cuts what is kept at a token, in the order of weights. */
@@ -299,13 +282,14 @@ __device__ __forceinline__ uint32_t draw_by_weight(struct select_shared *sh, con
             if (p.min_p == 0 || c.bound_key >= least) /* they all are above it */
                 continue;
             c.least = c.least > least ? c.least : least;
+            c.counted = false;
             goal = {SELECT_MASS_REACHED, INFINITY}; /* all of them: the sum */
         }
         if (step == DRAW)
             goal = {SELECT_MASS_BEYOND, p.uniform * mass};
         chosen = select_token(sh, c, goal);
         mass = chosen.mass;
-        c.bound_key = chosen.key, c.bound_id = chosen.id;
+        c.bound_key = chosen.key, c.bound_id = chosen.id, c.counted = true;
     }
     return chosen.id;
 }

@@ -9,16 +9,18 @@
  *
  * Sums have one result whatever the order in which threads come. In a bin a weight is 2^e times (what its bins have in common + rest),
  * so the bin's mass is made of two integers, how many and the sum of their rests, counted by integer atomics in shared memory: exact.
- * Sums of masses over bins are f64, in a fixed order.
+ * Sums of masses over bins are f64, in a fixed order. What is kept of the row after a cut has the masses of the first bins up to the
+ * cut: they are counted once.
  *
- * Candidates are in a list in shared memory where they fit in it (SELECT_LIST, nearly always), else they are read from the row anew.
+ * Candidates are in a list in shared memory where they fit in it (SELECT_LIST). Else the row is read for the first bins, and for those
+ * that are in the one that is opened, an eighth of an octave of weights: these fit, but where a row is flat or has many equal values.
  */
 #ifndef FD_KERNELS_CUDA_SELECT_CUH
 #define FD_KERNELS_CUDA_SELECT_CUH
 
 #include "kernels/cuda/gpu.cuh"
 
-static constexpr uint32_t SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / LANES, SELECT_LIST = 4096, SELECT_BITS = 10,
+static constexpr uint32_t SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / LANES, SELECT_LIST = 3072, SELECT_BITS = 10,
                           SELECT_BINS = 1u << SELECT_BITS, SELECT_LARGEST = (1u << 3 * SELECT_BITS) - 1, NO_TOKEN = ~0u;
 static_assert(SELECT_BINS == 2 * SELECT_THREADS, "a thread sums two bins");
 
@@ -27,6 +29,7 @@ struct select_shared {
     uint32_t key[SELECT_LIST], id[SELECT_LIST]; /* the list, in no order */
     uint32_t count[SELECT_BINS];
     uint32_t low[SELECT_BINS], high[SELECT_BINS]; /* sums of the lowest 10 bits of the rests, and of the 10 above */
+    double mass_of_bin[SELECT_BINS];              /* of the first bins, of what is kept */
     uint32_t length;                              /* of the list; more than SELECT_LIST: it did not fit */
     uint32_t first, last;
     double mass_before;
@@ -209,9 +212,28 @@ struct candidates {
     const float *row;
     uint32_t vocab;
     float max, scale;
-    bool listed;
+    bool listed, counted; /* counted: mass_of_bin has what is kept of them */
     uint32_t least, bound_key, bound_id;
 };
+
+__device__ __forceinline__ void empty_list(struct select_shared *sh)
+{
+    __syncthreads();
+    if (threadIdx.x == 0)
+        sh->length = 0;
+    __syncthreads();
+}
+
+__device__ __forceinline__ void append(struct select_shared *sh, uint32_t key, uint32_t id, bool *full)
+{
+    if (*full)
+        return;
+    const uint32_t at = atomicAdd(&sh->length, 1u);
+    if (at < SELECT_LIST)
+        sh->key[at] = key, sh->id[at] = id;
+    else
+        *full = true;
+}
 
 template <typename F> __device__ __forceinline__ void each_candidate(struct select_shared *sh, const struct candidates &c, F f)
 {
@@ -255,9 +277,10 @@ __device__ __forceinline__ double mass_of(uint32_t key, uint32_t count, uint64_t
     return (double)mantissas * ((double)__uint_as_float(key & 0x7f800000u) * 0x1p-23);
 }
 
-/* Opens one bin: gives its number, what is in bins before it goes to shared memory. prefix: the bits above those of the bins. */
+/* Opens one bin: gives its number, what is in bins before it goes to shared memory. prefix: the bits above those of the bins. Masses
+ * are put into mass_of_bin or, `counted`, taken from there; counts are not known then. */
 __device__ __forceinline__ uint32_t find_bin(struct select_shared *sh, const struct select_goal &goal, uint32_t prefix,
-                                             uint32_t shift)
+                                             uint32_t shift, bool put, bool counted)
 {
     const double mass_before = sh->mass_before, count_before = (double)sh->count_before;
     uint32_t counts[2];
@@ -265,17 +288,22 @@ __device__ __forceinline__ uint32_t find_bin(struct select_shared *sh, const str
     for (uint32_t j = 0; j < 2; j++) { /* from the heaviest bin down */
         const uint32_t bin = SELECT_BINS - 1 - (2 * threadIdx.x + j);
         const uint64_t rest = shift ? sh->low[bin] + ((uint64_t)(shift > SELECT_BITS ? sh->high[bin] : 0) << SELECT_BITS) : 0;
-        counts[j] = sh->count[bin];
-        masses[j] = counts[j] ? mass_of((prefix << SELECT_BITS | bin) << shift, counts[j], rest) : 0;
+        counts[j] = counted ? 0 : sh->count[bin];
+        masses[j] = counted     ? sh->mass_of_bin[bin]
+                    : counts[j] ? mass_of((prefix << SELECT_BITS | bin) << shift, counts[j], rest)
+                                : 0;
+        if (put)
+            sh->mass_of_bin[bin] = masses[j];
     }
     double count = count_before + block_before_f64(sh->count_of_warp, (double)(counts[0] + counts[1]));
     double mass = mass_before + block_before_f64(sh->mass_of_warp, masses[0] + masses[1]);
     const double start_count = count, start_mass = mass;
     for (uint32_t j = 0; j < 2; j++) {
         count += (double)counts[j], mass += masses[j];
-        if (counts[j])
-            atomicMax(&sh->last, 2 * threadIdx.x + j + 1);
-        if (counts[j] && reached(goal, count, mass))
+        if (counts[j] == 0 && !(counted && masses[j] > 0))
+            continue;
+        atomicMax(&sh->last, 2 * threadIdx.x + j + 1);
+        if (reached(goal, count, mass))
             atomicMin(&sh->first, 2 * threadIdx.x + j);
     }
     __syncthreads();
@@ -288,55 +316,94 @@ __device__ __forceinline__ uint32_t find_bin(struct select_shared *sh, const str
     return SELECT_BINS - 1 - chosen;
 }
 
+/* Counts candidates by the 10 bits above `shift`, those with `prefix` above these. by_id: by SELECT_LARGEST - id, those with only_key. At
+ * the last level sh->high[bin] is the id of one in the bin. */
+__device__ __forceinline__ void count_bins(struct select_shared *sh, const struct candidates &c, int shift, uint32_t prefix,
+                                           bool by_id, uint32_t only_key)
+{
+    for (uint32_t bin = threadIdx.x; bin < SELECT_BINS; bin += SELECT_THREADS)
+        sh->count[bin] = sh->low[bin] = sh->high[bin] = 0;
+    __syncthreads();
+    each_candidate(sh, c, [&](uint32_t key, uint32_t id) {
+        if (by_id && key != only_key)
+            return;
+        key = by_id ? SELECT_LARGEST - id : key;
+        if ((key >> shift) >> SELECT_BITS != prefix)
+            return;
+        const uint32_t bin = (key >> shift) % SELECT_BINS;
+        atomicAdd(&sh->count[bin], 1u);
+        if (shift == 0)
+            sh->high[bin] = id;
+        else
+            atomicAdd(&sh->low[bin], key % SELECT_BINS);
+        if (shift > (int)SELECT_BITS)
+            atomicAdd(&sh->high[bin], (key >> SELECT_BITS) % SELECT_BINS);
+    });
+}
+
+/* Those of the row that are in the first bin that was opened, to the list: if they fit, they are all there is to be selected from. */
+__device__ __forceinline__ void list_bin(struct select_shared *sh, struct candidates *c, uint32_t bin)
+{
+    bool full = false;
+    empty_list(sh);
+    each_candidate(sh, *c, [&](uint32_t key, uint32_t id) {
+        if (key >> 2 * SELECT_BITS == bin)
+            append(sh, key, id, &full);
+    });
+    __syncthreads();
+    c->listed = sh->length <= SELECT_LIST;
+}
+
 /* Three bins deep: the key. With by_id the keys are ids, the lowest first, of the candidates with this key; masses mean nothing then.
- * Afterwards sh->high[bin] is the id of a token in the last bin: of the only one, if it is the only one. */
-__device__ __forceinline__ uint32_t select_key(struct select_shared *sh, const struct candidates &c, const struct select_goal &goal,
-                                               bool by_id, uint32_t only_key)
+ * *before: the mass before the first bin that was opened. */
+__device__ __forceinline__ uint32_t select_key(struct select_shared *sh, struct candidates *c, const struct select_goal &goal,
+                                               bool by_id, uint32_t only_key, double *before)
 {
     uint32_t prefix = 0;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        sh->mass_before = 0, sh->count_before = 0;
 #pragma unroll 1
     for (int shift = 2 * (int)SELECT_BITS; shift >= 0; shift -= (int)SELECT_BITS) {
+        const bool is_first = shift == 2 * (int)SELECT_BITS, put = is_first && !by_id && !c->counted,
+                   counted = is_first && !by_id && c->counted;
         __syncthreads();
-        for (uint32_t bin = threadIdx.x; bin < SELECT_BINS; bin += SELECT_THREADS)
-            sh->count[bin] = sh->low[bin] = sh->high[bin] = 0;
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             sh->first = NO_TOKEN, sh->last = 0;
+            if (is_first)
+                sh->mass_before = 0, sh->count_before = 0;
+        }
+        if (!counted)
+            count_bins(sh, *c, shift, prefix, by_id, only_key);
         __syncthreads();
-        each_candidate(sh, c, [&](uint32_t key, uint32_t id) {
-            if (by_id && key != only_key)
-                return;
-            key = by_id ? SELECT_LARGEST - id : key;
-            if ((key >> shift) >> SELECT_BITS != prefix)
-                return;
-            const uint32_t bin = (key >> shift) % SELECT_BINS;
-            atomicAdd(&sh->count[bin], 1u);
-            if (shift == 0)
-                sh->high[bin] = id;
-            else
-                atomicAdd(&sh->low[bin], key % SELECT_BINS);
-            if (shift > (int)SELECT_BITS)
-                atomicAdd(&sh->high[bin], (key >> SELECT_BITS) % SELECT_BINS);
-        });
-        __syncthreads();
-        prefix = prefix << SELECT_BITS | find_bin(sh, goal, prefix, (uint32_t)shift);
+        prefix = prefix << SELECT_BITS | find_bin(sh, goal, prefix, (uint32_t)shift, put, counted);
+        if (is_first && !by_id) {
+            *before = sh->mass_before;
+            if (!c->listed)
+                list_bin(sh, c, prefix);
+        }
     }
     return prefix;
 }
 
+/* What is cut off at a token that was selected has no mass any more. */
+__device__ __forceinline__ void keep_masses(struct select_shared *sh, const struct selected &at, double before)
+{
+    const uint32_t cut = at.key >> 2 * SELECT_BITS;
+    for (uint32_t bin = threadIdx.x; bin <= cut; bin += SELECT_THREADS)
+        sh->mass_of_bin[bin] = bin == cut ? at.mass - before : 0;
+}
+
 /* All threads get the same. There is at least one candidate; what `least` and the bound leave out is not there. */
-__device__ __forceinline__ struct selected select_token(struct select_shared *sh, const struct candidates &c,
+__device__ __forceinline__ struct selected select_token(struct select_shared *sh, const struct candidates &all,
                                                         struct select_goal goal)
 {
+    struct candidates c = all;
     struct selected out = {0, NO_TOKEN, 0};
+    double before = 0;
 #pragma unroll 1
     for (bool by_id = false;; by_id = true) {
-        const uint32_t key = select_key(sh, c, goal, by_id, out.key), bin = key % SELECT_BINS, ties = sh->count[bin];
+        const uint32_t key = select_key(sh, &c, goal, by_id, out.key, &before), bin = key % SELECT_BINS, ties = sh->count[bin];
         if (by_id) {
             out.id = SELECT_LARGEST - key;
-            return out;
+            break;
         }
         const double weight = (double)__uint_as_float(key);
         double wanted = 1; /* of the tokens of this weight, by id */
@@ -349,9 +416,11 @@ __device__ __forceinline__ struct selected select_token(struct select_shared *sh
         }
         out = {key, sh->high[bin], sh->mass_before + wanted * weight};
         if (ties <= 1)
-            return out;
+            break;
         goal = {SELECT_COUNT, wanted};
     }
+    keep_masses(sh, out, before);
+    return out;
 }
 
 #endif
