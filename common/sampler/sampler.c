@@ -13,17 +13,13 @@
 #include "common/base/checked.h"
 #include "common/sampler/softmax.h"
 
-struct seen {
-    uint32_t token_plus_1; /* 0: empty slot */
-    uint32_t generated;    /* times generated */
-};
-
 struct sampler {
     struct sampler_params params;
     uint32_t vocab;
     uint32_t slot_mask;
     uint32_t seen_count, seen_limit;
-    struct seen *seen; /* [slot_mask + 1] open addressing; NULL without penalties */
+    struct sampler_seen *seen; /* [seen_limit] in the order they were first seen; NULL without penalties */
+    uint32_t *slots;           /* [slot_mask + 1] open addressing: index into seen, plus 1; 0: empty */
     struct sampler_bias bias[];
 };
 
@@ -102,10 +98,11 @@ enum status sampler_open(const struct sampler_params *params, uint32_t vocab, ui
         sampler->seen_limit = MIN(vocab, history_tokens);
         while (slots < sampler->seen_limit * 2u)
             slots *= 2;
-        sampler->seen = calloc(slots, sizeof *sampler->seen);
+        sampler->seen = calloc((size_t)sampler->seen_limit + 1, sizeof *sampler->seen);
+        sampler->slots = calloc(slots, sizeof *sampler->slots);
         sampler->slot_mask = slots - 1;
-        if (!sampler->seen) {
-            free(sampler);
+        if (!sampler->seen || !sampler->slots) {
+            sampler_close(sampler);
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sampling: no memory for penalties");
         }
     }
@@ -118,21 +115,30 @@ void sampler_close(struct sampler *sampler)
     if (!sampler)
         return;
     free(sampler->seen);
+    free(sampler->slots);
     free(sampler);
 }
 
-static struct seen *find_seen(struct sampler *sampler, uint32_t token)
+const struct sampler_params *sampler_params_of(const struct sampler *sampler) { return &sampler->params; }
+
+const struct sampler_seen *sampler_seen_tokens(const struct sampler *sampler, uint32_t *count)
+{
+    *count = sampler->seen_count;
+    return sampler->seen;
+}
+
+static struct sampler_seen *find_seen(struct sampler *sampler, uint32_t token)
 {
     uint32_t slot = (uint32_t)mix(token) & sampler->slot_mask;
-    while (sampler->seen[slot].token_plus_1 && sampler->seen[slot].token_plus_1 != token + 1)
+    while (sampler->slots[slot] && sampler->seen[sampler->slots[slot] - 1].token != token)
         slot = (slot + 1) & sampler->slot_mask;
-    if (!sampler->seen[slot].token_plus_1) {
+    if (!sampler->slots[slot]) {
         if (sampler->seen_count == sampler->seen_limit)
             return NULL; /* history longer than announced: what is over the limit is not penalized */
-        sampler->seen_count++;
-        sampler->seen[slot].token_plus_1 = token + 1;
+        sampler->seen[sampler->seen_count] = (struct sampler_seen){.token = token};
+        sampler->slots[slot] = ++sampler->seen_count;
     }
-    return &sampler->seen[slot];
+    return &sampler->seen[sampler->slots[slot] - 1];
 }
 
 void sampler_see_prompt(struct sampler *sampler, uint32_t token)
@@ -144,7 +150,7 @@ void sampler_see_prompt(struct sampler *sampler, uint32_t token)
 void sampler_see_generated(struct sampler *sampler, uint32_t token)
 {
     if (sampler->seen && token < sampler->vocab) {
-        struct seen *seen = find_seen(sampler, token);
+        struct sampler_seen *seen = find_seen(sampler, token);
         if (seen)
             seen->generated++;
     }
@@ -193,11 +199,9 @@ static void adjust(const struct sampler *sampler, const float *logits, float *ad
     const struct sampler_params *p = &sampler->params;
 
     memcpy(adjusted, logits, sampler->vocab * sizeof *adjusted);
-    for (uint32_t slot = 0; sampler->seen && slot <= sampler->slot_mask; slot++) {
-        const struct seen *seen = &sampler->seen[slot];
-        if (!seen->token_plus_1)
-            continue;
-        float *logit = &adjusted[seen->token_plus_1 - 1];
+    for (uint32_t i = 0; i < sampler->seen_count; i++) {
+        const struct sampler_seen *seen = &sampler->seen[i];
+        float *logit = &adjusted[seen->token];
         *logit = *logit > 0 ? *logit / p->repetition_penalty : *logit * p->repetition_penalty;
         if (seen->generated)
             *logit -= p->presence_penalty + p->frequency_penalty * (float)seen->generated;

@@ -67,6 +67,18 @@ void sampler_close(struct sampler *sampler);
 void sampler_see_prompt(struct sampler *sampler, uint32_t token);
 void sampler_see_generated(struct sampler *sampler, uint32_t token);
 
+/* What a device needs to draw as sampler_sample() does. A token that was seen: what penalties are of. */
+struct sampler_seen {
+    uint32_t token;
+    uint32_t generated; /* times; 0: in the prompt only */
+};
+
+/* Valid for the sampler's life; bias points to its own. */
+const struct sampler_params *sampler_params_of(const struct sampler *sampler);
+
+/* Each token once; none without penalties. Valid until the next sampler_see_*(). */
+const struct sampler_seen *sampler_seen_tokens(const struct sampler *sampler, uint32_t *count);
+
 /* One a thread. */
 enum status sampler_scratch_open(uint32_t vocab, struct sampler_scratch **out) MUST_CHECK;
 void sampler_scratch_close(struct sampler_scratch *scratch);

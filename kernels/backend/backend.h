@@ -121,7 +121,9 @@ struct backend_ops {
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
     /* Attention of the local rows for a layer: between segment(layer) and segment(layer + 1). */
     void (*attend)(struct backend_batch *batch, uint32_t layer);
-    /* Final norm, output projection and sampling or scoring for some rows: row_index[i] answers samples[i]. */
+    /* Final norm, output projection and sampling or scoring for some rows, up to max_rows: row_index[i] answers samples[i]. row_index
+     * is copied. samples, and the samplers, results and logits that they point to, stay where they are and as they are until done:
+     * results and logits are written up to then, and a sampler may be read (sampler_see_generated() comes after done). */
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);
     /* Optional, for a backend whose entries return before the work is done: what segments and head, and what attention of the local

@@ -12,7 +12,7 @@
 #include "common/kv/kv_type.h"
 #include "kernels/backend/device.h"
 
-enum { HOST_SLICES = 5, DEVICE_SLICES = 12, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
+enum { HOST_SLICES = 6, DEVICE_SLICES = 14, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
 #define RESERVE (256ull << 20) /* of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments */
 
 void cuda_die(const char *format, ...)
@@ -70,8 +70,9 @@ static void host_slices(const struct backend_config *config, struct backend_batc
         {(void **)&batch->words_host, words_count(config) * 4},
         {(void **)&batch->o_host, rows * q * 4},
         {(void **)&batch->qkv_host, rows * (q + 2 * kv) * 4},
-        {(void **)&batch->logits_host, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4},
-        {(void **)&batch->index_host, CUDA_HEAD_ROWS * 4},
+        {(void **)&batch->head_host, cuda_head_bytes(config)},
+        {(void **)&batch->logits_host, MIN((uint64_t)CUDA_LOGITS_ROWS, rows) * shape->vocab * 4},
+        {(void **)&batch->sampled_host, rows * sizeof(struct gpu_sampled)},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -90,7 +91,9 @@ static void device_slices(const struct backend_config *config, struct backend_ba
              kv = (uint64_t)shape->kv_heads * shape->head_dim;
     const struct slice all[DEVICE_SLICES] = {
         {(void **)&batch->words, words_count(config) * 4},
-        {(void **)&batch->index, CUDA_HEAD_ROWS * 4},
+        {(void **)&batch->head, cuda_head_bytes(config)},
+        {(void **)&batch->raw, cuda_adjust_limit(config) * 4},
+        {(void **)&batch->sampled, rows * sizeof(struct gpu_sampled)},
         {(void **)&batch->x, rows * shape->hidden * 4},
         {(void **)&batch->qkv, rows * (q + 2 * kv) * 4},
         {(void **)&batch->att, rows * q * 4},
@@ -140,6 +143,9 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     if (config->context_tokens > GPU_MAX_CONTEXT)
         return error_set(error, STATUS_UNIMPLEMENTED, "a context of %u tokens: on CUDA at most %d (--context)",
                          config->context_tokens, GPU_MAX_CONTEXT);
+    if (shape->vocab > GPU_MAX_VOCAB)
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: a vocabulary of %u tokens: on CUDA at most %d",
+                         gguf_label(config->model->gguf), shape->vocab, GPU_MAX_VOCAB);
     if (config->local_pool_bytes && config->kv_type != KV_F16)
         return error_set(error, STATUS_UNIMPLEMENTED,
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
@@ -307,6 +313,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     batch->padded_rows = gpu_padded_rows(row_count, max_rows);
     batch->scatter = NULL;
     cuda_times_begin_step(batch);
+    batch->samples = NULL;
     for (uint32_t row = 0; row < row_count; row++) {
         *bad_row = row;
         if (rows[row].token >= backend->shape.vocab || rows[row].position >= backend->config.context_tokens)
@@ -338,6 +345,8 @@ static bool cuda_done(struct backend_batch *batch)
     cuda_must(error, "a step");
     if (batch->scatter)
         cuda_hand_out(batch);
+    if (batch->samples)
+        cuda_hand_out_samples(batch);
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/cuda/launch.h"
 
 enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20 };
+enum { CUDA_LOGITS_ROWS = 16, CUDA_ADJUST_MAX = 1 << 18 }; /* rows whose logits come down at once; penalties and biases of a step */
 
 struct cuda_linear {
     void *weight; /* [outputs][inputs] wide, in device memory */
@@ -70,16 +71,23 @@ struct backend_batch {
     struct kv_row *kv_rows;                         /* [max_rows] local ones */
     struct backend_row *rows;                       /* [max_rows] */
     uint32_t *slots;                                /* [max_rows] of the local rows' sequences */
+    const struct backend_sample *samples;           /* of a head that was queued and not yet answered; NULL: none */
+    uint32_t sample_count;
+    uint32_t fetched[CUDA_LOGITS_ROWS], fetched_count; /* samples whose logits come down */
 
     /* pinned */
     unsigned char *host;
     uint32_t *words_host;     /* token, position [max_rows]; then of the local rows row, position, table; then page tables */
     float *o_host, *qkv_host; /* [max_rows][q_width], [max_rows][qkv_width] */
-    float *logits_host;       /* [CUDA_HEAD_ROWS][vocab] */
-    uint32_t *index_host;     /* [CUDA_HEAD_ROWS] */
+    unsigned char *head_host; /* row numbers, samples, adjustments: struct cuda_asked */
+    float *logits_host;       /* [CUDA_LOGITS_ROWS][vocab] */
+    struct gpu_sampled *sampled_host; /* [max_rows] */
 
     unsigned char *memory; /* device */
-    uint32_t *words, *index;
+    uint32_t *words;
+    unsigned char *head;
+    float *raw; /* [CUDA_ADJUST_MAX] at most */
+    struct gpu_sampled *sampled;
     float *x, *qkv, *att;             /* [max_rows][hidden], [qkv_width], [q_width] */
     void *h, *wide_o, *gate_up, *act; /* wide: [max_rows][hidden], [q_width], [2][ffn], [ffn] */
     float *logits;                    /* [CUDA_HEAD_ROWS][vocab] */
@@ -125,6 +133,14 @@ void cuda_graphs_close(struct backend_batch *batch); /* none of them may be runn
 bool cuda_graph_launch(struct backend_batch *batch, uint32_t s);
 
 /* cuda_head.c */
+uint64_t cuda_head_bytes(const struct backend_config *config); /* of what is asked */
+uint64_t cuda_adjust_limit(const struct backend_config *config);
+/* What a sample asks, for the device. Takes entries of `adjust` for it, up to `limit`; where they do not suffice it is for the host:
+ * out->flags is 0. */
+void cuda_ask(const struct backend_sample *sample, uint32_t vocab, struct gpu_adjust *adjust, uint32_t *used, uint64_t limit,
+              struct gpu_sample *out);
+void cuda_answer(const struct gpu_sample *asked, const struct gpu_sampled *sampled, struct sampler_result *result);
+void cuda_hand_out_samples(struct backend_batch *batch);
 void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
 
 /* cuda_pool.c */

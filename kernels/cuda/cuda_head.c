@@ -1,56 +1,205 @@
-/* cuda_head.c: final norm and output projection on the device, a block of CUDA_HEAD_ROWS rows at a time; logits come down and are
- * sampled or scored by the host's threads, with the code of the CPU backend's. */
+/* cuda_head.c: final norm, output projection and sampling, queued as a whole: what is asked goes up in one copy, blocks of CUDA_HEAD_ROWS
+ * rows follow each other through one buffer of logits, what was drawn comes down in one copy, and `done` hands it out.
+ *
+ *     head_host ─copy▶ head      norm ▶ product ▶ logits ▶ sample.cu ▶ sampled ─copy▶ sampled_host ─done▶ samples[].result
+ *                                                   └─copy▶ logits_host ─done▶ samples[].logits, or drawn by the host
+ *
+ * Logits come down for the rows that want to see them, and for those whose penalties and biases are more entries than there is room for
+ * (CUDA_ADJUST_MAX in a step: 1,024 for each of 256 rows); these are drawn by the host's threads, with the code of the CPU backend.
+ * There is room for CUDA_LOGITS_ROWS such rows; if there are more, head waits for the first ones before it goes on. That is its only wait.
+ */
+#include <math.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "kernels/cuda/cuda.h"
 
-struct sample_job {
-    struct backend_batch *batch;
-    const struct backend_sample *samples;
-    uint32_t count;
+enum { ASKED_ALIGN = 16 };
+
+/* head_host and head: three arrays, one behind the other, as long as a step needs. */
+struct cuda_asked {
+    uint32_t *index;           /* [count] */
+    struct gpu_sample *sample; /* [count] */
+    struct gpu_adjust *adjust; /* [adjust_count] */
 };
 
-static void sample_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    struct sample_job *job = arg;
-    struct backend *backend = job->batch->backend;
-    uint32_t vocab = backend->shape.vocab, item;
+static uint64_t aligned(uint64_t bytes) { return (bytes + ASKED_ALIGN - 1) / ASKED_ALIGN * ASKED_ALIGN; }
 
-    (void)thread_count;
-    while ((item = thread_pool_claim(backend->config.pool)) < job->count)
-        backend_sample_row(&job->samples[item], job->batch->logits_host + (size_t)item * vocab, vocab,
-                           backend->scratch[thread_index]);
+static struct cuda_asked asked_at(unsigned char *at, uint32_t count)
+{
+    struct cuda_asked asked = {.index = (uint32_t *)(void *)at};
+    at += aligned(count * sizeof *asked.index);
+    asked.sample = (struct gpu_sample *)(void *)at;
+    at += aligned(count * sizeof *asked.sample);
+    asked.adjust = (struct gpu_adjust *)(void *)at;
+    return asked;
 }
 
-static void head_block(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)
+uint64_t cuda_adjust_limit(const struct backend_config *config)
+{
+    return MIN((uint64_t)config->max_rows * ((uint64_t)config->context_tokens + SAMPLER_BIAS_MAX), (uint64_t)CUDA_ADJUST_MAX);
+}
+
+uint64_t cuda_head_bytes(const struct backend_config *config)
+{
+    return aligned(config->max_rows * sizeof(uint32_t)) + aligned(config->max_rows * sizeof(struct gpu_sample)) +
+           cuda_adjust_limit(config) * sizeof(struct gpu_adjust);
+}
+
+/* --- what is asked, and what is answered ------------------------------------------------------------------------------- */
+
+void cuda_ask(const struct backend_sample *sample, uint32_t vocab, struct gpu_adjust *adjust, uint32_t *used, uint64_t limit,
+              struct gpu_sample *out)
+{
+    const struct sampler_params *p;
+    const struct sampler_seen *seen;
+    uint32_t seen_count, at = *used;
+
+    *out = (struct gpu_sample){.flags = GPU_SCORE, .token = sample->token, .top_count = MIN(sample->top_count, vocab)};
+    assert_always(sample->top_count <= GPU_SAMPLE_TOP);
+    if (!sample->sampler)
+        return;
+    p = sampler_params_of(sample->sampler);
+    seen = sampler_seen_tokens(sample->sampler, &seen_count);
+    *out = (struct gpu_sample){.top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
+    if ((uint64_t)seen_count + p->bias_count > limit - at)
+        return;
+    out->flags = GPU_DRAW | (p->logprobs ? GPU_SCORE : 0);
+    out->uniform = sampler_uniform(p->seed, p->choice, sample->index);
+    out->scale = p->temperature > 0 ? 1.0f / MAX(p->temperature, 1e-6f) : 0;
+    out->top_count = p->logprobs ? MIN(p->top_logprobs, vocab) : 0;
+    out->adjust_first = at, out->seen_count = seen_count, out->bias_count = p->bias_count;
+    out->repetition_penalty = p->repetition_penalty;
+    out->presence_penalty = p->presence_penalty;
+    out->frequency_penalty = p->frequency_penalty;
+    for (uint32_t i = 0; i < seen_count; i++, at++)
+        adjust[at].token = seen[i].token, adjust[at].generated = seen[i].generated;
+    for (uint32_t i = 0; i < p->bias_count; i++, at++)
+        adjust[at].token = p->bias[i].token, adjust[at].bias = p->bias[i].bias;
+    *used = at;
+}
+
+void cuda_answer(const struct gpu_sample *asked, const struct gpu_sampled *sampled, struct sampler_result *result)
+{
+    double log_total = asked->flags & GPU_SCORE ? log(sampled->total) + (double)sampled->max : 0;
+
+    result->token = sampled->token;
+    result->logprob = asked->flags & GPU_SCORE ? (float)((double)sampled->logit - log_total) : 0;
+    result->top_count = asked->top_count;
+    for (uint32_t i = 0; i < asked->top_count; i++) {
+        result->top[i].token = sampled->top[i].token;
+        result->top[i].logprob = (float)((double)sampled->top[i].logit - log_total);
+    }
+}
+
+/* --- logits that came down ------------------------------------------------------------------------------------------------ */
+
+static void fetched_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    struct backend_batch *batch = arg;
+    struct backend *backend = batch->backend;
+    uint32_t vocab = backend->shape.vocab, item;
+    const struct cuda_asked asked = asked_at(batch->head_host, batch->sample_count);
+
+    (void)thread_count;
+    while ((item = thread_pool_claim(backend->config.pool)) < batch->fetched_count) {
+        const struct backend_sample *sample = &batch->samples[batch->fetched[item]];
+        const float *logits = batch->logits_host + (size_t)item * vocab;
+        if (!asked.sample[batch->fetched[item]].flags)
+            backend_sample_row(sample, logits, vocab, backend->scratch[thread_index]);
+        else
+            memcpy(sample->logits, logits, vocab * sizeof *logits);
+    }
+}
+
+/* They have come. */
+static void hand_out_logits(struct backend_batch *batch)
+{
+    if (batch->fetched_count)
+        thread_pool_run(batch->backend->config.pool, fetched_thread, batch);
+    batch->fetched_count = 0;
+}
+
+static void fetch_logits(struct backend_batch *batch, uint32_t sample, const float *logits)
+{
+    uint32_t vocab = batch->backend->shape.vocab;
+
+    if (batch->fetched_count == MIN((uint32_t)CUDA_LOGITS_ROWS, batch->backend->config.max_rows)) {
+        cuda_must(cudaStreamSynchronize(batch->stream), "the head");
+        hand_out_logits(batch);
+    }
+    cuda_must(cudaMemcpyAsync(batch->logits_host + (size_t)batch->fetched_count * vocab, logits, vocab * sizeof *logits,
+                              cudaMemcpyDeviceToHost, batch->stream),
+              "copying logits from the device");
+    batch->fetched[batch->fetched_count++] = sample;
+}
+
+void cuda_hand_out_samples(struct backend_batch *batch)
+{
+    const struct cuda_asked asked = asked_at(batch->head_host, batch->sample_count);
+
+    for (uint32_t i = 0; i < batch->sample_count; i++)
+        if (asked.sample[i].flags)
+            cuda_answer(&asked.sample[i], &batch->sampled_host[i], batch->samples[i].result);
+    hand_out_logits(batch);
+    batch->samples = NULL;
+}
+
+/* --- the entry ------------------------------------------------------------------------------------------------------------ */
+
+static void head_block(struct backend_batch *batch, uint32_t begin, uint32_t count)
 {
     const struct backend *backend = batch->backend;
     const struct model_shape *shape = &backend->shape;
-    struct sample_job job = {batch, samples, count};
+    const struct cuda_asked host = asked_at(batch->head_host, batch->sample_count);
+    const struct cuda_asked device = asked_at(batch->head, batch->sample_count);
     const struct gpu_product output = {backend->output.weight, batch->h,      batch->logits, count,
                                        shape->vocab,           shape->hidden, false,         false};
+    struct gpu_sampling sampling = {.logits = batch->logits,
+                                    .rows = count,
+                                    .vocab = shape->vocab,
+                                    .samples = device.sample + begin,
+                                    .adjust = device.adjust,
+                                    .raw = batch->raw,
+                                    .out = batch->sampled + begin};
 
-    memcpy(batch->index_host, row_index, count * sizeof *row_index);
-    cuda_must(cudaMemcpyAsync(batch->index, batch->index_host, count * sizeof *row_index, cudaMemcpyHostToDevice, batch->stream),
-              "copying row numbers to the device");
-    gpu_rms_norm(backend->type, batch->x, batch->index, backend->output_norm, shape->norm_epsilon, count, shape->hidden, batch->h,
-                 batch->stream);
+    gpu_rms_norm(backend->type, batch->x, device.index + begin, backend->output_norm, shape->norm_epsilon, count, shape->hidden,
+                 batch->h, batch->stream);
     gpu_gemm_run(backend->gemm, &output, batch->workspace, batch->stream);
-    cuda_must(cudaMemcpyAsync(batch->logits_host, batch->logits, (size_t)count * shape->vocab * sizeof(float),
-                              cudaMemcpyDeviceToHost, batch->stream),
-              "copying logits from the device");
-    cuda_queued(batch, "starting the head");
-    cuda_must(cudaStreamSynchronize(batch->stream), "the head");
-    thread_pool_run(backend->config.pool, sample_thread, &job);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct gpu_sample *asked = &host.sample[begin + i];
+        if (!asked->flags || batch->samples[begin + i].logits)
+            fetch_logits(batch, begin + i, batch->logits + (size_t)i * shape->vocab); /* before they are adjusted */
+        sampling.flags |= asked->flags;
+        sampling.adjusted |= asked->seen_count || asked->bias_count;
+    }
+    gpu_sample_rows(&sampling, batch->stream);
 }
 
 void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)
 {
-    uint32_t block = MIN((uint32_t)CUDA_HEAD_ROWS, batch->backend->config.max_rows);
+    const struct backend_config *config = &batch->backend->config;
+    const struct cuda_asked host = asked_at(batch->head_host, count);
+    uint32_t block = MIN((uint32_t)CUDA_HEAD_ROWS, config->max_rows), adjust_count = 0;
+
+    assert_always(count <= config->max_rows && !batch->samples);
+    if (!count)
+        return;
+    batch->samples = samples;
+    batch->sample_count = count;
+    memcpy(host.index, row_index, count * sizeof *row_index);
+    for (uint32_t i = 0; i < count; i++)
+        cuda_ask(&samples[i], batch->backend->shape.vocab, host.adjust, &adjust_count, cuda_adjust_limit(config), &host.sample[i]);
+    cuda_must(cudaMemcpyAsync(batch->head, batch->head_host,
+                              (size_t)((unsigned char *)(host.adjust + adjust_count) - batch->head_host), cudaMemcpyHostToDevice,
+                              batch->stream),
+              "copying what to sample to the device");
     cuda_span_begin(batch, CUDA_HEAD, 0);
     for (uint32_t begin = 0; begin < count; begin += block)
-        head_block(batch, row_index + begin, samples + begin, MIN(block, count - begin));
+        head_block(batch, begin, MIN(block, count - begin));
+    cuda_must(
+        cudaMemcpyAsync(batch->sampled_host, batch->sampled, count * sizeof *batch->sampled, cudaMemcpyDeviceToHost, batch->stream),
+        "copying what was sampled from the device");
     cuda_span_end(batch, CUDA_HEAD, 0);
-    cuda_queued(batch, "ending the head");
+    cuda_queued(batch, "starting the head");
 }

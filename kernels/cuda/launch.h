@@ -78,4 +78,61 @@ size_t gpu_attend_scratch(const struct gpu_pool *pool, uint32_t count, uint32_t 
 void gpu_attend(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const float *qkv,
                 float *o /* [][q_width] */, float *scratch, cudaStream_t stream);
 
+/* --- sample.cu: from logits to tokens, as common/sampler does it ---------------------------------------------------------- */
+
+enum { GPU_SAMPLE_TOP = 20, GPU_MAX_VOCAB = 1 << 20 };
+
+enum gpu_sample_flag {
+    GPU_DRAW = 1,  /* a token; else `token` is scored */
+    GPU_SCORE = 2, /* what log-probabilities are made of */
+};
+
+/* What is asked of a row. No flag: nothing, its result is not written. */
+struct gpu_sample {
+    double uniform;        /* of the draw: sampler_uniform() */
+    float scale;           /* 1 / temperature; 0: greedy */
+    float top_p, min_p;    /* 1, 0: off */
+    uint32_t top_k;        /* 0: off */
+    uint32_t flags;        /* enum gpu_sample_flag */
+    uint32_t token;        /* to score */
+    uint32_t top_count;    /* best tokens wanted, up to GPU_SAMPLE_TOP and the vocabulary */
+    uint32_t adjust_first; /* its entries of the list: first those that were seen, each token once, then biases */
+    uint32_t seen_count, bias_count;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+};
+
+struct gpu_adjust {
+    uint32_t token;
+    union {
+        uint32_t generated; /* times */
+        float bias;
+    };
+};
+
+/* Of the raw logits, NaN as -inf: the log-probability of a logit is logit - (log(total) + max). */
+struct gpu_sampled {
+    double total; /* of exp(logit - max) */
+    float max;
+    uint32_t token;
+    float logit; /* of token, NaN stays */
+    struct gpu_sampled_top {
+        uint32_t token;
+        float logit;
+    } top[GPU_SAMPLE_TOP]; /* best first, ties to the lower id */
+};
+
+/* samples[i] of logits[i] to out[i]. Rows that draw and have adjustments have them in their logits afterwards. Up to GPU_MAX_VOCAB
+ * tokens; 16-byte aligned. `flags` and `adjusted`: all that the samples have between them, so that what none wants is not started. */
+struct gpu_sampling {
+    float *logits; /* [rows][vocab] */
+    uint32_t rows, vocab;
+    uint32_t flags;
+    bool adjusted;
+    const struct gpu_sample *samples; /* [rows] */
+    const struct gpu_adjust *adjust;
+    float *raw;              /* scratch, of the size of `adjust` */
+    struct gpu_sampled *out; /* [rows] */
+};
+void gpu_sample_rows(const struct gpu_sampling *sampling, cudaStream_t stream);
+
 #endif

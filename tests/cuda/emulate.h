@@ -87,6 +87,46 @@ static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 using std::max;
 using std::min;
 
+/* Fibers do not interrupt each other: atomic as they are. */
+static inline uint32_t atomicAdd(uint32_t *at, uint32_t x) { return (*at += x) - x; }
+static inline uint32_t atomicMin(uint32_t *at, uint32_t x)
+{
+    uint32_t old = *at;
+    *at = min(old, x);
+    return old;
+}
+static inline uint32_t atomicMax(uint32_t *at, uint32_t x)
+{
+    uint32_t old = *at;
+    *at = max(old, x);
+    return old;
+}
+/* Lanes below `delta` keep their own. */
+template <typename T> T __shfl_up_sync(unsigned, T value, unsigned delta)
+{
+    return emulate_shuffle(value, emulate_lane() >= delta ? emulate_lane() - delta : emulate_lane());
+}
+struct float4 {
+    float x, y, z, w;
+};
+template <typename T> T __ldg(const T *at) { return *at; }
+static inline float __fadd_rn(float a, float b) { return a + b; } /* compiled without contraction */
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __uint_as_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline uint32_t __float_as_uint(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 struct __half {
     uint16_t bits;
 };
