@@ -10,25 +10,10 @@
  *
  * Every lane keeps acc of its eight values for its own tokens; tokens, warps and ranges are summed at the end, in a fixed order.
  */
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/pages.cuh"
 
-static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8, PAGE = GPU_PAGE_TOKENS;
+static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8;
 static_assert(GPU_MAX_CONTEXT / RANGE_TOKENS <= 65535, "ranges are the third dimension of a grid");
-
-struct place {
-    uint32_t layers, heads, kv_heads, head_dim, layer;
-};
-
-static struct place place_of(const struct gpu_pool *pool, uint32_t layer)
-{
-    return {pool->layers, pool->heads, pool->kv_heads, pool->head_dim, layer};
-}
-
-/* K of a page's layer and KV head, [PAGE][head_dim]; V follows. */
-__device__ __forceinline__ size_t page_offset(const struct place &p, uint32_t page, uint32_t kv_head)
-{
-    return (((size_t)page * p.layers + p.layer) * p.kv_heads + kv_head) * 2 * PAGE * p.head_dim;
-}
 
 __global__ void store_kv(struct place p, __half *pages, struct gpu_rows rows, const float *qkv)
 {

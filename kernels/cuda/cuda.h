@@ -15,7 +15,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
-enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20 };
+enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20, CUDA_ROW_WORDS = 6 };
 
 struct cuda_linear {
     void *weight; /* [outputs][inputs] wide, in device memory */
@@ -43,6 +43,7 @@ struct backend {
     struct kv_ledger ledger;
     struct sampler_scratch **scratch; /* [threads] */
     uint64_t attend_bytes;            /* of K and V that attention had to read */
+    uint32_t tile_blocks;             /* of gpu_attend_tiles that the device runs at once */
 };
 
 struct backend_batch {
@@ -57,7 +58,7 @@ struct backend_batch {
 
     /* pinned */
     unsigned char *host;
-    uint32_t *words_host;     /* token, position [max_rows]; then of the local rows row, position, table; then page tables */
+    uint32_t *words_host; /* token, position [max_rows]; then of the local rows row, position, table; their tiles; page tables */
     float *o_host, *qkv_host; /* [max_rows][q_width], [max_rows][qkv_width] */
     float *logits_host;       /* [CUDA_HEAD_ROWS][vocab] */
     uint32_t *index_host;     /* [CUDA_HEAD_ROWS] */
@@ -70,7 +71,9 @@ struct backend_batch {
     float *scratch;                   /* of attention */
     uint64_t scratch_floats;
     void *workspace;
-    struct gpu_rows local;
+    struct gpu_rows local;  /* rows of tiles, then single ones */
+    struct gpu_tiles tiles; /* of the first `tile_rows` of them */
+    uint32_t tile_rows;
 };
 
 /* Ends the process: a device that fails does not come back by itself; the s-part is started again. */
