@@ -211,7 +211,8 @@ enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, stru
         batch->slots[local++] = walk.slot;
         longest = MAX(longest, position + 1);
     }
-    batch->tiles.span = choose_span(batch, &words);
+    if (batch->tiles.count)
+        batch->tiles.span = choose_span(batch, &words);
     batch->local = (struct gpu_rows){device.row, device.position, device.table, device.pages, local, longest};
     batch->table_entries = entries;
     return STATUS_OK;

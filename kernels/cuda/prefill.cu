@@ -21,7 +21,7 @@
  * and multiprocessor even at the full rate, from L2 for all tiles but the first of a sequence (neighbours in the grid).
  *
  * Why 32 items a warp: ldmatrix brings 512 bytes in four cycles. Of D = 128, a warp's turn needs 8 x (2 + 4) of them for S and 4 x 8 for O,
- * four warps 1,280 cycles; with 16 items a warp, and eight warps, it would be 2,048, more than the 1,500 of the tensor cores.
+ * four warps 1,280 cycles; with 16 items a warp, and eight warps, it would be 2,304, more than the 1,500 of the tensor cores.
  *
  * Rounding. q is multiplied by log2(e) / sqrt(head_dim) in f32 and then rounded to f16, so that scores are exponents of 2: an error
  * of at most 2^-11 a product q·k, that is about 2^-12 sqrt(sum (q k)^2) ~ 2e-4 of a score for values near one (saturating at 65,504,
@@ -51,7 +51,7 @@ struct tile {
 
 /* --- K and V to shared memory ------------------------------------------------------------------------------------------- */
 
-/* Where K and V of a block's KV head come from. A lane knows the page of key `lane / KEY_PAGES` of a window of turns. */
+/* Where K and V of a block's KV head come from. The lanes of a warp know the pages of a window of turns, one each. */
 struct source {
     const __half *pages; /* of the layer and KV head */
     const uint32_t *table;
