@@ -9,26 +9,17 @@
  *     token       t         t + 1     t + 2     t + 3
  *
  * Every lane keeps acc of its eight values for its own tokens; tokens, warps and ranges are summed at the end, in a fixed order.
+ *
+ * What bounds it is memory, as long as enough is on its way: 4.8 TB/s (H200) and some 1,200 cycles of latency under load want 25 KiB a
+ * multiprocessor. A lane asks for four tokens' K and V at once, 128 bytes, and knows its next page by then; with 80 registers (head_dim
+ * 128, one query head a KV head) six blocks fit, 24 warps or 96 KiB, of which what computes may be two thirds. It computes some 220
+ * instructions for 4 KiB of a warp: 75 bytes a cycle and multiprocessor, where memory gives 21. Four query heads a KV head are 540 (three
+ * blocks, 48 KiB, 30 bytes a cycle), eight 1,000: about as fast as memory. Parts are a hundredth of what is read.
  */
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/pages.cuh"
 
-static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8, PAGE = GPU_PAGE_TOKENS;
+static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8;
 static_assert(GPU_MAX_CONTEXT / RANGE_TOKENS <= 65535, "ranges are the third dimension of a grid");
-
-struct place {
-    uint32_t layers, heads, kv_heads, head_dim, layer;
-};
-
-static struct place place_of(const struct gpu_pool *pool, uint32_t layer)
-{
-    return {pool->layers, pool->heads, pool->kv_heads, pool->head_dim, layer};
-}
-
-/* K of a page's layer and KV head, [PAGE][head_dim]; V follows. */
-__device__ __forceinline__ size_t page_offset(const struct place &p, uint32_t page, uint32_t kv_head)
-{
-    return (((size_t)page * p.layers + p.layer) * p.kv_heads + kv_head) * 2 * PAGE * p.head_dim;
-}
 
 __global__ void store_kv(struct place p, __half *pages, struct gpu_rows rows, const float *qkv)
 {
@@ -51,14 +42,14 @@ struct eight {
     float v[VALUES];
 };
 
-__device__ __forceinline__ eight load_eight(const __half *at)
+__device__ __forceinline__ eight widen(const uint4 &words)
 {
     union {
         uint4 words;
         __half halves[VALUES];
     } loaded;
     eight out;
-    loaded.words = *(const uint4 *)at;
+    loaded.words = words;
     for (unsigned i = 0; i < VALUES; i++)
         out.v[i] = __half2float(loaded.halves[i]);
     return out;
@@ -80,12 +71,12 @@ template <unsigned GROUP> struct running {
  * where a lane has no values of the head, is zero: it may be anything. */
 template <unsigned TOKENS, unsigned LOADS>
 __device__ __forceinline__ void load_tokens(const __half *at, uint32_t head_dim, uint32_t first, uint32_t end, bool inside,
-                                            eight *out)
+                                            uint4 *out)
 {
 #pragma unroll
     for (unsigned j = 0; j < LOADS; j++) {
         const uint32_t token = first + j * TOKENS;
-        out[j] = inside && token < end ? load_eight(at + token * head_dim) : eight{};
+        out[j] = inside && token < end ? *(const uint4 *)(at + token * head_dim) : uint4{0, 0, 0, 0};
     }
 }
 
@@ -198,24 +189,33 @@ __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, con
             q[g].v[n] = g < count && inside ? rsqrtf((float)p.head_dim) * q_row[g * p.head_dim + sub * VALUES + n] : 0.0f;
         }
     }
+    uint32_t id = (begin / PAGE + warp) * PAGE < end ? table[begin / PAGE + warp] : 0;
     for (uint32_t page = begin / PAGE + warp; page * PAGE < end; page += WARPS) {
-        const __half *keys = pages + page_offset(p, table[page], kv_head) + sub * VALUES, *values = keys + PAGE * p.head_dim;
+        const __half *keys = pages + page_offset(p, id, kv_head) + sub * VALUES, *values = keys + PAGE * p.head_dim;
         const uint32_t seen = min(PAGE, end - page * PAGE); /* tokens of the page */
+        id = (page + WARPS) * PAGE < end ? table[page + WARPS] : 0;
+#pragma unroll 1 /* twice would cost a block a multiprocessor its registers, and gain nothing: other warps load meanwhile */
         for (uint32_t at = 0; at < seen; at += TOKENS * LOADS) {
-            eight loaded[LOADS];
+            uint4 k_words[LOADS], v_words[LOADS];
             float weight[GROUP][LOADS];
-            load_tokens<TOKENS, LOADS>(keys, p.head_dim, at + own, seen, inside, loaded);
-#pragma unroll
-            for (unsigned g = 0; g < GROUP; g++)
-                soften<LANES_A_TOKEN, TOKENS, LOADS>(q[g], loaded, at + own, seen, weight[g], run.m[g], run.l[g], run.acc[g]);
-            load_tokens<TOKENS, LOADS>(values, p.head_dim, at + own, seen, inside, loaded);
+            load_tokens<TOKENS, LOADS>(keys, p.head_dim, at + own, seen, inside, k_words);
+            load_tokens<TOKENS, LOADS>(values, p.head_dim, at + own, seen, inside, v_words);
+            eight k[LOADS];
 #pragma unroll
             for (unsigned j = 0; j < LOADS; j++)
+                k[j] = widen(k_words[j]);
+#pragma unroll
+            for (unsigned g = 0; g < GROUP; g++)
+                soften<LANES_A_TOKEN, TOKENS, LOADS>(q[g], k, at + own, seen, weight[g], run.m[g], run.l[g], run.acc[g]);
+#pragma unroll
+            for (unsigned j = 0; j < LOADS; j++) {
+                const eight v = widen(v_words[j]);
 #pragma unroll
                 for (unsigned g = 0; g < GROUP; g++)
 #pragma unroll
                     for (unsigned n = 0; n < VALUES; n++)
-                        run.acc[g].v[n] += weight[g][j] * loaded[j].v[n];
+                        run.acc[g].v[n] += weight[g][j] * v.v[n];
+            }
         }
     }
     put_warp<LANES_A_TOKEN>(run, shared);

@@ -49,7 +49,7 @@ static uint64_t words_count(const struct backend_config *config)
 {
     uint64_t of_context = (config->context_tokens + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
     uint64_t entries = MIN((uint64_t)MIN(config->max_rows, config->max_sequences) * of_context, (uint64_t)CUDA_TABLE_ENTRIES_MAX);
-    return 5ull * config->max_rows + (config->local_pool_bytes ? entries : 0);
+    return (uint64_t)CUDA_ROW_WORDS * config->max_rows + (config->local_pool_bytes ? entries : 0);
 }
 
 static uint64_t scratch_floats(const struct backend_config *config)
@@ -326,7 +326,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
         batch->words_host[row] = batch->words_host[max_rows + row] = 0; /* some token and position that there are */
     if ((status = cuda_plan_local(batch, bad_row, error)))
         return status;
-    uint64_t words = batch->local_count ? 5ull * max_rows + batch->table_entries : 2ull * max_rows;
+    uint64_t words = batch->local_count ? (uint64_t)CUDA_ROW_WORDS * max_rows + batch->table_entries : 2ull * max_rows;
     cuda_must(cudaMemcpyAsync(batch->words, batch->words_host, words * sizeof *batch->words, cudaMemcpyHostToDevice, batch->stream),
               "copying tokens and page tables to the device");
     gpu_embed(backend->type, backend->embedding.weight, batch->words, batch->padded_rows, backend->shape.hidden, batch->x,

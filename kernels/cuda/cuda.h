@@ -16,7 +16,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
-enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20 };
+enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20, CUDA_ROW_WORDS = 6 };
 enum { CUDA_LOGITS_ROWS = 16, CUDA_ADJUST_MAX = 1 << 18 }; /* rows whose logits come down at once; penalties and biases of a step */
 
 struct cuda_linear {
@@ -46,6 +46,7 @@ struct backend {
     struct kv_ledger ledger;
     struct sampler_scratch **scratch; /* [threads] */
     uint64_t attend_bytes;            /* of K and V that attention had to read */
+    uint32_t tile_blocks;             /* of gpu_attend_tiles that the device runs at once */
 };
 
 /* Where the time of a step is taken (cuda_times.c): begin and end of each. */
@@ -77,10 +78,10 @@ struct backend_batch {
 
     /* pinned */
     unsigned char *host;
-    uint32_t *words_host;     /* token, position [max_rows]; then of the local rows row, position, table; then page tables */
-    float *o_host, *qkv_host; /* [max_rows][q_width], [max_rows][qkv_width] */
-    unsigned char *head_host; /* row numbers, samples, adjustments: struct cuda_asked */
-    float *logits_host;       /* [CUDA_LOGITS_ROWS][vocab] */
+    uint32_t *words_host; /* token, position [max_rows]; then of the local rows row, position, table; their tiles; page tables */
+    float *o_host, *qkv_host;         /* [max_rows][q_width], [max_rows][qkv_width] */
+    unsigned char *head_host;         /* row numbers, samples, adjustments: struct cuda_asked */
+    float *logits_host;               /* [CUDA_LOGITS_ROWS][vocab] */
     struct gpu_sampled *sampled_host; /* [max_rows] */
 
     unsigned char *memory; /* device */
@@ -94,7 +95,9 @@ struct backend_batch {
     float *scratch;                   /* of attention */
     uint64_t scratch_floats;
     void *workspace;
-    struct gpu_rows local;
+    struct gpu_rows local;  /* rows of tiles, then single ones */
+    struct gpu_tiles tiles; /* of the first `tile_rows` of them */
+    uint32_t tile_rows;
 };
 
 /* Ends the process: a device that fails does not come back by itself; the s-part is started again. */

@@ -1,4 +1,9 @@
-/* cuda_pool.c: the local pool in device memory: the ledger is the host's (kv_ledger), pages and attention are the device's. */
+/* cuda_pool.c: the local pool in device memory: the ledger is the host's (kv_ledger), pages and attention are the device's.
+ *
+ * Attention has two kernels. Rows of one sequence at positions one after the other (a chunk of a prompt) are put together in tiles,
+ * whose rows read K and V once (gpu_attend_tiles); the others, as decoding has them, are attended one by one (gpu_attend). in_tiles
+ * says which.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +50,11 @@ enum status cuda_pool_open(struct backend *backend, struct error *error)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no %llu MiB of device memory in one piece for the local pool",
                          backend->name, (unsigned long long)(pages * page_bytes >> 20));
     }
+    struct cudaDeviceProp properties;
+    cuda_must(cudaGetDeviceProperties(&properties, config->device), "asking for the device's properties");
+    backend->tile_blocks = 2 * (uint32_t)properties.multiProcessorCount;
+    if (gpu_tile_rows(&backend->pool))
+        cuda_must(gpu_tile_open(&backend->pool), "allowing attention its shared memory");
     return STATUS_OK;
 }
 
@@ -87,22 +97,94 @@ static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struc
     return status;
 }
 
-/* Words of a step, which begin copies to the device: after token and position of all rows come row, position and table of the local ones, and then the
- * page tables of their sequences as far as the rows reach. */
+/* --- the plan of a step ----------------------------------------------------------------------------------------------------- */
+
+/* Words of a step, which begin copies to the device: after token and position of all rows come row, position and table of the local ones
+ * (those of tiles from the front on, single ones from the back), tiles, and page tables of the sequences as far as the rows reach. */
+struct step_words {
+    uint32_t *row, *position, *table, *tiles, *pages;
+};
+
+static struct step_words words_of(uint32_t *words, size_t max_rows)
+{
+    return (struct step_words){words + 2 * max_rows, words + 3 * max_rows, words + 4 * max_rows, words + 5 * max_rows,
+                               words + CUDA_ROW_WORDS * max_rows};
+}
+
+/* The one place that chooses the kernel, of `count` rows of a sequence at positions one after the other. A block of gpu_attend_tiles reads
+ * K and V once for all of them, in about the time in which gpu_attend reads them for one or two; tiles of fewer rows than TILE_ROWS_MIN are not
+ * worth a second launch. */
+enum { TILE_ROWS_MIN = 4 };
+
+static bool in_tiles(const struct backend *backend, uint32_t count)
+{
+    return !backend->config.batch_invariant && count >= TILE_ROWS_MIN && gpu_tile_rows(&backend->pool);
+}
+
+/* Rows from `row` on that are of one sequence at positions one after the other. */
+static uint32_t chunk_rows(const struct backend_batch *batch, uint32_t row)
+{
+    const struct backend_row *rows = &batch->rows[row];
+    uint32_t count = 1;
+    while (row + count < batch->row_count && rows[count].local && rows[count].sequence == rows->sequence &&
+           rows[count].position == rows->position + count)
+        count++;
+    return count;
+}
+
+/* Tiles of a chunk whose rows are local rows `first` and on. max_rows words are enough: a chunk has four rows, a tile but a chunk's last
+ * as many, so there is a tile for every two rows at most. */
+static void add_tiles(struct backend_batch *batch, const struct step_words *words, uint32_t first, uint32_t position,
+                      uint32_t count)
+{
+    const uint32_t most = gpu_tile_rows(&batch->backend->pool);
+    _Static_assert(TILE_ROWS_MIN >= 4, "else there could be more tiles than words for them");
+    for (uint32_t done = 0, rows; done < count; done += rows) {
+        rows = MIN(most, count - done);
+        assert_always(2 * batch->tiles.count + 2 <= batch->backend->config.max_rows);
+        words->tiles[2 * batch->tiles.count] = first + done;
+        words->tiles[2 * batch->tiles.count++ + 1] = rows;
+    }
+    batch->tile_rows += count;
+    batch->tiles.longest = MAX(batch->tiles.longest, position + count);
+}
+
+/* Contexts are cut where there are fewer tiles than the device runs blocks of: into spans that give each as much to do as it had of an
+ * even share; no shorter than SPAN_MIN, which writing and merging a span's parts (a fifth of the time of so many keys) is worth, and
+ * no more of them than there is scratch for with a single tile. */
+static uint32_t choose_span(const struct backend_batch *batch, const struct step_words *words)
+{
+    enum { SPAN_MIN = 2 * GPU_TILE_SPAN };
+    const struct backend *backend = batch->backend;
+    struct gpu_tiles one = {.count = 1, .longest = batch->tiles.longest};
+    uint64_t positions = 0;
+    for (uint32_t tile = 0; tile < batch->tiles.count; tile++)
+        positions += (uint64_t)words->position[words->tiles[2 * tile]] + words->tiles[2 * tile + 1];
+    positions = positions * backend->shape.kv_heads / backend->tile_blocks;
+    one.span = SPAN_MIN;
+    while (one.span < one.longest && (one.span < positions || gpu_tile_scratch(&backend->pool, &one) > batch->scratch_floats))
+        one.span *= 2;
+    return one.span;
+}
+
 enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
     const struct kv_ledger *ledger = &backend->ledger;
-    uint32_t max_rows = backend->config.max_rows, entries = 0, longest = 0, local = 0, begun = 0;
-    uint32_t *row_words = batch->words_host + 2 * (size_t)max_rows, *positions = row_words + max_rows,
-             *tables = positions + max_rows, *pages = tables + max_rows;
+    const struct step_words words = words_of(batch->words_host, backend->config.max_rows),
+                            device = words_of(batch->words, backend->config.max_rows);
+    uint32_t entries = 0, longest = 0, local = 0, begun = 0, chunk_end = 0, single;
+    bool tiled = false;
     struct kv_row_walk walk;
     enum status status;
 
-    batch->local_count = 0;
+    batch->local_count = batch->tile_rows = 0;
+    batch->tiles = (struct gpu_tiles){.words = device.tiles};
     if ((status = reserve(batch, bad_row, error)))
         return status;
+    single = batch->local_count;
     for (uint32_t row = 0; row < batch->row_count; row++) {
+        const uint32_t position = batch->rows[row].position, need = position / GPU_PAGE_TOKENS + 1;
         if (!batch->rows[row].local)
             continue;
         *bad_row = row;
@@ -110,44 +192,45 @@ enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, stru
             return status;
         if (walk.first)
             begun = entries;
-        uint32_t need = batch->rows[row].position / GPU_PAGE_TOKENS + 1;
         if (begun + need > CUDA_TABLE_ENTRIES_MAX)
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "row %u: the step's sequences have more than %d pages", row,
                              CUDA_TABLE_ENTRIES_MAX);
         if (begun + need > entries) {
-            memcpy(pages + entries, kv_ledger_table(ledger, walk.slot) + (entries - begun),
-                   (begun + need - entries) * sizeof *pages);
+            memcpy(words.pages + entries, kv_ledger_table(ledger, walk.slot) + (entries - begun),
+                   (begun + need - entries) * sizeof *words.pages);
             entries = begun + need;
         }
-        row_words[local] = row;
-        positions[local] = batch->rows[row].position;
-        tables[local] = begun;
-        batch->slots[local] = walk.slot;
-        longest = MAX(longest, batch->rows[row].position + 1);
-        local++;
+        if (row >= chunk_end) {
+            chunk_end = row + chunk_rows(batch, row);
+            tiled = in_tiles(backend, chunk_end - row);
+            if (tiled)
+                add_tiles(batch, &words, batch->tile_rows, position, chunk_end - row);
+        }
+        const uint32_t at = tiled ? batch->tile_rows - (chunk_end - row) : --single;
+        words.row[at] = row, words.position[at] = position, words.table[at] = begun;
+        batch->slots[local++] = walk.slot;
+        longest = MAX(longest, position + 1);
     }
-    const uint32_t *device = batch->words + 2 * (size_t)max_rows;
-    batch->local =
-        (struct gpu_rows){device, device + max_rows, device + 2 * (size_t)max_rows, device + 3 * (size_t)max_rows, local, longest};
+    if (batch->tiles.count)
+        batch->tiles.span = choose_span(batch, &words);
+    batch->local = (struct gpu_rows){device.row, device.position, device.table, device.pages, local, longest};
     batch->table_entries = entries;
     return STATUS_OK;
 }
 
-void cuda_attend(struct backend_batch *batch, uint32_t layer)
-{
-    struct backend *backend = batch->backend;
+/* --- attention -------------------------------------------------------------------------------------------------------------- */
 
-    if (!batch->local_count)
-        return;
-    cuda_span_begin(batch, CUDA_ATTEND, layer);
-    gpu_store_kv(&backend->pool, layer, &batch->local, batch->qkv, batch->stream);
-    /* As many rows at once as there is scratch for, with ranges as far as their own longest reaches: a row's result is its own. */
-    for (uint32_t first = 0, count; first < batch->local_count; first += count) {
+/* As many rows at once as there is scratch for, with ranges as far as their own longest reaches: a row's result is its own. */
+static void attend_singles(struct backend_batch *batch, uint32_t layer, const uint32_t *position)
+{
+    const struct backend *backend = batch->backend;
+
+    for (uint32_t first = batch->tile_rows, count; first < batch->local_count; first += count) {
         struct gpu_rows part = batch->local;
         part.row += first, part.position += first, part.table += first;
         part.longest = 0;
         for (count = 0; first + count < batch->local_count; count++) {
-            uint32_t longest = MAX(part.longest, batch->kv_rows[first + count].position + 1);
+            uint32_t longest = MAX(part.longest, position[first + count] + 1);
             if (count && gpu_attend_scratch(&backend->pool, count + 1, longest) > batch->scratch_floats)
                 break;
             part.longest = longest;
@@ -155,10 +238,47 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
         part.count = count;
         gpu_attend(&backend->pool, layer, &part, batch->qkv, batch->att, batch->scratch, batch->stream);
     }
+}
+
+/* As many tiles at once as there is scratch for. */
+static void attend_tiles(struct backend_batch *batch, uint32_t layer, const struct step_words *words)
+{
+    const struct backend *backend = batch->backend;
+
+    for (uint32_t first = 0, count; first < batch->tiles.count; first += count) {
+        struct gpu_tiles part = {batch->tiles.words + 2 * (size_t)first, 0, 0, batch->tiles.span};
+        for (count = 0; first + count < batch->tiles.count; count++) {
+            const uint32_t *tile = words->tiles + 2 * (first + count);
+            struct gpu_tiles more = part;
+            more.count++;
+            more.longest = MAX(part.longest, words->position[tile[0]] + tile[1]);
+            if (count && gpu_tile_scratch(&backend->pool, &more) > batch->scratch_floats)
+                break;
+            part = more;
+        }
+        gpu_attend_tiles(&backend->pool, layer, &batch->local, &part, batch->qkv, batch->att, batch->scratch, batch->stream);
+    }
+}
+
+void cuda_attend(struct backend_batch *batch, uint32_t layer)
+{
+    struct backend *backend = batch->backend;
+    const struct step_words words = words_of(batch->words_host, backend->config.max_rows);
+    uint64_t positions = 0; /* read */
+
+    if (!batch->local_count)
+        return;
+    cuda_span_begin(batch, CUDA_ATTEND, layer);
+    gpu_store_kv(&backend->pool, layer, &batch->local, batch->qkv, batch->stream);
+    attend_tiles(batch, layer, &words);
+    attend_singles(batch, layer, words.position);
     cuda_span_end(batch, CUDA_ATTEND, layer);
     cuda_queued(batch, "starting attention");
-    for (uint32_t i = 0; i < batch->local_count; i++)
-        backend->attend_bytes += (batch->kv_rows[i].position + 1ull) * 2 * backend->kv_width * 2;
+    for (uint32_t tile = 0; tile < batch->tiles.count; tile++)
+        positions += (uint64_t)words.position[words.tiles[2 * tile]] + words.tiles[2 * tile + 1];
+    for (uint32_t i = batch->tile_rows; i < batch->local_count; i++)
+        positions += words.position[i] + 1ull;
+    backend->attend_bytes += positions * 2 * backend->kv_width * 2;
     if (layer + 1 < backend->shape.layers)
         return;
     for (uint32_t i = 0; i < batch->local_count; i++) {
@@ -167,6 +287,8 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
             sequence->complete = MAX(sequence->complete, batch->kv_rows[i].position + 1);
     }
 }
+
+/* --- the rest of the entries -------------------------------------------------------------------------------------------------- */
 
 void cuda_pool_release(struct backend *backend, uint64_t sequence)
 {

@@ -134,5 +134,32 @@ struct gpu_sampling {
     struct gpu_sampled *out; /* [rows] */
 };
 void gpu_sample_rows(const struct gpu_sampling *sampling, cudaStream_t stream);
+/* --- prefill.cu: the same attention for rows of one sequence that stand one after the other, on tensor cores --------------- */
+
+enum { GPU_TILE_SPAN = 512 }; /* ranges of a context are cut at multiples of it */
+
+/* A tile: rows of one sequence at positions one after the other, and all heads of them: `first`, its first row among struct gpu_rows',
+ * and how many, up to gpu_tile_rows. */
+struct gpu_tiles {
+    const uint32_t *words; /* [count][2] first, rows */
+    uint32_t count;
+    uint32_t longest; /* the largest position of their rows, plus 1 */
+    uint32_t span;    /* positions that a block takes: a multiple of GPU_TILE_SPAN; at least `longest`: the context is not cut */
+};
+
+/* Rows of a tile; 0: this shape's heads are gpu_attend's. Shapes that it takes: heads of up to 128 values, up to 32 query heads of a
+ * KV head. */
+uint32_t gpu_tile_rows(const struct gpu_pool *pool);
+
+/* Once on each device, before gpu_attend_tiles. */
+cudaError_t gpu_tile_open(const struct gpu_pool *pool);
+
+/* Floats of scratch; 0 where the context is not cut. */
+size_t gpu_tile_scratch(const struct gpu_pool *pool, const struct gpu_tiles *tiles);
+
+/* o of the tiles' rows as gpu_attend has it, but for rounding: q and the weights of V are rounded to f16 (prefill.cu says what error that
+ * gives). A row's result depends on no other row; it depends on the span. */
+void gpu_attend_tiles(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const struct gpu_tiles *tiles,
+                      const float *qkv, float *o /* [][q_width] */, float *scratch, cudaStream_t stream);
 
 #endif

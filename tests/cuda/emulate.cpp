@@ -55,6 +55,18 @@ static void wait_at(enum fiber_state state)
 
 void __syncthreads(void) { wait_at(AT_BLOCK); }
 
+/* What the lanes of a warp lay down for each other: room of this operation and the one before, as `given`. */
+enum { LAID_BYTES = 48 };
+static unsigned char laid[2][THREADS_MAX][LAID_BYTES];
+
+static const unsigned char *lay_down(const void *value, size_t bytes) /* [LANES][LAID_BYTES] of the warp */
+{
+    unsigned now = fibers[current].exchanges++ % 2;
+    memcpy(laid[now][current], value, bytes);
+    wait_at(AT_WARP);
+    return laid[now][current / LANES * LANES];
+}
+
 uint64_t emulate_exchange(uint64_t value, unsigned from_lane)
 {
     unsigned first = current / LANES * LANES;
@@ -87,9 +99,86 @@ static bool open_barriers(void)
     return opened;
 }
 
+/* --- single instructions ---------------------------------------------------------------------------------------------- */
+
+struct laid_operands {
+    float a[8], b[4];
+};
+
+void gpu_mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    const uint32_t b[2] = {b0, b1};
+    struct laid_operands own;
+    static_assert(sizeof own <= LAID_BYTES, "");
+    for (unsigned i = 0; i < 8; i++)
+        own.a[i] = f16_to_float((uint16_t)(a[i / 2] >> 16 * (i % 2)));
+    for (unsigned i = 0; i < 4; i++)
+        own.b[i] = f16_to_float((uint16_t)(b[i / 2] >> 16 * (i % 2)));
+    const unsigned char *all = lay_down(&own, sizeof own);
+    const unsigned g = emulate_lane() / 4, t = emulate_lane() % 4;
+    for (unsigned at = 0; at < 4; at++) { /* row g + 8 (at / 2), column 2 t + at % 2 */
+        const unsigned column = 2 * t + at % 2;
+        for (unsigned k = 0; k < 16; k++) {
+            const struct laid_operands *of_row = (const struct laid_operands *)(all + (g * 4 + k % 8 / 2) * LAID_BYTES),
+                                       *of_column = (const struct laid_operands *)(all + (column * 4 + k % 8 / 2) * LAID_BYTES);
+            c[at] += of_row->a[k % 2 + 2 * (at / 2) + 4 * (k / 8)] * of_column->b[k % 2 + 2 * (k / 8)];
+        }
+    }
+}
+
+static void must_be_aligned(const void *at, const char *what)
+{
+    if ((uintptr_t)at % 16) {
+        fprintf(stderr, "%s: %s of %p, which is no multiple of 16 bytes\n", kernel_now, what, at);
+        abort();
+    }
+}
+
+void emulate_load_tiles(uint32_t *out, const void *row, bool transposed)
+{
+    must_be_aligned(row, "ldmatrix");
+    const unsigned char *all = lay_down(&row, sizeof row);
+    const unsigned g = emulate_lane() / 4, t = emulate_lane() % 4;
+    for (unsigned tile = 0; tile < 4; tile++) {
+        out[tile] = 0;
+        for (unsigned half = 0; half < 2; half++) {
+            const unsigned r = transposed ? 2 * t + half : g, column = transposed ? g : 2 * t + half;
+            const uint16_t *values;
+            memcpy(&values, all + (8 * tile + r) * LAID_BYTES, sizeof values);
+            out[tile] |= (uint32_t)values[column] << 16 * half;
+        }
+    }
+}
+
+struct copy {
+    void *to;
+    const void *from; /* NULL: zeros */
+};
+static std::vector<struct copy> copies[THREADS_MAX]; /* that a thread has started */
+
+void gpu_copy_async(void *shared, const void *from, bool any)
+{
+    must_be_aligned(shared, "cp.async to");
+    must_be_aligned(from, "cp.async from");
+    copies[current].push_back({shared, any ? from : NULL});
+}
+
+void gpu_copy_wait(void)
+{
+    for (const struct copy &copy : copies[current])
+        if (copy.from)
+            memcpy(copy.to, copy.from, 16);
+        else
+            memset(copy.to, 0, 16);
+    copies[current].clear();
+}
+
+/* --- grids ------------------------------------------------------------------------------------------------------------ */
+
 static void run_block(void)
 {
     for (unsigned i = 0; i < fiber_count; i++) {
+        copies[i].clear();
         void **top = (void **)(stacks + (size_t)(i + 1) * STACK_BYTES);
         *--top = NULL; /* so that the stack is aligned as at a call */
         *--top = (void *)fiber_main;
@@ -118,8 +207,13 @@ static void run_block(void)
 
 extern "C" unsigned char __start_emulated_shared[] __attribute__((weak)), __stop_emulated_shared[] __attribute__((weak));
 
-static void run_grid(const char *kernel, dim3 grid, dim3 block, const std::function<void()> &body)
+unsigned char *emulate_dynamic_shared;
+enum { GUARD = 256 };
+
+static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body)
 {
+    if (!emulate_dynamic_shared)
+        emulate_dynamic_shared = (unsigned char *)aligned_alloc(128, SHARED_MAX + GUARD);
     fiber_count = block.x * block.y * block.z;
     if (!stacks)
         stacks = (unsigned char *)aligned_alloc(4096, (size_t)THREADS_MAX * STACK_BYTES);
@@ -131,7 +225,14 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, const std::funct
                 emulate_block = dim3(x, y, z);
                 if (__start_emulated_shared)
                     memset(__start_emulated_shared, 0xff, (size_t)(__stop_emulated_shared - __start_emulated_shared));
+                memset(emulate_dynamic_shared, 0xff, shared_bytes + GUARD);
                 run_block();
+                for (unsigned i = 0; i < GUARD; i++)
+                    if (emulate_dynamic_shared[shared_bytes + i] != 0xff) {
+                        fprintf(stderr, "%s: block %u,%u,%u writes behind its %zu bytes of shared memory\n", kernel, x, y, z,
+                                shared_bytes);
+                        abort();
+                    }
             }
 }
 
@@ -227,7 +328,19 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_byt
         last_error = cudaErrorInvalidValue;
         return;
     }
-    queue(stream, [kernel, grid, block, body] { run_grid(kernel, grid, block, body); });
+    queue(stream, [kernel, grid, block, shared_bytes, body] { run_grid(kernel, grid, block, shared_bytes, body); });
+}
+
+static std::unordered_map<const void *, size_t> shared_allowed; /* beyond what every kernel may ask for */
+
+bool emulate_shared_allowed(const char *name, const void *kernel, size_t bytes)
+{
+    auto allowed = shared_allowed.find(kernel);
+    if (bytes <= std::max((size_t)48 * 1024, allowed == shared_allowed.end() ? 0 : allowed->second))
+        return true;
+    fprintf(stderr, "%s: %zu bytes of shared memory, which it has not been allowed\n", name, bytes);
+    last_error = cudaErrorInvalidValue;
+    return false;
 }
 
 void emulate_queue(cudaStream_t stream, void (*run)(void *work), const void *work, size_t bytes)
@@ -425,6 +538,15 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
     }
     allocated_bytes -= exec->bytes;
     delete exec;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
+{
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        if (value < 0 || value > SHARED_MAX - 1024)
+            return cudaErrorInvalidValue;
+        shared_allowed[kernel] = (size_t)value;
+    }
     return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void)

@@ -45,6 +45,13 @@ struct dim3 {
 struct uint4 {
     unsigned x, y, z, w;
 };
+struct float2 {
+    float x, y;
+};
+struct float4 {
+    float x, y, z, w;
+};
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 
 extern dim3 emulate_thread, emulate_block, emulate_block_dim, emulate_grid_dim;
 #define threadIdx emulate_thread
@@ -56,6 +63,11 @@ enum { warpSize = 32 };
 uint64_t emulate_exchange(uint64_t value, unsigned from_lane); /* all lanes of a warp: the value that lane gave */
 void __syncthreads(void);
 
+/* What a launch asks of shared memory: 256 bytes behind it are looked at, they must stay what they were. */
+extern unsigned char *emulate_dynamic_shared;
+#define GPU_DYNAMIC_SHARED(name) unsigned char *const name = emulate_dynamic_shared
+bool emulate_shared_allowed(const char *name, const void *kernel, size_t bytes); /* false: the launch fails */
+
 /* Queues a grid; the arguments are taken now, as a launch does. */
 void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                     std::function<void()> body);
@@ -64,6 +76,8 @@ void emulate_call(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
                   A... arguments)
 {
     std::tuple<P...> taken(arguments...);
+    if (!emulate_shared_allowed(name, (const void *)kernel, shared_bytes))
+        return;
     emulate_launch(name, grid, block, shared_bytes, stream, [kernel, taken] { std::apply(kernel, taken); });
 }
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
@@ -83,6 +97,7 @@ template <typename T> T emulate_shuffle(T value, unsigned from)
     return value;
 }
 template <typename T> T __shfl_xor_sync(unsigned, T value, unsigned mask) { return emulate_shuffle(value, emulate_lane() ^ mask); }
+template <typename T> T __shfl_sync(unsigned, T value, unsigned from) { return emulate_shuffle(value, from % 32); }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 using std::max;
 using std::min;
@@ -106,9 +121,6 @@ template <typename T> T __shfl_up_sync(unsigned, T value, unsigned delta)
 {
     return emulate_shuffle(value, emulate_lane() >= delta ? emulate_lane() - delta : emulate_lane());
 }
-struct float4 {
-    float x, y, z, w;
-};
 template <typename T> T __ldg(const T *at) { return *at; }
 static inline float __fadd_rn(float a, float b) { return a + b; } /* compiled without contraction */
 static inline float __fsub_rn(float a, float b) { return a - b; }
@@ -137,5 +149,23 @@ static inline float __half2float(__half x) { return f16_to_float(x.bits); }
 static inline __half __float2half_rn(float x) { return {f16_from_float(x)}; }
 static inline float __bfloat162float(__nv_bfloat16 x) { return bf16_to_float(x.bits); }
 static inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {bf16_from_float(x)}; }
+
+/* --- single instructions (gpu.cuh) -------------------------------------------------------------------------------------
+ *
+ * Lanes lay down what they give, wait for each other, and take from there what the PTX ISA's pictures of the fragments say. An
+ * asynchronous copy is done when its thread waits for it, so that what is read earlier is NaN or old. Addresses that are not
+ * aligned abort, as they would there. */
+
+void gpu_mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void emulate_load_tiles(uint32_t *out, const void *row, bool transposed);
+static inline void gpu_load_tiles(uint32_t *out, const void *row) { emulate_load_tiles(out, row, false); }
+static inline void gpu_load_tiles_transposed(uint32_t *out, const void *row) { emulate_load_tiles(out, row, true); }
+void gpu_copy_async(void *shared, const void *from, bool any);
+void gpu_copy_wait(void);
+static inline float gpu_exp2(float x) { return exp2f(x) < 0x1p-126f ? 0.0f : exp2f(x); }
+static inline uint32_t gpu_pack(float first, float second)
+{
+    return f16_from_float(first) | (uint32_t)f16_from_float(second) << 16;
+}
 
 #endif

@@ -23,8 +23,8 @@ extern const struct device_library fastdecode_device;
 
 enum { ROWS = 48, SIDES = 2, CPU = 0, CUDA = 1, BATCHES = 2, PAGES = 24, STEP_ROWS = 40, LOGITS_MAX = 2 };
 
-/* f16 beside f32, on random weights: 0.017 is the largest that was seen; a wrong page or row is some tenths. */
-#define LIMIT 0.03f
+/* f16 beside f32, on random weights: 0.031 is the largest that was seen; a wrong page or row is some tenths. */
+#define LIMIT 0.04f
 
 /* cmocka's would let NaN pass. */
 static void near(float got, float want)
@@ -280,6 +280,34 @@ static void test_lost_rows(void **state)
         sides[s].q[0][1] = sides[s].o[0][1];
 }
 
+/* Chunks, short and single rows in one step, a worker's between them; one chunk behind a prefix that is shared up to the middle of a
+ * page. */
+static void test_mixed_step(void **state)
+{
+    struct step steps[BATCHES] = {0};
+    struct error error;
+    uint32_t at;
+    (void)state;
+
+    steps[0].count = rows_of(steps[0].rows, 0, 50, 0, 20, true);
+    run_both(steps);
+    for (uint32_t s = 0; s < SIDES; s++)
+        assert_int_equal(sides[s].ops->pool_share(sides[s].backend, 50, 18, 51, &error), STATUS_OK);
+    at = rows_of(steps[0].rows, 0, 50, 20, 1, true);
+    at = rows_of(steps[0].rows, at, 51, 18, 17, true);
+    at = rows_of(steps[0].rows, at, 52, 0, 3, true);
+    at = rows_of(steps[0].rows, at, 53, 0, 5, false);
+    steps[0].count = rows_of(steps[0].rows, at, 54, 0, 6, true);
+    steps[0].outputs = 2;
+    for (uint32_t output = 0; output < steps[0].count; output += 2) { /* the step again: writing twice is harmless */
+        steps[0].output[0] = output, steps[0].output[1] = MIN(output + 1, steps[0].count - 1);
+        run_both(steps);
+    }
+    for (uint32_t s = 0; s < SIDES; s++)
+        for (uint64_t id = 50; id <= 54; id++)
+            sides[s].ops->pool_release(sides[s].backend, id);
+}
+
 static void test_what_it_refuses(void **state)
 {
     struct backend_config config = {
@@ -298,9 +326,9 @@ static void test_what_it_refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps), cmocka_unit_test(test_sharing),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps),         cmocka_unit_test(test_sharing),
                                        cmocka_unit_test(test_refused_steps), cmocka_unit_test(test_lost_rows),
-                                       cmocka_unit_test(test_what_it_refuses)};
+                                       cmocka_unit_test(test_mixed_step),    cmocka_unit_test(test_what_it_refuses)};
     struct gguf_build build = {0};
     struct tiny_llama tiny = TINY_LLAMA;
     struct error error;

@@ -36,6 +36,9 @@ struct cudaDeviceProp {
     size_t totalGlobalMem, sharedMemPerBlockOptin;
 };
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+enum { cudaSharedmemCarveoutMaxShared = 100 };
+
 extern uint64_t emulate_device_bytes; /* of the one device; FD_EMULATE_DEVICE_BYTES sets it, 0: there is no device */
 
 extern uint64_t emulate_graph_bytes; /* of device memory that an instantiated graph takes */
@@ -68,6 +71,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t grap
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t error);
 
