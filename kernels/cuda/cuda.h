@@ -80,6 +80,10 @@ void cuda_must(cudaError_t error, const char *what);
 /* Behind what an entry queued: a launch that was refused is seen here and nowhere else. */
 void cuda_queued(struct backend_batch *batch, const char *what);
 
+/* cuda_measure.c */
+struct device_rates;
+enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out, struct error *error) MUST_CHECK;
+
 /* cuda_load.c */
 uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens);
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;

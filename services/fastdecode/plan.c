@@ -8,6 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
+#include "common/model/compute.h"
 #include "services/fastdecode/commands.h"
 #include "services/fastdecode/described.h"
 #include "services/fastdecode/measure.h"
@@ -18,7 +19,7 @@ enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
 
 struct plan_settings {
     struct described described;
-    const char *workers;
+    const char *workers, *device;
     struct plan_request request;
     uint32_t threads;
     bool json, sweep, measure;
@@ -259,6 +260,7 @@ int plan_main(int argc, char **argv)
 {
     struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
                               .workers = "auto",
+                              .device = "auto",
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
     struct plan_request *r = &s.request;
     const struct option options[] = {
@@ -280,6 +282,7 @@ int plan_main(int argc, char **argv)
         {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
         {"measure", OPTION_BOOL, &s.measure, NULL,
          "describe this machine, into FILE or to standard output; with --model as it runs that", 0, 0},
+        {"device", OPTION_STRING, &s.device, "DEVICE", "to measure: " DEVICE_HELP, 0, 0},
         {"threads", OPTION_U32, &s.threads, "N", "to measure with; 0: all CPUs", 0, 1024},
     };
     struct program program = {.name = "fastdecode plan",
@@ -289,14 +292,16 @@ int plan_main(int argc, char **argv)
                               .operand_name = "[--measure [FILE]]"};
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
+    const struct measure_request measured = {.device = s.device,
+                                             .model_path = s.described.model,
+                                             .path = program.operand_count ? program.operands[0] : NULL,
+                                             .threads = s.threads};
 
     if (!status && program.operand_count > (s.measure ? 1 : 0))
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)",
                            program.operands[program.operand_count - 1]);
     if (!status && !(s.measure && program.check_only))
-        status = s.measure
-                     ? measure_machine(s.threads, s.described.model, program.operand_count ? program.operands[0] : NULL, &error)
-                     : run(&s, program.check_only, &error);
+        status = s.measure ? measure_machine(&measured, &error) : run(&s, program.check_only, &error);
     if (status)
         fprintf(stderr, "fastdecode plan: %s\n", error.text);
     return status ? 2 : 0;
