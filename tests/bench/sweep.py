@@ -45,8 +45,8 @@ class Outcome:
         self.predicted = self.tokens_per_s * (last.measured - first.measured) / (last.predicted - first.predicted)
 
 
-def one(run_, pool_bytes, workers, requests):
-    with Ours("--local-pool", pool_bytes, "--kv-workers", workers, "--max-batch", B, "--kv-memory", "512M") as mesh:
+def one(run_, pool_bytes, workers, requests, options=("--max-batch", B, "--kv-memory", "512M"), **settings):
+    with Ours("--local-pool", pool_bytes, "--kv-workers", workers, *options, **settings) as mesh:
         warm(mesh, 4)
         samples = []
 
