@@ -29,7 +29,7 @@ static const struct shape {
     {"llama-1b", 22, 2048, 5632, 32, 4, 8192},   /* TinyLlama, arXiv 2401.02385, with a longer context */
     {"llama-7b", 32, 4096, 11008, 32, 32, 4096}, /* arXiv 2302.13971, table 2; context of the second edition */
     {"llama-13b", 40, 5120, 13824, 40, 40, 4096},
-    {"llama-tiny", 2, 128, 384, 4, 2, 2048}, /* no model's: to see that what measures the others works */
+    {"llama-tiny", 2, 128, 384, 4, 2, 256}, /* no model's: to see that what measures the others works */
 };
 
 static const struct kind {

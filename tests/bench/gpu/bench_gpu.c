@@ -27,16 +27,16 @@
 #include "tests/bench/gpu/gemm_ceiling.h"
 #include "tests/bench/report.h"
 
-enum { PASSES = 15, PAGE_TOKENS = 16, NO_DEVICE = 3, READS_QUEUED = 8, PRODUCTS = 5 };
+enum { PASSES_MAX = 31, PAGE_TOKENS = 16, NO_DEVICE = 3, READS_QUEUED = 8, PRODUCTS = 5 };
 
 extern const struct device_library fastdecode_device; /* this program has it linked in */
 
 /* --- what is asked for -------------------------------------------------------------------------------------------------- */
 
 static struct {
-    uint32_t device, rows, sequences, context, threads;
+    uint32_t device, rows, sequences, context, threads, passes;
     uint64_t stream_bytes;
-} asked = {.rows = 1024, .sequences = 64, .context = 4096, .stream_bytes = 2ull << 30};
+} asked = {.rows = 1024, .sequences = 64, .context = 4096, .passes = 15, .stream_bytes = 2ull << 30};
 
 static _Noreturn void die(const char *what, const char *why)
 {
@@ -95,10 +95,10 @@ static double read_rate(struct ceilings *c)
 
 static double median_read_rate(struct ceilings *c)
 {
-    double rates[PASSES];
-    for (int i = -1; i < PASSES; i++)
+    double rates[PASSES_MAX];
+    for (int i = -1; i < (int)asked.passes; i++)
         rates[MAX(i, 0)] = read_rate(c);
-    return report_median(rates, PASSES);
+    return report_median(rates, asked.passes);
 }
 
 /* Of a layer, as the backend takes them together, and the head last. */
@@ -278,10 +278,10 @@ static void steps(struct bench *b, struct ceilings *c, uint32_t rows, bool waite
     const struct model_shape *shape = &b->model->shape;
     struct report_passes whole = {0}, layers = {0};
     const struct step_us best = rows > 1 ? best_products(c, shape, rows, false) : (struct step_us){0};
-    double us[PASSES], of_layers = values_of(shape, false), of_all = values_of(shape, true);
+    double us[PASSES_MAX], of_layers = values_of(shape, false), of_all = values_of(shape, true);
     char name[120];
 
-    for (int pass = -2; pass < PASSES; pass++) { /* algorithms are looked up, clocks rise */
+    for (int pass = -2; pass < (int)asked.passes; pass++) { /* algorithms are looked up, clocks rise */
         const struct step_us took = step(b, rows, waited);
         double sum_us = took.layers + took.head, read = read_rate(c) * 1e-9;
         if (pass < 0)
@@ -302,7 +302,7 @@ static void steps(struct bench *b, struct ceilings *c, uint32_t rows, bool waite
     snprintf(name, sizeof name, "S-part alone, %u row%s, with head and sampling%s", rows, rows > 1 ? "s" : "", how);
     report_figure(name, unit, &whole, waited ? 0 : 0.75);
     snprintf(name, sizeof name, "S-part alone, %u row%s, a step%s", rows, rows > 1 ? "s" : "", how);
-    report_value(name, "us", report_median(us, PASSES));
+    report_value(name, "us", report_median(us, asked.passes));
 }
 
 static void run_s_part(const char *path)
@@ -322,16 +322,16 @@ static void run_s_part(const char *path)
 
 static double one_row_us(const char *path)
 {
-    double us[PASSES];
+    double us[PASSES_MAX];
     struct bench b;
 
     open_bench(&b, path, 2);
-    for (int pass = -2; pass < PASSES; pass++) {
+    for (int pass = -2; pass < (int)asked.passes; pass++) {
         const struct step_us took = step(&b, 1, false);
         us[MAX(pass, 0)] = took.layers + took.head;
     }
     close_bench(&b);
-    return report_median(us, PASSES);
+    return report_median(us, asked.passes);
 }
 
 static void run_quant(const char *wide, const char *narrow)
@@ -387,7 +387,7 @@ static void decode_attention(struct bench *b, struct ceilings *c)
             make_rows(b, sequence, at, count, true);
             attend(b, count, true);
         }
-    for (int pass = -2; pass < PASSES; pass++) {
+    for (int pass = -2; pass < (int)asked.passes; pass++) {
         make_rows(b, 1, asked.context - 1, asked.sequences, false);
         double us = attend(b, asked.sequences, false), read = read_rate(c) * 1e-9;
         if (pass >= 0)
@@ -408,7 +408,7 @@ static void prefill_attention(struct bench *b, const struct ceilings *c)
     struct report_passes passes = {0};
     char name[120];
 
-    for (int pass = -1; pass < PASSES; pass++) {
+    for (int pass = -1; pass < (int)asked.passes; pass++) {
         double us = 0;
         for (uint32_t at = 0, count; at < asked.context; at += count) {
             count = MIN(b->max_rows, asked.context - at);
@@ -471,6 +471,7 @@ int main(int argc, char **argv)
         {"sequences", OPTION_U32, &asked.sequences, "N", "that attention is measured with", 1, 4096},
         {"context", OPTION_U32, &asked.context, "TOKENS", "of each", 32, 1 << 20},
         {"stream", OPTION_SIZE, &asked.stream_bytes, "SIZE", "of memory that is read for its bandwidth", 0, 0},
+        {"passes", OPTION_U32, &asked.passes, "N", "of each figure, of which the median is taken", 1, PASSES_MAX},
         {"threads", OPTION_U32, &asked.threads, "N", "of the host; 0: all CPUs", 0, 1024},
     };
     struct program program = {.name = "bench_gpu",

@@ -37,7 +37,7 @@ static void must_run(cudaError_t error, const char *what)
 }
 
 /* Microseconds of one of `times`; negative: this algorithm does not run. */
-static double queued_us(const struct search *s, const cublasLtMatmulAlgo_t *algorithm, uint32_t times)
+static double queued_us(struct search *s, const cublasLtMatmulAlgo_t *algorithm, uint32_t times)
 {
     const float one = 1, zero = 0;
     uint64_t began_ns = clock_now_ns();
