@@ -359,6 +359,6 @@ def prediction(run_):
         item["pass"] = abs(item["ratio"] - 1) <= WITHIN
         good += item["pass"]
         run_.add(item)
-        if "--local-pool" in options and said["hybrid_gain_bound"]:
+        if said["workers"] and said["hybrid_gain_bound"]:
             run_.add(figure("prediction", f"{title}: hybrid_gain_bound of plan", said["hybrid_gain_bound"], "times"))
     run_.add(figure("prediction", f"of {len(run_.measured)} settings, within {WITHIN:.0%}", good, "settings", len(run_.measured), 1))

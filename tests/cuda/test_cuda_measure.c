@@ -216,7 +216,7 @@ static void test_steps_and_attention(void **state)
                                   .context_tokens = 256};
     assert_int_equal(real->batch_open(backend, &what.batch, &error), STATUS_OK);
     assert_int_equal(backend_measure(&watched, what.batch, &model->shape, ROWS, 8, 20000, &times, &error), STATUS_OK);
-    assert_true(times.layer_count > 1 && times.layer_us[0] > 0 && times.head_us[0] > 0);
+    assert_true(times.layer_count && times.layer_us[0] > 0 && times.head_us[0] > 0);
     assert_int_equal(backend_measure_attention(&what, 20000, &costs, &error), STATUS_OK);
     assert_true(costs.token_us > 0 && isfinite(costs.token_us) && costs.pair_us > 0 && isfinite(costs.pair_us));
     assert_true(costs.call_us >= 0 && costs.row_us >= 0 && costs.prefill_row_us >= 0);

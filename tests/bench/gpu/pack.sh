@@ -1,7 +1,8 @@
 #!/bin/sh
 # pack.sh [BUILD [OUT]]: what `make bench-gpu` and `make check-gpu`'s programs need on a machine with a GPU that reaches no registry: programs
 # without debug information, the shared libraries that they use (without the C library's and CUDA's: those are the machine's), and
-# pytest, which is plain Python. OUT (build-gpu) is laid out as a build is: copy it beside the sources there, then
+# pytest, which is plain Python. OUT (build-gpu) is laid out as a build is: copy it, or BUILD/bench-gpu.tar.xz with it, beside the sources
+# there, then
 #
 #     make bench-gpu BUILD=build-gpu        or, without make: tests/bench/gpu/bench_gpu.sh build-gpu - python3
 set -eu
@@ -16,7 +17,7 @@ mkdir -p "$out/bin" "$out/lib" "$out/site" "$out/tests/gpu" "$out/tests/bench"
 cp "$build"/bin/* "$out/bin/"
 cp "$build"/tests/gpu/* "$out/tests/gpu/"
 cp "$build/tests/bench/bench_machine" "$out/tests/bench/"
-strip -g "$out"/bin/* "$out"/tests/*/*
+strip "$out"/bin/* "$out"/tests/*/*
 for program in "$out"/bin/* "$out"/tests/*/*; do
     ldd "$program"
 done | sed -nE 's/.*=> (\/[^ ]+) .*/\1/p' | sort -u |
@@ -29,4 +30,5 @@ for module in pytest _pytest pluggy iniconfig packaging; do
     [ -z "$found" ] || cp -r "$found" "$out/site/"
 done
 [ -d "$out/site/pytest" ] || echo "pack.sh: no pytest in $build/venv (make venv): the other machine needs its own" >&2
-du -sh "$out" | sed 's/\t/ in /'
+tar -C "$(dirname "$out")" -cJf "$build/bench-gpu.tar.xz" "$(basename "$out")"
+du -sh "$out" "$build/bench-gpu.tar.xz" | sed 's/\t/ in /'
