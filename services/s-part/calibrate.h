@@ -16,7 +16,7 @@ struct calibration {
     Fastdecode__KvCosts kv_message;
 };
 
-/* Takes about 0.75 s, and up to CALIBRATE_BYTES meanwhile; logs CALIBRATED. Before anything else runs on the backend and the pool. `what`
+/* Takes about 0.75 s (1 s with a pool in a device's memory), and up to CALIBRATE_BYTES meanwhile; logs CALIBRATED. Before anything else runs on the backend and the pool. `what`
  * says what was opened; its pages are those of a pool in the device's memory, where attention is measured then; 0: there is none, and
  * the kernels of the host are measured, on `kv`. max_sampled: rows whose head is of interest. A failure leaves `done` false. `out` must
  * stay where it is. */
