@@ -44,7 +44,10 @@ EMU_OBJ   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(filter-out %/gemm.c,$(CUDA
 CUDA_TEST := $(patsubst tests/cuda/%.c,%,$(wildcard tests/cuda/test_*.c))
 EMU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/kernels/%)
 GPU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/gpu/%)
-EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(EMU_TEST))
+# What a GPU is measured with; emulated, so that it is known to run.
+GPU_BENCH := $(BUILD)/tests/gpu/bench_gpu
+EMU_BENCH := $(BUILD)/tests/cuda/bench_gpu
+EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(EMU_TEST) $(EMU_BENCH))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
 .DEFAULT_GOAL := help
@@ -95,7 +98,7 @@ $(LIB): $(SRC_OBJ)
 $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
-$(BUILD)/bin/s-part: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
+$(BUILD)/bin/s-part $(BUILD)/bin/fastdecode: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
 
 # --- CUDA ----------------------------------------------------------------------------------------------------------------
 cuda: $(if $(NVCC),$(CUDA_LIB),no-nvcc) ## build the CUDA backend, where nvcc is (CUDA_HOME=DIR, CUDA_ARCH="80 90")
@@ -119,6 +122,10 @@ $(BUILD)/tests/gpu/%: $(BUILD)/obj/cuda/tests/cuda/%.c.o $(patsubst %,$(BUILD)/o
 	@mkdir -p $(@D)
 	$(Q)$(CC) $^ -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -lcmocka $(LIBS) -lrt -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@
 
+$(GPU_BENCH): $(patsubst %,$(BUILD)/obj/cuda/%.o,tests/bench/gpu/bench_gpu.c tests/bench/gpu/gemm_ceiling.c $(CUDA_SRC)) $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $^ -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ $(LIBS) -lrt -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@
+
 $(BUILD)/obj/emulated/%.c.o: %.c $(BUILD)/flags | $(PB_SRC)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC (emulated) $<")
@@ -133,6 +140,10 @@ $(BUILD)/tests/cuda/libfastdecode-cuda.so: $(EMU_OBJ)
 $(EMU_TEST): $(BUILD)/tests/kernels/%: $(BUILD)/obj/emulated/tests/cuda/%.c.o $(EMU_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $^ -lcmocka $(LIBS) -o $@
+
+$(EMU_BENCH): $(patsubst %,$(BUILD)/obj/emulated/%.o,tests/bench/gpu/bench_gpu.c tests/bench/gpu/gemm_ceiling_emulated.c) $(EMU_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $^ $(LIBS) -o $@
 
 $(SLOW): $(BUILD)/obj/services/kv-worker/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB) # one that tests can slow down
 	@mkdir -p $(@D)
@@ -202,10 +213,13 @@ bench: packages-build ## every figure as one table, and build/bench.json (an hou
 	$(Q)FD_TEST_MODEL=$(abspath $(MODEL)) $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) $(if $(ONLY),--only $(ONLY))
 bench-kernels: ## the kernels' figures alone (under 3 minutes)
 	$(Q)$(MAKE) --no-print-directory bench ONLY=kernels
+bench-gpu: ## the GPU's figures beside its ceilings, and build/bench-gpu.json (ONLY=part,part; an hour; ends at once without a GPU)
+	$(Q)tests/bench/gpu/bench_gpu.sh $(BUILD) $(if $(NVCC),nvcc,-) $(PYTHON) $(if $(ONLY),--only $(ONLY)) $(ARGS)
+bench-gpu-programs: $(if $(NVCC),cuda $(GPU_BENCH),no-nvcc) all $(BUILD)/tests/bench/bench_machine ## build what bench-gpu runs
 bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
 .PHONY: help all serve model packages-build packages-test packages-deploy check check-full check-deploy programs fuzz venv format lint unit \
-        kernel integration bench bench-kernels bench-programs clean FORCE
+        kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

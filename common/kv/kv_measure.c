@@ -79,25 +79,32 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
     return status;
 }
 
+void kv_costs_of(const struct kv_timed *t, struct kv_costs *out)
+{
+    double n = t->rows, chunk = t->chunk, first_pairs = chunk * (chunk + 1) / 2,
+           pairs = chunk * (t->far - t->chunk); /* beyond those */
+
+    out->token_us = MAX(t->far_us - t->near_us, t->far_us / 100) / (n * (t->far - t->near));
+    double row_us = (t->near_us - t->one_us) / MAX(n - 1, 1) - t->near * out->token_us;
+    out->row_us = MAX(row_us, 0);
+    out->call_us = MAX(t->one_us - out->row_us - t->near * out->token_us, 0);
+    out->pair_us = MAX(t->last_us - t->first_us, t->last_us / 100) / pairs;
+    double prefill_row_us = (t->first_us - out->call_us - first_pairs * out->pair_us) / chunk;
+    out->prefill_row_us = MAX(prefill_row_us, 0);
+}
+
 static enum status measure(struct bench *b, uint64_t limit_us, struct kv_costs *out, struct error *error)
 {
-    double n = b->sequences, one_us, near_us, far_us, first_us, last_us;
-    double first_pairs = CHUNK * (CHUNK + 1) / 2.0, pairs = (double)CHUNK * (CONTEXT - CHUNK); /* beyond those */
+    struct kv_timed t = {.rows = b->sequences, .near = SHORT, .far = CONTEXT, .chunk = CHUNK};
     enum status status;
 
-    if ((status = median(b, 1, SHORT - 1, false, limit_us / 8, &one_us, error)) ||
-        (status = median(b, b->sequences, SHORT - 1, false, limit_us / 4, &near_us, error)) ||
-        (status = median(b, b->sequences, CONTEXT - 1, false, limit_us / 4, &far_us, error)) ||
-        (status = median(b, CHUNK, CHUNK - 1, true, limit_us / 8, &first_us, error)) ||
-        (status = median(b, CHUNK, CONTEXT - 1, true, limit_us / 4, &last_us, error)))
+    if ((status = median(b, 1, SHORT - 1, false, limit_us / 8, &t.one_us, error)) ||
+        (status = median(b, b->sequences, SHORT - 1, false, limit_us / 4, &t.near_us, error)) ||
+        (status = median(b, b->sequences, CONTEXT - 1, false, limit_us / 4, &t.far_us, error)) ||
+        (status = median(b, CHUNK, CHUNK - 1, true, limit_us / 8, &t.first_us, error)) ||
+        (status = median(b, CHUNK, CONTEXT - 1, true, limit_us / 4, &t.last_us, error)))
         return status;
-    out->token_us = MAX(far_us - near_us, far_us / 100) / (n * (CONTEXT - SHORT));
-    double row_us = (near_us - one_us) / MAX(n - 1, 1) - SHORT * out->token_us;
-    out->row_us = MAX(row_us, 0);
-    out->call_us = MAX(one_us - out->row_us - SHORT * out->token_us, 0);
-    out->pair_us = MAX(last_us - first_us, last_us / 100) / pairs;
-    double prefill_row_us = (first_us - out->call_us - first_pairs * out->pair_us) / CHUNK;
-    out->prefill_row_us = MAX(prefill_row_us, 0);
+    kv_costs_of(&t, out);
     return STATUS_OK;
 }
 

@@ -20,6 +20,17 @@ struct kv_costs {
     double pair_us;        /* r_p: one prefill row and one context token */
 };
 
+/* What a layer took in the five settings. */
+struct kv_timed {
+    uint32_t rows, near, far;       /* of as many sequences; contexts */
+    double one_us, near_us, far_us; /* decode: one row at `near`, all rows at `near` and at `far` */
+    uint32_t chunk;
+    double first_us, last_us; /* prefill: the first `chunk` rows of a sequence, and those that end at `far` */
+};
+
+/* The costs that give these times; none below zero, however they lie. far >= near + 1 and chunk + 1, rows >= 1. */
+void kv_costs_of(const struct kv_timed *timed, struct kv_costs *out);
+
 /* shape: its max_sequences and max_context are not looked at. memory_bytes: what the store may take meanwhile. Runs on the
  * pool, whose caller it is, for about limit_us; one pass of each setting whatever that takes. RESOURCE_EXHAUSTED without memory;
  * INVALID_ARGUMENT for a shape out of range. */

@@ -119,60 +119,75 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
-/* A mini-batch of `rows` decode rows, on average over its steps. */
-static void predict_layer(const struct plan_request *r, double rows, uint32_t workers, struct plan *out)
+/* A mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers; on average over its steps. */
+static void predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
 {
-    double prefill_rows = rows * r->prompt_tokens / r->generated_tokens;
+    double prefill_rows = rows * r->prompt_tokens / r->generated_tokens, away = rows - local;
     double pairs = prefill_rows * (r->prompt_tokens + 1.0) / 2;
     bool add_up = workers && r->worker->shares_cores;
-    double shared = workers && !add_up ? ceil(rows / workers) : rows; /* rows of the fullest worker, or of all in turn */
+    double shared = workers && !add_up ? ceil(away / workers) : away; /* rows of the fullest worker, or of all in turn */
     struct cost_s_part s;
     struct cost_r_part place;
 
     plan_s_part(r, &s);
     plan_r_part(r, workers, &place);
     out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) + pairs * place.prefill_us;
-    out->r_part_layer_us = place.call_us * (add_up ? MIN(workers, rows) : 1) +
-                           shared * (place.row_us + mean_context(r) * place.token_us);
+    out->r_part_layer_us = away > 0 ? place.call_us * (add_up ? MIN(workers, away) : 1) +
+                                          shared * (place.row_us + mean_context(r) * place.token_us)
+                                    : 0;
+    if (local > 0) {
+        struct cost_r_part pool;
+        plan_r_part(r, 0, &pool);
+        out->pool_layer_us = pool.call_us + local * (pool.row_us + mean_context(r) * pool.token_us);
+    }
     if (r->s_part->model.name)
         out->s_part_layer_us = cost_curve_at(&s.layer, rows) +
                                prefill_rows * prefill_row_us(r, &s, rows, workers, out->r_part_layer_us) / s.layers;
     out->head_us = cost_curve_at(&s.head, rows);
     out->link_layer_us = 0;
-    if (workers) {
+    if (workers && away > 0) {
         double kv_us = shape_kv_bytes(r->shape, r->kv_type) / (r->link->link_gb_per_second * GIGA / US);
-        out->link_layer_us = place.link_us + rows / workers * place.link_row_us + prefill_rows * kv_us;
+        out->link_layer_us = place.link_us + away / workers * place.link_row_us + prefill_rows * away / rows * kv_us;
     }
 }
-
-static void predict_step(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
-{
-    double layers = r->shape->layers, step_us, wait_us, tail_us;
-
-    *out = (struct plan){.batch = batch, .workers = workers, .mini_batches = m};
-    predict_layer(r, ceil((double)batch / m), workers, out);
-    wait_us = out->r_part_layer_us + out->link_layer_us;
-    tail_us = out->head_us + step_rest_us(r, ceil((double)batch / m));
-    if (m == 1)
-        step_us = layers * (out->s_part_layer_us + wait_us) + tail_us;
-    else
-        step_us = 2 * ((layers - 1) * MAX(out->s_part_layer_us, wait_us) + MAX(out->s_part_layer_us + tail_us, wait_us));
-    out->step_ms = step_us / 1e3;
-    out->tokens_per_second = batch / (step_us / US);
-    out->s_part_busy = m * (layers * out->s_part_layer_us + tail_us) / step_us;
-    out->r_part_busy = m * layers * out->r_part_layer_us / step_us;
-    out->network_gbit_per_second = workers ? batch * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
-    out->bound_by = out->s_part_layer_us >= (m == 1 ? MAX(out->r_part_layer_us, out->link_layer_us) : wait_us) ? PLAN_S_PART
-                    : out->r_part_layer_us >= out->link_layer_us                                               ? PLAN_R_PART
-                                                                                                               : PLAN_NETWORK;
-}
-
-/* --- memory and price ------------------------------------------------------------------------------------------------- */
 
 static double sequence_kv_bytes(const struct plan_request *r)
 {
     return (mean_context(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
 }
+
+/* Sequences of a batch that live in the S-part's memory. */
+static uint32_t pool_sequences(const struct plan_request *r, uint32_t batch, uint32_t workers)
+{
+    return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / sequence_kv_bytes(r)));
+}
+
+static void predict_step(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
+{
+    double layers = r->shape->layers, step_us, wait_us, tail_us, work_us;
+
+    *out =
+        (struct plan){.batch = batch, .workers = workers, .mini_batches = m, .pool_sequences = pool_sequences(r, batch, workers)};
+    predict_layer(r, ceil((double)batch / m), workers ? (double)out->pool_sequences / m : 0, workers, out);
+    wait_us = out->r_part_layer_us + out->link_layer_us;
+    work_us = out->s_part_layer_us + out->pool_layer_us;
+    tail_us = out->head_us + step_rest_us(r, ceil((double)batch / m));
+    if (m == 1)
+        step_us = layers * (out->s_part_layer_us + MAX(out->pool_layer_us, wait_us)) + tail_us;
+    else
+        step_us = 2 * ((layers - 1) * MAX(work_us, wait_us) + MAX(work_us + tail_us, wait_us));
+    out->step_ms = step_us / 1e3;
+    out->tokens_per_second = batch / (step_us / US);
+    out->s_part_busy = m * (layers * work_us + tail_us) / step_us;
+    out->r_part_busy = m * layers * out->r_part_layer_us / step_us;
+    out->network_gbit_per_second =
+        workers ? (batch - out->pool_sequences) * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
+    out->bound_by = work_us >= (m == 1 ? MAX(out->r_part_layer_us, out->link_layer_us) : wait_us) ? PLAN_S_PART
+                    : out->r_part_layer_us >= out->link_layer_us                                  ? PLAN_R_PART
+                                                                                                  : PLAN_NETWORK;
+}
+
+/* --- memory and price ------------------------------------------------------------------------------------------------- */
 
 /* Weights; activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up. */
 static double s_part_bytes(const struct plan_request *r, uint32_t batch)
@@ -186,15 +201,36 @@ static double s_part_bytes(const struct plan_request *r, uint32_t batch)
 }
 
 /* Sequences of the fullest worker, or of the pool. */
-static double workers_share(uint32_t batch, uint32_t workers) { return workers ? ceil((double)batch / workers) : batch; }
+static double workers_share(const struct plan *plan)
+{
+    return plan->workers ? ceil((double)(plan->batch - plan->pool_sequences) / plan->workers) : plan->batch;
+}
+
+/* See plan.h. Workers on the S-part's cores have one memory between them. */
+static void add_hybrid_bound(const struct plan_request *r, double left_bytes, struct plan *out)
+{
+    double gpu = r->s_part->memory_gb_per_second * GIGA, m = r->pool_bytes ? (double)r->pool_bytes : left_bytes;
+    double workers = 0;
+    struct cost_s_part s;
+
+    if (m <= 0)
+        return;
+    if (out->workers)
+        workers = r->worker->memory_gb_per_second * GIGA * (r->worker->shares_cores ? 1 : out->workers);
+    plan_s_part(r, &s);
+    double weights_s = (s.layers * cost_curve_at(&s.layer, 1) + cost_curve_at(&s.head, 1)) / US;
+    out->hybrid_pool_bytes = m;
+    out->hybrid_gain_bound = 1 + workers * (weights_s + m / gpu) / m;
+}
 
 static void add_memory_and_price(const struct plan_request *r, struct plan *out)
 {
-    double each = workers_share(out->batch, out->workers);
+    double each = workers_share(out), own_bytes = s_part_bytes(r, out->batch);
 
     out->kv_tokens = out->batch * mean_context(r);
     out->kv_bytes_per_worker = each * sequence_kv_bytes(r);
-    out->s_part_bytes = s_part_bytes(r, out->batch) + (out->workers ? 0 : out->kv_bytes_per_worker);
+    out->s_part_bytes = own_bytes + out->pool_sequences * sequence_kv_bytes(r);
+    add_hybrid_bound(r, (double)r->s_part->memory_bytes - own_bytes, out);
     if (r->s_part->price_per_hour != 0 && (out->workers == 0 || r->worker->price_per_hour != 0)) {
         out->price_per_hour = r->s_part->price_per_hour + out->workers * r->worker->price_per_hour;
         out->cost_per_million = out->price_per_hour / 3600 / out->tokens_per_second * 1e6;

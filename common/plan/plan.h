@@ -22,6 +22,13 @@
  * N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
  * sequence, and tokens_per_second = B / step.
  *
+ * With pool_bytes and workers it is both: as many sequences as fit live in the S-part's memory, the others on the workers. The S-part
+ * attends for its own, A = their KV bytes / its bandwidth, while the workers have theirs: T + max(A, R + X) with one mini-batch; with
+ * two in flight the S-part has T + A to do where it had T. What that can gain at most over the same memory without workers: while the
+ * S-part reads its weights and M bytes of KV, workers read as long,
+ *
+ *     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
+ *
  * Workers: the least N with R + X <= T; where X alone is longer, the least with R <= T (DESIGN.md, section 6); never fewer than
  * hold the KV. What binds is the longest of T, R and X, or capacity where it decided N or B.
  *
@@ -60,8 +67,9 @@ struct plan_request {
     uint32_t workers;                         /* N, or PLAN_CHOOSE */
     uint32_t mini_batches;                    /* M, 1 or 2; 0: the faster */
     uint32_t chunk_tokens;                    /* prefill rows of a step; 0: by the step's target. For measured models */
-    double tokens_per_second;                 /* to be reached; 0: none */
-    double latency_ms;                        /* between two tokens, at most; 0: none */
+    uint64_t pool_bytes;      /* M, for KV in the S-part's memory; 0: what is left without workers, none with them */
+    double tokens_per_second; /* to be reached; 0: none */
+    double latency_ms;        /* between two tokens, at most; 0: none */
     bool ignore_capacity;
 };
 
@@ -71,10 +79,14 @@ struct plan {
     enum plan_bound bound_by;
     double tokens_per_second, step_ms;
     double s_part_layer_us, r_part_layer_us, link_layer_us, head_us;
+    double pool_layer_us;            /* A: attention in the S-part's memory beside workers; with N = 0 that is the R-part */
+    uint32_t pool_sequences;         /* of the batch, in the S-part's memory */
+    double hybrid_gain_bound;        /* 0: nothing is left for KV */
+    double hybrid_pool_bytes;        /* its M: pool_bytes, or what weights and activations leave */
     double s_part_busy, r_part_busy; /* shares of the step */
     double kv_tokens;                /* W */
     double kv_bytes_per_worker;      /* of the fullest; of the S-part's pool with N = 0 */
-    double s_part_bytes;             /* weights, activations, and the pool with N = 0 */
+    double s_part_bytes;             /* weights, activations, and KV in its memory */
     double network_gbit_per_second;  /* mean over a step, both ways, at the S-part */
     double price_per_hour;           /* 0: a price is not known */
     double cost_per_million;         /* tokens, at that rate */

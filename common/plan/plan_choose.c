@@ -10,8 +10,10 @@
 
 static bool fits(const struct plan_request *r, const struct plan *plan)
 {
+    double pool = r->pool_bytes ? (double)r->pool_bytes : INFINITY;
+
     return r->ignore_capacity || (plan->s_part_bytes <= (double)r->s_part->memory_bytes &&
-                                  (plan->workers == 0 || plan->kv_bytes_per_worker <= (double)r->worker->memory_bytes));
+                                  plan->kv_bytes_per_worker <= (plan->workers == 0 ? pool : (double)r->worker->memory_bytes));
 }
 
 static enum status refuse_memory(const struct plan_request *r, const struct plan *plan, struct error *error)
@@ -25,6 +27,12 @@ static enum status refuse_memory(const struct plan_request *r, const struct plan
             "more --workers, a smaller --batch, or --ignore-capacity to predict all the same",
             plan->batch, plan->kv_tokens / plan->batch, kv / GIB, plan->workers, r->worker->name,
             (double)r->worker->memory_bytes / GIB);
+    if (plan->workers == 0 && plan->s_part_bytes <= has)
+        return error_set(
+            error, STATUS_RESOURCE_EXHAUSTED,
+            "without workers a batch of %u takes %.1f GiB of KV, and --local-pool is %.1f GiB: a larger one, --workers, a "
+            "smaller --batch, or --ignore-capacity to predict all the same",
+            plan->batch, kv / GIB, (double)r->pool_bytes / GIB);
     if (plan->workers == 0 && plan->s_part_bytes - kv <= has)
         return error_set(
             error, STATUS_RESOURCE_EXHAUSTED,
@@ -45,7 +53,7 @@ static bool balanced(const struct plan_request *r, uint32_t batch, uint32_t n, b
 {
     struct plan plan;
     plan_predict(r, batch, n, batch > 1 ? 2 : 1, &plan);
-    return plan.r_part_layer_us + (link_too ? plan.link_layer_us : 0) <= plan.s_part_layer_us;
+    return plan.r_part_layer_us + (link_too ? plan.link_layer_us : 0) <= plan.s_part_layer_us + plan.pool_layer_us;
 }
 
 static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, bool link_too)
@@ -71,8 +79,8 @@ static uint32_t least_holding(const struct plan_request *r, uint32_t batch)
     double each;
 
     plan_predict(r, batch, batch, 1, &one); /* a sequence a worker */
-    each = floor((double)r->worker->memory_bytes / one.kv_bytes_per_worker);
-    return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(batch / each);
+    each = one.kv_bytes_per_worker > 0 ? floor((double)r->worker->memory_bytes / one.kv_bytes_per_worker) : batch;
+    return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(MAX(batch - one.pool_sequences, 1u) / each);
 }
 
 /* The best plan at a batch. false if its memory is nowhere; *out then says what the nearest would take. */
@@ -204,11 +212,13 @@ enum status plan_make(const struct plan_request *r, struct plan *out, struct err
         ceil(r->tokens_per_second / best.tokens_per_second));
 }
 
-uint32_t plan_sweep(const struct plan_request *r, struct plan_need *needs, uint32_t capacity)
+uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity)
 {
+    struct plan_request away = *request, *r = &away;
     double most = 0;
     uint32_t count = 0;
 
+    away.pool_bytes = 0; /* what all workers need together, with none of it elsewhere */
     for (uint32_t batch = 2; batch <= PLAN_BATCH_MAX && count < capacity; batch *= 2) {
         struct plan plan;
         plan_predict(r, batch, 1, 2, &plan);

@@ -51,6 +51,7 @@ static enum status layer_pass(struct bench *b, uint32_t rows, double *us, struct
 
     if (status)
         return status;
+    while (!b->ops->done(b->batch)) {} /* no entry before the one before is done; and the time is the device's, not of asking it */
     uint64_t begun_ns = clock_now_ns();
     b->ops->segment(b->batch, 0, &links);
     while (!b->ops->done(b->batch)) {}

@@ -60,7 +60,7 @@ static enum status choose_cuda(int index, struct device_choice *out, struct erro
         status = library->probe(index, name, sizeof name, error);
     if (status)
         return status;
-    *out = (struct device_choice){.ops = library->ops, .index = index};
+    *out = (struct device_choice){.ops = library->ops, .library = library, .index = index};
     snprintf(out->line, sizeof out->line, "cuda:%d, %s", index, name);
     return STATUS_OK;
 }

@@ -7,24 +7,38 @@
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 
+/* What a device was measured to do, for `fastdecode plan --measure`. */
+struct device_rates {
+    char name[128];
+    uint64_t memory_bytes; /* free now */
+    double read_bytes;     /* a second: memory as a kernel reads it that does nothing else */
+    double weight_bytes;   /* a second: weights in f16, by products of one row */
+    double f16_operations; /* a second: by the best product of many rows, a multiply-add being two */
+};
+
 /* What such a shared object exports, under the name fastdecode_device. */
 struct device_library {
     uint64_t layout; /* DEVICE_LAYOUT of its build */
     const struct backend_ops *ops;
     /* Whether device `index` can be used; name: what it is, in a few words. UNAVAILABLE says why not. */
     enum status (*probe)(int index, char *name, size_t name_bytes, struct error *error);
+    /* Blocks for about limit_us, three passes of each kind whatever that takes; takes up to 1 GiB of its memory, a quarter at most,
+     * meanwhile. RESOURCE_EXHAUSTED without. */
+    enum status (*measure)(int index, uint64_t limit_us, struct device_rates *out, struct error *error);
 };
 
 /* Tells builds apart whose structs differ. */
 #define DEVICE_MIX(mixed, type) ((mixed)*1000003u ^ sizeof(type))
 #define DEVICE_MIX_3(mixed, a, b, c) DEVICE_MIX(DEVICE_MIX(DEVICE_MIX(mixed, a), b), c)
-#define DEVICE_LAYOUT                                                                                             \
-    DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX_3(2ull, struct backend_config, struct backend_plan, struct backend_ops), \
-                              struct backend_row, struct backend_info, struct backend_sample),                    \
+#define DEVICE_LAYOUT                                                                                                \
+    DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX(DEVICE_MIX(2ull, struct device_library), struct device_rates), \
+                                           struct backend_config, struct backend_plan, struct backend_ops),          \
+                              struct backend_row, struct backend_info, struct backend_sample),                       \
                  struct model, struct model_layer, struct sampler_result)
 
 struct device_choice {
     const struct backend_ops *ops;
+    const struct device_library *library; /* NULL: the CPU */
     int index;
     char line[300]; /* which and why, for the log */
 };

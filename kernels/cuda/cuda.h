@@ -114,6 +114,9 @@ void cuda_times_begin_step(struct backend_batch *batch);
 void cuda_span_begin(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
 void cuda_span_end(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
 void cuda_times(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us);
+/* cuda_measure.c */
+struct device_rates;
+enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out, struct error *error) MUST_CHECK;
 
 /* cuda_load.c */
 uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens);

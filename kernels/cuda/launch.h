@@ -161,5 +161,14 @@ size_t gpu_tile_scratch(const struct gpu_pool *pool, const struct gpu_tiles *til
  * gives). A row's result depends on no other row; it depends on the span. */
 void gpu_attend_tiles(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const struct gpu_tiles *tiles,
                       const float *qkv, float *o /* [][q_width] */, float *scratch, cudaStream_t stream);
+/* --- measure.cu: what memory alone can do -------------------------------------------------------------------------------- */
+
+enum { GPU_READ_BLOCK_BYTES = 64 << 10 };
+
+/* Reads every byte once; bytes: a multiple of GPU_READ_BLOCK_BYTES, `from` at one of 16. sink: a word that keeps the loads alive. */
+void gpu_read(const void *from, size_t bytes, uint32_t *sink, cudaStream_t stream);
+
+/* Values of [-1, 1) in f16, a function of index and seed alone: products of zeros are faster than of anything else. */
+void gpu_fill(void *out /* [count] f16 */, size_t count, uint32_t seed, cudaStream_t stream);
 
 #endif

@@ -21,7 +21,8 @@
 #include "kernels/backend/cpu_measure.h"
 #include "kernels/dispatch/kernels.h"
 
-enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 2000 };
+enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 2000, GPU_US = 1000000 };
+#define GPU_RESERVE (256ull << 20) /* that the CUDA backend leaves to the driver */
 
 /* --- the link --------------------------------------------------------------------------------------------------------- */
 
@@ -192,49 +193,92 @@ static enum status write_file(const struct hardware *hardware, const char *comme
     return failed ? error_set(error, STATUS_DATA_LOSS, "%s: %s", path ? path : "standard output", strerror(errno)) : STATUS_OK;
 }
 
-enum status measure_machine(uint32_t threads, const char *model_path, const char *path, struct error *error)
+static void write_comment(char *out, size_t bytes, bool gpu)
+{
+    const time_t now = time(NULL);
+    int length = snprintf(out, bytes, "Written by fastdecode plan --measure, ");
+
+    strftime(
+        out + length, bytes - (size_t)length,
+        gpu ? "%Y-%m-%d: a kernel that only reads, cuBLASLt's products of one row and of\n"
+              "many, the upper quarter of at most 31 passes. memory: what was free, without the 256 MiB that are left to the driver.\n"
+              "As an S-part; the link is a call between two threads of this host (ipc). --device cpu describes the host, for workers."
+            : "%Y-%m-%d: kernels of this build, the upper quarter of 31 passes. memory: nine\n"
+              "tenths of what was free. The link is a call between two threads of this host (ipc). Where S-part and workers share\n"
+              "this machine, measure with --threads of each.",
+        gmtime(&now));
+}
+
+static enum status measure_cpu(struct thread_pool *pool, struct hardware *out, char *name, size_t name_bytes, struct error *error)
 {
     struct cpu_rates rates = {0};
-    struct hardware_model model = {0};
-    struct thread_pool *pool;
-    char cpu[128], name[192], comment[512];
-    time_t now = time(NULL);
-    enum status status = kernels_init(NULL, error);
+    char cpu[128];
+    uint32_t threads = thread_pool_threads(pool);
+    enum status status = cpu_measure(pool, &rates, error);
 
-    if (status)
-        return status;
-    threads = threads ? threads : cpu_count_usable();
-    if (thread_pool_open(threads, &pool))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %u threads", threads);
-    log_init("fastdecode", LOG_ERROR, false); /* what a loop says of itself is of no interest here */
-    status = cpu_measure(pool, &rates, error);
-    if (!status && model_path)
-        status = measure_model(model_path, pool, &model, error);
-    thread_pool_close(pool);
     cpu_name(cpu, sizeof cpu);
-    snprintf(name, sizeof name, "%s, %u thread%s", cpu, threads, threads > 1 ? "s" : "");
-    struct hardware hardware = {
-        .name = name,
+    snprintf(name, name_bytes, "%s, %u thread%s", cpu, threads, threads > 1 ? "s" : "");
+    *out = (struct hardware){
         .memory_bytes = memory_available_bytes() / 10 * 9,
         .memory_gb_per_second = rates.read_bytes * 1e-9,
         .f32_tflops = rates.f32_operations * 1e-12,
         .int8_tops = rates.int8_operations * 1e-12,
         .weights_share = rates.weight_bytes / rates.read_bytes,
-        .products_share = 1,
         .attention_share = rates.kv_bytes / rates.read_bytes,
-        .model = model,
         .layer_us = 6 * rates.phase_us, /* phases of a layer: two norms, QKV, attention's output, gate and up, down */
     };
+    return status;
+}
+
+/* Of attention nothing is known without a model: it is left at the rate of reading. */
+static enum status measure_gpu(const struct device_choice *device, struct hardware *out, char *name, size_t name_bytes,
+                               struct error *error)
+{
+    struct device_rates rates;
+    enum status status = device->library->measure(device->index, GPU_US, &rates, error);
+
+    if (status)
+        return status;
+    snprintf(name, name_bytes, "%s", rates.name);
+    *out = (struct hardware){
+        .memory_bytes = rates.memory_bytes > GPU_RESERVE ? rates.memory_bytes - GPU_RESERVE : 0,
+        .memory_gb_per_second = rates.read_bytes * 1e-9,
+        .f16_tflops = rates.f16_operations * 1e-12,
+        .weights_share = MIN(rates.weight_bytes / rates.read_bytes, 1),
+        .attention_share = 1,
+    };
+    fprintf(stderr, "fastdecode plan: measured %s\n", device->line);
+    return STATUS_OK;
+}
+
+enum status measure_machine(const struct measure_request *request, struct error *error)
+{
+    struct hardware hardware = {0};
+    struct hardware_model model = {0};
+    struct device_choice device;
+    struct thread_pool *pool;
+    char name[192] = "", comment[512];
+    enum status status = kernels_init(NULL, error);
+
+    if (status || (status = device_choose(request->device, &device, error)))
+        return status;
+    uint32_t threads = request->threads ? request->threads : cpu_count_usable();
+    if (thread_pool_open(threads, &pool))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %u threads", threads);
+    log_init("fastdecode", LOG_ERROR, false); /* what a loop says of itself is of no interest here */
+    status = device.library ? measure_gpu(&device, &hardware, name, sizeof name, error)
+                            : measure_cpu(pool, &hardware, name, sizeof name, error);
+    if (!status && request->model_path)
+        status = measure_model(request->model_path, &device, pool, &model, error);
+    thread_pool_close(pool);
+    hardware.name = name;
+    hardware.model = model;
+    hardware.products_share = 1;
     if (!status)
         status = measure_link(&hardware, error);
     if (status)
         return status;
     hardware.step_us = hardware.link_round_trip_us; /* a step is one call */
-    int length = snprintf(comment, sizeof comment, "Written by fastdecode plan --measure, ");
-    strftime(comment + length, sizeof comment - (size_t)length,
-             "%Y-%m-%d: kernels of this build, the upper quarter of 31 passes. memory: nine\n"
-             "tenths of what was free. The link is a call between two threads of this host (ipc). Where S-part and workers share\n"
-             "this machine, measure with --threads of each.",
-             gmtime(&now));
-    return write_file(&hardware, comment, path, error);
+    write_comment(comment, sizeof comment, device.library != NULL);
+    return write_file(&hardware, comment, request->path, error);
 }

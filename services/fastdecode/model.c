@@ -129,6 +129,7 @@ int model_main(int argc, char **argv)
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE", "memory for pages in the s-part", 0, 0},
         {"synthetic", OPTION_STRING, &synthetic.shape, "SHAPE", "write FILE with random weights: " SYNTHETIC_SHAPES, 0, 0},
         {"type", OPTION_STRING, &synthetic.type, "TYPE", "of its matrices: " SYNTHETIC_TYPES, 0, 0},
+        {"layers", OPTION_U32, &synthetic.layers, "N", "of it; 0: as many as the shape has", 0, 512},
         {"seed", OPTION_U32, &seed, "N", "of its weights", 0, UINT32_MAX},
     };
     struct program program = {.name = "fastdecode model",

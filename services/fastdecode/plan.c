@@ -8,6 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
+#include "common/model/compute.h"
 #include "services/fastdecode/commands.h"
 #include "services/fastdecode/described.h"
 #include "services/fastdecode/measure.h"
@@ -18,7 +19,7 @@ enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
 
 struct plan_settings {
     struct described described;
-    const char *workers;
+    const char *workers, *device;
     struct plan_request request;
     uint32_t threads;
     bool json, sweep, measure;
@@ -72,6 +73,7 @@ static void add_plan(json_t *object, const struct plan *plan)
     json_object_set_new(object, "s_part_layer_us", json_real(plan->s_part_layer_us));
     json_object_set_new(object, "r_part_layer_us", json_real(plan->r_part_layer_us));
     json_object_set_new(object, "link_layer_us", json_real(plan->link_layer_us));
+    json_object_set_new(object, "pool_layer_us", json_real(plan->pool_layer_us));
     json_object_set_new(object, "head_us", json_real(plan->head_us));
     json_object_set_new(object, "s_part_busy", json_real(plan->s_part_busy));
     json_object_set_new(object, "r_part_busy", json_real(plan->r_part_busy));
@@ -79,6 +81,10 @@ static void add_plan(json_t *object, const struct plan *plan)
     set_integer(object, "kv_tokens", plan->kv_tokens);
     set_integer(object, "kv_bytes_per_worker", plan->kv_bytes_per_worker);
     set_integer(object, "s_part_bytes", plan->s_part_bytes);
+    set_integer(object, "pool_sequences", plan->pool_sequences);
+    json_object_set_new(object, "hybrid_gain_bound",
+                        plan->hybrid_gain_bound != 0 ? json_real(plan->hybrid_gain_bound) : json_null());
+    set_integer(object, "hybrid_pool_bytes", plan->hybrid_pool_bytes);
     set_price(object, "price_per_hour", plan->price_per_hour);
     set_price(object, "cost_per_million_tokens", plan->cost_per_million);
 }
@@ -115,6 +121,12 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     if (plan->workers)
         printf("  KV of each worker      %10.1f GiB of %.1f\n", plan->kv_bytes_per_worker / GIB,
                (double)s->described.workers[0].memory_bytes / GIB);
+    if (plan->workers && plan->pool_sequences)
+        printf("  in its own memory      %10u of the sequences; attention there %.0f us a layer\n", plan->pool_sequences,
+               plan->pool_layer_us);
+    if (plan->hybrid_gain_bound != 0)
+        printf("  hybrid_gain_bound      %10.2f    times what %.1f GiB of KV in the S-part's memory give without workers\n",
+               plan->hybrid_gain_bound, plan->hybrid_pool_bytes / GIB);
     if (plan->price_per_hour != 0)
         printf("  price                  %10.2f an hour, %.3f a million tokens\n", plan->price_per_hour, plan->cost_per_million);
     else
@@ -248,6 +260,7 @@ int plan_main(int argc, char **argv)
 {
     struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
                               .workers = "auto",
+                              .device = "auto",
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
     struct plan_request *r = &s.request;
     const struct option options[] = {
@@ -262,11 +275,14 @@ int plan_main(int argc, char **argv)
         {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
         {"gen", OPTION_U32, &r->generated_tokens, "S", "tokens generated for it", 1, 1 << 24},
         {"spacing", OPTION_U32, &r->spacing, "F", "steps between starts; 0: a 32nd of --gen", 0, 1 << 24},
+        {"local-pool", OPTION_SIZE, &r->pool_bytes, "SIZE",
+         "KV in the S-part's memory; 0: all that is left without workers, none with them", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict what memory could not hold, too", 0, 0},
         {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "what each batch needs at least, and the knee", 0, 0},
         {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
         {"measure", OPTION_BOOL, &s.measure, NULL,
          "describe this machine, into FILE or to standard output; with --model as it runs that", 0, 0},
+        {"device", OPTION_STRING, &s.device, "DEVICE", "to measure: " DEVICE_HELP, 0, 0},
         {"threads", OPTION_U32, &s.threads, "N", "to measure with; 0: all CPUs", 0, 1024},
     };
     struct program program = {.name = "fastdecode plan",
@@ -276,14 +292,16 @@ int plan_main(int argc, char **argv)
                               .operand_name = "[--measure [FILE]]"};
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
+    const struct measure_request measured = {.device = s.device,
+                                             .model_path = s.described.model,
+                                             .path = program.operand_count ? program.operands[0] : NULL,
+                                             .threads = s.threads};
 
     if (!status && program.operand_count > (s.measure ? 1 : 0))
         status = error_set(&error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)",
                            program.operands[program.operand_count - 1]);
     if (!status && !(s.measure && program.check_only))
-        status = s.measure
-                     ? measure_machine(s.threads, s.described.model, program.operand_count ? program.operands[0] : NULL, &error)
-                     : run(&s, program.check_only, &error);
+        status = s.measure ? measure_machine(&measured, &error) : run(&s, program.check_only, &error);
     if (status)
         fprintf(stderr, "fastdecode plan: %s\n", error.text);
     return status ? 2 : 0;

@@ -29,6 +29,7 @@ static const struct shape {
     {"llama-1b", 22, 2048, 5632, 32, 4, 8192},   /* TinyLlama, arXiv 2401.02385, with a longer context */
     {"llama-7b", 32, 4096, 11008, 32, 32, 4096}, /* arXiv 2302.13971, table 2; context of the second edition */
     {"llama-13b", 40, 5120, 13824, 40, 40, 4096},
+    {"llama-tiny", 2, 128, 384, 4, 2, 256}, /* no model's: to see that what measures the others works */
 };
 
 static const struct kind {
@@ -301,6 +302,7 @@ static void put_file(struct writer *w, const struct shape *shape, const struct t
 enum status synthetic_write(const struct synthetic_config *config, struct error *error)
 {
     const struct shape *shape = NULL;
+    struct shape chosen;
     const struct kind *kind = NULL;
     bool to_stdout = !strcmp(config->path, "-");
     struct writer w = {.random = config->seed, .percent = -1, .path = config->path};
@@ -316,6 +318,9 @@ enum status synthetic_write(const struct synthetic_config *config, struct error 
         return error_set(error, STATUS_INVALID_ARGUMENT, "--synthetic is '%s', want one of " SYNTHETIC_SHAPES, config->shape);
     if (!kind)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--type is '%s', want one of " SYNTHETIC_TYPES, config->type);
+    chosen = *shape;
+    chosen.layers = config->layers ? config->layers : shape->layers;
+    shape = &chosen;
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.part", config->path) >= sizeof temporary)
         return error_set(error, STATUS_INVALID_ARGUMENT, "FILE: the name is too long");
     struct tensor *tensors = calloc(3u + 9u * shape->layers, sizeof *tensors);

@@ -6,13 +6,14 @@
 
 #include "common/base/status.h"
 
-#define SYNTHETIC_SHAPES "llama-1b, llama-7b, llama-13b"
+#define SYNTHETIC_SHAPES "llama-1b, llama-7b, llama-13b, llama-tiny"
 #define SYNTHETIC_TYPES "f16, q8_0, q4_1, q4_0"
 
 struct synthetic_config {
     const char *shape; /* one of SYNTHETIC_SHAPES */
     const char *type;  /* of the matrices: one of SYNTHETIC_TYPES */
     const char *path;  /* "-": standard output; otherwise complete when it appears */
+    uint32_t layers;   /* 0: the shape's */
     uint64_t seed;
 };
 

@@ -237,7 +237,8 @@ static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--listen-tensors=ipc://%s/%s-t.sock", up->supervisor.run_dir, name);
     /* The workers of a mini-batch attend at the same time: so many threads in all as there are cores, none woken for nothing. */
     supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
-    supervise_argument(child, "--shares-cores");
+    if (strncmp(s->device, "cuda", 4)) /* then the s-part computes elsewhere, and the cores are the workers' */
+        supervise_argument(child, "--shares-cores");
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--kv-memory=%llu",
                        (unsigned long long)(s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers));

@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-enum { STEPS_US = 600000, ATTENTION_US = 120000, ROWS_MAX = 512, TEXT = 400 };
+enum { STEPS_US = 600000, ATTENTION_US = 120000, DEVICE_ATTENTION_US = 400000, ROWS_MAX = 512, TEXT = 400 };
 
 /* "1:92.3 2:96.0 …" */
 static void list(const double *rows, const double *us, uint32_t count, char *out)
@@ -35,19 +35,30 @@ static void fill_message(struct calibration *c)
     c->kv_message.prefill_row_us = c->kv.prefill_row_us;
 }
 
-enum status calibrate(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
-                      const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_rows, uint32_t max_sampled,
-                      struct calibration *out, struct error *error)
+static enum status measure_attention(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool,
+                                     struct kv_costs *out, struct error *error)
 {
     struct kv_shape kv_layers = *kv;
+
+    if (what->pages) {
+        if (!backend_measure_attention(what, DEVICE_ATTENTION_US, out, error)) /* half of it lays sequences into the pool */
+            return STATUS_OK;
+        log_warn("POOL-NOT-MEASURED", "why=\"%s\" instead=\"as fast as the host\"", error->text);
+    }
+    kv_layers.layers = what->shape->layers;
+    return kv_measure(&kv_layers, CALIBRATE_BYTES, pool, ATTENTION_US, out, error);
+}
+
+enum status calibrate(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_sampled,
+                      struct calibration *out, struct error *error)
+{
     char layers[TEXT], heads[TEXT];
     uint64_t began_us = clock_now_us();
-    enum status status =
-        backend_measure(ops, batch, shape, MIN(max_rows, (uint32_t)ROWS_MAX), max_sampled, STEPS_US, &out->times, error);
+    enum status status = backend_measure(what->ops, what->batch, what->shape, MIN(what->max_rows, (uint32_t)ROWS_MAX), max_sampled,
+                                         STEPS_US, &out->times, error);
 
-    kv_layers.layers = shape->layers;
     if (!status)
-        status = kv_measure(&kv_layers, CALIBRATE_BYTES, pool, ATTENTION_US, &out->kv, error);
+        status = measure_attention(what, kv, pool, &out->kv, error);
     if (status)
         return status;
     fill_message(out);

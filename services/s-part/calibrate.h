@@ -16,10 +16,11 @@ struct calibration {
     Fastdecode__KvCosts kv_message;
 };
 
-/* Takes about 0.75 s, and up to CALIBRATE_BYTES meanwhile; logs CALIBRATED. Before anything else runs on the backend and the pool. max_sampled:
- * rows whose head is of interest. A failure leaves `done` false. `out` must stay where it is. */
-enum status calibrate(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
-                      const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_rows, uint32_t max_sampled,
+/* Takes about 0.75 s (1 s with a pool in a device's memory), and up to CALIBRATE_BYTES meanwhile; logs CALIBRATED. Before anything else runs on the backend and the pool. `what`
+ * says what was opened; its pages are those of a pool in the device's memory, where attention is measured then; 0: there is none, and
+ * the kernels of the host are measured, on `kv`. max_sampled: rows whose head is of interest. A failure leaves `done` false. `out` must
+ * stay where it is. */
+enum status calibrate(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_sampled,
                       struct calibration *out, struct error *error) MUST_CHECK;
 
 #endif

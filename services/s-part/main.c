@@ -412,12 +412,19 @@ static void measure(void)
                                 .head_dim = shape->head_dim,
                                 .page_tokens = PAGE_TOKENS,
                                 .type = s_part.kv_type};
+    const struct attend_measure what = {.ops = engine->ops,
+                                        .backend = engine->backend,
+                                        .batch = engine->batches[0].backend,
+                                        .shape = shape,
+                                        .pages = s_part.plan.pool_on_device ? s_part.plan.pool_pages : 0,
+                                        .page_tokens = PAGE_TOKENS,
+                                        .max_rows = s_part.max_rows,
+                                        .context_tokens = s_part.context};
     struct error error;
 
     if (!s_part.calibrate)
         return;
-    if (calibrate(engine->ops, engine->batches[0].backend, shape, &kv, s_part.pool, s_part.max_rows, s_part.max_batch,
-                  &s_part.calibration, &error))
+    if (calibrate(&what, &kv, s_part.pool, s_part.max_batch, &s_part.calibration, &error))
         log_warn("NOT-CALIBRATED", "why=\"%s\"", error.text);
 }
 

@@ -146,7 +146,7 @@ def sockets(run_):
             run_.add(figure("sockets", f"{name}, processor time a call, over the local pool's", statistics.median(extra), "us"))
 
 
-def decoding(run_, ours, streams, words, tokens, window_s, seed):
+def decoding(run_, ours, streams, words, tokens, window_s, seed, requests=None):
     """(tokens a second, mean context) while all streams decode and none is in its prompt: prompts end one after the other, so
     those that are done first go on until the last one is."""
     marks = []
@@ -162,7 +162,8 @@ def decoding(run_, ours, streams, words, tokens, window_s, seed):
         return len(marks) == 2
 
     with run_.turn(f"{streams} streams with prompts of {words} words"):
-        clients = run(ours.url, [completion(words, tokens, seed + i) for i in range(streams)], run_.limit_s(), enough=enough)
+        requests = requests or [completion(words, tokens, seed + i) for i in range(streams)]
+        clients = run(ours.url, requests, run_.limit_s(), enough=enough)
     if len(marks) < 2 or any(not client.first or client.ended() for client in clients):
         raise RuntimeError(f"not all of {streams} streams decoded at once for {window_s} s: more than {tokens} tokens are needed")
     (began, rows, grown), (ended, rows_after, grown_after) = marks

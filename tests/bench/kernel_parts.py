@@ -23,9 +23,9 @@ def blas():
         return {"OPENBLAS_CORETYPE": "SkylakeX"} if " avx512bw " in file.read() else {}
 
 
-def bench(run, command):
+def bench(run, command, program=None):
     """Runs one; its figures are added as it prints them. It is ended at the part's time limit, or with us."""
-    program = os.path.join(run.build, "tests", "bench", command[0])
+    program = program or os.path.join(run.build, "tests", "bench", command[0])
     cpus = str(len(os.sched_getaffinity(0)))
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as lines:
         with run.turn(command[0]):

@@ -20,7 +20,7 @@ def gaps(clients, since, until):
     return [b[0] - a[0] for client in clients for a, b in zip(client.events, client.events[1:]) if b[0] > since and a[0] < until]
 
 
-def beside_streams(url, prompt, seed, limit_s, before_s=BEFORE_S, streams=STREAMS):
+def beside_streams(url, prompt, seed, limit_s, before_s=BEFORE_S, streams=STREAMS, background=None):
     """Seconds: {"before", "before_p99": median and p99 of the gaps before, "during": all gaps in its prefill, "first": to the prompt's
     first token}."""
     began = []
@@ -35,7 +35,7 @@ def beside_streams(url, prompt, seed, limit_s, before_s=BEFORE_S, streams=STREAM
     def is_done(clients):
         return len(clients) > streams and clients[-1].first is not None
 
-    background = [completion(STREAM_WORDS, STREAM_TOKENS, seed + i) for i in range(streams)]
+    background = background or [completion(STREAM_WORDS, STREAM_TOKENS, seed + i) for i in range(streams)]
     clients = run(url, background, limit_s, enough=is_done, more=arrive)
     if any(client.ended() or client.error for client in clients[:-1]):
         raise RuntimeError(f"the {streams} streams ended before the prompt's first token")

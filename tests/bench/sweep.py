@@ -33,21 +33,25 @@ class Sample:
 
 
 class Outcome:
-    def __init__(self, samples, last_start):
+    def __init__(self, samples, last_start, least_s=1):
         waiting = [sample for sample in samples if sample.time <= last_start]
         most = max(sample.running for sample in waiting)
         began = next(i for i, sample in enumerate(waiting) if sample.running >= 0.8 * most)
         first, last = waiting[began], waiting[-1]
-        if last.time - first.time < 1:
-            raise RuntimeError("sequences waited for less than a second: too few are asked for")
+        if last.time - first.time < least_s:
+            raise RuntimeError(f"sequences waited for less than {least_s} s: too few are asked for")
         self.held = statistics.mean(sample.running for sample in waiting[began:])
         self.tokens_per_s = (last.tokens - first.tokens) / (last.time - first.time)
         self.predicted = self.tokens_per_s * (last.measured - first.measured) / (last.predicted - first.predicted)
 
 
-def one(run_, pool_bytes, workers, requests):
-    with Ours("--local-pool", pool_bytes, "--kv-workers", workers, "--max-batch", B, "--kv-memory", "512M") as mesh:
-        warm(mesh, 4)
+def one(run_, pool_bytes, workers, requests, options=("--max-batch", B, "--kv-memory", "512M"), least_s=1, warm_words=64, seen=None,
+        **settings):
+    """An Outcome. seen(mesh): called once it is up; settings: the mesh's."""
+    with Ours(*map(str, ("--local-pool", pool_bytes, "--kv-workers", workers, *options)), **settings) as mesh:
+        if seen:
+            seen(mesh)
+        warm(mesh, 4, warm_words)
         samples = []
 
         def sample(_):
@@ -60,7 +64,7 @@ def one(run_, pool_bytes, workers, requests):
     bad = [client.trouble() for client in clients if client.trouble()]
     if bad:
         raise RuntimeError(f"{len(bad)} of {len(clients)} sequences went wrong; the first: {bad[0]}")
-    got = Outcome(samples, max(client.first for client in clients))
+    got = Outcome(samples, max(client.first for client in clients), least_s)
     run_.note(f"{got.held:.1f} held, {got.tokens_per_s:.0f} tokens/s, {got.predicted:.0f} predicted")
     return got
 

@@ -1,5 +1,6 @@
 """`--device`: the CUDA backend's whole path (weights, segments, links, local pool, memory plan) through a mesh, on a device that is
 emulated on the CPU (tests/cuda), so that it runs where there is no GPU."""
+import json
 import os
 import re
 import subprocess
@@ -151,3 +152,34 @@ def test_a_scheduler_that_would_mix_places_refuses(tmp_path):
         for program in programs:
             program.kill()
             program.communicate()
+
+
+def test_a_device_is_measured_for_the_planner(tmp_path):
+    """Memory, bandwidth, f16 rate, and with a model its layers, head and attention there; the file is one that plan reads."""
+    model, path = tmp_path / "tiny.gguf", tmp_path / "gpu.conf"
+    assert fastdecode("model", "--synthetic", "llama-tiny", "--type", "f16", model).returncode == 0
+    said = fastdecode("plan", "--measure", "--model", model, path, env=dict(os.environ, **device(
+        FD_EMULATE_DEVICE_BYTES=str(512 << 20))))
+    assert said.returncode == 0 and said.stderr.startswith("fastdecode plan: measured cuda:0, emulated device"), said.stderr
+    text = path.read_text()
+    found = dict(line.split(" = ") for line in text.splitlines() if " = " in line)
+    assert found["name"] == "emulated device" and found["memory"] == "256M" and found["measured_model"] == "tiny.gguf"
+    assert all(float(found[key]) > 0 for key in ("memory_gb_per_second", "f16_tflops", "attend_token_us", "attend_pair_us"))
+    assert "int8_tops" not in found and "a kernel that only reads" in text
+    planned = fastdecode("plan", "--json", "--model", model, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 2,
+                         "--local-pool", "1M")
+    assert planned.returncode == 0 and json.loads(planned.stdout)["hybrid_gain_bound"] > 1, planned.stderr
+    said = fastdecode("plan", "--measure", "--device", "cuda", env=dict(os.environ, **device(FD_EMULATE_DEVICE_BYTES=str(16 << 20))))
+    assert said.returncode == 2 and "cuda:0 has 16 MiB free: too little to measure with" in said.stderr
+
+
+def test_the_pool_is_measured_where_it_is(start_mesh, tmp_path):
+    """At a mesh's start, and it is empty then."""
+    model = tmp_path / "tiny.gguf"
+    assert fastdecode("model", "--synthetic", "llama-tiny", "--type", "f16", model).returncode == 0
+    mesh = start_mesh("--device", "cuda", "--kv-workers", 0, "--context", 256, "--max-batch", 8, model=model, calibrate=True,
+                      env=device(FD_EMULATE_DEVICE_BYTES=str(512 << 20)))
+    logs = mesh.logs(200)
+    assert "CALIBRATED" in logs and "POOL-NOT-MEASURED" not in logs and mesh.metric("fastdecode_kv_pages_used") == 0
+    # a token takes the emulated device more than a microsecond, and the host some nanoseconds
+    assert float(re.search(r"attend_token_us=([\d.]+)", logs)[1]) > 0.1

@@ -47,6 +47,16 @@ def test_a_table_and_an_object():
     assert found["kv_bytes_per_worker"] == pytest.approx(sequences * (16 + 528 + 8) * 512 * 1024, rel=1e-4)
 
 
+def test_the_bound_of_what_workers_gain():
+    found = planned("--shape", "llama-7b", *PAPER, "--batch", 128, "--workers", 8, "--local-pool", "4G")
+    weights_s = (32 * 404750336 + 2 * 4096 * 32000) / 600e9
+    assert found["hybrid_pool_bytes"] == 4 << 30
+    assert found["hybrid_gain_bound"] == pytest.approx(1 + 8 * 130e9 * (weights_s / (4 << 30) + 1 / 600e9), rel=1e-4)
+    assert found["pool_sequences"] == (4 << 30) // (552 * 512 * 1024)
+    said = plan("--shape", "llama-7b", *PAPER, "--batch", 128, "--workers", 8, "--local-pool", "4G").stdout
+    assert f"hybrid_gain_bound      {found['hybrid_gain_bound']:10.2f}    times what 4.0 GiB of KV" in said
+
+
 def test_more_workers_are_faster_until_something_else_binds():
     rates = [planned("--shape", "llama-7b", *PAPER, "--batch", 1024, "--workers", n)["tokens_per_second"] for n in (1, 2, 4, 8, 64)]
     assert rates == sorted(rates)

@@ -182,6 +182,66 @@ static void without_workers_nothing_travels(void **state)
     assert_near(plan.price_per_hour, 2);
 }
 
+/* A sequence's KV is (16 + 8) * 4 * 512 = 49,152 bytes. */
+static void a_pool_beside_workers(void **state)
+{
+    struct plan_request r = request();
+    struct plan plan;
+    struct error error;
+    (void)state;
+
+    r.pool_bytes = 3 * 49152 + 49151;
+    plan_predict(&r, 8, 2, 2, &plan); /* of 8 sequences 3, of 4 rows 1.5 */
+    assert_int_equal(plan.pool_sequences, 3);
+    assert_near(plan.pool_layer_us, 1.5 * 16 * 512 / 50e3);
+    assert_near(plan.r_part_layer_us, 2 * 16 * 0.0512); /* the fuller of two workers has 2 of 2.5 rows */
+    assert_near(plan.link_layer_us, 10 + 2.5 / 2 * 2 * 2.048);
+    assert_near(plan.step_ms, 2 * (4 * (20 + 1.5 * 16 * 0.01024) + 45) / 1e3);
+    assert_near(plan.s_part_busy, 1);
+    assert_near(plan.kv_bytes_per_worker, 3 * 49152);
+    assert_near(plan.s_part_bytes, 12089344 + 3 * 49152);
+    plan_predict(&r, 8, 2, 1, &plan); /* the pool's attention is done while the workers have theirs */
+    assert_near(plan.step_ms, (4 * (20 + 3 * 16 * 0.0512 + 10 + 5 * 2.048) + 45) / 1e3);
+    plan_predict(&r, 2, 2, 1, &plan); /* nothing is left for workers */
+    assert_true(plan.pool_sequences == 2 && plan.r_part_layer_us == 0 && plan.link_layer_us == 0);
+    assert_near(plan.step_ms, (4 * (20 + 2 * 16 * 0.01024) + 45) / 1e3);
+
+    r.workers = 0; /* and without workers it is a limit */
+    r.batch = 4;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(error.text, "and --local-pool is 0.0 GiB"));
+    r.batch = 3;
+    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+}
+
+/* A step's weights take 4 * 20 + 40 = 120 us, in which two workers read 4.8 MB; a GPU of 100 GB/s is as fast as five. */
+static void what_workers_can_gain_at_most(void **state)
+{
+    struct plan_request r = request();
+    struct hardware same = worker, tight = s_part;
+    struct plan plan;
+    (void)state;
+
+    plan_predict(&r, 8, 2, 2, &plan); /* 12 MB of weights and 4 * 8 * (1,792 + 1,000) bytes of activations of 20 MB */
+    assert_near(plan.hybrid_pool_bytes, 20000000 - 12089344);
+    assert_near(plan.hybrid_gain_bound, 1 + 4.8e6 / (20000000 - 12089344) + 0.4);
+    r.pool_bytes = 1200000;
+    plan_predict(&r, 8, 2, 2, &plan);
+    assert_near(plan.hybrid_pool_bytes, 1200000);
+    assert_near(plan.hybrid_gain_bound, 5.4);
+    plan_predict(&r, 8, 0, 1, &plan);
+    assert_near(plan.hybrid_gain_bound, 1);
+    same.shares_cores = true; /* two on the same cores read what one does */
+    r.worker = &same;
+    plan_predict(&r, 8, 2, 1, &plan);
+    assert_near(plan.hybrid_gain_bound, 1 + 2 + 0.2);
+    r.pool_bytes = 0;
+    r.s_part = &tight;
+    tight.memory_bytes = 12000000;
+    plan_predict(&r, 8, 2, 1, &plan);
+    assert_true(plan.hybrid_gain_bound == 0);
+}
+
 static void workers_by_balance_and_by_memory(void **state)
 {
     struct plan_request r = request();
@@ -351,6 +411,8 @@ int main(void)
         cmocka_unit_test(prompts_cost_rows_and_pairs),
         cmocka_unit_test(what_was_measured_goes_before_rates),
         cmocka_unit_test(without_workers_nothing_travels),
+        cmocka_unit_test(a_pool_beside_workers),
+        cmocka_unit_test(what_workers_can_gain_at_most),
         cmocka_unit_test(workers_by_balance_and_by_memory),
         cmocka_unit_test(the_knee_of_a_sweep),
         cmocka_unit_test(the_cheapest_of_several),
