@@ -28,15 +28,13 @@ static void head_block(struct backend_batch *batch, const uint32_t *row_index, c
     const struct backend *backend = batch->backend;
     const struct model_shape *shape = &backend->shape;
     struct sample_job job = {batch, samples, count};
-    const struct gpu_product output = {backend->output.weight, batch->h,      batch->logits, count,
-                                       shape->vocab,           shape->hidden, false,         false};
 
     memcpy(batch->index_host, row_index, count * sizeof *row_index);
     cuda_must(cudaMemcpyAsync(batch->index, batch->index_host, count * sizeof *row_index, cudaMemcpyHostToDevice, batch->stream),
               "copying row numbers to the device");
     gpu_rms_norm(backend->type, batch->x, batch->index, backend->output_norm, shape->norm_epsilon, count, shape->hidden, batch->h,
                  batch->stream);
-    gpu_gemm_run(backend->gemm, &output, batch->workspace, batch->stream);
+    cuda_product(batch, &backend->output, batch->h, count, batch->logits, false, false);
     cuda_must(cudaMemcpyAsync(batch->logits_host, batch->logits, (size_t)count * shape->vocab * sizeof(float),
                               cudaMemcpyDeviceToHost, batch->stream),
               "copying logits from the device");

@@ -12,7 +12,7 @@ enum { PLANS_MAX = 512 };
 
 /* What is known of a shape: made on first use. */
 struct plan {
-    uint32_t row_class, outputs, inputs; /* row_class: rows are below 2^row_class */
+    uint32_t row_class, outputs, inputs, y_stride; /* row_class: rows are below 2^row_class */
     bool y_wide, add;
     cublasLtMatmulAlgo_t algorithm; /* found for the most rows of the class */
     uint32_t good_rows;             /* for which it was checked last */
@@ -39,6 +39,7 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
     const cublasOperation_t transpose = CUBLAS_OP_T;
     const size_t workspace = GPU_GEMM_WORKSPACE;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* parts of a sum are added in f32, whatever y is */
+    const uint32_t y_alignment = 16; /* y may begin at any head of a row; w and x are aligned to 256, as is taken for granted */
 
     if (!gemm)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for cuBLASLt");
@@ -54,6 +55,10 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
     cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                          sizeof reduction);
+    cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y_alignment,
+                                         sizeof y_alignment);
+    cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y_alignment,
+                                         sizeof y_alignment);
     *out = gemm;
     return STATUS_OK;
 }
@@ -78,11 +83,13 @@ static void must(cublasStatus_t status, const struct gpu_product *p)
                  p->inputs);
 }
 
+static uint32_t y_stride(const struct gpu_product *p) { return p->y_stride ? p->y_stride : p->outputs; }
+
 static void make_layouts(const struct gpu_gemm *gemm, const struct gpu_product *p, uint32_t rows, struct layouts *out)
 {
     must(cublasLtMatrixLayoutInit(&out->w, gemm->type, p->inputs, p->outputs, p->inputs), p);
     must(cublasLtMatrixLayoutInit(&out->x, gemm->type, p->inputs, rows, p->inputs), p);
-    must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, p->outputs), p);
+    must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, y_stride(p)), p);
 }
 
 static bool find_algorithm(struct gpu_gemm *gemm, struct layouts *l, cublasLtMatmulAlgo_t *out)
@@ -107,13 +114,17 @@ static struct plan *plan_of(struct gpu_gemm *gemm, const struct gpu_product *p, 
     for (uint32_t i = 0; !plan && i < gemm->plan_count; i++) {
         struct plan *known = &gemm->plans[i];
         if (known->row_class == row_class && known->outputs == p->outputs && known->inputs == p->inputs &&
-            known->y_wide == p->y_wide && known->add == p->add)
+            known->y_stride == y_stride(p) && known->y_wide == p->y_wide && known->add == p->add)
             plan = known;
     }
     if (!plan) {
         plan = &gemm->plans[gemm->plan_count < PLANS_MAX ? gemm->plan_count++ : PLANS_MAX - 1];
-        *plan =
-            (struct plan){.row_class = row_class, .outputs = p->outputs, .inputs = p->inputs, .y_wide = p->y_wide, .add = p->add};
+        *plan = (struct plan){.row_class = row_class,
+                              .outputs = p->outputs,
+                              .inputs = p->inputs,
+                              .y_stride = y_stride(p),
+                              .y_wide = p->y_wide,
+                              .add = p->add};
         make_layouts(gemm, p, MAX(p->rows, MIN((1u << row_class) - 1, gemm->max_rows)), &most);
         if (!find_algorithm(gemm, &most, &plan->algorithm) && !find_algorithm(gemm, exact, &plan->algorithm))
             must(CUBLAS_STATUS_NOT_SUPPORTED, p);

@@ -21,9 +21,10 @@ void gpu_gemm_close(struct gpu_gemm *gemm); /* NULL is allowed */
 struct gpu_product {
     const void *w; /* [outputs][inputs] wide */
     const void *x; /* [rows][inputs] wide */
-    void *y;       /* [rows][outputs] f32, or wide if y_wide */
+    void *y;       /* [rows][outputs] f32, or wide if y_wide; aligned to 16 */
     uint32_t rows, outputs, inputs;
-    bool y_wide, add; /* add: only to f32 */
+    bool y_wide, add;  /* add: only to f32 */
+    uint32_t y_stride; /* elements from row to row of y; 0: outputs */
 };
 
 /* workspace: GPU_GEMM_WORKSPACE bytes of device memory that no other stream uses. */

@@ -1,7 +1,8 @@
 /* gemm_emulated.c: gemm.h without a device: the operands as f32, by OpenBLAS. Weights are widened once: a matrix is known by where it
- * lies, until gpu_gemm_close. */
+ * lies and what it holds (packed weights come through one place a panel at a time), until gpu_gemm_close. */
 #include <cblas.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/checked.h"
 #include "kernels/cuda/gemm.h"
@@ -14,6 +15,8 @@ struct gpu_gemm {
     uint32_t count;
     struct {
         const void *wide;
+        uint16_t *held; /* what it was */
+        size_t count;
         float *values;
     } weights[WEIGHTS_MAX];
 };
@@ -30,7 +33,7 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
 void gpu_gemm_close(struct gpu_gemm *gemm)
 {
     for (uint32_t i = 0; gemm && i < gemm->count; i++)
-        free(gemm->weights[i].values);
+        free(gemm->weights[i].values), free(gemm->weights[i].held);
     free(gemm);
 }
 
@@ -45,13 +48,19 @@ static float *widened(const struct gpu_gemm *gemm, const uint16_t *from, size_t 
 
 static const float *weights(struct gpu_gemm *gemm, const void *wide, size_t count)
 {
-    for (uint32_t i = 0; i < gemm->count; i++)
-        if (gemm->weights[i].wide == wide)
-            return gemm->weights[i].values;
-    assert_always(gemm->count < WEIGHTS_MAX);
-    gemm->weights[gemm->count].wide = wide;
-    gemm->weights[gemm->count].values = widened(gemm, wide, count);
-    return gemm->weights[gemm->count++].values;
+    uint32_t i = 0;
+    while (i < gemm->count && gemm->weights[i].wide != wide)
+        i++;
+    if (i < gemm->count && gemm->weights[i].count == count && memcmp(gemm->weights[i].held, wide, count * sizeof(uint16_t)) == 0)
+        return gemm->weights[i].values;
+    assert_always(i < WEIGHTS_MAX);
+    gemm->count = MAX(gemm->count, i + 1);
+    free(gemm->weights[i].values), free(gemm->weights[i].held);
+    gemm->weights[i].wide = wide, gemm->weights[i].count = count;
+    gemm->weights[i].held = malloc((count + 1) * sizeof(uint16_t));
+    assert_always(gemm->weights[i].held);
+    memcpy(gemm->weights[i].held, wide, count * sizeof(uint16_t));
+    return gemm->weights[i].values = widened(gemm, wide, count);
 }
 
 struct work {
@@ -64,15 +73,17 @@ static void run(void *arg)
     struct work *work = arg;
     struct gpu_gemm *gemm = work->gemm;
     const struct gpu_product *p = &work->product;
-    size_t count = (size_t)p->rows * p->outputs;
+    uint32_t stride = p->y_stride ? p->y_stride : p->outputs;
     const float *w = weights(gemm, p->w, (size_t)p->outputs * p->inputs);
-    float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs), *y = p->y_wide ? malloc(count * sizeof *y) : p->y;
+    float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs);
+    float *y = p->y_wide ? malloc((size_t)p->rows * stride * sizeof *y) : p->y;
 
-    assert_always(y);
+    assert_always(y && stride >= p->outputs);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->rows, (int)p->outputs, (int)p->inputs, 1, x, (int)p->inputs, w,
-                (int)p->inputs, p->add ? 1 : 0, y, (int)p->outputs);
-    for (size_t i = 0; p->y_wide && i < count; i++)
-        ((uint16_t *)p->y)[i] = gemm->type == GPU_F16 ? f16_from_float(y[i]) : bf16_from_float(y[i]);
+                (int)p->inputs, p->add ? 1 : 0, y, (int)stride);
+    for (size_t row = 0; p->y_wide && row < p->rows; row++)
+        for (size_t at = row * stride; at < row * stride + p->outputs; at++)
+            ((uint16_t *)p->y)[at] = gemm->type == GPU_F16 ? f16_from_float(y[at]) : bf16_from_float(y[at]);
     if (p->y_wide)
         free(y);
     free(x);
