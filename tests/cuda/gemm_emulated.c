@@ -7,6 +7,7 @@
 #include "common/base/checked.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/dispatch/half.h"
+#include "kernels/dispatch/kernels.h"
 
 enum { WEIGHTS_MAX = 4096 };
 
@@ -39,10 +40,12 @@ void gpu_gemm_close(struct gpu_gemm *gemm)
 
 static float *widened(const struct gpu_gemm *gemm, const uint16_t *from, size_t count)
 {
+    enum { PIECE = 1 << 20 };
     float *to = malloc((count + 1) * sizeof *to);
     assert_always(to);
-    for (size_t i = 0; i < count; i++)
-        to[i] = gemm->type == GPU_F16 ? f16_to_float(from[i]) : bf16_to_float(from[i]);
+    for (size_t at = 0; at < count; at += PIECE)
+        (gemm->type == GPU_F16 ? kernels->f16_to_f32 : kernels->bf16_to_f32)(from + at, (uint32_t)MIN((size_t)PIECE, count - at),
+                                                                             to + at);
     return to;
 }
 

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/status.h"
 #include "kernels/cuda/quant.h"
 #include "kernels/dispatch/half.h"
+#include "kernels/dispatch/kernels.h"
 
 static float f16_at(const unsigned char *at)
 {
@@ -103,9 +105,11 @@ static void multiply(void *arg)
 static void expand(void *arg)
 {
     const struct work *work = arg;
-    const float *from = values_of(&work->quant) + (size_t)work->first * work->quant.inputs;
-    for (size_t i = 0; i < (size_t)work->count * work->quant.inputs; i++)
-        ((uint16_t *)work->out)[i] = work->type == GPU_F16 ? f16_from_float(from[i]) : bf16_from_float(from[i]);
+    const uint32_t inputs = work->quant.inputs;
+    const float *from = values_of(&work->quant) + (size_t)work->first * inputs;
+    for (uint32_t row = 0; row < work->count; row++)
+        (work->type == GPU_F16 ? kernels->f32_to_f16 : kernels->f32_to_bf16)(from + (size_t)row * inputs, inputs,
+                                                                             (uint16_t *)work->out + (size_t)row * inputs);
 }
 
 static void embed(void *arg)
