@@ -6,14 +6,13 @@
  * while one is multiplied: about 2 KB a warp. An H200 needs some 4.8 TB/s * 700 ns = 3.4 MB in flight, 25 KB an SM; Llama-7B's smallest
  * matrix (4,096 x 4,096) has 256 blocks for 132 SMs: 2 * 8 * 2 KB an SM, all its weights on their way at once or nearly so.
  *
- * The tensor cores multiply, at one row as well: at 4.8 TB/s an SM has some 120 issue slots for the 1,024 weights of a step (4 bits),
- * far fewer than a multiplication a weight and row would take. Integers come out of the packed words two at a time, with an exponent put
- * in front of their bits (1,024 + q is an f16), and are exact in f16 and in bf16; so a group's sum of q * x is that of exact products in
- * f32, and is multiplied by the group's scale in f32. A minimum is multiplied by the group's sum of x, which is a product with
- * ones: one for all tiles of a warp. Nothing is rounded to 16 bits but x, which came so.
- *
- *     step of a warp, 4 bits, one tile, eight rows: 4 words, 36 instructions to integers; 4 products, 4 for the minima; 16 fused adds in
- *     f32, some 24 for the scales of the K types: about 100
+ * The tensor cores multiply, at one row as well: at 4.3 TB/s and 1.75 GHz an SM has 124 to 138 issue slots for the 1,024 weights of a
+ * step (576 to 640 bytes), far fewer than a multiplication a weight would take. Integers come out of the packed words two at a time, with
+ * an exponent put in front of their bits (1,024 + q is an f16), and are exact in f16 and in bf16; so a group's sum of q * x is that of
+ * exact products in f32, and is multiplied by the group's scale in f32. A minimum is multiplied by the group's sum of x, which is a
+ * product with ones: one for all tiles of a warp. Nothing is rounded to 16 bits but x, which came so. As compiled for sm_90, instructions
+ * a step, one tile, up to eight rows: U4 89, U4_MIN 105, U4_SUPER 125 (whose scales are products of a super and a small one); S8, twice the
+ * bytes, 85.
  *
  * x stays in L1 (the weights do not go in there): each SM takes it from L2 once, or nearly so. The warps' sums are added up in shared
  * memory in the order of the warps. Which step is whose depends on inputs alone: a row's bits do not depend on its companions, nor on
@@ -397,9 +396,15 @@ __global__ __launch_bounds__(WARPS *LANES) void expand(struct gpu_quant quant, u
         if (o >= count || at >= quant.inputs)
             continue;
         values_of<T, FORM>(held, group, output, values);
-        uint2 *to = (uint2 *)(out + (size_t)o * quant.inputs + at);
-        to[pair_input<FORM>(lane, 0) / 4] = {pair_of<T>(values[0], values[1]), pair_of<T>(values[2], values[3])};
-        to[pair_input<FORM>(lane, 2) / 4] = {pair_of<T>(values[4], values[5]), pair_of<T>(values[6], values[7])};
+        T *to = out + (size_t)o * quant.inputs + at + pair_input<FORM>(lane, 0);
+        const uint4 v = {pair_of<T>(values[0], values[1]), pair_of<T>(values[2], values[3]), pair_of<T>(values[4], values[5]),
+                         pair_of<T>(values[6], values[7])};
+        if (traits<FORM>::HALVES) {
+            *(uint2 *)to = {v.x, v.y};
+            *(uint2 *)(to + GROUP / 2) = {v.z, v.w};
+        } else {
+            *(uint4 *)to = v;
+        }
     }
 }
 

@@ -44,7 +44,7 @@ enum { GPU_TILE_OUTPUTS = 16, GPU_STEP_INPUTS = 64, GPU_GROUP_INPUTS = 32, GPU_S
 /* Up to here packed weights are multiplied as they are, read once for 16 rows (the second 16 mostly find them in the L2 cache); with
  * more rows they are expanded, a panel at a time, and multiplied by gemm.h. Reckoned for an H200, Llama-7B's out-projection (16.8 M
  * weights, 4.5 bits): expanding reads 9 MB, writes 34 and reads them back, some 14 us with most of it in L2. The direct kernel reads
- * 9 MB from memory (2 us), and x once for each 32 outputs: 8 KB * rows * 128 blocks, which at some 5.5 TB/s of L2 is 3 us at 16 rows,
+ * 9 MB from memory (2 us), and x once for each 32 outputs (other forms: 16): 8 KB * rows * 128 blocks, which at some 5.5 TB/s of L2 is 3 us at 16 rows,
  * 6 at 32, 12 at 64. So they meet near 64; 32 is on the safe side until it has been measured. */
 enum { GPU_QUANT_DIRECT_ROWS = 32 };
 
@@ -53,7 +53,7 @@ struct gpu_quant {
     enum gpu_form form; /* GPU_WIDE: data is [outputs][inputs] wide, and the rest is 0 */
     uint32_t outputs, inputs, tiles, steps;
     uint32_t scale_offset, super_offset; /* bytes, in a tile */
-    uint64_t tile_bytes;                 /* a multiple of 16 */
+    uint64_t tile_bytes;                 /* a multiple of 128 */
     const void *data;                    /* device: [tiles][tile_bytes], aligned to 256 */
 };
 

@@ -6,7 +6,7 @@
 #include "common/base/checked.h"
 #include "kernels/quant/pack_source.h"
 
-enum { G_OF_TILE = 8, LANES = 32, ALIGN = 16 };
+enum { G_OF_TILE = 8, LANES = 32, ALIGN = 128 /* bytes: a line of the device's caches */ };
 
 _Static_assert(GPU_GROUP_INPUTS == PACK_GROUP && GPU_SUPER_INPUTS == PACK_SUPER, "groups are those of kernels/quant");
 
