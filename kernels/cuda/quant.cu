@@ -61,7 +61,7 @@ __device__ __forceinline__ struct stream<FORM> stream_at(const struct gpu_quant 
 
 /* The step that is `bytes`, those of whole tiles, and `rounds` times WARPS steps on. */
 template <int FORM>
-__device__ __forceinline__ void load_step(const struct stream<FORM> &from, uint64_t bytes, uint32_t rounds,
+__device__ __forceinline__ void load_step(const struct stream<FORM> &from, uint32_t bytes, uint32_t rounds,
                                           struct loaded<FORM> &out)
 {
     using form = traits<FORM>;
@@ -295,7 +295,7 @@ __device__ __forceinline__ void multiply_steps(const struct product_place &p, ui
     uint32_t x[BLOCKS][2][4], x_next[BLOCKS][2][4];
 
     const struct stream<FORM> from = stream_at<FORM>(p.quant, tile, warp, lane);
-    const uint64_t next_tile = tile + 1 < p.quant.tiles ? p.quant.tile_bytes
+    const uint32_t next_tile = tile + 1 < p.quant.tiles ? (uint32_t)p.quant.tile_bytes
                                                         : 0; /* one too many is the last once more, and dropped */
 #pragma unroll
     for (unsigned i = 0; i < DEPTH * TILES; i++)
