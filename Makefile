@@ -41,6 +41,7 @@ CUDA_ARCH ?= 80 86 89 90
 CUDA_SRC  := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
 CUDA_LIB  := $(BUILD)/bin/libfastdecode-cuda.so
 EMU_OBJ   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(filter-out %/gemm.c,$(CUDA_SRC)) $(wildcard tests/cuda/emulate.cpp tests/cuda/gemm_emulated.c))
+EMU_LIB   := $(filter-out %/quant.cu.o,$(EMU_OBJ)) $(BUILD)/obj/emulated/tests/cuda/quant_emulated.c.o
 CUDA_TEST := $(patsubst tests/cuda/%.c,%,$(wildcard tests/cuda/test_*.c))
 EMU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/kernels/%)
 GPU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/gpu/%)
@@ -134,7 +135,7 @@ $(BUILD)/obj/emulated/%.o: % $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CXX (emulated) $<")
 	$(Q)$(CXX) -x c++ -std=c++17 -O2 -g -MMD -MP -ffp-contract=off -fPIC -fvisibility=hidden -DFD_EMULATE -Wall -Wextra -Wno-unknown-pragmas $(WERROR) -I. -Itests/cuda/include -c $< -o $@
-$(BUILD)/tests/cuda/libfastdecode-cuda.so: $(EMU_OBJ)
+$(BUILD)/tests/cuda/libfastdecode-cuda.so: $(EMU_LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -shared -o $@ $^ -lm
 $(EMU_TEST): $(BUILD)/tests/kernels/%: $(BUILD)/obj/emulated/tests/cuda/%.c.o $(EMU_OBJ) $(LIB)

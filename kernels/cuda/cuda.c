@@ -12,7 +12,7 @@
 #include "common/kv/kv_type.h"
 #include "kernels/backend/device.h"
 
-enum { HOST_SLICES = 6, DEVICE_SLICES = 14, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
+enum { HOST_SLICES = 6, DEVICE_SLICES = 15, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
 #define RESERVE (256ull << 20) /* of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments */
 
 void cuda_die(const char *format, ...)
@@ -104,6 +104,7 @@ static void device_slices(const struct backend_config *config, struct backend_ba
         {(void **)&batch->logits, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4},
         {(void **)&batch->scratch, scratch_floats(config) * 4},
         {&batch->workspace, GPU_GEMM_WORKSPACE},
+        {&batch->panel, cuda_load_panel_bytes(config->model, config->max_rows)},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -192,8 +193,6 @@ static enum status open_all(struct backend *backend, struct error *error)
 
     cuda_must(cudaSetDevice(backend->config.device), "choosing the device");
     snprintf(backend->name, sizeof backend->name, "cuda:%d", backend->config.device);
-    snprintf(backend->level, sizeof backend->level, "%s/cuda%s", backend->type == GPU_F16 ? "f16" : "bf16",
-             backend->config.batch_invariant ? "/invariant" : "");
     backend->scratch = calloc(threads, sizeof *backend->scratch);
     if (!backend->scratch)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
@@ -206,6 +205,11 @@ static enum status open_all(struct backend *backend, struct error *error)
         gpu_gemm_invariant(backend->gemm);
     if ((status = cuda_load_weights(backend, error)))
         return status;
+    snprintf(backend->level, sizeof backend->level, "%s%s/cuda%s",
+             backend->weight_bits == 4   ? "4-bit/"
+             : backend->weight_bits == 8 ? "8-bit/"
+                                         : "",
+             backend->type == GPU_F16 ? "f16" : "bf16", backend->config.batch_invariant ? "/invariant" : "");
     return cuda_pool_open(backend, error);
 }
 
@@ -289,6 +293,7 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     place(host, HOST_SLICES, batch->host);
     place(device, DEVICE_SLICES, batch->memory);
     batch->scratch_floats = scratch_floats(config);
+    batch->panel_bytes = cuda_load_panel_bytes(config->model, config->max_rows);
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
     cuda_times_open(batch);
@@ -329,8 +334,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     uint64_t words = batch->local_count ? (uint64_t)CUDA_ROW_WORDS * max_rows + batch->table_entries : 2ull * max_rows;
     cuda_must(cudaMemcpyAsync(batch->words, batch->words_host, words * sizeof *batch->words, cudaMemcpyHostToDevice, batch->stream),
               "copying tokens and page tables to the device");
-    gpu_embed(backend->type, backend->embedding.weight, batch->words, batch->padded_rows, backend->shape.hidden, batch->x,
-              batch->stream);
+    cuda_embed(batch);
     cuda_queued(batch, "starting the embedding");
     return STATUS_OK;
 }

@@ -15,13 +15,20 @@
 #include "kernels/cuda/buckets.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/quant.h"
 
 enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20, CUDA_ROW_WORDS = 6 };
 enum { CUDA_LOGITS_ROWS = 16, CUDA_ADJUST_MAX = 1 << 18 }; /* rows whose logits come down at once; penalties and biases of a step */
 
+/* Packed weights that are expanded for a product with many rows are so a panel of outputs at a time: of this size it stays in the L2
+ * cache of an H100 or H200 (50 MB) until it is multiplied, and 1,024 rows of Llama-7B still make some 100 tiles of 128 x 128 of it. */
+#define CUDA_PANEL_BYTES (32ull << 20)
+
+/* Matrices of as many inputs below each other: of one form they are one, else up to three parts. */
+enum { CUDA_PARTS_MAX = 3 };
 struct cuda_linear {
-    void *weight; /* [outputs][inputs] wide, in device memory */
-    uint32_t outputs, inputs;
+    struct gpu_quant parts[CUDA_PARTS_MAX];
+    uint32_t part_count, outputs, inputs; /* outputs: of all parts */
 };
 
 struct cuda_layer {
@@ -34,7 +41,8 @@ struct backend {
     struct backend_config config;
     struct model_shape shape;
     enum gpu_type type;
-    char name[16], level[24];
+    char name[16], level[32];
+    uint32_t weight_bits; /* of the narrowest form of a matrix: 4, 8 or 16 */
     uint32_t q_width, kv_width, qkv_width;
     struct cuda_layer *layers; /* [shape.layers] */
     struct cuda_linear embedding, output;
@@ -95,6 +103,8 @@ struct backend_batch {
     float *scratch;                   /* of attention */
     uint64_t scratch_floats;
     void *workspace;
+    void *panel; /* of weights that are expanded (cuda_product.c) */
+    uint64_t panel_bytes;
     struct gpu_rows local;  /* rows of tiles, then single ones */
     struct gpu_tiles tiles; /* of the first `tile_rows` of them */
     uint32_t tile_rows;
@@ -121,6 +131,17 @@ enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out,
 /* cuda_load.c */
 uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens);
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
+
+/* Of each mini-batch, for products with up to max_rows rows; 0: none will be expanded. */
+uint64_t cuda_load_panel_bytes(const struct model *model, uint32_t max_rows);
+
+/* cuda_product.c: y = w x, or y += that; x wide, y [rows][linear->outputs] f32 or wide. */
+void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, uint32_t rows, void *y, bool y_wide,
+                  bool add);
+void cuda_embed(struct backend_batch *batch);
+uint64_t cuda_panel_bytes(const struct gpu_quant *quant); /* the most that a panel of it takes */
+uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
+                            uint64_t panel_bytes); /* of all its panels but the last, which may have less */
 
 /* cuda_segment.c */
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);

@@ -153,8 +153,6 @@ static void head_block(struct backend_batch *batch, uint32_t begin, uint32_t cou
     const struct model_shape *shape = &backend->shape;
     const struct cuda_asked host = asked_at(batch->head_host, batch->sample_count);
     const struct cuda_asked device = asked_at(batch->head, batch->sample_count);
-    const struct gpu_product output = {backend->output.weight, batch->h,      batch->logits, count,
-                                       shape->vocab,           shape->hidden, false,         false};
     struct gpu_sampling sampling = {.logits = batch->logits,
                                     .rows = count,
                                     .vocab = shape->vocab,
@@ -165,7 +163,7 @@ static void head_block(struct backend_batch *batch, uint32_t begin, uint32_t cou
 
     gpu_rms_norm(backend->type, batch->x, device.index + begin, backend->output_norm, shape->norm_epsilon, count, shape->hidden,
                  batch->h, batch->stream);
-    gpu_gemm_run(backend->gemm, &output, batch->workspace, batch->stream);
+    cuda_product(batch, &backend->output, batch->h, count, batch->logits, false, false);
     for (uint32_t i = 0; i < count; i++) {
         const struct gpu_sample *asked = &host.sample[begin + i];
         if (!asked->flags || batch->samples[begin + i].logits)

@@ -1,7 +1,9 @@
-/* cuda_load.c: weights from the file into device memory, as f16 or bf16; norms, biases and the table of RoPE as f32.
+/* cuda_load.c: weights from the file into device memory: quantized ones packed (quant.h), others as f16 or bf16; norms, biases and the
+ * table of RoPE as f32.
  *
- * Everything lies in one allocation whose size the plan knows. q, k, v stand one after the other, as one matrix, and gate and up
- * likewise, so that each is one product. A piece of rows is converted by all threads into pinned memory and copied from there.
+ * Everything lies in one allocation whose size the plan knows. q, k, v stand one after the other, as one matrix where they have one
+ * form, and gate and up likewise, so that each is one product. A piece of rows is converted by all threads into pinned memory and copied
+ * from there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +18,10 @@ enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, WIDE_BYTES = 2 };
 /* Walks the model's tensors in one order, twice: to add up sizes, then to place and convert. */
 struct loader {
     const struct model *model;
-    struct backend *backend; /* NULL while sizes are added up */
-    uint64_t used;
-    unsigned char *staging; /* pinned */
+    struct backend *backend;    /* NULL while sizes are added up */
+    uint64_t used, panel_bytes; /* panel: the most that one of a matrix takes */
+    uint32_t weight_bits;       /* of the narrowest form */
+    unsigned char *staging;     /* pinned */
     cudaStream_t stream;
 };
 
@@ -35,71 +38,128 @@ static void copy_up(struct loader *loader, void *to, const void *from, uint64_t 
     cuda_must(cudaStreamSynchronize(loader->stream), "copying weights");
 }
 
+/* --- matrices ---------------------------------------------------------------------------------------------------------- */
+
 struct convert_job {
     const struct tensor_view *view;
+    const struct gpu_quant *quant; /* or NULL: wide */
     enum gpu_type type;
     struct thread_pool *pool;
-    uint32_t first, count; /* rows */
-    uint16_t *out;         /* [count][columns] */
+    uint32_t first, count; /* rows; of a packed matrix tiles */
+    unsigned char *out;    /* [count][columns] wide; [count] tiles */
 };
 
-static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
+static void widen_row(const struct convert_job *job, const unsigned char *row, uint16_t *out)
 {
     enum { PIECE = 1024 }; /* values: whole blocks of any type */
-    struct convert_job *job = arg;
     uint32_t columns = job->view->columns;
     uint64_t row_bytes = job->view->bytes / job->view->rows;
     float values[PIECE];
 
-    (void)thread_index, (void)thread_count;
-    for (uint32_t i; (i = thread_pool_claim(job->pool)) < job->count;) {
-        const unsigned char *row = (const unsigned char *)job->view->data + (job->first + i) * row_bytes;
-        uint16_t *out = job->out + (size_t)i * columns;
-        for (uint32_t at = 0, count; at < columns; at += count) {
-            count = MIN((uint32_t)PIECE, columns - at);
-            dequantize(job->view->type, row + at * row_bytes / columns, count, values);
-            if (job->type == GPU_F16)
-                kernels->f32_to_f16(values, count, out + at);
-            else
-                kernels->f32_to_bf16(values, count, out + at);
-        }
+    for (uint32_t at = 0, count; at < columns; at += count) {
+        count = MIN((uint32_t)PIECE, columns - at);
+        dequantize(job->view->type, row + at * row_bytes / columns, count, values);
+        if (job->type == GPU_F16)
+            kernels->f32_to_f16(values, count, out + at);
+        else
+            kernels->f32_to_bf16(values, count, out + at);
     }
 }
 
-static void convert(struct loader *loader, const struct tensor_view *view, unsigned char *to)
+static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
-    uint64_t row_bytes = (uint64_t)view->columns * WIDE_BYTES;
-    uint32_t at_once = (uint32_t)MAX(1u, STAGING_BYTES / row_bytes);
+    struct convert_job *job = arg;
+    const unsigned char *data = job->view->data;
+    uint64_t row_bytes = job->view->bytes / job->view->rows;
 
-    for (uint32_t first = 0; first < view->rows; first += at_once) {
+    (void)thread_index, (void)thread_count;
+    for (uint32_t i; (i = thread_pool_claim(job->pool)) < job->count;) {
+        if (!job->quant) {
+            widen_row(job, data + (job->first + i) * row_bytes, (uint16_t *)job->out + (size_t)i * job->view->columns);
+            continue;
+        }
+        uint32_t row = (job->first + i) * GPU_TILE_OUTPUTS;
+        gpu_quant_pack_tile(job->quant, (uint32_t)job->view->type, data + row * row_bytes, row_bytes,
+                            MIN((uint32_t)GPU_TILE_OUTPUTS, job->view->rows - row), job->out + i * job->quant->tile_bytes);
+    }
+}
+
+/* A view into its place in a part. */
+static void convert(struct loader *loader, const struct tensor_view *view, const struct gpu_quant *part, unsigned char *to)
+{
+    bool packed = part->form != GPU_WIDE;
+    uint64_t item_bytes = packed ? part->tile_bytes : (uint64_t)view->columns * WIDE_BYTES;
+    uint32_t items = packed ? (view->rows + GPU_TILE_OUTPUTS - 1) / GPU_TILE_OUTPUTS : view->rows;
+    uint32_t at_once = (uint32_t)MAX(1u, STAGING_BYTES / item_bytes);
+
+    for (uint32_t first = 0; first < items; first += at_once) {
         struct convert_job job = {
             .view = view,
+            .quant = packed ? part : NULL,
             .type = loader->backend->type,
             .pool = loader->backend->config.pool,
             .first = first,
-            .count = MIN(at_once, view->rows - first),
-            .out = (uint16_t *)loader->staging,
+            .count = MIN(at_once, items - first),
+            .out = loader->staging,
         };
         thread_pool_run(job.pool, convert_thread, &job);
-        copy_up(loader, to + first * row_bytes, loader->staging, job.count * row_bytes);
+        copy_up(loader, to + first * item_bytes, loader->staging, job.count * item_bytes);
     }
     model_release_tensor(loader->model, view); /* so that the file is never in memory as a whole */
 }
 
-/* Matrices of as many inputs, one below the other. */
+/* How a matrix will lie: packed where a form is exact to it and a tile goes through the staging. */
+static void plan_part(const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out)
+{
+    enum gpu_form form = gpu_form_of((uint32_t)view->type);
+    if (form != GPU_WIDE)
+        gpu_quant_plan(form, outputs, view->columns, out);
+    if (form == GPU_WIDE || out->tile_bytes > STAGING_BYTES)
+        *out = (struct gpu_quant){.form = GPU_WIDE, .outputs = outputs, .inputs = view->columns};
+}
+
+static uint64_t part_bytes(const struct gpu_quant *part)
+{
+    return part->form == GPU_WIDE ? (uint64_t)part->outputs * part->inputs * WIDE_BYTES : part->tiles * part->tile_bytes;
+}
+
+/* Matrices of as many inputs, one below the other; one part if they are of one form, and tiles end with the rows. */
+static void plan_linear(const struct tensor_view *const *views, uint32_t view_count, struct cuda_linear *out)
+{
+    assert_always(view_count <= CUDA_PARTS_MAX);
+    *out = (struct cuda_linear){.inputs = views[0]->columns};
+    for (uint32_t i = 0; i < view_count; out->outputs += views[i]->rows, i++) {
+        struct gpu_quant *last = out->part_count ? &out->parts[out->part_count - 1] : NULL;
+        struct gpu_quant alone;
+        plan_part(views[i], views[i]->rows, &alone);
+        if (last && last->form == alone.form && (alone.form == GPU_WIDE || last->outputs % GPU_TILE_OUTPUTS == 0))
+            plan_part(views[i], last->outputs + views[i]->rows, last);
+        else
+            out->parts[out->part_count++] = alone;
+    }
+}
+
 static void load_linear(struct loader *loader, const struct tensor_view *const *views, uint32_t view_count, struct cuda_linear *out)
 {
-    uint64_t rows = 0, row_bytes = (uint64_t)views[0]->columns * WIDE_BYTES;
+    struct cuda_linear linear;
+    uint32_t view = 0;
 
-    for (uint32_t i = 0; i < view_count; i++)
-        rows += views[i]->rows;
-    unsigned char *to = take(loader, rows * row_bytes);
-    if (!to)
-        return;
-    *out = (struct cuda_linear){.weight = to, .outputs = (uint32_t)rows, .inputs = views[0]->columns};
-    for (uint32_t i = 0; i < view_count; to += views[i]->rows * row_bytes, i++)
-        convert(loader, views[i], to);
+    plan_linear(views, view_count, &linear);
+    for (uint32_t i = 0; i < linear.part_count; i++) {
+        struct gpu_quant *part = &linear.parts[i];
+        unsigned char *to = take(loader, part_bytes(part));
+        part->data = to;
+        loader->panel_bytes = MAX(loader->panel_bytes, cuda_panel_bytes(part));
+        loader->weight_bits = MIN(loader->weight_bits, gpu_form_bits(part->form));
+        for (uint32_t row = 0; to && row < part->outputs; row += views[view++]->rows)
+            convert(loader, views[view], part,
+                    to + (part->form == GPU_WIDE ? (uint64_t)row * part->inputs * WIDE_BYTES
+                                                 : row / GPU_TILE_OUTPUTS * part->tile_bytes));
+    }
+    *out = linear;
 }
+
+/* --- the rest ---------------------------------------------------------------------------------------------------------- */
 
 static void load_vector(struct loader *loader, const struct tensor_view *view, const float **out)
 {
@@ -180,9 +240,16 @@ uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens)
     return loader.used;
 }
 
+uint64_t cuda_load_panel_bytes(const struct model *model, uint32_t max_rows)
+{
+    struct loader loader = {.model = model};
+    walk(&loader, 1);
+    return max_rows <= GPU_QUANT_DIRECT_ROWS ? 0 : loader.panel_bytes;
+}
+
 enum status cuda_load_weights(struct backend *backend, struct error *error)
 {
-    struct loader loader = {.model = backend->config.model, .backend = backend};
+    struct loader loader = {.model = backend->config.model, .backend = backend, .weight_bits = 16};
     uint64_t bytes = cuda_weight_bytes(backend->config.model, backend->config.context_tokens);
 
     backend->layers = calloc(backend->shape.layers, sizeof *backend->layers);
@@ -199,5 +266,6 @@ enum status cuda_load_weights(struct backend *backend, struct error *error)
     cudaStreamDestroy(loader.stream);
     cudaFreeHost(loader.staging);
     assert_always(loader.used == bytes);
+    backend->weight_bits = loader.weight_bits;
     return STATUS_OK;
 }

@@ -88,12 +88,6 @@ void cuda_hand_out(struct backend_batch *batch)
 
 /* --- layers ------------------------------------------------------------------------------------------------------------ */
 
-static void product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, void *y, bool y_wide, bool add)
-{
-    const struct gpu_product p = {linear->weight, x, y, batch->padded_rows, linear->outputs, linear->inputs, y_wide, add};
-    gpu_gemm_run(batch->backend->gemm, &p, batch->workspace, batch->stream);
-}
-
 static void finish_layer(struct backend_batch *batch, const struct cuda_layer *layer)
 {
     const struct backend *backend = batch->backend;
@@ -101,13 +95,13 @@ static void finish_layer(struct backend_batch *batch, const struct cuda_layer *l
     uint32_t rows = batch->padded_rows;
 
     gpu_narrow(backend->type, batch->att, (size_t)rows * backend->q_width, batch->wide_o, batch->stream);
-    product(batch, &layer->o, batch->wide_o, batch->x, false, true);
+    cuda_product(batch, &layer->o, batch->wide_o, rows, batch->x, false, true);
     if (layer->o_bias)
         gpu_add_bias(batch->x, layer->o_bias, rows, shape->hidden, batch->stream);
     gpu_rms_norm(backend->type, batch->x, NULL, layer->ffn_norm, shape->norm_epsilon, rows, shape->hidden, batch->h, batch->stream);
-    product(batch, &layer->gate_up, batch->h, batch->gate_up, true, false);
+    cuda_product(batch, &layer->gate_up, batch->h, rows, batch->gate_up, true, false);
     gpu_silu_mul(backend->type, batch->gate_up, rows, shape->ffn, batch->act, batch->stream);
-    product(batch, &layer->down, batch->act, batch->x, false, true);
+    cuda_product(batch, &layer->down, batch->act, rows, batch->x, false, true);
 }
 
 static void start_layer(struct backend_batch *batch, const struct cuda_layer *layer)
@@ -126,7 +120,7 @@ static void start_layer(struct backend_batch *batch, const struct cuda_layer *la
 
     gpu_rms_norm(backend->type, batch->x, NULL, layer->attn_norm, shape->norm_epsilon, batch->padded_rows, shape->hidden, batch->h,
                  batch->stream);
-    product(batch, &layer->qkv, batch->h, batch->qkv, false, false);
+    cuda_product(batch, &layer->qkv, batch->h, batch->padded_rows, batch->qkv, false, false);
     gpu_rope(&rope, layer->q_bias, layer->k_bias, layer->v_bias, batch->padded_rows, batch->qkv, batch->stream);
 }
 

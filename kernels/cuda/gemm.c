@@ -15,7 +15,7 @@ enum { SHAPES_MAX = 64, RUNS = 3, TRIAL_BUDGET_US = 1500000, PATTERN = 0x2c /* 0
 
 /* What is known of a shape. */
 struct shape {
-    uint32_t outputs, inputs;
+    uint32_t outputs, inputs, y_stride;
     bool y_wide, add, tried;
     uint32_t good_rows; /* for which the algorithm was checked last, where that was not done at start */
     bool known[GPU_CLASSES_MAX];
@@ -51,6 +51,7 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
 {
     struct gpu_gemm *gemm = calloc(1, sizeof *gemm);
     const cublasOperation_t transpose = CUBLAS_OP_T;
+    const uint32_t y_alignment = 16; /* y may begin at any head of a row; w and x are aligned to 256, as is taken for granted */
 
     if (!gemm)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for cuBLASLt");
@@ -66,6 +67,10 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
     cublasLtMatmulDescSetAttribute(gemm->multiply, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
     set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                   GPU_GEMM_WORKSPACE); /* parts of a sum are added in f32, whatever y is */
+    cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y_alignment,
+                                         sizeof y_alignment);
+    cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y_alignment,
+                                         sizeof y_alignment);
     *out = gemm;
     return STATUS_OK;
 }
@@ -98,11 +103,13 @@ static void must(cublasStatus_t status, const struct gpu_product *p)
                  p->inputs);
 }
 
+static uint32_t y_stride(const struct gpu_product *p) { return p->y_stride ? p->y_stride : p->outputs; }
+
 static void make_layouts(const struct gpu_gemm *gemm, const struct gpu_product *p, uint32_t rows, struct layouts *out)
 {
     must(cublasLtMatrixLayoutInit(&out->w, gemm->type, p->inputs, p->outputs, p->inputs), p);
     must(cublasLtMatrixLayoutInit(&out->x, gemm->type, p->inputs, rows, p->inputs), p);
-    must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, p->outputs), p);
+    must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, y_stride(p)), p);
 }
 
 /* --- algorithms ---------------------------------------------------------------------------------------------------------- */
@@ -149,11 +156,13 @@ static struct shape *shape_of(struct gpu_gemm *gemm, const struct gpu_product *p
 {
     for (uint32_t i = 0; i < gemm->shape_count; i++) {
         struct shape *known = &gemm->shapes[i];
-        if (known->outputs == p->outputs && known->inputs == p->inputs && known->y_wide == p->y_wide && known->add == p->add)
+        if (known->outputs == p->outputs && known->inputs == p->inputs && known->y_stride == y_stride(p) &&
+            known->y_wide == p->y_wide && known->add == p->add)
             return known;
     }
     struct shape *shape = &gemm->shapes[gemm->shape_count < SHAPES_MAX ? gemm->shape_count++ : SHAPES_MAX - 1];
-    *shape = (struct shape){.outputs = p->outputs, .inputs = p->inputs, .y_wide = p->y_wide, .add = p->add};
+    *shape =
+        (struct shape){.outputs = p->outputs, .inputs = p->inputs, .y_stride = y_stride(p), .y_wide = p->y_wide, .add = p->add};
     return shape;
 }
 
@@ -213,8 +222,8 @@ void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *work
     piece.rows = GPU_GEMM_TILE_ROWS;
     for (uint32_t first = 0; first < p->rows; first += GPU_GEMM_TILE_ROWS) {
         piece.x = (const uint16_t *)p->x + (size_t)first * p->inputs;
-        piece.y = p->y_wide ? (void *)((uint16_t *)p->y + (size_t)first * p->outputs)
-                            : (void *)((float *)p->y + (size_t)first * p->outputs);
+        piece.y = p->y_wide ? (void *)((uint16_t *)p->y + (size_t)first * y_stride(p))
+                            : (void *)((float *)p->y + (size_t)first * y_stride(p));
         run_piece(gemm, &piece, workspace, stream);
     }
 }

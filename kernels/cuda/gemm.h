@@ -35,9 +35,10 @@ void gpu_gemm_invariant(struct gpu_gemm *gemm);
 struct gpu_product {
     const void *w; /* [outputs][inputs] wide */
     const void *x; /* [rows][inputs] wide */
-    void *y;       /* [rows][outputs] f32, or wide if y_wide */
+    void *y;       /* [rows][outputs] f32, or wide if y_wide; aligned to 16 */
     uint32_t rows, outputs, inputs;
-    bool y_wide, add; /* add: only to f32 */
+    bool y_wide, add;  /* add: only to f32 */
+    uint32_t y_stride; /* elements from row to row of y; 0: outputs */
 };
 
 /* A shape that steps will ask for. */

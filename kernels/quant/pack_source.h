@@ -1,4 +1,5 @@
-/* pack_source.h: the block formats of GGUF that are packed, read one group of 32 at a time. Private to kernels/quant. */
+/* pack_source.h: the block formats of GGUF that are packed, read one group of 32 at a time. For kernels/quant, and for
+ * kernels/cuda, which packs for the device. */
 #ifndef FD_KERNELS_QUANT_PACK_SOURCE_H
 #define FD_KERNELS_QUANT_PACK_SOURCE_H
 

@@ -21,7 +21,8 @@ struct fiber {
     void *stack_pointer;
     enum fiber_state state;
     dim3 thread;
-    uint64_t given[2]; /* of this exchange and the one before: who is late reads there what nobody overwrites yet */
+    uint64_t given[2];      /* of this exchange and the one before: who is late reads there what nobody overwrites yet */
+    float fragments[2][12]; /* the same for a and b of a product */
     unsigned exchanges;
 };
 
@@ -74,6 +75,24 @@ uint64_t emulate_exchange(uint64_t value, unsigned from_lane)
     fibers[current].given[now] = value;
     wait_at(AT_WARP);
     return fibers[first + from_lane].given[now];
+}
+
+void emulate_multiply(float d[4], const float a[8], const float b[4])
+{
+    const unsigned first = current / LANES * LANES, lane = current % LANES, now = fibers[current].exchanges++ % 2;
+    std::copy(a, a + 8, fibers[current].fragments[now]);
+    std::copy(b, b + 4, fibers[current].fragments[now] + 8);
+    wait_at(AT_WARP);
+    for (unsigned i = 0; i < 4; i++) { /* row lane / 4 + i / 2 * 8, column lane % 4 * 2 + i % 2 */
+        double sum = d[i];
+        for (unsigned t = 0; t < 4; t++) {
+            const float *of_row = fibers[first + lane / 4 * 4 + t].fragments[now] + i / 2 * 2,
+                        *of_column = fibers[first + (lane % 4 * 2 + i % 2) * 4 + t].fragments[now] + 8;
+            for (unsigned k = 0; k < 4; k++) /* 2t, 2t + 1, 2t + 8, 2t + 9 */
+                sum += (double)of_row[k / 2 * 4 + k % 2] * (double)of_column[k];
+        }
+        d[i] = (float)sum;
+    }
 }
 
 /* Opens the barriers that all have reached. False: nobody can go on. */

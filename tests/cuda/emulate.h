@@ -42,6 +42,9 @@ struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
+struct uint2 {
+    unsigned x, y;
+};
 struct uint4 {
     unsigned x, y, z, w;
 };
@@ -98,6 +101,7 @@ template <typename T> T emulate_shuffle(T value, unsigned from)
 }
 template <typename T> T __shfl_xor_sync(unsigned, T value, unsigned mask) { return emulate_shuffle(value, emulate_lane() ^ mask); }
 template <typename T> T __shfl_sync(unsigned, T value, unsigned from) { return emulate_shuffle(value, from % 32); }
+template <typename T> T __ldg(const T *at) { return *at; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 using std::max;
 using std::min;
@@ -121,7 +125,6 @@ template <typename T> T __shfl_up_sync(unsigned, T value, unsigned delta)
 {
     return emulate_shuffle(value, emulate_lane() >= delta ? emulate_lane() - delta : emulate_lane());
 }
-template <typename T> T __ldg(const T *at) { return *at; }
 static inline float __fadd_rn(float a, float b) { return a + b; } /* compiled without contraction */
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
@@ -167,5 +170,54 @@ static inline uint32_t gpu_pack(float first, float second)
 {
     return f16_from_float(first) | (uint32_t)f16_from_float(second) << 16;
 }
+
+/* Of the two words' eight bytes, those that the nibbles of `selector` name. */
+static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
+{
+    uint64_t both = (uint64_t)y << 32 | x, out = 0;
+    for (int i = 0; i < 4; i++)
+        out |= (both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return (uint32_t)out;
+}
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+
+/* --- what fragment.cuh is of instructions ------------------------------------------------------------------------------------ */
+
+/* All lanes of a warp: d += a b, of 16 x 16 and 16 x 8 values. A lane's a: pairs a[0] to a[3] of m16n8k16, b: b[0] and b[1]. */
+void emulate_multiply(float d[4], const float a[8], const float b[4]);
+
+template <typename T> T from_bits(uint32_t bits) { return {(uint16_t)bits}; }
+static inline uint32_t to_bits(__half x) { return x.bits; }
+static inline uint32_t to_bits(__nv_bfloat16 x) { return x.bits; }
+static inline float emulate_float(__half x) { return __half2float(x); }
+static inline float emulate_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+static inline void emulate_round(float x, __half *to) { *to = __float2half_rn(x); }
+static inline void emulate_round(float x, __nv_bfloat16 *to) { *to = __float2bfloat16_rn(x); }
+
+template <typename T> uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t out = 0;
+    for (int shift = 0; shift < 32; shift += 16) {
+        T d;
+        emulate_round(fmaf(emulate_float(from_bits<T>(a >> shift)), emulate_float(from_bits<T>(b >> shift)),
+                           emulate_float(from_bits<T>(c >> shift))),
+                      &d);
+        out |= (uint32_t)d.bits << shift;
+    }
+    return out;
+}
+
+template <typename T> void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    float wide_a[8], wide_b[4];
+    for (int i = 0; i < 8; i++)
+        wide_a[i] = emulate_float(from_bits<T>(a[i / 2] >> i % 2 * 16));
+    for (int i = 0; i < 4; i++)
+        wide_b[i] = emulate_float(from_bits<T>((i < 2 ? b0 : b1) >> i % 2 * 16));
+    emulate_multiply(d, wide_a, wide_b);
+}
+
+static inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
+static inline uint4 load_once(const uint4 *at) { return *at; }
 
 #endif

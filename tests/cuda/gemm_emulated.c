@@ -1,5 +1,5 @@
 /* gemm_emulated.c: gemm.h without a device: the operands as f32, by OpenBLAS. Weights are widened once: a matrix is known by where it
- * lies, until gpu_gemm_close. Batch-invariant: each row by itself, and NaN into those that a device pads the last piece with, so that who
+ * lies and what it holds (packed weights come through one place a panel at a time), until gpu_gemm_close. Batch-invariant: each row by itself, and NaN into those that a device pads the last piece with, so that who
  * reads them, or has no room for them, is seen. */
 #include <cblas.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 #include "common/base/checked.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/dispatch/half.h"
+#include "kernels/dispatch/kernels.h"
 
 enum { WEIGHTS_MAX = 4096 };
 
@@ -17,6 +18,8 @@ struct gpu_gemm {
     uint32_t count;
     struct {
         const void *wide;
+        uint16_t *held; /* what it was */
+        size_t count;
         float *values;
     } weights[WEIGHTS_MAX];
 };
@@ -42,28 +45,36 @@ void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_
 void gpu_gemm_close(struct gpu_gemm *gemm)
 {
     for (uint32_t i = 0; gemm && i < gemm->count; i++)
-        free(gemm->weights[i].values);
+        free(gemm->weights[i].values), free(gemm->weights[i].held);
     free(gemm);
 }
 
 static float *widened(const struct gpu_gemm *gemm, const uint16_t *from, size_t count)
 {
+    enum { PIECE = 1 << 20 };
     float *to = malloc((count + 1) * sizeof *to);
     assert_always(to);
-    for (size_t i = 0; i < count; i++)
-        to[i] = gemm->type == GPU_F16 ? f16_to_float(from[i]) : bf16_to_float(from[i]);
+    for (size_t at = 0; at < count; at += PIECE)
+        (gemm->type == GPU_F16 ? kernels->f16_to_f32 : kernels->bf16_to_f32)(from + at, (uint32_t)MIN((size_t)PIECE, count - at),
+                                                                             to + at);
     return to;
 }
 
 static const float *weights(struct gpu_gemm *gemm, const void *wide, size_t count)
 {
-    for (uint32_t i = 0; i < gemm->count; i++)
-        if (gemm->weights[i].wide == wide)
-            return gemm->weights[i].values;
-    assert_always(gemm->count < WEIGHTS_MAX);
-    gemm->weights[gemm->count].wide = wide;
-    gemm->weights[gemm->count].values = widened(gemm, wide, count);
-    return gemm->weights[gemm->count++].values;
+    uint32_t i = 0;
+    while (i < gemm->count && gemm->weights[i].wide != wide)
+        i++;
+    if (i < gemm->count && gemm->weights[i].count == count && memcmp(gemm->weights[i].held, wide, count * sizeof(uint16_t)) == 0)
+        return gemm->weights[i].values;
+    assert_always(i < WEIGHTS_MAX);
+    gemm->count = MAX(gemm->count, i + 1);
+    free(gemm->weights[i].values), free(gemm->weights[i].held);
+    gemm->weights[i].wide = wide, gemm->weights[i].count = count;
+    gemm->weights[i].held = malloc((count + 1) * sizeof(uint16_t));
+    assert_always(gemm->weights[i].held);
+    memcpy(gemm->weights[i].held, wide, count * sizeof(uint16_t));
+    return gemm->weights[i].values = widened(gemm, wide, count);
 }
 
 struct work {
@@ -71,26 +82,33 @@ struct work {
     struct gpu_product product;
 };
 
+static void spoil_padding(const struct gpu_product *p, uint32_t stride)
+{
+    const size_t bytes = p->y_wide ? 2 : 4, end = (p->rows + GPU_GEMM_TILE_ROWS - 1) / GPU_GEMM_TILE_ROWS * GPU_GEMM_TILE_ROWS;
+    for (size_t row = p->rows; row < end; row++)
+        memset((unsigned char *)p->y + row * stride * bytes, 0xff, p->outputs * bytes);
+}
+
 static void run(void *arg)
 {
     struct work *work = arg;
     struct gpu_gemm *gemm = work->gemm;
     const struct gpu_product *p = &work->product;
-    size_t count = (size_t)p->rows * p->outputs;
+    uint32_t stride = p->y_stride ? p->y_stride : p->outputs;
     const float *w = weights(gemm, p->w, (size_t)p->outputs * p->inputs);
-    float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs), *y = p->y_wide ? malloc(count * sizeof *y) : p->y;
+    float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs);
+    float *y = p->y_wide ? malloc((size_t)p->rows * stride * sizeof *y) : p->y;
 
-    assert_always(y);
+    assert_always(y && stride >= p->outputs);
     for (uint32_t row = 0, rows = gemm->invariant ? 1 : p->rows; row < p->rows; row += rows)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)p->outputs, (int)p->inputs, 1,
-                    x + (size_t)row * p->inputs, (int)p->inputs, w, (int)p->inputs, p->add ? 1 : 0, y + (size_t)row * p->outputs,
-                    (int)p->outputs);
-    for (size_t i = 0; p->y_wide && i < count; i++)
-        ((uint16_t *)p->y)[i] = gemm->type == GPU_F16 ? f16_from_float(y[i]) : bf16_from_float(y[i]);
-    if (gemm->invariant) {
-        size_t tiles = (p->rows + GPU_GEMM_TILE_ROWS - 1) / GPU_GEMM_TILE_ROWS, bytes = p->y_wide ? 2 : 4;
-        memset((unsigned char *)p->y + count * bytes, 0xff, (tiles * GPU_GEMM_TILE_ROWS * p->outputs - count) * bytes);
-    }
+                    x + (size_t)row * p->inputs, (int)p->inputs, w, (int)p->inputs, p->add ? 1 : 0, y + (size_t)row * stride,
+                    (int)stride);
+    for (size_t row = 0; p->y_wide && row < p->rows; row++)
+        for (size_t at = row * stride; at < row * stride + p->outputs; at++)
+            ((uint16_t *)p->y)[at] = gemm->type == GPU_F16 ? f16_from_float(y[at]) : bf16_from_float(y[at]);
+    if (gemm->invariant)
+        spoil_padding(p, stride);
     if (p->y_wide)
         free(y);
     free(x);

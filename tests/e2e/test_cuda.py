@@ -27,9 +27,9 @@ def s_part(*options, env):
 
 
 def test_oracle(start_mesh):
-    """Weights and activations in f16, KV in the device's pool."""
+    """Weights as in the file, activations in f16, KV in the device's pool."""
     mesh = start_mesh("--device", "cuda", "--kv-workers", 0, env=device())
-    assert "device=cuda:0 level=f16/cuda" in mesh.logs(200)
+    assert "device=cuda:0 level=4-bit/f16/cuda" in mesh.logs(200)
     scores = Scores(mesh, longest=182)
     assert scores.positions >= 250
     assert scores.agreed >= 0.965 * scores.positions and scores.mean <= 0.03
@@ -90,7 +90,7 @@ def test_refusals():
             (("--device", "cuda"), {"FD_CUDA_LIBRARY": os.path.join(BUILD, "bin", "s-part")}, "--device cuda: "),
             (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES="0"), "no CUDA device"),
             (("--device", "cuda:1"), device(), "there are 1 CUDA devices, numbered from 0"),
-            (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES=str(400 << 20)), "MiB are needed and 144 are free: weights 261, activations "),
+            (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES=str(400 << 20)), "MiB are needed and 144 are free: weights 96, activations "),
             (("--device", "cuda", "--compute", "int8"), device(), "--compute int8 is for the CPU"),
             (("--device", "cuda", "--compute", "f32"), device(), "--compute f32 is for the CPU"),
             (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16"),
