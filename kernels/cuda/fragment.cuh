@@ -1,4 +1,5 @@
-/* fragment.cuh: values in pairs of 16 bits, and the tensor cores' product of 16 x 16 by 16 x 8, by their instructions (sm_80 on).
+/* fragment.cuh: values in pairs of 16 bits, the tensor cores' product of 16 x 16 by 16 x 8, and what brings them there, by their
+ * instructions (sm_80 on, as the PTX ISA describes them); their twins are in tests/cuda/emulate.h.
  *
  * A pair is two values of T (f16 or bf16) in 32 bits, the first in the lower half. Fragments of m16n8k16, for lane 4g + t:
  *
@@ -37,22 +38,63 @@ __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t b
 }
 
 /* d += a b; all lanes of the warp together. */
-template <typename T>
-__device__ __forceinline__ void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void multiply_fragments<__half>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <typename T> __device__ __forceinline__ void multiply_fragments(float *d, const uint32_t *a, uint32_t b0, uint32_t b1);
+template <> __device__ __forceinline__ void multiply_fragments<__half>(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-template <>
-__device__ __forceinline__ void multiply_fragments<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <> __device__ __forceinline__ void multiply_fragments<__nv_bfloat16>(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four 8 x 8 tiles of f16 from shared memory: lanes 8j to 8j + 7 name the rows of tile j (16 bytes each, aligned so), and out[j] is
+ * row lane / 4, columns 2 (lane % 4) and the next, of tile j. */
+__device__ __forceinline__ void gpu_load_tiles(uint32_t *out, const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+}
+
+/* The same, each tile transposed. */
+__device__ __forceinline__ void gpu_load_tiles_transposed(uint32_t *out, const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+}
+
+/* Starts copying 16 bytes, both addresses aligned so, to shared memory; or, if not `any`, zeros (`from` is not read then). */
+__device__ __forceinline__ void gpu_copy_async(void *shared, const void *from, bool any)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(from), "r"(any ? 16 : 0)
+                 : "memory");
+}
+
+/* Until what this thread has started is there. The other threads see it behind a barrier. */
+__device__ __forceinline__ void gpu_copy_wait(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/* 2^x, within 2^-22 of it; 0 below 2^-126. */
+__device__ __forceinline__ float gpu_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two values rounded to f16 in one register, the first one in its lower half. */
+__device__ __forceinline__ uint32_t gpu_pack(float first, float second)
+{
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
 }
 
 /* What is read once: not kept in L1, where what is read again is to stay. */

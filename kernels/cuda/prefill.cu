@@ -31,6 +31,7 @@
  * A row's result does not depend on the others: keys come in the same pieces from position 0 on, and a piece that an item does not see
  * leaves it as it is (a factor of exactly one, weights of exactly zero).
  */
+#include "kernels/cuda/fragment.cuh"
 #include "kernels/cuda/pages.cuh"
 
 static constexpr unsigned ITEMS = 128, KEYS = 64, WARPS = 4, THREADS = WARPS * LANES, OWN = ITEMS / WARPS, GROUP_MAX = 32;
@@ -161,8 +162,8 @@ template <unsigned D> __device__ __forceinline__ void score(const queries<D> &q,
 #pragma unroll
             for (unsigned mt = 0; mt < 2; mt++) {
                 const uint32_t *a = queries<D>::KEPT ? q.kept[queries<D>::KEPT ? k : 0][mt] : loaded[mt];
-                gpu_mma(s[mt][2 * n], a, b[0], b[1]);
-                gpu_mma(s[mt][2 * n + 1], a, b[2], b[3]);
+                multiply_fragments<__half>(s[mt][2 * n], a, b[0], b[1]);
+                multiply_fragments<__half>(s[mt][2 * n + 1], a, b[2], b[3]);
             }
         }
     }
@@ -231,8 +232,8 @@ template <unsigned D> __device__ __forceinline__ void add_values(const weights w
             gpu_load_tiles_transposed(b, values + k * 16 * STRIDE<D> + n * 16);
 #pragma unroll
             for (unsigned mt = 0; mt < 2; mt++) {
-                gpu_mma(run.acc[mt][2 * n], w[mt][k], b[0], b[1]);
-                gpu_mma(run.acc[mt][2 * n + 1], w[mt][k], b[2], b[3]);
+                multiply_fragments<__half>(run.acc[mt][2 * n], w[mt][k], b[0], b[1]);
+                multiply_fragments<__half>(run.acc[mt][2 * n + 1], w[mt][k], b[2], b[3]);
             }
         }
 }

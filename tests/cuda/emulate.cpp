@@ -21,8 +21,7 @@ struct fiber {
     void *stack_pointer;
     enum fiber_state state;
     dim3 thread;
-    uint64_t given[2];      /* of this exchange and the one before: who is late reads there what nobody overwrites yet */
-    float fragments[2][12]; /* the same for a and b of a product */
+    uint64_t given[2]; /* of this exchange and the one before: who is late reads there what nobody overwrites yet */
     unsigned exchanges;
 };
 
@@ -77,24 +76,6 @@ uint64_t emulate_exchange(uint64_t value, unsigned from_lane)
     return fibers[first + from_lane].given[now];
 }
 
-void emulate_multiply(float d[4], const float a[8], const float b[4])
-{
-    const unsigned first = current / LANES * LANES, lane = current % LANES, now = fibers[current].exchanges++ % 2;
-    std::copy(a, a + 8, fibers[current].fragments[now]);
-    std::copy(b, b + 4, fibers[current].fragments[now] + 8);
-    wait_at(AT_WARP);
-    for (unsigned i = 0; i < 4; i++) { /* row lane / 4 + i / 2 * 8, column lane % 4 * 2 + i % 2 */
-        double sum = d[i];
-        for (unsigned t = 0; t < 4; t++) {
-            const float *of_row = fibers[first + lane / 4 * 4 + t].fragments[now] + i / 2 * 2,
-                        *of_column = fibers[first + (lane % 4 * 2 + i % 2) * 4 + t].fragments[now] + 8;
-            for (unsigned k = 0; k < 4; k++) /* 2t, 2t + 1, 2t + 8, 2t + 9 */
-                sum += (double)of_row[k / 2 * 4 + k % 2] * (double)of_column[k];
-        }
-        d[i] = (float)sum;
-    }
-}
-
 /* Opens the barriers that all have reached. False: nobody can go on. */
 static bool open_barriers(void)
 {
@@ -124,24 +105,23 @@ struct laid_operands {
     float a[8], b[4];
 };
 
-void gpu_mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+void emulate_multiply(float d[4], const float a[8], const float b[4])
 {
-    const uint32_t b[2] = {b0, b1};
     struct laid_operands own;
     static_assert(sizeof own <= LAID_BYTES, "");
-    for (unsigned i = 0; i < 8; i++)
-        own.a[i] = f16_to_float((uint16_t)(a[i / 2] >> 16 * (i % 2)));
-    for (unsigned i = 0; i < 4; i++)
-        own.b[i] = f16_to_float((uint16_t)(b[i / 2] >> 16 * (i % 2)));
+    std::copy(a, a + 8, own.a);
+    std::copy(b, b + 4, own.b);
     const unsigned char *all = lay_down(&own, sizeof own);
     const unsigned g = emulate_lane() / 4, t = emulate_lane() % 4;
     for (unsigned at = 0; at < 4; at++) { /* row g + 8 (at / 2), column 2 t + at % 2 */
         const unsigned column = 2 * t + at % 2;
+        double sum = d[at];
         for (unsigned k = 0; k < 16; k++) {
             const struct laid_operands *of_row = (const struct laid_operands *)(all + (g * 4 + k % 8 / 2) * LAID_BYTES),
                                        *of_column = (const struct laid_operands *)(all + (column * 4 + k % 8 / 2) * LAID_BYTES);
-            c[at] += of_row->a[k % 2 + 2 * (at / 2) + 4 * (k / 8)] * of_column->b[k % 2 + 2 * (k / 8)];
+            sum += (double)of_row->a[k % 2 + 2 * (at / 2) + 4 * (k / 8)] * of_column->b[k % 2 + 2 * (k / 8)];
         }
+        d[at] = (float)sum;
     }
 }
 

@@ -153,24 +153,6 @@ static inline __half __float2half_rn(float x) { return {f16_from_float(x)}; }
 static inline float __bfloat162float(__nv_bfloat16 x) { return bf16_to_float(x.bits); }
 static inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {bf16_from_float(x)}; }
 
-/* --- single instructions (gpu.cuh) -------------------------------------------------------------------------------------
- *
- * Lanes lay down what they give, wait for each other, and take from there what the PTX ISA's pictures of the fragments say. An
- * asynchronous copy is done when its thread waits for it, so that what is read earlier is NaN or old. Addresses that are not
- * aligned abort, as they would there. */
-
-void gpu_mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
-void emulate_load_tiles(uint32_t *out, const void *row, bool transposed);
-static inline void gpu_load_tiles(uint32_t *out, const void *row) { emulate_load_tiles(out, row, false); }
-static inline void gpu_load_tiles_transposed(uint32_t *out, const void *row) { emulate_load_tiles(out, row, true); }
-void gpu_copy_async(void *shared, const void *from, bool any);
-void gpu_copy_wait(void);
-static inline float gpu_exp2(float x) { return exp2f(x) < 0x1p-126f ? 0.0f : exp2f(x); }
-static inline uint32_t gpu_pack(float first, float second)
-{
-    return f16_from_float(first) | (uint32_t)f16_from_float(second) << 16;
-}
-
 /* Of the two words' eight bytes, those that the nibbles of `selector` name. */
 static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
 {
@@ -181,7 +163,22 @@ static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
 }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 
-/* --- what fragment.cuh is of instructions ------------------------------------------------------------------------------------ */
+/* --- what fragment.cuh is of instructions ------------------------------------------------------------------------------------
+ *
+ * Lanes lay down what they give, wait for each other, and take from there what the PTX ISA's pictures of the fragments say. An
+ * asynchronous copy is done when its thread waits for it, so that what is read earlier is NaN or old. Addresses that are not
+ * aligned abort, as they would there. */
+
+void emulate_load_tiles(uint32_t *out, const void *row, bool transposed);
+static inline void gpu_load_tiles(uint32_t *out, const void *row) { emulate_load_tiles(out, row, false); }
+static inline void gpu_load_tiles_transposed(uint32_t *out, const void *row) { emulate_load_tiles(out, row, true); }
+void gpu_copy_async(void *shared, const void *from, bool any);
+void gpu_copy_wait(void);
+static inline float gpu_exp2(float x) { return exp2f(x) < 0x1p-126f ? 0.0f : exp2f(x); }
+static inline uint32_t gpu_pack(float first, float second)
+{
+    return f16_from_float(first) | (uint32_t)f16_from_float(second) << 16;
+}
 
 /* All lanes of a warp: d += a b, of 16 x 16 and 16 x 8 values. A lane's a: pairs a[0] to a[3] of m16n8k16, b: b[0] and b[1]. */
 void emulate_multiply(float d[4], const float a[8], const float b[4]);
@@ -207,7 +204,7 @@ template <typename T> uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
     return out;
 }
 
-template <typename T> void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <typename T> void multiply_fragments(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     float wide_a[8], wide_b[4];
     for (int i = 0; i < 8; i++)
