@@ -16,6 +16,7 @@
 #include "kernels/cuda/launch.h"
 
 enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20 };
+enum { CUDA_SLICES = 2, CUDA_SLICE_BYTES = 512 << 10 }; /* of a page that is handed over */
 
 struct cuda_linear {
     void *weight; /* [outputs][inputs] wide, in device memory */
@@ -26,6 +27,19 @@ struct cuda_layer {
     const float *attn_norm, *ffn_norm;              /* [hidden] */
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs] or NULL */
     struct cuda_linear qkv, o, gate_up, down;
+};
+
+/* A page of the local pool on its way to or from the host (cuda_pages.c). */
+struct cuda_copy {
+    cudaStream_t stream;
+    cudaEvent_t event[CUDA_SLICES];
+    unsigned char *slices; /* pinned: [CUDA_SLICES][CUDA_SLICE_BYTES] */
+    uint32_t slice_tiles, tile_bytes;
+    bool active;
+    uint32_t page, tiles_begun, tiles_done; /* of the page's */
+    unsigned char *out;                     /* NULL: it comes in */
+    const unsigned char *in;
+    uint32_t slot, generation, complete; /* of what comes in: the sequence, and its positions with it */
 };
 
 struct backend {
@@ -41,6 +55,7 @@ struct backend {
     struct gpu_gemm *gemm;
     struct gpu_pool pool; /* pages NULL: none */
     struct kv_ledger ledger;
+    struct cuda_copy copy;
     struct sampler_scratch **scratch; /* [threads] */
     uint64_t attend_bytes;            /* of K and V that attention had to read */
 };
@@ -115,5 +130,17 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer);
 void cuda_pool_release(struct backend *backend, uint64_t sequence);
 enum status cuda_pool_share(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
 uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity);
+
+/* cuda_pages.c */
+uint64_t cuda_copy_bytes(const struct backend_config *config); /* pinned */
+enum status cuda_copy_open(struct backend *backend, struct error *error) MUST_CHECK;
+void cuda_copy_close(struct backend *backend);
+uint64_t cuda_pool_page_bytes(const struct backend *backend);
+enum status cuda_pool_export(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
+                             struct error *error);
+enum status cuda_pool_import(struct backend *backend, uint64_t sequence, uint32_t page_index, const void *page, uint32_t positions,
+                             struct error *error);
+bool cuda_pool_copied(struct backend *backend);
+void cuda_pool_stop_copy(struct backend *backend);
 
 #endif
