@@ -19,7 +19,7 @@ struct handover_fetch {
     /* the tensor loop's */
     struct handover_fetch *next; /* of those under way */
     bool ended;
-    bool keeps; /* what is here of it is not this one's to free */
+    bool keeps;          /* what is here of it is not this one's to free */
     bool asked, copying; /* a page is on its way; has come, and is not in its place yet */
     uint64_t sequence;
     uint32_t positions, next_page, received;

@@ -137,10 +137,10 @@ struct backend_ops {
     /* Handing pages over, in the form in which KV stores exchange them. Optional, all or none. Bytes of such a page; 0: there is no
      * pool, or its pages have no such form: then the others are not called. */
     uint64_t (*pool_page_bytes)(const struct backend *backend);
-    /* As kv_store_export_page and kv_store_import_page, but the copy may still be under way on return. Then, until pool_copied says that it is done,
-     * `page` must stay as it is and no other copy may be begun. pool_copied moves it on, a little each time: it is called again and
-     * again. The sequence may be in steps under way when it is exported, not when it is imported, and must not be released
-     * meanwhile; imported positions are held when pool_copied says so, or where import has copied all itself. */
+    /* As kv_store_export_page and kv_store_import_page, but the copy may still be under way on return. Until pool_copied says that it
+     * is done, `page` must stay as it is and no other copy may be begun. pool_copied moves it on, a little each time: it is called
+     * again and again. The sequence may be in steps under way when it is exported, not when it is imported, and must not be
+     * released meanwhile; imported positions are held when pool_copied says so. */
     enum status (*pool_export)(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error);
     enum status (*pool_import)(struct backend *backend, uint64_t sequence, uint32_t page_index, const void *page,

@@ -342,8 +342,8 @@ static uint64_t cpu_pool_page_bytes(const struct backend *backend)
     return backend->kv ? kv_page_bytes(&shape) : 0;
 }
 
-static enum status cpu_pool_export(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page,
-                                   uint32_t *positions, struct error *error)
+static enum status cpu_pool_export(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
+                                   struct error *error)
 {
     if (!kv_store_export_page(backend->kv, sequence, page_index, page, positions))
         return STATUS_OK;

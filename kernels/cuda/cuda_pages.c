@@ -1,8 +1,8 @@
 /* cuda_pages.c: pages of the local pool to and from the host, while steps go on.
  *
  * A page goes in slices, two at a time, on a stream of its own: while the device turns one and brings it over the bus, the thread
- * that asks copies the other between pinned memory and the caller's page. Each time it asks, one slice at most is copied, some 50 us, so that no
- * step waits longer for it: a page of 8 MiB is 16 slices, each 20 us on a bus of 25 GB/s.
+ * that asks copies the other between pinned memory and the caller's page. Each time it asks, one slice at most is copied, some 50 us,
+ * so that no step waits longer for it: a page of 8 MiB is 16 slices, each 20 us on a bus of 25 GB/s.
  *
  *     export   pool ─kernel▶ slice 0, 1, 0, … ─memcpy, in copied▶ page
  *     import   page ─memcpy, in copied▶ slice 0, 1, 0, … ─kernel▶ pool
@@ -158,7 +158,8 @@ enum status cuda_pool_import(struct backend *backend, uint64_t sequence, uint32_
     struct kv_copy own;
 
     assert_always(!copy->active);
-    enum status status = kv_ledger_take_page(&backend->ledger, sequence, page_index, positions, &copy->slot, &copy->page, &own, error);
+    enum status status =
+        kv_ledger_take_page(&backend->ledger, sequence, page_index, positions, &copy->slot, &copy->page, &own, error);
     if (status)
         return status;
     cuda_must(cudaSetDevice(backend->config.device), "choosing the device");

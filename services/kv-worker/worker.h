@@ -78,7 +78,7 @@ struct worker {
 
     /* both */
     struct handover handover; /* of pages, from and to others */
-    atomic_bool stop; /* relaxed: the loops are woken after it is set */
+    atomic_bool stop;         /* relaxed: the loops are woken after it is set */
     atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done; /* relaxed: numbers for heartbeats */
     atomic_bool tensors_ready;
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];

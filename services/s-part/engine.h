@@ -117,7 +117,7 @@ struct engine {
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
     struct handover handover; /* of the local pool's pages, from and to workers */
-    float *zeros; /* [q_width] */
+    float *zeros;             /* [q_width] */
     uint64_t ready_counter;
     struct trace_lane *lane_s_part, *lane_local; /* what this thread does: segments and the like; attention of local rows */
     struct released deferred[DEFERRED_MAX];      /* when no step uses them */

@@ -29,7 +29,8 @@ enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SPIN_US = 50, END_TOKENS_MAX = 16 };
 enum { SEQUENCES_MAX = 16384 };
 
 static struct s_part {
-    const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *kv_type_name, *isa, *trace, *device_name;
+    const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *kv_type_name,
+        *isa, *trace, *device_name;
     bool trace_append, calibrate, pool_fills_device;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
@@ -46,7 +47,7 @@ static struct s_part {
     struct backend_plan plan;
     struct calibration calibration;
     pthread_t engine_thread;
-    atomic_bool stop;             /* relaxed: the loop is woken after it is set */
+    atomic_bool stop;                                  /* relaxed: the loop is woken after it is set */
     char address[200], tensor_address[200], level[32]; /* level: of the numbers */
 } s_part;
 

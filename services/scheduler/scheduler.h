@@ -71,7 +71,7 @@ struct member {
     struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; /* s-part: of all layers; of head and sampling */
     uint32_t layer_count, head_count;
     bool shares_cores;
-    bool hands_over; /* pages can be taken from it and given to it */
+    bool hands_over;                   /* pages can be taken from it and given to it */
     struct rpc_call *draining;         /* its Drain call, to be answered */
     Fastdecode__HeartbeatRequest last; /* numbers only */
 };

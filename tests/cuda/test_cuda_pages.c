@@ -79,12 +79,9 @@ static void a_page(uint32_t layers, uint32_t kv_heads, uint32_t head_dim)
         words[i] = words[GPU_PAGE_TOKENS + i] = i; /* row, position; table 0; its page: FROM */
     words[3 * GPU_PAGE_TOKENS] = FROM;
     must(cudaMemcpyAsync(device, words, sizeof words, cudaMemcpyHostToDevice, stream));
-    const struct gpu_rows rows = {device,
-                                  device + GPU_PAGE_TOKENS,
-                                  device + 2 * GPU_PAGE_TOKENS,
-                                  device + 3 * GPU_PAGE_TOKENS,
-                                  GPU_PAGE_TOKENS,
-                                  GPU_PAGE_TOKENS};
+    const struct gpu_rows rows = {
+        device,          device + GPU_PAGE_TOKENS, device + 2 * GPU_PAGE_TOKENS, device + 3 * GPU_PAGE_TOKENS,
+        GPU_PAGE_TOKENS, GPU_PAGE_TOKENS};
     for (uint32_t layer = 0; layer < layers; layer++) {
         for (size_t i = 0; i < values; i++)
             k[i] = i % 97 ? number() : 1e6f, v[i] = i % 89 ? number() * 1e-5f : -1e6f; /* what f16 has not, and subnormals */
@@ -186,8 +183,8 @@ static void step(struct side *side, uint64_t sequence, uint32_t first, uint32_t 
     uint32_t bad, last = count - 1;
 
     for (uint32_t i = 0; i < count; i++)
-        rows[i] = (struct backend_row){
-            .sequence = sequence, .token = (first + i) * 11 % 300 + 5, .position = first + i, .local = true};
+        rows[i] =
+            (struct backend_row){.sequence = sequence, .token = (first + i) * 11 % 300 + 5, .position = first + i, .local = true};
     if (side->ops->begin(side->batch, rows, count, &bad, &error))
         fail_msg("begin: %s", error.text);
     for (uint32_t s = 0; s <= model->shape.layers; s++) {
