@@ -170,17 +170,21 @@ static void wait_for(struct side *side)
     while (!side->ops->done(side->batch)) {}
 }
 
-/* Positions [first, first + count) of a sequence, in one step; logits of the last. */
-static void step(struct side *side, uint64_t sequence, uint32_t first, uint32_t count)
+/* Positions [first, first + count) of a sequence, in one step; logits of the last. Not waited for. */
+static void queue_step(struct side *side, uint64_t sequence, uint32_t first, uint32_t count)
 {
     static const float *o[ROWS];
     static float *nowhere[ROWS];
-    const struct backend_links links = {o, nowhere, nowhere, nowhere};
+    static const struct backend_links links = {o, nowhere, nowhere, nowhere};
+    static struct sampler_result result;
+    static struct backend_sample sample;
+    static uint32_t last;
     struct backend_row rows[ROWS];
-    struct sampler_result result;
-    struct backend_sample sample = {.token = 7, .top_count = 2, .result = &result, .logits = side->logits};
     struct error error;
-    uint32_t bad, last = count - 1;
+    uint32_t bad;
+
+    sample = (struct backend_sample){.token = 7, .top_count = 2, .result = &result, .logits = side->logits};
+    last = count - 1;
 
     for (uint32_t i = 0; i < count; i++)
         rows[i] =
@@ -193,6 +197,11 @@ static void step(struct side *side, uint64_t sequence, uint32_t first, uint32_t 
             side->ops->attend(side->batch, s);
     }
     side->ops->head(side->batch, &last, &sample, 1);
+}
+
+static void step(struct side *side, uint64_t sequence, uint32_t first, uint32_t count)
+{
+    queue_step(side, sequence, first, count);
     wait_for(side);
 }
 
@@ -323,6 +332,31 @@ static void test_while_steps_run(void **state)
     free(want);
 }
 
+/* Slices wait for one another, however late a device that has other work is with them. */
+static void test_pages_of_any_content(void **state)
+{
+    struct side *side = &sides[CUDA];
+    unsigned char *page = malloc(page_bytes()), *again = malloc(page_bytes());
+    (void)state;
+
+    side->backend->copy.slice_tiles = 1;
+    for (uint32_t round = 0; round < 100; round++) {
+        for (size_t i = 0; i < page_bytes(); i++)
+            page[i] = (unsigned char)(seed = seed * 1664525u + 1013904223u, seed >> 24);
+        queue_step(side, 2, round % 90, 1);
+        import_page(side, 1, 0, page, GPU_PAGE_TOKENS);
+        wait_for(side);
+        queue_step(side, 2, round % 90, 1);
+        assert_int_equal(export_page(side, 1, 0, again), GPU_PAGE_TOKENS);
+        wait_for(side);
+        assert_memory_equal(again, page, page_bytes());
+        side->ops->pool_release(side->backend, 1);
+    }
+    side->ops->pool_release(side->backend, 2);
+    free(page);
+    free(again);
+}
+
 static void test_what_is_refused_or_given_up(void **state)
 {
     struct side *side = &sides[CUDA];
@@ -363,7 +397,8 @@ static void test_what_is_refused_or_given_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_form), cmocka_unit_test(test_handing_over),
-                                       cmocka_unit_test(test_while_steps_run), cmocka_unit_test(test_what_is_refused_or_given_up)};
+                                       cmocka_unit_test(test_while_steps_run), cmocka_unit_test(test_pages_of_any_content),
+                                       cmocka_unit_test(test_what_is_refused_or_given_up)};
     struct gguf_build build = {0};
     struct tiny_llama tiny = TINY_LLAMA;
     struct error error;
