@@ -95,7 +95,7 @@ $(LIB): $(SRC_OBJ)
 $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
-$(BUILD)/bin/s-part: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
+$(BUILD)/bin/s-part $(BUILD)/tests/slow/s-part: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
 
 # --- CUDA ----------------------------------------------------------------------------------------------------------------
 cuda: $(if $(NVCC),$(CUDA_LIB),no-nvcc) ## build the CUDA backend, where nvcc is (CUDA_HOME=DIR, CUDA_ARCH="80 90")
