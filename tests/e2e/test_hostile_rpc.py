@@ -75,9 +75,10 @@ class Bystander(threading.Thread):
 
 @pytest.fixture(scope="module")
 def attacked():
-    """A mesh that does all attention at its one worker, and what its processes are."""
+    """A mesh that does all attention at its one worker, for its local pool has room for nobody, and what its processes are."""
     # no page is kept on purpose: each that is not free at the end was lost
-    with Mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "256M", "--prefix-cache", "off") as mesh:
+    with Mesh("--kv-workers", 1, "--local-pool", "1M", "--kv-memory", "256M", "--prefix-cache", "off") as mesh:
+        mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
         yield mesh, {service: mesh.pid(service) for service in SERVICES}
 
 
