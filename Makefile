@@ -33,7 +33,7 @@ UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/uni
 KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tests/kernels/test_*.c))
 INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-SLOW     := $(BUILD)/tests/slow/kv-worker
+SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
 NVCC      := $(wildcard $(CUDA_HOME)/bin/nvcc)
@@ -99,7 +99,7 @@ $(LIB): $(SRC_OBJ)
 $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
-$(BUILD)/bin/s-part $(BUILD)/bin/fastdecode: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
+$(BUILD)/bin/s-part $(BUILD)/bin/fastdecode $(BUILD)/tests/slow/s-part: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
 
 # --- CUDA ----------------------------------------------------------------------------------------------------------------
 cuda: $(if $(NVCC),$(CUDA_LIB),no-nvcc) ## build the CUDA backend, where nvcc is (CUDA_HOME=DIR, CUDA_ARCH="80 90")
@@ -146,7 +146,11 @@ $(EMU_BENCH): $(patsubst %,$(BUILD)/obj/emulated/%.o,tests/bench/gpu/bench_gpu.c
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $^ $(LIBS) -o $@
 
-$(SLOW): $(BUILD)/obj/services/kv-worker/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB) # one that tests can slow down
+# Ones that tests can slow down, or tell to move sequences.
+$(BUILD)/tests/slow/scheduler: $(BUILD)/obj/services/scheduler/main.o $(BUILD)/obj/tests/e2e/moving_scheduler.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=scheduler_tick $^ $(LIBS) -o $@
+$(BUILD)/tests/slow/%: $(BUILD)/obj/services/%/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend $^ $(LIBS) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)

@@ -265,6 +265,44 @@ void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t po
     drop_pages(ledger, slot, pages_for(ledger, positions));
 }
 
+enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t *page,
+                                uint32_t *positions)
+{
+    uint32_t slot = kv_ledger_slot(ledger, sequence);
+    uint64_t begin = (uint64_t)page_index * ledger->shape.page_tokens;
+
+    if (slot == KV_NONE || ledger->sequences[slot].complete <= begin)
+        return STATUS_NOT_FOUND;
+    *positions = (uint32_t)MIN(ledger->sequences[slot].complete - begin, ledger->shape.page_tokens);
+    *page = kv_ledger_table(ledger, slot)[page_index];
+    return STATUS_OK;
+}
+
+enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t positions,
+                                uint32_t *slot, uint32_t *page, struct kv_copy *copied, struct error *error)
+{
+    struct kv_held held = {.sequence = sequence};
+    uint64_t begin = (uint64_t)page_index * ledger->shape.page_tokens, end = begin + positions;
+    enum status status;
+
+    if (positions == 0 || positions > ledger->shape.page_tokens)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx, page %u: %u positions in a page of %u",
+                         (unsigned long long)sequence, page_index, positions, ledger->shape.page_tokens);
+    if (end > ledger->shape.max_context)
+        return error_set(error, STATUS_OUT_OF_RANGE, "sequence %llx, page %u: beyond the context of %u",
+                         (unsigned long long)sequence, page_index, ledger->shape.max_context);
+    kv_ledger_find(ledger, sequence, &held);
+    if (held.positions < begin || held.positions > end)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "sequence %llx, page %u with %u positions does not follow the %u that are held",
+                         (unsigned long long)sequence, page_index, positions, held.positions);
+    if ((status = kv_ledger_reserve(ledger, sequence, (uint32_t)end, copied, error)))
+        return status;
+    *slot = kv_ledger_slot(ledger, sequence);
+    *page = kv_ledger_table(ledger, *slot)[page_index];
+    return STATUS_OK;
+}
+
 bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out)
 {
     while (*cursor < ledger->shape.max_sequences) {

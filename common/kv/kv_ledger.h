@@ -94,6 +94,14 @@ bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_
 /* False if the sequence is unknown. */
 bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv_held *out);
 
+/* Handing a page over (kv_store_export_page, kv_store_import_page). give: where the sequence's page page_index lies, and how many of
+ * its positions are complete. take: where it is to go, with pages reserved; `complete` is the caller's to raise to page_index *
+ * page_tokens + positions, once the page is there. Both fail as kv_store's do, and a failure changes nothing. */
+enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t *page,
+                                uint32_t *positions) MUST_CHECK;
+enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t positions,
+                                uint32_t *slot, uint32_t *page, struct kv_copy *copied, struct error *error) MUST_CHECK;
+
 struct kv_row {
     uint64_t sequence;
     uint32_t position;

@@ -39,14 +39,12 @@ bool kv_store_find(const struct kv_store *store, uint64_t sequence, struct kv_he
 enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence, uint32_t page_index, void *out,
                                  uint32_t *positions)
 {
-    uint32_t slot = kv_ledger_slot(&store->ledger, sequence);
-    uint64_t begin = (uint64_t)page_index * store->shape.page_tokens;
+    uint32_t page;
+    enum status status = kv_ledger_give_page(&store->ledger, sequence, page_index, &page, positions);
 
-    if (slot == KV_NONE || store->ledger.sequences[slot].complete <= begin)
-        return STATUS_NOT_FOUND;
-    *positions = (uint32_t)MIN(store->ledger.sequences[slot].complete - begin, store->shape.page_tokens);
-    memcpy(out, kv_tile(store, slot, 0, 0, page_index * store->page_tiles), store->page_bytes);
-    return STATUS_OK;
+    if (!status)
+        memcpy(out, store->pages + page * store->page_bytes, store->page_bytes);
+    return status;
 }
 
 /* The first `positions` tokens of a page, in all layers. What lies behind them stays: rows of a planned batch may have been
@@ -66,26 +64,15 @@ static void copy_tokens(const struct kv_store *store, unsigned char *to, const u
 enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint32_t page_index, const void *page,
                                  uint32_t positions, struct error *error)
 {
-    struct kv_held held = {.sequence = sequence};
-    uint64_t begin = (uint64_t)page_index * store->shape.page_tokens, end = begin + positions;
-    enum status status;
+    uint32_t slot, to;
+    struct kv_copy copy;
+    enum status status = kv_ledger_take_page(&store->ledger, sequence, page_index, positions, &slot, &to, &copy, error);
 
-    if (positions == 0 || positions > store->shape.page_tokens)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx, page %u: %u positions in a page of %u",
-                         (unsigned long long)sequence, page_index, positions, store->shape.page_tokens);
-    if (end > store->shape.max_context)
-        return error_set(error, STATUS_OUT_OF_RANGE, "sequence %llx, page %u: beyond the context of %u",
-                         (unsigned long long)sequence, page_index, store->shape.max_context);
-    kv_ledger_find(&store->ledger, sequence, &held);
-    if (held.positions < begin || held.positions > end)
-        return error_set(error, STATUS_FAILED_PRECONDITION,
-                         "sequence %llx, page %u with %u positions does not follow the %u that are held",
-                         (unsigned long long)sequence, page_index, positions, held.positions);
-    status = kv_store_reserve(store, sequence, (uint32_t)end, error);
     if (status)
         return status;
-    uint32_t slot = kv_ledger_slot(&store->ledger, sequence);
-    copy_tokens(store, kv_tile(store, slot, 0, 0, page_index * store->page_tiles), page, positions);
-    store->ledger.sequences[slot].complete = (uint32_t)end;
+    if (copy.needed)
+        memcpy(store->pages + copy.to * store->page_bytes, store->pages + copy.from * store->page_bytes, store->page_bytes);
+    copy_tokens(store, store->pages + to * store->page_bytes, page, positions);
+    store->ledger.sequences[slot].complete = page_index * store->shape.page_tokens + positions;
     return STATUS_OK;
 }

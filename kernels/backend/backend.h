@@ -136,6 +136,21 @@ struct backend_ops {
     enum status (*pool_share)(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
     /* Lists what the pool holds; returns the count, which may exceed `capacity`. */
     uint32_t (*pool_held)(const struct backend *backend, struct backend_held *held, uint32_t capacity);
+
+    /* Handing pages over, in the form in which KV stores exchange them. Optional, all or none. Bytes of such a page; 0: there is no
+     * pool, or its pages have no such form: then the others are not called. */
+    uint64_t (*pool_page_bytes)(const struct backend *backend);
+    /* As kv_store_export_page and kv_store_import_page, but the copy may still be under way on return. Until pool_copied says that it
+     * is done, `page` must stay as it is and no other copy may be begun. pool_copied moves it on, a little each time: it is called
+     * again and again. The sequence may be in steps under way when it is exported, not when it is imported, and must not be
+     * released meanwhile; imported positions are held when pool_copied says so. */
+    enum status (*pool_export)(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
+                               struct error *error);
+    enum status (*pool_import)(struct backend *backend, uint64_t sequence, uint32_t page_index, const void *page,
+                               uint32_t positions, struct error *error);
+    bool (*pool_copied)(struct backend *backend);
+    /* Gives up the copy that is under way, if any: nothing touches `page` or the pool any more. */
+    void (*pool_stop_copy)(struct backend *backend);
 };
 
 extern const struct backend_ops backend_cpu;

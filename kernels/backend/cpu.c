@@ -341,6 +341,34 @@ static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held
     return count;
 }
 
+static uint64_t cpu_pool_page_bytes(const struct backend *backend)
+{
+    const struct kv_shape shape = pool_shape(&backend->config);
+    return backend->kv ? kv_page_bytes(&shape) : 0;
+}
+
+static enum status cpu_pool_export(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
+                                   struct error *error)
+{
+    if (!kv_store_export_page(backend->kv, sequence, page_index, page, positions))
+        return STATUS_OK;
+    return error_set(error, STATUS_NOT_FOUND, "page %u of sequence %llx is not held", page_index, (unsigned long long)sequence);
+}
+
+static enum status cpu_pool_import(struct backend *backend, uint64_t sequence, uint32_t page_index, const void *page,
+                                   uint32_t positions, struct error *error)
+{
+    return kv_store_import_page(backend->kv, sequence, page_index, page, positions, error);
+}
+
+static bool cpu_pool_copied(struct backend *backend)
+{
+    (void)backend;
+    return true;
+}
+
+static void cpu_pool_stop_copy(struct backend *backend) { (void)backend; }
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .plan = cpu_plan,
@@ -357,4 +385,9 @@ const struct backend_ops backend_cpu = {
     .pool_release = cpu_pool_release,
     .pool_share = cpu_pool_share,
     .pool_held = cpu_pool_held,
+    .pool_page_bytes = cpu_pool_page_bytes,
+    .pool_export = cpu_pool_export,
+    .pool_import = cpu_pool_import,
+    .pool_copied = cpu_pool_copied,
+    .pool_stop_copy = cpu_pool_stop_copy,
 };

@@ -161,6 +161,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
     plan->pool_on_device = true;
     plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; /* sampling */
+    plan->activation_bytes += cuda_copy_bytes(config);
     plan->start_bytes = CUDA_STAGING_BYTES;
     if (plan->pool_pages && plan->pool_pages <= 1u << 30) {
         const struct kv_ledger_shape ledger = cuda_ledger_shape(config, (uint32_t)plan->pool_pages);
@@ -176,6 +177,7 @@ static void cuda_close(struct backend *backend)
 {
     if (!backend)
         return;
+    cuda_copy_close(backend);
     cuda_pool_close(backend);
     gpu_gemm_close(backend->gemm);
     cudaFree(backend->weights);
@@ -210,7 +212,9 @@ static enum status open_all(struct backend *backend, struct error *error)
              : backend->weight_bits == 8 ? "8-bit/"
                                          : "",
              backend->type == GPU_F16 ? "f16" : "bf16", backend->config.batch_invariant ? "/invariant" : "");
-    return cuda_pool_open(backend, error);
+    if ((status = cuda_pool_open(backend, error)))
+        return status;
+    return cuda_copy_open(backend, error);
 }
 
 static enum status cuda_open(const struct backend_config *config, struct backend **out, struct error *error)
@@ -371,6 +375,11 @@ static const struct backend_ops backend_cuda = {
     .pool_release = cuda_pool_release,
     .pool_share = cuda_pool_share,
     .pool_held = cuda_pool_held,
+    .pool_page_bytes = cuda_pool_page_bytes,
+    .pool_export = cuda_pool_export,
+    .pool_import = cuda_pool_import,
+    .pool_copied = cuda_pool_copied,
+    .pool_stop_copy = cuda_pool_stop_copy,
 };
 
 /* --- what device.c finds --------------------------------------------------------------------------------------------------- */

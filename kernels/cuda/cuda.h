@@ -19,6 +19,7 @@
 
 enum { CUDA_HEAD_ROWS = 256, CUDA_TABLE_ENTRIES_MAX = 4 << 20, CUDA_STAGING_BYTES = 16 << 20, CUDA_ROW_WORDS = 6 };
 enum { CUDA_LOGITS_ROWS = 16, CUDA_ADJUST_MAX = 1 << 18 }; /* rows whose logits come down at once; penalties and biases of a step */
+enum { CUDA_SLICES = 2, CUDA_SLICE_BYTES = 512 << 10 };    /* of a page that is handed over */
 
 /* Packed weights that are expanded for a product with many rows are so a panel of outputs at a time: of this size it stays in the L2
  * cache of an H100 or H200 (50 MB) until it is multiplied, and 1,024 rows of Llama-7B still make some 100 tiles of 128 x 128 of it. */
@@ -37,6 +38,19 @@ struct cuda_layer {
     struct cuda_linear qkv, o, gate_up, down;
 };
 
+/* A page of the local pool on its way to or from the host (cuda_pages.c). */
+struct cuda_copy {
+    cudaStream_t stream;
+    cudaEvent_t event[CUDA_SLICES];
+    unsigned char *slices; /* pinned: [CUDA_SLICES][CUDA_SLICE_BYTES] */
+    uint32_t slice_tiles, tile_bytes;
+    bool active;
+    uint32_t page, tiles_begun, tiles_done; /* of the page's */
+    unsigned char *out;                     /* NULL: it comes in */
+    const unsigned char *in;
+    uint32_t slot, generation, complete; /* of what comes in: the sequence, and its positions with it */
+};
+
 struct backend {
     struct backend_config config;
     struct model_shape shape;
@@ -52,6 +66,7 @@ struct backend {
     bool products_tried;
     struct gpu_pool pool; /* pages NULL: none */
     struct kv_ledger ledger;
+    struct cuda_copy copy;
     struct sampler_scratch **scratch; /* [threads] */
     uint64_t attend_bytes;            /* of K and V that attention had to read */
     uint32_t tile_blocks;             /* of gpu_attend_tiles that the device runs at once */
@@ -180,5 +195,17 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer);
 void cuda_pool_release(struct backend *backend, uint64_t sequence);
 enum status cuda_pool_share(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
 uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity);
+
+/* cuda_pages.c */
+uint64_t cuda_copy_bytes(const struct backend_config *config); /* pinned */
+enum status cuda_copy_open(struct backend *backend, struct error *error) MUST_CHECK;
+void cuda_copy_close(struct backend *backend);
+uint64_t cuda_pool_page_bytes(const struct backend *backend);
+enum status cuda_pool_export(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
+                             struct error *error);
+enum status cuda_pool_import(struct backend *backend, uint64_t sequence, uint32_t page_index, const void *page, uint32_t positions,
+                             struct error *error);
+bool cuda_pool_copied(struct backend *backend);
+void cuda_pool_stop_copy(struct backend *backend);
 
 #endif

@@ -170,5 +170,13 @@ void gpu_read(const void *from, size_t bytes, uint32_t *sink, cudaStream_t strea
 
 /* Values of [-1, 1) in f16, a function of index and seed alone: products of zeros are faster than of anything else. */
 void gpu_fill(void *out /* [count] f16 */, size_t count, uint32_t seed, cudaStream_t stream);
+/* --- pages.cu: pages in the form of KV stores ----------------------------------------------------------------------------- */
+
+/* `count` tiles of a page from tile `first` on (a tile is K and V of a layer's KV head, in that order), to and from the form that
+ * kv_store.h's f16 pages have: [count]{ K [head_dim][GPU_PAGE_TOKENS], V [GPU_PAGE_TOKENS][head_dim] } f16. `host` is pinned memory,
+ * aligned to 16 bytes, which the kernel itself writes or reads over the bus. head_dim: a multiple of 16. */
+void gpu_pages_out(const struct gpu_pool *pool, uint32_t page, uint32_t first, uint32_t count, void *host, cudaStream_t stream);
+void gpu_pages_in(const struct gpu_pool *pool, uint32_t page, uint32_t first, uint32_t count, const void *host,
+                  cudaStream_t stream);
 
 #endif

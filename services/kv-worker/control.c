@@ -54,7 +54,7 @@ static void do_free(void *arg)
     struct job *job = arg;
     struct kv_store *store = job->worker->store;
     for (uint32_t i = 0; store && i < job->count; i++) {
-        fetch_drop(job->worker, job->sequences[i]);
+        handover_drop(&job->worker->handover, job->sequences[i]);
         attend_free(job->worker, job->sequences[i]);
     }
     if (store) {
@@ -263,60 +263,13 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
 
 /* --- Fetch ---------------------------------------------------------------------------------------------------------- */
 
-/* The scheduler thinks now that nothing of it lies here, and may place the sequence anywhere: what has come must go. */
-static void on_fetch_cancelled(void *user)
-{
-    struct fetch *fetch = user;
-
-    fetch->call = NULL;
-    fetch->users++;
-    rpc_loop_post(fetch->worker->tensor_loop, fetch_abort, fetch);
-}
-
 static void fetch_handler(struct rpc_call *call, void *user)
 {
     struct worker *worker = user;
-    Fastdecode__FetchRequest *request = rpc_call_unpack(call, &fastdecode__fetch_request__descriptor);
-    struct fetch *fetch;
+    const Fastdecode__FetchRequest *request = rpc_call_unpack(call, &fastdecode__fetch_request__descriptor);
 
-    if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->scheduler_incarnation))
-        return;
-    if (request->sequence == 0 || request->positions == 0 || !strstr(request->tensor_address, "://") ||
-        strlen(request->tensor_address) >= ADDRESS_BYTES) {
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT,
-                      "FetchRequest: sequence %llx, %u positions, an address of %zu bytes: one is out of range",
-                      (unsigned long long)request->sequence, request->positions, strlen(request->tensor_address));
-        return;
-    }
-    fetch = calloc(1, sizeof *fetch);
-    if (!fetch) {
-        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory");
-        return;
-    }
-    fetch->worker = worker;
-    fetch->call = call;
-    fetch->sequence = request->sequence;
-    fetch->positions = request->positions;
-    snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
-    fetch->users = 1;
-    rpc_call_on_cancel(call, on_fetch_cancelled, fetch);
-    rpc_loop_post(worker->tensor_loop, fetch_begin, fetch);
-}
-
-void fetch_done(void *arg)
-{
-    struct fetch *fetch = arg;
-    Fastdecode__FetchReply reply = FASTDECODE__FETCH_REPLY__INIT;
-
-    if (fetch->call && fetch->status) {
-        rpc_call_fail(fetch->call, fetch->status, "%s", fetch->why);
-    } else if (fetch->call) {
-        reply.positions = fetch->received;
-        rpc_call_reply(fetch->call, &reply.base);
-    }
-    fetch->call = NULL;
-    if (--fetch->users == 0)
-        free(fetch);
+    if (request && member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->scheduler_incarnation))
+        handover_fetch(&worker->handover, call, request);
 }
 
 /* --- start and end --------------------------------------------------------------------------------------------------- */
@@ -348,6 +301,11 @@ enum status control_open(struct worker *worker, struct error *error)
         .ready = ready,
         .user = worker,
     };
+    worker->handover = (struct handover){.pages = &worker_pages,
+                                         .user = worker,
+                                         .control_loop = worker->control_loop,
+                                         .tensor_loop = worker->tensor_loop,
+                                         .hello = hello};
     enum status status = rpc_server_open(worker->control_loop, &config, &worker->control_server, error);
 
     if (status)

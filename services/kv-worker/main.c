@@ -34,7 +34,7 @@ static enum status open_tensors(struct error *error)
 {
     const struct rpc_method methods[] = {
         {&fastdecode__kv_worker__descriptor, "Attend", attend_handler, &worker},
-        {&fastdecode__kv_handover__descriptor, "ReadPage", read_page_handler, &worker},
+        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &worker.handover},
     };
     const struct rpc_server_config config = {
         .addresses = &worker.settings.listen_tensors,
@@ -58,7 +58,7 @@ static void *tensor_main(void *arg)
     (void)arg;
     while (!atomic_load_explicit(&worker.stop, memory_order_relaxed))
         rpc_loop_run(worker.tensor_loop, 1000000, SPIN_US);
-    fetch_close_all(&worker);
+    handover_close_all(&worker.handover);
     rpc_server_close(worker.tensor_server);
     attend_close(&worker);
     return NULL;
@@ -75,7 +75,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "control socket", 0, 0},
         {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS", "tensor socket", 0, 0},
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "the control socket as the scheduler reaches it", 0, 0},
-        {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "the tensor socket as the s-part reaches it", 0, 0},
+        {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS",
+         "the tensor socket as the s-part and other workers reach it", 0, 0},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},

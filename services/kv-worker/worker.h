@@ -3,7 +3,7 @@
  * Two threads. The tensor thread owns the store and the tensor socket: it appends, attends and hands pages out. The control
  * thread owns the control socket and the membership, computes nothing, and asks the tensor thread by posting to its loop.
  *
- *     s-part ──Attend──▶ tensor thread (attend.c, handover.c) ◀──post──▶ control thread (control.c) ◀──▶ scheduler
+ *     s-part ──Attend──▶ tensor thread (attend.c, pages.c) ◀──post──▶ control thread (control.c) ◀──▶ scheduler
  */
 #ifndef FD_SERVICES_KV_WORKER_WORKER_H
 #define FD_SERVICES_KV_WORKER_WORKER_H
@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
+#include "common/handover/handover.h"
 #include "common/kv/kv_measure.h"
 #include "common/member/member.h"
 #include "common/rpc/rpc.h"
@@ -62,7 +63,6 @@ struct worker {
     struct kv_store *store; /* NULL until the shape is known */
     struct kv_costs costs;  /* of attention with that shape; token_us 0: not measured */
     struct attend_batch batches[WORKER_BATCHES_MAX];
-    struct fetch *fetches;       /* under way */
     uint64_t s_part_incarnation; /* the newest seen: older ones are refused */
     uint32_t q_width, kv_width;
     struct kv_row *rows; /* [WORKER_ROWS_MAX] scratch */
@@ -77,7 +77,8 @@ struct worker {
     bool draining, drained;
 
     /* both */
-    atomic_bool stop; /* relaxed: the loops are woken after it is set */
+    struct handover handover; /* of pages, from and to others */
+    atomic_bool stop;         /* relaxed: the loops are woken after it is set */
     atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done; /* relaxed: numbers for heartbeats */
     atomic_bool tensors_ready;
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
@@ -91,38 +92,12 @@ void attend_publish(struct worker *worker);
 /* Frees a sequence's pages. Rows of it in a step that is under way are lost: the next layer's reply says so. */
 void attend_free(struct worker *worker, uint64_t sequence);
 
-/* handover.c: pages from worker to worker; on the tensor thread. */
-void read_page_handler(struct rpc_call *call, void *user);
-struct fetch {
-    struct worker *worker;
-    struct rpc_call *call; /* the control thread's, as `users`; NULL: the scheduler does not wait for it any more */
-    uint32_t users;        /* messages on their way back to the control thread: the last one frees it */
-
-    /* the tensor thread's */
-    struct fetch *next; /* of those under way */
-    bool ended;
-    uint64_t sequence;
-    uint32_t positions, next_page, received;
-    char address[ADDRESS_BYTES];
-    struct rpc_channel *channel;
-    uint64_t timer;
-    enum status status;
-    char why[256];
-};
-/* Posted to the tensor loop with a struct fetch; posts fetch_done() back to the control loop. */
-void fetch_begin(void *fetch);
-/* Likewise, and answered by fetch_done() too: nobody wants it any more, what it has brought is freed. */
-void fetch_abort(void *fetch);
-/* Ends what is being fetched of a sequence: its pages are to be freed, and nothing of it may come later, when the sequence may be here
- * for another reason. On the tensor thread, not in a callback of a channel. */
-void fetch_drop(struct worker *worker, uint64_t sequence);
-/* Ends those under way: the worker ends. On the tensor thread. */
-void fetch_close_all(struct worker *worker);
+/* pages.c: what the handover (common/handover) does with the store; on the tensor thread. */
+extern const struct handover_pages worker_pages;
 
 /* control.c: on the control thread. */
 enum status control_open(struct worker *worker, struct error *error) MUST_CHECK;
 void control_close(struct worker *worker);
 void control_drain(struct worker *worker);
-void fetch_done(void *fetch);
 
 #endif

@@ -169,7 +169,7 @@ static void start_head(struct mini_batch *batch)
 bool engine_advance(struct engine *engine)
 {
     struct mini_batch *oldest = NULL;
-    bool computing = false;
+    bool computing = handover_advance(&engine->handover);
 
     for (uint32_t i = 0; i < engine->batch_count; i++) {
         struct mini_batch *batch = &engine->batches[i];
@@ -386,6 +386,7 @@ enum status engine_open(struct engine *engine, struct error *error)
     engine->zeros = calloc(engine->q_width, sizeof *engine->zeros);
     if (!engine->zeros)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
+    engine_pages_open(engine);
     engine->lane_s_part = trace_lane_open("S-part");
     engine->lane_local = trace_lane_open("R-part, local pool");
     for (uint32_t i = 0; !status && i < engine->batch_count; i++)

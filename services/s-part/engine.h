@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
+#include "common/handover/handover.h"
 #include "common/model/model.h"
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
@@ -96,10 +97,11 @@ struct mini_batch {
     uint32_t kept_count;
 };
 
-/* A sequence that is over. */
+/* A sequence that is over, or whose KV is elsewhere now. */
 struct released {
     uint64_t sequence;
-    bool keep_pages; /* what the local pool holds of it may be shared by others */
+    bool keep_pages;   /* what the local pool holds of it may be shared by others */
+    bool keep_sampler; /* it goes on */
 };
 
 struct engine {
@@ -114,7 +116,8 @@ struct engine {
     uint32_t attend_method;
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
-    float *zeros; /* [q_width] */
+    struct handover handover; /* of the local pool's pages, from and to workers */
+    float *zeros;             /* [q_width] */
     uint64_t ready_counter;
     struct trace_lane *lane_s_part, *lane_local; /* what this thread does: segments and the like; attention of local rows */
     struct released deferred[DEFERRED_MAX];      /* when no step uses them */
@@ -126,7 +129,7 @@ struct engine {
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
 
-/* Goes on with what a device has computed, and starts the segment that has waited longest. False: nothing is ready or computed. */
+/* Goes on with what a device has computed or copied, and starts the segment that has waited longest. False: there is none of it. */
 bool engine_advance(struct engine *engine);
 
 /* Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. */
@@ -139,6 +142,11 @@ uint64_t engine_newest_scheduler(const struct engine *engine);
 void engine_step_handler(struct rpc_call *call, void *user);
 void engine_release_handler(struct rpc_call *call, void *user);
 void engine_exclude_handler(struct rpc_call *call, void *user);
+void engine_fetch_handler(struct rpc_call *call, void *user);
+
+/* pages.c. Bytes of a page as workers have them; 0: the local pool gives and takes none. */
+uint64_t engine_page_bytes(const struct engine *engine);
+void engine_pages_open(struct engine *engine);
 
 /* links.c */
 struct link *link_get(struct engine *engine, const Fastdecode__Place *place);

@@ -1,4 +1,4 @@
-/* engine_calls.c: what the scheduler asks of the engine: steps, which are queued; sequences and places that are over. */
+/* engine_calls.c: what the scheduler asks of the engine: steps, which are queued; sequences and places that are over, or move. */
 #include "common/base/log.h"
 #include "common/member/member.h"
 #include "services/s-part/engine.h"
@@ -31,9 +31,12 @@ void engine_step_handler(struct rpc_call *call, void *user)
 
 static void release(struct engine *engine, const struct released *released)
 {
-    sequence_table_remove(engine->sequences, released->sequence);
-    if (!released->keep_pages)
-        engine->ops->pool_release(engine->backend, released->sequence);
+    if (!released->keep_sampler)
+        sequence_table_remove(engine->sequences, released->sequence);
+    if (released->keep_pages)
+        return;
+    handover_drop(&engine->handover, released->sequence);
+    engine->ops->pool_release(engine->backend, released->sequence);
 }
 
 /* Those that a step still uses are let go when it has ended. */
@@ -65,8 +68,17 @@ void engine_release_handler(struct rpc_call *call, void *user)
             release(engine, &engine->deferred[i]);
     engine->deferred_count = kept;
     for (size_t i = 0; i < request->n_sequence; i++)
-        release_or_defer(engine, &(struct released){request->sequence[i], request->keep_pages});
+        release_or_defer(engine, &(struct released){request->sequence[i], request->keep_pages, request->keep_sampler});
     rpc_call_reply(call, &reply.base);
+}
+
+void engine_fetch_handler(struct rpc_call *call, void *user)
+{
+    struct engine *engine = user;
+    const Fastdecode__FetchRequest *request = rpc_call_unpack(call, &fastdecode__fetch_request__descriptor);
+
+    if (request && member_caller_is(call, "scheduler", request->scheduler_incarnation, engine_newest_scheduler(engine)))
+        handover_fetch(&engine->handover, call, request);
 }
 
 /* Steps that were planned before the worker was given up still name it: they must not open its connection anew and wait. */

@@ -29,7 +29,8 @@ enum { PAGE_TOKENS = 16, CHUNK_ROWS = 512, SPIN_US = 50, END_TOKENS_MAX = 16 };
 enum { SEQUENCES_MAX = 16384 };
 
 static struct s_part {
-    const char *model_path, *scheduler, *listen, *advertise, *name, *compute, *kv_type_name, *isa, *trace, *device_name;
+    const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *kv_type_name,
+        *isa, *trace, *device_name;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads;
@@ -46,8 +47,8 @@ static struct s_part {
     struct backend_plan plan;
     struct calibration calibration;
     pthread_t engine_thread;
-    atomic_bool stop;             /* relaxed: the loop is woken after it is set */
-    char address[200], level[32]; /* level: of the numbers */
+    atomic_bool stop;                                  /* relaxed: the loop is woken after it is set */
+    char address[200], tensor_address[200], level[32]; /* level: of the numbers */
 } s_part;
 
 static volatile sig_atomic_t asked_to_stop;
@@ -69,7 +70,11 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
         {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "where the scheduler is", 0, 0},
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where steps come in", 0, 0},
+        {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS",
+         "where KV workers read pages of the local pool; default: where steps come in", 0, 0},
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
+        {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "that of --listen-tensors as KV workers reach it", 0,
+         0},
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
         {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
@@ -150,6 +155,22 @@ static uint32_t end_tokens(uint32_t *tokens)
     return count;
 }
 
+/* The local pool has pages, and they are in a form in which workers can take and give them. */
+static bool pages_are_workers(void)
+{
+    const struct model_shape *shape = &s_part.model->shape;
+    const struct kv_shape kv = {.layers = shape->layers,
+                                .heads = shape->heads,
+                                .kv_heads = shape->kv_heads,
+                                .head_dim = shape->head_dim,
+                                .page_tokens = PAGE_TOKENS,
+                                .type = s_part.kv_type,
+                                .max_sequences = 1,
+                                .max_context = s_part.context};
+    uint64_t bytes = engine_page_bytes(&s_part.engine);
+    return bytes && bytes == kv_page_bytes(&kv);
+}
+
 /* On the control loop, with what the local pool holds. */
 static void send_registration(void *arg)
 {
@@ -187,6 +208,8 @@ static void send_registration(void *arg)
     info.kv = &kv;
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
     request.control_address = s_part.address;
+    request.tensor_address = s_part.tensor_address;
+    request.pool_kv = pages_are_workers() ? &kv : NULL;
     request.model = &info;
     request.kv_bytes = s_part.local_pool;
     request.pages_total = s_part.plan.pool_pages;
@@ -270,6 +293,8 @@ static void *engine_main(void *arg)
             rpc_loop_run(engine->loop, 1000000, SPIN_US);
         }
     }
+    handover_close_all(&engine->handover);
+    rpc_loop_run(engine->loop, 0, 0); /* what that posted */
     rpc_server_close(s_part.server);
     engine_close(engine);
     return NULL;
@@ -293,12 +318,15 @@ static enum status open_server(struct error *error)
         {&fastdecode__spart__descriptor, "Step", engine_step_handler, engine},
         {&fastdecode__spart__descriptor, "Release", engine_release_handler, engine},
         {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
+        {&fastdecode__kv_control__descriptor, "Fetch", engine_fetch_handler, engine},
+        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &engine->handover},
     };
+    const char *addresses[] = {s_part.listen, s_part.listen_tensors};
     const struct rpc_server_config config = {
-        .addresses = &s_part.listen,
-        .address_count = 1,
+        .addresses = addresses,
+        .address_count = s_part.listen_tensors ? 2 : 1,
         .methods = methods,
-        .method_count = 3,
+        .method_count = ARRAY_COUNT(methods),
         .ready = ready,
         .hello = {.service = "s-part", .incarnation = s_part.incarnation},
     };
@@ -307,7 +335,13 @@ static enum status open_server(struct error *error)
         return status;
     snprintf(s_part.address, sizeof s_part.address, "%s",
              s_part.advertise ? s_part.advertise : rpc_server_address(s_part.server, 0));
-    return member_check_address(s_part.address, "advertise", error);
+    snprintf(s_part.tensor_address, sizeof s_part.tensor_address, "%s",
+             s_part.advertise_tensors ? s_part.advertise_tensors
+             : s_part.listen_tensors  ? rpc_server_address(s_part.server, 1)
+                                      : s_part.address);
+    if ((status = member_check_address(s_part.address, "advertise", error)))
+        return status;
+    return member_check_address(s_part.tensor_address, "advertise-tensors", error);
 }
 
 static enum status check_plan(const struct backend_plan *plan, struct error *error)

@@ -50,7 +50,7 @@ static void tell_up(struct member *member)
                 .prefill_pair_us = member->pair_us,
                 .local = member->place == 0,
                 .shares_cores = member->shares_cores,
-                .accepts_moves = member->place != 0,
+                .accepts_moves = member->hands_over,
             },
     };
     scheduler_event(scheduler, &event);
@@ -244,7 +244,7 @@ void members_unclaim(struct scheduler *scheduler, uint32_t place)
             continue;
         log_info("UNCLAIMED", "sequence=%llx place=%u", (unsigned long long)held.sequence, held.place);
         scheduler->held[i] = scheduler->held[--scheduler->held_count];
-        place_free_unclaimed(scheduler, place, held.sequence);
+        place_free_unclaimed(scheduler, place, held.sequence, false);
     }
 }
 
@@ -260,7 +260,7 @@ bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *
             *out = held;
         } else { /* it was being handed over: one copy is enough. At once, for later it may be there again, and in use */
             const struct held *other = held.positions > out->positions ? out : &held;
-            place_free_unclaimed(scheduler, other->place, sequence);
+            place_free_unclaimed(scheduler, other->place, sequence, true);
             *out = held.positions > out->positions ? held : *out;
         }
         found = true;
@@ -321,6 +321,8 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
                                    : (double)BYTES_PER_SECOND_GUESS;
     take_calibration(scheduler, member, request);
     member->shares_cores = request->shares_cores;
+    member->hands_over = member->place != 0 || (request->pool_kv && scheduler->model_known && request->tensor_address[0] &&
+                                                same_shape(request->pool_kv, &scheduler->kv));
     member->max_rows = request->max_rows;
     member->heard_us = clock_now_us();
     member->registered = member->place == 0 || request->pages_total > 0;

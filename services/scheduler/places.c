@@ -13,7 +13,8 @@ struct errand {
     struct scheduler *scheduler;
     uint64_t sequence;
     uint32_t place, from, positions;
-    uint64_t incarnation; /* of the member at `place` */
+    uint64_t incarnation; /* of the member at `place`; of a move: at `from` */
+    bool goes_on;         /* only pages are freed: the sequence is elsewhere */
     uint64_t began_us;
     struct member *member;
     void (*done)(struct member *member);
@@ -29,8 +30,8 @@ static struct errand *new_errand(struct scheduler *scheduler)
 
 static const struct rpc_options options = {.timeout_ms = CONTROL_TIMEOUT_MS};
 
-/* Asks the s-part to end its part of sequences: samplers, and unless keep_pages, pages of the local pool. False: it cannot be asked. */
-static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, size_t count, bool keep_pages,
+/* Asks the s-part to end its part of sequences: samplers and pages of the local pool, or one of the two. False: it cannot be asked. */
+static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, size_t count, bool keep_pages, bool keep_sampler,
                         void (*on_end)(void *user, enum status status, const char *error), struct errand *errand)
 {
     const struct rpc_callbacks callbacks = {.on_end = on_end};
@@ -41,12 +42,13 @@ static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, 
     request.n_sequence = count;
     request.sequence = (uint64_t *)sequences;
     request.keep_pages = keep_pages;
+    request.keep_sampler = keep_sampler;
     return channel && !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &options, &callbacks,
                                       errand, NULL, &error);
 }
 
-/* Asks a place to free sequences. False: it cannot be asked. */
-static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t *sequences, size_t count,
+/* Asks a place to free sequences. goes_on: only their pages, where more is known of them. False: it cannot be asked. */
+static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t *sequences, size_t count, bool goes_on,
                      void (*on_end)(void *user, enum status status, const char *error), struct errand *errand)
 {
     const struct rpc_callbacks callbacks = {.on_end = on_end};
@@ -54,7 +56,7 @@ static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t
     struct error error;
 
     if (place == 0)
-        return ask_release(scheduler, sequences, count, false, on_end, errand);
+        return ask_release(scheduler, sequences, count, false, goes_on, on_end, errand);
     if (!channel)
         return false;
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
@@ -90,7 +92,7 @@ static void send_release(void *arg)
 
     if (member->incarnation != errand->incarnation)
         on_released(errand, STATUS_UNAVAILABLE, "");
-    else if (ask_free(errand->scheduler, errand->place, &errand->sequence, 1, on_released, errand))
+    else if (ask_free(errand->scheduler, errand->place, &errand->sequence, 1, false, on_released, errand))
         return;
     else if (member->channel && rpc_channel_is_up(member->channel))
         rpc_loop_timer(errand->scheduler->loop, RELEASE_AGAIN_US, send_release, errand);
@@ -119,7 +121,7 @@ void place_forget(struct scheduler *scheduler)
     if (!scheduler->forget_count)
         return;
     struct errand *errand = new_errand(scheduler);
-    const bool asked = ask_release(scheduler, scheduler->forget, scheduler->forget_count, true, ignore_end, errand);
+    const bool asked = ask_release(scheduler, scheduler->forget, scheduler->forget_count, true, false, ignore_end, errand);
     if (!asked)
         free(errand);
     if (asked || !channel || !rpc_channel_is_up(channel))
@@ -133,18 +135,19 @@ static void send_unclaimed(void *arg)
     const struct member *member = &errand->scheduler->members[errand->place];
 
     if (member->incarnation == errand->incarnation && member->channel && rpc_channel_is_up(member->channel)) {
-        if (!ask_free(errand->scheduler, errand->place, &errand->sequence, 1, ignore_end, errand))
+        if (!ask_free(errand->scheduler, errand->place, &errand->sequence, 1, errand->goes_on, ignore_end, errand))
             rpc_loop_timer(errand->scheduler->loop, RELEASE_AGAIN_US, send_unclaimed, errand);
         return;
     }
     free(errand); /* it says what it holds when it registers again */
 }
 
-void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence)
+void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool goes_on)
 {
     struct errand *errand = new_errand(scheduler);
     errand->sequence = sequence;
     errand->place = place;
+    errand->goes_on = goes_on;
     errand->incarnation = scheduler->members[place].incarnation;
     send_unclaimed(errand);
 }
@@ -162,7 +165,7 @@ void place_clean(struct member *member, const uint64_t *sequences, uint32_t coun
     struct errand *errand = new_errand(member->scheduler);
     errand->member = member;
     errand->done = done;
-    if (count == 0 || !ask_free(member->scheduler, member->place, sequences, count, on_cleaned, errand))
+    if (count == 0 || !ask_free(member->scheduler, member->place, sequences, count, false, on_cleaned, errand))
         on_cleaned(errand, STATUS_OK, "");
 }
 
@@ -192,17 +195,31 @@ static void on_target_freed(void *user, enum status status, const char *text)
     report_move(user, false);
 }
 
+/* As send_release: what has gone must be free there, or who comes back finds the place full. */
+static void free_source(void *arg)
+{
+    struct errand *errand = arg;
+    const struct member *member = &errand->scheduler->members[errand->from];
+
+    if (member->incarnation == errand->incarnation && member->channel && rpc_channel_is_up(member->channel)) {
+        if (!ask_free(errand->scheduler, errand->from, &errand->sequence, 1, true, on_source_freed, errand))
+            rpc_loop_timer(errand->scheduler->loop, RELEASE_AGAIN_US, free_source, errand);
+        return;
+    }
+    report_move(errand, true);
+}
+
 static void on_fetched(void *user, enum status status, const char *text)
 {
     struct errand *errand = user;
     if (status) {
         log_warn("MOVE-FAILED", "sequence=%llx why=\"%s\"", (unsigned long long)errand->sequence, text);
-        /* A worker that says no has freed what it had. Its yes may have crossed with the end of our patience. */
+        /* Who says no has freed what it had. Its yes may have crossed with the end of our patience. */
         if (status != STATUS_DEADLINE_EXCEEDED ||
-            !ask_free(errand->scheduler, errand->place, &errand->sequence, 1, on_target_freed, errand))
+            !ask_free(errand->scheduler, errand->place, &errand->sequence, 1, true, on_target_freed, errand))
             report_move(errand, false);
-    } else if (!ask_free(errand->scheduler, errand->from, &errand->sequence, 1, on_source_freed, errand)) {
-        report_move(errand, true);
+    } else {
+        free_source(errand);
     }
 }
 
@@ -217,6 +234,7 @@ void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, u
     errand->sequence = sequence;
     errand->from = from;
     errand->place = to;
+    errand->incarnation = scheduler->members[from].incarnation;
     errand->positions = positions;
     errand->began_us = clock_now_us();
     log_info("MOVE", "sequence=%llx from=%u to=%u positions=%u", (unsigned long long)sequence, from, to, positions);

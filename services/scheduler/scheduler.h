@@ -71,6 +71,7 @@ struct member {
     struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; /* s-part: of all layers; of head and sampling */
     uint32_t layer_count, head_count;
     bool shares_cores;
+    bool hands_over;                   /* pages can be taken from it and given to it */
     struct rpc_call *draining;         /* its Drain call, to be answered */
     Fastdecode__HeartbeatRequest last; /* numbers only */
 };
@@ -171,7 +172,7 @@ void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t plac
 void place_forget(struct scheduler *scheduler);
 void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions);
 void place_drained(struct scheduler *scheduler, uint32_t place);
-void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence);
+void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool goes_on);
 void place_exclude(struct scheduler *scheduler, const struct member *member);
 /* Frees what a member holds of sequences that are not there any more; done(member) when it has, or cannot be asked. */
 void place_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member));

@@ -46,7 +46,8 @@ class Mesh:
 
     def __init__(self, *options, model=MODEL, env=None, ready_s=90, calibrate=False, slow_workers=False):
         """calibrate: as users have it. Tests that do not look at predictions start a second earlier without.
-        slow_workers: signals make a worker slow (slow_worker.c)."""
+        slow_workers: signals make a worker slow (slow_worker.c); or names of services, of which signals make the s-part slow as well,
+        and the scheduler empty the local pool (moving_scheduler.c)."""
         self.model = "default"
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir = os.path.join(self.folder.name, "run")
@@ -72,9 +73,9 @@ class Mesh:
         folder = os.path.join(self.folder.name, "bin")
         os.mkdir(folder)
         shutil.copy(os.path.join(built, "fastdecode"), folder)
-        for name in ("gateway", "scheduler", "s-part"):
-            os.symlink(os.path.join(built, name), os.path.join(folder, name))
-        os.symlink(os.path.join(BUILD, "tests", "slow", "kv-worker"), os.path.join(folder, "kv-worker"))
+        slow = ("kv-worker",) if slow_workers is True else slow_workers
+        for name in ("gateway", "scheduler", "s-part", "kv-worker"):
+            os.symlink(os.path.join(BUILD, "tests", "slow", name) if name in slow else os.path.join(built, name), os.path.join(folder, name))
         return folder
 
     def _read(self):

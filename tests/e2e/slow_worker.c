@@ -1,4 +1,4 @@
-/* slow_worker.c: a kv-worker that tests slow down. The worker's own objects, linked with --wrap.
+/* slow_worker.c: a kv-worker, or an s-part, that tests slow down. The service's own objects, linked with --wrap.
  *
  * SIGUSR2: from now on, until the next one, it takes PAGE_MS for each page that it gives away, so that a hand-over lasts and a test
  * can have something fail in its midst.

@@ -75,9 +75,10 @@ class Bystander(threading.Thread):
 
 @pytest.fixture(scope="module")
 def attacked():
-    """A mesh that does all attention at its one worker, and what its processes are."""
+    """A mesh that does all attention at its one worker, for its local pool has room for nobody, and what its processes are."""
     # no page is kept on purpose: each that is not free at the end was lost
-    with Mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "256M", "--prefix-cache", "off") as mesh:
+    with Mesh("--kv-workers", 1, "--local-pool", "1M", "--kv-memory", "256M", "--prefix-cache", "off") as mesh:
+        mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
         yield mesh, {service: mesh.pid(service) for service in SERVICES}
 
 
@@ -336,6 +337,33 @@ def test_odd_requests_to_the_scheduler(target, model):
         watcher.close()
 
 
+# --- pages: the s-part and workers give and take them alike ---------------------------------------------------------------------
+
+
+def fetch_request(by, sequence=77, tensors="ipc:///nowhere.sock", positions=16):
+    return fixed64(1, by) + fixed64(2, sequence) + blob(3, tensors) + varint(4, positions)
+
+
+def fetch_cases(target, model, incarnation, own):
+    def bad(name, text, status="INVALID_ARGUMENT", by=incarnation, **request):
+        return (name, "KvControl/Fetch", fetch_request(by, **request), status, text)
+
+    return garbage("KvControl/Fetch", "FetchRequest") + [
+        bad("another incarnation than in the hello", "hello", by=5), bad("no sequence", "FetchRequest", sequence=0),
+        bad("no positions", "FetchRequest", positions=0), bad("positions beyond the context", "context", positions=model["context"] + 1),
+        bad("2^32 - 1 positions", "context", positions=U32), bad("no address", "address", tensors=""),
+        bad("an address of 10,000 bytes", "address", tensors="ipc://" + "x" * 10000), bad("an address that is none", "address", tensors="what"),
+        bad("an address of no transport", "warp", tensors="warp://here"),
+        bad("a sequence that is not there, from itself", "not held", "NOT_FOUND", tensors=ipc(target, own)),
+        bad("pages from one who does not know what they are", "", "UNIMPLEMENTED", tensors=ipc(target, "gateway"))]
+
+
+def read_page_cases():
+    return garbage("KvHandover/ReadPage", "ReadPageRequest") + [
+        ("a sequence that is not held", "KvHandover/ReadPage", fixed64(1, 99), "NOT_FOUND", "not held"),
+        ("page 2^32 - 1", "KvHandover/ReadPage", fixed64(1, 99) + varint(2, U32), "NOT_FOUND", "not held")]
+
+
 # --- s-part -------------------------------------------------------------------------------------------------------------------
 
 
@@ -395,7 +423,8 @@ def step_cases(model, incarnation):
 def test_calls_to_the_s_part(target, model):
     incarnation = incarnation_of(target, "scheduler")
     connect = lambda: as_scheduler(target, "s-part")
-    check(connect, step_cases(model, incarnation) + strangers("Generator/Generate", "KvWorker/Attend", "KvControl/Free", 0, U32))
+    check(connect, step_cases(model, incarnation) + fetch_cases(target, model, incarnation, "s-part") + read_page_cases() +
+          strangers("Generator/Generate", "KvWorker/Attend", "KvControl/Free", 0, U32))
     step = fixed64(1, incarnation) + varint(2, 1)
     unknown = step + run_of(99) + run_of(98, tokens=()) + place()
     answer = connect().call("SPart/Step", unknown)
@@ -407,13 +436,15 @@ def test_calls_to_the_s_part(target, model):
     check(lambda: Connection(ipc(target, "s-part"), "scheduler", 5), [
         ("by an older scheduler", "SPart/Step", fixed64(1, 5), "FAILED_PRECONDITION", "later"),
         ("by an older scheduler", "SPart/Release", packed64(1, [1]), "FAILED_PRECONDITION", "later"),
-        ("by an older scheduler", "SPart/Exclude", varint(1, 1), "FAILED_PRECONDITION", "later")], 3)
+        ("by an older scheduler", "KvControl/Fetch", fetch_request(5), "FAILED_PRECONDITION", "later"),
+        ("by an older scheduler", "SPart/Exclude", varint(1, 1), "FAILED_PRECONDITION", "later")], 4)
     check(lambda: Connection(ipc(target, "s-part"), "scheduler", U64), [
         ("by a scheduler of the future", "SPart/Step", fixed64(1, U64), "INVALID_ARGUMENT", "future")], 1)
     check(lambda: Connection(ipc(target, "s-part")), [
         ("by a stranger", "SPart/Step", step, "INVALID_ARGUMENT|PERMISSION_DENIED", "scheduler"),
         ("by a stranger", "SPart/Release", packed64(1, [1]), "PERMISSION_DENIED", "scheduler"),
-        ("by a stranger", "SPart/Exclude", varint(1, 1), "PERMISSION_DENIED", "scheduler")], 3)
+        ("by a stranger", "KvControl/Fetch", fetch_request(0), "PERMISSION_DENIED", "scheduler"),
+        ("by a stranger", "SPart/Exclude", varint(1, 1), "PERMISSION_DENIED", "scheduler")], 4)
 
 
 def test_two_addresses_of_one_worker_that_both_fail(target):
@@ -480,9 +511,7 @@ def test_attend_at_the_worker(target, model):
     address, incarnation = ipc(target, "kv-worker-0-t"), incarnation_of(target, "s-part")
     connect = lambda: Connection(address, "s-part", incarnation)
     cases, attend = attend_cases(model, incarnation)
-    cases += garbage("KvHandover/ReadPage", "ReadPageRequest")
-    cases += [("a sequence that is not held", "KvHandover/ReadPage", fixed64(1, 99), "NOT_FOUND", "not held"),
-              ("page 2^32 - 1", "KvHandover/ReadPage", fixed64(1, 99) + varint(2, U32), "NOT_FOUND", "not held")]
+    cases += read_page_cases()
     check(connect, cases + strangers("KvControl/Free", "KvControl/Fetch", "Generator/Generate", "SPart/Step", 0, U32))
     check(lambda: Connection(address, "s-part", 5), [("by an older s-part", "KvWorker/Attend", attend(by=5), "FAILED_PRECONDITION", "later")], 1)
     check(lambda: Connection(address, "s-part", U64), [("by one of the future", "KvWorker/Attend", attend(by=U64), "INVALID_ARGUMENT", "future")], 1)
@@ -503,27 +532,14 @@ def test_control_of_the_worker(target, model):
     address, incarnation = ipc(target, "kv-worker-0"), incarnation_of(target, "scheduler")
     connect = lambda: as_scheduler(target, "kv-worker-0")
 
-    def fetch(sequence=77, tensors="ipc:///nowhere.sock", positions=16, by=incarnation):
-        return fixed64(1, by) + fixed64(2, sequence) + blob(3, tensors) + varint(4, positions)
-
-    cases = garbage("KvControl/Free", "FreeRequest") + garbage("KvControl/Held", "HeldRequest") + garbage("KvControl/Fetch", "FetchRequest")
+    cases = garbage("KvControl/Free", "FreeRequest") + garbage("KvControl/Held", "HeldRequest")
     cases += [("another incarnation than in the hello", "KvControl/Free", free_request(5, 1), "INVALID_ARGUMENT", "hello"),
               ("half an id", "KvControl/Free", fixed64(1, incarnation) + blob(2, b"1234"), "INVALID_ARGUMENT", "FreeRequest"),
-              ("a million that are not there", "KvControl/Free", free_request(incarnation, *range(1 << 40, (1 << 40) + 1000000)), "OK", ""),
-              ("another incarnation than in the hello", "KvControl/Fetch", fetch(by=5), "INVALID_ARGUMENT", "hello"),
-              ("no sequence", "KvControl/Fetch", fetch(sequence=0), "INVALID_ARGUMENT", "FetchRequest"),
-              ("no positions", "KvControl/Fetch", fetch(positions=0), "INVALID_ARGUMENT", "FetchRequest"),
-              ("positions beyond the context", "KvControl/Fetch", fetch(positions=model["context"] + 1), "INVALID_ARGUMENT", "context"),
-              ("2^32 - 1 positions", "KvControl/Fetch", fetch(positions=U32), "INVALID_ARGUMENT", "context"),
-              ("no address", "KvControl/Fetch", fetch(tensors=""), "INVALID_ARGUMENT", "address"),
-              ("an address of 10,000 bytes", "KvControl/Fetch", fetch(tensors="ipc://" + "x" * 10000), "INVALID_ARGUMENT", "address"),
-              ("an address that is none", "KvControl/Fetch", fetch(tensors="what"), "INVALID_ARGUMENT", "address"),
-              ("an address of no transport", "KvControl/Fetch", fetch(tensors="warp://here"), "INVALID_ARGUMENT", "warp"),
-              ("a sequence that is not there, from itself", "KvControl/Fetch", fetch(tensors=ipc(target, "kv-worker-0-t")), "NOT_FOUND", "not held"),
-              ("pages from one who does not know what they are", "KvControl/Fetch", fetch(tensors=ipc(target, "gateway")), "UNIMPLEMENTED", "")]
+              ("a million that are not there", "KvControl/Free", free_request(incarnation, *range(1 << 40, (1 << 40) + 1000000)), "OK", "")]
+    cases += fetch_cases(target, model, incarnation, "kv-worker-0-t")
     check(connect, cases + strangers("KvWorker/Attend", "KvHandover/ReadPage", "Generator/Generate", 0, U32))
     check(lambda: Connection(address, "scheduler", 5), [
         ("by an older scheduler", "KvControl/Free", free_request(5, 1), "FAILED_PRECONDITION", "later"),
-        ("by an older scheduler", "KvControl/Fetch", fetch(by=5), "FAILED_PRECONDITION", "later")], 2)
+        ("by an older scheduler", "KvControl/Fetch", fetch_request(5), "FAILED_PRECONDITION", "later")], 2)
     check(lambda: Connection(address), [("by a stranger", "KvControl/Free", free_request(0, 1), "PERMISSION_DENIED", "scheduler"),
-                                        ("by a stranger", "KvControl/Fetch", fetch(by=0), "PERMISSION_DENIED", "scheduler")], 2)
+                                        ("by a stranger", "KvControl/Fetch", fetch_request(0), "PERMISSION_DENIED", "scheduler")], 2)

@@ -85,7 +85,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    fetch_close_all(&worker);
+    handover_close_all(&worker.handover);
     rpc_loop_run(worker.control_loop, 0, 0); /* what it posted */
     control_close(&worker);
     attend_close(&worker);

@@ -1,0 +1,483 @@
+/* handover.c: see handover.h. */
+#include "common/handover/handover.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/wire/wire.h"
+
+enum { R_POSITIONS = 1, R_PADDING = 2, R_PAGE = 3, PAGE_TIMEOUT_MS = 5000, ADDRESS_BYTES = 200 };
+
+/* A sequence that is being taken over. */
+struct handover_fetch {
+    struct handover *handover;
+    struct rpc_call *call; /* the control loop's, as `users`; NULL: the scheduler does not wait for it any more */
+    uint32_t users;        /* messages on their way back to the control loop: the last one frees it */
+
+    /* the tensor loop's */
+    struct handover_fetch *next; /* of those under way */
+    bool ended;
+    bool keeps;          /* what is here of it is not this one's to free */
+    bool asked, copying; /* a page is on its way; has come, and is not in its place yet */
+    uint64_t sequence;
+    uint32_t positions, next_page, received;
+    char address[ADDRESS_BYTES];
+    struct rpc_channel *channel;
+    uint64_t timer;
+    enum status status;
+    char why[256];
+};
+
+/* A page from or to a message. */
+struct handover_copy {
+    struct handover_copy *next;
+    bool begun;
+    uint64_t sequence;
+    uint32_t page_index, positions;
+
+    /* given away */
+    struct rpc_call *call;
+    struct rpc_buffer *buffer;
+    unsigned char *count_at, *out; /* in it */
+
+    /* taken over; fetch NULL: given away */
+    struct handover_fetch *fetch;
+    struct rpc_message *message;
+    const unsigned char *in; /* in it */
+};
+
+static void proceed(struct handover_fetch *fetch);
+
+static bool known(const struct handover *handover) { return handover->pages->page_bytes(handover->user) != 0; }
+
+static void publish(struct handover *handover)
+{
+    if (handover->pages->publish && known(handover))
+        handover->pages->publish(handover->user);
+}
+
+/* --- copies, one after the other ----------------------------------------------------------------------------------------- */
+
+static void free_copy(struct handover_copy *copy)
+{
+    rpc_buffer_free(copy->buffer);
+    if (copy->message)
+        rpc_message_free(copy->message);
+    free(copy);
+}
+
+static void end_copy(struct handover_copy *copy, enum status status, const char *why)
+{
+    struct handover_fetch *fetch = copy->fetch;
+
+    if (fetch) {
+        fetch->copying = false;
+        if (status) {
+            fetch->status = status;
+            snprintf(fetch->why, sizeof fetch->why, "%s", why);
+        } else {
+            fetch->received += copy->positions;
+            fetch->next_page++;
+        }
+        free_copy(copy);
+        proceed(fetch);
+        return;
+    }
+    if (status) {
+        rpc_call_fail(copy->call, status, "%s", why);
+    } else {
+        *copy->count_at = (unsigned char)copy->positions;
+        rpc_call_reply_buffer(copy->call, copy->buffer);
+        copy->buffer = NULL;
+    }
+    free_copy(copy);
+}
+
+static enum status begin_copy(struct handover *handover, struct handover_copy *copy, struct error *error)
+{
+    const struct handover_pages *pages = handover->pages;
+
+    copy->begun = true;
+    if (copy->fetch)
+        return pages->import_page(handover->user, copy->sequence, copy->page_index, copy->in, copy->positions, error);
+    return pages->export_page(handover->user, copy->sequence, copy->page_index, copy->out, &copy->positions, error);
+}
+
+static void unlink_copy(struct handover *handover, struct handover_copy **at)
+{
+    struct handover_copy *copy = *at;
+
+    *at = copy->next;
+    if (handover->copies_end == &copy->next)
+        handover->copies_end = at;
+}
+
+bool handover_advance(struct handover *handover)
+{
+    while (handover->copies) {
+        struct handover_copy *copy = handover->copies;
+        struct error error;
+        enum status status = copy->begun ? STATUS_OK : begin_copy(handover, copy, &error);
+        if (!status && handover->pages->copied && !handover->pages->copied(handover->user))
+            return true;
+        unlink_copy(handover, &handover->copies);
+        end_copy(copy, status, status ? error.text : "");
+    }
+    return false;
+}
+
+/* One that another waits behind is begun when that is done. */
+static void queue_copy(struct handover *handover, struct handover_copy *copy)
+{
+    if (!handover->copies)
+        handover->copies_end = &handover->copies;
+    *handover->copies_end = copy;
+    handover->copies_end = &copy->next;
+    if (handover->copies == copy)
+        handover_advance(handover);
+}
+
+/* Of what is no longer wanted; pages given away are so for a reason. */
+static void drop_copies(struct handover *handover, uint64_t sequence, const struct handover_fetch *of)
+{
+    for (struct handover_copy **at = &handover->copies; *at;) {
+        struct handover_copy *copy = *at;
+        if (of ? copy->fetch != of : copy->fetch || copy->sequence != sequence) {
+            at = &copy->next;
+            continue;
+        }
+        if (copy->begun)
+            handover->pages->stop_copy(handover->user);
+        unlink_copy(handover, at);
+        if (copy->call)
+            rpc_call_fail(copy->call, STATUS_NOT_FOUND, "page %u of sequence %llx is not held any more", copy->page_index,
+                          (unsigned long long)copy->sequence);
+        free_copy(copy);
+    }
+}
+
+/* --- giving --------------------------------------------------------------------------------------------------------------- */
+
+void handover_read_page(struct rpc_call *call, void *user)
+{
+    static const unsigned char zeros[4];
+    struct handover *handover = user;
+    Fastdecode__ReadPageRequest *request = rpc_call_unpack(call, &fastdecode__read_page_request__descriptor);
+    struct handover_copy *copy;
+    unsigned char *payload;
+
+    if (!request)
+        return;
+    uint64_t page_bytes = handover->pages->page_bytes(handover->user);
+    if (!page_bytes) {
+        rpc_call_fail(call, STATUS_UNAVAILABLE, "no model is known here yet, or there are no pages to hand over");
+        return;
+    }
+    /* positions is at most page_tokens (32): one byte as a varint, so the size is known before the page is */
+    size_t at = wire_size_varint(R_POSITIONS, 1), head = wire_size_bytes(R_PAGE, page_bytes) - page_bytes;
+    size_t size = at + 2 + wire_padding_length(at, head) + head + page_bytes;
+    struct rpc_buffer *buffer = rpc_reply_buffer(call, size, &payload);
+    if (!buffer || !(copy = calloc(1, sizeof *copy))) {
+        rpc_buffer_free(buffer);
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for a page");
+        return;
+    }
+    struct wire_writer writer = {payload, payload + size};
+    wire_put_varint(&writer, R_POSITIONS, 1);
+    *copy = (struct handover_copy){.sequence = request->sequence,
+                                   .page_index = request->page_index,
+                                   .call = call,
+                                   .buffer = buffer,
+                                   .count_at = writer.at - 1};
+    wire_put_bytes(&writer, R_PADDING, zeros, wire_padding_length(at, head));
+    copy->out = wire_put_bytes_in_place(&writer, R_PAGE, page_bytes);
+    queue_copy(handover, copy);
+}
+
+/* --- taking: the end ------------------------------------------------------------------------------------------------------- */
+
+static void close_fetch(struct handover_fetch *fetch)
+{
+    struct handover_fetch **at = &fetch->handover->fetches;
+
+    fetch->ended = true;
+    while (*at && *at != fetch)
+        at = &(*at)->next;
+    if (*at)
+        *at = fetch->next;
+    drop_copies(fetch->handover, 0, fetch);
+    rpc_loop_cancel_timer(fetch->handover->tensor_loop, fetch->timer);
+    rpc_channel_close(fetch->channel);
+    fetch->channel = NULL;
+}
+
+static void free_pages(struct handover_fetch *fetch)
+{
+    struct handover *handover = fetch->handover;
+
+    if (!known(handover) || fetch->keeps)
+        return;
+    handover->pages->free_pages(handover->user, fetch->sequence);
+    publish(handover);
+}
+
+/* On the control loop. */
+static void fetch_done(void *arg)
+{
+    struct handover_fetch *fetch = arg;
+    Fastdecode__FetchReply reply = FASTDECODE__FETCH_REPLY__INIT;
+
+    if (fetch->call && fetch->status) {
+        rpc_call_fail(fetch->call, fetch->status, "%s", fetch->why);
+    } else if (fetch->call) {
+        reply.positions = fetch->received;
+        rpc_call_reply(fetch->call, &reply.base);
+    }
+    fetch->call = NULL;
+    if (--fetch->users == 0)
+        free(fetch);
+}
+
+/* Never inside a callback of the channel: by timer, or posted. */
+static void end_fetch(void *arg)
+{
+    struct handover_fetch *fetch = arg;
+
+    fetch->timer = 0; /* it was this one */
+    close_fetch(fetch);
+    if (fetch->status)
+        free_pages(fetch);
+    else
+        publish(fetch->handover);
+    rpc_loop_post(fetch->handover->control_loop, fetch_done, fetch);
+}
+
+/* Once: of what ends it, only the first counts. */
+static void finish(struct handover_fetch *fetch)
+{
+    if (fetch->ended)
+        return;
+    fetch->ended = true;
+    rpc_loop_cancel_timer(fetch->handover->tensor_loop, fetch->timer);
+    fetch->timer = rpc_loop_timer(fetch->handover->tensor_loop, 0, end_fetch, fetch);
+}
+
+static void give_up(struct handover_fetch *fetch, enum status status, const char *why)
+{
+    if (fetch->ended)
+        return;
+    fetch->status = status;
+    snprintf(fetch->why, sizeof fetch->why, "%.*s", (int)sizeof fetch->why - 1, why);
+    finish(fetch);
+}
+
+/* Posted to the tensor loop: nobody wants it any more, what it has brought is freed. */
+static void fetch_abort(void *arg)
+{
+    struct handover_fetch *fetch = arg;
+    bool ends = fetch->ended && !fetch->timer; /* fetch_done() is posted already */
+
+    if (!ends) {
+        fetch->status = STATUS_CANCELLED;
+        rpc_loop_cancel_timer(fetch->handover->tensor_loop, fetch->timer); /* which one it was is no matter */
+        end_fetch(fetch);
+    } else {
+        free_pages(fetch);
+    }
+    rpc_loop_post(fetch->handover->control_loop, fetch_done, fetch);
+}
+
+static void drop_fetch(struct handover *handover, uint64_t sequence)
+{
+    for (struct handover_fetch *fetch = handover->fetches, *next; fetch; fetch = next) {
+        next = fetch->next;
+        if (fetch->sequence != sequence)
+            continue;
+        fetch->status = STATUS_CANCELLED;
+        snprintf(fetch->why, sizeof fetch->why, "its pages are to be freed");
+        rpc_loop_cancel_timer(handover->tensor_loop, fetch->timer);
+        end_fetch(fetch);
+    }
+}
+
+void handover_drop(struct handover *handover, uint64_t sequence)
+{
+    drop_fetch(handover, sequence);
+    drop_copies(handover, sequence, NULL);
+    handover_advance(handover); /* what waited behind them */
+}
+
+void handover_close_all(struct handover *handover)
+{
+    while (handover->fetches) {
+        struct handover_fetch *fetch = handover->fetches;
+        fetch->status = STATUS_UNAVAILABLE;
+        snprintf(fetch->why, sizeof fetch->why, "the %s ends", handover->hello.service);
+        close_fetch(fetch);
+        rpc_loop_post(handover->control_loop, fetch_done, fetch);
+    }
+    while (handover->copies)
+        drop_copies(handover, handover->copies->sequence, NULL);
+}
+
+/* --- taking: page after page ------------------------------------------------------------------------------------------------ */
+
+static void on_page(void *user, struct rpc_message *message)
+{
+    struct handover_fetch *fetch = user;
+    struct handover *handover = fetch->handover;
+    struct handover_copy *copy;
+    struct wire_reader reader;
+    struct wire_field field;
+    size_t length, page_length = 0;
+    uint32_t positions = 0;
+    bool bad;
+    const unsigned char *payload = rpc_message_payload(message, &length), *page = NULL;
+
+    if (fetch->ended)
+        return;
+    wire_reader_init(&reader, payload, length);
+    while (wire_next(&reader, &field, &bad)) {
+        if (field.number == R_POSITIONS && field.type == WIRE_VARINT)
+            positions = (uint32_t)MIN(field.value, (uint64_t)UINT32_MAX);
+        if (field.number == R_PAGE && field.type == WIRE_BYTES) {
+            page = field.bytes;
+            page_length = field.length;
+        }
+    }
+    copy = calloc(1, sizeof *copy);
+    if (!copy || bad || !page_length || page_length != handover->pages->page_bytes(handover->user) || positions == 0) {
+        fetch->status = copy ? STATUS_DATA_LOSS : STATUS_RESOURCE_EXHAUSTED;
+        snprintf(fetch->why, sizeof fetch->why, "%s", copy ? "who gives the sequence sent no page" : "no memory for a page");
+        free(copy);
+        return;
+    }
+    fetch->copying = true;
+    *copy = (struct handover_copy){.sequence = fetch->sequence,
+                                   .page_index = fetch->next_page,
+                                   .positions = MIN(positions, fetch->positions - fetch->received),
+                                   .fetch = fetch,
+                                   .message = rpc_message_keep(message),
+                                   .in = page};
+    queue_copy(handover, copy);
+}
+
+static void on_page_end(void *user, enum status status, const char *text)
+{
+    struct handover_fetch *fetch = user;
+
+    if (fetch->ended)
+        return; /* its end closes the channel */
+    fetch->asked = false;
+    if (status && !fetch->status && !fetch->copying)
+        give_up(fetch, status, text);
+    proceed(fetch);
+}
+
+static void read_next(struct handover_fetch *fetch)
+{
+    Fastdecode__ReadPageRequest request = FASTDECODE__READ_PAGE_REQUEST__INIT;
+    const struct rpc_options options = {.timeout_ms = PAGE_TIMEOUT_MS};
+    const struct rpc_callbacks callbacks = {.on_message = on_page, .on_end = on_page_end};
+    struct error error;
+
+    request.sequence = fetch->sequence;
+    request.page_index = fetch->next_page;
+    if (rpc_call_start(fetch->channel, &fastdecode__kv_handover__descriptor, "ReadPage", &request.base, &options, &callbacks, fetch,
+                       NULL, &error))
+        give_up(fetch, error.status, error.text);
+    else
+        fetch->asked = true;
+}
+
+/* A page's call has ended, or its copy has: when both have, the next one's turn comes. */
+static void proceed(struct handover_fetch *fetch)
+{
+    if (fetch->ended || fetch->asked || fetch->copying)
+        return;
+    if (fetch->status || fetch->received >= fetch->positions)
+        finish(fetch);
+    else
+        read_next(fetch);
+}
+
+static void on_up(void *user, const struct rpc_peer *peer)
+{
+    (void)peer;
+    proceed(user);
+}
+
+static void on_timeout(void *arg)
+{
+    struct handover_fetch *fetch = arg;
+    fetch->timer = 0;
+    if (!rpc_channel_is_up(fetch->channel))
+        give_up(fetch, STATUS_UNAVAILABLE, "who gives the sequence cannot be reached");
+}
+
+/* Posted to the tensor loop. */
+static void fetch_begin(void *arg)
+{
+    struct handover_fetch *fetch = arg;
+    struct handover *handover = fetch->handover;
+    struct error error;
+    const struct rpc_channel_config config = {.address = fetch->address, .hello = handover->hello, .on_up = on_up, .user = fetch};
+
+    drop_fetch(handover, fetch->sequence); /* nobody waits for it any more */
+    fetch->next = handover->fetches;
+    handover->fetches = fetch;
+    if (!known(handover)) {
+        give_up(fetch, STATUS_UNAVAILABLE, "no model is known here yet, or pages cannot be taken");
+        return;
+    }
+    if (fetch->positions > handover->pages->max_context(handover->user)) {
+        error_set(&error, STATUS_INVALID_ARGUMENT, "FetchRequest: %u positions, the context is %u", fetch->positions,
+                  handover->pages->max_context(handover->user));
+        give_up(fetch, error.status, error.text);
+        return;
+    }
+    drop_copies(handover, fetch->sequence, NULL);
+    fetch->keeps = handover->pages->make_way(handover->user, fetch->sequence, &error) != STATUS_OK;
+    if (fetch->keeps || rpc_channel_open(handover->tensor_loop, &config, &fetch->channel, &error))
+        give_up(fetch, error.status, error.text);
+    else
+        fetch->timer = rpc_loop_timer(handover->tensor_loop, PAGE_TIMEOUT_MS * 1000ull, on_timeout, fetch);
+}
+
+/* The scheduler thinks now that nothing of it lies here, and may place the sequence anywhere: what has come must go. */
+static void on_fetch_cancelled(void *user)
+{
+    struct handover_fetch *fetch = user;
+
+    fetch->call = NULL;
+    fetch->users++;
+    rpc_loop_post(fetch->handover->tensor_loop, fetch_abort, fetch);
+}
+
+void handover_fetch(struct handover *handover, struct rpc_call *call, const Fastdecode__FetchRequest *request)
+{
+    struct handover_fetch *fetch;
+
+    if (request->sequence == 0 || request->positions == 0 || !strstr(request->tensor_address, "://") ||
+        strlen(request->tensor_address) >= ADDRESS_BYTES) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT,
+                      "FetchRequest: sequence %llx, %u positions, an address of %zu bytes: one is out of range",
+                      (unsigned long long)request->sequence, request->positions, strlen(request->tensor_address));
+        return;
+    }
+    fetch = calloc(1, sizeof *fetch);
+    if (!fetch) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory");
+        return;
+    }
+    fetch->handover = handover;
+    fetch->call = call;
+    fetch->sequence = request->sequence;
+    fetch->positions = request->positions;
+    snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
+    fetch->users = 1;
+    rpc_call_on_cancel(call, on_fetch_cancelled, fetch);
+    rpc_loop_post(handover->tensor_loop, fetch_begin, fetch);
+}

@@ -1,0 +1,39 @@
+/* moving_scheduler.c: a scheduler that tests tell to empty the s-part's local pool. Its own objects, linked with --wrap.
+ *
+ * SIGUSR1: the local pool is to be emptied: its sequences move to workers that have room, pages and all. SIGUSR2: it takes sequences
+ * again. Nothing of the mesh asks for that yet other than by and by, when it pays; a test wants it now. */
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "services/scheduler/scheduler.h"
+
+static atomic_bool asked_to_empty, asked_to_fill;
+
+static void on_signal(int number) { atomic_store(number == SIGUSR1 ? &asked_to_empty : &asked_to_fill, true); }
+
+__attribute__((constructor)) static void prepare(void)
+{
+    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGUSR2, &action, NULL);
+}
+
+void __real_scheduler_tick(struct scheduler *scheduler);
+void __wrap_scheduler_tick(struct scheduler *scheduler);
+
+void __wrap_scheduler_tick(struct scheduler *scheduler)
+{
+    const struct member *s_part = &scheduler->members[0];
+    const struct sched_event empty = {.kind = SCHED_PLACE_DRAIN, .place = 0};
+    const struct sched_event fill = {.kind = SCHED_PLACE_UP,
+                                     .place_up = {.place = 0,
+                                                  .pages_total = (uint32_t)s_part->pages_total,
+                                                  .bytes_per_second = (uint64_t)s_part->bytes_per_second,
+                                                  .local = true,
+                                                  .accepts_moves = s_part->hands_over}};
+    if (scheduler->core && s_part->up && atomic_exchange(&asked_to_empty, false))
+        scheduler_event(scheduler, &empty);
+    if (scheduler->core && s_part->up && atomic_exchange(&asked_to_fill, false))
+        scheduler_event(scheduler, &fill);
+    __real_scheduler_tick(scheduler);
+}
