@@ -62,15 +62,15 @@ def test_there_and_back(start_mesh, wanted):
     empty_pool(mesh, log, STREAMS)
     at = max(len(stream.tokens) for stream in streams)
     for stream in streams:
-        stream.wait_tokens(at + AT)
+        stream.wait_tokens(min(at + AT, TOKENS))
     mesh.kill("scheduler", signal.SIGUSR2)
     pid = mesh.kill("kv-worker-0", signal.SIGTERM)
     wait_for_log(mesh, "scheduler", r"PLACE-DRAINED name=kv-worker-0")
-    assert len(log.find(rf"MOVED \S+ from={WORKER} to={LOCAL} .*ok=1")) == STREAMS, "they were to go on in the local pool"
-    assert not all(stream.done for stream in streams)
+    back = len(log.find(rf"MOVED \S+ from={WORKER} to={LOCAL} .*ok=1"))
+    assert back >= max(1, sum(not stream.done for stream in streams)), "they were to go on in the local pool"
     assert_same(join_all(streams), wanted)
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
-    assert mesh.metric("fastdecode_sequences_moved_total") >= 2 * STREAMS
+    assert mesh.metric("fastdecode_sequences_moved_total") == STREAMS + back
     assert needed(mesh) == prompts, "something was computed anew"
     assert pid != mesh.pid("kv-worker-0") or wait_for_log(mesh, "kv-worker-0", "END name=kv-worker-0")
     held_by_nobody(mesh)
@@ -138,7 +138,7 @@ def test_a_device_gives_and_takes(start_mesh):
     empty_pool(mesh, log, STREAMS)
     at = max(len(stream.tokens) for stream in streams)
     for stream in streams:
-        stream.wait_tokens(at + 4)
+        stream.wait_tokens(min(at + 4, 48))
     mesh.kill("scheduler", signal.SIGUSR2)
     mesh.kill("kv-worker-0", signal.SIGTERM)
     wait_for_log(mesh, "scheduler", r"PLACE-DRAINED name=kv-worker-0", 60)
