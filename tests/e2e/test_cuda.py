@@ -111,7 +111,7 @@ def test_batch_invariant(start_mesh):
     probes = [body("The sea is", 8, logprobs=5), body(words(12, 1), 10, 1, True, logprobs=5)]
     mesh = start_mesh("--device", "cuda", "--kv-workers", 0, "--batch-invariant", "--max-batch", 8, "--context", 256,
                       "--calibrate", "off", env=device())
-    assert "level=f16/cuda/invariant" in mesh.logs(200)
+    assert "level=4-bit/f16/cuda/invariant" in mesh.logs(200)
     wanted = [run_all(mesh.url, [probe])[0] for probe in probes]
     assert all(stream.error is None for stream in wanted)
     beside = [Stream(mesh.url, body(words(3 + 7 * i, 50 + i), 10, i, True)) for i in range(2)]
