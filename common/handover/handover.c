@@ -8,6 +8,7 @@
 #include "common/base/checked.h"
 #include "common/wire/wire.h"
 
+#define PAGE_BYTES_MAX (1ull << 30)
 enum { R_POSITIONS = 1, R_PADDING = 2, R_PAGE = 3, PAGE_TIMEOUT_MS = 5000, ADDRESS_BYTES = 200 };
 
 /* A sequence that is being taken over. */
@@ -160,6 +161,17 @@ static void drop_copies(struct handover *handover, uint64_t sequence, const stru
 
 /* --- giving --------------------------------------------------------------------------------------------------------------- */
 
+/* What is in a page is somebody's conversation. */
+static bool peer_keeps_pages(struct rpc_call *call)
+{
+    const char *service = rpc_call_peer(call)->service;
+
+    if (!strcmp(service, "kv-worker") || !strcmp(service, "s-part"))
+        return true;
+    rpc_call_fail(call, STATUS_PERMISSION_DENIED, "only a kv-worker or the s-part may read pages");
+    return false;
+}
+
 void handover_read_page(struct rpc_call *call, void *user)
 {
     static const unsigned char zeros[4];
@@ -168,7 +180,7 @@ void handover_read_page(struct rpc_call *call, void *user)
     struct handover_copy *copy;
     unsigned char *payload;
 
-    if (!request)
+    if (!request || !peer_keeps_pages(call))
         return;
     uint64_t page_bytes = handover->pages->page_bytes(handover->user);
     if (!page_bytes) {
@@ -209,6 +221,7 @@ static void close_fetch(struct handover_fetch *fetch)
         *at = fetch->next;
     drop_copies(fetch->handover, 0, fetch);
     rpc_loop_cancel_timer(fetch->handover->tensor_loop, fetch->timer);
+    fetch->timer = 0;
     rpc_channel_close(fetch->channel);
     fetch->channel = NULL;
 }
@@ -311,6 +324,7 @@ void handover_drop(struct handover *handover, uint64_t sequence)
 
 void handover_close_all(struct handover *handover)
 {
+    handover->closed = true;
     while (handover->fetches) {
         struct handover_fetch *fetch = handover->fetches;
         fetch->status = STATUS_UNAVAILABLE;
@@ -423,8 +437,16 @@ static void fetch_begin(void *arg)
     struct handover_fetch *fetch = arg;
     struct handover *handover = fetch->handover;
     struct error error;
-    const struct rpc_channel_config config = {.address = fetch->address, .hello = handover->hello, .on_up = on_up, .user = fetch};
+    const struct rpc_channel_config config = {
+        .address = fetch->address, .hello = handover->hello, .max_message_bytes = PAGE_BYTES_MAX, .on_up = on_up, .user = fetch};
 
+    if (handover->closed) { /* this was on its way */
+        fetch->ended = true;
+        fetch->status = STATUS_UNAVAILABLE;
+        snprintf(fetch->why, sizeof fetch->why, "the %s ends", handover->hello.service);
+        rpc_loop_post(handover->control_loop, fetch_done, fetch);
+        return;
+    }
     drop_fetch(handover, fetch->sequence); /* nobody waits for it any more */
     fetch->next = handover->fetches;
     handover->fetches = fetch;
@@ -478,6 +500,7 @@ void handover_fetch(struct handover *handover, struct rpc_call *call, const Fast
     fetch->positions = request->positions;
     snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
     fetch->users = 1;
+    fetch->keeps = true; /* until way has been made, what is here is not its own */
     rpc_call_on_cancel(call, on_fetch_cancelled, fetch);
     rpc_loop_post(handover->tensor_loop, fetch_begin, fetch);
 }

@@ -5,8 +5,8 @@
  *                             ▼ import                             ▼
  *                         its pages                            its pages
  *
- * The sequence may go on decoding at its old place meanwhile: what is complete there when the last page is read is what counts; the
- * scheduler asks for no more than it knows to be complete. What a failed or unwanted Fetch has brought is freed again.
+ * What is complete at the old place when the last page is read is what counts; the scheduler asks for no more than it knows to be
+ * complete, and lets the sequence wait meanwhile. What a failed or unwanted Fetch has brought is freed again.
  *
  * Two loops: the control loop has the calls of the scheduler, the tensor loop the pages. They may be one. Pages may be on a device that
  * copies by itself: copies are begun one after the other, and handover_advance() looks whether the one under way is done.
@@ -41,7 +41,7 @@ struct handover_pages {
 struct handover_fetch;
 struct handover_copy;
 
-/* Set the first four; zero the rest. */
+/* Set the first five; zero the rest. */
 struct handover {
     const struct handover_pages *pages;
     void *user;
@@ -49,6 +49,7 @@ struct handover {
     struct rpc_hello hello; /* what the giver is told */
 
     struct handover_fetch *fetches;             /* under way */
+    bool closed;                                /* none is begun any more */
     struct handover_copy *copies, **copies_end; /* the first is under way; end NULL: there was none yet */
 };
 

@@ -1,8 +1,8 @@
 /* sampler.c: see sampler.h.
  *
- * A greedy row without log-probabilities is one pass for the maximum. Otherwise logits are copied into the scratch and
- * adjusted there. Candidates for top-k and top-p are found without a full sort: a threshold pass keeps what can matter,
- * and only that is sorted (by weight, ties to the lower id).
+ * A greedy row without log-probabilities is one pass for the maximum. What is drawn or has penalties is copied into the scratch
+ * and adjusted there. Candidates for top-k and top-p are found without a full sort: a threshold pass drops what cannot matter,
+ * and only the rest is sorted (by weight, ties to the lower id).
  */
 #include "common/sampler/sampler.h"
 

@@ -81,8 +81,7 @@ static double level_of(const struct sched *s, uint32_t batch)
 bool seq_may_go(const struct sched *s, uint32_t slot)
 {
     const struct seq *q = &s->seqs[slot];
-    return q->state == SEQ_DECODE && !q->fenced && !q->starved && q->pins == 0 && !q->sharing &&
-           s->cold[slot].stays_until <= s->stats.steps;
+    return q->state == SEQ_DECODE && !q->fenced && q->pins == 0 && !q->sharing && s->cold[slot].stays_until <= s->stats.steps;
 }
 
 /* Sequences of a cell that may go, newest first. */
@@ -90,7 +89,7 @@ static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32
 {
     uint32_t count = 0;
     for (uint32_t slot = s->places[cell->place].holders.tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
-        if (s->seqs[slot].mini_batch == cell->batch && seq_may_go(s, slot))
+        if (s->seqs[slot].mini_batch == cell->batch && !s->seqs[slot].starved && seq_may_go(s, slot))
             slots[count++] = slot;
     }
     return count;
@@ -121,6 +120,14 @@ static double residue_most_us(const struct cell *from)
 {
     double above_us = from->us - from->level_us;
     return above_us - MIN(GAIN * above_us, GAIN_LEVEL * from->level_us);
+}
+
+void seq_move_ended(struct sched *s, uint32_t slot, bool ok)
+{
+    struct seq_cold *c = &s->cold[slot];
+    c->moves_failed = ok ? 0 : MIN(c->moves_failed + 1u, 16u);
+    if (!ok)
+        c->stays_until = s->stats.steps + ((uint64_t)STAY_STEPS << c->moves_failed);
 }
 
 static void stay(struct sched *s, uint32_t slot) { s->cold[slot].stays_until = s->stats.steps + STAY_STEPS; }
@@ -189,7 +196,10 @@ void hand_over(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint
 {
     uint64_t rested_us = s->now_us + (uint64_t)(MOVE_SHARE * seq_move_us(s, slot) * hurry);
     stay(s, slot);
-    s->places[s->seqs[slot].place].moves_from_us = s->places[to].moves_from_us = rested_us;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct place *p = &s->places[i ? to : s->seqs[slot].place];
+        p->moves_from_us = MAX(p->moves_from_us, rested_us);
+    }
     move_start(s, slot, to, pages, mini_batch);
 }
 

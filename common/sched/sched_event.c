@@ -87,7 +87,8 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         seq_finish(s, slot, SCHED_LENGTH);
     } else if (held && q->place == SEQ_NO_PLACE) {
         seq_wait(s, slot);
-    } else if (held && (a->score_prompt || q->held == 0 || s->places[q->place].draining)) {
+    } else if (held &&
+               (a->score_prompt || q->held == 0 || s->places[q->place].draining || !place_permitted(s, &s->places[q->place]))) {
         seq_requeue(s, slot);
     } else {
         seq_wait(s, slot);
@@ -388,6 +389,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
     bool over = s->cold[slot].over;
     bool again = !seq_place(s, q)->draining || !s->cold[slot].move_failed; // who was to take it may be dead, and another take it
     s->cold[slot].move_failed = !m->ok && again;
+    seq_move_ended(s, slot, m->ok);
     if (!m->ok && !over && again) { // it goes on where it is
         move_forget(s, slot);
         leaving_end(s, slot);

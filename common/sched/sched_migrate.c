@@ -30,10 +30,10 @@ static uint32_t local_place(const struct sched *s)
     return NONE;
 }
 
-/* Those that decode. False: there are none, or others are about to join or to leave them. */
-static bool gather(const struct sched *s, struct crowd *out)
+/* Those that decode, as a crowd. False: there are none, or others are about to join or to leave them. */
+static bool crowd_of(const struct sched *s, struct crowd *out)
 {
-    double tokens = 0, squares = 0, ends = 0, local = 0;
+    double tokens = 0, squares = 0, ends = 0, local = 0, here = 0;
     *out = (struct crowd){.count = 0};
     for (uint32_t m = 0; m < s->batches; m++) {
         const struct mini_batch *b = &s->mini_batches[m];
@@ -43,8 +43,13 @@ static bool gather(const struct sched *s, struct crowd *out)
             const struct seq *q = &s->seqs[b->members[i]];
             tokens += q->known;
             squares += (double)q->known * q->known;
-            ends += q->known + MIN((double)(q->limit - MIN(q->known, q->limit)), MAX(seq_steps_left(s, b->members[i]), HORIZON));
-            local += s->places[q->place].local ? q->known : 0;
+            double end = q->known +
+                         MIN((double)(q->limit - MIN(q->known, q->limit)), MAX(seq_steps_left(s, b->members[i]), HORIZON));
+            ends += end;
+            if (!s->places[q->place].local)
+                continue;
+            local += q->known;
+            here += end + s->config.page_tokens;
         }
         out->count += b->member_count;
     }
@@ -54,18 +59,18 @@ static bool gather(const struct sched *s, struct crowd *out)
     out->deviation = sqrt(MAX(squares / out->count - out->context * out->context, 0));
     out->end = ends / out->count;
     out->local = out->count * local / tokens;
+    out->local_end = here;
     return true;
 }
 
 /* One sequence from a place to another kind of places; false: none of it may go, or none would pay. */
-static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain_us)
+static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain_us, uint32_t *looked)
 {
-    uint32_t looked = 0;
-    for (uint32_t slot = s->places[from].holders.tail; slot != NONE && looked < LISTED; slot = s->cold[slot].place_prev) {
+    for (uint32_t slot = s->places[from].holders.tail; slot != NONE && *looked < LISTED; slot = s->cold[slot].place_prev) {
         const struct seq *q = &s->seqs[slot];
-        if (!seq_may_go(s, slot) || !move_pays(s, slot, gain_us))
+        if (q->starved || !seq_may_go(s, slot) || !move_pays(s, slot, gain_us))
             continue;
-        looked++;
+        ++*looked;
         uint32_t pages = pages_wanted(s, slot), to = place_choose(s, q->mini_batch, q->known, pages, from, kinds);
         if (to == NONE || place_rests(s, to))
             continue;
@@ -79,26 +84,28 @@ void migrate(struct sched *s)
 {
     struct crowd crowd;
     struct wish wish;
-    uint32_t local;
+    uint32_t local, looked = 0;
 
     if (!s->config.balance || s->config.placement != SCHED_PLACE_AUTO || s->waiting.count > 0 || s->moving_count > s->relabelling ||
         s->stats.steps < s->migrated + MIGRATE_STEPS + s->running / LOOKED_AT_A_STEP)
         return;
     s->migrated = s->stats.steps;
-    if ((local = local_place(s)) == NONE || !gather(s, &crowd) || !overlap_wish(s, &crowd, &wish))
+    if ((local = local_place(s)) == NONE || !crowd_of(s, &crowd) || !overlap_wish(s, &crowd, &wish))
         return;
     double count = fabs(wish.local - crowd.local);
     if (count < 0.5)
         return;
     if (wish.local < crowd.local) {
         if (!place_rests(s, local))
-            send_one(s, local, KIND_WORKERS, wish.crowded ? INFINITY : wish.step_us / count);
+            send_one(s, local, KIND_WORKERS, wish.crowded ? INFINITY : wish.step_us / count, &looked);
         return;
     }
+    if (!place_takes(s, &s->places[local]))
+        return;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         if (p->up && !p->local && !p->draining && p->count > 0 && !place_rests(s, i) &&
-            send_one(s, i, KIND_LOCAL, wish.step_us / count))
+            send_one(s, i, KIND_LOCAL, wish.step_us / count, &looked))
             return;
     }
 }

@@ -32,6 +32,7 @@ struct sides {
     double context, deviation;                 // tokens of a sequence, mean of its life
     double end;                                // tokens at its end
     double local_us, local_count, local_ends;  // a token; sequences that fit; that fit if all are at their end
+    double local_tokens;                       // that fit
     double speed, sharing_us, sharing_link_us; // workers: tokens a microsecond; on the s-part's cores
     double link_us, worker_count, workers;
 };
@@ -70,6 +71,7 @@ static bool gather(const struct sched *s, struct sides *out)
         if (p->local) {
             out->local_us = us;
             out->local_count += count;
+            out->local_tokens += (double)p->pages_total * s->config.page_tokens;
             out->local_ends += floor((double)p->pages_total * s->config.page_tokens / (out->end + s->config.page_tokens));
             continue;
         }
@@ -164,8 +166,9 @@ bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish 
     if (!gather(s, &x))
         return false;
     double n = crowd->count, least = MAX(n - x.worker_count, 0), most = MAX(MIN(n, x.local_ends), least);
-    out->crowded = crowd->local > most;
-    out->local = MIN(crowd->local, most); // if it is crowded, what is near will do, unless something else is better by far
+    out->crowded = crowd->local_end > x.local_tokens;
+    // Crowded: one less will do, unless something else is better by far.
+    out->local = out->crowded ? MAX(MIN(crowd->local - 1, most), 0) : crowd->local;
     struct promise now = promise_of(s, &x, n, out->local), best = now;
     for (uint32_t i = 0; i <= SHARES; i++) {
         double h = least + (most - least) * i / SHARES;
@@ -176,7 +179,7 @@ bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish 
         }
     }
     out->step_us = n / now.rate - n / best.rate;
-    if (out->crowded && promise_of(s, &x, n - (crowd->local - most), most).weighed >= best.weighed)
+    if (out->crowded && promise_of(s, &x, n - (crowd->local - out->local), out->local).weighed >= best.weighed)
         return false; // better paused than there
     return out->local != crowd->local;
 }

@@ -100,7 +100,7 @@ struct seq_cold {
     uint32_t move_pages;                 // reserved there; with move_to its own place: none, it only changes its mini-batch
     uint32_t move_load;                  // context that it will read there
     uint8_t move_batch;                  // for that mini-batch
-    uint64_t stays_until;                // steps emitted by then: balance() leaves it alone
+    uint64_t stays_until;                // steps emitted by then: it is not handed over again
     double cohort_base;                  // what it adds to its cohort's
     uint8_t cohort;                      // of its mini-batch, while it runs
     uint8_t reason;                      // enum sched_reason
@@ -113,9 +113,10 @@ struct seq_cold {
     bool stopped;                        // is about to leave its place
     bool alone;                          // shares nothing: what it should have shared was not there
     bool out_queued, out_finished, out_release, out_kept, out_move;
-    bool relabels;    // MOVING, but only to another mini-batch: move_to is its own place
-    bool move_sent;   // MOVE was emitted and not answered
-    bool move_failed; // the last one did
+    bool relabels;        // MOVING, but only to another mini-batch: move_to is its own place
+    bool move_sent;       // MOVE was emitted and not answered
+    bool move_failed;     // the last one did
+    uint8_t moves_failed; // one after the other: each time it stays for longer
 };
 
 // Linked by place_prev and place_next: a slot is in one list at most.
@@ -321,8 +322,9 @@ void place_measure(struct sched *s, const struct sched_place_time *time);
 /* sched_overlap.c: which places take part; of those, where a new sequence goes (NONE: it waits). */
 struct crowd {
     double count, context, deviation,
-        end;      // of the sequences: tokens that each reads on average, by how much they differ, at its end
-    double local; // of them, in the local pool
+        end;          // of the sequences: tokens that each reads on average, by how much they differ, at its end
+    double local;     // of them, in the local pool: by what they read
+    double local_end; // tokens that those there will have
 };
 struct wish {
     double local;   // as many should be there
@@ -365,6 +367,7 @@ void drain_advance(struct sched *s);
 /* sched_balance.c: starts what is to be handed over because workers have drifted apart; and the terms of handing over. */
 void balance(struct sched *s);
 bool seq_may_go(const struct sched *s, uint32_t slot);
+void seq_move_ended(struct sched *s, uint32_t slot, bool ok);
 double seq_steps_left(const struct sched *s, uint32_t slot);          // that it is expected to run yet
 double seq_move_us(const struct sched *s, uint32_t slot);             // of its place's time, to hand its pages over
 bool move_pays(const struct sched *s, uint32_t slot, double gain_us); // gain: of each step to come

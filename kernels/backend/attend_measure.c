@@ -107,9 +107,11 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
 
     while (!status && count < PASSES_MAX && (count == 0 || clock_now_us() < until_us))
         status = attend(b, rows, last, prefill, limit_us, &passes[count++], error);
+    if (status)
+        return status;
     qsort(passes, count, sizeof passes[0], ascending);
     *us = passes[count / 2];
-    return status;
+    return STATUS_OK;
 }
 
 static enum status measure(struct bench *b, uint64_t limit_us, struct kv_costs *out, struct error *error)

@@ -4,8 +4,10 @@
 #ifndef FD_KERNELS_BACKEND_DEVICE_H
 #define FD_KERNELS_BACKEND_DEVICE_H
 
+#include "common/kv/kv_ledger.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
+#include "kernels/dispatch/kernels.h"
 
 /* What a device was measured to do, for `fastdecode plan --measure`. */
 struct device_rates {
@@ -27,14 +29,16 @@ struct device_library {
     enum status (*measure)(int index, uint64_t limit_us, struct device_rates *out, struct error *error);
 };
 
-/* Tells builds apart whose structs differ. */
+/* Tells builds apart in which what program and library share has another size. The first number grows when only an order changes. */
 #define DEVICE_MIX(mixed, type) ((mixed)*1000003u ^ sizeof(type))
 #define DEVICE_MIX_3(mixed, a, b, c) DEVICE_MIX(DEVICE_MIX(DEVICE_MIX(mixed, a), b), c)
-#define DEVICE_LAYOUT                                                                                                \
-    DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX(DEVICE_MIX(2ull, struct device_library), struct device_rates), \
-                                           struct backend_config, struct backend_plan, struct backend_ops),          \
-                              struct backend_row, struct backend_info, struct backend_sample),                       \
-                 struct model, struct model_layer, struct sampler_result)
+#define DEVICE_LAYOUT                                                                                                 \
+    (DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX_3(DEVICE_MIX(DEVICE_MIX(2ull, struct device_library), struct device_rates), \
+                                            struct backend_config, struct backend_plan, struct backend_ops),          \
+                               struct backend_row, struct backend_info, struct backend_sample),                       \
+                  struct model, struct model_layer, struct sampler_result) ^                                          \
+     DEVICE_MIX_3(DEVICE_MIX_3(7ull, struct kernels, struct kv_ledger, struct kv_sequence), struct sampler_params,    \
+                  struct backend_links, struct backend_held))
 
 struct device_choice {
     const struct backend_ops *ops;

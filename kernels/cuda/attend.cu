@@ -56,7 +56,8 @@ __device__ __forceinline__ eight widen(const uint4 &words)
 }
 
 /* Partial results of (row, head, range): [head_dim] sum of p * v, then the largest score and the sum of p. */
-__device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t i, uint32_t head, uint32_t range, uint32_t ranges)
+static __device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t i, uint32_t head, uint32_t range,
+                                                     uint32_t ranges)
 {
     return (((size_t)i * p.heads + head) * ranges + range) * (p.head_dim + 2);
 }

@@ -1,6 +1,6 @@
 /* buckets.h: to how many rows a step is rounded up. Pure: no device, no memory.
  *
- * The rows of a step are padded to a few counts, so that a graph that was captured for such a count serves all below it (cuda_graph.h),
+ * The rows of a step are padded to a few counts, so that a graph that was captured for such a count serves all below it (cuda_graph.c),
  * and each product has an algorithm that was tried at start for its class of rows (gemm_choice.h):
  *
  *     1 2 4 8 16 24 32 48 64 96 128 192 256       buckets: a graph a segment

@@ -104,7 +104,7 @@ static void device_slices(const struct backend_config *config, struct backend_ba
         {(void **)&batch->logits, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4},
         {(void **)&batch->scratch, scratch_floats(config) * 4},
         {&batch->workspace, GPU_GEMM_WORKSPACE},
-        {&batch->panel, cuda_load_panel_bytes(config->model, config->max_rows)},
+        {&batch->panel, cuda_load_panel_bytes(config)},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -135,6 +135,9 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     if (shape->head_dim % 8 || shape->head_dim > GPU_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: on CUDA multiples of 8 up to %d are supported",
                          gguf_label(config->model->gguf), shape->head_dim, GPU_MAX_HEAD_DIM);
+    if (shape->ffn % 8 || shape->hidden % 8)
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: %u values a row and %u in its MLP: on CUDA multiples of 8 are supported",
+                         gguf_label(config->model->gguf), shape->hidden, shape->ffn);
     if (config->compute != COMPUTE_AUTO)
         return error_set(error, STATUS_UNIMPLEMENTED, "--compute %s is for the CPU: on CUDA leave it at auto",
                          config->compute == COMPUTE_INT8 ? "int8" : "f32");
@@ -297,7 +300,7 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     place(host, HOST_SLICES, batch->host);
     place(device, DEVICE_SLICES, batch->memory);
     batch->scratch_floats = scratch_floats(config);
-    batch->panel_bytes = cuda_load_panel_bytes(config->model, config->max_rows);
+    batch->panel_bytes = cuda_load_panel_bytes(config);
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
     cuda_times_open(batch);
@@ -321,6 +324,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     batch->row_count = row_count;
     batch->padded_rows = gpu_padded_rows(row_count, max_rows);
     batch->scatter = NULL;
+    batch->completes = false;
     cuda_times_begin_step(batch);
     batch->samples = NULL;
     for (uint32_t row = 0; row < row_count; row++) {
@@ -351,6 +355,8 @@ static bool cuda_done(struct backend_batch *batch)
         return false;
     }
     cuda_must(error, "a step");
+    if (batch->completes)
+        cuda_complete(batch);
     if (batch->scatter)
         cuda_hand_out(batch);
     if (batch->samples)

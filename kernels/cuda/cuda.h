@@ -88,6 +88,7 @@ struct backend_batch {
     cudaEvent_t mark[CUDA_SPANS][2];
     bool marked[CUDA_SPANS];
     uint32_t timed_layer;
+    bool completes; /* the last attention of its local rows is queued: their positions are complete when the event has come */
     struct cuda_graphs graphs;
     uint32_t row_count, local_count, table_entries; /* entries: of the page tables in words_host */
     uint32_t padded_rows;                           /* that segments compute (buckets.h): those behind row_count are nobody's */
@@ -148,7 +149,7 @@ uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens);
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 
 /* Of each mini-batch, for products with up to max_rows rows; 0: none will be expanded. */
-uint64_t cuda_load_panel_bytes(const struct model *model, uint32_t max_rows);
+uint64_t cuda_load_panel_bytes(const struct backend_config *config);
 
 /* cuda_product.c: y = w x, or y += that; x wide, y [rows][linear->outputs] f32 or wide. */
 void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, uint32_t rows, void *y, bool y_wide,
@@ -192,6 +193,7 @@ uint64_t cuda_page_bytes(const struct model_shape *shape);
 struct kv_ledger_shape cuda_ledger_shape(const struct backend_config *config, uint32_t pages);
 enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error) MUST_CHECK;
 void cuda_attend(struct backend_batch *batch, uint32_t layer);
+void cuda_complete(struct backend_batch *batch);
 void cuda_pool_release(struct backend *backend, uint64_t sequence);
 enum status cuda_pool_share(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
 uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held, uint32_t capacity);

@@ -240,11 +240,11 @@ uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens)
     return loader.used;
 }
 
-uint64_t cuda_load_panel_bytes(const struct model *model, uint32_t max_rows)
+uint64_t cuda_load_panel_bytes(const struct backend_config *config)
 {
-    struct loader loader = {.model = model};
+    struct loader loader = {.model = config->model};
     walk(&loader, 1);
-    return max_rows <= GPU_QUANT_DIRECT_ROWS ? 0 : loader.panel_bytes;
+    return config->max_rows <= GPU_QUANT_DIRECT_ROWS || config->batch_invariant ? 0 : loader.panel_bytes;
 }
 
 enum status cuda_load_weights(struct backend *backend, struct error *error)

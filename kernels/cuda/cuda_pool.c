@@ -52,9 +52,9 @@ enum status cuda_pool_open(struct backend *backend, struct error *error)
     }
     struct cudaDeviceProp properties;
     cuda_must(cudaGetDeviceProperties(&properties, config->device), "asking for the device's properties");
-    backend->tile_blocks = 2 * (uint32_t)properties.multiProcessorCount;
     if (gpu_tile_rows(&backend->pool))
-        cuda_must(gpu_tile_open(&backend->pool), "allowing attention its shared memory");
+        cuda_must(gpu_tile_open(&backend->pool, &backend->tile_blocks), "allowing attention its shared memory");
+    backend->tile_blocks *= (uint32_t)properties.multiProcessorCount;
     return STATUS_OK;
 }
 
@@ -62,6 +62,15 @@ void cuda_pool_close(struct backend *backend)
 {
     cudaFree(backend->pool.pages);
     kv_ledger_close(&backend->ledger);
+}
+
+/* What is just being taken over has pages that are being written to: nobody else may, and they must not be given away. */
+static enum status not_coming_in(const struct backend *backend, uint64_t sequence, struct error *error)
+{
+    const struct cuda_copy *copy = &backend->copy;
+    if (!copy->active || copy->out || backend->ledger.sequences[copy->slot].id != sequence)
+        return STATUS_OK;
+    return error_set(error, STATUS_FAILED_PRECONDITION, "sequence %llx is being taken over", (unsigned long long)sequence);
 }
 
 /* Gives the local rows their pages, copying those that were shared. */
@@ -84,7 +93,8 @@ static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struc
         batch->kv_rows[batch->local_count++] = (struct kv_row){own->sequence, own->position};
         if (row + 1 < batch->row_count && own[1].local && own[1].sequence == own->sequence)
             continue;
-        if ((status = kv_ledger_reserve(&backend->ledger, own->sequence, own->position + 1, &copy, error)))
+        if ((status = not_coming_in(backend, own->sequence, error)) ||
+            (status = kv_ledger_reserve(&backend->ledger, own->sequence, own->position + 1, &copy, error)))
             break;
         if (copy.needed)
             cuda_must(cudaMemcpyAsync(pages + copy.to * page_bytes, pages + copy.from * page_bytes, page_bytes,
@@ -279,8 +289,14 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
     for (uint32_t i = batch->tile_rows; i < batch->local_count; i++)
         positions += words.position[i] + 1ull;
     backend->attend_bytes += positions * 2 * backend->kv_width * 2;
-    if (layer + 1 < backend->shape.layers)
-        return;
+    batch->completes = layer + 1 == backend->shape.layers;
+}
+
+void cuda_complete(struct backend_batch *batch)
+{
+    struct backend *backend = batch->backend;
+
+    batch->completes = false;
     for (uint32_t i = 0; i < batch->local_count; i++) {
         struct kv_sequence *sequence = &backend->ledger.sequences[batch->slots[i]];
         if (sequence->used && sequence->id == batch->kv_rows[i].sequence)
@@ -300,6 +316,9 @@ enum status cuda_pool_share(struct backend *backend, uint64_t from, uint32_t pos
 {
     if (!backend->pool.pages)
         return error_set(error, STATUS_FAILED_PRECONDITION, "there is no local pool");
+    enum status status = not_coming_in(backend, to, error);
+    if (status)
+        return status;
     return kv_ledger_share(&backend->ledger, from, positions, to, error);
 }
 

@@ -199,14 +199,20 @@ static cublasStatus_t start(struct gpu_gemm *gemm, const struct gpu_product *p, 
                           algorithm, workspace, gemm->workspace, stream);
 }
 
+/* A capture that lacks a product must give no graph: waiting for the stream ends it with an error, and so does whatever comes then. */
+static bool ends_a_capture(cudaStream_t stream)
+{
+    cudaError_t said = cudaStreamSynchronize(stream);
+    return said == cudaErrorStreamCaptureUnsupported || said == cudaErrorStreamCaptureInvalidated;
+}
+
 static void run_piece(struct gpu_gemm *gemm, const struct gpu_product *p, void *workspace, cudaStream_t stream)
 {
     struct layouts l;
 
     make_layouts(gemm, p, p->rows, &l);
     cublasStatus_t status = start(gemm, p, &l, algorithm_of(gemm, p, &l), workspace, stream);
-    /* A capture that lacks a product must give no graph: waiting for the stream ends it with an error. */
-    if (status != CUBLAS_STATUS_SUCCESS && cudaStreamSynchronize(stream) != cudaErrorStreamCaptureUnsupported)
+    if (status != CUBLAS_STATUS_SUCCESS && !ends_a_capture(stream))
         must(status, p);
 }
 

@@ -152,7 +152,7 @@ struct gpu_tiles {
 uint32_t gpu_tile_rows(const struct gpu_pool *pool);
 
 /* Once on each device, before gpu_attend_tiles. */
-cudaError_t gpu_tile_open(const struct gpu_pool *pool);
+cudaError_t gpu_tile_open(const struct gpu_pool *pool, uint32_t *blocks /* that a multiprocessor runs at once */);
 
 /* Floats of scratch; 0 where the context is not cut. */
 size_t gpu_tile_scratch(const struct gpu_pool *pool, const struct gpu_tiles *tiles);

@@ -200,7 +200,9 @@ template <unsigned D> __device__ __forceinline__ void soften(scores s, running<D
             best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 1));
             best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 2));
             const float finite = best == -INFINITY ? 0.0f : best; /* an item that has seen nothing of this span */
-            const float old = gpu_exp2(run.m[mt][half] - finite), zero = finite - WEIGHT_LOG2;
+            const float old = gpu_exp2(run.m[mt][half] - finite), shifted = finite - WEIGHT_LOG2;
+            const float zero = finite - shifted > WEIGHT_LOG2 ? finite
+                                                              : shifted; /* from 2^25 on the difference is rounded itself */
             float sum = run.l[mt][half] * old;
 #pragma unroll
             for (unsigned n = 0; n < KEYS / 8; n++)
@@ -241,7 +243,8 @@ template <unsigned D> __device__ __forceinline__ void add_values(const weights w
 /* --- results --------------------------------------------------------------------------------------------------------------- */
 
 /* A block's part where the context is cut: [ITEMS][head_dim] sums, then of each item the largest score and the sum of the weights. */
-__device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t tile, uint32_t kv_head, uint32_t span, uint32_t spans)
+static __device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t tile, uint32_t kv_head, uint32_t span,
+                                                     uint32_t spans)
 {
     return (((size_t)tile * p.kv_heads + kv_head) * spans + span) * ITEMS * (p.head_dim + 2);
 }
@@ -404,21 +407,26 @@ size_t gpu_tile_scratch(const struct gpu_pool *pool, const struct gpu_tiles *til
     return spans == 1 ? 0 : (size_t)tiles->count * pool->kv_heads * spans * ITEMS * (pool->head_dim + 2);
 }
 
-template <unsigned D> static cudaError_t allow(void)
+template <unsigned D> static cudaError_t allow(uint32_t *blocks)
 {
     const void *kernel = (const void *)attend_tile<D>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES<D>);
-    return error ? error
-                 : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    int resident = 0;
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES<D>);
+    if (!error)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (!error)
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, THREADS, SHARED_BYTES<D>);
+    *blocks = resident > 0 ? (uint32_t)resident : 1;
+    return error;
 }
 
-cudaError_t gpu_tile_open(const struct gpu_pool *pool)
+cudaError_t gpu_tile_open(const struct gpu_pool *pool, uint32_t *blocks)
 {
-    return pool->head_dim <= 32   ? allow<32>()
-           : pool->head_dim <= 64 ? allow<64>()
-           : pool->head_dim <= 80 ? allow<80>()
-           : pool->head_dim <= 96 ? allow<96>()
-                                  : allow<128>();
+    return pool->head_dim <= 32   ? allow<32>(blocks)
+           : pool->head_dim <= 64 ? allow<64>(blocks)
+           : pool->head_dim <= 80 ? allow<80>(blocks)
+           : pool->head_dim <= 96 ? allow<96>(blocks)
+                                  : allow<128>(blocks);
 }
 
 template <unsigned D>

@@ -18,8 +18,8 @@
  * reads while the other selects; four loads of 16 bytes a thread are 64 KiB in flight a multiprocessor, three times what latency
  * times bandwidth asks for. (Reckoned, not measured.)
  *
- * All is deterministic, and the same as on the host up to the order of f64 sums (select.cuh): weights and the sum over the vocabulary
- * have the host's bits.
+ * All is deterministic, and the same as on the host up to the order of f64 sums (select.cuh): weights and the f32 sums that
+ * lanes make of them have the host's bits.
  */
 #include "kernels/cuda/select.cuh"
 

@@ -180,8 +180,10 @@ static void list_held(void *arg)
 static void held_handler(struct rpc_call *call, void *user)
 {
     struct worker *worker = user;
-    if (rpc_call_unpack(call, &fastdecode__held_request__descriptor))
-        rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, call));
+    if (!rpc_call_unpack(call, &fastdecode__held_request__descriptor) ||
+        !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, 0))
+        return;
+    rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, call));
 }
 
 static void on_connect(void *user)

@@ -141,6 +141,7 @@ static void finish(struct mini_batch *batch)
     trace_span(batch->lane, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", batch->kept_count},
                {"places", plan->place_count});
     batch->state = BATCH_IDLE;
+    engine_release_deferred(engine);
     engine_start_next(batch);
 }
 
@@ -287,6 +288,7 @@ static void begin_step(struct mini_batch *batch)
     if (plan->row_count == 0) {
         reply_send(batch);
         batch->state = BATCH_IDLE;
+        engine_release_deferred(engine);
         engine_start_next(batch);
         return;
     }

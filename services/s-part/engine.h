@@ -137,6 +137,11 @@ bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct 
 /* Begins the next step that is queued, if none is under way. */
 void engine_start_next(struct mini_batch *batch);
 
+/* What waited for the step that has just ended. */
+void engine_release_deferred(struct engine *engine);
+/* Pages of the local pool alone, at once or when the step that uses them has ended. */
+void engine_release_pages(struct engine *engine, uint64_t sequence);
+
 /* engine_calls.c: handlers of the SPart service, and the scheduler that they listen to. */
 uint64_t engine_newest_scheduler(const struct engine *engine);
 void engine_step_handler(struct rpc_call *call, void *user);

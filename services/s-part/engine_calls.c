@@ -40,16 +40,37 @@ static void release(struct engine *engine, const struct released *released)
 }
 
 /* Those that a step still uses are let go when it has ended. */
-static void release_or_defer(struct engine *engine, const struct released *released)
+static void defer(struct engine *engine, const struct released *released)
 {
-    if (!engine_in_use(engine, released->sequence, NULL)) {
-        release(engine, released);
-        return;
-    }
     if (engine->deferred_count < DEFERRED_MAX)
         engine->deferred[engine->deferred_count++] = *released;
     else
         log_warn("RELEASE-LOST", "sequence=%llx", (unsigned long long)released->sequence);
+}
+
+static void release_or_defer(struct engine *engine, const struct released *released)
+{
+    (engine_in_use(engine, released->sequence, NULL) ? defer : release)(engine, released);
+}
+
+void engine_release_pages(struct engine *engine, uint64_t sequence)
+{
+    if (engine_in_use(engine, sequence, NULL))
+        defer(engine, &(struct released){.sequence = sequence, .keep_sampler = true});
+    else
+        engine->ops->pool_release(engine->backend, sequence);
+}
+
+void engine_release_deferred(struct engine *engine)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < engine->deferred_count; i++)
+        if (engine_in_use(engine, engine->deferred[i].sequence, NULL))
+            engine->deferred[kept++] = engine->deferred[i];
+        else
+            release(engine, &engine->deferred[i]);
+    engine->deferred_count = kept;
 }
 
 void engine_release_handler(struct rpc_call *call, void *user)
@@ -57,16 +78,9 @@ void engine_release_handler(struct rpc_call *call, void *user)
     struct engine *engine = user;
     Fastdecode__ReleaseReply reply = FASTDECODE__RELEASE_REPLY__INIT;
     Fastdecode__ReleaseRequest *request = rpc_call_unpack(call, &fastdecode__release_request__descriptor);
-    uint32_t kept = 0;
 
     if (!request || !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, engine_newest_scheduler(engine)))
         return;
-    for (uint32_t i = 0; i < engine->deferred_count; i++)
-        if (engine_in_use(engine, engine->deferred[i].sequence, NULL))
-            engine->deferred[kept++] = engine->deferred[i];
-        else
-            release(engine, &engine->deferred[i]);
-    engine->deferred_count = kept;
     for (size_t i = 0; i < request->n_sequence; i++)
         release_or_defer(engine, &(struct released){request->sequence[i], request->keep_pages, request->keep_sampler});
     rpc_call_reply(call, &reply.base);

@@ -65,6 +65,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     if (rpc_channel_open(engine->loop, &config, &link->channel, &error)) {
         log_warn("LINK-NOT-OPENED", "worker=%u error=\"%s\"", place->worker, error.text);
         link->channel = NULL;
+        link->down = true;
         return error.status;
     }
     rpc_loop_timer(engine->loop, CONNECT_LIMIT_US, on_late, engine);

@@ -295,6 +295,7 @@ static void *engine_main(void *arg)
     }
     handover_close_all(&engine->handover);
     rpc_loop_run(engine->loop, 0, 0); /* what that posted */
+    link_close_all(engine);           /* what ends so looks at its step's request, which the server frees */
     rpc_server_close(s_part.server);
     engine_close(engine);
     return NULL;

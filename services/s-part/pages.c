@@ -39,11 +39,7 @@ static void stop_copy(void *user)
     engine->ops->pool_stop_copy(engine->backend);
 }
 
-static void free_pages(void *user, uint64_t sequence)
-{
-    const struct engine *engine = user;
-    engine->ops->pool_release(engine->backend, sequence);
-}
+static void free_pages(void *user, uint64_t sequence) { engine_release_pages(user, sequence); }
 
 /* A device may still write to pages of a sequence that a step has, and what was to be released after that step is what is taken over now. */
 static enum status make_way(void *user, uint64_t sequence, struct error *error)
@@ -57,7 +53,7 @@ static enum status make_way(void *user, uint64_t sequence, struct error *error)
         if (engine->deferred[i].sequence != sequence)
             engine->deferred[kept++] = engine->deferred[i];
     engine->deferred_count = kept;
-    free_pages(engine, sequence);
+    engine->ops->pool_release(engine->backend, sequence);
     return STATUS_OK;
 }
 

@@ -2,11 +2,13 @@
 #include <stdlib.h>
 
 #include "attend.pb-c.h"
+#include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
-enum { CONTROL_TIMEOUT_MS = 10000, RELEASE_AGAIN_US = 5000 };
+/* PAGE_TIMEOUT_MS: on top, for each page that travels. Who takes them gives up by itself when one does not come (common/handover). */
+enum { CONTROL_TIMEOUT_MS = 10000, PAGE_TIMEOUT_MS = 1000, PAGES_TIMED = 3600, RELEASE_AGAIN_US = 5000 };
 
 /* What an answer is about. */
 struct errand {
@@ -228,6 +230,8 @@ void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, u
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
     const struct rpc_callbacks callbacks = {.on_end = on_fetched};
     struct rpc_channel *channel = scheduler->members[to].channel;
+    const uint32_t pages = positions / MAX(scheduler->kv.page_tokens, 1u) + 1;
+    const struct rpc_options by_size = {.timeout_ms = CONTROL_TIMEOUT_MS + MIN(pages, PAGES_TIMED) * PAGE_TIMEOUT_MS};
     struct errand *errand = new_errand(scheduler);
     struct error error;
 
@@ -242,7 +246,7 @@ void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, u
     request.sequence = sequence;
     request.tensor_address = scheduler->members[from].tensor_address;
     request.positions = positions;
-    if (!channel || rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &options, &callbacks,
+    if (!channel || rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &by_size, &callbacks,
                                    errand, NULL, &error))
         report_move(errand, false);
 }

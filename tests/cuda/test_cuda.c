@@ -1,4 +1,4 @@
-/* test_cuda.c: every kernel of kernels/cuda beside plain loops in double, on odd sizes, and rows alone beside rows in company. Runs on the
+/* test_cuda.c: the kernels of rows.cu and attend.cu beside plain loops in double, on odd sizes, and rows alone beside rows in company. Runs on the
  * emulated device (emulate.h) and, as `make check-gpu`, on a real one: device memory is touched through copies alone.
  */
 #include "tests/kernels/kernel_test.h"
@@ -367,6 +367,9 @@ static void test_attention(void **state)
     attention_of(2, 1, 256, lengths[2]);
     attention_of(12, 2, 80, lengths[1]);
     attention_of(5, 1, 32, lengths[2]);
+    attention_of(4, 2, 8, lengths[2]);
+    attention_of(3, 1, 136, lengths[2]);
+    attention_of(2, 2, 192, lengths[0]);
 }
 
 /* --- products ---------------------------------------------------------------------------------------------------------------- */

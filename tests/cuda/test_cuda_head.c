@@ -184,7 +184,7 @@ static void test_logits_that_are_wanted(void **state)
     free(of_all);
 }
 
-/* 274 rows with 1,024 biases each are more than there is room for: the last ones are the host's. */
+/* 273 rows with 1,024 biases each are more than there is room for: the last ones are the host's. */
 static void test_rows_for_the_host(void **state)
 {
     const struct sampler_params *p;

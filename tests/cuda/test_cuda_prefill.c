@@ -127,7 +127,9 @@ static void open_step(struct step *s, uint32_t heads, uint32_t kv_heads, uint32_
     s->words_at = on_device(s->words, (6 * (size_t)s->row_count + s->table_words) * sizeof *s->words);
     s->qkv_at = on_device(s->qkv, (size_t)(UNUSED_ROWS + s->row_count) * s->width * sizeof(float));
     free(pages);
-    assert_int_equal(gpu_tile_open(&s->pool), cudaSuccess);
+    uint32_t blocks = 0;
+    assert_int_equal(gpu_tile_open(&s->pool, &blocks), cudaSuccess);
+    assert_true(blocks >= 1);
 }
 
 static void close_step(struct step *s)

@@ -90,7 +90,7 @@ static void check_row(const struct matrix *m, enum gpu_type type, const uint16_t
 
 enum { ROWS_MAX = 130, GAP = 5 };
 
-/* Products of the first `rows` rows of x, as f32, f32 with add, and wide; y_all: what f32 was for all rows, or NULL. */
+/* Products of the first `rows` rows of x, as f32, f32 with add, and wide. */
 static void check_product(const struct matrix *m, enum gpu_type type, const uint16_t *x, const void *x_at, uint32_t rows)
 {
     static float first_row[4096];
@@ -204,7 +204,7 @@ static void test_matrices(void **state)
     assert_int_equal(forms, (1u << GPU_FORMS) - 2); /* every packed form was there */
 }
 
-/* Weights at their ends: nibbles and bytes of all values, large and tiny scales, x at the end of f16. */
+/* Weights at their ends: bytes of all values, a large and tiny scales, x at the end of f16. */
 static void test_extremes(void **state)
 {
     enum { INPUTS = 256, OUTPUTS = 16 };
@@ -479,9 +479,13 @@ static void test_memory_plan(void **state)
         if (!(got >= want && got <= most))
             fail_msg("type %d: %.0f bytes, want %.0f to %.0f", (int)types[i].type, got, want, most);
         /* a panel for steps of many rows, at most the largest matrix; none for steps that multiply packed weights alone */
-        uint64_t panel = cuda_load_panel_bytes(loaded.model, GPU_QUANT_DIRECT_ROWS + 1);
+        struct backend_config config = {.model = loaded.model, .max_rows = GPU_QUANT_DIRECT_ROWS + 1};
+        uint64_t panel = cuda_load_panel_bytes(&config);
         assert_int_equal(panel, types[i].type == TENSOR_F16 ? 0 : 2ull * shape->hidden * 2 * shape->ffn);
-        assert_int_equal(cuda_load_panel_bytes(loaded.model, GPU_QUANT_DIRECT_ROWS), 0);
+        config.batch_invariant = true;
+        assert_int_equal(cuda_load_panel_bytes(&config), 0);
+        config = (struct backend_config){.model = loaded.model, .max_rows = GPU_QUANT_DIRECT_ROWS};
+        assert_int_equal(cuda_load_panel_bytes(&config), 0);
         unload(&loaded);
     }
 }

@@ -71,7 +71,7 @@ static void the_last_ones_come_home(void **state)
 
     printf("the last ones at slow links: %.0f tokens/s where they stay, %.0f where they go home (%llu handed over)\n",
            stay.tokens_per_second, go.tokens_per_second, (unsigned long long)go.moved);
-    assert_true(go.moved > 0 && go.moved <= SHORT);
+    assert_true(go.moved > 0);
     assert_true(go.tokens_per_second > 1.15 * stay.tokens_per_second);
 }
 
