@@ -88,8 +88,9 @@ static void multiply(void *arg)
     assert_always(x && y);
     for (size_t i = 0; i < (size_t)p->rows * inputs; i++)
         x[i] = work->type == GPU_F16 ? f16_to_float(((const uint16_t *)p->x)[i]) : bf16_to_float(((const uint16_t *)p->x)[i]);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->rows, (int)outputs, (int)inputs, 1, x, (int)inputs,
-                values_of(&work->quant), (int)inputs, 0, y, (int)outputs);
+    for (size_t row = 0; row < p->rows; row++) /* each by itself: a row's bits do not depend on the number of rows */
+        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)outputs, (int)inputs, 1, values_of(&work->quant), (int)inputs,
+                    x + row * inputs, 1, 0, y + row * outputs, 1);
     for (size_t row = 0; row < p->rows; row++)
         for (size_t o = 0; o < outputs; o++) {
             float sum = y[row * outputs + o];

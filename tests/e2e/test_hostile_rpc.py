@@ -423,8 +423,10 @@ def step_cases(model, incarnation):
 def test_calls_to_the_s_part(target, model):
     incarnation = incarnation_of(target, "scheduler")
     connect = lambda: as_scheduler(target, "s-part")
-    check(connect, step_cases(model, incarnation) + fetch_cases(target, model, incarnation, "s-part") + read_page_cases() +
+    check(connect, step_cases(model, incarnation) + fetch_cases(target, model, incarnation, "s-part") +
+          [("by who keeps no pages", "KvHandover/ReadPage", fixed64(1, 99), "PERMISSION_DENIED", "only a kv-worker or the s-part")] +
           strangers("Generator/Generate", "KvWorker/Attend", "KvControl/Free", 0, U32))
+    check(lambda: Connection(ipc(target, "s-part"), "kv-worker", incarnation_of(target, "kv-worker-0")), read_page_cases(), 2)
     step = fixed64(1, incarnation) + varint(2, 1)
     unknown = step + run_of(99) + run_of(98, tokens=()) + place()
     answer = connect().call("SPart/Step", unknown)
