@@ -1,7 +1,8 @@
 /* frame.c: see frame.h.
  *
  * Frames come in sizes of powers of two. Freed ones are kept for the next, up to POOL_BYTES in all, so that a decode step
- * allocates nothing. (Worked number: a layer of 128 rows of a 135M model is two requests of 240 KB and two replies of 144 KB,
+ * allocates nothing. Where the process has lent memory of its own for them (rpc_lend_memory), those of 4 KiB and more lie there while it
+ * has room. (Worked number: a layer of 128 rows of a 135M model is two requests of 240 KB and two replies of 144 KB,
  * 1 MiB with the frames that the next ones are read into.)
  *
  * A reader looks ahead READ_AHEAD bytes while messages are small, and copies them out: many come with one system call. Of
@@ -17,13 +18,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/buddy.h"
 #include "common/base/checked.h"
+#include "common/rpc/rpc.h"
 #include "common/wire/wire.h"
 
 enum {
     CLASS_FIRST = 8, /* 256 bytes */
     CLASS_LAST = 22, /* 4 MiB; larger ones are not kept */
-    CLASS_NONE = CLASS_LAST + 1,
+    CLASS_LENT_LAST = 30,
+    CLASS_NONE = CLASS_LENT_LAST + 1,
     READ_AHEAD = 64 << 10,
     LARGE = 1 << 10,
 #if defined(__SANITIZE_ADDRESS__)
@@ -37,35 +41,71 @@ static const unsigned char magic[4] = {'F', 'D', 'R', '1'};
 
 static struct {
     pthread_mutex_t lock;
-    struct frame *free[CLASS_NONE];
+    struct frame *free[CLASS_LAST + 1];
     size_t bytes;
+    unsigned char *lent; /* NULL: none */
+    uint64_t lent_bytes;
+    struct buddy *blocks;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- the pool -------------------------------------------------------------------------------------------------------- */
 
 static size_t class_bytes(uint32_t size_class) { return (size_t)1 << size_class; }
 
+enum status rpc_lend_memory(void *memory, size_t bytes)
+{
+    struct buddy *blocks;
+
+    if (buddy_open(bytes, &blocks))
+        return STATUS_RESOURCE_EXHAUSTED;
+    pthread_mutex_lock(&pool.lock);
+    assert_always(!pool.lent);
+    pool.blocks = blocks;
+    pool.lent = memory;
+    pool.lent_bytes = buddy_free_bytes(blocks);
+    pthread_mutex_unlock(&pool.lock);
+    return STATUS_OK;
+}
+
+void rpc_take_memory_back(void)
+{
+    pthread_mutex_lock(&pool.lock);
+    assert_always(!pool.lent || buddy_free_bytes(pool.blocks) == pool.lent_bytes);
+    buddy_close(pool.blocks);
+    pool.blocks = NULL;
+    pool.lent = NULL;
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* Under the lock. NULL: there is no room for it. */
+static struct frame *take_lent(uint32_t size_class)
+{
+    uint64_t offset = pool.lent && size_class >= BUDDY_ORDER_LEAST && size_class <= CLASS_LENT_LAST
+                          ? buddy_take(pool.blocks, size_class)
+                          : BUDDY_NONE;
+    return offset == BUDDY_NONE ? NULL : (struct frame *)(void *)(pool.lent + offset);
+}
+
 /* Of so many bytes on the wire. */
 static struct frame *take(size_t wire_bytes)
 {
     uint32_t size_class = CLASS_FIRST;
-    struct frame *frame = NULL;
+    struct frame *frame;
 
-    while (size_class <= CLASS_LAST && class_bytes(size_class) - sizeof *frame < wire_bytes)
+    while (size_class < CLASS_NONE && class_bytes(size_class) - sizeof *frame < wire_bytes)
         size_class++;
-    if (size_class <= CLASS_LAST) {
-        pthread_mutex_lock(&pool.lock);
-        frame = pool.free[size_class];
-        if (frame) {
-            pool.free[size_class] = frame->next;
-            pool.bytes -= class_bytes(size_class);
-        }
-        pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_lock(&pool.lock);
+    frame = take_lent(size_class);
+    bool lent = frame;
+    if (!frame && size_class <= CLASS_LAST && (frame = pool.free[size_class])) {
+        pool.free[size_class] = frame->next;
+        pool.bytes -= class_bytes(size_class);
     }
-    size_t bytes = size_class <= CLASS_LAST ? class_bytes(size_class) : sizeof *frame + wire_bytes;
+    pthread_mutex_unlock(&pool.lock);
+    size_t bytes = lent || size_class <= CLASS_LAST ? class_bytes(size_class) : sizeof *frame + wire_bytes;
     if (!frame && !(frame = malloc(bytes)))
         return NULL;
-    *frame = (struct frame){.size_class = size_class, .capacity = bytes - sizeof *frame};
+    *frame = (struct frame){.size_class = size_class, .lent = lent, .capacity = bytes - sizeof *frame};
     return frame;
 }
 
@@ -85,10 +125,13 @@ void frame_free(struct frame *frame)
 {
     if (!frame)
         return;
-    if (frame->size_class <= CLASS_LAST) {
+    if (frame->lent || frame->size_class <= CLASS_LAST) {
         size_t bytes = class_bytes(frame->size_class);
         pthread_mutex_lock(&pool.lock);
-        if (pool.bytes + bytes <= POOL_BYTES) {
+        if (frame->lent) {
+            buddy_give(pool.blocks, (uint64_t)((unsigned char *)frame - pool.lent));
+            frame = NULL;
+        } else if (pool.bytes + bytes <= POOL_BYTES) {
             frame->next = pool.free[frame->size_class];
             pool.free[frame->size_class] = frame;
             pool.bytes += bytes;

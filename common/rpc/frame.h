@@ -18,6 +18,7 @@ struct frame {
     size_t length;      /* of the envelope */
     size_t capacity;    /* of wire */
     uint32_t size_class;
+    bool lent;                         /* it lies in memory that the process has lent */
     bool at_once;                      /* to be sent: nothing is gained by waiting for company */
     _Alignas(16) unsigned char wire[]; /* the head, then the envelope, at a multiple of 8 bytes */
 };

@@ -95,6 +95,13 @@ void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDesc
 struct rpc_message *rpc_message_keep(struct rpc_message *message);
 void rpc_message_free(struct rpc_message *message);
 
+/* Lends the process's messages memory to lie in, sent or received, for a reader that prefers its own kind (a device reads pinned memory
+ * itself): those of 4 KiB and more do while there is room, the others as without. 16-byte aligned. Once, before the first server and
+ * channel. RESOURCE_EXHAUSTED: no memory to keep account of it. */
+enum status rpc_lend_memory(void *memory, size_t bytes) MUST_CHECK;
+/* When loops are closed and no message is left; without it, too. */
+void rpc_take_memory_back(void);
+
 /* Gives back a buffer that will not be sent. */
 void rpc_buffer_free(struct rpc_buffer *buffer);
 

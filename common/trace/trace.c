@@ -54,10 +54,10 @@ static struct trace {
     size_t buffered;
 } trace = {.fd = -1};
 
-uint64_t trace_put(struct trace_lane *lane, const char *name, uint64_t began_ns, uint64_t id, const struct trace_args *args)
+void trace_put_past(struct trace_lane *lane, const char *name, uint64_t began_ns, uint64_t ended_ns, uint64_t id,
+                    const struct trace_args *args)
 {
     uint32_t head = atomic_load_explicit(&lane->head, memory_order_relaxed); /* its own */
-    uint64_t now_ns = clock_now_ns();
 
     if (!lane->owned) {
         lane->owner = pthread_self();
@@ -66,10 +66,16 @@ uint64_t trace_put(struct trace_lane *lane, const char *name, uint64_t began_ns,
     assert_always(pthread_equal(lane->owner, pthread_self()));
     if (head - atomic_load_explicit(&lane->tail, memory_order_acquire) == trace.ring_spans) {
         atomic_fetch_add_explicit(&lane->dropped, 1, memory_order_relaxed);
-        return now_ns;
+        return;
     }
-    lane->ring[head & (trace.ring_spans - 1)] = (struct span){name, began_ns, now_ns, id, *args};
+    lane->ring[head & (trace.ring_spans - 1)] = (struct span){name, began_ns, ended_ns, id, *args};
     atomic_store_explicit(&lane->head, head + 1, memory_order_release);
+}
+
+uint64_t trace_put(struct trace_lane *lane, const char *name, uint64_t began_ns, uint64_t id, const struct trace_args *args)
+{
+    uint64_t now_ns = clock_now_ns();
+    trace_put_past(lane, name, began_ns, now_ns, id, args);
     return now_ns;
 }
 

@@ -83,6 +83,12 @@ static inline uint64_t trace_clock(const struct trace_lane *lane) { return lane 
 #define trace_overlapping(lane, name, id, began_ns, ...) \
     ((lane) ? trace_put((lane), (name), (began_ns), (id), &(const struct trace_args){{__VA_ARGS__}}) : (uint64_t)0)
 
+/* One that ended before now, on a clock that was set beside this one: the work of a device. */
+#define trace_past(lane, name, began_ns, ended_ns, ...) \
+    ((lane) ? trace_put_past((lane), (name), (began_ns), (ended_ns), 0, &(const struct trace_args){{__VA_ARGS__}}) : (void)0)
+
+void trace_put_past(struct trace_lane *lane, const char *name, uint64_t began_ns, uint64_t ended_ns, uint64_t id,
+                    const struct trace_args *args);
 uint64_t trace_put(struct trace_lane *lane, const char *name, uint64_t began_ns, uint64_t id, const struct trace_args *args);
 
 #endif

@@ -45,6 +45,7 @@ struct backend_config {
     uint32_t max_sequences;
     uint64_t local_pool_bytes; /* 0: none */
     int device;                /* of those of its kind */
+    bool trace;                /* `spans` tells of all layers */
     bool batch_invariant;      /* a row's bytes never depend on its companions; a backend that cannot says so in plan */
 };
 
@@ -78,6 +79,15 @@ struct backend_links {
     float *const *q;       /* [rows] -> [heads][head_dim] f32 */
     float *const *k;       /* [rows] -> [kv_heads][head_dim] f32 */
     float *const *v;       /* [rows] -> [kv_heads][head_dim] f32 */
+};
+
+/* A piece of a step on a device: of a mini-batch, those of a lane do not overlap. */
+enum backend_lane { BACKEND_S_PART, BACKEND_R_PART, BACKEND_TRANSFER, BACKEND_LANES };
+struct backend_span {
+    enum backend_lane lane;
+    const char *name; /* static */
+    uint32_t layer;
+    double begin_us, end_us; /* before the step's last piece had ended */
 };
 
 /* One row of the head's output. */
@@ -129,6 +139,15 @@ struct backend_ops {
     /* Optional, for a backend whose entries return before the work is done: what segments and head, and what attention of the local
      * rows, took on the device in this step, once `done` behind `head` has said so. A device may measure one layer for all. */
     void (*times)(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us);
+    /* Optional, where there are times: what a trace shows of the step, at the same moment. Returns the count, at most `capacity`. */
+    uint32_t (*spans)(struct backend_batch *batch, struct backend_span *out, uint32_t capacity);
+
+    /* Optional: the host's memory that the device reads and writes itself, the backend's from open to close. What links point to in it is
+     * copied without a detour. */
+    void (*host_memory)(const struct backend *backend, void **memory, uint64_t *bytes);
+    /* Optional, polled as `done` is, for a backend that computes attention of the local rows while those of workers travel: q, k and v of
+     * the last segment are where its links point, and its o has been read. Attend may be called before. NULL: ask `done`, then attend. */
+    bool (*handed_out)(struct backend_batch *batch);
 
     void (*pool_release)(struct backend *backend, uint64_t sequence);
     /* Makes `to` a sequence of the local pool whose first positions are those of `from`, its pages shared (kv_store_share). Before

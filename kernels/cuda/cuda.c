@@ -32,6 +32,17 @@ void cuda_must(cudaError_t error, const char *what)
         cuda_die("%s: %s", what, cudaGetErrorString(error));
 }
 
+bool cuda_has_come(cudaEvent_t event, const char *what)
+{
+    cudaError_t error = cudaEventQuery(event);
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* it is no error, and must not be taken for that of a launch */
+        return false;
+    }
+    cuda_must(error, what);
+    return true;
+}
+
 void cuda_queued(struct backend_batch *batch, const char *what)
 {
     cuda_must(cudaGetLastError(), what);
@@ -164,7 +175,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
     plan->pool_on_device = true;
     plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; /* sampling */
-    plan->activation_bytes += cuda_copy_bytes(config);
+    plan->activation_bytes += cuda_copy_bytes(config) + cuda_host_bytes(config);
     plan->start_bytes = CUDA_STAGING_BYTES;
     if (plan->pool_pages && plan->pool_pages <= 1u << 30) {
         const struct kv_ledger_shape ledger = cuda_ledger_shape(config, (uint32_t)plan->pool_pages);
@@ -182,6 +193,7 @@ static void cuda_close(struct backend *backend)
         return;
     cuda_copy_close(backend);
     cuda_pool_close(backend);
+    cudaFreeHost(backend->host_memory);
     gpu_gemm_close(backend->gemm);
     cudaFree(backend->weights);
     for (uint32_t i = 0; backend->scratch && i < thread_pool_threads(backend->config.pool); i++)
@@ -198,6 +210,11 @@ static enum status open_all(struct backend *backend, struct error *error)
 
     cuda_must(cudaSetDevice(backend->config.device), "choosing the device");
     snprintf(backend->name, sizeof backend->name, "cuda:%d", backend->config.device);
+    if (cudaHostAlloc((void **)&backend->host_memory, cuda_host_bytes(&backend->config), cudaHostAllocDefault)) {
+        backend->host_memory = NULL;
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no %llu MiB of pinned memory for the workers' messages",
+                         backend->name, (unsigned long long)(cuda_host_bytes(&backend->config) >> 20));
+    }
     backend->scratch = calloc(threads, sizeof *backend->scratch);
     if (!backend->scratch)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
@@ -260,6 +277,7 @@ static void cuda_batch_close(struct backend_batch *batch)
         return;
     if (batch->stream)
         cudaStreamSynchronize(batch->stream);
+    cuda_wire_close(batch);
     cuda_graphs_close(batch);
     cudaFree(batch->memory);
     cudaFreeHost(batch->host);
@@ -288,7 +306,7 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     batch->rows = calloc(config->max_rows, sizeof *batch->rows);
     batch->kv_rows = calloc(config->max_rows, sizeof *batch->kv_rows);
     batch->slots = calloc(config->max_rows, sizeof *batch->slots);
-    if (!batch->rows || !batch->kv_rows || !batch->slots ||
+    if (!batch->rows || !batch->kv_rows || !batch->slots || cuda_wire_open(batch) || cuda_times_open(batch) ||
         cudaHostAlloc((void **)&batch->host, sum_of(host, HOST_SLICES), cudaHostAllocDefault) ||
         cudaMalloc((void **)&batch->memory, sum_of(device, DEVICE_SLICES))) {
         cuda_batch_close(batch);
@@ -303,7 +321,6 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     batch->panel_bytes = cuda_load_panel_bytes(config);
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
-    cuda_times_open(batch);
     cuda_try_products(batch);
     cuda_graphs_open(batch, CUDA_GRAPHS_MAX / config->max_batches, CUDA_GRAPH_BYTES_MAX / config->max_batches);
     *out = batch;
@@ -323,7 +340,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
     batch->padded_rows = gpu_padded_rows(row_count, max_rows);
-    batch->scatter = NULL;
+    batch->wire.links = NULL;
     batch->completes = false;
     cuda_times_begin_step(batch);
     batch->samples = NULL;
@@ -349,16 +366,10 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
 
 static bool cuda_done(struct backend_batch *batch)
 {
-    cudaError_t error = cudaEventQuery(batch->event);
-    if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* it is no error, and must not be taken for that of a launch */
+    if (!cuda_has_come(batch->event, "a step") || !cuda_handed_out(batch))
         return false;
-    }
-    cuda_must(error, "a step");
     if (batch->completes)
         cuda_complete(batch);
-    if (batch->scatter)
-        cuda_hand_out(batch);
     if (batch->samples)
         cuda_hand_out_samples(batch);
     return true;
@@ -378,6 +389,9 @@ static const struct backend_ops backend_cuda = {
     .head = cuda_head,
     .done = cuda_done,
     .times = cuda_times,
+    .spans = cuda_spans,
+    .host_memory = cuda_host_memory,
+    .handed_out = cuda_handed_out,
     .pool_release = cuda_pool_release,
     .pool_share = cuda_pool_share,
     .pool_held = cuda_pool_held,

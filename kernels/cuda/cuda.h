@@ -1,10 +1,10 @@
 /* cuda.h: what the files of the CUDA backend's host side share. Not included from elsewhere.
  *
  * Weights, activations and the local pool are in device memory; each mini-batch has a stream of its own, on which its entries are
- * queued in order, and an event behind the last of them, which `done` asks. What goes to and comes from the host does so through
- * memory that the device reads and writes itself (pinned), one buffer a batch and direction:
+ * queued in order, and an event behind the last of them, which `done` asks. What goes to and comes from workers has a stream beside it
+ * (cuda_wire.c); their messages lie in memory that the device reads and writes itself (pinned):
  *
- *     links->o ─memcpy▶ o_host ─copy▶ att ─▶ … ─▶ qkv ─copy▶ qkv_host ─memcpy, in done▶ links->q, k, v
+ *     links->o, a reply ─copy▶ att ─▶ … ─▶ qkv ─copy▶ links->q, k, v, a request
  */
 #ifndef FD_KERNELS_CUDA_CUDA_H
 #define FD_KERNELS_CUDA_CUDA_H
@@ -70,10 +70,25 @@ struct backend {
     struct sampler_scratch **scratch; /* [threads] */
     uint64_t attend_bytes;            /* of K and V that attention had to read */
     uint32_t tile_blocks;             /* of gpu_attend_tiles that the device runs at once */
+    unsigned char *host_memory;       /* pinned, lent to the messages */
 };
 
-/* Where the time of a step is taken (cuda_times.c): begin and end of each. */
-enum cuda_span { CUDA_SEGMENT, CUDA_ATTEND, CUDA_HEAD, CUDA_SPANS };
+/* Where the time of a step is taken (cuda_times.c): begin and end of each. UP and DOWN are on the wire's stream. */
+enum cuda_span { CUDA_SEGMENT, CUDA_ATTEND, CUDA_UP, CUDA_DOWN, CUDA_HEAD, CUDA_SPANS };
+struct cuda_mark {
+    cudaEvent_t begin, end;
+    bool made; /* in this step */
+};
+
+/* q, k, v and o of the workers' rows on their way (cuda_wire.c). */
+struct cuda_wire {
+    cudaStream_t stream;
+    cudaEvent_t up, computed, out;
+    const struct backend_links *links; /* q, k, v are being copied to; NULL: they are there */
+    bool *detour;                      /* [max_rows] by o_host or qkv_host: their message is out of the device's reach */
+    bool told;                         /* that there are such messages */
+};
+
 /* The graphs of a mini-batch: a segment's kernels, one graph a bucket of rows and segment (cuda_graph.c). */
 struct cuda_graphs {
     uint32_t buckets, rows[GPU_BUCKETS_MAX]; /* ascending: those that have graphs */
@@ -85,14 +100,14 @@ struct backend_batch {
     struct backend *backend;
     cudaStream_t stream;
     cudaEvent_t event;
-    cudaEvent_t mark[CUDA_SPANS][2];
-    bool marked[CUDA_SPANS];
-    uint32_t timed_layer;
+    struct cuda_wire wire;
+    struct cuda_mark *marks; /* [CUDA_SPANS][mark_layers] */
+    struct cuda_mark *last_mark;
+    uint32_t mark_layers, timed_layer; /* 1: of that layer alone */
     bool completes; /* the last attention of its local rows is queued: their positions are complete when the event has come */
     struct cuda_graphs graphs;
     uint32_t row_count, local_count, table_entries; /* entries: of the page tables in words_host */
     uint32_t padded_rows;                           /* that segments compute (buckets.h): those behind row_count are nobody's */
-    const struct backend_links *scatter;            /* q, k, v to hand out once the event has come; NULL: none */
     struct kv_row *kv_rows;                         /* [max_rows] local ones */
     struct backend_row *rows;                       /* [max_rows] */
     uint32_t *slots;                                /* [max_rows] of the local rows' sequences */
@@ -103,7 +118,7 @@ struct backend_batch {
     /* pinned */
     unsigned char *host;
     uint32_t *words_host; /* token, position [max_rows]; then of the local rows row, position, table; their tiles; page tables */
-    float *o_host, *qkv_host;         /* [max_rows][q_width], [max_rows][qkv_width] */
+    float *o_host, *qkv_host;         /* [max_rows][q_width], [max_rows][qkv_width]: of rows that make a detour */
     unsigned char *head_host;         /* row numbers, samples, adjustments: struct cuda_asked */
     float *logits_host;               /* [CUDA_LOGITS_ROWS][vocab] */
     struct gpu_sampled *sampled_host; /* [max_rows] */
@@ -129,17 +144,20 @@ struct backend_batch {
 /* Ends the process: a device that fails does not come back by itself; the s-part is started again. */
 _Noreturn void cuda_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cuda_must(cudaError_t error, const char *what);
+bool cuda_has_come(cudaEvent_t event, const char *what);
 
 /* Behind what an entry queued: a launch that was refused is seen here and nowhere else. */
 void cuda_queued(struct backend_batch *batch, const char *what);
 
-/* cuda_times.c: what a step takes on the device. begin and end stand around what is queued; of the layers the step's timed one counts. */
-void cuda_times_open(struct backend_batch *batch);
+/* cuda_times.c: what a step takes on the device. begin and end stand around what is queued; of the layers the step's timed one counts,
+ * and with a trace all are shown. */
+enum status cuda_times_open(struct backend_batch *batch) MUST_CHECK;
 void cuda_times_close(struct backend_batch *batch);
 void cuda_times_begin_step(struct backend_batch *batch);
 void cuda_span_begin(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
 void cuda_span_end(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
 void cuda_times(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us);
+uint32_t cuda_spans(struct backend_batch *batch, struct backend_span *out, uint32_t capacity);
 /* cuda_measure.c */
 struct device_rates;
 enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out, struct error *error) MUST_CHECK;
@@ -161,9 +179,17 @@ uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
 
 /* cuda_segment.c */
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
-void cuda_hand_out(struct backend_batch *batch);
 void cuda_compute(struct backend_batch *batch,
                   uint32_t s); /* queues a segment's kernels and products for padded_rows; nothing of the host's */
+
+/* cuda_wire.c: o of layer s - 1 up before segment s, q, k, v of layer s down behind it, for the rows of workers. */
+uint64_t cuda_host_bytes(const struct backend_config *config); /* of the memory that messages may lie in */
+void cuda_host_memory(const struct backend *backend, void **memory, uint64_t *bytes);
+enum status cuda_wire_open(struct backend_batch *batch) MUST_CHECK;
+void cuda_wire_close(struct backend_batch *batch);
+void cuda_wire_up(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
+void cuda_wire_down(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
+bool cuda_handed_out(struct backend_batch *batch);
 
 /* cuda_try.c: tries the algorithms of the model's products, on the mini-batch's buffers; once a backend. */
 void cuda_try_products(struct backend_batch *batch);

@@ -1,27 +1,35 @@
-/* cuda_times.c: what a step takes on the device, by events on its stream. The host cannot tell: it queues a whole step ahead.
+/* cuda_times.c: what a step takes on the device, by events on its streams. The host cannot tell: it queues a whole step ahead.
  *
  * An event a layer and span would cost as much as a small kernel, so one layer of a step is measured, another one each step, and stands
  * for all; the head is measured itself. Layer l is segment l, which ends layer l - 1 and starts layer l; segment 0 and the last one are
- * half a layer each, so they are measured only where there is no other.
+ * half a layer each, so they are measured only where there is no other. With a trace every layer has its events, and the steps are as
+ * much slower; their times are of one layer all the same.
  */
+#include <stdlib.h>
+
 #include "common/base/checked.h"
 #include "kernels/cuda/cuda.h"
 
-enum { SPAN_BEGIN, SPAN_END };
-
-void cuda_times_open(struct backend_batch *batch)
+enum status cuda_times_open(struct backend_batch *batch)
 {
-    for (uint32_t span = 0; span < CUDA_SPANS; span++)
-        for (uint32_t end = SPAN_BEGIN; end <= SPAN_END; end++)
-            cuda_must(cudaEventCreateWithFlags(&batch->mark[span][end], cudaEventDefault), "an event");
+    batch->mark_layers = batch->backend->config.trace ? batch->backend->shape.layers + 1 : 1;
+    batch->marks = calloc((size_t)CUDA_SPANS * batch->mark_layers, sizeof *batch->marks);
+    if (!batch->marks)
+        return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 0; i < CUDA_SPANS * batch->mark_layers; i++) {
+        cuda_must(cudaEventCreateWithFlags(&batch->marks[i].begin, cudaEventDefault), "an event");
+        cuda_must(cudaEventCreateWithFlags(&batch->marks[i].end, cudaEventDefault), "an event");
+    }
+    return STATUS_OK;
 }
 
 void cuda_times_close(struct backend_batch *batch)
 {
-    for (uint32_t span = 0; span < CUDA_SPANS; span++)
-        for (uint32_t end = SPAN_BEGIN; end <= SPAN_END; end++)
-            if (batch->mark[span][end])
-                cudaEventDestroy(batch->mark[span][end]);
+    for (uint32_t i = 0; batch->marks && i < CUDA_SPANS * batch->mark_layers; i++) {
+        cudaEventDestroy(batch->marks[i].begin);
+        cudaEventDestroy(batch->marks[i].end);
+    }
+    free(batch->marks);
 }
 
 void cuda_times_begin_step(struct backend_batch *batch)
@@ -29,35 +37,52 @@ void cuda_times_begin_step(struct backend_batch *batch)
     uint32_t layers = batch->backend->shape.layers;
 
     batch->timed_layer = batch->timed_layer + 1 < layers ? batch->timed_layer + 1 : MIN(1u, layers - 1);
-    for (uint32_t span = 0; span < CUDA_SPANS; span++)
-        batch->marked[span] = false;
+    for (uint32_t i = 0; i < CUDA_SPANS * batch->mark_layers; i++)
+        batch->marks[i].made = false;
+    batch->last_mark = NULL;
 }
 
-static bool is_timed(const struct backend_batch *batch, enum cuda_span span, uint32_t layer)
+/* NULL: it has none. */
+static struct cuda_mark *mark_of(const struct backend_batch *batch, enum cuda_span span, uint32_t layer)
 {
-    return span == CUDA_HEAD || layer == batch->timed_layer;
+    if (batch->mark_layers == 1 && span != CUDA_HEAD && layer != batch->timed_layer)
+        return NULL;
+    return &batch->marks[span * batch->mark_layers + (batch->mark_layers == 1 || span == CUDA_HEAD ? 0 : layer)];
+}
+
+static cudaStream_t stream_of(const struct backend_batch *batch, enum cuda_span span)
+{
+    return span == CUDA_UP || span == CUDA_DOWN ? batch->wire.stream : batch->stream;
 }
 
 void cuda_span_begin(struct backend_batch *batch, enum cuda_span span, uint32_t layer)
 {
-    if (is_timed(batch, span, layer))
-        cuda_must(cudaEventRecord(batch->mark[span][SPAN_BEGIN], batch->stream), "recording a time");
+    struct cuda_mark *mark = mark_of(batch, span, layer);
+    if (mark)
+        cuda_must(cudaEventRecord(mark->begin, stream_of(batch, span)), "recording a time");
 }
 
 void cuda_span_end(struct backend_batch *batch, enum cuda_span span, uint32_t layer)
 {
-    if (!is_timed(batch, span, layer))
+    struct cuda_mark *mark = mark_of(batch, span, layer);
+    if (!mark)
         return;
-    cuda_must(cudaEventRecord(batch->mark[span][SPAN_END], batch->stream), "recording a time");
-    batch->marked[span] = true;
+    cuda_must(cudaEventRecord(mark->end, stream_of(batch, span)), "recording a time");
+    mark->made = true;
+    batch->last_mark = mark;
+}
+
+static double between_us(cudaEvent_t from, cudaEvent_t to)
+{
+    float ms = 0;
+    cuda_must(cudaEventElapsedTime(&ms, from, to), "reading a time");
+    return ms * 1e3;
 }
 
 static double span_us(const struct backend_batch *batch, enum cuda_span span)
 {
-    float ms = 0;
-    if (batch->marked[span])
-        cuda_must(cudaEventElapsedTime(&ms, batch->mark[span][SPAN_BEGIN], batch->mark[span][SPAN_END]), "reading a time");
-    return ms * 1e3;
+    const struct cuda_mark *mark = mark_of(batch, span, batch->timed_layer);
+    return mark->made ? between_us(mark->begin, mark->end) : 0;
 }
 
 void cuda_times(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us)
@@ -65,4 +90,35 @@ void cuda_times(struct backend_batch *batch, uint32_t *segments_us, uint32_t *at
     uint32_t layers = batch->backend->shape.layers;
     *segments_us = (uint32_t)(span_us(batch, CUDA_SEGMENT) * layers + span_us(batch, CUDA_HEAD));
     *attend_us = (uint32_t)(span_us(batch, CUDA_ATTEND) * layers);
+}
+
+/* Returns the count with it. */
+static uint32_t put_span(const struct backend_batch *batch, enum cuda_span span, uint32_t layer, struct backend_span *out,
+                         uint32_t count, uint32_t capacity)
+{
+    static const struct backend_span what[CUDA_SPANS] = {[CUDA_SEGMENT] = {.lane = BACKEND_S_PART, .name = "device segment"},
+                                                         [CUDA_ATTEND] = {.lane = BACKEND_R_PART, .name = "device attend"},
+                                                         [CUDA_UP] = {.lane = BACKEND_TRANSFER, .name = "o up"},
+                                                         [CUDA_DOWN] = {.lane = BACKEND_TRANSFER, .name = "q, k, v down"},
+                                                         [CUDA_HEAD] = {.lane = BACKEND_S_PART, .name = "device head"}};
+    const struct cuda_mark *mark = mark_of(batch, span, layer);
+
+    if (!mark || !mark->made || count == capacity)
+        return count;
+    out[count] = what[span];
+    out[count].layer = layer;
+    out[count].begin_us = between_us(mark->begin, batch->last_mark->end);
+    out[count].end_us = between_us(mark->end, batch->last_mark->end);
+    return count + 1;
+}
+
+uint32_t cuda_spans(struct backend_batch *batch, struct backend_span *out, uint32_t capacity)
+{
+    const uint32_t layers = batch->backend->shape.layers;
+    uint32_t count = 0;
+
+    for (uint32_t layer = 0; layer <= layers; layer++)
+        for (enum cuda_span span = 0; span < CUDA_HEAD; span++)
+            count = put_span(batch, span, layer, out, count, capacity);
+    return put_span(batch, CUDA_HEAD, layers, out, count, capacity);
 }

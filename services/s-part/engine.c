@@ -35,21 +35,21 @@ static bool prepare(struct mini_batch *batch)
     return remote;
 }
 
-/* Of all that was queued before, too. False: not yet. */
+/* Of all that was queued before, too; but where q, k and v alone are waited for, attention of the local rows may go on. False: not yet. */
 static bool computed(struct mini_batch *batch)
 {
-    const struct engine *engine = batch->engine;
+    const struct backend_ops *ops = batch->engine->ops;
 
-    if (!engine->ops->done(batch->backend))
+    if (!(batch->state == BATCH_COMPUTING && ops->handed_out ? ops->handed_out : ops->done)(batch->backend))
         return false;
     engine_free_replies(batch);
     batch->s_part_us += clock_now_us() - batch->started_us;
     return true;
 }
 
-static void attend(struct mini_batch *batch)
+/* All is under way but what is waited for. */
+static void go_on(struct mini_batch *batch)
 {
-    engine_attend_local(batch, batch->segment - 1);
     if (--batch->waiting == 0)
         engine_make_ready(batch);
     else
@@ -63,7 +63,9 @@ static void send_rows(struct mini_batch *batch)
 
     engine_send(batch);
     SPAN(batch, "send", at_ns, {"layer", batch->segment - 1});
-    attend(batch);
+    if (!batch->engine->ops->handed_out)
+        engine_attend_local(batch, batch->segment - 1);
+    go_on(batch);
 }
 
 static void start_head(struct mini_batch *batch);
@@ -83,6 +85,8 @@ static void start_segment(struct mini_batch *batch)
     engine->ops->segment(batch->backend, batch->segment, &batch->links);
     batch->segment++;
     batch->state = BATCH_COMPUTING;
+    if (remote && engine->ops->handed_out)
+        engine_attend_local(batch, batch->segment - 1); /* queued: it goes on while q, k and v travel */
     if (remote) {
         if (computed(batch))
             send_rows(batch);
@@ -94,7 +98,8 @@ static void start_segment(struct mini_batch *batch)
         start_head(batch);
     } else {
         engine_send(batch); /* nothing */
-        attend(batch);
+        engine_attend_local(batch, batch->segment - 1);
+        go_on(batch);
     }
 }
 
@@ -120,6 +125,21 @@ static void take_times(struct mini_batch *batch)
         batch->r_part_us = attend_us;
 }
 
+/* What a device has done in the step, which ended at ended_ns: it is asked all the time. */
+static void trace_device(struct mini_batch *batch, uint64_t ended_ns)
+{
+    struct engine *engine = batch->engine;
+
+    if (!engine->device_spans)
+        return;
+    uint32_t count = engine->ops->spans(batch->backend, engine->device_spans, engine->device_spans_max);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct backend_span *span = &engine->device_spans[i];
+        trace_past(batch->device_lanes[span->lane], span->name, ended_ns - (uint64_t)(span->begin_us * 1000),
+                   ended_ns - (uint64_t)(span->end_us * 1000), {"step", batch->request->step}, {"layer", span->layer});
+    }
+}
+
 static void finish(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
@@ -134,6 +154,7 @@ static void finish(struct mini_batch *batch)
         sampler_see_generated(sequence->sampler, sequence->last_token);
     }
     take_times(batch);
+    trace_device(batch, at_ns);
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
     reply_send(batch); /* the request goes with it */
@@ -369,6 +390,11 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
     batch->q = calloc(rows, sizeof *batch->q);
     batch->k = calloc(rows, sizeof *batch->k);
     batch->v = calloc(rows, sizeof *batch->v);
+    for (uint32_t i = 0; engine->device_spans && i < BACKEND_LANES; i++) {
+        static const char *const names[BACKEND_LANES] = {"S-part", "R-part, local pool", "transfer"};
+        snprintf(lane, sizeof lane, "device %u, %s", index, names[i]);
+        batch->device_lanes[i] = trace_lane_open(lane);
+    }
     batch->kept_rows = calloc(rows, sizeof *batch->kept_rows);
     batch->kept_outputs = calloc(rows, sizeof *batch->kept_outputs);
     if (!batch->o || !batch->q || !batch->k || !batch->v || !batch->kept_rows || !batch->kept_outputs ||
@@ -391,6 +417,10 @@ enum status engine_open(struct engine *engine, struct error *error)
     engine_pages_open(engine);
     engine->lane_s_part = trace_lane_open("S-part");
     engine->lane_local = trace_lane_open("R-part, local pool");
+    if (engine->lane_s_part && engine->ops->spans) { /* a segment, attention and two copies a layer, the last segment, the head */
+        engine->device_spans_max = 4 * engine->shape.layers + 2;
+        engine->device_spans = calloc(engine->device_spans_max, sizeof *engine->device_spans);
+    }
     for (uint32_t i = 0; !status && i < engine->batch_count; i++)
         status = open_batch(engine, i, error);
     return status;
@@ -415,5 +445,6 @@ void engine_close(struct engine *engine)
         free(batch->kept_rows);
         free(batch->kept_outputs);
     }
+    free(engine->device_spans);
     free(engine->zeros);
 }

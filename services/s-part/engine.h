@@ -83,6 +83,7 @@ struct mini_batch {
     struct backend_links links;                                   /* those */
     uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; /* started: the segment or head that is computed */
     struct trace_lane *lane;                                      /* the step, and what it waits for */
+    struct trace_lane *device_lanes[BACKEND_LANES];               /* what a device does, by its own clock */
     uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        /* of the trace; wait_from_ns is 0 while nothing is waited for */
 
     /* the reply, sized once */
@@ -120,7 +121,9 @@ struct engine {
     float *zeros;             /* [q_width] */
     uint64_t ready_counter;
     struct trace_lane *lane_s_part, *lane_local; /* what this thread does: segments and the like; attention of local rows */
-    struct released deferred[DEFERRED_MAX];      /* when no step uses them */
+    struct backend_span *device_spans;           /* [device_spans_max] of a step; NULL: there is no trace, or no device */
+    uint32_t device_spans_max;
+    struct released deferred[DEFERRED_MAX]; /* when no step uses them */
     uint32_t deferred_count;
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };

@@ -129,6 +129,7 @@ static struct backend_config backend_config(void)
         .max_sequences = SEQUENCES_MAX,
         .local_pool_bytes = s_part.local_pool,
         .device = s_part.device.index,
+        .trace = s_part.trace,
         .batch_invariant = s_part.batch_invariant,
     };
 }
@@ -402,6 +403,19 @@ static enum status check_device(const struct backend_plan *plan, struct error *e
         (double)plan->device_activation_bytes / mib, (double)pool / mib);
 }
 
+/* Messages lie where the device reads and writes them itself. */
+static enum status lend_memory(struct error *error)
+{
+    const struct engine *engine = &s_part.engine;
+    uint64_t bytes;
+    void *lent;
+
+    if (!engine->ops->host_memory)
+        return STATUS_OK;
+    engine->ops->host_memory(engine->backend, &lent, &bytes);
+    return rpc_lend_memory(lent, bytes) ? error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for messages") : STATUS_OK;
+}
+
 static enum status load(struct error *error)
 {
     struct engine *engine = &s_part.engine;
@@ -428,6 +442,8 @@ static enum status load(struct error *error)
     if ((status = engine->ops->open(&config, &engine->backend, error)))
         return status;
     model_release_file(s_part.model);
+    if ((status = lend_memory(error)))
+        return status;
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
     snprintf(s_part.level, sizeof s_part.level, "%s", info.level);
@@ -513,10 +529,11 @@ static void serve(void)
     pthread_join(s_part.engine_thread, NULL);
     rpc_loop_run(s_part.control_loop, 0, 0);
     member_close(s_part.member);
-    s_part.engine.ops->close(s_part.engine.backend);
     sequence_table_close(s_part.engine.sequences);
     rpc_loop_close(s_part.engine.loop);
     rpc_loop_close(s_part.control_loop);
+    rpc_take_memory_back(); /* no message is left in it */
+    s_part.engine.ops->close(s_part.engine.backend);
     thread_pool_close(s_part.pool);
     model_close(s_part.model);
     trace_close();

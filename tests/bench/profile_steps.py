@@ -107,6 +107,9 @@ def summarize(trace, decode=False, skip=0):
         spans = [e for e in trace.named(name, lane) if bisect.bisect(starts, e["ts"] + e["dur"]) and e["ts"] <= last]
         return sum(e["dur"] for e in spans) / count
 
+    devices = sorted({lane for lane in trace.lane.values() if lane.startswith("device ")})
+    out["device_us"] = {lane: sum(a_step(name, lane) for name in {e["name"] for e in trace.spans
+                                                                   if trace.lane[e["pid"], e["tid"]] == lane}) for lane in devices}
     out["scheduler_us"] = {name: a_step(name, "scheduler") for name in ("tick", "schedule", "send step", "results")}
     out["http_us"] = {"answers": a_step("tokens", "answers"), "of which writing": a_step("write", "answers")}
     for name, key in (("first token", "first_token_us"), ("request", "request_us")):
@@ -132,6 +135,8 @@ def show(s):
     for name, worker in sorted(s["workers"].items()):
         line(f"{name}: {worker['calls']:.0f} calls", worker["call"])
         line("  R-part: attention", worker["attend"])
+    for lane, us in s["device_us"].items():
+        line(lane, us)
     line("scheduler: ticks", s["scheduler_us"]["tick"])
     for name in ("schedule", "send step", "results"):
         line("  " + name, s["scheduler_us"][name])

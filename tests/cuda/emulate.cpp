@@ -249,8 +249,14 @@ struct emulate_graph_exec {
     uint64_t after;
 };
 
+struct operation {
+    std::function<void()> run;
+    struct emulate_stream *behind; /* NULL, or whose operations must be done first, */
+    uint64_t after;                /* so many of them */
+};
+
 struct emulate_stream {
-    std::deque<std::function<void()>> queued;
+    std::deque<struct operation> queued;
     uint64_t put, done;              /* operations */
     struct emulate_graph *capturing; /* NULL: it is not captured */
 };
@@ -272,7 +278,7 @@ static void queue(cudaStream_t stream, std::function<void()> operation)
         stream->capturing->operations.push_back(std::move(operation));
         return;
     }
-    stream->queued.push_back(std::move(operation));
+    stream->queued.push_back({std::move(operation), NULL, 0});
     stream->put++;
 }
 
@@ -288,9 +294,11 @@ static bool run_one(struct emulate_stream *stream)
 {
     if (stream->queued.empty() || is_lost())
         return false;
-    std::function<void()> operation = std::move(stream->queued.front());
+    if (stream->queued.front().behind && stream->queued.front().behind->done < stream->queued.front().after)
+        return false;
+    struct operation operation = std::move(stream->queued.front());
     stream->queued.pop_front();
-    operation();
+    operation.run();
     stream->done++;
     operations_done++;
     return true;
@@ -417,6 +425,28 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     queue(stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                              enum cudaMemcpyKind, cudaStream_t stream)
+{
+    if (width > to_pitch || width > from_pitch)
+        return last_error = cudaErrorInvalidValue;
+    queue(stream, [=] {
+        for (size_t row = 0; row < height; row++)
+            memcpy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    if (spoils_capture(stream) ||
+        (event->stream && spoils_capture(event->stream))) /* it would become an edge; nothing here wants that */
+        return cudaErrorStreamCaptureUnsupported;
+    if (event->stream && event->stream != stream) {
+        stream->queued.push_back({[] {}, event->stream, event->after});
+        stream->put++;
+    }
+    return cudaSuccess;
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 {
     *out = new emulate_stream{};
@@ -439,7 +469,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     if (spoils_capture(stream))
         return cudaErrorStreamCaptureUnsupported;
-    while (run_one(stream)) {}
+    while (!stream->queued.empty() && !is_lost())
+        if (!run_one(stream)) /* it waits for another */
+            run_some();
     return stream->queued.empty() ? cudaSuccess : cudaErrorECCUncorrectable;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)

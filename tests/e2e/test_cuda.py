@@ -4,12 +4,16 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
-from conftest import BUILD, MODEL, SANITIZED, fastdecode
+from conftest import BUILD, MODEL, ROOT, SANITIZED, fastdecode
 from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
 from test_golden import Scores, check_greedy
+
+sys.path.append(os.path.join(ROOT, "tests", "bench"))
+import profile_steps  # noqa: E402
 
 EMULATED = os.path.join(BUILD, "tests", "cuda", "libfastdecode-cuda.so")
 
@@ -41,6 +45,27 @@ def test_workers_hold_the_kv(start_mesh):
     mesh = start_mesh("--device", "cuda:0", "--kv-workers", 2, "--local-pool", 0, "--mini-batches", 2, env=device())
     check_greedy(mesh)
     assert mesh.metric("fastdecode_generated_tokens_total") >= 640
+
+
+def test_a_trace_has_lanes_of_the_device(start_mesh, tmp_path):
+    """What it computes and copies, layer by layer, within the step that the s-part saw; and messages go without a detour."""
+    path = str(tmp_path / "trace.json")
+    mesh = start_mesh("--device", "cuda", "--local-pool", 0, "--kv-workers", 1, "--trace", path, "--context", 256, "--max-batch", 8,
+                      env=device())
+    assert [stream.error for stream in run_all(mesh.url, [body(words(10, i), 4, i) for i in range(2)])] == [None] * 2
+    assert "MESSAGES-OUT-OF-REACH" not in mesh.logs(10000)
+    assert mesh.stop() == 0
+    trace = profile_steps.Trace(profile_steps.read(path))
+    segments = 1 + max(e["args"]["layer"] for e in trace.named("device segment"))
+    steps = {(e["args"]["step"]): e for e in trace.named("step")}
+    assert len(steps) >= 4 and len(trace.named("device segment")) == len(steps) * segments
+    assert len(trace.named("o up")) == len(trace.named("q, k, v down")) == len(steps) * (segments - 1)
+    assert {trace.lane[e["pid"], e["tid"]] for e in trace.named("o up")} == {"device 0, transfer"}
+    for e in trace.named("device segment") + trace.named("device head"):
+        step = steps[e["args"]["step"]]
+        assert step["ts"] <= e["ts"] and e["ts"] + e["dur"] <= step["ts"] + step["dur"] + 0.01
+    busy = profile_steps.summarize(trace)["device_us"]
+    assert {lane for lane, us in busy.items() if us > 0} == {"device 0, S-part", "device 0, transfer"}
 
 
 @pytest.mark.parametrize("victim, options", [("kv-worker-0", ("--kv-workers", 2, "--local-pool", 0)), ("s-part", ("--kv-workers", 0))])

@@ -281,6 +281,19 @@ static void calls_over_ipc(void **state)
     calls_over(address);
 }
 
+/* As much as some messages need, and not all: the others lie where they did. All of it is given back. */
+static void calls_in_memory_that_was_lent(void **state)
+{
+    enum { BYTES = 192 << 10 };
+    void *memory = aligned_alloc(4096, BYTES);
+
+    assert_int_equal(rpc_lend_memory(memory, BYTES), STATUS_OK);
+    calls_over_ipc(state);
+    calls_over_tcp(state);
+    rpc_take_memory_back(); /* asserts it */
+    free(memory);
+}
+
 static void a_status_comes_back_with_its_text(void **state)
 {
     struct test_server server = {0};
@@ -546,6 +559,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_stopped_server_loses_nothing),
         cmocka_unit_test(calls_over_inproc),
         cmocka_unit_test(calls_over_ipc),
+        cmocka_unit_test(calls_in_memory_that_was_lent),
         cmocka_unit_test(calls_over_tcp),
         cmocka_unit_test(a_status_comes_back_with_its_text),
         cmocka_unit_test(cancelling_reaches_the_server),

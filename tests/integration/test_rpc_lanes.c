@@ -548,6 +548,34 @@ static void strangers_and_giants_are_no_frames(void **state)
     }
 }
 
+static bool is_within(const struct frame *frame, const unsigned char *memory, size_t bytes)
+{
+    return (const unsigned char *)frame >= memory && (const unsigned char *)frame < memory + bytes;
+}
+
+/* Those of 4 KiB and more, whatever their size, while there is room; and what is freed is room again. */
+static void large_frames_lie_in_memory_that_was_lent(void **state)
+{
+    enum { BYTES = 16 << 20, LARGE = (8 << 20) - 200 };
+    unsigned char *memory = aligned_alloc(4096, BYTES);
+    (void)state;
+
+    assert_int_equal(rpc_lend_memory(memory, BYTES), STATUS_OK);
+    for (uint32_t round = 0; round < 3; round++) {
+        struct frame *small = frame_open(1000), *middle = frame_open(3000), *large = frame_open(LARGE), *more = frame_open(LARGE);
+        assert_false(is_within(small, memory, BYTES));
+        assert_true(is_within(middle, memory, BYTES) && is_within(large, memory, BYTES));
+        assert_false(is_within(more, memory, BYTES)); /* the middle one has broken the other half */
+        memset(frame_bytes(large), 7, LARGE);
+        memset(frame_bytes(more), 7, LARGE);
+        memset(frame_bytes(middle), 8, 3000);
+        assert_int_equal(frame_bytes(large)[LARGE - 1], 7);
+        frame_free(small), frame_free(large), frame_free(middle), frame_free(more);
+    }
+    rpc_take_memory_back();
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -562,6 +590,7 @@ int main(void)
         cmocka_unit_test(frames_come_out_however_the_stream_is_cut),
         cmocka_unit_test(small_messages_behind_a_large_one_stay_small),
         cmocka_unit_test(strangers_and_giants_are_no_frames),
+        cmocka_unit_test(large_frames_lie_in_memory_that_was_lent),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

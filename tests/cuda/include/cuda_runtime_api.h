@@ -55,9 +55,12 @@ cudaError_t cudaFree(void *at);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *at);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                              enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
