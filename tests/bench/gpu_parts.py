@@ -295,14 +295,16 @@ def memory(run_, name, mesh):
 
 
 def lanes(run_, name, trace):
-    """Of the traced run: S-part, R-part and transfer, of a decode step's time."""
+    """Of the traced run, by the device's own clock: S-part, R-part and transfer of all mini-batches, of the time from the first step to the
+    last. Every layer has events then, which cost some of it."""
     if not os.path.exists(trace):
         return
     said = summarize(Trace(read(trace)), decode=True)
     if said:
         run_.shown[f"{name}, a decode step (us)"] = json.dumps(said, indent=1)
-        share = said["parts_us"]["S-part: segments"] + said["parts_us"]["S-part: head and sampling"] + said["parts_us"]["R-part: local pool"]
-        run_.add(figure("hybrid", f"{name}: S-part busy in a decode step", share / said["step_us"], "of time"))
+        for kind in ("S-part", "R-part, local pool", "transfer"):
+            us = sum(us for lane, us in said["device_us"].items() if lane.endswith(f", {kind}"))
+            run_.add(figure("hybrid", f"{name}: device, {kind}, traced", us * said["steps"] * 1e-6 / said["seconds"], "of time"))
 
 
 def stall(run_):

@@ -33,7 +33,8 @@ def test_all_parts_run(tmp_path):
     for words in ("device: read bandwidth", "device: best f16 product", "S-part alone, 1 row, layers", "S-part alone, 16 rows, layers",
                   "4-bit weights beside f16", "paged decode attention, 4 sequences of 64", "prefill attention",
                   "1 stream with", "3 streams with", "gain beside its bound", "the largest gain", "p99 between tokens",
-                  "1 workers: predicted tokens/s beside measured", "hybrid_gain_bound of plan"):
+                  "1 workers: predicted tokens/s beside measured", "hybrid_gain_bound of plan",
+                  "device, S-part, traced", "device, transfer, traced"):
         assert words in names, words
     (path,) = (tmp_path / "results").iterdir()
     text = path.read_text()
