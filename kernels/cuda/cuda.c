@@ -80,7 +80,8 @@ static uint64_t rows_held(const struct backend_config *config)
     return (config->max_rows + tile - 1) / tile * tile;
 }
 
-static void device_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
+static void device_slices(const struct backend_config *config, uint64_t panel_bytes, struct backend_batch *batch,
+                          struct slice *slices)
 {
     const struct model_shape *shape = &config->model->shape;
     uint64_t rows = rows_held(config), q = (uint64_t)shape->heads * shape->head_dim,
@@ -100,7 +101,7 @@ static void device_slices(const struct backend_config *config, struct backend_ba
         {(void **)&batch->logits, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4},
         {(void **)&batch->scratch, scratch_floats(config) * 4},
         {&batch->workspace, GPU_GEMM_WORKSPACE},
-        {&batch->panel, cuda_load_panel_bytes(config)},
+        {&batch->panel, panel_bytes},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -137,7 +138,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
     cuda_must(cudaSetDevice(config->device), "choosing the device");
     host_slices(config, &unused, host);
-    device_slices(config, &unused, device);
+    device_slices(config, cuda_load_panel_bytes(config), &unused, device);
     memset(plan, 0, sizeof *plan);
     plan->activation_bytes = slices_bytes(host, HOST_SLICES, ALIGN) * config->max_batches;
     plan->device_weight_bytes = cuda_weight_bytes(config->model, config->context_tokens);
@@ -266,7 +267,7 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->backend = backend;
     host_slices(config, batch, host);
-    device_slices(config, batch, device);
+    device_slices(config, backend->panel_bytes, batch, device);
     batch->rows = calloc(config->max_rows, sizeof *batch->rows);
     batch->kv_rows = calloc(config->max_rows, sizeof *batch->kv_rows);
     batch->slots = calloc(config->max_rows, sizeof *batch->slots);
@@ -282,7 +283,7 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     slices_place(host, HOST_SLICES, ALIGN, batch->host);
     slices_place(device, DEVICE_SLICES, ALIGN, batch->memory);
     batch->scratch_floats = scratch_floats(config);
-    batch->panel_bytes = cuda_load_panel_bytes(config);
+    batch->panel_bytes = backend->panel_bytes;
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
     cuda_times_open(batch);
