@@ -218,12 +218,14 @@ void handover_read_page(struct rpc_call *call, void *user)
 
 /* --- taking: the end ------------------------------------------------------------------------------------------------------- */
 
+/* Once: what lies here of it afterwards is another fetch's. */
 static void free_pages(struct handover_fetch *fetch)
 {
     struct handover *handover = fetch->handover;
 
     if (!known(handover) || fetch->keeps)
         return;
+    fetch->keeps = true;
     handover->pages->free_pages(handover->user, fetch->sequence);
     publish(handover);
 }
