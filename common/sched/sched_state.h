@@ -97,6 +97,7 @@ struct seq_cold {
     uint32_t cached;                     // positions that it found, at most
     uint32_t prefill_prev, prefill_next; // of a mini-batch, oldest first
     uint32_t out_next;                   // outbox
+    uint64_t move_id;                    // of the MOVE that was emitted and not answered; 0: none
     uint32_t move_to;                    // place, NONE
     uint32_t move_pages;                 // reserved there; with move_to its own place: none, it only changes its mini-batch
     uint32_t move_load;                  // context that it will read there
@@ -115,7 +116,6 @@ struct seq_cold {
     bool alone;                          // shares nothing: what it should have shared was not there
     bool out_queued, out_finished, out_release, out_kept, out_move;
     bool relabels;        // MOVING, but only to another mini-batch: move_to is its own place
-    bool move_sent;       // MOVE was emitted and not answered
     bool move_failed;     // the last one did
     uint8_t moves_failed; // one after the other: each time it stays for longer
 };
@@ -248,7 +248,7 @@ struct sched {
     uint64_t batches_judged;          // steps emitted by then
     uint32_t turn;                    // mini-batch that is planned first
     struct step *steps;               // all records, behind in_flight and spare
-    uint64_t next_step;
+    uint64_t next_step, next_move;
 
     uint32_t out_head, out_tail;
     struct sched_action *actions; // of the call in progress

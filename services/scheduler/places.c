@@ -20,7 +20,7 @@ struct errand {
     uint64_t incarnation; /* of the member there, when the errand began */
     bool goes_on;         /* only pages are freed: the sequence is elsewhere */
     end_fn *freed;
-    uint32_t from, to, positions; /* of a move */
+    struct sched_move move;
     uint64_t began_us;
     struct member *member;
     void (*done)(struct member *member);
@@ -164,12 +164,13 @@ void place_clean(struct member *member, const uint64_t *sequences, uint32_t coun
 
 static void report_move(struct errand *errand, bool ok)
 {
+    const struct sched_move *move = &errand->move;
     const struct sched_event event = {
         .kind = SCHED_MOVED,
-        .moved = {.sequence = errand->sequence, .to = errand->to, .positions = errand->positions, .ok = ok},
+        .moved = {.sequence = move->sequence, .id = move->id, .positions = move->positions, .ok = ok},
     };
-    log_info("MOVED", "sequence=%llx from=%u to=%u positions=%u ok=%d took_us=%llu", (unsigned long long)errand->sequence,
-             errand->from, errand->to, errand->positions, ok, (unsigned long long)(clock_now_us() - errand->began_us));
+    log_info("MOVED", "sequence=%llx from=%u to=%u positions=%u ok=%d took_us=%llu", (unsigned long long)move->sequence, move->from,
+             move->to, move->positions, ok, (unsigned long long)(clock_now_us() - errand->began_us));
     scheduler_event(errand->scheduler, &event);
     free(errand);
 }
@@ -198,30 +199,29 @@ static void on_fetched(void *user, enum status status, const char *text)
         report_move(errand, false);
         return;
     }
-    errand->place = errand->to; /* its yes may have crossed with the end of our patience */
-    errand->incarnation = errand->scheduler->members[errand->to].incarnation;
+    errand->place = errand->move.to; /* its yes may have crossed with the end of our patience */
+    errand->incarnation = errand->scheduler->members[errand->place].incarnation;
     free_there(errand, true, on_target_freed);
 }
 
-void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions)
+void place_move(struct scheduler *scheduler, const struct sched_move *move)
 {
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
     const struct rpc_callbacks callbacks = {.on_end = on_fetched};
-    struct rpc_channel *channel = scheduler->members[to].channel;
-    const uint32_t pages = positions / MAX(scheduler->kv.page_tokens, 1u) + 1;
+    struct rpc_channel *channel = scheduler->members[move->to].channel;
+    const uint32_t pages = move->positions / MAX(scheduler->kv.page_tokens, 1u) + 1;
     const struct rpc_options by_size = {.timeout_ms = CONTROL_TIMEOUT_MS + MIN(pages, PAGES_TIMED) * PAGE_TIMEOUT_MS};
-    struct errand *errand = new_errand(scheduler, sequence, from);
+    struct errand *errand = new_errand(scheduler, move->sequence, move->from);
     struct error error;
 
-    errand->from = from;
-    errand->to = to;
-    errand->positions = positions;
+    errand->move = *move;
     errand->began_us = clock_now_us();
-    log_info("MOVE", "sequence=%llx from=%u to=%u positions=%u", (unsigned long long)sequence, from, to, positions);
+    log_info("MOVE", "sequence=%llx from=%u to=%u positions=%u", (unsigned long long)move->sequence, move->from, move->to,
+             move->positions);
     request.scheduler_incarnation = scheduler->incarnation;
-    request.sequence = sequence;
-    request.tensor_address = scheduler->members[from].tensor_address;
-    request.positions = positions;
+    request.sequence = move->sequence;
+    request.tensor_address = scheduler->members[move->from].tensor_address;
+    request.positions = move->positions;
     if (!channel || rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &by_size, &callbacks,
                                    errand, NULL, &error))
         report_move(errand, false);
