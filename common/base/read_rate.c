@@ -7,6 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/median.h"
 
 enum { PART = 1 << 20, HUGE_PAGE = 2 << 20, PASSES_MAX = 63, PASSES_MIN = 3 };
 
@@ -37,14 +38,10 @@ static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
                            __ATOMIC_RELAXED); /* keeps the reads; orders nothing */
 }
 
-static int ascending(const void *a, const void *b)
-{
-    return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b);
-}
-
 double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t passes, uint64_t limit_us)
 {
-    uint64_t size = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, ns[PASSES_MAX];
+    uint64_t size = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    double ns[PASSES_MAX];
     unsigned char *memory = aligned_alloc(HUGE_PAGE, size);
     struct stream stream = {.pool = pool, .bytes = memory, .part_count = bytes / PART};
     uint32_t count = 0;
@@ -58,9 +55,8 @@ double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t pass
     while (count < MIN(passes, (uint32_t)PASSES_MAX) && (count < PASSES_MIN || clock_now_us() < until_us)) {
         uint64_t began_ns = clock_now_ns();
         thread_pool_run(pool, read_job, &stream);
-        ns[count++] = MAX(clock_now_ns() - began_ns, 1);
+        ns[count++] = (double)MAX(clock_now_ns() - began_ns, 1);
     }
     free(memory);
-    qsort(ns, count, sizeof ns[0], ascending);
-    return (double)(stream.part_count * PART) * 1e9 / (double)ns[count / 4];
+    return (double)(stream.part_count * PART) * 1e9 / quartile_of(ns, count);
 }

@@ -19,9 +19,10 @@ struct handover_fetch {
 
     /* the tensor loop's */
     struct handover_fetch *next; /* of those under way */
-    bool ended;
-    bool keeps;          /* what is here of it is not this one's to free */
-    bool asked, copying; /* a page is on its way; has come, and is not in its place yet */
+    bool ended;                  /* nothing that comes counts any more */
+    bool over;                   /* and it is no longer among those under way */
+    bool keeps;                  /* what is here of it is not this one's to free */
+    bool asked, copying;         /* a page is on its way; has come, and is not in its place yet */
     uint64_t sequence;
     uint32_t positions, next_page, received;
     char address[ADDRESS_BYTES];
@@ -49,6 +50,8 @@ struct handover_copy {
     const unsigned char *in; /* in it */
 };
 
+static const char service_ends[] = "who takes the sequence over ends";
+
 static void proceed(struct handover_fetch *fetch);
 
 static bool known(const struct handover *handover) { return handover->pages->page_bytes(handover->user) != 0; }
@@ -57,6 +60,12 @@ static void publish(struct handover *handover)
 {
     if (handover->pages->publish && known(handover))
         handover->pages->publish(handover->user);
+}
+
+static void set_status(struct handover_fetch *fetch, enum status status, const char *why)
+{
+    fetch->status = status;
+    snprintf(fetch->why, sizeof fetch->why, "%s", why);
 }
 
 /* --- copies, one after the other ----------------------------------------------------------------------------------------- */
@@ -76,8 +85,7 @@ static void end_copy(struct handover_copy *copy, enum status status, const char 
     if (fetch) {
         fetch->copying = false;
         if (status) {
-            fetch->status = status;
-            snprintf(fetch->why, sizeof fetch->why, "%s", why);
+            set_status(fetch, status, why);
         } else {
             fetch->received += copy->positions;
             fetch->next_page++;
@@ -210,28 +218,14 @@ void handover_read_page(struct rpc_call *call, void *user)
 
 /* --- taking: the end ------------------------------------------------------------------------------------------------------- */
 
-static void close_fetch(struct handover_fetch *fetch)
-{
-    struct handover_fetch **at = &fetch->handover->fetches;
-
-    fetch->ended = true;
-    while (*at && *at != fetch)
-        at = &(*at)->next;
-    if (*at)
-        *at = fetch->next;
-    drop_copies(fetch->handover, 0, fetch);
-    rpc_loop_cancel_timer(fetch->handover->tensor_loop, fetch->timer);
-    fetch->timer = 0;
-    rpc_channel_close(fetch->channel);
-    fetch->channel = NULL;
-}
-
+/* Once: what lies here of it afterwards is another fetch's. */
 static void free_pages(struct handover_fetch *fetch)
 {
     struct handover *handover = fetch->handover;
 
     if (!known(handover) || fetch->keeps)
         return;
+    fetch->keeps = true;
     handover->pages->free_pages(handover->user, fetch->sequence);
     publish(handover);
 }
@@ -253,52 +247,68 @@ static void fetch_done(void *arg)
         free(fetch);
 }
 
-/* Never inside a callback of the channel: by timer, or posted. */
-static void end_fetch(void *arg)
+/* As its status says: unless that is OK what it has brought goes. Never inside a callback of the channel. */
+static void end_fetch(struct handover_fetch *fetch)
 {
-    struct handover_fetch *fetch = arg;
+    struct handover *handover = fetch->handover;
+    struct handover_fetch **at = &handover->fetches;
 
-    fetch->timer = 0; /* it was this one */
-    close_fetch(fetch);
+    fetch->ended = fetch->over = true;
+    while (*at && *at != fetch)
+        at = &(*at)->next;
+    if (*at)
+        *at = fetch->next;
+    drop_copies(handover, 0, fetch);
+    rpc_loop_cancel_timer(handover->tensor_loop, fetch->timer);
+    rpc_channel_close(fetch->channel);
     if (fetch->status)
         free_pages(fetch);
     else
-        publish(fetch->handover);
-    rpc_loop_post(fetch->handover->control_loop, fetch_done, fetch);
+        publish(handover);
+    rpc_loop_post(handover->control_loop, fetch_done, fetch);
 }
 
-/* Once: of what ends it, only the first counts. */
+/* Whatever was to end it. */
+static void stop_fetch(struct handover_fetch *fetch, enum status status, const char *why)
+{
+    set_status(fetch, status, why);
+    end_fetch(fetch);
+}
+
+static void on_finished(void *arg)
+{
+    struct handover_fetch *fetch = arg;
+    fetch->timer = 0; /* it was this one */
+    end_fetch(fetch);
+}
+
+/* From the channel's callbacks, so in a moment. Of what ends it there only the first counts. */
 static void finish(struct handover_fetch *fetch)
 {
     if (fetch->ended)
         return;
     fetch->ended = true;
     rpc_loop_cancel_timer(fetch->handover->tensor_loop, fetch->timer);
-    fetch->timer = rpc_loop_timer(fetch->handover->tensor_loop, 0, end_fetch, fetch);
+    fetch->timer = rpc_loop_timer(fetch->handover->tensor_loop, 0, on_finished, fetch);
 }
 
 static void give_up(struct handover_fetch *fetch, enum status status, const char *why)
 {
     if (fetch->ended)
         return;
-    fetch->status = status;
-    snprintf(fetch->why, sizeof fetch->why, "%.*s", (int)sizeof fetch->why - 1, why);
+    set_status(fetch, status, why);
     finish(fetch);
 }
 
-/* Posted to the tensor loop: nobody wants it any more, what it has brought is freed. */
+/* Posted to the tensor loop: nobody wants it any more, or what it has brought. */
 static void fetch_abort(void *arg)
 {
     struct handover_fetch *fetch = arg;
-    bool ends = fetch->ended && !fetch->timer; /* fetch_done() is posted already */
 
-    if (!ends) {
-        fetch->status = STATUS_CANCELLED;
-        rpc_loop_cancel_timer(fetch->handover->tensor_loop, fetch->timer); /* which one it was is no matter */
-        end_fetch(fetch);
-    } else {
+    if (fetch->over)
         free_pages(fetch);
-    }
+    else
+        stop_fetch(fetch, STATUS_CANCELLED, "");
     rpc_loop_post(fetch->handover->control_loop, fetch_done, fetch);
 }
 
@@ -306,12 +316,8 @@ static void drop_fetch(struct handover *handover, uint64_t sequence)
 {
     for (struct handover_fetch *fetch = handover->fetches, *next; fetch; fetch = next) {
         next = fetch->next;
-        if (fetch->sequence != sequence)
-            continue;
-        fetch->status = STATUS_CANCELLED;
-        snprintf(fetch->why, sizeof fetch->why, "its pages are to be freed");
-        rpc_loop_cancel_timer(handover->tensor_loop, fetch->timer);
-        end_fetch(fetch);
+        if (fetch->sequence == sequence)
+            stop_fetch(fetch, STATUS_CANCELLED, "its pages are to be freed");
     }
 }
 
@@ -325,13 +331,8 @@ void handover_drop(struct handover *handover, uint64_t sequence)
 void handover_close_all(struct handover *handover)
 {
     handover->closed = true;
-    while (handover->fetches) {
-        struct handover_fetch *fetch = handover->fetches;
-        fetch->status = STATUS_UNAVAILABLE;
-        snprintf(fetch->why, sizeof fetch->why, "the %s ends", handover->hello.service);
-        close_fetch(fetch);
-        rpc_loop_post(handover->control_loop, fetch_done, fetch);
-    }
+    while (handover->fetches)
+        stop_fetch(handover->fetches, STATUS_UNAVAILABLE, service_ends);
     while (handover->copies)
         drop_copies(handover, handover->copies->sequence, NULL);
 }
@@ -363,8 +364,10 @@ static void on_page(void *user, struct rpc_message *message)
     }
     copy = calloc(1, sizeof *copy);
     if (!copy || bad || !page_length || page_length != handover->pages->page_bytes(handover->user) || positions == 0) {
-        fetch->status = copy ? STATUS_DATA_LOSS : STATUS_RESOURCE_EXHAUSTED;
-        snprintf(fetch->why, sizeof fetch->why, "%s", copy ? "who gives the sequence sent no page" : "no memory for a page");
+        if (copy)
+            set_status(fetch, STATUS_DATA_LOSS, "who gives the sequence sent no page");
+        else
+            set_status(fetch, STATUS_RESOURCE_EXHAUSTED, "no memory for a page");
         free(copy);
         return;
     }
@@ -441,10 +444,7 @@ static void fetch_begin(void *arg)
         .address = fetch->address, .hello = handover->hello, .max_message_bytes = PAGE_BYTES_MAX, .on_up = on_up, .user = fetch};
 
     if (handover->closed) { /* this was on its way */
-        fetch->ended = true;
-        fetch->status = STATUS_UNAVAILABLE;
-        snprintf(fetch->why, sizeof fetch->why, "the %s ends", handover->hello.service);
-        rpc_loop_post(handover->control_loop, fetch_done, fetch);
+        stop_fetch(fetch, STATUS_UNAVAILABLE, service_ends);
         return;
     }
     drop_fetch(handover, fetch->sequence); /* nobody waits for it any more */

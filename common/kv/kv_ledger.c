@@ -7,15 +7,11 @@
 #include <sys/mman.h>
 
 #include "common/base/checked.h"
+#include "common/base/slices.h"
 
 /* --- memory -------------------------------------------------------------------------------------------------------------- */
 
-struct slice {
-    void **out;
-    uint64_t bytes;
-};
-
-enum { SLICE_COUNT = 6 };
+enum { SLICE_COUNT = 6, ALIGN = 64 };
 
 static void set_sizes(struct kv_ledger *ledger)
 {
@@ -58,7 +54,6 @@ struct kv_ledger_plan kv_ledger_plan(const struct kv_ledger_shape *shape)
 enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger *ledger, struct error *error)
 {
     struct slice slices[SLICE_COUNT];
-    uint64_t at = 0;
 
     const uint32_t sizes[] = {shape->pages, shape->page_tokens, shape->max_sequences, shape->max_context};
     for (uint32_t i = 0; i < ARRAY_COUNT(sizes); i++)
@@ -66,16 +61,14 @@ enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger
     *ledger = (struct kv_ledger){.shape = *shape};
     set_sizes(ledger);
     set_slices(ledger, slices);
-    for (uint32_t i = 0; i < SLICE_COUNT; i++)
-        ledger->memory_bytes += (slices[i].bytes + 63) / 64 * 64;
+    ledger->memory_bytes = slices_bytes(slices, SLICE_COUNT, ALIGN);
     ledger->memory = mmap(NULL, ledger->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (ledger->memory == MAP_FAILED) {
         ledger->memory = NULL;
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV pages: no memory for %llu bytes of tables",
                          (unsigned long long)ledger->memory_bytes);
     }
-    for (uint32_t i = 0; i < SLICE_COUNT; at += (slices[i].bytes + 63) / 64 * 64, i++)
-        *slices[i].out = (unsigned char *)ledger->memory + at;
+    slices_place(slices, SLICE_COUNT, ALIGN, ledger->memory);
     for (uint32_t i = 0; i < shape->pages; i++)
         ledger->free_pages[i] = shape->pages - 1 - i;
     ledger->free_count = shape->pages;

@@ -5,6 +5,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/median.h"
 
 enum { CONTEXT = 512, SHORT = 64, SEQUENCES_MIN = 4, SEQUENCES_MAX = 128, CHUNK = 64, PASSES_MAX = 31 };
 
@@ -17,11 +18,6 @@ struct bench {
     const float *in[SEQUENCES_MAX];
     float *out[SEQUENCES_MAX];
 };
-
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
 
 /* Fills the store: each sequence holds CONTEXT - 1 positions, with a page for the last one. */
 static enum status fill(struct bench *b, const struct kv_shape *shape, struct error *error)
@@ -74,9 +70,10 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
 
     while (!status && count < PASSES_MAX && (count == 0 || clock_now_us() < until_us))
         status = attend(b, rows, last, prefill, limit_us, &passes[count++], error);
-    qsort(passes, count, sizeof passes[0], ascending);
-    *us = passes[count / 2];
-    return status;
+    if (status)
+        return status;
+    *us = median_of(passes, count);
+    return STATUS_OK;
 }
 
 void kv_costs_of(const struct kv_timed *t, struct kv_costs *out)

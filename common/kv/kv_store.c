@@ -1,11 +1,11 @@
 /* kv_store.c: memory of a KV store. One mapping holds the pages and the scratch of attention; it becomes resident as it is
  * touched. Which sequence has which pages is the ledger's (kv_ledger.h).
  */
-#include <string.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "common/base/checked.h"
+#include "common/base/slices.h"
 #include "common/kv/kv_state.h"
 #include "kernels/dispatch/kernels.h"
 
@@ -49,14 +49,6 @@ uint64_t kv_page_bytes(const struct kv_shape *shape)
            attend_tile_bytes(shape->head_dim, (enum attend_type)shape->type);
 }
 
-/* One slice of the mapping. */
-struct slice {
-    void **out;
-    uint64_t bytes;
-};
-
-enum { SLICE_COUNT = 3 };
-
 static struct kv_ledger_shape ledger_shape(const struct kv_shape *shape, uint64_t pages)
 {
     return (struct kv_ledger_shape){
@@ -94,26 +86,9 @@ static uint64_t batch_bytes(const struct kv_store *store)
     return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 48) + (uint64_t)store->unit_capacity * 8;
 }
 
-static void set_slices(struct kv_store *store, uint64_t pages, uint32_t threads, struct slice *slices)
-{
-    uint64_t line_floats = store->shape.head_dim + 2;
-    const struct slice all[SLICE_COUNT] = {
-        {(void **)&store->scratch, threads * store->scratch_floats * sizeof(float)},
-        {(void **)&store->partials, store->partial_lines * line_floats * sizeof(float)},
-        {(void **)&store->pages, pages * store->page_bytes},
-    };
-    memcpy(slices, all, sizeof all);
-}
-
-/* Pages lie last and begin at a huge page. */
+enum { ALIGN = 64 };
 #define HUGE_PAGE (2ull << 20)
-static uint64_t slice_offset(const struct slice *slices, uint32_t index)
-{
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < index; i++)
-        at += (slices[i].bytes + 63) / 64 * 64;
-    return index + 1 == SLICE_COUNT ? (at + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : at;
-}
+static uint64_t to_huge_page(uint64_t at) { return (at + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE; }
 
 struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads,
                              uint32_t batches)
@@ -136,8 +111,7 @@ struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, 
 enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, struct thread_pool *pool,
                           struct kv_store **out, struct error *error)
 {
-    struct slice slices[SLICE_COUNT];
-    uint64_t page_bytes = kv_page_bytes(shape);
+    uint64_t page_bytes = kv_page_bytes(shape), line_bytes = (shape->head_dim + 2ull) * sizeof(float);
     struct kv_store *store;
     enum status status = check_shape(shape, error);
 
@@ -161,8 +135,13 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
         free(store);
         return status;
     }
-    set_slices(store, ledger.pages, thread_pool_threads(pool), slices);
-    store->memory_bytes = slice_offset(slices, SLICE_COUNT - 1) + slices[SLICE_COUNT - 1].bytes + HUGE_PAGE;
+    const struct slice scratch[] = {
+        {(void **)&store->scratch, thread_pool_threads(pool) * store->scratch_floats * sizeof(float)},
+        {(void **)&store->partials, store->partial_lines * line_bytes},
+    };
+    /* pages lie behind it, from a huge page on */
+    const uint64_t pages_at = to_huge_page(slices_bytes(scratch, ARRAY_COUNT(scratch), ALIGN));
+    store->memory_bytes = pages_at + ledger.pages * page_bytes + HUGE_PAGE;
     store->memory = mmap(NULL, store->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (store->memory == MAP_FAILED) {
         uint64_t bytes = store->memory_bytes;
@@ -170,10 +149,10 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
         free(store);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV store: no memory for %llu bytes", (unsigned long long)bytes);
     }
-    uintptr_t base = ((uintptr_t)store->memory + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    for (uint32_t i = 0; i < SLICE_COUNT; i++)
-        *slices[i].out = (void *)(base + slice_offset(slices, i));
-    madvise(store->pages, slices[SLICE_COUNT - 1].bytes, MADV_HUGEPAGE); /* a wish: reads are random at the size of a page */
+    unsigned char *base = (unsigned char *)to_huge_page((uintptr_t)store->memory);
+    slices_place(scratch, ARRAY_COUNT(scratch), ALIGN, base);
+    store->pages = base + pages_at;
+    madvise(store->pages, ledger.pages * page_bytes, MADV_HUGEPAGE); /* a wish: reads are random at the size of a page */
     *out = store;
     return STATUS_OK;
 }

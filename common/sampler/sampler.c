@@ -1,7 +1,7 @@
 /* sampler.c: see sampler.h.
  *
- * A greedy row without log-probabilities is one pass for the maximum. What is drawn or has penalties is copied into the scratch
- * and adjusted there. Candidates for top-k and top-p are found without a full sort: a threshold pass drops what cannot matter,
+ * A greedy row without log-probabilities is one pass for the maximum. What has penalties or biases is copied into the scratch and
+ * adjusted there. Candidates for top-k and top-p are found without a full sort: a threshold pass drops what cannot matter,
  * and only the rest is sorted (by weight, ties to the lower id).
  */
 #include "common/sampler/sampler.h"
@@ -50,6 +50,8 @@ double sampler_uniform(uint64_t seed, uint32_t choice, uint32_t index)
     uint64_t hash = mix(mix(seed + 0x9e3779b97f4a7c15u) + mix(counter));
     return (double)(hash >> 11) * 0x1p-53;
 }
+
+float sampler_scale(const struct sampler_params *p) { return p->temperature > 0 ? 1.0f / MAX(p->temperature, 1e-6f) : 0; }
 
 static bool has_penalties(const struct sampler_params *p)
 {
@@ -193,7 +195,7 @@ static uint32_t argmax(const float *values, uint32_t count)
     return 0;
 }
 
-/* Penalties and bias into scratch->adjusted. */
+/* A copy with penalties and biases. */
 static void adjust(const struct sampler *sampler, const float *logits, float *adjusted)
 {
     const struct sampler_params *p = &sampler->params;
@@ -304,16 +306,16 @@ static uint32_t filter(const struct sampler_params *p, uint32_t vocab, double to
     return keep ? keep : MIN(count, 1u);
 }
 
-static uint32_t draw(const struct sampler *sampler, uint32_t index, struct sampler_scratch *scratch)
+static uint32_t draw(const struct sampler *sampler, const float *adjusted, uint32_t index, struct sampler_scratch *scratch)
 {
     const struct sampler_params *p = &sampler->params;
-    float max = softmax_max(scratch->adjusted, sampler->vocab);
-    double total = softmax_weights(scratch->adjusted, sampler->vocab, max, 1.0f / MAX(p->temperature, 1e-6f), scratch->weights);
+    float max = softmax_max(adjusted, sampler->vocab);
+    double total = softmax_weights(adjusted, sampler->vocab, max, sampler_scale(p), scratch->weights);
     uint32_t count;
     double sum = 0, target;
 
     if (!(total > 0))
-        return argmax(scratch->adjusted, sampler->vocab);
+        return argmax(adjusted, sampler->vocab);
     count = filter(p, sampler->vocab, total, scratch);
     for (uint32_t i = 0; i < count; i++)
         sum += (double)scratch->candidates[i].weight;
@@ -324,7 +326,7 @@ static uint32_t draw(const struct sampler *sampler, uint32_t index, struct sampl
         if (sum > target)
             return scratch->candidates[i].token;
     }
-    return count ? scratch->candidates[count - 1].token : argmax(scratch->adjusted, sampler->vocab);
+    return count ? scratch->candidates[count - 1].token : argmax(adjusted, sampler->vocab);
 }
 
 void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top_count, struct sampler_scratch *scratch,
@@ -360,11 +362,11 @@ void sampler_sample(const struct sampler *sampler, const float *logits, uint32_t
     uint32_t token;
 
     assert_always(scratch->vocab == sampler->vocab);
-    if (sampler->seen || p->bias_count || p->temperature > 0) {
+    if (sampler->seen_count || p->bias_count) {
         adjust(sampler, logits, scratch->adjusted);
         adjusted = scratch->adjusted;
     }
-    token = p->temperature > 0 ? draw(sampler, index, scratch) : argmax(adjusted, sampler->vocab);
+    token = p->temperature > 0 ? draw(sampler, adjusted, index, scratch) : argmax(adjusted, sampler->vocab);
     if (p->logprobs) {
         sampler_score(logits, sampler->vocab, token, p->top_logprobs, scratch, result);
     } else {

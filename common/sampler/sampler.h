@@ -73,6 +73,9 @@ struct sampler_seen {
     uint32_t generated; /* times; 0: in the prompt only */
 };
 
+/* By what logits are multiplied for the weights of a draw: 1 / temperature, which is kept from infinity. 0: greedy. */
+float sampler_scale(const struct sampler_params *params);
+
 /* Valid for the sampler's life; bias points to its own. */
 const struct sampler_params *sampler_params_of(const struct sampler *sampler);
 

@@ -39,12 +39,9 @@ static bool say(struct sched *s, uint32_t slot)
     if (c->out_move) {
         if ((a = next_action(s, SCHED_MOVE)) == NULL)
             return false;
-        a->move.sequence = q->id;
-        a->move.from = q->place;
-        a->move.to = c->move_to;
-        a->move.positions = q->held;
+        c->move_id = s->next_move++;
+        a->move = (struct sched_move){q->id, c->move_id, q->place, c->move_to, q->held};
         c->out_move = false;
-        c->move_sent = true;
     }
     if (c->out_kept) {
         if ((a = next_action(s, SCHED_RELEASE)) == NULL)

@@ -168,7 +168,7 @@ struct sched_place_up {
 
 struct sched_moved {
     uint64_t sequence;
-    uint32_t to;
+    uint64_t id;        // the MOVE's: one that is void already, its place having gone down meanwhile, is not taken for a later one
     uint32_t positions; // that `to` holds now, complete
     bool ok;            // true: `from` has freed its pages. false: `to` holds nothing, `from` still does
 };
@@ -228,6 +228,13 @@ struct sched_step_action {
                                   // S_PART_DOWN
 };
 
+/* Hand its pages over. */
+struct sched_move {
+    uint64_t sequence;
+    uint64_t id; // grows by one a move, never reused
+    uint32_t from, to, positions;
+};
+
 enum sched_reason {
     SCHED_LENGTH = 1, // max_new_tokens, or the context is full
     SCHED_EOS,
@@ -256,10 +263,7 @@ struct sched_action {
             uint64_t sequence;
             uint64_t retry_after_us;
         } reject;
-        struct {
-            uint64_t sequence;
-            uint32_t from, to, positions;
-        } move;
+        struct sched_move move;
         uint32_t place;
     };
 };

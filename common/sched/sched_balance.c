@@ -13,21 +13,15 @@
  *     batch 0    9,000      7,000      8,000      1,500 against    8,000      7,000      8,000     then worker 2 and
  *     batch 1    7,000      8,000      8,000    ▶ 500 change ▶     8,000      8,000      8,000     whoever is above next
  *
- * Against ping-pong: whoever went stays for a while, a worker must be above its level by more than noise explains, and pages
- * that move must be paid for by what the steps to come gain, and may take a worker an eighth of its time.
+ * Against ping-pong a worker must be above its level by more than noise explains, and each goes on the terms of sched_move.c.
  */
 #include <math.h>
 
 #include "common/sched/sched_state.h"
 
 enum {
-    AT_ONCE = 4,         // of a mini-batch, each time
-    LISTED = 64,         // sequences of a cell that are looked at
-    STAY_STEPS = 64,     // of all mini-batches, before one goes again
-    MOVE_SHARE = 8,      // of a worker's time that handing over may take: one in so many
-    MOVE_PASSES = 2,     // over its pages that handing a sequence over takes
-    MOVE_PAYS = 2,       // times its cost must be gained
-    BALANCE_LIVES = 256, // steps that a sequence is taken to live yet while nothing is known of lengths
+    AT_ONCE = 4, // of a mini-batch, each time
+    LISTED = 64, // sequences of a cell that are looked at
 };
 #define RELABEL_ABOVE 0.03 // of its level, that a cell must be above it
 #define MOVE_ABOVE 0.05
@@ -78,12 +72,6 @@ static double level_of(const struct sched *s, uint32_t batch)
     return places < 2 ? NAN : (load + link) / speed;
 }
 
-bool seq_may_go(const struct sched *s, uint32_t slot)
-{
-    const struct seq *q = &s->seqs[slot];
-    return q->state == SEQ_DECODE && !q->fenced && q->pins == 0 && !q->sharing && s->cold[slot].stays_until <= s->stats.steps;
-}
-
 /* Sequences of a cell that may go, newest first. */
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
@@ -122,16 +110,6 @@ static double residue_most_us(const struct cell *from)
     return above_us - MIN(GAIN * above_us, GAIN_LEVEL * from->level_us);
 }
 
-void seq_move_ended(struct sched *s, uint32_t slot, bool ok)
-{
-    struct seq_cold *c = &s->cold[slot];
-    c->moves_failed = ok ? 0 : MIN(c->moves_failed + 1u, 16u);
-    if (!ok)
-        c->stays_until = s->stats.steps + ((uint64_t)STAY_STEPS << c->moves_failed);
-}
-
-static void stay(struct sched *s, uint32_t slot) { s->cold[slot].stays_until = s->stats.steps + STAY_STEPS; }
-
 /* The even load of mini-batches comes before that of workers. */
 static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from, uint32_t to)
 {
@@ -163,44 +141,13 @@ static bool relabel(struct sched *s, const struct cell *from, const double *leve
     }
     if (best.give == NONE || !load_allows(s, &best, from->batch, batch))
         return false;
-    stay(s, best.give);
+    seq_stay(s, best.give);
     relabel_start(s, best.give, batch);
     if (best.take != NONE) {
-        stay(s, best.take);
+        seq_stay(s, best.take);
         relabel_start(s, best.take, from->batch);
     }
     return true;
-}
-
-double seq_steps_left(const struct sched *s, uint32_t slot)
-{
-    const struct seq *q = &s->seqs[slot];
-    double lives = s->lengths.count > 0 ? s->lengths.tokens : BALANCE_LIVES;
-    return MIN((double)(q->limit - MIN(q->known, q->limit)), lives);
-}
-
-double seq_move_us(const struct sched *s, uint32_t slot)
-{
-    return MOVE_PASSES * place_token_us(s, &s->places[s->seqs[slot].place]) * s->seqs[slot].load;
-}
-
-bool move_pays(const struct sched *s, uint32_t slot, double gain_us)
-{
-    return gain_us * seq_steps_left(s, slot) >= MOVE_PAYS * seq_move_us(s, slot);
-}
-
-/* It has handed over enough for now. */
-bool place_rests(const struct sched *s, uint32_t place) { return s->now_us < s->places[place].moves_from_us; }
-
-void hand_over(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch, double hurry)
-{
-    uint64_t rested_us = s->now_us + (uint64_t)(MOVE_SHARE * seq_move_us(s, slot) * hurry);
-    stay(s, slot);
-    for (uint32_t i = 0; i < 2; i++) {
-        struct place *p = &s->places[i ? to : s->seqs[slot].place];
-        p->moves_from_us = MAX(p->moves_from_us, rested_us);
-    }
-    move_start(s, slot, to, pages, mini_batch);
 }
 
 static bool move_away(struct sched *s, const struct cell *from, const double *levels_us)

@@ -326,7 +326,7 @@ static void place_down(struct sched *s, uint32_t index)
     evict_all(s, p);
     while (p->holders.head != NONE) {
         uint32_t slot = p->holders.head;
-        if (s->cold[slot].move_sent) { // what has arrived at the other end is no use alone: release it there
+        if (s->cold[slot].move_id) { // what has arrived at the other end is no use alone: release it there
             move_landed(s, slot);
             s->stats.rebuilt++;
             s->stats.rebuilt_tokens += s->seqs[slot].known;
@@ -381,7 +381,7 @@ static void place_drain(struct sched *s, uint32_t index)
 static void moved(struct sched *s, const struct sched_moved *m)
 {
     uint32_t slot = map_find(s, m->sequence);
-    if (slot == NONE || !s->cold[slot].move_sent || s->cold[slot].move_to != m->to) {
+    if (slot == NONE || s->cold[slot].move_id == 0 || s->cold[slot].move_id != m->id) {
         s->stats.ignored_events++;
         return;
     }

@@ -141,7 +141,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
     s->rows_max = filled.max_batch_rows;
     s->batches = s->batches_wanted = filled.mini_batch_auto ? 1 : filled.mini_batches;
     s->out_head = s->out_tail = NONE;
-    s->next_step = 1;
+    s->next_step = s->next_move = 1;
     s->grace_wake_us = SCHED_NEVER;
     s->places = calloc(filled.max_places, sizeof(*s->places));
     s->moving = calloc(filled.max_moves + RELABELS_MAX, sizeof(*s->moving));

@@ -9,7 +9,7 @@
  *
  * A pool that will not hold for long what it has hands over in time, unless the workers are so slow that pausing is better.
  *
- * Each must pay for its pages by what its steps to come gain, and stays for a while (sched_balance.c: the terms of handing over).
+ * Each must pay for its pages by what its steps to come gain, and stays for a while (sched_move.c: the terms of handing over).
  */
 #include <math.h>
 

@@ -140,9 +140,9 @@ static void settle(struct sched *s, uint32_t slot)
     }
     if (q->pins > 0)
         return;
-    if (q->state == SEQ_MOVING && !c->move_sent && (q->held == 0 || q->sharing)) {
+    if (q->state == SEQ_MOVING && !c->move_id && (q->held == 0 || q->sharing)) {
         seq_requeue(s, slot); // nothing to hand over
-    } else if (q->state == SEQ_MOVING && !c->move_sent) {
+    } else if (q->state == SEQ_MOVING && !c->move_id) {
         c->out_move = true;
         out_queue(s, slot);
     } else if (q->state == SEQ_DRAINING) {
@@ -258,7 +258,7 @@ void seq_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
         double us = (double)(s->now_us - c->admitted_us);
         s->lifetime_us += s->lifetime_us == 0 ? us : 0.1 * (us - s->lifetime_us);
     }
-    if (q->state == SEQ_MOVING && c->move_sent)
+    if (q->state == SEQ_MOVING && c->move_id)
         return; // its pages are between two places: the answer says where they are to be released
     prefix_keep(s, slot);
     drain(s, slot);
@@ -328,7 +328,7 @@ void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uin
     leaving_begin(s, slot);
     c->move_to = to;
     c->move_pages = pages;
-    c->move_sent = false;
+    c->move_id = 0;
     s->moving[s->moving_count++] = slot;
     if (q->in_flight == 0)
         settle(s, slot);
@@ -345,7 +345,8 @@ void move_forget(struct sched *s, uint32_t slot)
     s->places[c->move_to].incoming[c->move_batch] -= c->move_load;
     s->relabelling -= c->relabels;
     c->move_to = NONE;
-    c->move_sent = c->out_move = c->relabels = false;
+    c->move_id = 0;
+    c->out_move = c->relabels = false;
     for (uint32_t i = 0; i < s->moving_count; i++) {
         if (s->moving[i] == slot) {
             s->moving[i] = s->moving[--s->moving_count];

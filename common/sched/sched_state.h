@@ -4,6 +4,7 @@
  *   sched_place.c     page ledger, load, choice          sched_admit.c   waiting -> running, page shortage, drains
  *   sched_sequence.c  a sequence's moves between states  sched_plan.c    the rows of one step
  *   sched_balance.c   who goes elsewhere when workers drift apart; sched_migrate.c  when the local pool, or it alone, would do better
+ *   sched_move.c      on what terms anybody goes
  *   sched_batches.c   one mini-batch in flight, or more    sched_model.c   how long a step takes
  *   sched_load.c      the load to come, who may start    sched_survival.c  how long sequences live
  *   sched_overlap.c   local pool, workers, or both         sched_speed.c   how fast places read
@@ -96,6 +97,7 @@ struct seq_cold {
     uint32_t cached;                     // positions that it found, at most
     uint32_t prefill_prev, prefill_next; // of a mini-batch, oldest first
     uint32_t out_next;                   // outbox
+    uint64_t move_id;                    // of the MOVE that was emitted and not answered; 0: none
     uint32_t move_to;                    // place, NONE
     uint32_t move_pages;                 // reserved there; with move_to its own place: none, it only changes its mini-batch
     uint32_t move_load;                  // context that it will read there
@@ -114,7 +116,6 @@ struct seq_cold {
     bool alone;                          // shares nothing: what it should have shared was not there
     bool out_queued, out_finished, out_release, out_kept, out_move;
     bool relabels;        // MOVING, but only to another mini-batch: move_to is its own place
-    bool move_sent;       // MOVE was emitted and not answered
     bool move_failed;     // the last one did
     uint8_t moves_failed; // one after the other: each time it stays for longer
 };
@@ -247,7 +248,7 @@ struct sched {
     uint64_t batches_judged;          // steps emitted by then
     uint32_t turn;                    // mini-batch that is planned first
     struct step *steps;               // all records, behind in_flight and spare
-    uint64_t next_step;
+    uint64_t next_step, next_move;
 
     uint32_t out_head, out_tail;
     struct sched_action *actions; // of the call in progress
@@ -364,9 +365,12 @@ void admit(struct sched *s);
 bool shortage_resolve(struct sched *s); // true: pages are on their way that were not before
 void drain_advance(struct sched *s);
 
-/* sched_balance.c: starts what is to be handed over because workers have drifted apart; and the terms of handing over. */
+/* sched_balance.c: starts what is to be handed over because workers have drifted apart. */
 void balance(struct sched *s);
+
+/* sched_move.c: the terms of handing over. */
 bool seq_may_go(const struct sched *s, uint32_t slot);
+void seq_stay(struct sched *s, uint32_t slot); // for a while it does not go again
 void seq_move_ended(struct sched *s, uint32_t slot, bool ok);
 double seq_steps_left(const struct sched *s, uint32_t slot);          // that it is expected to run yet
 double seq_move_us(const struct sched *s, uint32_t slot);             // of its place's time, to hand its pages over

@@ -102,7 +102,7 @@ static uint32_t gather_moves(struct sim *sim, uint32_t count)
             continue;
         sim->events[count++] = (struct sched_event){
             .kind = SCHED_MOVED,
-            .moved = {.sequence = move->sequence, .to = move->to, .positions = move->positions, .ok = true},
+            .moved = {.sequence = move->asked.sequence, .id = move->asked.id, .positions = move->asked.positions, .ok = true},
         };
         *move = sim->moves[--sim->move_count];
     }
@@ -125,10 +125,8 @@ static void act(struct sim *sim, const struct sched_action *action)
     case SCHED_MOVE: {
         double bytes = action->move.positions * (double)sim->config->sched.kv_bytes_per_token;
         assert_always(sim->move_count < MOVES_MAX);
-        sim->moves[sim->move_count++] = (struct move){.done_us = sim->now_us + bytes / sim->config->move_bytes_per_us,
-                                                      .sequence = action->move.sequence,
-                                                      .to = action->move.to,
-                                                      .positions = action->move.positions};
+        sim->moves[sim->move_count++] =
+            (struct move){.done_us = sim->now_us + bytes / sim->config->move_bytes_per_us, .asked = action->move};
         break;
     }
     case SCHED_RELEASE:

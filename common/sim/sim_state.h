@@ -33,8 +33,7 @@ struct flight {
 /* Pages on their way. */
 struct move {
     double done_us;
-    uint64_t sequence;
-    uint32_t to, positions;
+    struct sched_move asked;
 };
 
 enum batch_state { BATCH_IDLE, BATCH_READY, BATCH_SERVED, BATCH_AWAY };

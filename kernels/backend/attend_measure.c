@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/median.h"
 #include "kernels/backend/backend_measure.h"
 
 enum { NEAR = 64, CHUNK = 64, CONTEXT_MIN = 128, PASSES_MAX = 31 };
@@ -92,11 +93,6 @@ static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool pr
     return STATUS_OK;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
                           struct error *error)
 {
@@ -109,8 +105,7 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
         status = attend(b, rows, last, prefill, limit_us, &passes[count++], error);
     if (status)
         return status;
-    qsort(passes, count, sizeof passes[0], ascending);
-    *us = passes[count / 2];
+    *us = median_of(passes, count);
     return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/median.h"
 
 enum { PASSES_MAX = 31, SIZES_MAX = 10, ROUNDS = 8 };
 _Static_assert((int)SIZES_MAX <= (int)BACKEND_POINTS_MAX, "a point a size");
@@ -29,17 +30,6 @@ struct size {
     uint32_t rows, layers, layer_count, head_count;
     double layer_us[PASSES_MAX], head_us[PASSES_MAX];
 };
-
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static double median(double *values, uint32_t count)
-{
-    qsort(values, count, sizeof *values, ascending);
-    return values[count / 2];
-}
 
 /* A layer's time in a pass of `rows` rows; its share of a step's beginning is in it. */
 static enum status layer_pass(struct bench *b, uint32_t rows, double *us, struct error *error)
@@ -130,11 +120,11 @@ static void sum_up(struct size *sizes, uint32_t count, struct backend_times *out
     *out = (struct backend_times){0};
     for (uint32_t i = 0; i < count; i++) {
         out->layer_rows[out->layer_count] = sizes[i].rows;
-        out->layer_us[out->layer_count++] = median(sizes[i].layer_us, sizes[i].layer_count);
+        out->layer_us[out->layer_count++] = median_of(sizes[i].layer_us, sizes[i].layer_count);
         if (sizes[i].head_count == 0)
             continue;
         out->head_rows[out->head_count] = sizes[i].rows;
-        out->head_us[out->head_count++] = median(sizes[i].head_us, sizes[i].head_count);
+        out->head_us[out->head_count++] = median_of(sizes[i].head_us, sizes[i].head_count);
     }
 }
 

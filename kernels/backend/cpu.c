@@ -11,17 +11,13 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/slices.h"
 #include "kernels/attention/attention.h"
 #include "kernels/backend/cpu.h"
 
-/* One slice of a batch's mapping. */
-struct slice {
-    void **out;
-    uint64_t bytes;
-};
+enum { SLICE_COUNT = 13, ALIGN = 64 };
 
-enum { SLICE_COUNT = 13 };
-
+/* Of a batch's mapping. */
 static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
 {
     const struct model_shape *shape = &config->model->shape;
@@ -50,12 +46,9 @@ static uint64_t batch_bytes(const struct backend_config *config)
 {
     struct backend_batch unused;
     struct slice slices[SLICE_COUNT];
-    uint64_t sum = 0;
 
     batch_slices(config, &unused, slices);
-    for (uint32_t i = 0; i < SLICE_COUNT; i++)
-        sum += (slices[i].bytes + 63) / 64 * 64;
-    return sum;
+    return slices_bytes(slices, SLICE_COUNT, ALIGN);
 }
 
 static struct kv_shape pool_shape(const struct backend_config *config)
@@ -207,7 +200,6 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
 {
     struct backend_batch *batch = calloc(1, sizeof *batch);
     struct slice slices[SLICE_COUNT];
-    unsigned char *at;
 
     if (!batch)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
@@ -220,12 +212,8 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
         cpu_batch_close(batch);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the activations of a mini-batch");
     }
-    at = batch->memory;
     batch_slices(&backend->config, batch, slices);
-    for (uint32_t i = 0; i < SLICE_COUNT; i++) {
-        *slices[i].out = at;
-        at += (slices[i].bytes + 63) / 64 * 64;
-    }
+    slices_place(slices, SLICE_COUNT, ALIGN, batch->memory);
     if (backend->kv && kv_batch_open(backend->kv, &batch->kv)) {
         cpu_batch_close(batch);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch of the local pool");

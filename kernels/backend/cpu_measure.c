@@ -8,6 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/median.h"
 #include "common/base/read_rate.h"
 #include "common/kv/kv_measure.h"
 #include "kernels/dispatch/kernels.h"
@@ -16,11 +17,6 @@
 enum { PASSES = 31, HUGE_PAGE = 2 << 20, BARRIERS = 64, ATTEND_US = 400000 };
 enum { SIDE = 2048, ROWS = 64, GRAIN = 8, SQUARE = 768, HEADS = 8, HEAD_DIM = 64 };
 #define STREAM_BYTES (128ull << 20)
-
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
 
 /* The time of a job on the pool that a quarter of the passes are faster than, after a pass that warms up: other programs only make
  * it longer. */
@@ -33,8 +29,7 @@ static double quarter_seconds(struct thread_pool *pool, thread_pool_fn *job, voi
         thread_pool_run(pool, job, arg);
         seconds[MAX(pass, 0)] = (double)(clock_now_ns() - began_ns) * 1e-9;
     }
-    qsort(seconds, PASSES, sizeof seconds[0], ascending);
-    return seconds[PASSES / 4];
+    return quartile_of(seconds, PASSES);
 }
 
 static unsigned char *stream_open(void)
@@ -143,8 +138,7 @@ static enum status measure_f32(struct thread_pool *pool, struct cpu_rates *out)
                     matrices + SQUARE * SQUARE, SQUARE, 0, matrices + 2 * SQUARE * SQUARE, SQUARE);
         seconds[MAX(pass, 0)] = (double)(clock_now_ns() - began_ns) * 1e-9;
     }
-    qsort(seconds, PASSES, sizeof seconds[0], ascending);
-    out->f32_operations = 2.0 * SQUARE * SQUARE * SQUARE / seconds[PASSES / 4];
+    out->f32_operations = 2.0 * SQUARE * SQUARE * SQUARE / quartile_of(seconds, PASSES);
     free(matrices);
     return STATUS_OK;
 }

@@ -244,9 +244,11 @@ __global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *
     }
 }
 
+static uint32_t ranges_of(uint32_t longest) { return (longest + RANGE_TOKENS - 1) / RANGE_TOKENS; }
+
 size_t gpu_attend_scratch(const struct gpu_pool *pool, uint32_t count, uint32_t longest)
 {
-    return (size_t)count * pool->heads * ((longest + RANGE_TOKENS - 1) / RANGE_TOKENS) * (pool->head_dim + 2);
+    return (size_t)count * pool->heads * ranges_of(longest) * (pool->head_dim + 2);
 }
 
 template <unsigned LANES_A_TOKEN, unsigned GROUP>
@@ -254,7 +256,7 @@ static void launch_ranges(const struct place &p, const void *pages, const struct
                           cudaStream_t stream)
 {
     const uint32_t group = p.heads / p.kv_heads, chunks = (group + GROUP - 1) / GROUP;
-    const dim3 grid(rows->count, p.kv_heads * chunks, (rows->longest + RANGE_TOKENS - 1) / RANGE_TOKENS);
+    const dim3 grid(rows->count, p.kv_heads * chunks, ranges_of(rows->longest));
     GPU_LAUNCH((attend_range<LANES_A_TOKEN, GROUP>), grid, WARPS * LANES, 0, stream, p, (const __half *)pages, *rows, qkv, scratch);
 }
 
@@ -283,6 +285,6 @@ void gpu_attend(const struct gpu_pool *pool, uint32_t layer, const struct gpu_ro
         launch_group<16>(p, pool->pages, rows, qkv, scratch, stream);
     else
         launch_group<32>(p, pool->pages, rows, qkv, scratch, stream);
-    const uint32_t ranges = (rows->longest + RANGE_TOKENS - 1) / RANGE_TOKENS;
-    GPU_LAUNCH(merge_ranges, dim3(rows->count, p.heads), 64, 0, stream, p, *rows, (const float *)scratch, ranges, o);
+    GPU_LAUNCH(merge_ranges, dim3(rows->count, p.heads), 64, 0, stream, p, *rows, (const float *)scratch, ranges_of(rows->longest),
+               o);
 }

@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/base/slices.h"
 #include "common/kv/kv_type.h"
 #include "kernels/backend/device.h"
 
@@ -51,11 +52,6 @@ void cuda_queued(struct backend_batch *batch, const char *what)
 
 /* --- sizes ------------------------------------------------------------------------------------------------------------- */
 
-struct slice {
-    void **out;
-    uint64_t bytes;
-};
-
 static uint64_t words_count(const struct backend_config *config)
 {
     uint64_t of_context = (config->context_tokens + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
@@ -95,7 +91,8 @@ static uint64_t rows_held(const struct backend_config *config)
     return (config->max_rows + tile - 1) / tile * tile;
 }
 
-static void device_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
+static void device_slices(const struct backend_config *config, uint64_t panel_bytes, struct backend_batch *batch,
+                          struct slice *slices)
 {
     const struct model_shape *shape = &config->model->shape;
     uint64_t rows = rows_held(config), q = (uint64_t)shape->heads * shape->head_dim,
@@ -115,23 +112,9 @@ static void device_slices(const struct backend_config *config, struct backend_ba
         {(void **)&batch->logits, MIN((uint64_t)CUDA_HEAD_ROWS, rows) * shape->vocab * 4},
         {(void **)&batch->scratch, scratch_floats(config) * 4},
         {&batch->workspace, GPU_GEMM_WORKSPACE},
-        {&batch->panel, cuda_load_panel_bytes(config)},
+        {&batch->panel, panel_bytes},
     };
     memcpy(slices, all, sizeof all);
-}
-
-static uint64_t sum_of(const struct slice *slices, uint32_t count)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < count; i++)
-        sum += (slices[i].bytes + ALIGN - 1) / ALIGN * ALIGN;
-    return sum;
-}
-
-static void place(const struct slice *slices, uint32_t count, unsigned char *at)
-{
-    for (uint32_t i = 0; i < count; at += (slices[i].bytes + ALIGN - 1) / ALIGN * ALIGN, i++)
-        *slices[i].out = at;
 }
 
 /* --- plan, open, close -------------------------------------------------------------------------------------------------- */
@@ -166,11 +149,11 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
     cuda_must(cudaSetDevice(config->device), "choosing the device");
     host_slices(config, &unused, host);
-    device_slices(config, &unused, device);
+    device_slices(config, cuda_load_panel_bytes(config), &unused, device);
     memset(plan, 0, sizeof *plan);
-    plan->activation_bytes = sum_of(host, HOST_SLICES) * config->max_batches;
+    plan->activation_bytes = slices_bytes(host, HOST_SLICES, ALIGN) * config->max_batches;
     plan->device_weight_bytes = cuda_weight_bytes(config->model, config->context_tokens);
-    plan->device_activation_bytes = sum_of(device, DEVICE_SLICES) * config->max_batches;
+    plan->device_activation_bytes = slices_bytes(device, DEVICE_SLICES, ALIGN) * config->max_batches;
     plan->pool_page_bytes = cuda_page_bytes(shape);
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
     plan->pool_on_device = true;
@@ -302,23 +285,23 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->backend = backend;
     host_slices(config, batch, host);
-    device_slices(config, batch, device);
+    device_slices(config, backend->panel_bytes, batch, device);
     batch->rows = calloc(config->max_rows, sizeof *batch->rows);
     batch->kv_rows = calloc(config->max_rows, sizeof *batch->kv_rows);
     batch->slots = calloc(config->max_rows, sizeof *batch->slots);
     if (!batch->rows || !batch->kv_rows || !batch->slots || cuda_wire_open(batch) || cuda_times_open(batch) ||
-        cudaHostAlloc((void **)&batch->host, sum_of(host, HOST_SLICES), cudaHostAllocDefault) ||
-        cudaMalloc((void **)&batch->memory, sum_of(device, DEVICE_SLICES))) {
+        cudaHostAlloc((void **)&batch->host, slices_bytes(host, HOST_SLICES, ALIGN), cudaHostAllocDefault) ||
+        cudaMalloc((void **)&batch->memory, slices_bytes(device, DEVICE_SLICES, ALIGN))) {
         cuda_batch_close(batch);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED,
                          "%s: no memory for the activations of a mini-batch: %llu MiB of the device, %llu MiB pinned",
-                         backend->name, (unsigned long long)(sum_of(device, DEVICE_SLICES) >> 20),
-                         (unsigned long long)(sum_of(host, HOST_SLICES) >> 20));
+                         backend->name, (unsigned long long)(slices_bytes(device, DEVICE_SLICES, ALIGN) >> 20),
+                         (unsigned long long)(slices_bytes(host, HOST_SLICES, ALIGN) >> 20));
     }
-    place(host, HOST_SLICES, batch->host);
-    place(device, DEVICE_SLICES, batch->memory);
+    slices_place(host, HOST_SLICES, ALIGN, batch->host);
+    slices_place(device, DEVICE_SLICES, ALIGN, batch->memory);
     batch->scratch_floats = scratch_floats(config);
-    batch->panel_bytes = cuda_load_panel_bytes(config);
+    batch->panel_bytes = backend->panel_bytes;
     cuda_must(cudaStreamCreateWithFlags(&batch->stream, cudaStreamNonBlocking), "a stream");
     cuda_must(cudaEventCreateWithFlags(&batch->event, cudaEventDisableTiming), "an event");
     cuda_try_products(batch);

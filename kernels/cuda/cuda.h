@@ -62,6 +62,7 @@ struct backend {
     struct cuda_linear embedding, output;
     const float *output_norm, *rope_table;
     unsigned char *weights; /* device: all of the above, and the table of RoPE */
+    uint64_t panel_bytes;   /* cuda_load_panel_bytes() */
     struct gpu_gemm *gemm;
     bool products_tried;
     struct gpu_pool pool; /* pages NULL: none */

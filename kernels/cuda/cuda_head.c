@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda.h"
 
 enum { ASKED_ALIGN = 16 };
+_Static_assert((int)GPU_SAMPLE_TOP == (int)SAMPLER_TOP_LOGPROBS_MAX, "the device finds as many as may be asked for");
 
 /* head_host and head: three arrays, one behind the other, as long as a step needs. */
 struct cuda_asked {
@@ -66,7 +67,7 @@ void cuda_ask(const struct backend_sample *sample, uint32_t vocab, struct gpu_ad
         return;
     out->flags = GPU_DRAW | (p->logprobs ? GPU_SCORE : 0);
     out->uniform = sampler_uniform(p->seed, p->choice, sample->index);
-    out->scale = p->temperature > 0 ? 1.0f / MAX(p->temperature, 1e-6f) : 0;
+    out->scale = sampler_scale(p);
     out->top_count = p->logprobs ? MIN(p->top_logprobs, vocab) : 0;
     out->adjust_first = at, out->seen_count = seen_count, out->bias_count = p->bias_count;
     out->repetition_penalty = p->repetition_penalty;

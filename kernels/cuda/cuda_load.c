@@ -240,11 +240,17 @@ uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens)
     return loader.used;
 }
 
+/* Whether products may ever have more rows than packed weights are multiplied with as they are. */
+static bool expands(const struct backend_config *config)
+{
+    return config->max_rows > GPU_QUANT_DIRECT_ROWS && !config->batch_invariant;
+}
+
 uint64_t cuda_load_panel_bytes(const struct backend_config *config)
 {
     struct loader loader = {.model = config->model};
     walk(&loader, 1);
-    return config->max_rows <= GPU_QUANT_DIRECT_ROWS || config->batch_invariant ? 0 : loader.panel_bytes;
+    return expands(config) ? loader.panel_bytes : 0;
 }
 
 enum status cuda_load_weights(struct backend *backend, struct error *error)
@@ -267,5 +273,6 @@ enum status cuda_load_weights(struct backend *backend, struct error *error)
     cudaFreeHost(loader.staging);
     assert_always(loader.used == bytes);
     backend->weight_bits = loader.weight_bits;
+    backend->panel_bytes = expands(&backend->config) ? loader.panel_bytes : 0;
     return STATUS_OK;
 }

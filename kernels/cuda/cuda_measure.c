@@ -3,11 +3,11 @@
  * launching it is not in it; of the passes, the one that a quarter are faster than.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/median.h"
 #include "kernels/backend/device.h"
 #include "kernels/cuda/cuda.h"
 
@@ -49,11 +49,6 @@ static double queued_us(struct bench *b, work_fn *work, uint32_t times)
     return (double)(clock_now_ns() - began_ns) * 1e-3 / times;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 /* Microseconds of one. */
 static double measure(struct bench *b, work_fn *work, uint64_t limit_us)
 {
@@ -65,8 +60,7 @@ static double measure(struct bench *b, work_fn *work, uint64_t limit_us)
     times = (uint32_t)MIN(MAX(WORK_US / first_us, 1), QUEUED_MAX);
     while (count < PASSES_MIN || (count < PASSES_MAX && clock_now_us() < until_us))
         passes[count++] = queued_us(b, work, times);
-    qsort(passes, count, sizeof passes[0], ascending);
-    return passes[count / 4];
+    return quartile_of(passes, count);
 }
 
 static enum status open_product(struct bench *b, uint32_t rows, uint32_t outputs, uint32_t inputs, uint64_t w_bytes,

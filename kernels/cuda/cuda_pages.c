@@ -7,8 +7,8 @@
  *     export   pool ─kernel▶ slice 0, 1, 0, … ─memcpy, in copied▶ page
  *     import   page ─memcpy, in copied▶ slice 0, 1, 0, … ─kernel▶ pool
  *
- * What orders this with the steps' streams is the host: positions that are exported are of steps whose end it has seen (or more than it
- * will be asked for), pages that are imported were freed by steps that have ended, and are used by steps that begin after `copied`.
+ * What orders this with the steps' streams is the host: positions that are exported are of steps whose end it has seen, pages that are
+ * imported were freed by steps that have ended, and are used by steps that begin after `copied`.
  */
 #include <string.h>
 
@@ -153,25 +153,21 @@ enum status cuda_pool_import(struct backend *backend, uint64_t sequence, uint32_
                              struct error *error)
 {
     struct cuda_copy *copy = &backend->copy;
-    uint64_t page_bytes = cuda_page_bytes(&backend->shape);
-    unsigned char *pages = backend->pool.pages;
-    struct kv_copy own;
+    struct kv_copy unused; /* of a shared page: this one is written as a whole */
 
     assert_always(!copy->active);
     enum status status =
-        kv_ledger_take_page(&backend->ledger, sequence, page_index, positions, &copy->slot, &copy->page, &own, error);
+        kv_ledger_take_page(&backend->ledger, sequence, page_index, positions, &copy->slot, &copy->page, &unused, error);
     if (status)
         return status;
     cuda_must(cudaSetDevice(backend->config.device), "choosing the device");
-    if (own.needed)
-        cuda_must(cudaMemcpyAsync(pages + own.to * page_bytes, pages + own.from * page_bytes, page_bytes, cudaMemcpyDeviceToDevice,
-                                  copy->stream),
-                  "copying a shared page");
     copy->active = true;
     copy->tiles_begun = copy->tiles_done = 0;
     copy->out = NULL;
     copy->in = page;
-    copy->generation = backend->ledger.sequences[copy->slot].generation;
+    struct kv_sequence *to = &backend->ledger.sequences[copy->slot];
+    to->complete = page_index * GPU_PAGE_TOKENS; /* what it held of this page is held again when all of it has come */
+    copy->generation = to->generation;
     copy->complete = page_index * GPU_PAGE_TOKENS + positions;
     advance_in(backend);
     return STATUS_OK;

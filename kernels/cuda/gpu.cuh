@@ -34,7 +34,7 @@ template <> __device__ __forceinline__ __half gpu_from<__half>(float x) { return
 template <> __device__ __forceinline__ __nv_bfloat16 gpu_from<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 
 /* Of all lanes of the warp, the same in each. */
-__device__ __forceinline__ float warp_sum(float x)
+template <typename T> __device__ __forceinline__ T warp_sum(T x)
 {
     for (unsigned step = LANES / 2; step; step /= 2)
         x += __shfl_xor_sync(FULL_WARP, x, step);

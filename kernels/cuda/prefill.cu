@@ -399,6 +399,14 @@ uint32_t gpu_tile_rows(const struct gpu_pool *pool)
     return pool->head_dim <= 128 && group <= GROUP_MAX ? ITEMS / group : 0;
 }
 
+/* Calls `function` for the least D that heads fit. */
+#define FOR_HEAD_DIM(head_dim, function, ...)       \
+    ((head_dim) <= 32   ? function<32>(__VA_ARGS__) \
+     : (head_dim) <= 64 ? function<64>(__VA_ARGS__) \
+     : (head_dim) <= 80 ? function<80>(__VA_ARGS__) \
+     : (head_dim) <= 96 ? function<96>(__VA_ARGS__) \
+                        : function<128>(__VA_ARGS__))
+
 static uint32_t spans_of(const struct gpu_tiles *tiles) { return (tiles->longest - 1) / tiles->span + 1; }
 
 size_t gpu_tile_scratch(const struct gpu_pool *pool, const struct gpu_tiles *tiles)
@@ -420,14 +428,7 @@ template <unsigned D> static cudaError_t allow(uint32_t *blocks)
     return error;
 }
 
-cudaError_t gpu_tile_open(const struct gpu_pool *pool, uint32_t *blocks)
-{
-    return pool->head_dim <= 32   ? allow<32>(blocks)
-           : pool->head_dim <= 64 ? allow<64>(blocks)
-           : pool->head_dim <= 80 ? allow<80>(blocks)
-           : pool->head_dim <= 96 ? allow<96>(blocks)
-                                  : allow<128>(blocks);
-}
+cudaError_t gpu_tile_open(const struct gpu_pool *pool, uint32_t *blocks) { return FOR_HEAD_DIM(pool->head_dim, allow, blocks); }
 
 template <unsigned D>
 static void launch_tiles(const struct place &p, const void *pages, const struct gpu_rows *rows, const struct gpu_tiles *tiles,
@@ -444,16 +445,7 @@ void gpu_attend_tiles(const struct gpu_pool *pool, uint32_t layer, const struct 
     const uint32_t spans = spans_of(tiles);
     float *parts = spans > 1 ? scratch : nullptr;
 
-    if (p.head_dim <= 32)
-        launch_tiles<32>(p, pool->pages, rows, tiles, qkv, parts, o, stream);
-    else if (p.head_dim <= 64)
-        launch_tiles<64>(p, pool->pages, rows, tiles, qkv, parts, o, stream);
-    else if (p.head_dim <= 80)
-        launch_tiles<80>(p, pool->pages, rows, tiles, qkv, parts, o, stream);
-    else if (p.head_dim <= 96)
-        launch_tiles<96>(p, pool->pages, rows, tiles, qkv, parts, o, stream);
-    else
-        launch_tiles<128>(p, pool->pages, rows, tiles, qkv, parts, o, stream);
+    FOR_HEAD_DIM(p.head_dim, launch_tiles, p, pool->pages, rows, tiles, qkv, parts, o, stream);
     if (spans > 1)
         GPU_LAUNCH(merge_spans, dim3(tiles->count, p.kv_heads, ITEMS / MERGED), 128, 0, stream, p, *rows, *tiles,
                    (const float *)parts, spans, o);

@@ -30,12 +30,12 @@ static constexpr unsigned STEPS_A_SUPER = GPU_SUPER_INPUTS / GPU_STEP_INPUTS;
 
 /* What differs between the forms. */
 template <int FORM> struct traits {
-    static constexpr unsigned LOADS = FORM == GPU_U4 || FORM == GPU_U4_MIN || FORM == GPU_U4_SUPER ? 1 : 2; /* a step and lane */
-    static constexpr bool HALVES = FORM == GPU_S8_HALVES, SUPER = HALVES || FORM == GPU_U4_SUPER || FORM == GPU_S8_SUPER,
-                          MINIMUM = FORM == GPU_U4_MIN || FORM == GPU_S8_MIN || (SUPER && !HALVES);
-    static constexpr unsigned SCALE_BYTES = MINIMUM && !SUPER ? 16 : 8, SUPER_BYTES = MINIMUM ? 8 : 4; /* of a g */
-    static constexpr int OFFSET = FORM == GPU_U4 ? 8 : LOADS == 2 ? 128 : 0;                           /* of the stored integers */
-    static constexpr unsigned SCALES = HALVES ? 2 : 1;                                                 /* a group and output */
+    static constexpr enum gpu_form AS = (enum gpu_form)FORM;
+    static constexpr unsigned LOADS = gpu_form_bits(AS) == 4 ? 1 : 2; /* a step and lane */
+    static constexpr bool HALVES = FORM == GPU_S8_HALVES, SUPER = gpu_form_has_super(AS), MINIMUM = gpu_form_has_minimum(AS);
+    static constexpr unsigned SCALE_BYTES = gpu_form_scale_bytes(AS), SUPER_BYTES = gpu_form_super_bytes(AS); /* of a g */
+    static constexpr int OFFSET = FORM == GPU_U4 ? 8 : LOADS == 2 ? 128 : 0; /* of the stored integers */
+    static constexpr unsigned SCALES = HALVES ? 2 : 1;                       /* a group and output */
 };
 
 /* A step of a tile as it was loaded: what a lane needs of it. */

@@ -39,6 +39,31 @@
 
 enum gpu_form { GPU_WIDE, GPU_U4, GPU_U4_MIN, GPU_U4_SUPER, GPU_S8, GPU_S8_MIN, GPU_S8_SUPER, GPU_S8_HALVES, GPU_FORMS };
 
+/* What the packing and the kernels, compiled for each form, must both know of it. */
+#ifdef __cplusplus
+#define GPU_CONSTANT static constexpr
+#else
+#define GPU_CONSTANT static inline
+#endif
+GPU_CONSTANT uint32_t gpu_form_bits(enum gpu_form form) { return form == GPU_WIDE ? 16 : form <= GPU_U4_SUPER ? 4 : 8; }
+GPU_CONSTANT bool gpu_form_has_super(enum gpu_form form)
+{
+    return form == GPU_U4_SUPER || form == GPU_S8_SUPER || form == GPU_S8_HALVES;
+}
+GPU_CONSTANT bool gpu_form_has_minimum(enum gpu_form form)
+{
+    return form == GPU_U4_MIN || form == GPU_S8_MIN || form == GPU_U4_SUPER || form == GPU_S8_SUPER;
+}
+/* Of a g: in a step; in 256 inputs. */
+GPU_CONSTANT uint32_t gpu_form_scale_bytes(enum gpu_form form)
+{
+    return gpu_form_has_minimum(form) && !gpu_form_has_super(form) ? 16 : 8;
+}
+GPU_CONSTANT uint32_t gpu_form_super_bytes(enum gpu_form form)
+{
+    return !gpu_form_has_super(form) ? 0 : gpu_form_has_minimum(form) ? 8 : 4;
+}
+
 enum { GPU_TILE_OUTPUTS = 16, GPU_STEP_INPUTS = 64, GPU_GROUP_INPUTS = 32, GPU_SUPER_INPUTS = 256 };
 
 /* Up to here packed weights are multiplied as they are, read once for 16 rows (the second 16 mostly find them in the L2 cache); with
@@ -61,7 +86,6 @@ struct gpu_quant {
 
 /* GPU_WIDE for the float types and for what is not known. */
 enum gpu_form gpu_form_of(uint32_t source_type);
-uint32_t gpu_form_bits(enum gpu_form form); /* 4, 8; 16 for GPU_WIDE */
 
 /* Fills all but `data`. form is not GPU_WIDE; inputs: a multiple of the source's block. */
 void gpu_quant_plan(enum gpu_form form, uint32_t outputs, uint32_t inputs, struct gpu_quant *out);

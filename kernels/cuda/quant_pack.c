@@ -10,13 +10,6 @@ enum { G_OF_TILE = 8, LANES = 32, ALIGN = 128 /* bytes: a line of the device's c
 
 _Static_assert(GPU_GROUP_INPUTS == PACK_GROUP && GPU_SUPER_INPUTS == PACK_SUPER, "groups are those of kernels/quant");
 
-static bool has_super(enum gpu_form form) { return form == GPU_U4_SUPER || form == GPU_S8_SUPER || form == GPU_S8_HALVES; }
-
-static bool has_minimum(enum gpu_form form)
-{
-    return form == GPU_U4_MIN || form == GPU_S8_MIN || form == GPU_U4_SUPER || form == GPU_S8_SUPER;
-}
-
 enum gpu_form gpu_form_of(uint32_t source_type)
 {
     const struct pack_source *source = pack_source_find(source_type);
@@ -29,20 +22,17 @@ enum gpu_form gpu_form_of(uint32_t source_type)
     return source->super ? GPU_S8_SUPER : source->minimum ? GPU_S8_MIN : GPU_S8;
 }
 
-uint32_t gpu_form_bits(enum gpu_form form) { return form == GPU_WIDE ? 16 : form <= GPU_U4_SUPER ? 4 : 8; }
-
 void gpu_quant_plan(enum gpu_form form, uint32_t outputs, uint32_t inputs, struct gpu_quant *out)
 {
     const uint32_t steps = (inputs + GPU_STEP_INPUTS - 1) / GPU_STEP_INPUTS,
-                   supers = has_super(form) ? (inputs + GPU_SUPER_INPUTS - 1) / GPU_SUPER_INPUTS : 0;
-    const uint32_t scale_bytes = has_minimum(form) && !has_super(form) ? 16 : 8, super_bytes = has_minimum(form) ? 8 : 4;
+                   supers = (inputs + GPU_SUPER_INPUTS - 1) / GPU_SUPER_INPUTS;
 
     assert_always(form != GPU_WIDE && form < GPU_FORMS && outputs && inputs && inputs % GPU_GROUP_INPUTS == 0);
     *out = (struct gpu_quant){.form = form, .outputs = outputs, .inputs = inputs, .steps = steps};
     out->tiles = (outputs + GPU_TILE_OUTPUTS - 1) / GPU_TILE_OUTPUTS;
     out->scale_offset = steps * LANES * (gpu_form_bits(form) == 4 ? 16 : 32);
-    out->super_offset = out->scale_offset + steps * G_OF_TILE * scale_bytes;
-    out->tile_bytes = (out->super_offset + supers * G_OF_TILE * super_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    out->super_offset = out->scale_offset + steps * G_OF_TILE * gpu_form_scale_bytes(form);
+    out->tile_bytes = (out->super_offset + supers * G_OF_TILE * gpu_form_super_bytes(form) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 static void put_u16(uint8_t *at, uint16_t value) { memcpy(at, &value, sizeof value); }
@@ -51,17 +41,17 @@ static void put_u16(uint8_t *at, uint16_t value) { memcpy(at, &value, sizeof val
 static void pack_scales(const struct gpu_quant *quant, uint32_t step, uint32_t group, uint32_t g, uint32_t output,
                         const struct pack_group *from, uint8_t *tile)
 {
-    const uint32_t scale_bytes = quant->form == GPU_U4_MIN || quant->form == GPU_S8_MIN ? 16 : 8, at = group * 2 + output;
-    uint8_t *scales = tile + quant->scale_offset + (step * G_OF_TILE + g) * scale_bytes;
+    const uint32_t at = group * 2 + output;
+    uint8_t *scales = tile + quant->scale_offset + (step * G_OF_TILE + g) * gpu_form_scale_bytes(quant->form);
 
-    if (!has_super(quant->form)) {
+    if (!gpu_form_has_super(quant->form)) {
         put_u16(scales + at * 2, from->scale);
-        if (has_minimum(quant->form))
+        if (gpu_form_has_minimum(quant->form))
             put_u16(scales + 8 + at * 2, from->minimum);
         return;
     }
     const uint32_t super_at = step / (GPU_SUPER_INPUTS / GPU_STEP_INPUTS) * G_OF_TILE + g;
-    uint8_t *super = tile + quant->super_offset + super_at * (has_minimum(quant->form) ? 8 : 4);
+    uint8_t *super = tile + quant->super_offset + super_at * gpu_form_super_bytes(quant->form);
     put_u16(super + output * 2, from->scale);
     if (quant->form == GPU_S8_HALVES) {
         for (uint32_t half = 0; half < 2; half++)

@@ -205,7 +205,7 @@ __device__ __forceinline__ uint32_t draw_in_order(struct select_shared *sh, cons
         struct exact_sum sum = {0, 0};
         each_ahead<8>(row, begin + warp * part + lane, part_end, LANES,
                       [&](uint32_t, float value) { add(&sum, kept_weight(value)); });
-        const double of_warp = warp_sum_f64((double)sum.high + (double)sum.low);
+        const double of_warp = warp_sum((double)sum.high + (double)sum.low);
         __syncthreads();
         if (lane == 0)
             sh->mass_of_warp[warp] = of_warp;

@@ -99,16 +99,9 @@ __device__ __forceinline__ float from_ordered(uint32_t key) { return __uint_as_f
 
 /* --- of the block: the same in each thread, sums in a fixed order -------------------------------------------------------- */
 
-__device__ __forceinline__ double warp_sum_f64(double x)
-{
-    for (unsigned step = LANES / 2; step; step /= 2)
-        x += __shfl_xor_sync(FULL_WARP, x, step);
-    return x;
-}
-
 __device__ __forceinline__ double block_sum_f64(struct select_shared *sh, double x)
 {
-    x = warp_sum_f64(x);
+    x = warp_sum(x);
     __syncthreads();
     if (threadIdx.x % LANES == 0)
         sh->mass_of_warp[threadIdx.x / LANES] = x;

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/median.h"
 #include "common/base/memory.h"
 #include "common/plan/hardware.h"
 #include "common/rpc/rpc.h"
@@ -87,11 +87,6 @@ static void on_end(void *user, enum status status, const char *error)
 
 static void on_message(void *user, struct rpc_message *message) { (void)user, (void)message; }
 
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 /* The median of some calls with `bytes` each way. */
 static enum status median_call_us(struct rpc_loop *loop, struct rpc_channel *channel, size_t bytes, uint32_t calls, double *out)
 {
@@ -112,8 +107,7 @@ static enum status median_call_us(struct rpc_loop *loop, struct rpc_channel *cha
             return status ? status : answers.status;
         us[i] = (double)(clock_now_ns() - began_ns) * 1e-3;
     }
-    qsort(us, calls, sizeof us[0], ascending);
-    *out = us[calls / 2];
+    *out = median_of(us, calls);
     return STATUS_OK;
 }
 

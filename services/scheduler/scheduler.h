@@ -170,7 +170,7 @@ bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *
 /* places.c: what the core asks of the places. With `forget` the s-part is told by the next place_forget(). */
 void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);
 void place_forget(struct scheduler *scheduler);
-void place_move(struct scheduler *scheduler, uint64_t sequence, uint32_t from, uint32_t to, uint32_t positions);
+void place_move(struct scheduler *scheduler, const struct sched_move *move);
 void place_drained(struct scheduler *scheduler, uint32_t place);
 void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool goes_on);
 void place_exclude(struct scheduler *scheduler, const struct member *member);

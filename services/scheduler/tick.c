@@ -407,9 +407,7 @@ static void carry_out(struct scheduler *scheduler, const struct sched_action *ac
             generate_reject(scheduler, log, action->reject.retry_after_us);
         token_logs_remove(scheduler->logs, action->reject.sequence);
         return;
-    case SCHED_MOVE:
-        place_move(scheduler, action->move.sequence, action->move.from, action->move.to, action->move.positions);
-        return;
+    case SCHED_MOVE: place_move(scheduler, &action->move); return;
     case SCHED_DRAINED: place_drained(scheduler, action->place); return;
     }
 }

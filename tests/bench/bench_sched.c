@@ -53,7 +53,7 @@ static void take(struct flight *flight, size_t action_count, uint64_t *rows)
         } else if (actions[i].kind == SCHED_MOVE) {
             events[event_count++] = (struct sched_event){
                 .kind = SCHED_MOVED,
-                .moved = {actions[i].move.sequence, actions[i].move.to, actions[i].move.positions, true},
+                .moved = {actions[i].move.sequence, actions[i].move.id, actions[i].move.positions, true},
             };
         }
     }

@@ -257,6 +257,7 @@ MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a
         MESH_CHECK(m->up[a->move.to] && m->up[a->move.from] && q->place == a->move.from);
         MESH_CHECK(a->move.positions == q->held && q->kv[a->move.from] >= q->held);
         q->moving_until = m->now_us + 1 + mesh_random(m, mesh_chance(m, m->slow_permille) ? 1000000 : 30000);
+        q->move_id = a->move.id;
         q->move_from = a->move.from;
         q->move_to = a->move.to;
         MESH_CHECK(m->local_moves || a->move.to != 0);
@@ -387,7 +388,7 @@ MESH_FUNCTION void mesh_answer_others(struct mesh *m)
         if (q->moving_until != 0 && q->moving_until <= m->now_us && m->event_count < MESH_EVENTS - 8) {
             struct sched_event *e = mesh_event(m, SCHED_MOVED);
             e->moved.sequence = q->id;
-            e->moved.to = q->move_to;
+            e->moved.id = q->move_id;
             e->moved.ok = !mesh_chance(m, m->move_fails_permille);
             e->moved.positions = q->held;
             if (e->moved.ok) {

@@ -31,6 +31,7 @@ struct mesh_seq {
     bool score, arrived, rejected, finished, last, cancelled, decoding;
     enum sched_reason reason;
     uint64_t moving_until; // MOVE asked for, answered then; 0: none
+    uint64_t move_id;
     uint32_t move_from, move_to;
     uint64_t release_until; // RELEASE said, acknowledged then
     uint32_t release_place;
