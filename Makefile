@@ -177,7 +177,7 @@ serve: packages-build ## install what is missing, build, get the default model, 
 model: ## get the default model into models/ (checked by size and SHA-256)
 	$(Q)$(if $(filter models/SmolLM2-135M-Instruct.Q4_1.gguf,$(MODEL)),deploy/get-model.sh $(MODEL),test -f $(MODEL) || { echo "no such file: $(MODEL)"; exit 1; })
 
-packages-build packages-test packages-deploy:
+packages-build packages-cuda packages-test packages-deploy:
 	$(Q)deploy/install-packages.sh $(@:packages-%=%)
 
 # --- check it ------------------------------------------------------------------------------------------------------------
@@ -226,5 +226,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all serve model packages-build packages-test packages-deploy check check-full check-deploy programs fuzz venv format lint unit \
+.PHONY: help all serve model packages-build packages-cuda packages-test packages-deploy check check-full check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

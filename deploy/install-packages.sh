@@ -1,11 +1,12 @@
 #!/bin/sh
 # install-packages.sh [--list] GROUP...: installs the Debian packages that a group needs and that are missing.
-# Groups: build (compile and serve), test (make check), deploy (make check-deploy), runtime (what the programs need to
-# run, save the gateway) and gateway (what it needs beyond that). Says what it installs, asks nothing. --list prints names.
+# Groups: build (compile and serve), cuda (make cuda, beside the toolkit), test (make check), deploy (make check-deploy), runtime
+# (what the programs need to run, save the gateway) and gateway (what it needs beyond that). Says what it installs, asks nothing. --list prints names.
 set -eu
 
 build="gcc libc6-dev make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libopenblas-dev libmicrohttpd-dev
 libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libsodium-dev libglpk-dev python3 python3-venv"
+cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags"
 deploy="podman runc debootstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
 runtime="libnng1 libprotobuf-c1 libjansson4 libcurl4 libsodium23 libopenblas0-pthread"
@@ -21,11 +22,12 @@ packages=""
 for group in "$@"; do
     case $group in
     build) packages="$packages $build" ;;
+    cuda) packages="$packages $cuda" ;;
     test) packages="$packages $test" ;;
     deploy) packages="$packages $deploy" ;;
     runtime) packages="$packages $runtime" ;;
     gateway) packages="$packages $gateway" ;;
-    *) echo "install-packages.sh: unknown group '$group' (build, test, deploy, runtime, gateway)" >&2; exit 2 ;;
+    *) echo "install-packages.sh: unknown group '$group' (build, cuda, test, deploy, runtime, gateway)" >&2; exit 2 ;;
     esac
 done
 if [ -n "$list" ]; then

@@ -12,6 +12,7 @@ release=bookworm
 model=SmolLM2-135M-Instruct.Q4_1.gguf
 workers=2
 services="gateway scheduler s-part kv-worker"
+with_cuda=${FD_CHECK_CUDA_IMAGE:-} # set: the image for a GPU is built and started, too (10 minutes, 4 GB; the toolkit is in CUDA_HOME)
 
 die() {
     echo "check-deploy: $*" >&2
@@ -121,6 +122,39 @@ build_images() {
     done
 }
 
+# The two files together are what compose makes of them.
+check_cuda_compose() {
+    local merged
+    merged=$(compose --file deploy/compose/cuda.yaml config)
+    for wanted in "image: localhost/fastdecode-s-part-cuda" "target: s-part-cuda" "driver: nvidia" "FD_DEVICE: cuda" \
+        "image: localhost/fastdecode-kv-worker"; do
+        case $merged in
+        *"$wanted"*) ;;
+        *) die "compose.yaml with cuda.yaml has no $wanted" ;;
+        esac
+    done
+}
+
+# Here there may be no GPU: then it says so, and with --device auto goes on with the CPU.
+check_cuda_image() {
+    local image=localhost/fastdecode-s-part-cuda said
+    say "building fastdecode-s-part-cuda"
+    podman build --quiet --network none --pull=never --build-arg BASE=localhost/fastdecode-base \
+        --build-arg BUILD_BASE=localhost/fastdecode-build-base --build-context "cuda=${CUDA_HOME:-/usr/local/cuda}" \
+        --build-arg CUDA_ARCH="${CUDA_ARCH:-90}" --file docker/Dockerfile --target s-part-cuda --tag $image . >"$state/build.log" 2>&1 ||
+        { tail -40 "$state/build.log" >&2; die "building the image of the s-part for a GPU failed"; }
+    said=$(podman run --rm --read-only --volume "$root/models:/models:ro" $image --model "/models/$model" --calibrate off 2>&1) && true
+    case $said in
+    *"no CUDA device: "*) say "$said" ;;
+    *) die "without a GPU the s-part said: $said" ;;
+    esac
+    podman run --detach --name auto --read-only --volume "$root/models:/models:ro" $image --model "/models/$model" --device auto \
+        --calibrate off >/dev/null
+    await 30 "an s-part with --device auto" eval 'podman logs auto 2>&1 | grep "DEVICE chosen=.cpu"'
+    say "$(podman logs auto 2>&1 | grep -o 'DEVICE chosen=.*')"
+    podman rm --force --time 5 auto >/dev/null
+}
+
 # await SECONDS WHAT COMMAND...: repeats the command until it succeeds
 await() {
     local limit=$((SECONDS + $1)) what=$2
@@ -187,13 +221,17 @@ if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/v
 fi
 PATH=$state/venv/bin:$PATH
 "$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes
+"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-cuda
 
 make_base base runtime gateway
-make_base build-base build
+# shellcheck disable=SC2046  # a word or none
+make_base build-base build $([ -z "$with_cuda" ] || echo cuda)
 configure_podman
 trap tear_down EXIT
 trap 'exit 130' INT TERM
 build_images
+check_cuda_compose
+[ -z "$with_cuda" ] || check_cuda_image
 
 # Everything in the KV workers: the answer crosses both of the network's paths.
 FD_PORT=$(free_port)

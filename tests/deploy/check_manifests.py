@@ -12,13 +12,46 @@ import kubernetes_validate
 import yaml
 
 
+def merge(into, patch):
+    """A strategic merge, as far as patches here go: maps by key, lists of named things by name, all else is replaced."""
+    for key, value in patch.items():
+        old = into.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            merge(old, value)
+        elif isinstance(value, list) and isinstance(old, list) and all("name" in item for item in value):
+            for item in value:
+                same = [there for there in old if there["name"] == item["name"]]
+                if same:
+                    merge(same[0], item)
+                else:
+                    old.append(item)
+        else:
+            into[key] = value
+
+
 def load(folder):
+    """(kustomization, its documents with patches applied, errors); those of the folders that it stands on come first."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    listed = set(kustomization["resources"])
+    bases = [name for name in kustomization["resources"] if (folder / name).is_dir()]
+    patches = [patch["path"] for patch in kustomization.get("patches", [])]
+    listed = {*kustomization["resources"], *patches} - set(bases)
     present = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
-    errors = [f"kustomization.yaml: {name} is not both listed and there" for name in sorted(listed ^ present)]
-    documents = [(name, document) for name in sorted(listed & present)
-                 for document in yaml.safe_load_all((folder / name).read_text()) if document]
+    errors = [f"{folder}/kustomization.yaml: {name} is not both listed and there" for name in sorted(listed ^ present)]
+    documents = []
+    for base in bases:
+        below, of_base, wrong = load(folder / base)
+        kustomization["images"] += below["images"]
+        documents += of_base
+        errors += wrong
+    documents += [(name, document) for name in sorted(listed & present - set(patches))
+                  for document in yaml.safe_load_all((folder / name).read_text()) if document]
+    for path in present & set(patches):
+        patch = yaml.safe_load((folder / path).read_text())
+        target = find(documents, patch["kind"]).get(patch["metadata"]["name"])
+        if target is None:
+            errors.append(f"{path}: there is no {patch['kind']} {patch['metadata']['name']} to patch")
+        else:
+            merge(target, patch)
     return kustomization, documents, errors
 
 
