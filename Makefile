@@ -213,12 +213,12 @@ kernel: $(KERNEL) ## build the kernel tests (T=name runs one)
 integration: $(INTEG) ## build the integration tests (T=name runs one)
 	$(if $(T),$(BUILD)/tests/integration/$(T))
 # --- measure it ----------------------------------------------------------------------------------------------------------
-bench: packages-build ## every figure as one table, and build/bench.json (an hour; ONLY=part,part; tests/bench/peer.sh first)
+bench: packages-build ## every figure as one table, and build/bench.json (two hours; ONLY=part,part; tests/bench/peer.sh first)
 	$(Q)$(MAKE) --no-print-directory bench-programs all venv model
 	$(Q)FD_TEST_MODEL=$(abspath $(MODEL)) $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) $(if $(ONLY),--only $(ONLY))
 bench-kernels: ## the kernels' figures alone (under 3 minutes)
 	$(Q)$(MAKE) --no-print-directory bench ONLY=kernels
-bench-gpu: ## the GPU's figures beside its ceilings, and build/bench-gpu.json (ONLY=part,part; an hour; ends at once without a GPU)
+bench-gpu: ## the GPU's figures beside its ceilings, and build/bench-gpu.json (ONLY=part,part; ends at once without a GPU)
 	$(Q)tests/bench/gpu/bench_gpu.sh $(BUILD) $(if $(NVCC),nvcc,-) $(PYTHON) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 bench-gpu-programs: $(if $(NVCC),cuda $(GPU_BENCH),no-nvcc) all $(BUILD)/tests/bench/bench_machine ## build what bench-gpu runs
 bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench

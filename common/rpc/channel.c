@@ -196,7 +196,7 @@ struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t meth
                                       unsigned char **payload)
 {
     const struct envelope head = {.kind = ENVELOPE_REQUEST, .method = method_id, .timeout_ms = timeout_ms};
-    return buffer_open(channel->loop, &head, payload_bytes, payload);
+    return buffer_open(channel->loop, &head, payload_bytes, channel->config.lent, payload);
 }
 
 enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer, const struct rpc_callbacks *callbacks,
@@ -354,6 +354,7 @@ static int dial(struct rpc_channel *channel)
 {
     int rv;
 
+    channel->endpoint.lent = channel->config.lent;
     endpoint_open(&channel->endpoint, channel->loop, channel->max_message_bytes);
     channel->state = CHANNEL_DIALING;
     channel->unacked = 0;

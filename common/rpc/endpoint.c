@@ -99,6 +99,7 @@ static struct link *link_open(struct endpoint *endpoint, nng_stream *stream)
     }
     link->endpoint = endpoint;
     link->loop = endpoint->loop;
+    link->reader.lent = endpoint->lent;
     atomic_store_explicit(&link->max_message_bytes, MIN(endpoint->max_message_bytes, (uint64_t)HELLO_BYTES_MAX),
                           memory_order_relaxed);
     link->stream = stream;
@@ -327,7 +328,8 @@ static void on_lane_gone(void *user)
 static void open_lane(struct link *link, int fd)
 {
     static const struct lane_callbacks callbacks = {on_lane_message, on_lane_gone};
-    link->lane = lane_open(link->loop, fd, link->endpoint->max_message_bytes, &callbacks, link);
+    const struct frame_reader reader = {.max_message_bytes = link->endpoint->max_message_bytes, .lent = link->endpoint->lent};
+    link->lane = lane_open(link->loop, fd, &reader, &callbacks, link);
 }
 
 /* A client of the port has said this token. */

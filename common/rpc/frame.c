@@ -1,8 +1,8 @@
 /* frame.c: see frame.h.
  *
  * Frames come in sizes of powers of two. Freed ones are kept for the next, up to POOL_BYTES in all, so that a decode step
- * allocates nothing. Where the process has lent memory of its own for them (rpc_lend_memory), those of 4 KiB and more lie there while it
- * has room. (Worked number: a layer of 128 rows of a 135M model is two requests of 240 KB and two replies of 144 KB,
+ * allocates nothing. Where the process has lent memory (rpc_lend_memory), those of channels that ask for it lie there while it has
+ * room. (Worked number: a layer of 128 rows of a 135M model is two requests of 240 KB and two replies of 144 KB,
  * 1 MiB with the frames that the next ones are read into.)
  *
  * A reader looks ahead READ_AHEAD bytes while messages are small, and copies them out: many come with one system call. Of
@@ -15,6 +15,12 @@
 #include "common/rpc/frame.h"
 
 #include <pthread.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,40 +69,49 @@ enum status rpc_lend_memory(void *memory, size_t bytes)
     pool.blocks = blocks;
     pool.lent = memory;
     pool.lent_bytes = buddy_free_bytes(blocks);
+    ASAN_POISON_MEMORY_REGION(pool.lent, pool.lent_bytes);
     pthread_mutex_unlock(&pool.lock);
     return STATUS_OK;
 }
 
-void rpc_take_memory_back(void)
+bool rpc_take_memory_back(void)
 {
     pthread_mutex_lock(&pool.lock);
-    assert_always(!pool.lent || buddy_free_bytes(pool.blocks) == pool.lent_bytes);
-    buddy_close(pool.blocks);
-    pool.blocks = NULL;
-    pool.lent = NULL;
+    const bool all = !pool.lent || buddy_free_bytes(pool.blocks) == pool.lent_bytes;
+    if (all && pool.lent) {
+        ASAN_UNPOISON_MEMORY_REGION(pool.lent, pool.lent_bytes);
+        buddy_close(pool.blocks);
+        pool.blocks = NULL;
+        pool.lent = NULL;
+    }
     pthread_mutex_unlock(&pool.lock);
+    return all;
 }
 
 /* Under the lock. NULL: there is no room for it. */
 static struct frame *take_lent(uint32_t size_class)
 {
-    uint64_t offset = pool.lent && size_class >= BUDDY_ORDER_LEAST && size_class <= CLASS_LENT_LAST
-                          ? buddy_take(pool.blocks, size_class)
-                          : BUDDY_NONE;
-    return offset == BUDDY_NONE ? NULL : (struct frame *)(void *)(pool.lent + offset);
+    uint64_t offset = pool.lent && size_class <= CLASS_LENT_LAST ? buddy_take(pool.blocks, size_class) : BUDDY_NONE;
+    if (offset == BUDDY_NONE)
+        return NULL;
+    ASAN_UNPOISON_MEMORY_REGION(pool.lent + offset, class_bytes(size_class));
+    return (struct frame *)(void *)(pool.lent + offset);
 }
 
-/* Of so many bytes on the wire. */
-static struct frame *take(size_t wire_bytes)
+/* Of so many bytes on the wire; in lent memory where that is wanted and can be had. */
+static struct frame *take(size_t wire_bytes, bool wants_lent)
 {
     uint32_t size_class = CLASS_FIRST;
-    struct frame *frame;
+    struct frame *frame = NULL;
 
+    pthread_mutex_lock(&pool.lock);
+    if (wants_lent && pool.lent)
+        size_class = BUDDY_ORDER_LEAST;
     while (size_class < CLASS_NONE && class_bytes(size_class) - sizeof *frame < wire_bytes)
         size_class++;
-    pthread_mutex_lock(&pool.lock);
-    frame = take_lent(size_class);
-    bool lent = frame;
+    if (wants_lent)
+        frame = take_lent(size_class);
+    const bool lent = frame;
     if (!frame && size_class <= CLASS_LAST && (frame = pool.free[size_class])) {
         pool.free[size_class] = frame->next;
         pool.bytes -= class_bytes(size_class);
@@ -109,9 +124,9 @@ static struct frame *take(size_t wire_bytes)
     return frame;
 }
 
-struct frame *frame_open(size_t length)
+struct frame *frame_open(size_t length, bool lent)
 {
-    struct frame *frame = length <= UINT32_MAX ? take(FRAME_HEAD + length) : NULL;
+    struct frame *frame = length <= UINT32_MAX ? take(FRAME_HEAD + length, lent) : NULL;
 
     if (!frame)
         return NULL;
@@ -130,6 +145,7 @@ void frame_free(struct frame *frame)
         pthread_mutex_lock(&pool.lock);
         if (frame->lent) {
             buddy_give(pool.blocks, (uint64_t)((unsigned char *)frame - pool.lent));
+            ASAN_POISON_MEMORY_REGION(frame, bytes); /* so that one used after its end is seen */
             frame = NULL;
         } else if (pool.bytes + bytes <= POOL_BYTES) {
             frame->next = pool.free[frame->size_class];
@@ -159,7 +175,7 @@ size_t frame_reader_space(struct frame_reader *reader, void **at)
         end = reader->expected;
     needed = end >= LARGE ? end : (size_t)READ_AHEAD - sizeof *grown;
     if (!reader->frame || reader->frame->capacity < needed) {
-        if (!(grown = take(needed)))
+        if (!(grown = take(needed, reader->lent)))
             return 0;
         if (reader->frame)
             memcpy(grown->wire, reader->frame->wire, reader->have);
@@ -181,7 +197,7 @@ static bool is_mostly(const struct frame_reader *reader, size_t total)
 static bool hand_on(struct frame_reader *reader, size_t length, size_t rest, void (*deliver)(void *arg, struct frame *frame),
                     void *arg)
 {
-    struct frame *whole = reader->frame, *next = rest ? take(MAX(rest, (size_t)READ_AHEAD - sizeof *next)) : NULL;
+    struct frame *whole = reader->frame, *next = rest ? take(MAX(rest, (size_t)READ_AHEAD - sizeof *next), reader->lent) : NULL;
 
     if (rest && !next)
         return false;
@@ -197,7 +213,7 @@ static bool hand_on(struct frame_reader *reader, size_t length, size_t rest, voi
 static bool copy_out(struct frame_reader *reader, size_t at, size_t length, void (*deliver)(void *arg, struct frame *frame),
                      void *arg)
 {
-    struct frame *copy = frame_open(length);
+    struct frame *copy = frame_open(length, reader->lent);
 
     if (!copy)
         return false;
@@ -234,6 +250,10 @@ bool frame_reader_take(struct frame_reader *reader, size_t count, void (*deliver
     if (at) {
         reader->have -= at;
         memmove(reader->frame->wire, reader->frame->wire + at, reader->have);
+    }
+    if (reader->have == 0 && reader->frame && reader->frame->capacity / 4 > MAX(reader->expected, (size_t)READ_AHEAD)) {
+        frame_free(reader->frame); /* it was for larger ones, as chunks of prompts have: others may want it */
+        reader->frame = NULL;
     }
     return true;
 }

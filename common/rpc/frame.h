@@ -23,9 +23,9 @@ struct frame {
     _Alignas(16) unsigned char wire[]; /* the head, then the envelope, at a multiple of 8 bytes */
 };
 
-/* Any thread. A frame for an envelope of so many bytes, its head written, the rest as it lies: the caller writes every byte.
- * NULL: no memory, or a length that the head cannot say. */
-struct frame *frame_open(size_t length);
+/* Any thread. A frame for an envelope of so many bytes, its head written, the rest as it lies: the caller writes every byte. lent: in
+ * memory that the process has lent, where there is room. NULL: no memory, or a length that the head cannot say. */
+struct frame *frame_open(size_t length, bool lent);
 /* Any thread; NULL is allowed. */
 void frame_free(struct frame *frame);
 
@@ -33,12 +33,13 @@ static inline unsigned char *frame_bytes(struct frame *frame) { return frame->wi
 
 /* --- from a stream --------------------------------------------------------------------------------------------------- */
 
-/* One thread at a time. Zeroed, with max_message_bytes set, it is ready. */
+/* One thread at a time. Zeroed, with max_message_bytes (and lent) set, it is ready. */
 struct frame_reader {
     struct frame *frame; /* being filled; NULL: none */
     size_t have;         /* bytes of frame->wire */
     size_t expected;     /* bytes on the wire of the next message, by those before; it decays */
     uint64_t max_message_bytes;
+    bool lent; /* its frames lie in memory that the process has lent, where there is room */
 };
 
 /* Where the next bytes go. 0: no memory. */

@@ -49,7 +49,8 @@ struct rpc_buffer {
 
 struct rpc_message *message_open(struct rpc_loop *loop, struct frame *frame); /* NULL: not an envelope; it is freed then */
 /* A buffer whose envelope has been written; NULL: no memory. */
-struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *head, size_t payload_bytes, unsigned char **payload);
+struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *head, size_t payload_bytes, bool lent,
+                               unsigned char **payload);
 /* Takes the frame out and gives the buffer back. */
 struct frame *buffer_take(struct rpc_buffer *buffer);
 struct frame *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload);
@@ -84,6 +85,7 @@ struct listener {
 struct endpoint {
     struct rpc_loop *loop;
     bool opened;
+    bool lent;          /* what it receives lies in memory that was lent; set before endpoint_open() */
     bool *closed;       /* set by endpoint_close(), after which nothing of the endpoint may be there any more; NULL: nobody asks */
     uint32_t next_pipe; /* ids are not used twice, over openings too */
     uint64_t max_message_bytes;

@@ -207,7 +207,7 @@ void lane_drain(struct lane *lane)
 
 bool lane_was_heard(const struct lane *lane) { return lane->heard; }
 
-struct lane *lane_open(struct rpc_loop *loop, int fd, uint64_t max_message_bytes, const struct lane_callbacks *callbacks,
+struct lane *lane_open(struct rpc_loop *loop, int fd, const struct frame_reader *reader, const struct lane_callbacks *callbacks,
                        void *user)
 {
     struct lane *lane = calloc(1, sizeof *lane);
@@ -221,7 +221,7 @@ struct lane *lane_open(struct rpc_loop *loop, int fd, uint64_t max_message_bytes
                           .loop = loop,
                           .callbacks = *callbacks,
                           .user = user,
-                          .reader.max_message_bytes = max_message_bytes,
+                          .reader = *reader,
                           .queue_end = &lane->queue};
     loop_watch(loop, &lane->pollee);
     return lane;

@@ -33,8 +33,8 @@ struct lane_callbacks {
     void (*on_gone)(void *user);                         /* once: closed or broken; the user closes it, at once or later */
 };
 
-/* fd is connected; it is the lane's from here on, whatever is returned. NULL: no memory. */
-struct lane *lane_open(struct rpc_loop *loop, int fd, uint64_t max_message_bytes, const struct lane_callbacks *callbacks,
+/* reader: how it reads, fresh. fd is connected; it is the lane's from here on, whatever is returned. NULL: no memory. */
+struct lane *lane_open(struct rpc_loop *loop, int fd, const struct frame_reader *reader, const struct lane_callbacks *callbacks,
                        void *user);
 /* What waits to be sent is tried once more; on_message comes no more. NULL is allowed. */
 void lane_close(struct lane *lane);

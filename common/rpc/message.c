@@ -114,7 +114,8 @@ void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDesc
     return protobuf_c_message_unpack(descriptor, &allocator, message->envelope.payload_length, message->envelope.payload);
 }
 
-struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *head, size_t payload_bytes, unsigned char **payload)
+struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *head, size_t payload_bytes, bool lent,
+                               unsigned char **payload)
 {
     size_t payload_at, size = envelope_size(head, payload_bytes, &payload_at);
     struct rpc_buffer *buffer = loop_take_buffer(loop);
@@ -123,7 +124,7 @@ struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *hea
         return NULL;
     buffer->loop = loop;
     buffer->timeout_ms = head->timeout_ms;
-    if (!(buffer->frame = frame_open(size))) {
+    if (!(buffer->frame = frame_open(size, lent))) {
         loop_give_buffer(loop, buffer);
         return NULL;
     }
@@ -150,7 +151,7 @@ struct frame *pack_message(struct rpc_loop *loop, const struct envelope *head, c
 {
     unsigned char *bytes;
     size_t size = payload ? protobuf_c_message_get_packed_size(payload) : 0;
-    struct rpc_buffer *buffer = buffer_open(loop, head, size, &bytes);
+    struct rpc_buffer *buffer = buffer_open(loop, head, size, false, &bytes);
 
     if (!buffer)
         return NULL;

@@ -95,12 +95,12 @@ void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDesc
 struct rpc_message *rpc_message_keep(struct rpc_message *message);
 void rpc_message_free(struct rpc_message *message);
 
-/* Lends the process's messages memory to lie in, sent or received, for a reader that prefers its own kind (a device reads pinned memory
- * itself): those of 4 KiB and more do while there is room, the others as without. 16-byte aligned. Once, before the first server and
- * channel. RESOURCE_EXHAUSTED: no memory to keep account of it. */
+/* Lends memory for the messages of channels with `lent` to lie in, sent (rpc_request_buffer) or received, for a reader that prefers its
+ * own kind: a device reads pinned memory itself. While there is room they do, the others lie as without. 4,096-byte aligned. Once, before
+ * the first such channel. RESOURCE_EXHAUSTED: no memory to keep account of it. */
 enum status rpc_lend_memory(void *memory, size_t bytes) MUST_CHECK;
-/* When loops are closed and no message is left; without it, too. */
-void rpc_take_memory_back(void);
+/* When loops are closed; also where none was lent. False: a message is left in it (a defect), so it must stay. */
+bool rpc_take_memory_back(void) MUST_CHECK;
 
 /* Gives back a buffer that will not be sent. */
 void rpc_buffer_free(struct rpc_buffer *buffer);
@@ -176,6 +176,7 @@ struct rpc_channel_config {
     struct rpc_hello hello;
     uint32_t window;            /* calls in flight; 0: RPC_WINDOW_DEFAULT */
     uint64_t max_message_bytes; /* 0: RPC_MESSAGE_BYTES_DEFAULT */
+    bool lent;                  /* see rpc_lend_memory */
     void (*on_up)(void *user, const struct rpc_peer *peer);
     /* Also when the peer refused the handshake: `why` says so. Calls have been ended before. */
     void (*on_down)(void *user, const char *why);

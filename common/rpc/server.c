@@ -303,7 +303,7 @@ enum status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message
 struct rpc_buffer *rpc_reply_buffer(struct rpc_call *call, size_t payload_bytes, unsigned char **payload)
 {
     const struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = call->id, .method = call->message->envelope.method};
-    return buffer_open(call->server->loop, &head, payload_bytes, payload);
+    return buffer_open(call->server->loop, &head, payload_bytes, false, payload);
 }
 
 void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer)

@@ -10,7 +10,8 @@
  *                                             q,k,v of layer 1 out
  *
  * Entries may be asynchronous. Those of a batch run in the order of the calls; the caller polls (`done`: of all that was called
- * before) before it touches what an entry writes, or changes or frees what it reads: links, samples and all that they point at.
+ * before) before it touches what an entry writes, or changes or frees what it reads: links, samples and all that they point at. For what
+ * links point at, `handed_out` is enough.
  * So a step whose rows are all local can be queued as a whole. Entries on different batches may overlap. The CPU backend has
  * finished when it returns. All entries of one backend are called from one thread.
  *
@@ -75,10 +76,14 @@ struct backend_row {
 /* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. A row whose q is
  * NULL is lost: its q, k and v go nowhere. */
 struct backend_links {
-    const float *const *o; /* [rows] -> [heads][head_dim] f32 */
+    const float *const *o; /* [rows] -> [heads][head_dim] f32, never NULL */
     float *const *q;       /* [rows] -> [heads][head_dim] f32 */
     float *const *k;       /* [rows] -> [kv_heads][head_dim] f32 */
     float *const *v;       /* [rows] -> [kv_heads][head_dim] f32 */
+};
+
+struct backend_step_times {
+    uint32_t segments_us, attend_us, copies_us;
 };
 
 /* A piece of a step on a device: of a mini-batch, those of a lane do not overlap. */
@@ -87,7 +92,7 @@ struct backend_span {
     enum backend_lane lane;
     const char *name; /* static */
     uint32_t layer;
-    double begin_us, end_us; /* before the step's last piece had ended */
+    uint64_t began_ns, ended_ns; /* by clock_now_ns() */
 };
 
 /* One row of the head's output. */
@@ -137,8 +142,8 @@ struct backend_ops {
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);
     /* Optional, for a backend whose entries return before the work is done: what segments and head, and what attention of the local
-     * rows, took on the device in this step, once `done` behind `head` has said so. A device may measure one layer for all. */
-    void (*times)(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us);
+     * rows, took on the device in this step, once `done` behind `head` has said so; and copies of q, k, v and o, which links do not see. A device may measure one layer for all. */
+    void (*times)(struct backend_batch *batch, struct backend_step_times *out);
     /* Optional, where there are times: what a trace shows of the step, at the same moment. Returns the count, at most `capacity`. */
     uint32_t (*spans)(struct backend_batch *batch, struct backend_span *out, uint32_t capacity);
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/slices.h"
 #include "common/kv/kv_type.h"
@@ -195,8 +196,9 @@ static enum status open_all(struct backend *backend, struct error *error)
     snprintf(backend->name, sizeof backend->name, "cuda:%d", backend->config.device);
     if (cudaHostAlloc((void **)&backend->host_memory, cuda_host_bytes(&backend->config), cudaHostAllocDefault)) {
         backend->host_memory = NULL;
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no %llu MiB of pinned memory for the workers' messages",
-                         backend->name, (unsigned long long)(cuda_host_bytes(&backend->config) >> 20));
+        (void)cudaGetLastError();
+        log_warn("MESSAGES-NOT-PINNED", "what=\"no %llu MiB of pinned memory: what workers send and get is copied once more\"",
+                 (unsigned long long)(cuda_host_bytes(&backend->config) >> 20));
     }
     backend->scratch = calloc(threads, sizeof *backend->scratch);
     if (!backend->scratch)
@@ -349,7 +351,10 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
 
 static bool cuda_done(struct backend_batch *batch)
 {
-    if (!cuda_has_come(batch->event, "a step") || !cuda_handed_out(batch))
+    if (!cuda_has_come(batch->event, "a step"))
+        return false;
+    batch->ended_ns = clock_now_ns();
+    if (!cuda_handed_out(batch))
         return false;
     if (batch->completes)
         cuda_complete(batch);

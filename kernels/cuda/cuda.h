@@ -104,6 +104,7 @@ struct backend_batch {
     struct cuda_wire wire;
     struct cuda_mark *marks; /* [CUDA_SPANS][mark_layers] */
     struct cuda_mark *last_mark;
+    uint64_t ended_ns;                 /* by the host's clock, of the last time that all was done */
     uint32_t mark_layers, timed_layer; /* 1: of that layer alone */
     bool completes; /* the last attention of its local rows is queued: their positions are complete when the event has come */
     struct cuda_graphs graphs;
@@ -157,7 +158,7 @@ void cuda_times_close(struct backend_batch *batch);
 void cuda_times_begin_step(struct backend_batch *batch);
 void cuda_span_begin(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
 void cuda_span_end(struct backend_batch *batch, enum cuda_span span, uint32_t layer);
-void cuda_times(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us);
+void cuda_times(struct backend_batch *batch, struct backend_step_times *out);
 uint32_t cuda_spans(struct backend_batch *batch, struct backend_span *out, uint32_t capacity);
 /* cuda_measure.c */
 struct device_rates;

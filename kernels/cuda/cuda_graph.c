@@ -5,8 +5,8 @@
  * when it was captured: those of the mini-batch's buffers and of the segment's weights, which stay where they are. So there is one for
  * each mini-batch, bucket of rows and segment:
  *
- *     host:  gather o, copy up ─▶ [ narrow, o, norm, gate_up, silu, down, norm, qkv, rope ] ─▶ copy q, k, v down ─▶ event
- *                                   one graph                                                   attention: plain launches
+ *     o up ─▶ [ narrow, o, norm, gate_up, silu, down, norm, qkv, rope ] ─┬▶ q, k, v down
+ *               one graph                                                └▶ attention: plain launches
  *
  * What lies outside differs from step to step: which rows are a worker's (copies of runs of rows), and attention, whose grid follows the
  * longest context and how many rows are local. Inside a graph it would need buckets of both, ten times as many graphs, or a node's

@@ -85,11 +85,14 @@ static double span_us(const struct backend_batch *batch, enum cuda_span span)
     return mark->made ? between_us(mark->begin, mark->end) : 0;
 }
 
-void cuda_times(struct backend_batch *batch, uint32_t *segments_us, uint32_t *attend_us)
+void cuda_times(struct backend_batch *batch, struct backend_step_times *out)
 {
     uint32_t layers = batch->backend->shape.layers;
-    *segments_us = (uint32_t)(span_us(batch, CUDA_SEGMENT) * layers + span_us(batch, CUDA_HEAD));
-    *attend_us = (uint32_t)(span_us(batch, CUDA_ATTEND) * layers);
+    *out = (struct backend_step_times){
+        .segments_us = (uint32_t)(span_us(batch, CUDA_SEGMENT) * layers + span_us(batch, CUDA_HEAD)),
+        .attend_us = (uint32_t)(span_us(batch, CUDA_ATTEND) * layers),
+        .copies_us = (uint32_t)((span_us(batch, CUDA_UP) + span_us(batch, CUDA_DOWN)) * layers),
+    };
 }
 
 /* Returns the count with it. */
@@ -107,8 +110,8 @@ static uint32_t put_span(const struct backend_batch *batch, enum cuda_span span,
         return count;
     out[count] = what[span];
     out[count].layer = layer;
-    out[count].begin_us = between_us(mark->begin, batch->last_mark->end);
-    out[count].end_us = between_us(mark->end, batch->last_mark->end);
+    out[count].began_ns = batch->ended_ns - (uint64_t)(1e3 * MAX(between_us(mark->begin, batch->last_mark->end), 0));
+    out[count].ended_ns = batch->ended_ns - (uint64_t)(1e3 * MAX(between_us(mark->end, batch->last_mark->end), 0));
     return count + 1;
 }
 

@@ -8,8 +8,8 @@
  *     wire:                  └─▶ q, k, v down ─▶ out        o up ─▶ up ─┘
  *
  * A row whose message lies elsewhere (there was no room left), or that has none (its o is the engine's zeros), makes a detour by the
- * mini-batch's own buffers. The wire's stream runs down and up in their order, and compute waits for `up`: so nothing writes att or qkv
- * while the other stream reads them.
+ * mini-batch's own buffers. The wire's stream runs down and up in their order, and down waits for the segment that has read att: so o comes
+ * into rows of att that nobody reads, beside those that attention of the local rows writes; and compute waits for `up`.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,24 +20,25 @@
 
 enum { ROWS_A_CLAIM = 8, HOST_BYTES_LEAST = 16 << 20 };
 
-/* Every mini-batch has requests and replies of all its rows, in blocks of powers of two; beside them what is being read. */
+/* A mini-batch has requests of all its rows, replies, and as large a frame for the next of each; in blocks of powers of two, so twice the
+ * sum at most. Links that bring little read into 64 KiB. Who has more links or fragments it makes detours now and then. */
 uint64_t cuda_host_bytes(const struct backend_config *config)
 {
     const struct model_shape *shape = &config->model->shape;
-    uint64_t row = 2ull * (shape->heads + shape->kv_heads) * shape->head_dim * sizeof(float);
+    uint64_t row = (3ull * shape->heads + 2ull * shape->kv_heads) * shape->head_dim * sizeof(float);
     return HOST_BYTES_LEAST + 2 * row * config->max_rows * config->max_batches;
 }
 
 void cuda_host_memory(const struct backend *backend, void **memory, uint64_t *bytes)
 {
     *memory = backend->host_memory;
-    *bytes = cuda_host_bytes(&backend->config);
+    *bytes = backend->host_memory ? cuda_host_bytes(&backend->config) : 0;
 }
 
 static bool is_reached(const struct backend *backend, const float *at, uint64_t floats)
 {
     const uintptr_t first = (uintptr_t)backend->host_memory, bytes = cuda_host_bytes(&backend->config);
-    return (uintptr_t)at >= first && (uintptr_t)at - first <= bytes - floats * sizeof(float);
+    return first && (uintptr_t)at >= first && (uintptr_t)at - first <= bytes - floats * sizeof(float);
 }
 
 enum status cuda_wire_open(struct backend_batch *batch)
@@ -121,9 +122,9 @@ static uint32_t detour_rows(const struct backend_batch *batch, uint32_t row)
 
 /* --- o up ----------------------------------------------------------------------------------------------------------------- */
 
-static bool has_o(const struct backend_batch *batch, const struct backend_links *links, uint32_t row)
+static bool is_reached_row(const struct backend_batch *batch, uint32_t row)
 {
-    return row < batch->row_count && !batch->rows[row].local && !batch->wire.detour[row] && links->o[row];
+    return row < batch->row_count && !batch->rows[row].local && !batch->wire.detour[row];
 }
 
 void cuda_wire_up(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
@@ -138,9 +139,9 @@ void cuda_wire_up(struct backend_batch *batch, uint32_t s, const struct backend_
     cuda_span_begin(batch, CUDA_UP, s - 1);
     for (uint32_t row = 0, count; row < batch->row_count; row += MAX(count, 1u)) {
         const float *from = batch->o_host + row * width;
-        if (!(count = detour_rows(batch, row)) && has_o(batch, links, row)) {
+        if (!(count = detour_rows(batch, row)) && is_reached_row(batch, row)) {
             from = links->o[row];
-            for (count = 1; has_o(batch, links, row + count) && links->o[row + count] == from + count * width;)
+            for (count = 1; is_reached_row(batch, row + count) && links->o[row + count] == from + count * width;)
                 count++;
         }
         if (count)
@@ -203,7 +204,8 @@ void cuda_wire_down(struct backend_batch *batch, uint32_t s, const struct backen
                               is_reached(backend, links->v[row], backend->kv_width));
     if (!wire->told && memchr(wire->detour, true, batch->row_count)) {
         wire->told = true;
-        log_warn("MESSAGES-OUT-OF-REACH", "what=\"%llu MiB of pinned memory were not enough for all: some are copied once more\"",
+        log_warn("MESSAGES-OUT-OF-REACH",
+                 "what=\"a message to a worker had no room in %llu MiB of pinned memory: such are copied once more\"",
                  (unsigned long long)(cuda_host_bytes(&backend->config) >> 20));
     }
     cuda_must(cudaEventRecord(wire->computed, batch->stream), "ending a segment");

@@ -109,24 +109,25 @@ static void start_segment(struct mini_batch *batch)
 static void take_times(struct mini_batch *batch)
 {
     const struct backend_ops *ops = batch->engine->ops;
-    uint32_t segments_us, attend_us;
+    struct backend_step_times times;
     bool remote = false;
 
     if (!ops->times)
         return;
-    ops->times(batch->backend, &segments_us, &attend_us);
-    batch->s_part_us = segments_us;
+    ops->times(batch->backend, &times);
+    batch->s_part_us = times.segments_us;
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
-        if (!batch->uses[p].link)
-            batch->uses[p].r_part_us = batch->uses[p].attend_us = attend_us;
+        if (batch->uses[p].link)
+            batch->uses[p].r_part_us += times.copies_us; /* of its link's time: sent is when the message was complete */
+        else
+            batch->uses[p].r_part_us = batch->uses[p].attend_us = times.attend_us;
         remote |= batch->uses[p].link != NULL;
     }
-    if (!remote)
-        batch->r_part_us = attend_us;
+    batch->r_part_us = remote ? batch->r_part_us + times.copies_us : times.attend_us;
 }
 
-/* What a device has done in the step, which ended at ended_ns: it is asked all the time. */
-static void trace_device(struct mini_batch *batch, uint64_t ended_ns)
+/* What a device has done in the step. */
+static void trace_device(struct mini_batch *batch, uint64_t step)
 {
     struct engine *engine = batch->engine;
 
@@ -135,8 +136,8 @@ static void trace_device(struct mini_batch *batch, uint64_t ended_ns)
     uint32_t count = engine->ops->spans(batch->backend, engine->device_spans, engine->device_spans_max);
     for (uint32_t i = 0; i < count; i++) {
         const struct backend_span *span = &engine->device_spans[i];
-        trace_past(batch->device_lanes[span->lane], span->name, ended_ns - (uint64_t)(span->begin_us * 1000),
-                   ended_ns - (uint64_t)(span->end_us * 1000), {"step", batch->request->step}, {"layer", span->layer});
+        trace_past(batch->device_lanes[span->lane], span->name, span->began_ns, span->ended_ns, {"step", step},
+                   {"layer", span->layer});
     }
 }
 
@@ -154,11 +155,11 @@ static void finish(struct mini_batch *batch)
         sampler_see_generated(sequence->sampler, sequence->last_token);
     }
     take_times(batch);
-    trace_device(batch, at_ns);
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
     reply_send(batch); /* the request goes with it */
     trace_span(engine->lane_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
+    trace_device(batch, step);
     trace_span(batch->lane, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", batch->kept_count},
                {"places", plan->place_count});
     batch->state = BATCH_IDLE;

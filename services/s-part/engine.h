@@ -172,7 +172,7 @@ void engine_point_nowhere(struct mini_batch *batch, const struct step_place *pla
 void engine_point_to_replies(struct mini_batch *batch); /* o of the layer before, for the rows of workers */
 void engine_free_replies(struct mini_batch *batch);
 void engine_send(struct mini_batch *batch);                             /* what has been prepared */
-void engine_attend_local(struct mini_batch *batch, uint32_t layer);     /* local rows, in place, while the others are away */
+void engine_attend_local(struct mini_batch *batch, uint32_t layer);     /* local rows, in place, beside the others */
 void engine_lose_place(struct mini_batch *batch, struct link_use *use); /* its rows, in mid-step: the rest of the step goes on */
 void engine_drop_link(struct link *link);                               /* its rows in flight are lost */
 void engine_make_ready(struct mini_batch *batch);                       /* all answers are there, or given up */

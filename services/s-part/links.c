@@ -58,6 +58,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
         .address = link->address,
         .hello = {.service = "s-part", .incarnation = engine->incarnation},
         .max_message_bytes = 1ull << 30,
+        .lent = true,
         .on_up = on_up,
         .on_down = on_down,
         .user = link,

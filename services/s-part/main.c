@@ -413,7 +413,7 @@ static enum status lend_memory(struct error *error)
     if (!engine->ops->host_memory)
         return STATUS_OK;
     engine->ops->host_memory(engine->backend, &lent, &bytes);
-    return rpc_lend_memory(lent, bytes) ? error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for messages") : STATUS_OK;
+    return lent && rpc_lend_memory(lent, bytes) ? error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for messages") : STATUS_OK;
 }
 
 static enum status load(struct error *error)
@@ -532,8 +532,10 @@ static void serve(void)
     sequence_table_close(s_part.engine.sequences);
     rpc_loop_close(s_part.engine.loop);
     rpc_loop_close(s_part.control_loop);
-    rpc_take_memory_back(); /* no message is left in it */
-    s_part.engine.ops->close(s_part.engine.backend);
+    if (rpc_take_memory_back())
+        s_part.engine.ops->close(s_part.engine.backend);
+    else
+        log_error("MESSAGES-LEFT", "what=\"the device's memory is left to the end of the process\"");
     thread_pool_close(s_part.pool);
     model_close(s_part.model);
     trace_close();

@@ -20,6 +20,9 @@ PARTS = {"segment": "S-part: segments", "head": "S-part: head and sampling", "at
 ORDER = ["S-part: segments", "S-part: head and sampling", "R-part: local pool", "send", "wait for workers", "wait for the S-part",
          "begin", "reply"]
 
+# a device's lanes, one of each a mini-batch
+DEVICE_LANES = ("S-part", "R-part, local pool", "transfer")
+
 
 def read(path):
     """The events of a trace file, whole or cut off: one object a line."""
@@ -76,6 +79,15 @@ def steps_of(trace):
     return steps
 
 
+def covered(spans):
+    """How long at least one of (begin, end) was under way: those of several mini-batches overlap."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
 def summarize(trace, decode=False, skip=0):
     steps = [s for s in steps_of(trace) if not decode or s["rows"] == s["outputs"]][skip:]
     if not steps:
@@ -107,9 +119,11 @@ def summarize(trace, decode=False, skip=0):
         spans = [e for e in trace.named(name, lane) if bisect.bisect(starts, e["ts"] + e["dur"]) and e["ts"] <= last]
         return sum(e["dur"] for e in spans) / count
 
-    devices = sorted({lane for lane in trace.lane.values() if lane.startswith("device ")})
-    out["device_us"] = {lane: sum(a_step(name, lane) for name in {e["name"] for e in trace.spans
-                                                                   if trace.lane[e["pid"], e["tid"]] == lane}) for lane in devices}
+    out["device_us"] = {}
+    for kind in DEVICE_LANES:
+        spans = [(e["ts"], e["ts"] + e["dur"]) for e in trace.spans if trace.lane[e["pid"], e["tid"]].startswith("device ")
+                 and trace.lane[e["pid"], e["tid"]].endswith(f", {kind}") and first <= e["ts"] <= last]
+        out["device_us"][kind] = covered(spans) / count
     out["scheduler_us"] = {name: a_step(name, "scheduler") for name in ("tick", "schedule", "send step", "results")}
     out["http_us"] = {"answers": a_step("tokens", "answers"), "of which writing": a_step("write", "answers")}
     for name, key in (("first token", "first_token_us"), ("request", "request_us")):
@@ -135,8 +149,8 @@ def show(s):
     for name, worker in sorted(s["workers"].items()):
         line(f"{name}: {worker['calls']:.0f} calls", worker["call"])
         line("  R-part: attention", worker["attend"])
-    for lane, us in s["device_us"].items():
-        line(lane, us)
+    for kind, us in s["device_us"].items() if any(s["device_us"].values()) else ():
+        line(f"device: {kind}", us)
     line("scheduler: ticks", s["scheduler_us"]["tick"])
     for name in ("schedule", "send step", "results"):
         line("  " + name, s["scheduler_us"][name])

@@ -65,7 +65,7 @@ def test_a_trace_has_lanes_of_the_device(start_mesh, tmp_path):
         step = steps[e["args"]["step"]]
         assert step["ts"] <= e["ts"] and e["ts"] + e["dur"] <= step["ts"] + step["dur"] + 0.01
     busy = profile_steps.summarize(trace)["device_us"]
-    assert {lane for lane, us in busy.items() if us > 0} == {"device 0, S-part", "device 0, transfer"}
+    assert {kind for kind, us in busy.items() if us > 0} == {"S-part", "transfer"}
 
 
 @pytest.mark.parametrize("victim, options", [("kv-worker-0", ("--kv-workers", 2, "--local-pool", 0)), ("s-part", ("--kv-workers", 0))])

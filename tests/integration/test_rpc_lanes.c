@@ -455,7 +455,7 @@ static void frames_come_out_however_the_stream_is_cut(void **state)
     }
     unsigned char *stream = malloc(total);
     for (uint32_t i = 0; i < ARRAY_COUNT(taken.lengths); i++) {
-        struct frame *frame = frame_open(taken.lengths[i]);
+        struct frame *frame = frame_open(taken.lengths[i], false);
         for (size_t k = 0; k < frame->length; k++)
             frame_bytes(frame)[k] = byte_of(i, k);
         memcpy(stream + at, frame->wire, FRAME_HEAD + frame->length);
@@ -501,7 +501,7 @@ static void small_messages_behind_a_large_one_stay_small(void **state)
     enum { LARGEST = 4 << 20, SMALL = 1024, SMALLS = 3000 };
     struct frame_reader reader = {.max_message_bytes = LARGEST};
     struct weighed weighed = {0};
-    struct frame *large = frame_open(LARGEST), *small = frame_open(SMALL);
+    struct frame *large = frame_open(LARGEST, false), *small = frame_open(SMALL, false);
     size_t at = 0, total = FRAME_HEAD + LARGEST;
     (void)state;
     memset(frame_bytes(large), 0, LARGEST);
@@ -553,8 +553,8 @@ static bool is_within(const struct frame *frame, const unsigned char *memory, si
     return (const unsigned char *)frame >= memory && (const unsigned char *)frame < memory + bytes;
 }
 
-/* Those of 4 KiB and more, whatever their size, while there is room; and what is freed is room again. */
-static void large_frames_lie_in_memory_that_was_lent(void **state)
+/* Those that ask for it, whatever their size, while there is room; and what is freed is room again. */
+static void frames_lie_in_memory_that_was_lent(void **state)
 {
     enum { BYTES = 16 << 20, LARGE = (8 << 20) - 200 };
     unsigned char *memory = aligned_alloc(4096, BYTES);
@@ -562,17 +562,21 @@ static void large_frames_lie_in_memory_that_was_lent(void **state)
 
     assert_int_equal(rpc_lend_memory(memory, BYTES), STATUS_OK);
     for (uint32_t round = 0; round < 3; round++) {
-        struct frame *small = frame_open(1000), *middle = frame_open(3000), *large = frame_open(LARGE), *more = frame_open(LARGE);
-        assert_false(is_within(small, memory, BYTES));
-        assert_true(is_within(middle, memory, BYTES) && is_within(large, memory, BYTES));
-        assert_false(is_within(more, memory, BYTES)); /* the middle one has broken the other half */
+        struct frame *other = frame_open(3000, false), *small = frame_open(100, true), *large = frame_open(LARGE, true),
+                     *more = frame_open(LARGE, true);
+        assert_false(is_within(other, memory, BYTES)); /* it did not ask for it */
+        assert_true(is_within(small, memory, BYTES) && is_within(large, memory, BYTES));
+        assert_false(is_within(more, memory, BYTES)); /* the small one has broken the other half */
         memset(frame_bytes(large), 7, LARGE);
         memset(frame_bytes(more), 7, LARGE);
-        memset(frame_bytes(middle), 8, 3000);
+        memset(frame_bytes(small), 8, 100);
         assert_int_equal(frame_bytes(large)[LARGE - 1], 7);
-        frame_free(small), frame_free(large), frame_free(middle), frame_free(more);
+        frame_free(small), frame_free(large), frame_free(other), frame_free(more);
     }
-    rpc_take_memory_back();
+    struct frame *left = frame_open(100, true);
+    assert_false(rpc_take_memory_back());
+    frame_free(left);
+    assert_true(rpc_take_memory_back() && rpc_take_memory_back());
     free(memory);
 }
 
@@ -590,7 +594,7 @@ int main(void)
         cmocka_unit_test(frames_come_out_however_the_stream_is_cut),
         cmocka_unit_test(small_messages_behind_a_large_one_stay_small),
         cmocka_unit_test(strangers_and_giants_are_no_frames),
-        cmocka_unit_test(large_frames_lie_in_memory_that_was_lent),
+        cmocka_unit_test(frames_lie_in_memory_that_was_lent),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);
