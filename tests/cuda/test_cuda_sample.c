@@ -2,27 +2,14 @@
  * vocabularies, shapes of logits and hostile rows. Where the token is another, it must be one that the host's draw comes within EPSILON
  * of the mass of. Then the distribution, ties, rows that do not fit the list, and rows alone beside rows in company.
  */
-#include "tests/kernels/kernel_test.h"
+#include "tests/cuda/device_rig.h"
 
 #include "common/sampler/softmax.h"
-#include "kernels/cuda/cuda.h"
 
 #define EPSILON 2e-6
 #define SAMPLING ((struct sampler_params){.top_p = 1, .repetition_penalty = 1})
 
 enum { ADJUST_MAX = 1 << 16 };
-
-static cudaStream_t stream;
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *at = NULL;
-    assert_int_equal(cudaMalloc(&at, bytes + 64), cudaSuccess);
-    if (from)
-        assert_int_equal(cudaMemcpyAsync(at, from, bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    return at;
-}
 
 static uint32_t below(uint64_t *seed, uint32_t count) { return (uint32_t)(random_u64(seed) % count); }
 
@@ -32,7 +19,6 @@ static void device_samples(const float *logits, uint32_t vocab, const struct bac
 {
     struct gpu_sample *asked = calloc(rows, sizeof *asked);
     struct gpu_adjust *adjust = calloc(ADJUST_MAX, sizeof *adjust);
-    struct gpu_sampled *sampled = calloc(rows, sizeof *sampled);
     struct gpu_sampling s = {.rows = rows, .vocab = vocab};
     uint32_t used = 0;
 
@@ -47,10 +33,8 @@ static void device_samples(const float *logits, uint32_t vocab, const struct bac
     s.adjust = on_device(adjust, used * sizeof *adjust);
     s.raw = on_device(NULL, used * sizeof *s.raw);
     s.out = on_device(NULL, rows * sizeof *s.out);
-    gpu_sample_rows(&s, stream);
-    assert_int_equal(cudaMemcpyAsync(sampled, s.out, rows * sizeof *sampled, cudaMemcpyDeviceToHost, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    gpu_sample_rows(&s, rig_stream);
+    struct gpu_sampled *sampled = on_host(s.out, rows * sizeof *sampled);
     for (uint32_t i = 0; i < rows; i++)
         cuda_answer(&asked[i], &sampled[i], samples[i].result);
     cudaFree(s.logits), cudaFree((void *)s.samples), cudaFree((void *)s.adjust), cudaFree(s.raw), cudaFree(s.out);
@@ -424,12 +408,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_the_host), cmocka_unit_test(test_distribution),
                                        cmocka_unit_test(test_a_level_row), cmocka_unit_test(test_what_does_not_fit)};
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) || devices == 0) {
-        puts("no CUDA device: skipped");
-        return 0;
-    }
-    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
-        return 1;
-    return cmocka_run_group_tests_name("cuda sampling", tests, NULL, NULL);
+    return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda sampling", tests, NULL, NULL)) : 0;
 }
