@@ -42,16 +42,18 @@ struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-struct uint2 {
+/* Aligned as CUDA's: a load or store of one at another address faults on a device, and ends the program here (the kernels are compiled
+ * with -fsanitize=alignment). */
+struct alignas(8) uint2 {
     unsigned x, y;
 };
-struct uint4 {
+struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-struct float2 {
+struct alignas(8) float2 {
     float x, y;
 };
-struct float4 {
+struct alignas(16) float4 {
     float x, y, z, w;
 };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
