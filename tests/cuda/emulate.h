@@ -10,8 +10,9 @@
  * a seed, each time an event is asked for that has not come. So a buffer that is used before it is there, or filled anew before it
  * was read, is seen. A stream that is captured queues nothing: its operations, with the arguments they were given, become a graph, and
  * each launch of that queues them once more; what a capture does not allow (waiting for the stream, an event on it, taking or freeing
- * memory) ends it with an error. Device and pinned memory, and shared memory at the start of each block, are NaN as f32 and f16. "Bytes" on the device are
- * limited (emulate_device_bytes), for tests of what does not fit.
+ * memory) is an error and spoils it: from then on the stream answers that its capture is invalid, until its end, which gives no graph.
+ * Device and pinned memory, and shared memory at the start of each block, are NaN as f32 and f16. "Bytes" on the device are limited
+ * (emulate_device_bytes), for tests of what does not fit.
  */
 #ifndef FD_TESTS_CUDA_EMULATE_H
 #define FD_TESTS_CUDA_EMULATE_H

@@ -242,19 +242,13 @@ static void test_failures(void **state)
     rig_close(&plain);
 }
 
-/* What a capture must not contain ends it, and does not pass unseen. */
-static void test_emulated_capture(void **state)
+/* What a capture must not contain spoils it: the stream takes nothing any more, and the end of the capture gives no graph. */
+static void check_spoiled_captures(cudaStream_t stream, cudaEvent_t event, cudaGraphExec_t exec)
 {
-    cudaStream_t stream;
-    cudaEvent_t event;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
     unsigned char bytes[4] = {1, 2, 3, 4};
+    cudaGraph_t graph;
     void *memory;
-    (void)state;
 
-    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
     for (int what = 0; what < 4; what++) {
         assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
         cudaError_t said = what == 0   ? cudaStreamSynchronize(stream)
@@ -262,26 +256,52 @@ static void test_emulated_capture(void **state)
                            : what == 2 ? cudaEventRecord(event, stream)
                                        : cudaFree(NULL);
         assert_int_equal(said, cudaErrorStreamCaptureUnsupported);
+        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
+        const cudaError_t then[] = {
+            cudaMemsetAsync(bytes, 9, 2, stream), cudaMemcpyAsync(bytes, bytes + 2, 2, cudaMemcpyHostToDevice, stream),
+            cudaEventRecord(event, stream),       cudaGraphLaunch(exec, stream),
+            cudaGraphUpload(exec, stream),        cudaStreamSynchronize(stream),
+        };
+        for (size_t i = 0; i < ARRAY_COUNT(then); i++)
+            assert_int_equal(then[i], cudaErrorStreamCaptureInvalidated);
+        (void)cudaGetLastError();
+        gpu_fill(bytes, 2, 0, stream); /* a launch says so behind it */
+        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
         assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
         assert_null(graph);
         (void)cudaGetLastError();
+        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+        assert_memory_equal(bytes, ((unsigned char[]){1, 2, 3, 4}), 4);
+        assert_int_equal(cudaMemsetAsync(bytes, 1, 1, stream), cudaSuccess); /* the stream is as ever */
+        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     }
-    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
-    assert_int_equal(cudaMemsetAsync(bytes + 1, 9, 2, stream), cudaSuccess);
-    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+static void test_emulated_capture(void **state)
+{
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    unsigned char bytes[4] = {1, 2, 3, 4};
+    (void)state;
+
+    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    assert_int_equal(cudaStreamBeginCapture(rig_stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    assert_int_equal(cudaMemsetAsync(bytes + 1, 9, 2, rig_stream), cudaSuccess);
+    assert_int_equal(cudaStreamEndCapture(rig_stream, &graph), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(rig_stream), cudaSuccess);
     assert_memory_equal(bytes, ((unsigned char[]){1, 2, 3, 4}), 4); /* a capture runs nothing */
     assert_int_equal(cudaGraphInstantiateWithFlags(&exec, graph, 0), cudaSuccess);
     assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+    check_spoiled_captures(rig_stream, event, exec);
     for (int launch = 0; launch < 2; launch++) {
         bytes[1] = bytes[2] = 0;
-        assert_int_equal(cudaGraphLaunch(exec, stream), cudaSuccess);
-        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+        assert_int_equal(cudaGraphLaunch(exec, rig_stream), cudaSuccess);
+        assert_int_equal(cudaStreamSynchronize(rig_stream), cudaSuccess);
         assert_memory_equal(bytes, ((unsigned char[]){1, 9, 9, 4}), 4);
     }
     assert_int_equal(cudaGraphExecDestroy(exec), cudaSuccess);
     cudaEventDestroy(event);
-    cudaStreamDestroy(stream);
 }
 #endif
 
