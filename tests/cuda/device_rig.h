@@ -141,12 +141,12 @@ static inline uint16_t *narrowed_values(enum gpu_type type, const float *values,
     return out;
 }
 
-/* `scale` times such, rounded to f16. */
-static inline float *random_halves(size_t count, uint64_t seed, float scale)
+/* Such, rounded to f16. */
+static inline float *random_halves(size_t count, uint64_t seed)
 {
     float *values = random_values(count, seed);
     for (size_t i = 0; i < count; i++)
-        values[i] = f16_to_float(f16_from_float(scale * values[i]));
+        values[i] = f16_to_float(f16_from_float(values[i]));
     return values;
 }
 

@@ -192,7 +192,7 @@ static void fill(struct attention *a, uint32_t heads, uint32_t kv_heads, uint32_
     random_order(a->tables, a->page_count, heads * 1000u + head_dim);
     a->pool.pages = on_device(NULL, (size_t)a->page_count * LAYERS * kv_heads * 2 * GPU_PAGE_TOKENS * head_dim * 2);
     for (uint32_t s = 0; s < SEQUENCES; s++)
-        a->kv[s] = random_halves((size_t)lengths[s] * 2 * a->kv_width, 100 + s, 1);
+        a->kv[s] = random_halves((size_t)lengths[s] * 2 * a->kv_width, 100 + s);
     a->qkv = random_values((size_t)longest * SEQUENCES * a->width, 7);
     a->qkv_at = on_device(NULL, (size_t)longest * SEQUENCES * a->width * 4);
     a->scratch = on_device(NULL, gpu_attend_scratch(&a->pool, longest * SEQUENCES, longest) * 4);

@@ -74,8 +74,9 @@ static uint16_t *pages_before(struct step *s, size_t *bytes)
     return pages;
 }
 
+/* q is `q_scale` times values near one, k `k_scale` times such: a power of two, so that it stays f16. */
 static void open_step(struct step *s, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const struct chunk *chunks,
-                      uint32_t chunk_count, uint32_t most, float q_scale)
+                      uint32_t chunk_count, uint32_t most, float q_scale, float k_scale)
 {
     const uint64_t seed = heads * 1000u + head_dim;
     size_t page_bytes;
@@ -88,8 +89,12 @@ static void open_step(struct step *s, uint32_t heads, uint32_t kv_heads, uint32_
     assert_true(chunk_count <= CHUNKS_MAX);
     lay_out(s, most ? most : gpu_tile_rows(&s->pool));
     random_order(s->tables, s->table_words, seed);
-    for (uint32_t c = 0; c < chunk_count; c++)
-        s->kv[c] = random_halves((size_t)(chunks[c].first + chunks[c].rows) * 2 * s->kv_width, seed + 1 + c, 1);
+    for (uint32_t c = 0; c < chunk_count; c++) {
+        const size_t count = (size_t)(chunks[c].first + chunks[c].rows) * 2 * s->kv_width;
+        s->kv[c] = random_halves(count, seed + 1 + c);
+        for (size_t i = 0; i < count; i++)
+            s->kv[c][i] *= i / s->kv_width % 2 ? 1 : k_scale;
+    }
     s->qkv = random_values((size_t)(UNUSED_ROWS + s->row_count) * s->width, seed + 1 + chunk_count);
     for (size_t i = 0; i < (size_t)(UNUSED_ROWS + s->row_count) * s->width; i++)
         s->qkv[i] *= q_scale;
@@ -140,8 +145,9 @@ static float *attend(struct step *s, uint32_t span)
     return o;
 }
 
-/* One head's attention in double. `rounded`: q as the kernel has it, so that scores of any size can be compared. */
-static void reference(const struct step *s, uint32_t row, uint32_t head, bool rounded, double *out)
+/* One head's attention in double. `rounded`: q as the kernel has it, so that scores of any size can be compared.
+ * Returns the largest score, an exponent of 2. */
+static double reference(const struct step *s, uint32_t row, uint32_t head, bool rounded, double *out)
 {
     const uint32_t dim = s->pool.head_dim, position = s->words[s->row_count + row];
     const float *q = s->qkv + (size_t)s->words[row] * s->width + head * dim;
@@ -152,7 +158,7 @@ static void reference(const struct step *s, uint32_t row, uint32_t head, bool ro
         if (rounded)
             own[i] = (double)f16_to_float(f16_from_float((float)fmin(fmax(own[i], -65504), 65504)));
     }
-    attend_in_double(own, k, k + s->kv_width, 2 * s->kv_width, position + 1, dim, out);
+    return attend_in_double(own, k, k + s->kv_width, 2 * s->kv_width, position + 1, dim, out);
 }
 
 /* The largest error of all rows; fails beyond the limit, and where a row was written that is none of the step's. */
@@ -178,7 +184,7 @@ static double compare(const struct step *s, const float *o, bool rounded, double
 static double check(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const struct chunk *chunks, uint32_t count, uint32_t span)
 {
     struct step s;
-    open_step(&s, heads, kv_heads, head_dim, chunks, count, 0, 1);
+    open_step(&s, heads, kv_heads, head_dim, chunks, count, 0, 1, 1);
     float *o = attend(&s, span);
     double largest = compare(&s, o, false, LIMIT);
     free(o);
@@ -246,7 +252,7 @@ static void test_alone(void **state)
         struct step s;
         float *o[3];
         for (uint32_t i = 0; i < 3; i++) {
-            open_step(&s, 3, 1, 64, chunks, ARRAY_COUNT(chunks), i == 0 ? 0 : i == 1 ? 1 : 11, 1);
+            open_step(&s, 3, 1, 64, chunks, ARRAY_COUNT(chunks), i == 0 ? 0 : i == 1 ? 1 : 11, 1, 1);
             o[i] = attend(&s, span);
             assert_memory_equal(o[0] + UNUSED_ROWS * s.q_width, o[i] + UNUSED_ROWS * s.q_width,
                                 (size_t)s.row_count * s.q_width * sizeof(float));
@@ -263,23 +269,50 @@ static void test_extremes(void **state)
     static const struct chunk chunks[] = {{.first = 70, .rows = 20}, {.first = 0, .rows = 5}};
     struct step s;
     (void)state;
-    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 100);
+    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 100, 1);
     float *o = attend(&s, UNCUT);
     compare(&s, o, true, LIMIT);
     free(o);
     close_step(&s);
-    open_step(&s, 4, 2, 128, chunks, ARRAY_COUNT(chunks), 0, 1e30f);
+    open_step(&s, 4, 2, 128, chunks, ARRAY_COUNT(chunks), 0, 1e30f, 1);
     o = attend(&s, UNCUT);
     for (uint32_t row = 0; row < s.row_count; row++)
         for (uint32_t i = 0; i < s.q_width; i++)
             assert_true(fabsf(o[(size_t)s.words[row] * s.q_width + i]) < 3.6f);
     free(o);
     close_step(&s);
-    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 1e-30f); /* all keys alike */
+    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 1e-30f, 1); /* all keys alike */
     o = attend(&s, UNCUT);
     compare(&s, o, false, LIMIT);
     free(o);
     close_step(&s);
+}
+
+/* Scores from 2^25 on, where f32 has not every integer any more: what weights are multiplied with, 2^14, would be lost in rounding or
+ * grow beyond f16. The largest scores of the rows are at all sizes where it differs, and beyond. */
+static void test_huge_scores(void **state)
+{
+    static const struct chunk chunks[] = {{.first = 70, .rows = 20}, {.first = 0, .rows = 33}, {.first = 530, .rows = 5}};
+    uint32_t seen[4] = {0}; /* of 2^25 up to 2^26, and so on */
+    (void)state;
+    for (float k_scale = 1024; k_scale <= 16384; k_scale *= 4)
+        for (uint32_t span = GPU_TILE_SPAN; span <= UNCUT; span *= UNCUT / GPU_TILE_SPAN) {
+            struct step s;
+            double out[GPU_MAX_HEAD_DIM];
+            open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 1e4f, k_scale);
+            float *o = attend(&s, span);
+            compare(&s, o, true, LIMIT);
+            for (uint32_t row = 0; row < s.row_count; row++)
+                for (uint32_t head = 0; head < s.pool.heads; head++) {
+                    const double most = reference(&s, row, head, true, out);
+                    for (uint32_t i = 0; i < ARRAY_COUNT(seen); i++)
+                        seen[i] += most >= ldexp(1, 25 + (int)i) && most < ldexp(1, 26 + (int)i);
+                }
+            free(o);
+            close_step(&s);
+        }
+    for (uint32_t i = 0; i < ARRAY_COUNT(seen); i++)
+        assert_true(seen[i] > 20);
 }
 
 static void test_which_shapes(void **state)
@@ -302,8 +335,9 @@ static void test_which_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lengths), cmocka_unit_test(test_shapes),   cmocka_unit_test(test_long_contexts),
-        cmocka_unit_test(test_alone),   cmocka_unit_test(test_extremes), cmocka_unit_test(test_which_shapes),
+        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_shapes),   cmocka_unit_test(test_long_contexts),
+        cmocka_unit_test(test_alone),        cmocka_unit_test(test_extremes), cmocka_unit_test(test_huge_scores),
+        cmocka_unit_test(test_which_shapes),
     };
     return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda prefill", tests, NULL, NULL)) : 0;
 }
