@@ -42,6 +42,8 @@ CUDA_SRC  := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
 CUDA_LIB  := $(BUILD)/bin/libfastdecode-cuda.so
 EMU_OBJ   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(filter-out %/gemm.c,$(CUDA_SRC)) $(wildcard tests/cuda/emulate.cpp tests/cuda/gemm_emulated.c))
 EMU_LIB   := $(filter-out %/quant.cu.o,$(EMU_OBJ)) $(BUILD)/obj/emulated/tests/cuda/quant_emulated.c.o
+# A vector that is not aligned faults on a device: emulated kernels end there too.
+EMU_SAN   := -fsanitize=alignment -fno-sanitize-recover=alignment
 CUDA_TEST := $(patsubst tests/cuda/%.c,%,$(wildcard tests/cuda/test_*.c))
 EMU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/kernels/%)
 GPU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/gpu/%)
@@ -134,17 +136,17 @@ $(BUILD)/obj/emulated/%.c.o: %.c $(BUILD)/flags | $(PB_SRC)
 $(BUILD)/obj/emulated/%.o: % $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CXX (emulated) $<")
-	$(Q)$(CXX) -x c++ -std=c++17 -O2 -g -MMD -MP -ffp-contract=off -fPIC -fvisibility=hidden -DFD_EMULATE -Wall -Wextra -Wno-unknown-pragmas $(WERROR) -I. -Itests/cuda/include -c $< -o $@
+	$(Q)$(CXX) -x c++ -std=c++17 -O2 -g -MMD -MP -ffp-contract=off -fPIC -fvisibility=hidden -DFD_EMULATE -Wall -Wextra -Wno-unknown-pragmas $(WERROR) $(if $(filter %.cu,$<),$(EMU_SAN)) -I. -Itests/cuda/include -c $< -o $@
 $(BUILD)/tests/cuda/libfastdecode-cuda.so: $(EMU_LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -shared -o $@ $^ -lm
+	$(Q)$(CXX) $(EMU_SAN) -shared -o $@ $^ -lm
 $(EMU_TEST): $(BUILD)/tests/kernels/%: $(BUILD)/obj/emulated/tests/cuda/%.c.o $(EMU_OBJ) $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $^ -lcmocka $(LIBS) -o $@
+	$(Q)$(CXX) $(EMU_SAN) $^ -lcmocka $(LIBS) -o $@
 
 $(EMU_BENCH): $(patsubst %,$(BUILD)/obj/emulated/%.o,tests/bench/gpu/bench_gpu.c tests/bench/gpu/gemm_ceiling_emulated.c) $(EMU_OBJ) $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $^ $(LIBS) -o $@
+	$(Q)$(CXX) $(EMU_SAN) $^ $(LIBS) -o $@
 
 # Ones that tests can slow down, or tell to move sequences.
 $(BUILD)/tests/slow/scheduler: $(BUILD)/obj/services/scheduler/main.o $(BUILD)/obj/tests/e2e/moving_scheduler.o $(LIB)

@@ -272,14 +272,25 @@ static std::vector<struct emulate_stream *> streams;
 static uint64_t chance = 1, operations_done;
 static cudaError_t last_error;
 
-static void queue(cudaStream_t stream, std::function<void()> operation)
+/* A stream whose capture was spoiled takes nothing until that has ended. */
+static cudaError_t refuses(const struct emulate_stream *stream)
 {
+    if (!stream->capturing || !stream->capturing->invalid)
+        return cudaSuccess;
+    return last_error = cudaErrorStreamCaptureInvalidated;
+}
+
+static cudaError_t queue(cudaStream_t stream, std::function<void()> operation)
+{
+    if (refuses(stream))
+        return last_error;
     if (stream->capturing) {
         stream->capturing->operations.push_back(std::move(operation));
-        return;
+        return cudaSuccess;
     }
     stream->queued.push_back({std::move(operation), NULL, 0});
     stream->put++;
+    return cudaSuccess;
 }
 
 /* FD_EMULATE_FAILS_AFTER: so many operations, then the device is lost, and with it all that it had to do. */
@@ -313,16 +324,19 @@ static void run_some(void)
     }
 }
 
-/* What a capture does not allow. True: the stream (NULL: any) was captured, and its capture gives no graph now. */
-static bool spoils_capture(const struct emulate_stream *stream)
+/* What a capture does not allow. An error: the stream (NULL: any) is captured, and its capture gives no graph now. */
+static cudaError_t spoils_capture(const struct emulate_stream *stream)
 {
-    bool spoiled = false;
+    cudaError_t error = cudaSuccess;
+
+    if (stream && refuses(stream))
+        return last_error;
     for (struct emulate_stream *s : streams)
-        if (s->capturing && (!stream || s == stream))
-            s->capturing->invalid = spoiled = true;
-    if (spoiled)
-        last_error = cudaErrorStreamCaptureUnsupported;
-    return spoiled;
+        if (s->capturing && (!stream || s == stream)) {
+            s->capturing->invalid = true;
+            error = last_error = cudaErrorStreamCaptureUnsupported;
+        }
+    return error;
 }
 
 void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> body)
@@ -365,7 +379,7 @@ static uint64_t allocated_bytes;
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     if (spoils_capture(NULL))
-        return cudaErrorStreamCaptureUnsupported;
+        return last_error;
     if (bytes > emulate_device_bytes - allocated_bytes)
         return cudaErrorMemoryAllocation;
     if (!(*out = aligned_alloc(256, (bytes + 255) / 256 * 256)))
@@ -378,7 +392,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 cudaError_t cudaFree(void *at)
 {
     if (spoils_capture(NULL))
-        return cudaErrorStreamCaptureUnsupported;
+        return last_error;
     for (struct emulate_stream *stream : streams) /* it waits for the device */
         cudaStreamSynchronize(stream);
     if (at) {
@@ -422,25 +436,23 @@ cudaError_t cudaFreeHost(void *at)
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream)
 {
-    queue(stream, [=] { memcpy(to, from, bytes); });
-    return cudaSuccess;
+    return queue(stream, [=] { memcpy(to, from, bytes); });
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                               enum cudaMemcpyKind, cudaStream_t stream)
 {
     if (width > to_pitch || width > from_pitch)
         return last_error = cudaErrorInvalidValue;
-    queue(stream, [=] {
+    return queue(stream, [=] {
         for (size_t row = 0; row < height; row++)
             memcpy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
     });
-    return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     if (spoils_capture(stream) ||
         (event->stream && spoils_capture(event->stream))) /* it would become an edge; nothing here wants that */
-        return cudaErrorStreamCaptureUnsupported;
+        return last_error;
     if (event->stream && event->stream != stream) {
         stream->queued.push_back({[] {}, event->stream, event->after});
         stream->put++;
@@ -462,13 +474,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 }
 cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream)
 {
-    queue(stream, [=] { memset(at, value, bytes); });
-    return cudaSuccess;
+    return queue(stream, [=] { memset(at, value, bytes); });
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     if (spoils_capture(stream))
-        return cudaErrorStreamCaptureUnsupported;
+        return last_error;
     while (!stream->queued.empty() && !is_lost())
         if (!run_one(stream)) /* it waits for another */
             run_some();
@@ -488,7 +499,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     if (spoils_capture(stream)) /* it would become a node; nothing here wants that */
-        return cudaErrorStreamCaptureUnsupported;
+        return last_error;
     if (event->timed)
         queue(stream, [event] { event->at = std::chrono::steady_clock::now(); });
     event->stream = stream;
@@ -519,6 +530,8 @@ uint64_t emulate_graph_bytes = 64 << 10;
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode)
 {
+    if (refuses(stream))
+        return last_error;
     if (stream->capturing)
         return last_error = cudaErrorInvalidValue;
     stream->capturing = new emulate_graph{};
@@ -551,11 +564,12 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t grap
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t stream)
 {
-    queue(stream, [] {});
-    return cudaSuccess;
+    return queue(stream, [] {});
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
+    if (refuses(stream))
+        return last_error;
     for (const std::function<void()> &operation : exec->operations)
         queue(stream, operation); /* a copy: as it was captured */
     exec->last = stream, exec->after = stream->put;

@@ -10,8 +10,9 @@
  * a seed, each time an event is asked for that has not come. So a buffer that is used before it is there, or filled anew before it
  * was read, is seen. A stream that is captured queues nothing: its operations, with the arguments they were given, become a graph, and
  * each launch of that queues them once more; what a capture does not allow (waiting for the stream, an event on it, taking or freeing
- * memory) ends it with an error. Device and pinned memory, and shared memory at the start of each block, are NaN as f32 and f16. "Bytes" on the device are
- * limited (emulate_device_bytes), for tests of what does not fit.
+ * memory) is an error and spoils it: from then on the stream answers that its capture is invalid, until its end, which gives no graph.
+ * Device and pinned memory, and shared memory at the start of each block, are NaN as f32 and f16. "Bytes" on the device are limited
+ * (emulate_device_bytes), for tests of what does not fit.
  */
 #ifndef FD_TESTS_CUDA_EMULATE_H
 #define FD_TESTS_CUDA_EMULATE_H
@@ -42,16 +43,18 @@ struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-struct uint2 {
+/* Aligned as CUDA's: a load or store of one at another address faults on a device, and ends the program here (the kernels are compiled
+ * with -fsanitize=alignment). */
+struct alignas(8) uint2 {
     unsigned x, y;
 };
-struct uint4 {
+struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-struct float2 {
+struct alignas(8) float2 {
     float x, y;
 };
-struct float4 {
+struct alignas(16) float4 {
     float x, y, z, w;
 };
 static inline float2 make_float2(float x, float y) { return {x, y}; }

@@ -1,50 +1,7 @@
-/* test_cuda.c: the kernels of rows.cu and attend.cu beside plain loops in double, on odd sizes, and rows alone beside rows in company. Runs on the
- * emulated device (emulate.h) and, as `make check-gpu`, on a real one: device memory is touched through copies alone.
- */
-#include "tests/kernels/kernel_test.h"
+/* test_cuda.c: the kernels of rows.cu and attend.cu beside plain loops in double, on odd sizes, and rows alone beside rows in company. */
+#include "tests/cuda/device_rig.h"
 
-#include "kernels/cuda/gemm.h"
 #include "kernels/norm_rope/norm_rope.h"
-
-/* --- memory -------------------------------------------------------------------------------------------------------------- */
-
-static cudaStream_t stream;
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *at = NULL;
-    assert_int_equal(cudaMalloc(&at, bytes + 64), cudaSuccess);
-    if (from)
-        assert_int_equal(cudaMemcpyAsync(at, from, bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    return at;
-}
-
-static void to_host(void *to, const void *from, size_t bytes)
-{
-    assert_int_equal(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
-}
-
-static float *random_values(size_t count, uint64_t seed)
-{
-    float *values = malloc((count + 1) * sizeof *values);
-    assert_non_null(values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = random_normal(&seed);
-    return values;
-}
-
-static uint16_t narrowed(enum gpu_type type, float x) { return type == GPU_F16 ? f16_from_float(x) : bf16_from_float(x); }
-static float widened(enum gpu_type type, uint16_t x) { return type == GPU_F16 ? f16_to_float(x) : bf16_to_float(x); }
-
-/* cmocka's would let NaN pass. */
-static void near(float got, float want, double limit)
-{
-    if (!(fabs((double)got - (double)want) <= limit))
-        fail_msg("%.9g for %.9g", (double)got, (double)want);
-}
 
 /* Half a unit of the last place of the type, times slightly more than one. */
 static double rounding(enum gpu_type type, double x) { return fabs(x) * (type == GPU_F16 ? 0x1.01p-11 : 0x1.01p-8) + 1e-7; }
@@ -69,7 +26,7 @@ static void test_embed(void **state)
         for (size_t i = 0; i < VOCAB * HIDDEN; i++)
             wide[i] = narrowed(type, values[i]);
         void *table = on_device(wide, sizeof wide), *tokens = on_device(token, sizeof token), *x = on_device(NULL, sizeof got);
-        gpu_embed(type, table, tokens, ROWS, HIDDEN, x, stream);
+        gpu_embed(type, table, tokens, ROWS, HIDDEN, x, rig_stream);
         to_host(got, x, sizeof got);
         for (uint32_t row = 0; row < ROWS; row++)
             for (uint32_t i = 0; i < HIDDEN; i++)
@@ -86,7 +43,7 @@ static void norm_of(enum gpu_type type, uint32_t hidden, uint32_t rows, const ui
     uint16_t *got = malloc((size_t)rows * hidden * sizeof *got);
     void *x_at = on_device(x, (size_t)held * hidden * 4), *weight_at = on_device(weight, hidden * 4ul),
          *index_at = index ? on_device(index, rows * 4ul) : NULL, *out = on_device(NULL, (size_t)rows * hidden * 2);
-    gpu_rms_norm(type, x_at, index_at, weight_at, 1e-5f, rows, hidden, out, stream);
+    gpu_rms_norm(type, x_at, index_at, weight_at, 1e-5f, rows, hidden, out, rig_stream);
     to_host(got, out, (size_t)rows * hidden * 2);
     for (uint32_t row = 0; row < rows; row++) {
         const float *from = x + (size_t)(index ? index[row] : row) * hidden;
@@ -127,7 +84,7 @@ static void rope_of(bool neox, uint32_t heads, uint32_t kv_heads, uint32_t head_
     rope.table = on_device(table, POSITIONS * rope_row_floats(&params) * 4);
     rope.position = on_device(position, sizeof position);
     void *at = on_device(qkv, (size_t)ROWS * width * 4);
-    gpu_rope(&rope, biased ? bias_at : NULL, biased ? bias_at + q : NULL, biased ? bias_at + q + kv : NULL, ROWS, at, stream);
+    gpu_rope(&rope, biased ? bias_at : NULL, biased ? bias_at + q : NULL, biased ? bias_at + q + kv : NULL, ROWS, at, rig_stream);
     to_host(got, at, (size_t)ROWS * width * 4);
     for (uint32_t row = 0; row < ROWS; row++) {
         float *want = qkv + (size_t)row * width;
@@ -137,7 +94,7 @@ static void rope_of(bool neox, uint32_t heads, uint32_t kv_heads, uint32_t head_
         (neox ? ref->rope_neox : ref->rope_pairs)(want, heads, head_dim, dims, angles);
         (neox ? ref->rope_neox : ref->rope_pairs)(want + q, kv_heads, head_dim, dims, angles);
         for (uint32_t i = 0; i < width; i++)
-            near(got[(size_t)row * width + i], want[i], 1e-5);
+            near(got[(size_t)row * width + i], (double)want[i], 1e-5);
     }
     cudaFree(bias_at), cudaFree((void *)rope.table), cudaFree((void *)rope.position), cudaFree(at);
     free(table), free(qkv), free(bias), free(got);
@@ -165,7 +122,7 @@ static void test_activation(void **state)
         for (size_t i = 0; i < ARRAY_COUNT(wide); i++)
             wide[i] = narrowed(type, 4 * values[i]);
         void *from = on_device(wide, sizeof wide), *to = on_device(NULL, sizeof got);
-        gpu_silu_mul(type, from, ROWS, FFN, to, stream);
+        gpu_silu_mul(type, from, ROWS, FFN, to, rig_stream);
         to_host(got, to, sizeof got);
         for (uint32_t row = 0; row < ROWS; row++)
             for (uint32_t i = 0; i < FFN; i++) {
@@ -187,7 +144,7 @@ static void test_narrow_and_bias(void **state)
     values[5] = 70000.0f, values[6] = -0.0f, values[7] = NAN, values[8] = INFINITY;
     void *x = on_device(values, COUNT * 4), *bias_at = on_device(bias, COLUMNS * 4), *out = on_device(NULL, COUNT * 2);
     for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
-        gpu_narrow(type, x, COUNT, out, stream);
+        gpu_narrow(type, x, COUNT, out, rig_stream);
         to_host(got, out, sizeof got);
         for (uint32_t i = 0; i < COUNT; i++)
             if (i == 7)
@@ -196,7 +153,7 @@ static void test_narrow_and_bias(void **state)
                 assert_int_equal(got[i],
                                  type == GPU_F16 && values[i] > 65504.0f ? 0x7bff : narrowed(type, values[i])); /* saturates */
     }
-    gpu_add_bias(x, bias_at, ROWS, COLUMNS, stream);
+    gpu_add_bias(x, bias_at, ROWS, COLUMNS, rig_stream);
     to_host(sum, x, sizeof sum);
     for (uint32_t i = 0; i < COUNT; i++)
         assert_true(i == 7 || sum[i] == values[i] + bias[i % COLUMNS]);
@@ -218,13 +175,10 @@ struct attention {
     float *qkv_at, *scratch; /* of the device */
 };
 
-static uint32_t pages_for(uint32_t positions) { return (positions + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS; }
-
 /* Stores all positions but what is in the last row of each sequence, page tables shuffled. */
 static void fill(struct attention *a, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const uint32_t *lengths)
 {
-    uint64_t seed = heads * 1000u + head_dim;
-    uint32_t longest = 0, page = 0;
+    uint32_t longest = 0;
     *a = (struct attention){.pool = {.layers = LAYERS, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}};
     a->q_width = heads * head_dim, a->kv_width = kv_heads * head_dim, a->width = a->q_width + 2 * a->kv_width;
     for (uint32_t s = 0; s < SEQUENCES; s++) {
@@ -235,17 +189,10 @@ static void fill(struct attention *a, uint32_t heads, uint32_t kv_heads, uint32_
     }
     a->page_count = a->table_words;
     a->tables = malloc(a->table_words * sizeof *a->tables);
-    for (; page < a->page_count; page++) { /* a shuffle */
-        uint32_t other = (uint32_t)(random_u64(&seed) % (page + 1));
-        a->tables[page] = a->tables[other];
-        a->tables[other] = page;
-    }
+    random_order(a->tables, a->page_count, heads * 1000u + head_dim);
     a->pool.pages = on_device(NULL, (size_t)a->page_count * LAYERS * kv_heads * 2 * GPU_PAGE_TOKENS * head_dim * 2);
-    for (uint32_t s = 0; s < SEQUENCES; s++) {
-        a->kv[s] = random_values((size_t)lengths[s] * 2 * a->kv_width, 100 + s);
-        for (size_t i = 0; i < (size_t)lengths[s] * 2 * a->kv_width; i++)
-            a->kv[s][i] = f16_to_float(f16_from_float(a->kv[s][i]));
-    }
+    for (uint32_t s = 0; s < SEQUENCES; s++)
+        a->kv[s] = random_halves((size_t)lengths[s] * 2 * a->kv_width, 100 + s);
     a->qkv = random_values((size_t)longest * SEQUENCES * a->width, 7);
     a->qkv_at = on_device(NULL, (size_t)longest * SEQUENCES * a->width * 4);
     a->scratch = on_device(NULL, gpu_attend_scratch(&a->pool, longest * SEQUENCES, longest) * 4);
@@ -274,15 +221,15 @@ static void run_rows(struct attention *a, uint32_t count, const uint32_t *sequen
     memcpy(words + 3 * count, a->tables, a->table_words * sizeof *words);
     uint32_t *at = on_device(words, (3 * count + a->table_words) * sizeof *words);
     const struct gpu_rows rows = {at, at + count, at + 2 * count, at + 3 * count, count, longest};
-    assert_int_equal(cudaMemcpyAsync(a->qkv_at, a->qkv, (size_t)count * a->width * 4, cudaMemcpyHostToDevice, stream), cudaSuccess);
-    gpu_store_kv(&a->pool, LAYER, &rows, a->qkv_at, stream);
+    to_device(a->qkv_at, a->qkv, (size_t)count * a->width * 4);
+    gpu_store_kv(&a->pool, LAYER, &rows, a->qkv_at, rig_stream);
     if (o) {
         float *o_at = on_device(NULL, (size_t)count * a->q_width * 4);
-        gpu_attend(&a->pool, LAYER, &rows, a->qkv_at, o_at, a->scratch, stream);
+        gpu_attend(&a->pool, LAYER, &rows, a->qkv_at, o_at, a->scratch, rig_stream);
         to_host(o, o_at, (size_t)count * a->q_width * 4);
         cudaFree(o_at);
     }
-    cudaStreamSynchronize(stream);
+    cudaStreamSynchronize(rig_stream);
     cudaFree(at);
     free(words);
 }
@@ -291,26 +238,12 @@ static void run_rows(struct attention *a, uint32_t count, const uint32_t *sequen
 static void reference(const struct attention *a, uint32_t sequence, uint32_t position, const float *q, uint32_t kv_head,
                       double *out)
 {
-    uint32_t dim = a->pool.head_dim;
-    const float *k = a->kv[sequence] + (size_t)kv_head * dim, *v = k + a->kv_width;
-    double most = -INFINITY, all = 0, *score = malloc((position + 1) * sizeof *score);
-    for (uint32_t t = 0; t <= position; t++) {
-        score[t] = 0;
-        for (uint32_t i = 0; i < dim; i++)
-            score[t] += (double)q[i] * (double)k[(size_t)t * 2 * a->kv_width + i] / sqrt(dim);
-        most = fmax(most, score[t]);
-    }
+    const uint32_t dim = a->pool.head_dim;
+    const float *k = a->kv[sequence] + (size_t)kv_head * dim;
+    double scaled[GPU_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < dim; i++)
-        out[i] = 0;
-    for (uint32_t t = 0; t <= position; t++) {
-        double p = exp(score[t] - most);
-        all += p;
-        for (uint32_t i = 0; i < dim; i++)
-            out[i] += p * (double)v[(size_t)t * 2 * a->kv_width + i];
-    }
-    for (uint32_t i = 0; i < dim; i++)
-        out[i] /= all;
-    free(score);
+        scaled[i] = (double)q[i] * attend_scale(dim);
+    attend_in_double(scaled, k, k + a->kv_width, 2 * a->kv_width, position + 1, dim, out);
 }
 
 static void attention_of(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const uint32_t *lengths)
@@ -379,14 +312,11 @@ static void product_of(enum gpu_type type, uint32_t rows, uint32_t outputs, uint
     size_t count = (size_t)rows * outputs, y_bytes = count * (y_wide ? 2 : 4);
     float *w = random_values((size_t)outputs * inputs, 1), *x = random_values((size_t)rows * inputs, 2),
           *before = random_values(count, 3);
-    uint16_t *w_wide = malloc((size_t)outputs * inputs * 2), *x_wide = malloc((size_t)rows * inputs * 2);
+    uint16_t *w_wide = narrowed_values(type, w, (size_t)outputs * inputs),
+             *x_wide = narrowed_values(type, x, (size_t)rows * inputs);
     void *got = malloc(y_bytes);
     struct gpu_gemm *gemm;
     struct error error;
-    for (size_t i = 0; i < (size_t)outputs * inputs; i++)
-        w_wide[i] = narrowed(type, w[i]);
-    for (size_t i = 0; i < (size_t)rows * inputs; i++)
-        x_wide[i] = narrowed(type, x[i]);
     assert_int_equal(gpu_gemm_open(type, rows, &gemm, &error), STATUS_OK);
     const struct gpu_product p = {.w = on_device(w_wide, (size_t)outputs * inputs * 2),
                                   .x = on_device(x_wide, (size_t)rows * inputs * 2),
@@ -397,7 +327,7 @@ static void product_of(enum gpu_type type, uint32_t rows, uint32_t outputs, uint
                                   .y_wide = y_wide,
                                   .add = add};
     void *workspace = on_device(NULL, GPU_GEMM_WORKSPACE);
-    gpu_gemm_run(gemm, &p, workspace, stream);
+    gpu_gemm_run(gemm, &p, workspace, rig_stream);
     to_host(got, p.y, y_bytes);
     for (uint32_t row = 0; row < rows; row++)
         for (uint32_t o = 0; o < outputs; o++) {
@@ -409,7 +339,7 @@ static void product_of(enum gpu_type type, uint32_t rows, uint32_t outputs, uint
             if (y_wide)
                 near_wide(type, ((uint16_t *)got)[at], want, 1e-4);
             else
-                near(((float *)got)[at], (float)want, 1e-4 * sqrt(inputs));
+                near(((float *)got)[at], want, 1e-4 * sqrt(inputs));
         }
     gpu_gemm_close(gemm);
     cudaFree((void *)p.w), cudaFree((void *)p.x), cudaFree(p.y), cudaFree(workspace);
@@ -438,13 +368,5 @@ int main(void)
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_products),
     };
-    struct error error;
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) || devices == 0) {
-        puts("no CUDA device: skipped");
-        return 0;
-    }
-    if (kernels_init(NULL, &error) || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
-        return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda kernels", tests, NULL, NULL)) : 0;
 }

@@ -2,16 +2,13 @@
  * in double; and that a batch-invariant row has the same bytes alone, in company and in any place. What is chosen, and from what, is
  * test_gemm_choice.c's; here the library runs it, on a real device. On the emulated one there is nothing to choose.
  */
-#include <math.h>
-
-#include "tests/cuda/backend_rig.h"
+#include "tests/cuda/device_rig.h"
 
 enum { OUTPUTS = 136, INPUTS = 200, MATRICES = 3, MAX_ROWS = 300, HELD = 384, LARGEST = HELD * OUTPUTS };
 
 /* What a product is of: x [HELD][INPUTS], y [HELD][OUTPUTS]. */
 struct operands {
     enum gpu_type type;
-    cudaStream_t stream;
     uint16_t w[MATRICES][OUTPUTS * INPUTS], x[HELD * INPUTS];
     float before[LARGEST];
     double want[MAX_ROWS * OUTPUTS]; /* of matrix 0, without y before */
@@ -19,51 +16,31 @@ struct operands {
     struct gpu_gemm *gemm;
 };
 
-static uint16_t narrowed(enum gpu_type type, float x) { return type == GPU_F16 ? f16_from_float(x) : bf16_from_float(x); }
-static float widened(enum gpu_type type, uint16_t x) { return type == GPU_F16 ? f16_to_float(x) : bf16_to_float(x); }
-
-static float some(uint32_t *seed)
-{
-    *seed = *seed * 1664525 + 1013904223;
-    return (float)(*seed >> 8) / (1 << 23) - 1;
-}
-
-static void *put(const struct operands *o, const void *from, size_t bytes)
-{
-    void *at = NULL;
-    assert_int_equal(cudaMalloc(&at, bytes), cudaSuccess);
-    if (from)
-        assert_int_equal(cudaMemcpyAsync(at, from, bytes, cudaMemcpyHostToDevice, o->stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(o->stream), cudaSuccess);
-    return at;
-}
-
 static struct operands *open_operands(enum gpu_type type, bool invariant)
 {
     struct operands *o = calloc(1, sizeof *o);
     struct error error;
-    uint32_t seed = 1;
+    uint64_t seed = 1;
 
     assert_non_null(o);
     o->type = type;
-    assert_int_equal(cudaStreamCreateWithFlags(&o->stream, cudaStreamNonBlocking), cudaSuccess);
     for (uint32_t m = 0; m < MATRICES; m++) {
         for (uint32_t i = 0; i < OUTPUTS * INPUTS; i++)
-            o->w[m][i] = narrowed(type, some(&seed));
-        o->w_device[m] = put(o, o->w[m], sizeof o->w[m]);
+            o->w[m][i] = narrowed(type, gguf_random_float(&seed));
+        o->w_device[m] = on_device(o->w[m], sizeof o->w[m]);
     }
     for (uint32_t i = 0; i < HELD * INPUTS; i++)
-        o->x[i] = narrowed(type, some(&seed));
+        o->x[i] = narrowed(type, gguf_random_float(&seed));
     for (uint32_t i = 0; i < LARGEST; i++)
-        o->before[i] = some(&seed);
+        o->before[i] = gguf_random_float(&seed);
     for (uint32_t row = 0; row < MAX_ROWS; row++)
         for (uint32_t out = 0; out < OUTPUTS; out++)
             for (uint32_t i = 0; i < INPUTS; i++)
                 o->want[row * OUTPUTS + out] += (double)widened(type, o->w[0][out * INPUTS + i]) *
                                                 (double)widened(type, o->x[row * INPUTS + i]);
-    o->x_device = put(o, o->x, sizeof o->x);
-    o->y_device = put(o, o->before, sizeof o->before);
-    o->workspace = put(o, NULL, GPU_GEMM_WORKSPACE);
+    o->x_device = on_device(o->x, sizeof o->x);
+    o->y_device = on_device(o->before, sizeof o->before);
+    o->workspace = on_device(NULL, GPU_GEMM_WORKSPACE);
     assert_int_equal(gpu_gemm_open(type, MAX_ROWS, &o->gemm, &error), STATUS_OK);
     if (invariant)
         gpu_gemm_invariant(o->gemm);
@@ -76,7 +53,6 @@ static void close_operands(struct operands *o)
     for (uint32_t m = 0; m < MATRICES; m++)
         cudaFree(o->w_device[m]);
     cudaFree(o->x_device), cudaFree(o->y_device), cudaFree(o->workspace);
-    cudaStreamDestroy(o->stream);
     free(o);
 }
 
@@ -98,23 +74,17 @@ static void try_all(struct operands *o)
     struct gpu_trial trials[3];
     for (uint32_t i = 0; i < 3; i++)
         trials[i] = (struct gpu_trial){product_of(o, 0, MAX_ROWS, i == 1, i == 2), w, MATRICES};
-    gpu_gemm_try(o->gemm, trials, 3, o->workspace, o->stream);
-    /* it may overwrite x and y */
-    assert_int_equal(cudaMemcpyAsync(o->x_device, o->x, sizeof o->x, cudaMemcpyHostToDevice, o->stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(o->stream), cudaSuccess);
+    gpu_gemm_try(o->gemm, trials, 3, o->workspace, rig_stream);
+    to_device(o->x_device, o->x, sizeof o->x); /* it may overwrite x and y */
 }
 
 /* y of rows `first` on, `held` rows of it with what stands behind the product's own. */
 static void *run(struct operands *o, uint32_t first, uint32_t rows, bool y_wide, bool add)
 {
     const struct gpu_product p = product_of(o, first, rows, y_wide, add);
-    void *got = malloc(sizeof o->before);
-    assert_non_null(got);
-    assert_int_equal(cudaMemcpyAsync(o->y_device, o->before, sizeof o->before, cudaMemcpyHostToDevice, o->stream), cudaSuccess);
-    gpu_gemm_run(o->gemm, &p, o->workspace, o->stream);
-    assert_int_equal(cudaMemcpyAsync(got, o->y_device, sizeof o->before, cudaMemcpyDeviceToHost, o->stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(o->stream), cudaSuccess);
-    return got;
+    to_device(o->y_device, o->before, sizeof o->before);
+    gpu_gemm_run(o->gemm, &p, o->workspace, rig_stream);
+    return on_host(o->y_device, sizeof o->before);
 }
 
 static void check(const struct operands *o, const void *got, uint32_t rows, bool y_wide, bool add)
@@ -179,12 +149,5 @@ static void test_invariant(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tried), cmocka_unit_test(test_invariant)};
-    unsigned char *bytes;
-    bool skipped;
-
-    if (rig_begin(&bytes, &skipped))
-        return !skipped;
-    int failed = cmocka_run_group_tests_name("products", tests, NULL, NULL);
-    rig_end(bytes);
-    return failed;
+    return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("products", tests, NULL, NULL)) : 0;
 }

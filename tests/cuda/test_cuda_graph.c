@@ -65,8 +65,8 @@ static void test_same_bytes(void **state)
     uint32_t held[SEQUENCES] = {0}, segments = rig_model->shape.layers + 1, steps = 0;
     (void)state;
 
-    rig_open(&graphs, rig_config(ROWS), PAGES);
-    rig_open(&plain, rig_config(ROWS), PAGES);
+    rig_open(&graphs, fastdecode_device.ops, rig_config(ROWS), PAGES);
+    rig_open(&plain, fastdecode_device.ops, rig_config(ROWS), PAGES);
     cuda_graphs_close(plain.batch);
     assert_int_equal(graphs.batch->graphs.buckets, 8); /* 1 2 4 8 16 24 32 40 */
     for (uint32_t count = 1; count <= ROWS; count++, steps++) {
@@ -92,8 +92,8 @@ static void test_lost_rows(void **state)
     float zeros[256] = {0};
     (void)state;
 
-    rig_open(&graphs, rig_config(ROWS), PAGES);
-    rig_open(&plain, rig_config(ROWS), PAGES);
+    rig_open(&graphs, fastdecode_device.ops, rig_config(ROWS), PAGES);
+    rig_open(&plain, fastdecode_device.ops, rig_config(ROWS), PAGES);
     cuda_graphs_close(plain.batch);
     for (uint32_t step = 0; step < 3; step++) {
         if (step == 1)
@@ -111,15 +111,6 @@ static void test_lost_rows(void **state)
 
 /* --- padding --------------------------------------------------------------------------------------------------------------- */
 
-static void *read_back(const struct rig *rig, const void *from, size_t bytes)
-{
-    void *to = malloc(bytes);
-    assert_non_null(to);
-    assert_int_equal(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, rig->batch->stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(rig->batch->stream), cudaSuccess);
-    return to;
-}
-
 /* 19 rows are computed as 24: nothing behind those is touched, no page but those of the rows' own, and their words are in range. */
 static void test_padding(void **state)
 {
@@ -129,21 +120,21 @@ static void test_padding(void **state)
     uint32_t held[SEQUENCES] = {0};
     (void)state;
 
-    rig_open(&rig, rig_config(ROWS), PAGES);
+    rig_open(&rig, fastdecode_device.ops, rig_config(ROWS), PAGES);
     fill_rows(rows, ROWS, held, 1); /* all buffers and a page of each local sequence are filled */
     rig_step(&rig, rows, ROWS);
     const size_t x_bytes = (size_t)ROWS * rig_model->shape.hidden * 4, qkv_bytes = (size_t)ROWS * rig.backend->qkv_width * 4,
                  page_bytes = cuda_page_bytes(&rig_model->shape);
-    unsigned char *x = read_back(&rig, rig.batch->x, x_bytes), *qkv = read_back(&rig, rig.batch->qkv, qkv_bytes),
-                  *pages = read_back(&rig, rig.backend->pool.pages, PAGES * page_bytes);
+    unsigned char *x = on_host(rig.batch->x, x_bytes), *qkv = on_host(rig.batch->qkv, qkv_bytes),
+                  *pages = on_host(rig.backend->pool.pages, PAGES * page_bytes);
 
     for (uint32_t i = 0; i < COUNT; i++)
         rows[i] = (struct backend_row){.sequence = 1000 + i, .token = 319, .position = 200 + i, .local = false};
     rig_step(&rig, rows, COUNT);
     assert_int_equal(rig.batch->padded_rows, PADDED);
-    unsigned char *x_now = read_back(&rig, rig.batch->x, x_bytes), *qkv_now = read_back(&rig, rig.batch->qkv, qkv_bytes),
-                  *pages_now = read_back(&rig, rig.backend->pool.pages, PAGES * page_bytes);
-    uint32_t *words = read_back(&rig, rig.batch->words, 2 * ROWS * sizeof *words);
+    unsigned char *x_now = on_host(rig.batch->x, x_bytes), *qkv_now = on_host(rig.batch->qkv, qkv_bytes),
+                  *pages_now = on_host(rig.backend->pool.pages, PAGES * page_bytes);
+    uint32_t *words = on_host(rig.batch->words, 2 * ROWS * sizeof *words);
     const size_t x_own = x_bytes / ROWS * PADDED, qkv_own = qkv_bytes / ROWS * PADDED;
     assert_memory_equal(x + x_own, x_now + x_own, x_bytes - x_own);
     assert_memory_equal(qkv + qkv_own, qkv_now + qkv_own, qkv_bytes - qkv_own);
@@ -162,7 +153,7 @@ static void test_without_a_graph(void **state)
     struct backend_row rows[PROMPT];
     (void)state;
 
-    rig_open(&rig, rig_config(RIG_ROWS_MAX), PAGES);
+    rig_open(&rig, fastdecode_device.ops, rig_config(RIG_ROWS_MAX), PAGES);
     assert_int_equal(rig.batch->graphs.buckets, GPU_BUCKETS_MAX);
     for (uint32_t i = 0; i < PROMPT; i++)
         rows[i] = (struct backend_row){.sequence = 1 + i / 150, .token = i % 300, .position = i % 150, .local = true};
@@ -185,8 +176,8 @@ static void test_limits(void **state)
     uint32_t held[SEQUENCES] = {0}, segments = rig_model->shape.layers + 1;
     (void)state;
 
-    rig_open(&rig, rig_config(ROWS), PAGES);
-    rig_open(&plain, rig_config(ROWS), PAGES);
+    rig_open(&rig, fastdecode_device.ops, rig_config(ROWS), PAGES);
+    rig_open(&plain, fastdecode_device.ops, rig_config(ROWS), PAGES);
     cuda_graphs_close(plain.batch);
     cuda_graphs_close(rig.batch);
     cuda_graphs_open(rig.batch, 3 * segments + 1, UINT64_MAX); /* whole buckets, fewest rows first: 1 2 4 */
@@ -226,10 +217,10 @@ static void test_failures(void **state)
     (void)state;
 
     emulate_graph_bytes = UINT64_MAX >> 1;
-    rig_open(&rig, rig_config(ROWS), PAGES);
+    rig_open(&rig, fastdecode_device.ops, rig_config(ROWS), PAGES);
     assert_int_equal(rig.batch->graphs.buckets, 0);
     emulate_graph_bytes = graph_bytes;
-    rig_open(&plain, rig_config(ROWS), PAGES);
+    rig_open(&plain, fastdecode_device.ops, rig_config(ROWS), PAGES);
     cuda_graphs_close(plain.batch);
     fill_rows(rows, 6, held, 1);
     same_step(&rig, &plain, rows, 6);
@@ -251,19 +242,13 @@ static void test_failures(void **state)
     rig_close(&plain);
 }
 
-/* What a capture must not contain ends it, and does not pass unseen. */
-static void test_emulated_capture(void **state)
+/* What a capture must not contain spoils it: the stream takes nothing any more, and the end of the capture gives no graph. */
+static void check_spoiled_captures(cudaStream_t stream, cudaEvent_t event, cudaGraphExec_t exec)
 {
-    cudaStream_t stream;
-    cudaEvent_t event;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
     unsigned char bytes[4] = {1, 2, 3, 4};
+    cudaGraph_t graph;
     void *memory;
-    (void)state;
 
-    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
     for (int what = 0; what < 4; what++) {
         assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
         cudaError_t said = what == 0   ? cudaStreamSynchronize(stream)
@@ -271,26 +256,52 @@ static void test_emulated_capture(void **state)
                            : what == 2 ? cudaEventRecord(event, stream)
                                        : cudaFree(NULL);
         assert_int_equal(said, cudaErrorStreamCaptureUnsupported);
+        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
+        const cudaError_t then[] = {
+            cudaMemsetAsync(bytes, 9, 2, stream), cudaMemcpyAsync(bytes, bytes + 2, 2, cudaMemcpyHostToDevice, stream),
+            cudaEventRecord(event, stream),       cudaGraphLaunch(exec, stream),
+            cudaGraphUpload(exec, stream),        cudaStreamSynchronize(stream),
+        };
+        for (size_t i = 0; i < ARRAY_COUNT(then); i++)
+            assert_int_equal(then[i], cudaErrorStreamCaptureInvalidated);
+        (void)cudaGetLastError();
+        gpu_fill(bytes, 2, 0, stream); /* a launch says so behind it */
+        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
         assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
         assert_null(graph);
         (void)cudaGetLastError();
+        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+        assert_memory_equal(bytes, ((unsigned char[]){1, 2, 3, 4}), 4);
+        assert_int_equal(cudaMemsetAsync(bytes, 1, 1, stream), cudaSuccess); /* the stream is as ever */
+        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     }
-    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
-    assert_int_equal(cudaMemsetAsync(bytes + 1, 9, 2, stream), cudaSuccess);
-    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+static void test_emulated_capture(void **state)
+{
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    unsigned char bytes[4] = {1, 2, 3, 4};
+    (void)state;
+
+    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    assert_int_equal(cudaStreamBeginCapture(rig_stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    assert_int_equal(cudaMemsetAsync(bytes + 1, 9, 2, rig_stream), cudaSuccess);
+    assert_int_equal(cudaStreamEndCapture(rig_stream, &graph), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(rig_stream), cudaSuccess);
     assert_memory_equal(bytes, ((unsigned char[]){1, 2, 3, 4}), 4); /* a capture runs nothing */
     assert_int_equal(cudaGraphInstantiateWithFlags(&exec, graph, 0), cudaSuccess);
     assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+    check_spoiled_captures(rig_stream, event, exec);
     for (int launch = 0; launch < 2; launch++) {
         bytes[1] = bytes[2] = 0;
-        assert_int_equal(cudaGraphLaunch(exec, stream), cudaSuccess);
-        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+        assert_int_equal(cudaGraphLaunch(exec, rig_stream), cudaSuccess);
+        assert_int_equal(cudaStreamSynchronize(rig_stream), cudaSuccess);
         assert_memory_equal(bytes, ((unsigned char[]){1, 9, 9, 4}), 4);
     }
     assert_int_equal(cudaGraphExecDestroy(exec), cudaSuccess);
     cudaEventDestroy(event);
-    cudaStreamDestroy(stream);
 }
 #endif
 
@@ -303,12 +314,6 @@ int main(void)
         cmocka_unit_test(test_failures), cmocka_unit_test(test_emulated_capture),
 #endif
     };
-    unsigned char *bytes;
-    bool skipped;
-
-    if (rig_begin(&bytes, &skipped))
-        return !skipped;
-    int failed = cmocka_run_group_tests_name("cuda graphs", tests, NULL, NULL);
-    rig_end(bytes);
-    return failed;
+    const struct tiny_llama tiny = TINY_LLAMA;
+    return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("cuda graphs", tests, NULL, NULL)) : 0;
 }

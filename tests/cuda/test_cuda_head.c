@@ -2,53 +2,22 @@
  * are wanted, and rows that the host draws because their penalties and biases are too many. Everything is compared with common/sampler
  * on the logits that come down.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "common/base/checked.h"
-#include "kernels/cuda/cuda.h"
-#include "kernels/backend/device.h"
-#include "kernels/dispatch/kernels.h"
-#include "tests/unit/gguf_build.h"
-
-extern const struct device_library fastdecode_device;
+#include "tests/cuda/backend_rig.h"
 
 enum { ROWS = CUDA_HEAD_ROWS + 57, NOT_YET = 0x7eadbeef };
 
-static struct model *model;
-static struct thread_pool *pool;
-static struct backend *backend;
-static struct backend_batch *batch;
+static struct rig rig;
 static struct sampler *samplers[ROWS];
 static uint32_t row_index[ROWS];
-static struct backend_sample samples[ROWS];
-static struct sampler_result results[ROWS];
-static float *logits; /* [ROWS][vocab] */
-
-static void wait_done(void)
-{
-    while (!fastdecode_device.ops->done(batch)) {}
-}
 
 /* A row each of a sequence of its own; the head is of the embeddings, no layer is run. */
 static void begin_rows(void)
 {
     struct backend_row rows[ROWS];
-    struct error error;
-    uint32_t bad;
     for (uint32_t i = 0; i < ROWS; i++)
-        rows[i] = (struct backend_row){.sequence = i + 1, .token = (i * 31 + 5) % model->shape.vocab};
-    if (fastdecode_device.ops->begin(batch, rows, ROWS, &bad, &error))
-        fail_msg("begin: %s", error.text);
-    wait_done();
+        rows[i] = (struct backend_row){.sequence = i + 1, .token = (i * 31 + 5) % rig_model->shape.vocab};
+    rig_begin_step(&rig, rows, ROWS);
+    rig_wait(&rig);
 }
 
 static struct sampler *sampler_of(uint32_t i, uint32_t bias_count)
@@ -68,11 +37,11 @@ static struct sampler *sampler_of(uint32_t i, uint32_t bias_count)
     struct sampler *sampler;
     struct error error;
     for (uint32_t b = 0; b < bias_count; b++)
-        bias[b] = (struct sampler_bias){(b * 7 + i) % model->shape.vocab, (float)(b % 5) - 2};
-    if (sampler_open(&params, model->shape.vocab, 100, &sampler, &error))
+        bias[b] = (struct sampler_bias){(b * 7 + i) % rig_model->shape.vocab, (float)(b % 5) - 2};
+    if (sampler_open(&params, rig_model->shape.vocab, 100, &sampler, &error))
         fail_msg("%s", error.text);
     for (uint32_t t = 0; t < 20; t++)
-        t % 3 ? sampler_see_generated(sampler, t * i % model->shape.vocab) : sampler_see_prompt(sampler, t + i);
+        t % 3 ? sampler_see_generated(sampler, t * i % rig_model->shape.vocab) : sampler_see_prompt(sampler, t + i);
     return sampler;
 }
 
@@ -80,12 +49,15 @@ static struct sampler *sampler_of(uint32_t i, uint32_t bias_count)
 static void ask(uint32_t count, uint32_t bias_count)
 {
     for (uint32_t i = 0; i < ROWS; i++)
-        results[i].token = NOT_YET;
+        rig.results[i].token = NOT_YET;
     for (uint32_t i = 0; i < count; i++) {
         row_index[i] = (i * 7 + 3) % ROWS;
         samplers[i] = i % 8 ? sampler_of(i, bias_count) : NULL;
-        samples[i] = (struct backend_sample){
-            .sampler = samplers[i], .index = i, .token = i % model->shape.vocab, .top_count = i % 21, .result = &results[i]};
+        rig.samples[i] = (struct backend_sample){.sampler = samplers[i],
+                                                 .index = i,
+                                                 .token = i % rig_model->shape.vocab,
+                                                 .top_count = i % 21,
+                                                 .result = &rig.results[i]};
     }
 }
 
@@ -94,21 +66,21 @@ static void check_and_close(uint32_t count)
 {
     struct sampler_scratch *scratch;
     struct sampler_result want;
-    uint32_t vocab = model->shape.vocab;
+    uint32_t vocab = rig_model->shape.vocab;
 
     assert_int_equal(sampler_scratch_open(vocab, &scratch), STATUS_OK);
     for (uint32_t i = 0; i < count; i++) {
-        const float *row = logits + (size_t)i * vocab;
-        if (samples[i].sampler)
-            sampler_sample(samples[i].sampler, row, samples[i].index, scratch, &want);
+        const float *row = rig.logits + (size_t)i * vocab;
+        if (rig.samples[i].sampler)
+            sampler_sample(rig.samples[i].sampler, row, rig.samples[i].index, scratch, &want);
         else
-            sampler_score(row, vocab, samples[i].token, samples[i].top_count, scratch, &want);
-        assert_int_equal(results[i].token, want.token);
-        assert_true(fabsf(results[i].logprob - want.logprob) <= 1e-6f);
-        assert_int_equal(results[i].top_count, want.top_count);
+            sampler_score(row, vocab, rig.samples[i].token, rig.samples[i].top_count, scratch, &want);
+        assert_int_equal(rig.results[i].token, want.token);
+        assert_true(fabsf(rig.results[i].logprob - want.logprob) <= 1e-6f);
+        assert_int_equal(rig.results[i].top_count, want.top_count);
         for (uint32_t t = 0; t < want.top_count; t++) {
-            assert_int_equal(results[i].top[t].token, want.top[t].token);
-            assert_true(fabsf(results[i].top[t].logprob - want.top[t].logprob) <= 1e-6f);
+            assert_int_equal(rig.results[i].top[t].token, want.top[t].token);
+            assert_true(fabsf(rig.results[i].top[t].logprob - want.top[t].logprob) <= 1e-6f);
         }
         sampler_close(samplers[i]);
     }
@@ -117,15 +89,15 @@ static void check_and_close(uint32_t count)
 
 static void head(uint32_t count)
 {
-    fastdecode_device.ops->head(batch, row_index, samples, count);
+    rig.ops->head(rig.batch, row_index, rig.samples, count);
     memset(row_index, 0xff, sizeof row_index); /* it was copied */
 }
 
 static void fetch_logits(uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        row_index[i] = (i * 7 + 3) % ROWS, samples[i].logits = logits + (size_t)i * model->shape.vocab;
-    memset(logits, 0xff, (size_t)count * model->shape.vocab * sizeof *logits);
+        row_index[i] = (i * 7 + 3) % ROWS, rig.samples[i].logits = rig.logits + (size_t)i * rig_model->shape.vocab;
+    memset(rig.logits, 0xff, (size_t)count * rig_model->shape.vocab * sizeof *rig.logits);
 }
 
 /* Nothing comes down but results; they are there when done says so, and not before. */
@@ -137,20 +109,20 @@ static void test_drawn_on_the_device(void **state)
     for (uint32_t c = 0; c < ARRAY_COUNT(counts); c++) {
         ask(counts[c], c == 1 ? 40 : 2);
         head(counts[c]);
-        assert_int_equal(batch->fetched_count, 0);
+        assert_int_equal(rig.batch->fetched_count, 0);
         for (uint32_t i = 0; i < ROWS; i++)
-            assert_int_equal(results[i].token, NOT_YET);
-        wait_done();
+            assert_int_equal(rig.results[i].token, NOT_YET);
+        rig_wait(&rig);
         for (uint32_t i = 0; i < ROWS; i++)
-            assert_true((results[i].token == NOT_YET) == (i >= counts[c]));
-        assert_true(fastdecode_device.ops->done(batch)); /* and stays so */
+            assert_true((rig.results[i].token == NOT_YET) == (i >= counts[c]));
+        assert_true(rig.ops->done(rig.batch)); /* and stays so */
         struct sampler_result drawn[ROWS];
-        memcpy(drawn, results, sizeof drawn);
+        memcpy(drawn, rig.results, sizeof drawn);
         fetch_logits(counts[c]); /* the same again, with their logits: the same bits */
         head(counts[c]);
-        wait_done();
+        rig_wait(&rig);
         for (uint32_t i = 0; i < counts[c]; i++)
-            assert_true(drawn[i].token == results[i].token && drawn[i].logprob == results[i].logprob);
+            assert_true(drawn[i].token == rig.results[i].token && drawn[i].logprob == rig.results[i].logprob);
         check_and_close(counts[c]);
     }
 }
@@ -158,7 +130,7 @@ static void test_drawn_on_the_device(void **state)
 /* Some rows want their logits: up to as many as there is room for, head does not wait; the adjusted ones are not what they get. */
 static void test_logits_that_are_wanted(void **state)
 {
-    uint32_t vocab = model->shape.vocab;
+    uint32_t vocab = rig_model->shape.vocab;
     float *of_all = malloc((size_t)ROWS * vocab * sizeof *of_all);
     (void)state;
     assert_non_null(of_all);
@@ -166,20 +138,20 @@ static void test_logits_that_are_wanted(void **state)
     ask(ROWS, 3);
     fetch_logits(ROWS);
     head(ROWS);
-    wait_done();
+    rig_wait(&rig);
     check_and_close(ROWS);
-    memcpy(of_all, logits, (size_t)ROWS * vocab * sizeof *of_all);
+    memcpy(of_all, rig.logits, (size_t)ROWS * vocab * sizeof *of_all);
     ask(ROWS, 3);
     for (uint32_t i = 0; i < CUDA_LOGITS_ROWS; i++)
-        samples[i * 19].logits = logits + (size_t)i * 19 * vocab;
-    memset(logits, 0xff, (size_t)ROWS * vocab * sizeof *logits);
+        rig.samples[i * 19].logits = rig.logits + (size_t)i * 19 * vocab;
+    memset(rig.logits, 0xff, (size_t)ROWS * vocab * sizeof *rig.logits);
     head(ROWS);
-    assert_int_equal(batch->fetched_count, CUDA_LOGITS_ROWS);
-    assert_int_equal(results[0].token, NOT_YET);
-    wait_done();
+    assert_int_equal(rig.batch->fetched_count, CUDA_LOGITS_ROWS);
+    assert_int_equal(rig.results[0].token, NOT_YET);
+    rig_wait(&rig);
     for (uint32_t i = 0; i < CUDA_LOGITS_ROWS; i++)
-        assert_memory_equal(logits + (size_t)i * 19 * vocab, of_all + (size_t)i * 19 * vocab, vocab * sizeof *logits);
-    memcpy(logits, of_all, (size_t)ROWS * vocab * sizeof *of_all);
+        assert_memory_equal(rig.logits + (size_t)i * 19 * vocab, of_all + (size_t)i * 19 * vocab, vocab * sizeof *rig.logits);
+    memcpy(rig.logits, of_all, (size_t)ROWS * vocab * sizeof *of_all);
     check_and_close(ROWS);
     free(of_all);
 }
@@ -192,67 +164,40 @@ static void test_rows_for_the_host(void **state)
     begin_rows();
     ask(ROWS, SAMPLER_BIAS_MAX);
     p = sampler_params_of(samplers[1]);
-    assert_true(ROWS * 7 / 8 * p->bias_count > CUDA_ADJUST_MAX && cuda_adjust_limit(&backend->config) == CUDA_ADJUST_MAX);
+    assert_true(ROWS * 7 / 8 * p->bias_count > CUDA_ADJUST_MAX && cuda_adjust_limit(&rig.backend->config) == CUDA_ADJUST_MAX);
     head(ROWS);
-    assert_true(batch->fetched_count > 0 && batch->fetched_count <= CUDA_LOGITS_ROWS);
-    wait_done();
+    assert_true(rig.batch->fetched_count > 0 && rig.batch->fetched_count <= CUDA_LOGITS_ROWS);
+    rig_wait(&rig);
     struct sampler_result drawn[ROWS];
-    memcpy(drawn, results, sizeof drawn);
+    memcpy(drawn, rig.results, sizeof drawn);
     fetch_logits(ROWS);
     head(ROWS);
-    wait_done();
+    rig_wait(&rig);
     for (uint32_t i = 0; i < ROWS; i++)
-        assert_true(drawn[i].token == results[i].token && drawn[i].logprob == results[i].logprob);
+        assert_true(drawn[i].token == rig.results[i].token && drawn[i].logprob == rig.results[i].logprob);
     check_and_close(ROWS);
 }
 
-static enum status open_all(struct error *error)
+static int open_rig(void **state)
 {
-    struct backend_config config = {.model = model,
-                                    .pool = pool,
-                                    .max_rows = ROWS,
-                                    .max_batches = 1,
-                                    .context_tokens = model->shape.context_length,
-                                    .kv_type = 1,
-                                    .page_tokens = 16,
-                                    .max_sequences = ROWS};
-    struct backend_plan plan;
-    enum status status;
+    struct backend_config config = rig_config(ROWS);
+    (void)state;
+    config.max_sequences = ROWS;
+    rig_open(&rig, fastdecode_device.ops, config, 0);
+    return 0;
+}
 
-    logits = calloc((size_t)ROWS * model->shape.vocab, sizeof *logits);
-    if (!logits)
-        return STATUS_RESOURCE_EXHAUSTED;
-    if ((status = fastdecode_device.ops->plan(&config, &plan, error)) ||
-        (status = fastdecode_device.ops->open(&config, &backend, error)))
-        return status;
-    return fastdecode_device.ops->batch_open(backend, &batch, error);
+static int close_rig(void **state)
+{
+    (void)state;
+    rig_close(&rig);
+    return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_drawn_on_the_device), cmocka_unit_test(test_logits_that_are_wanted),
                                        cmocka_unit_test(test_rows_for_the_host)};
-    struct gguf_build build = {0};
-    struct tiny_llama tiny = TINY_LLAMA;
-    struct error error;
-    char name[200];
-    size_t count;
-
-    if (fastdecode_device.probe(0, name, sizeof name, &error)) {
-        printf("%s: skipped\n", error.text);
-        return 0;
-    }
-    gguf_build_llama(&build, &tiny);
-    unsigned char *bytes = gguf_build_finish(&build, &count);
-    if (kernels_init(NULL, &error) || model_open_memory("tiny.gguf", bytes, count, &model, &error) || thread_pool_open(2, &pool) ||
-        open_all(&error))
-        return 1;
-    int failed = cmocka_run_group_tests_name("cuda head", tests, NULL, NULL);
-    fastdecode_device.ops->batch_close(batch);
-    fastdecode_device.ops->close(backend);
-    thread_pool_close(pool);
-    model_close(model);
-    free(bytes);
-    free(logits);
-    return failed;
+    const struct tiny_llama tiny = TINY_LLAMA;
+    return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("cuda head", tests, open_rig, close_rig)) : 0;
 }

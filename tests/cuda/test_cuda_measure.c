@@ -2,42 +2,9 @@
  * pool through the backend's entries, which are watched: none may come before the one before is done. How exact figures are is a
  * real device's to show (`make bench-gpu`); tests/unit/test_backend_measure.c has known times.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/cuda/backend_rig.h"
 
-#include <cmocka.h>
-
-#include "common/base/checked.h"
-#include "common/model/model.h"
 #include "kernels/backend/backend_measure.h"
-#include "kernels/backend/device.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/dispatch/half.h"
-#include "kernels/dispatch/kernels.h"
-#include "tests/unit/gguf_build.h"
-
-extern const struct device_library fastdecode_device;
-
-static cudaStream_t stream;
-
-static void to_host(void *to, const void *from, size_t bytes)
-{
-    assert_int_equal(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
-}
-
-static void to_device(void *to, const void *from, size_t bytes)
-{
-    assert_int_equal(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-}
 
 static size_t free_bytes(void)
 {
@@ -52,18 +19,16 @@ static void test_all_of_it_is_read(void **state)
     enum { BLOCKS = 3, WORDS = BLOCKS * GPU_READ_BLOCK_BYTES / 4 };
     const uint32_t key = 0x5bd1e995u, where[] = {0, 1, 2, 3, 4, 1023, 1024, 4095, 4096, 16383, 16384, 20001, WORDS - 1};
     uint32_t *words = calloc(WORDS, 4), none = 7, got;
-    void *at, *sink;
+    void *at = on_device(NULL, WORDS * 4), *sink = on_device(NULL, 4);
     (void)state;
 
-    assert_int_equal(cudaMalloc(&at, WORDS * 4), cudaSuccess);
-    assert_int_equal(cudaMalloc(&sink, 4), cudaSuccess);
     for (size_t i = 0; i <= ARRAY_COUNT(where); i++) {
         bool has_key = i < ARRAY_COUNT(where);
         if (has_key)
             words[where[i]] = key;
         to_device(at, words, WORDS * 4);
         to_device(sink, &none, 4);
-        gpu_read(at, WORDS * 4, sink, stream);
+        gpu_read(at, WORDS * 4, sink, rig_stream);
         to_host(&got, sink, 4);
         assert_int_equal(got, has_key ? key : none);
         if (has_key)
@@ -79,12 +44,11 @@ static void test_values_to_measure_with(void **state)
     enum { COUNT = 300001 };
     uint16_t *got = malloc((COUNT + 1) * 2), mark = 0x1234;
     double sum = 0, squares = 0;
-    void *at;
+    void *at = on_device(NULL, (COUNT + 1) * 2);
     (void)state;
 
-    assert_int_equal(cudaMalloc(&at, (COUNT + 1) * 2), cudaSuccess);
     to_device((uint16_t *)at + COUNT, &mark, 2);
-    gpu_fill(at, COUNT, 3, stream);
+    gpu_fill(at, COUNT, 3, rig_stream);
     to_host(got, at, (COUNT + 1) * 2);
     assert_int_equal(got[COUNT], mark);
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -93,7 +57,7 @@ static void test_values_to_measure_with(void **state)
         sum += x, squares += x * x;
     }
     assert_true(fabs(sum / COUNT) < 0.005 && fabs(squares / COUNT - 1.0 / 3) < 0.005);
-    gpu_fill(at, 10, 4, stream);
+    gpu_fill(at, 10, 4, rig_stream);
     uint16_t other[10];
     to_host(other, at, sizeof other);
     assert_memory_not_equal(other, got, sizeof other);
@@ -174,76 +138,41 @@ static bool watched_done(struct backend_batch *batch)
 static void test_steps_and_attention(void **state)
 {
     enum { ROWS = 64, PAGES = 40 };
-    struct gguf_build build = {0};
-    struct tiny_llama tiny = TINY_LLAMA;
-    struct model *model;
-    struct thread_pool *pool;
-    struct backend *backend;
-    struct error error;
-    struct backend_plan plan;
+    struct backend_config config = rig_config(ROWS);
     struct backend_times times;
     struct kv_costs costs = {0};
-    struct backend_info info;
-    size_t count;
+    struct error error;
+    struct rig rig;
     (void)state;
 
-    tiny.context = 256;
-    gguf_build_llama(&build, &tiny);
-    unsigned char *bytes = gguf_build_finish(&build, &count);
-    assert_int_equal(model_open_memory("tiny.gguf", bytes, count, &model, &error), STATUS_OK);
-    assert_int_equal(thread_pool_open(2, &pool), STATUS_OK);
-    struct backend_config config = {.model = model,
-                                    .pool = pool,
-                                    .max_rows = ROWS,
-                                    .max_batches = 1,
-                                    .context_tokens = 256,
-                                    .kv_type = 1,
-                                    .page_tokens = 16,
-                                    .max_sequences = ROWS};
+    config.max_sequences = ROWS;
     real = fastdecode_device.ops;
     struct backend_ops watched = *real;
     watched.begin = watched_begin, watched.segment = watched_segment, watched.attend = watched_attend;
     watched.head = watched_head, watched.done = watched_done;
-    assert_int_equal(real->plan(&config, &plan, &error), STATUS_OK);
-    config.local_pool_bytes = PAGES * plan.pool_page_bytes;
-    assert_int_equal(real->open(&config, &backend, &error), STATUS_OK);
-    struct attend_measure what = {.ops = &watched,
-                                  .backend = backend,
-                                  .shape = &model->shape,
-                                  .pages = PAGES,
-                                  .page_tokens = 16,
-                                  .max_rows = ROWS,
-                                  .context_tokens = 256};
-    assert_int_equal(real->batch_open(backend, &what.batch, &error), STATUS_OK);
-    assert_int_equal(backend_measure(&watched, what.batch, &model->shape, ROWS, 8, 20000, &times, &error), STATUS_OK);
+    rig_open(&rig, &watched, config, PAGES);
+    const struct attend_measure what = {.ops = &watched,
+                                        .backend = rig.backend,
+                                        .batch = rig.batch,
+                                        .shape = &rig_model->shape,
+                                        .pages = PAGES,
+                                        .page_tokens = config.page_tokens,
+                                        .max_rows = ROWS,
+                                        .context_tokens = config.context_tokens};
+    assert_int_equal(backend_measure(&watched, rig.batch, &rig_model->shape, ROWS, 8, 20000, &times, &error), STATUS_OK);
     assert_true(times.layer_count && times.layer_us[0] > 0 && times.head_us[0] > 0);
     assert_int_equal(backend_measure_attention(&what, 20000, &costs, &error), STATUS_OK);
     assert_true(costs.token_us > 0 && isfinite(costs.token_us) && costs.pair_us > 0 && isfinite(costs.pair_us));
     assert_true(costs.call_us >= 0 && costs.row_us >= 0 && costs.prefill_row_us >= 0);
     assert_true(not_yet > 0 && asked > not_yet); /* it was asynchronous indeed */
-    real->info(backend, &info);
-    assert_int_equal(info.pages_used, 0);
-    real->batch_close(what.batch);
-    real->close(backend);
-    thread_pool_close(pool);
-    model_close(model);
-    free(bytes);
+    assert_int_equal(rig_pages_used(&rig), 0);
+    rig_close(&rig);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_of_it_is_read), cmocka_unit_test(test_values_to_measure_with),
                                        cmocka_unit_test(test_rates), cmocka_unit_test(test_steps_and_attention)};
-    struct error error;
-    char name[200];
-
-    if (fastdecode_device.probe(0, name, sizeof name, &error)) {
-        printf("%s: skipped\n", error.text);
-        return 0;
-    }
-    if (kernels_init(NULL, &error) || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
-        return 1;
-    int failed = cmocka_run_group_tests_name("cuda measure", tests, NULL, NULL);
-    cudaStreamDestroy(stream);
-    return failed;
+    const struct tiny_llama tiny = TINY_LLAMA;
+    return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("cuda measure", tests, NULL, NULL)) : 0;
 }

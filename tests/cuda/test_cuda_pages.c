@@ -1,46 +1,18 @@
 /* test_cuda_pages.c: pages of the device's pool in the form of KV stores. The kernels beside attention's own store of K and V, bit for bit, and
  * the backend's entries beside the CPU's: a sequence that is handed over goes on at the other as it would have at the first.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/cuda/backend_rig.h"
 
-#include <cmocka.h>
-
-#include "common/base/checked.h"
 #include "kernels/attention/attention.h"
-#include "kernels/backend/device.h"
-#include "kernels/cuda/cuda.h"
-#include "kernels/dispatch/kernels.h"
-#include "tests/unit/gguf_build.h"
 
-extern const struct device_library fastdecode_device;
-
-enum { ROWS = 64, SIDES = 2, CPU = 0, CUDA = 1, PAGES = 12, CONTEXT = 128, PAGES_MAX = 8 };
+enum { ROWS = 64, SIDES = 2, CPU = 0, CUDA = 1, PAGES = 12, CONTEXT = 128 };
 
 /* f16 weights beside f32, as in test_cuda_backend.c. */
 #define LIMIT 0.03f
 
-static struct model *model;
-static struct thread_pool *pool;
-static uint32_t seed = 1;
+static uint64_t seed = 1;
 
-static float number(void)
-{
-    seed = seed * 1664525u + 1013904223u;
-    return (float)(seed >> 8) / (float)(1 << 22) - 2.0f; /* -2 to 2 */
-}
-
-static void must(cudaError_t error)
-{
-    if (error != cudaSuccess)
-        fail_msg("%s", cudaGetErrorString(error));
-}
+static float number(void) { return 2 * gguf_random_float(&seed); }
 
 /* --- the kernels ----------------------------------------------------------------------------------------------------------- */
 
@@ -64,21 +36,20 @@ static void a_page(uint32_t layers, uint32_t kv_heads, uint32_t head_dim)
     const size_t tile_bytes = attend_tile_bytes(head_dim, ATTEND_F16), layer_bytes = kv_heads * tile_bytes;
     const size_t page_bytes = layers * layer_bytes, row = 3 * kv_width;
     struct gpu_pool gpu = {.layers = layers, .heads = kv_heads, .kv_heads = kv_heads, .head_dim = head_dim};
-    float *k = malloc(values * sizeof *k), *v = malloc(values * sizeof *v), *qkv_host, *qkv;
+    float *k = malloc(values * sizeof *k), *v = malloc(values * sizeof *v),
+          *qkv_host = malloc(GPU_PAGE_TOKENS * row * sizeof *qkv_host);
+    float *qkv = on_device(NULL, GPU_PAGE_TOKENS * row * sizeof *qkv);
     unsigned char *want = malloc(page_bytes), *host;
-    uint32_t words[4 * GPU_PAGE_TOKENS] = {0}, *device;
-    cudaStream_t stream;
+    uint32_t words[4 * GPU_PAGE_TOKENS] = {0};
 
-    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    must(cudaMalloc(&gpu.pages, 3 * page_bytes));
-    must(cudaMalloc((void **)&qkv, GPU_PAGE_TOKENS * row * sizeof *qkv));
-    must(cudaMalloc((void **)&device, sizeof words));
-    must(cudaHostAlloc((void **)&qkv_host, GPU_PAGE_TOKENS * row * sizeof *qkv, cudaHostAllocDefault));
-    must(cudaHostAlloc((void **)&host, page_bytes, cudaHostAllocDefault));
+    assert_true(k && v && qkv_host && want);
+    memset(qkv_host, 0xff, GPU_PAGE_TOKENS * row * sizeof *qkv_host); /* q is NaN: nobody reads it */
+    gpu.pages = on_device(NULL, 3 * page_bytes);
+    rig_must(cudaHostAlloc((void **)&host, page_bytes, cudaHostAllocDefault));
     for (uint32_t i = 0; i < GPU_PAGE_TOKENS; i++)
         words[i] = words[GPU_PAGE_TOKENS + i] = i; /* row, position; table 0; its page: FROM */
     words[3 * GPU_PAGE_TOKENS] = FROM;
-    must(cudaMemcpyAsync(device, words, sizeof words, cudaMemcpyHostToDevice, stream));
+    uint32_t *device = on_device(words, sizeof words);
     const struct gpu_rows rows = {
         device,          device + GPU_PAGE_TOKENS, device + 2 * GPU_PAGE_TOKENS, device + 3 * GPU_PAGE_TOKENS,
         GPU_PAGE_TOKENS, GPU_PAGE_TOKENS};
@@ -90,30 +61,29 @@ static void a_page(uint32_t layers, uint32_t kv_heads, uint32_t head_dim)
             memcpy(qkv_host + token * row + 2 * kv_width, v + token * kv_width, kv_width * sizeof *v);
         }
         tiles_of(k, v, kv_heads, head_dim, want + layer * layer_bytes);
-        must(cudaMemcpyAsync(qkv, qkv_host, GPU_PAGE_TOKENS * row * sizeof *qkv, cudaMemcpyHostToDevice, stream));
-        gpu_store_kv(&gpu, layer, &rows, qkv, stream);
-        must(cudaStreamSynchronize(stream));
+        to_device(qkv, qkv_host, GPU_PAGE_TOKENS * row * sizeof *qkv);
+        gpu_store_kv(&gpu, layer, &rows, qkv, rig_stream);
+        rig_must(cudaStreamSynchronize(rig_stream));
     }
     memset(host, 0xee, page_bytes);
-    gpu_pages_out(&gpu, FROM, 0, layers * kv_heads, host, stream);
-    must(cudaStreamSynchronize(stream));
+    gpu_pages_out(&gpu, FROM, 0, layers * kv_heads, host, rig_stream);
+    rig_must(cudaStreamSynchronize(rig_stream));
     assert_memory_equal(host, want, page_bytes);
     /* in, in two parts; what lies beside it stays */
     uint32_t first = layers * kv_heads / 3;
     if (first)
-        gpu_pages_in(&gpu, TO, 0, first, host, stream);
-    gpu_pages_in(&gpu, TO, first, layers * kv_heads - first, host + first * tile_bytes, stream);
-    must(cudaStreamSynchronize(stream));
+        gpu_pages_in(&gpu, TO, 0, first, host, rig_stream);
+    gpu_pages_in(&gpu, TO, first, layers * kv_heads - first, host + first * tile_bytes, rig_stream);
+    rig_must(cudaStreamSynchronize(rig_stream));
     for (uint32_t page = FROM; page <= TO; page++) {
         memset(host, 0xee, page_bytes);
-        gpu_pages_out(&gpu, page, 0, layers * kv_heads, host, stream);
-        must(cudaStreamSynchronize(stream));
+        gpu_pages_out(&gpu, page, 0, layers * kv_heads, host, rig_stream);
+        rig_must(cudaStreamSynchronize(rig_stream));
         assert_memory_equal(host, want, page_bytes);
     }
     cudaFree(gpu.pages), cudaFree(qkv), cudaFree(device);
-    cudaFreeHost(qkv_host), cudaFreeHost(host);
-    cudaStreamDestroy(stream);
-    free(k), free(v), free(want);
+    cudaFreeHost(host);
+    free(k), free(v), free(qkv_host), free(want);
 }
 
 static void test_form(void **state)
@@ -128,81 +98,37 @@ static void test_form(void **state)
 
 /* --- the entries ------------------------------------------------------------------------------------------------------------ */
 
-struct side {
-    const struct backend_ops *ops;
-    struct backend *backend;
-    struct backend_batch *batch;
-    float *logits; /* [vocab] */
-};
+static struct rig sides[SIDES];
 
-static struct side sides[SIDES];
-
-static void open_side(struct side *side, const struct backend_ops *ops, enum compute_mode compute)
+static int open_sides(void **state)
 {
-    struct backend_config config = {.model = model,
-                                    .compute = compute,
-                                    .pool = pool,
-                                    .max_rows = ROWS,
-                                    .max_batches = 1,
-                                    .context_tokens = CONTEXT,
-                                    .kv_type = 1,
-                                    .page_tokens = GPU_PAGE_TOKENS,
-                                    .max_sequences = 16};
-    struct backend_plan plan;
-    struct error error;
-
-    *side = (struct side){.ops = ops, .logits = calloc(model->shape.vocab, sizeof(float))};
-    assert_int_equal(ops->plan(&config, &plan, &error), STATUS_OK);
-    config.local_pool_bytes = PAGES * plan.pool_page_bytes;
-    assert_int_equal(ops->open(&config, &side->backend, &error), STATUS_OK);
-    assert_int_equal(ops->batch_open(side->backend, &side->batch, &error), STATUS_OK);
+    struct backend_config config = rig_config(ROWS);
+    (void)state;
+    config.context_tokens = CONTEXT, config.max_sequences = 16;
+    rig_open(&sides[CPU], &backend_cpu, config, PAGES);
+    rig_open(&sides[CUDA], fastdecode_device.ops, config, PAGES);
+    return 0;
 }
 
-static void close_side(struct side *side)
+static int close_sides(void **state)
 {
-    side->ops->batch_close(side->batch);
-    side->ops->close(side->backend);
-    free(side->logits);
-}
-
-static void wait_for(struct side *side)
-{
-    while (!side->ops->done(side->batch)) {}
+    (void)state;
+    for (uint32_t s = 0; s < SIDES; s++)
+        rig_close(&sides[s]);
+    return 0;
 }
 
 /* Positions [first, first + count) of a sequence, in one step; logits of the last. Not waited for. */
-static void queue_step(struct side *side, uint64_t sequence, uint32_t first, uint32_t count)
+static void queue_step(struct rig *side, uint64_t sequence, uint32_t first, uint32_t count)
 {
-    static const float *o[ROWS];
-    static float *nowhere[ROWS];
-    static const struct backend_links links = {o, nowhere, nowhere, nowhere};
-    static struct sampler_result result;
-    static struct backend_sample sample;
-    static uint32_t last;
     struct backend_row rows[ROWS];
-    struct error error;
-    uint32_t bad;
-
-    sample = (struct backend_sample){.token = 7, .top_count = 2, .result = &result, .logits = side->logits};
-    last = count - 1;
-
-    for (uint32_t i = 0; i < count; i++)
-        rows[i] =
-            (struct backend_row){.sequence = sequence, .token = (first + i) * 11 % 300 + 5, .position = first + i, .local = true};
-    if (side->ops->begin(side->batch, rows, count, &bad, &error))
-        fail_msg("begin: %s", error.text);
-    for (uint32_t s = 0; s <= model->shape.layers; s++) {
-        side->ops->segment(side->batch, s, &links);
-        if (s < model->shape.layers)
-            side->ops->attend(side->batch, s);
-    }
-    side->ops->head(side->batch, &last, &sample, 1);
+    rig_queue(side, rows, rig_rows(rows, 0, sequence, first, count, true));
 }
 
-static void step(struct side *side, uint64_t sequence, uint32_t first, uint32_t count)
+static void step(struct rig *side, uint64_t sequence, uint32_t first, uint32_t count)
 {
     queue_step(side, sequence, first, count);
-    wait_for(side);
+    rig_wait(side);
 }
 
 /* The same row at both. */
@@ -210,14 +136,12 @@ static void next_row_is_near(uint64_t sequence, uint32_t position)
 {
     for (uint32_t s = 0; s < SIDES; s++)
         step(&sides[s], sequence, position, 1);
-    for (uint32_t i = 0; i < model->shape.vocab; i++)
-        if (!(fabsf(sides[CUDA].logits[i] - sides[CPU].logits[i]) <= LIMIT))
-            fail_msg("%.6g for %.6g", (double)sides[CUDA].logits[i], (double)sides[CPU].logits[i]);
+    rig_near(&sides[CUDA], &sides[CPU], 1, LIMIT);
 }
 
 static uint64_t page_bytes(void) { return sides[CPU].ops->pool_page_bytes(sides[CPU].backend); }
 
-static uint32_t export_page(struct side *side, uint64_t sequence, uint32_t index, unsigned char *page)
+static uint32_t export_page(struct rig *side, uint64_t sequence, uint32_t index, unsigned char *page)
 {
     struct error error;
     uint32_t positions = 0;
@@ -228,7 +152,7 @@ static uint32_t export_page(struct side *side, uint64_t sequence, uint32_t index
     return positions;
 }
 
-static void import_page(struct side *side, uint64_t sequence, uint32_t index, const unsigned char *page, uint32_t positions)
+static void import_page(struct rig *side, uint64_t sequence, uint32_t index, const unsigned char *page, uint32_t positions)
 {
     struct error error;
 
@@ -237,7 +161,7 @@ static void import_page(struct side *side, uint64_t sequence, uint32_t index, co
     while (!side->ops->pool_copied(side->backend)) {}
 }
 
-static uint32_t held(const struct side *side, uint64_t sequence)
+static uint32_t held(const struct rig *side, uint64_t sequence)
 {
     struct backend_held items[16];
     uint32_t count = side->ops->pool_held(side->backend, items, 16);
@@ -247,15 +171,8 @@ static uint32_t held(const struct side *side, uint64_t sequence)
     return 0;
 }
 
-static uint64_t pages_used(const struct side *side)
-{
-    struct backend_info info;
-    side->ops->info(side->backend, &info);
-    return info.pages_used;
-}
-
 /* From one side to the other; there it comes out as it went in. */
-static void hand_over(struct side *from, struct side *to, uint64_t sequence, uint32_t positions)
+static void hand_over(struct rig *from, struct rig *to, uint64_t sequence, uint32_t positions)
 {
     unsigned char *page = malloc(page_bytes()), *again = malloc(page_bytes());
 
@@ -291,13 +208,56 @@ static void test_handing_over(void **state)
             for (uint64_t sequence = 1; sequence <= 2; sequence++)
                 sides[s].ops->pool_release(sides[s].backend, sequence);
     }
-    assert_int_equal(pages_used(&sides[CUDA]), 0);
+    assert_int_equal(rig_pages_used(&sides[CUDA]), 0);
+}
+
+/* The first positions of a page, K [head_dim][GPU_PAGE_TOKENS] and V [GPU_PAGE_TOKENS][head_dim] a tile, are another's. */
+static void same_positions(const unsigned char *page, const unsigned char *want, uint32_t count)
+{
+    const struct model_shape *shape = &rig_model->shape;
+    const uint32_t dim = shape->head_dim, values = GPU_PAGE_TOKENS * dim;
+    const uint16_t *a = (const uint16_t *)(const void *)page, *b = (const uint16_t *)(const void *)want;
+
+    for (uint32_t tile = 0; tile < shape->layers * shape->kv_heads; tile++, a += 2 * values, b += 2 * values) {
+        for (uint32_t i = 0; i < values; i++)
+            assert_true(i % GPU_PAGE_TOKENS >= count || a[i] == b[i]);
+        assert_memory_equal(a + values, b + values, count * dim * sizeof *a);
+    }
+}
+
+/* Pages leave that a step in flight writes to. Positions whose step's end was seen before are complete: so many does the export say there
+ * are, and they come out as they were. Of what the step writes behind them nothing is promised, it may be there in part; it is complete
+ * when the end of the step has been seen. A page that the step begins is none until then. */
+static void export_what_is_written(struct rig *side, uint64_t sequence, uint32_t first, uint32_t end)
+{
+    unsigned char *page = malloc(page_bytes()), *want = malloc(page_bytes());
+    struct error error;
+    uint32_t positions;
+
+    assert_true(page && want);
+    for (uint32_t position = first; position < end; position++) {
+        const uint32_t index = position / GPU_PAGE_TOKENS, complete = position % GPU_PAGE_TOKENS;
+        if (complete)
+            assert_int_equal(export_page(side, sequence, index, want), complete);
+        queue_step(side, sequence, position, 1);
+        enum status status = side->ops->pool_export(side->backend, sequence, index, page, &positions, &error);
+        assert_int_equal(status, complete ? STATUS_OK : STATUS_NOT_FOUND);
+        if (complete)
+            assert_int_equal(positions, complete);
+        while (!side->ops->pool_copied(side->backend)) {}
+        same_positions(page, want, complete);
+        rig_wait(side);
+        assert_int_equal(export_page(side, sequence, index, page), complete + 1);
+        same_positions(page, want, complete);
+    }
+    free(page);
+    free(want);
 }
 
 /* A page leaves while its sequence, and another, go on. */
 static void test_while_steps_run(void **state)
 {
-    struct side *side = &sides[CUDA];
+    struct rig *side = &sides[CUDA];
     unsigned char *page = malloc(page_bytes()), *want = malloc(page_bytes());
     struct error error;
     uint32_t positions;
@@ -314,6 +274,7 @@ static void test_while_steps_run(void **state)
     }
     while (!side->ops->pool_copied(side->backend)) {}
     assert_memory_equal(page, want, page_bytes());
+    export_what_is_written(side, 1, 26, 50);
     /* and into the pages of a sequence that was released, behind a step that used them */
     side->ops->pool_release(side->backend, 1);
     assert_int_equal(side->ops->pool_import(side->backend, 3, 0, page, GPU_PAGE_TOKENS, &error), STATUS_OK);
@@ -327,7 +288,7 @@ static void test_while_steps_run(void **state)
     assert_memory_equal(page, want, page_bytes());
     side->ops->pool_release(side->backend, 2);
     side->ops->pool_release(side->backend, 3);
-    assert_int_equal(pages_used(side), 0);
+    assert_int_equal(rig_pages_used(side), 0);
     free(page);
     free(want);
 }
@@ -335,20 +296,20 @@ static void test_while_steps_run(void **state)
 /* Slices wait for one another, however late a device that has other work is with them. */
 static void test_pages_of_any_content(void **state)
 {
-    struct side *side = &sides[CUDA];
+    struct rig *side = &sides[CUDA];
     unsigned char *page = malloc(page_bytes()), *again = malloc(page_bytes());
     (void)state;
 
     side->backend->copy.slice_tiles = 1;
     for (uint32_t round = 0; round < 100; round++) {
         for (size_t i = 0; i < page_bytes(); i++)
-            page[i] = (unsigned char)(seed = seed * 1664525u + 1013904223u, seed >> 24);
+            page[i] = (unsigned char)random_u64(&seed);
         queue_step(side, 2, round % 90, 1);
         import_page(side, 1, 0, page, GPU_PAGE_TOKENS);
-        wait_for(side);
+        rig_wait(side);
         queue_step(side, 2, round % 90, 1);
         assert_int_equal(export_page(side, 1, 0, again), GPU_PAGE_TOKENS);
-        wait_for(side);
+        rig_wait(side);
         assert_memory_equal(again, page, page_bytes());
         side->ops->pool_release(side->backend, 1);
     }
@@ -359,7 +320,7 @@ static void test_pages_of_any_content(void **state)
 
 static void test_what_is_refused_or_given_up(void **state)
 {
-    struct side *side = &sides[CUDA];
+    struct rig *side = &sides[CUDA];
     const struct backend_ops *ops = side->ops;
     unsigned char *page = calloc(1, page_bytes());
     struct error error;
@@ -390,7 +351,7 @@ static void test_what_is_refused_or_given_up(void **state)
     assert_int_equal(ops->pool_import(side->backend, 2, 2, page, 1, &error), STATUS_RESOURCE_EXHAUSTED);
     for (uint64_t sequence = 1; sequence <= 3; sequence++)
         ops->pool_release(side->backend, sequence);
-    assert_int_equal(pages_used(side), 0);
+    assert_int_equal(rig_pages_used(side), 0);
     free(page);
 }
 
@@ -399,27 +360,6 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_form), cmocka_unit_test(test_handing_over),
                                        cmocka_unit_test(test_while_steps_run), cmocka_unit_test(test_pages_of_any_content),
                                        cmocka_unit_test(test_what_is_refused_or_given_up)};
-    struct gguf_build build = {0};
-    struct tiny_llama tiny = TINY_LLAMA;
-    struct error error;
-    char name[200];
-    size_t count;
-
-    if (fastdecode_device.probe(0, name, sizeof name, &error)) {
-        printf("%s: skipped\n", error.text);
-        return 0;
-    }
-    gguf_build_llama(&build, &tiny);
-    unsigned char *bytes = gguf_build_finish(&build, &count);
-    if (kernels_init(NULL, &error) || model_open_memory("tiny.gguf", bytes, count, &model, &error) || thread_pool_open(2, &pool))
-        return 1;
-    open_side(&sides[CPU], &backend_cpu, COMPUTE_F32);
-    open_side(&sides[CUDA], fastdecode_device.ops, COMPUTE_AUTO);
-    int failed = cmocka_run_group_tests_name("cuda pages", tests, NULL, NULL);
-    close_side(&sides[CPU]);
-    close_side(&sides[CUDA]);
-    thread_pool_close(pool);
-    model_close(model);
-    free(bytes);
-    return failed;
+    const struct tiny_llama tiny = TINY_LLAMA;
+    return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("cuda pages", tests, open_sides, close_sides)) : 0;
 }

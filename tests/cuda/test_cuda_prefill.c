@@ -1,27 +1,12 @@
 /* test_cuda_prefill.c: attention of chunks by tensor cores (prefill.cu) beside plain loops in double, and beside single rows in the same
- * step. Pages that are in no order hold NaN wherever nothing was stored, so that a key too many is seen. On the emulated device and, as
- * `make check-gpu`, on a real one: device memory is touched through copies alone.
+ * step. Pages that are in no order hold NaN wherever nothing was stored, so that a key too many is seen.
  */
-#include "tests/kernels/kernel_test.h"
-
-#include "kernels/cuda/launch.h"
+#include "tests/cuda/device_rig.h"
 
 /* Of values near one: scores are off by 2e-4 (q as f16), weights by 2^-11; a key too many or too few in 600 is some 5e-3. */
 #define LIMIT 1e-3
 
 enum { LAYERS = 2, LAYER = 1, CHUNKS_MAX = 24, UNUSED_ROWS = 2 /* in front, of other sequences */ };
-
-static cudaStream_t stream;
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *at = NULL;
-    assert_int_equal(cudaMalloc(&at, bytes + 64), cudaSuccess);
-    if (from)
-        assert_int_equal(cudaMemcpyAsync(at, from, bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    return at;
-}
 
 /* Rows of a sequence of its own: positions first .. first + rows - 1, those before were stored in earlier steps. */
 struct chunk {
@@ -42,8 +27,6 @@ struct step {
     uint32_t *words_at;
     float *qkv_at;
 };
-
-static uint32_t pages_for(uint32_t positions) { return (positions + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS; }
 
 /* Rows and tiles: of chunks in tiles first, then single rows. `most` rows a tile. */
 static void lay_out(struct step *s, uint32_t most)
@@ -91,10 +74,11 @@ static uint16_t *pages_before(struct step *s, size_t *bytes)
     return pages;
 }
 
+/* q is `q_scale` times values near one, k `k_scale` times such: a power of two, so that it stays f16. */
 static void open_step(struct step *s, uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const struct chunk *chunks,
-                      uint32_t chunk_count, uint32_t most, float q_scale)
+                      uint32_t chunk_count, uint32_t most, float q_scale, float k_scale)
 {
-    uint64_t seed = heads * 1000u + head_dim;
+    const uint64_t seed = heads * 1000u + head_dim;
     size_t page_bytes;
     *s = (struct step){.pool = {.layers = LAYERS, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim},
                        .q_width = heads * head_dim,
@@ -104,20 +88,16 @@ static void open_step(struct step *s, uint32_t heads, uint32_t kv_heads, uint32_
                        .chunk_count = chunk_count};
     assert_true(chunk_count <= CHUNKS_MAX);
     lay_out(s, most ? most : gpu_tile_rows(&s->pool));
-    for (uint32_t page = 0; page < s->table_words; page++) { /* a shuffle */
-        uint32_t other = (uint32_t)(random_u64(&seed) % (page + 1));
-        s->tables[page] = s->tables[other];
-        s->tables[other] = page;
-    }
+    random_order(s->tables, s->table_words, seed);
     for (uint32_t c = 0; c < chunk_count; c++) {
-        size_t count = (size_t)(chunks[c].first + chunks[c].rows) * 2 * s->kv_width;
-        s->kv[c] = malloc(count * sizeof(float));
+        const size_t count = (size_t)(chunks[c].first + chunks[c].rows) * 2 * s->kv_width;
+        s->kv[c] = random_halves(count, seed + 1 + c);
         for (size_t i = 0; i < count; i++)
-            s->kv[c][i] = f16_to_float(f16_from_float(random_normal(&seed)));
+            s->kv[c][i] *= i / s->kv_width % 2 ? 1 : k_scale;
     }
-    s->qkv = malloc((size_t)(UNUSED_ROWS + s->row_count) * s->width * sizeof(float));
+    s->qkv = random_values((size_t)(UNUSED_ROWS + s->row_count) * s->width, seed + 1 + chunk_count);
     for (size_t i = 0; i < (size_t)(UNUSED_ROWS + s->row_count) * s->width; i++)
-        s->qkv[i] = q_scale * random_normal(&seed);
+        s->qkv[i] *= q_scale;
     for (uint32_t row = 0; row < s->row_count; row++)
         memcpy(s->qkv + (size_t)s->words[row] * s->width + s->q_width,
                s->kv[s->words[3 * s->row_count + row]] + (size_t)s->words[s->row_count + row] * 2 * s->kv_width,
@@ -154,49 +134,31 @@ static float *attend(struct step *s, uint32_t span)
     size_t o_bytes = (size_t)(UNUSED_ROWS + n) * s->q_width * sizeof(float),
            floats = MAX(s->tile_count ? gpu_tile_scratch(&s->pool, &tiles) : 0,
                         singles.count ? gpu_attend_scratch(&s->pool, singles.count, s->longest) : 0);
-    float *o_at = on_device(NULL, o_bytes), *scratch = on_device(NULL, floats * sizeof(float)), *o = malloc(o_bytes);
-    gpu_store_kv(&s->pool, LAYER, &all, s->qkv_at, stream);
+    float *o_at = on_device(NULL, o_bytes), *scratch = on_device(NULL, floats * sizeof(float));
+    gpu_store_kv(&s->pool, LAYER, &all, s->qkv_at, rig_stream);
     if (s->tile_count)
-        gpu_attend_tiles(&s->pool, LAYER, &all, &tiles, s->qkv_at, o_at, scratch, stream);
+        gpu_attend_tiles(&s->pool, LAYER, &all, &tiles, s->qkv_at, o_at, scratch, rig_stream);
     if (singles.count)
-        gpu_attend(&s->pool, LAYER, &singles, s->qkv_at, o_at, scratch, stream);
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
-    assert_int_equal(cudaMemcpyAsync(o, o_at, o_bytes, cudaMemcpyDeviceToHost, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+        gpu_attend(&s->pool, LAYER, &singles, s->qkv_at, o_at, scratch, rig_stream);
+    float *o = on_host(o_at, o_bytes);
     cudaFree(o_at), cudaFree(scratch);
     return o;
 }
 
-/* One head's attention in double. `rounded`: q as the kernel has it, so that scores of any size can be compared. */
-static void reference(const struct step *s, uint32_t row, uint32_t head, bool rounded, double *out)
+/* One head's attention in double. `rounded`: q as the kernel has it, so that scores of any size can be compared.
+ * Returns the largest score, an exponent of 2. */
+static double reference(const struct step *s, uint32_t row, uint32_t head, bool rounded, double *out)
 {
     const uint32_t dim = s->pool.head_dim, position = s->words[s->row_count + row];
     const float *q = s->qkv + (size_t)s->words[row] * s->width + head * dim;
-    const float *k = s->kv[s->words[3 * s->row_count + row]] + head / (s->pool.heads / s->pool.kv_heads) * dim,
-                *v = k + s->kv_width;
-    const double scale = 1.4426950408889634 / sqrt(dim);
-    double most = -INFINITY, all = 0, *score = malloc((position + 1) * sizeof *score), own[GPU_MAX_HEAD_DIM];
+    const float *k = s->kv[s->words[3 * s->row_count + row]] + head / (s->pool.heads / s->pool.kv_heads) * dim;
+    double own[GPU_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < dim; i++) {
-        own[i] = (double)q[i] * scale;
+        own[i] = (double)q[i] * attend_scale(dim);
         if (rounded)
             own[i] = (double)f16_to_float(f16_from_float((float)fmin(fmax(own[i], -65504), 65504)));
-        out[i] = 0;
     }
-    for (uint32_t t = 0; t <= position; t++) {
-        score[t] = 0;
-        for (uint32_t i = 0; i < dim; i++)
-            score[t] += own[i] * (double)k[(size_t)t * 2 * s->kv_width + i];
-        most = fmax(most, score[t]);
-    }
-    for (uint32_t t = 0; t <= position; t++) {
-        double p = exp2(score[t] - most);
-        all += p;
-        for (uint32_t i = 0; i < dim; i++)
-            out[i] += p * (double)v[(size_t)t * 2 * s->kv_width + i];
-    }
-    for (uint32_t i = 0; i < dim; i++)
-        out[i] /= all;
-    free(score);
+    return attend_in_double(own, k, k + s->kv_width, 2 * s->kv_width, position + 1, dim, out);
 }
 
 /* The largest error of all rows; fails beyond the limit, and where a row was written that is none of the step's. */
@@ -222,7 +184,7 @@ static double compare(const struct step *s, const float *o, bool rounded, double
 static double check(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, const struct chunk *chunks, uint32_t count, uint32_t span)
 {
     struct step s;
-    open_step(&s, heads, kv_heads, head_dim, chunks, count, 0, 1);
+    open_step(&s, heads, kv_heads, head_dim, chunks, count, 0, 1, 1);
     float *o = attend(&s, span);
     double largest = compare(&s, o, false, LIMIT);
     free(o);
@@ -290,7 +252,7 @@ static void test_alone(void **state)
         struct step s;
         float *o[3];
         for (uint32_t i = 0; i < 3; i++) {
-            open_step(&s, 3, 1, 64, chunks, ARRAY_COUNT(chunks), i == 0 ? 0 : i == 1 ? 1 : 11, 1);
+            open_step(&s, 3, 1, 64, chunks, ARRAY_COUNT(chunks), i == 0 ? 0 : i == 1 ? 1 : 11, 1, 1);
             o[i] = attend(&s, span);
             assert_memory_equal(o[0] + UNUSED_ROWS * s.q_width, o[i] + UNUSED_ROWS * s.q_width,
                                 (size_t)s.row_count * s.q_width * sizeof(float));
@@ -307,23 +269,50 @@ static void test_extremes(void **state)
     static const struct chunk chunks[] = {{.first = 70, .rows = 20}, {.first = 0, .rows = 5}};
     struct step s;
     (void)state;
-    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 100);
+    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 100, 1);
     float *o = attend(&s, UNCUT);
     compare(&s, o, true, LIMIT);
     free(o);
     close_step(&s);
-    open_step(&s, 4, 2, 128, chunks, ARRAY_COUNT(chunks), 0, 1e30f);
+    open_step(&s, 4, 2, 128, chunks, ARRAY_COUNT(chunks), 0, 1e30f, 1);
     o = attend(&s, UNCUT);
     for (uint32_t row = 0; row < s.row_count; row++)
         for (uint32_t i = 0; i < s.q_width; i++)
             assert_true(fabsf(o[(size_t)s.words[row] * s.q_width + i]) < 3.6f);
     free(o);
     close_step(&s);
-    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 1e-30f); /* all keys alike */
+    open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 1e-30f, 1); /* all keys alike */
     o = attend(&s, UNCUT);
     compare(&s, o, false, LIMIT);
     free(o);
     close_step(&s);
+}
+
+/* Scores from 2^25 on, where f32 has not every integer any more: what weights are multiplied with, 2^14, would be lost in rounding or
+ * grow beyond f16. The largest scores of the rows are at all sizes where it differs, and beyond. */
+static void test_huge_scores(void **state)
+{
+    static const struct chunk chunks[] = {{.first = 70, .rows = 20}, {.first = 0, .rows = 33}, {.first = 530, .rows = 5}};
+    uint32_t seen[4] = {0}; /* of 2^25 up to 2^26, and so on */
+    (void)state;
+    for (float k_scale = 1024; k_scale <= 16384; k_scale *= 4)
+        for (uint32_t span = GPU_TILE_SPAN; span <= UNCUT; span *= UNCUT / GPU_TILE_SPAN) {
+            struct step s;
+            double out[GPU_MAX_HEAD_DIM];
+            open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 1e4f, k_scale);
+            float *o = attend(&s, span);
+            compare(&s, o, true, LIMIT);
+            for (uint32_t row = 0; row < s.row_count; row++)
+                for (uint32_t head = 0; head < s.pool.heads; head++) {
+                    const double most = reference(&s, row, head, true, out);
+                    for (uint32_t i = 0; i < ARRAY_COUNT(seen); i++)
+                        seen[i] += most >= ldexp(1, 25 + (int)i) && most < ldexp(1, 26 + (int)i);
+                }
+            free(o);
+            close_step(&s);
+        }
+    for (uint32_t i = 0; i < ARRAY_COUNT(seen); i++)
+        assert_true(seen[i] > 20);
 }
 
 static void test_which_shapes(void **state)
@@ -346,15 +335,9 @@ static void test_which_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lengths), cmocka_unit_test(test_shapes),   cmocka_unit_test(test_long_contexts),
-        cmocka_unit_test(test_alone),   cmocka_unit_test(test_extremes), cmocka_unit_test(test_which_shapes),
+        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_shapes),   cmocka_unit_test(test_long_contexts),
+        cmocka_unit_test(test_alone),        cmocka_unit_test(test_extremes), cmocka_unit_test(test_huge_scores),
+        cmocka_unit_test(test_which_shapes),
     };
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) || devices == 0) {
-        puts("no CUDA device: skipped");
-        return 0;
-    }
-    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
-        return 1;
-    return cmocka_run_group_tests_name("cuda prefill", tests, NULL, NULL);
+    return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda prefill", tests, NULL, NULL)) : 0;
 }

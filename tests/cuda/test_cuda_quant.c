@@ -1,38 +1,9 @@
 /* test_cuda_quant.c: matrices in 4- and 8-bit groups: what is packed beside the source's values, products and panels beside plain loops over
- * those in double, and whole models with packed weights beside the CPU. Runs on the emulated device and, as `make check-gpu`, on a real
- * one: device memory is touched through copies alone.
+ * those in double, and whole models with packed weights beside the CPU.
  */
-#include "tests/kernels/kernel_test.h"
+#include "tests/cuda/backend_rig.h"
 
-#include "common/model/model.h"
-#include "kernels/backend/device.h"
-#include "kernels/cuda/cuda.h"
 #include "kernels/quant/dequant.h"
-#include "tests/unit/gguf_build.h"
-
-extern const struct device_library fastdecode_device;
-
-static cudaStream_t stream;
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *at = NULL;
-    assert_int_equal(cudaMalloc(&at, bytes + 64), cudaSuccess);
-    if (from)
-        assert_int_equal(cudaMemcpyAsync(at, from, bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    return at;
-}
-
-static void to_host(void *to, const void *from, size_t bytes)
-{
-    assert_int_equal(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
-}
-
-static uint16_t narrowed(enum gpu_type type, float x) { return type == GPU_F16 ? f16_from_float(x) : bf16_from_float(x); }
-static float widened(enum gpu_type type, uint16_t x) { return type == GPU_F16 ? f16_to_float(x) : bf16_to_float(x); }
 
 /* --- one matrix -------------------------------------------------------------------------------------------------------------- */
 
@@ -96,17 +67,14 @@ static void check_product(const struct matrix *m, enum gpu_type type, const uint
     static float first_row[4096];
     const uint32_t outputs = m->quant.outputs, stride = outputs + GAP;
     const size_t count = (size_t)rows * stride;
-    float *before = malloc(count * sizeof *before), *y = malloc(count * sizeof *y);
-    uint16_t *wide = malloc(count * sizeof *wide), *wide_before = malloc(count * sizeof *wide);
-    uint64_t seed = 77;
+    float *before = random_values(count, 77), *y = malloc(count * sizeof *y);
+    uint16_t *wide = malloc(count * sizeof *wide), *wide_before = narrowed_values(type, before, count);
 
-    assert_true(before && y && wide && wide_before && outputs <= ARRAY_COUNT(first_row));
-    for (size_t i = 0; i < count; i++)
-        before[i] = random_normal(&seed), wide_before[i] = narrowed(type, before[i]);
+    assert_true(y && wide && outputs <= ARRAY_COUNT(first_row));
     for (int kind = 0; kind < 3; kind++) { /* f32, added to, wide */
         void *y_at = kind == 2 ? on_device(wide_before, count * 2) : on_device(before, count * 4);
         const struct gpu_quant_product product = {x_at, y_at, rows, stride, kind == 2, kind == 1};
-        gpu_quant_multiply(type, &m->quant, &product, stream);
+        gpu_quant_multiply(type, &m->quant, &product, rig_stream);
         to_host(kind == 2 ? (void *)wide : (void *)y, y_at, count * (kind == 2 ? 2 : 4));
         for (uint32_t row = 0; row < rows; row++) {
             const size_t at = (size_t)row * stride;
@@ -143,7 +111,7 @@ static void check_values(const struct matrix *m, enum gpu_type type)
     assert_true(wide && x);
     /* panels: all at once, then from the second tile on */
     for (uint32_t first = 0; first < outputs; first += GPU_TILE_OUTPUTS * 2 - first) {
-        gpu_quant_expand(type, &m->quant, first, outputs - first, wide_at, stream);
+        gpu_quant_expand(type, &m->quant, first, outputs - first, wide_at, rig_stream);
         to_host(wide, wide_at, (size_t)(outputs - first) * inputs * 2);
         for (size_t i = 0; i < (size_t)(outputs - first) * inputs; i++)
             if (wide[i] != want_bits(type, m->values[(size_t)first * inputs + i], wide[i]))
@@ -151,7 +119,7 @@ static void check_values(const struct matrix *m, enum gpu_type type)
         if (first)
             break;
     }
-    gpu_quant_embed(&m->quant, token_at, ARRAY_COUNT(token), x_at, stream);
+    gpu_quant_embed(&m->quant, token_at, ARRAY_COUNT(token), x_at, rig_stream);
     to_host(x, x_at, ARRAY_COUNT(token) * inputs * 4);
     for (uint32_t row = 0; row < ARRAY_COUNT(token); row++)
         for (uint32_t i = 0; i < inputs; i++)
@@ -164,13 +132,10 @@ static void check_matrix(const struct source_type *source, uint32_t outputs, uin
                          uint32_t row_counts)
 {
     struct matrix m = matrix_open(source, outputs, inputs, outputs * 1000 + inputs);
-    uint64_t seed = inputs;
+    float *values = random_values((size_t)ROWS_MAX * inputs, inputs);
 
     for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
-        uint16_t *x = malloc((size_t)ROWS_MAX * inputs * sizeof *x);
-        assert_non_null(x);
-        for (size_t i = 0; i < (size_t)ROWS_MAX * inputs; i++)
-            x[i] = narrowed(type, random_normal(&seed));
+        uint16_t *x = narrowed_values(type, values, (size_t)ROWS_MAX * inputs);
         void *x_at = on_device(x, (size_t)ROWS_MAX * inputs * 2);
         check_values(&m, type);
         for (uint32_t i = 0; i < row_counts; i++)
@@ -178,6 +143,7 @@ static void check_matrix(const struct source_type *source, uint32_t outputs, uin
         cudaFree(x_at);
         free(x);
     }
+    free(values);
     matrix_close(&m);
 }
 
@@ -232,7 +198,7 @@ static void test_extremes(void **state)
         void *x_at = on_device(x, sizeof x), *y_at = on_device(NULL, OUTPUTS * 4);
         const struct gpu_quant_product product = {x_at, y_at, 1, OUTPUTS, false, false};
         float y[OUTPUTS];
-        gpu_quant_multiply(type, &m.quant, &product, stream);
+        gpu_quant_multiply(type, &m.quant, &product, rig_stream);
         to_host(y, y_at, sizeof y);
         check_row(&m, type, x, y, NULL, NULL);
         check_values(&m, type);
@@ -285,19 +251,13 @@ static void test_linear(void **state)
     const size_t values = (size_t)LINEAR_ROWS * (48 + 296 + 57);
     struct cuda_linear linear = {.part_count = PARTS, .outputs = 48 + 296 + 57, .inputs = LINEAR_INPUTS};
     struct backend backend = {.type = GPU_F16};
-    struct backend_batch batch = {.backend = &backend, .stream = stream};
-    float *before = malloc(values * sizeof *before);
-    uint16_t *x = malloc((size_t)LINEAR_ROWS * LINEAR_INPUTS * sizeof *x),
-             *wide = malloc((size_t)296 * LINEAR_INPUTS * sizeof *wide);
+    struct backend_batch batch = {.backend = &backend, .stream = rig_stream};
+    float *before = random_values(values, 8), *x_values = random_values((size_t)LINEAR_ROWS * LINEAR_INPUTS, 9);
+    uint16_t *x = narrowed_values(GPU_F16, x_values, (size_t)LINEAR_ROWS * LINEAR_INPUTS),
+             *wide = narrowed_values(GPU_F16, parts[1].values, (size_t)296 * LINEAR_INPUTS);
     struct error error;
-    uint64_t seed = 8;
     (void)state;
 
-    assert_true(before && x && wide);
-    for (size_t i = 0; i < values; i++)
-        before[i] = random_normal(&seed);
-    for (size_t i = 0; i < (size_t)LINEAR_ROWS * LINEAR_INPUTS; i++)
-        x[i] = f16_from_float(random_normal(&seed));
     assert_int_equal(gpu_gemm_open(GPU_F16, LINEAR_ROWS, &backend.gemm, &error), STATUS_OK);
     batch.workspace = on_device(NULL, GPU_GEMM_WORKSPACE);
     batch.panel = on_device(NULL, 400 * LINEAR_INPUTS * 2);
@@ -309,8 +269,6 @@ static void test_linear(void **state)
         check_linear(&batch, parts, &linear, x, all_rows[i % ARRAY_COUNT(all_rows)], false, before);
         check_linear(&batch, parts, &linear, x, all_rows[i % ARRAY_COUNT(all_rows)], true, NULL);
     }
-    for (uint32_t i = 0; i < 296 * LINEAR_INPUTS; i++)
-        wide[i] = f16_from_float(parts[1].values[i]);
     linear.parts[1] = (struct gpu_quant){
         .form = GPU_WIDE, .outputs = 296, .inputs = LINEAR_INPUTS, .data = on_device(wide, 296 * LINEAR_INPUTS * 2)};
     check_linear(&batch, parts, &linear, x, 3, false, before);
@@ -319,27 +277,18 @@ static void test_linear(void **state)
     cudaFree(batch.workspace), cudaFree(batch.panel);
     for (uint32_t i = 0; i < PARTS; i++)
         matrix_close(&parts[i]);
-    free(before), free(x), free(wide);
+    free(before), free(x_values), free(x), free(wide);
 }
 
 /* --- a loaded model ------------------------------------------------------------------------------------------------------ */
 
 enum { MODEL_ROWS = 80, MODEL_LOGITS = 3 };
 
-struct loaded_model {
-    struct model *model;
-    unsigned char *bytes;
-    struct thread_pool *pool;
-};
-
-/* v_type: of layer 1's V, as files of K types have it. */
-static struct loaded_model load(enum tensor_type type, enum tensor_type embedding_type, bool tied, enum tensor_type v_type)
+/* Opens the rig's model. v_type: of layer 1's V, as files of K types have it. */
+static void load(enum tensor_type type, enum tensor_type embedding_type, bool tied, enum tensor_type v_type)
 {
-    struct loaded_model loaded = {0};
     struct gguf_build build = {0};
     struct tiny_llama tiny = TINY_LLAMA;
-    struct error error;
-    size_t count;
 
     tiny.type = type, tiny.embedding_type = embedding_type, tiny.tied = tied, tiny.biases = true;
     tiny.hidden = 256, tiny.heads = 8, tiny.kv_heads = 2, tiny.head_dim = 32, tiny.ffn = 512;
@@ -347,69 +296,32 @@ static struct loaded_model load(enum tensor_type type, enum tensor_type embeddin
     gguf_build_llama(&build, &tiny);
     build.drop = NULL;
     gguf_build_tensor_of(&build, "blk.1.attn_v.weight", v_type, tiny.hidden, tiny.kv_heads * tiny.head_dim, 0.1f, false, NULL);
-    loaded.bytes = gguf_build_finish(&build, &count);
-    assert_int_equal(model_open_memory("tiny.gguf", loaded.bytes, count, &loaded.model, &error), STATUS_OK);
-    assert_int_equal(thread_pool_open(2, &loaded.pool), 0);
-    return loaded;
-}
-
-static void unload(struct loaded_model *loaded)
-{
-    model_close(loaded->model);
-    thread_pool_close(loaded->pool);
-    free(loaded->bytes);
+    rig_model_open(&build);
 }
 
 /* The prompt in one step, then a row a step; logits of each step's last rows. */
-static void run_model(const struct loaded_model *loaded, const struct backend_ops *ops, enum compute_mode compute, uint32_t prompt,
-                      float *logits, char *level, struct backend_plan *plan)
+static void run_model(const struct backend_ops *ops, uint32_t prompt, float *logits, char *level)
 {
-    const uint32_t vocab = loaded->model->shape.vocab;
-    struct backend_config config = {.model = loaded->model,
-                                    .compute = compute,
-                                    .pool = loaded->pool,
-                                    .max_rows = MODEL_ROWS,
-                                    .max_batches = 1,
-                                    .context_tokens = 128,
-                                    .kv_type = 1,
-                                    .page_tokens = 16,
-                                    .max_sequences = 4,
-                                    .local_pool_bytes = 1 << 20};
-    const float *const none[MODEL_ROWS] = {0};
-    float *nowhere[MODEL_ROWS] = {0};
-    const struct backend_links links = {none, nowhere, nowhere, nowhere};
+    const uint32_t vocab = rig_model->shape.vocab;
+    struct backend_config config = rig_config(MODEL_ROWS);
     struct backend_row rows[MODEL_ROWS];
-    struct backend *backend;
-    struct backend_batch *batch;
     struct backend_info info;
-    struct error error;
-    uint32_t bad, position = 0;
+    struct rig rig;
+    uint32_t position = 0;
 
-    assert_int_equal(ops->plan(&config, plan, &error), STATUS_OK);
-    if (ops->open(&config, &backend, &error) || ops->batch_open(backend, &batch, &error))
-        fail_msg("open: %s", error.text);
-    ops->info(backend, &info);
+    config.context_tokens = 128, config.max_sequences = 4;
+    rig_open(&rig, ops, config, 128);
+    ops->info(rig.backend, &info);
     snprintf(level, 32, "%s", info.level);
     for (uint32_t step = 0; step < MODEL_LOGITS; step++) {
-        uint32_t count = step ? 1 : prompt, last = count - 1;
-        struct sampler_result result;
-        struct backend_sample sample = {.token = 7, .result = &result, .logits = logits + step * vocab};
-        for (uint32_t i = 0; i < count; i++, position++)
-            rows[i] = (struct backend_row){.sequence = 1, .token = position * 13 % 300 + 5, .position = position, .local = true};
-        assert_int_equal(ops->begin(batch, rows, count, &bad, &error), STATUS_OK);
-        for (uint32_t s = 0; s <= loaded->model->shape.layers; s++) {
-            while (!ops->done(batch)) {}
-            ops->segment(batch, s, &links);
-            while (!ops->done(batch)) {}
-            if (s < loaded->model->shape.layers)
-                ops->attend(batch, s);
-        }
-        while (!ops->done(batch)) {}
-        ops->head(batch, &last, &sample, 1);
-        while (!ops->done(batch)) {}
+        const uint32_t count = rig_rows(rows, 0, 1, position, step ? 1 : prompt, true), last = count - 1;
+        position += count;
+        rig_layers(&rig, rows, count);
+        rig_head(&rig, &last, 1);
+        rig_wait(&rig);
+        memcpy(logits + step * vocab, rig.logits, vocab * sizeof *logits);
     }
-    ops->batch_close(batch);
-    ops->close(backend);
+    rig_close(&rig);
 }
 
 /* Packed weights beside f32 on the CPU, of the same file: what is left is f16 of activations and of K and V. Of the largest logit, 0.0006 is
@@ -417,16 +329,15 @@ static void run_model(const struct loaded_model *loaded, const struct backend_op
 static void check_model(enum tensor_type type, enum tensor_type embedding_type, bool tied, enum tensor_type v_type, uint32_t prompt,
                         const char *want_level)
 {
-    struct loaded_model loaded = load(type, embedding_type, tied, v_type);
-    const uint32_t vocab = loaded.model->shape.vocab;
+    load(type, embedding_type, tied, v_type);
+    const uint32_t vocab = rig_model->shape.vocab;
     float *got = calloc(MODEL_LOGITS * vocab, sizeof *got), *want = calloc(MODEL_LOGITS * vocab, sizeof *want), largest = 0,
           off = 0;
-    struct backend_plan plan;
     char level[32];
 
     assert_true(got && want);
-    run_model(&loaded, &backend_cpu, COMPUTE_F32, prompt, want, level, &plan);
-    run_model(&loaded, fastdecode_device.ops, COMPUTE_AUTO, prompt, got, level, &plan);
+    run_model(&backend_cpu, prompt, want, level);
+    run_model(fastdecode_device.ops, prompt, got, level);
     assert_string_equal(level, want_level);
     for (uint32_t i = 0; i < MODEL_LOGITS * vocab; i++) {
         largest = fmaxf(largest, fabsf(want[i]));
@@ -435,7 +346,7 @@ static void check_model(enum tensor_type type, enum tensor_type embedding_type, 
     if (!(off <= (strstr(level, "bf16") ? 8e-3f : 1e-3f) * largest))
         fail_msg("%s: off by %.4g of %.4g", want_level, (double)off, (double)largest);
     free(got), free(want);
-    unload(&loaded);
+    rig_model_close();
 }
 
 static void test_models(void **state)
@@ -463,8 +374,8 @@ static void test_memory_plan(void **state)
                  {TENSOR_Q5_K, 8.625}, {TENSOR_Q6_K, 8.5625}, {TENSOR_Q8_0, 8.5},   {TENSOR_F16, 16}};
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(types); i++) {
-        struct loaded_model loaded = load(types[i].type, types[i].type, true, types[i].type);
-        const struct model_shape *shape = &loaded.model->shape;
+        load(types[i].type, types[i].type, true, types[i].type);
+        const struct model_shape *shape = &rig_model->shape;
         uint64_t values = (uint64_t)shape->vocab * shape->hidden +
                           shape->layers * (uint64_t)shape->hidden *
                               (2 * shape->heads * shape->head_dim + 2 * shape->kv_heads * shape->head_dim + 3 * shape->ffn);
@@ -474,19 +385,19 @@ static void test_memory_plan(void **state)
                            4,
                  edges = 256ull * (shape->layers * 10 + 3);
         double want = (double)values * types[i].bits / 8, tiles = (double)values / 16 / shape->hidden;
-        double got = (double)cuda_weight_bytes(loaded.model, 128);
+        double got = (double)cuda_weight_bytes(rig_model, 128);
         double most = want + (double)(vectors + edges) + tiles * 127;
         if (!(got >= want && got <= most))
             fail_msg("type %d: %.0f bytes, want %.0f to %.0f", (int)types[i].type, got, want, most);
         /* a panel for steps of many rows, at most the largest matrix; none for steps that multiply packed weights alone */
-        struct backend_config config = {.model = loaded.model, .max_rows = GPU_QUANT_DIRECT_ROWS + 1};
+        struct backend_config config = {.model = rig_model, .max_rows = GPU_QUANT_DIRECT_ROWS + 1};
         uint64_t panel = cuda_load_panel_bytes(&config);
         assert_int_equal(panel, types[i].type == TENSOR_F16 ? 0 : 2ull * shape->hidden * 2 * shape->ffn);
         config.batch_invariant = true;
         assert_int_equal(cuda_load_panel_bytes(&config), 0);
-        config = (struct backend_config){.model = loaded.model, .max_rows = GPU_QUANT_DIRECT_ROWS};
+        config = (struct backend_config){.model = rig_model, .max_rows = GPU_QUANT_DIRECT_ROWS};
         assert_int_equal(cuda_load_panel_bytes(&config), 0);
-        unload(&loaded);
+        rig_model_close();
     }
 }
 
@@ -507,14 +418,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_matrices),    cmocka_unit_test(test_extremes),
                                        cmocka_unit_test(test_linear),      cmocka_unit_test(test_models),
                                        cmocka_unit_test(test_memory_plan), cmocka_unit_test(test_panels)};
-    struct error error;
-    char name[200];
-
-    if (fastdecode_device.probe(0, name, sizeof name, &error)) {
-        printf("%s: skipped\n", error.text);
-        return 0;
-    }
-    if (kernels_init(NULL, &error) || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
-        return 1;
-    return cmocka_run_group_tests_name("cuda quant", tests, NULL, NULL);
+    return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda quant", tests, NULL, NULL)) : 0;
 }

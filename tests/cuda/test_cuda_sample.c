@@ -2,27 +2,14 @@
  * vocabularies, shapes of logits and hostile rows. Where the token is another, it must be one that the host's draw comes within EPSILON
  * of the mass of. Then the distribution, ties, rows that do not fit the list, and rows alone beside rows in company.
  */
-#include "tests/kernels/kernel_test.h"
+#include "tests/cuda/device_rig.h"
 
 #include "common/sampler/softmax.h"
-#include "kernels/cuda/cuda.h"
 
 #define EPSILON 2e-6
 #define SAMPLING ((struct sampler_params){.top_p = 1, .repetition_penalty = 1})
 
 enum { ADJUST_MAX = 1 << 16 };
-
-static cudaStream_t stream;
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *at = NULL;
-    assert_int_equal(cudaMalloc(&at, bytes + 64), cudaSuccess);
-    if (from)
-        assert_int_equal(cudaMemcpyAsync(at, from, bytes, cudaMemcpyHostToDevice, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    return at;
-}
 
 static uint32_t below(uint64_t *seed, uint32_t count) { return (uint32_t)(random_u64(seed) % count); }
 
@@ -32,7 +19,6 @@ static void device_samples(const float *logits, uint32_t vocab, const struct bac
 {
     struct gpu_sample *asked = calloc(rows, sizeof *asked);
     struct gpu_adjust *adjust = calloc(ADJUST_MAX, sizeof *adjust);
-    struct gpu_sampled *sampled = calloc(rows, sizeof *sampled);
     struct gpu_sampling s = {.rows = rows, .vocab = vocab};
     uint32_t used = 0;
 
@@ -47,10 +33,8 @@ static void device_samples(const float *logits, uint32_t vocab, const struct bac
     s.adjust = on_device(adjust, used * sizeof *adjust);
     s.raw = on_device(NULL, used * sizeof *s.raw);
     s.out = on_device(NULL, rows * sizeof *s.out);
-    gpu_sample_rows(&s, stream);
-    assert_int_equal(cudaMemcpyAsync(sampled, s.out, rows * sizeof *sampled, cudaMemcpyDeviceToHost, stream), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    gpu_sample_rows(&s, rig_stream);
+    struct gpu_sampled *sampled = on_host(s.out, rows * sizeof *sampled);
     for (uint32_t i = 0; i < rows; i++)
         cuda_answer(&asked[i], &sampled[i], samples[i].result);
     cudaFree(s.logits), cudaFree((void *)s.samples), cudaFree((void *)s.adjust), cudaFree(s.raw), cudaFree(s.out);
@@ -399,6 +383,63 @@ static void test_a_level_row(void **state)
     free(logits);
 }
 
+/* A row of `vocab` tokens whose heaviest are one of each thread's, 512 of them, then `MORE` others: weights one after the other, by `rank`.
+ * Up to top_k = 512 what can be kept is bounded by the threads' own maxima (sample.cu); beyond, these say nothing of it. */
+enum { EDGE = 512, MORE = 6 };
+
+static void fill_edge(float *row, uint32_t vocab, uint32_t *rank /* [EDGE + MORE] tokens, the heaviest first */)
+{
+    for (uint32_t i = 0; i < vocab; i++)
+        row[i] = -3 - (float)i / (float)vocab;
+    for (uint32_t i = 0; i < EDGE; i++) { /* loads of one value are EDGE apart, those of four are neighbours */
+        const uint32_t thread = (i * 5 + 3) % EDGE;
+        rank[i] = vocab % 4 ? thread + EDGE * (thread % 4) : 4 * thread + thread % 4;
+    }
+    for (uint32_t i = 0; i < MORE; i++) /* a thread's second: the next four's, or the one beside it */
+        rank[EDGE + i] = vocab % 4 ? (rank[i * 7] + EDGE) % (4 * EDGE) : rank[i * 7] / 4 * 4 + (rank[i * 7] + 1) % 4;
+    for (uint32_t i = 0; i < EDGE + MORE; i++)
+        row[rank[i]] = 2 - (float)i / (EDGE + MORE);
+}
+
+/* Each row is drawn from as near to its end that it must be the last token that top-k keeps. */
+static void test_the_edge_of_top_k(void **state)
+{
+    static const uint32_t vocabs[] = {2048, 2049, 4000}, top_ks[] = {EDGE - 1, EDGE, EDGE + 1, EDGE + MORE};
+    struct backend_sample samples[ARRAY_COUNT(top_ks)];
+    struct sampler_result results[ARRAY_COUNT(top_ks)], want;
+    (void)state;
+
+    for (uint32_t v = 0; v < ARRAY_COUNT(vocabs); v++) {
+        const uint32_t vocab = vocabs[v];
+        float *logits = malloc(ARRAY_COUNT(top_ks) * vocab * sizeof *logits);
+        uint32_t rank[EDGE + MORE];
+        struct sampler_scratch *scratch;
+        assert_non_null(logits);
+        assert_int_equal(sampler_scratch_open(vocab, &scratch), STATUS_OK);
+        for (uint32_t i = 0; i < ARRAY_COUNT(top_ks); i++) {
+            struct sampler_params params = SAMPLING;
+            double total = 0, last = 0;
+            uint32_t index = 0;
+            fill_edge(logits + (size_t)i * vocab, vocab, rank);
+            for (uint32_t k = 0; k < top_ks[i]; k++)
+                total += last = exp((double)logits[(size_t)i * vocab + rank[k]]);
+            params.temperature = 1, params.top_k = top_ks[i], params.seed = 5;
+            while (fabs((1 - sampler_uniform(params.seed, 0, index)) * total / last - 0.5) > 0.4)
+                index++;
+            samples[i] = (struct backend_sample){.sampler = open_sampler(&params, vocab), .index = index, .result = &results[i]};
+        }
+        device_samples(logits, vocab, samples, ARRAY_COUNT(top_ks));
+        for (uint32_t i = 0; i < ARRAY_COUNT(top_ks); i++) {
+            sampler_sample(samples[i].sampler, logits + (size_t)i * vocab, samples[i].index, scratch, &want);
+            assert_int_equal(want.token, rank[top_ks[i] - 1]);
+            assert_int_equal(results[i].token, want.token);
+            sampler_close((struct sampler *)samples[i].sampler);
+        }
+        sampler_scratch_close(scratch);
+        free(logits);
+    }
+}
+
 /* More penalties and biases than there is room for: the row is not the device's. */
 static void test_what_does_not_fit(void **state)
 {
@@ -423,13 +464,7 @@ static void test_what_does_not_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_the_host), cmocka_unit_test(test_distribution),
-                                       cmocka_unit_test(test_a_level_row), cmocka_unit_test(test_what_does_not_fit)};
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) || devices == 0) {
-        puts("no CUDA device: skipped");
-        return 0;
-    }
-    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
-        return 1;
-    return cmocka_run_group_tests_name("cuda sampling", tests, NULL, NULL);
+                                       cmocka_unit_test(test_a_level_row), cmocka_unit_test(test_the_edge_of_top_k),
+                                       cmocka_unit_test(test_what_does_not_fit)};
+    return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda sampling", tests, NULL, NULL)) : 0;
 }

@@ -142,6 +142,14 @@ def run_all(url, requests, limit_s=240):
     return join_all(start_all(url, requests), limit_s)
 
 
+def run_whole(url, requests, limit_s=240):
+    """What the streams get with nothing wrong: each has all its tokens."""
+    streams = run_all(url, requests, limit_s)
+    assert all(stream.error is None and len(stream.tokens) == stream.request["max_tokens"] for stream in streams), \
+        [stream.error for stream in streams]
+    return streams
+
+
 def assert_same(streams, wanted):
     """Each ended without an error, with the very tokens, log-probabilities and text of its counterpart."""
     for i, (stream, other) in enumerate(zip(streams, wanted, strict=True)):

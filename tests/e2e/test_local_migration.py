@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from conftest import SANITIZED
-from streams import assert_same, body, join_all, run_all, start_all, words
+from streams import assert_same, body, join_all, run_all, run_whole, start_all, words
 from test_cuda import device
 from test_failures import idle, needed, wait_for_log
 from test_migration_failures import Log
@@ -24,10 +24,7 @@ REQUESTS = [body(words(WORDS + 8 * i, 700 + i), TOKENS, i, sampled=i % 2 == 1) f
 
 @pytest.fixture(scope="module")
 def wanted(mesh):
-    """What the streams get with nothing wrong: wherever their pages lie, it is the same."""
-    streams = run_all(mesh.url, REQUESTS)
-    assert all(stream.error is None and len(stream.tokens) == TOKENS for stream in streams), [stream.error for stream in streams]
-    return streams
+    return run_whole(mesh.url, REQUESTS)  # wherever their pages lie, it is the same
 
 
 def half_way(mesh, at=AT, requests=REQUESTS):

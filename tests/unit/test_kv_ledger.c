@@ -146,6 +146,59 @@ static void share(struct kv_ledger *ledger, struct model *model, uint32_t from, 
     own->pages = pages_for(positions);
 }
 
+/* Where a page lies that is to go elsewhere, and what stands in it. */
+static void give(const struct kv_ledger *ledger, struct model *model, uint32_t index)
+{
+    const struct modelled *own = &model->of[index];
+    uint32_t page_index = draw(model, CONTEXT / PAGE_TOKENS + 2), begin = page_index * PAGE_TOKENS, page, positions;
+    bool has = own->known && begin < own->complete;
+
+    assert_int_equal(kv_ledger_give_page(ledger, id_of(index), page_index, &page, &positions), has ? STATUS_OK : STATUS_NOT_FOUND);
+    if (!has)
+        return;
+    assert_int_equal(positions, MIN(own->complete - begin, (uint32_t)PAGE_TOKENS));
+    assert_memory_equal(model->written[page], own->content + begin, positions * sizeof own->content[0]);
+}
+
+/* A page of a sequence that comes from elsewhere: what is held of it comes once more, what follows is new. One in four is given up
+ * on its way: it has overwritten what it may, and nothing is complete by it. */
+static void take(struct kv_ledger *ledger, struct model *model, uint32_t index)
+{
+    struct modelled *own = &model->of[index];
+    uint32_t page_index = draw(model, 3) ? own->complete / PAGE_TOKENS : draw(model, CONTEXT / PAGE_TOKENS + 2);
+    uint32_t positions = draw(model, PAGE_TOKENS + 2), begin = page_index * PAGE_TOKENS, end = begin + positions, slot, page;
+    uint32_t need = pages_for(end), more = need > own->pages ? need - own->pages : 0, last = own->complete / PAGE_TOKENS;
+    bool arrives = draw(model, 4) > 0, writes = end > own->complete;
+    bool shared = writes && own->complete % PAGE_TOKENS &&
+                  ledger->references[kv_ledger_table(ledger, kv_ledger_slot(ledger, id_of(index)))[last]] > 1;
+    bool room = more + shared <= ledger->free_count && (own->known || ledger->free_slot_count);
+    struct kv_copy copy;
+    struct error error;
+    enum status want = positions == 0 || positions > PAGE_TOKENS      ? STATUS_INVALID_ARGUMENT
+                       : end > CONTEXT                                ? STATUS_OUT_OF_RANGE
+                       : own->complete < begin || own->complete > end ? STATUS_FAILED_PRECONDITION
+                       : !room                                        ? STATUS_RESOURCE_EXHAUSTED
+                                                                      : STATUS_OK;
+
+    assert_int_equal(kv_ledger_take_page(ledger, id_of(index), page_index, positions, &slot, &page, &copy, &error), want);
+    if (want)
+        return;
+    assert_int_equal(copy.needed, shared);
+    if (copy.needed)
+        memcpy(model->written[copy.to], model->written[copy.from], sizeof model->written[0]);
+    own->known = true;
+    own->pages = MAX(own->pages, need);
+    assert_int_equal(slot, kv_ledger_slot(ledger, id_of(index)));
+    assert_int_equal(page, kv_ledger_table(ledger, slot)[page_index]);
+    for (uint32_t at = begin; at < end; at++) {
+        if (at >= own->complete)
+            own->content[at] = ++model->writes;
+        model->written[page][at - begin] = own->content[at];
+    }
+    if (arrives)
+        own->complete = ledger->sequences[slot].complete = end;
+}
+
 static void truncate(struct kv_ledger *ledger, struct model *model, uint32_t index)
 {
     struct modelled *own = &model->of[index];
@@ -165,7 +218,7 @@ static void truncate(struct kv_ledger *ledger, struct model *model, uint32_t ind
 
 static void operate(struct kv_ledger *ledger, struct model *model)
 {
-    uint32_t kind = draw(model, 10), index = draw(model, IDS);
+    uint32_t kind = draw(model, 14), index = draw(model, IDS);
 
     if (kind < 5) {
         extend(ledger, model, index);
@@ -173,6 +226,10 @@ static void operate(struct kv_ledger *ledger, struct model *model)
         share(ledger, model, index, draw(model, IDS));
     } else if (kind < 8) {
         truncate(ledger, model, index);
+    } else if (kind < 9) {
+        give(ledger, model, index);
+    } else if (kind < 12) {
+        take(ledger, model, index);
     } else {
         kv_ledger_free(ledger, id_of(index));
         model->of[index] = (struct modelled){0};

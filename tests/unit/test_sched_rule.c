@@ -5,12 +5,12 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "tests/unit/sim_of.h"
+#include "tests/unit/sim_rule.h"
 
-enum { REQUESTS = 1200, LAYERS = 4, WORKERS = 2, PAGE = 16 };
+enum { REQUESTS = 1200, LAYERS = 4 };
 
 static struct sim_request requests[REQUESTS];
-static struct sim_place places[1 + WORKERS];
+static struct sim_place places[RULE_PLACES];
 
 struct setting {
     uint32_t batch, prompt, tokens;
@@ -23,43 +23,20 @@ static double tokens_per_second(const struct setting *t, enum sched_placement pl
 {
     double context = t->prompt + t->tokens / 2.0, s_us = 400;
     double token_us = t->r * s_us / (t->batch * context);
-    struct sim_config config = {
-        .sched = {.max_sequences = REQUESTS + 256,
-                  .max_running = t->batch,
-                  .max_waiting = REQUESTS,
-                  .max_batch_rows = 640,
-                  .mini_batches = 2,
-                  .mini_batch_auto = true,
-                  .placement = placement,
-                  .balance = true,
-                  .page_tokens = PAGE,
-                  .context_tokens = 4096,
-                  .max_places = 1 + WORKERS,
-                  .layers = LAYERS,
-                  .kv_bytes_per_token = 20000},
-        .s_part = {.layers = LAYERS, .first_share = 0.25},
-        .places = places,
-        .place_count = 1 + WORKERS,
-        .requests = requests,
-        .request_count = MIN(REQUESTS, t->batch * 10),
-        .backlog = true,
-        .calibrated = true,
-        .move_bytes_per_us = 1000,
-        .noise_sigma = 0.05,
-        .reply_us = 50,
-        .seed = 3,
-    };
+    const uint32_t count = MIN(REQUESTS, t->batch * 10);
+    struct sim_config config = rule_config(places, requests, count, t->batch, LAYERS);
+
+    config.sched.placement = placement;
+    config.move_bytes_per_us = 1000;
+    config.seed = 3;
     // A device: half of the time at the full batch is there at one row already.
     cost_curve_add(&config.s_part.layer, 1, s_us / 2);
     cost_curve_add(&config.s_part.layer, t->batch, s_us);
-    for (uint32_t i = 0; i < config.request_count; i++)
+    for (uint32_t i = 0; i < count; i++)
         requests[i] = (struct sim_request){.prompt_tokens = t->prompt, .generated_tokens = t->tokens, .max_new_tokens = t->tokens};
-    double need = t->batch * ((t->prompt + t->tokens) / (double)PAGE + 4);
-    for (int i = 0; i <= WORKERS; i++)
-        places[i] = (struct sim_place){
-            .cost = {.token_us = token_us * (i > 0 ? t->slowness : 1), .prefill_us = token_us / 20, .link_us = i > 0 ? 20 : 0},
-            .pages_total = (uint32_t)(need * (i > 0 ? 1 : t->pool)),
-            .local = i == 0};
+    const double pages = rule_pages(t->batch, t->prompt + t->tokens), prefill_us = token_us / 20;
+    rule_places(places, (struct rule_place){token_us, prefill_us, 0, pages * t->pool},
+                (struct rule_place){token_us * t->slowness, prefill_us, 20, pages});
     return sim_of(&config).tokens_per_second;
 }
 
