@@ -146,7 +146,7 @@ static void same_bytes(const enum memory kinds[PLACES])
     const size_t vocab = rig_model->shape.vocab;
 
     for (uint32_t i = 0; i < 2; i++) {
-        rig_open(&rigs[i], rig_config(MAX_ROWS), PAGES);
+        rig_open(&rigs[i], fastdecode_device.ops, rig_config(MAX_ROWS), PAGES);
         open_messages(&messages[i], &rigs[i]);
     }
     for (uint32_t step = 0; step < STEPS; step++) {
@@ -204,7 +204,7 @@ static void a_trace_shows_every_layer(void **unused)
     struct rig rig;
 
     config.trace = true;
-    rig_open(&rig, config, PAGES);
+    rig_open(&rig, fastdecode_device.ops, config, PAGES);
     open_messages(&messages, &rig);
     run_step(&rig, &layout, &messages);
     fastdecode_device.ops->times(rig.batch, &times);
@@ -234,12 +234,6 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bytes_wherever_messages_lie),
                                        cmocka_unit_test(rows_of_a_lost_place_go_nowhere),
                                        cmocka_unit_test(a_trace_shows_every_layer)};
-    unsigned char *bytes;
-    bool skipped;
-
-    if (rig_begin(&bytes, &skipped))
-        return skipped ? 0 : 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    rig_end(bytes);
-    return failed;
+    const struct tiny_llama tiny = TINY_LLAMA;
+    return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("messages to workers", tests, NULL, NULL)) : 0;
 }
