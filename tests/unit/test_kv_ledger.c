@@ -88,29 +88,49 @@ static void check_content(const struct kv_ledger *ledger, const struct model *mo
     assert_true(known <= SEQUENCES);
 }
 
+/* What reserving positions up to `end` should come to. */
+struct reservation {
+    uint32_t pages; /* of the sequence, afterwards */
+    bool shared;    /* the page that is written next is somebody else's too: it is copied */
+    bool room;
+};
+
+static struct reservation expect(const struct kv_ledger *ledger, const struct modelled *own, uint32_t slot, uint32_t end)
+{
+    struct reservation r = {.pages = MAX(own->pages, pages_for(end))};
+
+    r.shared = end > own->complete && own->complete % PAGE_TOKENS &&
+               ledger->references[kv_ledger_table(ledger, slot)[own->complete / PAGE_TOKENS]] > 1;
+    r.room = r.pages - own->pages + r.shared <= ledger->free_count && (own->known || ledger->free_slot_count);
+    return r;
+}
+
+static void reserved(struct model *model, struct modelled *own, const struct reservation *r, const struct kv_copy *copy)
+{
+    assert_int_equal(copy->needed, r->shared);
+    if (copy->needed)
+        memcpy(model->written[copy->to], model->written[copy->from], sizeof model->written[0]);
+    own->known = true;
+    own->pages = r->pages;
+}
+
 /* Reserves some positions and writes the next ones, as a step does. */
 static void extend(struct kv_ledger *ledger, struct model *model, uint32_t index)
 {
     struct modelled *own = &model->of[index];
     uint32_t count = 1 + draw(model, 6), end = own->complete + count, slot = kv_ledger_slot(ledger, id_of(index));
-    uint32_t need = pages_for(end), more = need > own->pages ? need - own->pages : 0, last = own->complete / PAGE_TOKENS;
-    bool shared = own->complete % PAGE_TOKENS && ledger->references[kv_ledger_table(ledger, slot)[last]] > 1;
-    bool room = more + shared <= ledger->free_count && (own->known || ledger->free_slot_count);
+    const struct reservation r = expect(ledger, own, slot, end);
     struct kv_row rows[8];
     struct kv_row_walk walk;
     struct kv_copy copy;
     struct error error;
 
     assert_int_equal(kv_ledger_reserve(ledger, id_of(index), end, &copy, &error), end > CONTEXT ? STATUS_OUT_OF_RANGE
-                                                                                  : !room       ? STATUS_RESOURCE_EXHAUSTED
+                                                                                  : !r.room     ? STATUS_RESOURCE_EXHAUSTED
                                                                                                 : STATUS_OK);
-    if (end > CONTEXT || !room)
+    if (end > CONTEXT || !r.room)
         return;
-    assert_int_equal(copy.needed, shared);
-    if (copy.needed)
-        memcpy(model->written[copy.to], model->written[copy.from], sizeof model->written[0]);
-    own->known = true;
-    own->pages = MAX(own->pages, need);
+    reserved(model, own, &r, &copy);
     slot = kv_ledger_slot(ledger, id_of(index));
     for (uint32_t i = 0; i < count; i++)
         rows[i] = (struct kv_row){id_of(index), own->complete + i};
@@ -167,27 +187,20 @@ static void take(struct kv_ledger *ledger, struct model *model, uint32_t index)
     struct modelled *own = &model->of[index];
     uint32_t page_index = draw(model, 3) ? own->complete / PAGE_TOKENS : draw(model, CONTEXT / PAGE_TOKENS + 2);
     uint32_t positions = draw(model, PAGE_TOKENS + 2), begin = page_index * PAGE_TOKENS, end = begin + positions, slot, page;
-    uint32_t need = pages_for(end), more = need > own->pages ? need - own->pages : 0, last = own->complete / PAGE_TOKENS;
-    bool arrives = draw(model, 4) > 0, writes = end > own->complete;
-    bool shared = writes && own->complete % PAGE_TOKENS &&
-                  ledger->references[kv_ledger_table(ledger, kv_ledger_slot(ledger, id_of(index)))[last]] > 1;
-    bool room = more + shared <= ledger->free_count && (own->known || ledger->free_slot_count);
+    const struct reservation r = expect(ledger, own, kv_ledger_slot(ledger, id_of(index)), end);
+    bool arrives = draw(model, 4) > 0;
     struct kv_copy copy;
     struct error error;
     enum status want = positions == 0 || positions > PAGE_TOKENS      ? STATUS_INVALID_ARGUMENT
                        : end > CONTEXT                                ? STATUS_OUT_OF_RANGE
                        : own->complete < begin || own->complete > end ? STATUS_FAILED_PRECONDITION
-                       : !room                                        ? STATUS_RESOURCE_EXHAUSTED
+                       : !r.room                                      ? STATUS_RESOURCE_EXHAUSTED
                                                                       : STATUS_OK;
 
     assert_int_equal(kv_ledger_take_page(ledger, id_of(index), page_index, positions, &slot, &page, &copy, &error), want);
     if (want)
         return;
-    assert_int_equal(copy.needed, shared);
-    if (copy.needed)
-        memcpy(model->written[copy.to], model->written[copy.from], sizeof model->written[0]);
-    own->known = true;
-    own->pages = MAX(own->pages, need);
+    reserved(model, own, &r, &copy);
     assert_int_equal(slot, kv_ledger_slot(ledger, id_of(index)));
     assert_int_equal(page, kv_ledger_table(ledger, slot)[page_index]);
     for (uint32_t at = begin; at < end; at++) {
