@@ -21,21 +21,30 @@
 static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8;
 static_assert(GPU_MAX_CONTEXT / RANGE_TOKENS <= 65535, "ranges are the third dimension of a grid");
 
-__global__ void store_kv(struct place p, __half *pages, struct gpu_rows rows, const float *qkv)
+/* A block a row and head of K, then of V; a thread eight values. */
+__global__ void store_kv(struct place p, __half *__restrict__ pages, struct gpu_rows rows, const float *__restrict__ qkv)
 {
-    const uint32_t i = blockIdx.x, position = rows.position[i], kv_width = p.kv_heads * p.head_dim;
-    const uint32_t page = rows.pages[rows.table[i] + position / PAGE];
-    const float *from = qkv + (size_t)rows.row[i] * (p.heads * p.head_dim + 2 * kv_width) + p.heads * p.head_dim;
-    for (uint32_t at = threadIdx.x; at < 2 * kv_width; at += blockDim.x) {
-        const uint32_t is_v = at >= kv_width, of_width = is_v ? at - kv_width : at;
-        __half *to = pages + page_offset(p, page, of_width / p.head_dim) + (is_v * PAGE + position % PAGE) * p.head_dim;
-        to[of_width % p.head_dim] = gpu_from<__half>(from[at]);
-    }
+    const uint32_t i = blockIdx.x, head = blockIdx.y % p.kv_heads, is_v = blockIdx.y / p.kv_heads, at = threadIdx.x * VALUES;
+    if (at >= p.head_dim)
+        return;
+    const uint32_t position = rows.position[i], page = rows.pages[rows.table[i] + position / PAGE];
+    const float4 *from =
+        (const float4 *)(qkv + ((size_t)rows.row[i] * (p.heads + 2 * p.kv_heads) + p.heads + blockIdx.y) * p.head_dim + at);
+    const float4 first = from[0], second = from[1];
+    union {
+        uint4 words;
+        __half halves[VALUES];
+    } out = {{0, 0, 0, 0}};
+    const float values[VALUES] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+    for (unsigned k = 0; k < VALUES; k++)
+        out.halves[k] = gpu_from<__half>(values[k]);
+    *(uint4 *)(pages + page_offset(p, page, head) + (size_t)(is_v * PAGE + position % PAGE) * p.head_dim + at) = out.words;
 }
 
 void gpu_store_kv(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const float *qkv, cudaStream_t stream)
 {
-    GPU_LAUNCH(store_kv, rows->count, 128, 0, stream, place_of(pool, layer), (__half *)pool->pages, *rows, qkv);
+    GPU_LAUNCH(store_kv, dim3(rows->count, 2 * pool->kv_heads), (pool->head_dim / VALUES + LANES - 1) / LANES * LANES, 0, stream,
+               place_of(pool, layer), (__half *)pool->pages, *rows, qkv);
 }
 
 struct eight {

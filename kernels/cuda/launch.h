@@ -36,7 +36,7 @@ struct gpu_rope {
 void gpu_rope(const struct gpu_rope *rope, const float *q_bias, const float *k_bias, const float *v_bias, uint32_t rows,
               float *qkv /* [rows][q_width + 2 kv_width] */, cudaStream_t stream);
 
-/* out = silu(gate) * up. */
+/* out = silu(gate) * up. Both 16-byte aligned; up to 65,535 rows. */
 void gpu_silu_mul(enum gpu_type type, const void *gate_up /* [rows][2][ffn] wide */, uint32_t rows, uint32_t ffn,
                   void *out /* [rows][ffn] wide */, cudaStream_t stream);
 
@@ -158,7 +158,8 @@ cudaError_t gpu_tile_open(const struct gpu_pool *pool, uint32_t *blocks /* that 
 size_t gpu_tile_scratch(const struct gpu_pool *pool, const struct gpu_tiles *tiles);
 
 /* o of the tiles' rows as gpu_attend has it, but for rounding: q and the weights of V are rounded to f16 (prefill.cu says what error that
- * gives). A row's result depends on no other row; it depends on the span. */
+ * gives). A row's result depends on no other row, but that a NaN in a position's V reaches the rows before it in its tile; it depends on the
+ * span. */
 void gpu_attend_tiles(const struct gpu_pool *pool, uint32_t layer, const struct gpu_rows *rows, const struct gpu_tiles *tiles,
                       const float *qkv, float *o /* [][q_width] */, float *scratch, cudaStream_t stream);
 /* --- measure.cu: what memory alone can do -------------------------------------------------------------------------------- */

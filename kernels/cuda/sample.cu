@@ -28,7 +28,7 @@
 /* Each token that was seen is once in the list. Biases may name a token twice: the first entry adds them all, in order. */
 __global__ void __launch_bounds__(SELECT_THREADS) adjust_row(struct gpu_sampling s)
 {
-    const struct gpu_sample &p = s.samples[blockIdx.x];
+    const struct gpu_sample p = s.samples[blockIdx.x]; /* a copy: stores below might be to it, for all that is known */
     const struct gpu_adjust *adjust = s.adjust + p.adjust_first;
     float *row = s.logits + (size_t)blockIdx.x * s.vocab, *raw = s.raw + p.adjust_first;
 
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) score_row(struct gpu_sampli
 {
     __shared__ struct select_shared shared;
     struct select_shared *sh = &shared;
-    const struct gpu_sample &p = s.samples[blockIdx.x];
+    const struct gpu_sample p = s.samples[blockIdx.x]; /* a copy: stores below might be to it, for all that is known */
     const float *row = s.logits + (size_t)blockIdx.x * s.vocab;
     struct gpu_sampled *out = s.out + blockIdx.x;
     float own_max;
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) draw_row(struct gpu_samplin
 {
     __shared__ struct select_shared shared;
     struct select_shared *sh = &shared;
-    const struct gpu_sample &p = s.samples[blockIdx.x];
+    const struct gpu_sample p = s.samples[blockIdx.x]; /* a copy: stores below might be to it, for all that is known */
     const float *row = s.logits + (size_t)blockIdx.x * s.vocab;
     float own_max;
 

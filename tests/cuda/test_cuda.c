@@ -61,7 +61,7 @@ static void norm_of(enum gpu_type type, uint32_t hidden, uint32_t rows, const ui
 
 static void test_norm(void **state)
 {
-    const uint32_t sizes[] = {1, 31, 33, 256, 576, 2049, 4096}, index[] = {6, 0, 3, 3};
+    const uint32_t sizes[] = {1, 31, 33, 256, 576, 2049, 4096, 4104, 8200}, index[] = {6, 0, 3, 3};
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(sizes); i++)
         for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
@@ -112,27 +112,32 @@ static void test_rope(void **state)
         }
 }
 
+static void activation_of(enum gpu_type type, uint32_t ffn)
+{
+    enum { ROWS = 3 };
+    float *values = random_values(ROWS * 2ul * ffn, 3);
+    uint16_t *wide = malloc(ROWS * 2ul * ffn * sizeof *wide), *got = malloc(ROWS * 1ul * ffn * sizeof *got);
+    for (size_t i = 0; i < ROWS * 2ul * ffn; i++)
+        wide[i] = narrowed(type, 4 * values[i]);
+    void *from = on_device(wide, ROWS * 2ul * ffn * sizeof *wide), *to = on_device(NULL, ROWS * 1ul * ffn * sizeof *got);
+    gpu_silu_mul(type, from, ROWS, ffn, to, rig_stream);
+    to_host(got, to, ROWS * 1ul * ffn * sizeof *got);
+    for (uint32_t row = 0; row < ROWS; row++)
+        for (uint32_t i = 0; i < ffn; i++) {
+            double gate = (double)widened(type, wide[row * 2 * ffn + i]), up = (double)widened(type, wide[(row * 2 + 1) * ffn + i]);
+            near_wide(type, got[row * ffn + i], gate / (1 + exp(-gate)) * up, 1e-5);
+        }
+    cudaFree(from), cudaFree(to);
+    free(values), free(wide), free(got);
+}
+
 static void test_activation(void **state)
 {
-    enum { ROWS = 3, FFN = 301 };
-    float *values = random_values(ROWS * 2 * FFN, 3);
-    uint16_t wide[ROWS * 2 * FFN], got[ROWS * FFN];
+    static const uint32_t widths[] = {1, 8, 301, 1040, 1536}; /* eight at a time where they divide it */
     (void)state;
-    for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
-        for (size_t i = 0; i < ARRAY_COUNT(wide); i++)
-            wide[i] = narrowed(type, 4 * values[i]);
-        void *from = on_device(wide, sizeof wide), *to = on_device(NULL, sizeof got);
-        gpu_silu_mul(type, from, ROWS, FFN, to, rig_stream);
-        to_host(got, to, sizeof got);
-        for (uint32_t row = 0; row < ROWS; row++)
-            for (uint32_t i = 0; i < FFN; i++) {
-                double gate = (double)widened(type, wide[row * 2 * FFN + i]),
-                       up = (double)widened(type, wide[(row * 2 + 1) * FFN + i]);
-                near_wide(type, got[row * FFN + i], gate / (1 + exp(-gate)) * up, 1e-5);
-            }
-        cudaFree(from), cudaFree(to);
-    }
-    free(values);
+    for (size_t i = 0; i < ARRAY_COUNT(widths); i++)
+        for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++)
+            activation_of(type, widths[i]);
 }
 
 static void test_narrow_and_bias(void **state)
