@@ -141,8 +141,9 @@ struct backend_ops {
      * results and logits are written up to then, and a sampler may be read (sampler_see_generated() comes after done). */
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);
-    /* Optional, for a backend whose entries return before the work is done: what segments and head, and what attention of the local
-     * rows, took on the device in this step, once `done` behind `head` has said so; and copies of q, k, v and o, which links do not see. A device may measure one layer for all. */
+    /* Optional, for a backend whose entries return before the work is done: what segments and head, attention of the local rows, and
+     * copies of q, k, v and o took on the device in this step, once `done` behind `head` has said so. A device may measure one layer for
+     * all. Links do not see the copies: a message is sent when it is complete. */
     void (*times)(struct backend_batch *batch, struct backend_step_times *out);
     /* Optional, where there are times: what a trace shows of the step, at the same moment. Returns the count, at most `capacity`. */
     uint32_t (*spans)(struct backend_batch *batch, struct backend_span *out, uint32_t capacity);

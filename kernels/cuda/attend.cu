@@ -235,21 +235,46 @@ __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, con
                     parts + part_offset(p, i, first + at / p.head_dim, blockIdx.z, gridDim.z));
 }
 
-/* A block a (row, head), a thread a value. */
-__global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *parts, uint32_t ranges, float *o)
+/* A block a (row, head); a thread some values. Factors are computed once, a stretch of ranges at a time, not by each thread: of 128 k
+ * positions there are 512. Sums go over the ranges in their order. */
+static constexpr unsigned MERGE_THREADS = 64, MERGE_STRETCH = 32, MERGE_DIMS = GPU_MAX_HEAD_DIM / MERGE_THREADS;
+
+__global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *__restrict__ parts, uint32_t ranges, float *o)
 {
-    const uint32_t i = blockIdx.x, head = blockIdx.y, seen = rows.position[i] / RANGE_TOKENS + 1;
+    __shared__ float best_of[MERGE_THREADS], factors[MERGE_STRETCH];
+    const uint32_t i = blockIdx.x, head = blockIdx.y, seen = rows.position[i] / RANGE_TOKENS + 1, part_floats = p.head_dim + 2;
     const float *first = parts + part_offset(p, i, head, 0, ranges);
-    float best = -INFINITY;
-    for (uint32_t r = 0; r < seen; r++)
-        best = fmaxf(best, first[(size_t)r * (p.head_dim + 2) + p.head_dim]);
-    for (uint32_t dim = threadIdx.x; dim < p.head_dim; dim += blockDim.x) {
-        float sum = 0, all = 0;
-        for (uint32_t r = 0; r < seen; r++) {
-            const float *part = first + (size_t)r * (p.head_dim + 2), factor = expf(part[p.head_dim] - best);
-            sum += factor * part[dim], all += factor * part[p.head_dim + 1];
+    float best = -INFINITY, sums[MERGE_DIMS] = {0}, all = 0;
+    for (uint32_t r = threadIdx.x; r < seen; r += MERGE_THREADS)
+        best = fmaxf(best, first[(size_t)r * part_floats + p.head_dim]);
+    best_of[threadIdx.x] = best;
+    __syncthreads();
+    for (unsigned t = 0; t < MERGE_THREADS; t++)
+        best = fmaxf(best, best_of[t]);
+    for (uint32_t begin = 0; begin < seen; begin += MERGE_STRETCH) {
+        const uint32_t count = min(MERGE_STRETCH, seen - begin);
+        const float *stretch = first + (size_t)begin * part_floats;
+        __syncthreads(); /* the factors before have been used */
+        for (uint32_t r = threadIdx.x; r < count; r += MERGE_THREADS)
+            factors[r] = expf(stretch[(size_t)r * part_floats + p.head_dim] - best);
+        __syncthreads();
+#pragma unroll 8
+        for (uint32_t r = 0; r < count; r++)
+            all += factors[r] * stretch[(size_t)r * part_floats + p.head_dim + 1];
+#pragma unroll
+        for (unsigned n = 0; n < MERGE_DIMS; n++) {
+            const uint32_t dim = threadIdx.x + n * MERGE_THREADS;
+            if (dim >= p.head_dim)
+                break;
+#pragma unroll 8
+            for (uint32_t r = 0; r < count; r++)
+                sums[n] += factors[r] * stretch[(size_t)r * part_floats + dim];
         }
-        o[((size_t)rows.row[i] * p.heads + head) * p.head_dim + dim] = sum / all;
+    }
+    for (unsigned n = 0; n < MERGE_DIMS; n++) {
+        const uint32_t dim = threadIdx.x + n * MERGE_THREADS;
+        if (dim < p.head_dim)
+            o[((size_t)rows.row[i] * p.heads + head) * p.head_dim + dim] = sums[n] / all;
     }
 }
 
@@ -294,6 +319,6 @@ void gpu_attend(const struct gpu_pool *pool, uint32_t layer, const struct gpu_ro
         launch_group<16>(p, pool->pages, rows, qkv, scratch, stream);
     else
         launch_group<32>(p, pool->pages, rows, qkv, scratch, stream);
-    GPU_LAUNCH(merge_ranges, dim3(rows->count, p.heads), 64, 0, stream, p, *rows, (const float *)scratch, ranges_of(rows->longest),
-               o);
+    GPU_LAUNCH(merge_ranges, dim3(rows->count, p.heads), MERGE_THREADS, 0, stream, p, *rows, (const float *)scratch,
+               ranges_of(rows->longest), o);
 }

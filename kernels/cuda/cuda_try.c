@@ -6,7 +6,7 @@
 #include "common/base/checked.h"
 #include "kernels/cuda/cuda.h"
 
-enum { OF_A_LAYER = 4, PANEL_PATTERN = 0x2c /* 0.065 in f16: neither NaN nor 0 */ };
+enum { OF_A_LAYER = 4, TRIES_MAX = 48, PANEL_PATTERN = 0x2c /* 0.065 in f16: neither NaN nor 0 */ };
 
 /* A kind of linear. */
 struct kind {
@@ -18,61 +18,62 @@ struct kind {
 };
 
 struct tries {
-    struct gpu_trial all[(OF_A_LAYER + 1) * CUDA_PARTS_MAX * 2];
+    struct gpu_trial all[TRIES_MAX];
     uint32_t count;
-    const void **weights; /* room for those of each trial */
-    uint32_t layers;
+    const void **weights; /* [TRIES_MAX][w_most] */
+    uint32_t w_most;
 };
 
-static struct gpu_trial *add_trial(struct tries *t, const struct kind *kind, void *y, uint32_t outputs)
+/* Of this shape and size of rows: layers of a file may be packed differently, and so be cut differently. NULL: there are too many; the
+ * library's guesses do for the rest. */
+static struct gpu_trial *trial_of(struct tries *t, const struct gpu_product *p, uint32_t least_rows)
 {
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct gpu_product *known = &t->all[i].product;
+        if (known->outputs == p->outputs && known->inputs == p->inputs && known->y_stride == p->y_stride &&
+            known->y_wide == p->y_wide && known->add == p->add && t->all[i].least_rows == least_rows)
+            return &t->all[i];
+    }
+    if (t->count == TRIES_MAX)
+        return NULL;
     struct gpu_trial *trial = &t->all[t->count];
-    trial->w = t->weights + (size_t)t->count++ * t->layers;
-    trial->w_count = 0;
-    trial->product = (struct gpu_product){
-        NULL, kind->x, y, kind->rows, outputs, kind->linear->inputs, kind->y_wide, kind->add, kind->linear->outputs};
+    *trial = (struct gpu_trial){.product = *p, .w = t->weights + (size_t)t->count * t->w_most, .least_rows = least_rows};
+    t->count++;
     return trial;
 }
 
-static void push(struct tries *t, struct gpu_trial *trial, const void *w)
+static void push(struct tries *t, const struct gpu_product *p, uint32_t least_rows, const void *w)
 {
-    t->weights[(size_t)(trial - t->all) * t->layers + trial->w_count++] = trial->product.w = w;
+    struct gpu_trial *trial = trial_of(t, p, least_rows);
+    if (trial && trial->w_count < t->w_most)
+        t->weights[(size_t)(trial - t->all) * t->w_most + trial->w_count++] = trial->product.w = w;
 }
 
-/* The same part of every layer that has it wide and of this size. */
-static void try_wide(struct tries *t, const struct kind *kind, uint32_t part, void *y)
+static void try_panels(struct tries *t, struct gpu_product *p, const struct gpu_quant *packed, const struct backend_batch *batch)
 {
-    const struct gpu_quant *first = &kind->linear->parts[part];
-    struct gpu_trial *trial = add_trial(t, kind, y, first->outputs);
-    const unsigned char *at = (const unsigned char *)kind->linear;
-
-    for (uint32_t layer = 0; layer < kind->layers; layer++, at += sizeof(struct cuda_layer)) {
-        const struct cuda_linear *linear = (const void *)at;
-        if (linear->parts[part].form == GPU_WIDE && linear->parts[part].outputs == first->outputs)
-            push(t, trial, linear->parts[part].data);
-    }
-}
-
-static void try_panels(struct tries *t, const struct kind *kind, uint32_t part, void *y, const struct backend_batch *batch)
-{
-    const struct gpu_quant *packed = &kind->linear->parts[part];
     const uint32_t at_once = cuda_panel_outputs(packed, batch->panel_bytes), rest = packed->outputs % at_once;
 
-    push(t, add_trial(t, kind, y, at_once), batch->panel);
+    p->outputs = at_once;
+    push(t, p, GPU_QUANT_DIRECT_ROWS + 1, batch->panel);
+    p->outputs = rest;
     if (rest)
-        push(t, add_trial(t, kind, y, rest), batch->panel);
+        push(t, p, GPU_QUANT_DIRECT_ROWS + 1, batch->panel);
 }
 
-static void try_kind(struct tries *t, const struct kind *kind, const struct backend_batch *batch)
+/* A layer's. */
+static void try_linear(struct tries *t, const struct kind *kind, const struct cuda_linear *linear,
+                       const struct backend_batch *batch)
 {
     unsigned char *y = kind->y;
 
-    for (uint32_t i = 0; i < kind->linear->part_count; i++) {
-        const struct gpu_quant *part = &kind->linear->parts[i];
+    for (uint32_t i = 0; i < linear->part_count; i++) {
+        const struct gpu_quant *part = &linear->parts[i];
+        struct gpu_product p = {NULL,           kind->x,      y,         kind->rows,     part->outputs,
+                                linear->inputs, kind->y_wide, kind->add, linear->outputs};
         if (part->form == GPU_WIDE)
-            try_wide(t, kind, i, y);
+            push(t, &p, 1, part->data);
         else if (!batch->backend->config.batch_invariant && kind->rows > GPU_QUANT_DIRECT_ROWS)
-            try_panels(t, kind, i, y, batch);
+            try_panels(t, &p, part, batch);
         y += part->outputs * (kind->y_wide ? sizeof(uint16_t) : sizeof(float));
     }
 }
@@ -89,13 +90,15 @@ void cuda_try_products(struct backend_batch *batch)
         {&first->down, batch->act, batch->x, rows, layers, false, true},
         {&backend->output, batch->h, batch->logits, MIN((uint32_t)CUDA_HEAD_ROWS, rows), 1, false, false},
     };
-    struct tries tries = {.layers = layers, .weights = calloc(ARRAY_COUNT(tries.all) * layers, sizeof *tries.weights)};
+    struct tries tries = {.w_most = layers, .weights = calloc((size_t)TRIES_MAX * layers, sizeof *tries.weights)};
 
     if (!backend->products_tried && tries.weights) { /* without the list the library's guesses do */
         if (batch->panel_bytes)
             cuda_must(cudaMemsetAsync(batch->panel, PANEL_PATTERN, batch->panel_bytes, batch->stream), "trying products");
         for (uint32_t i = 0; i < ARRAY_COUNT(kinds); i++)
-            try_kind(&tries, &kinds[i], batch);
+            for (uint32_t layer = 0; layer < kinds[i].layers; layer++)
+                try_linear(&tries, &kinds[i],
+                           (const void *)((const unsigned char *)kinds[i].linear + layer * sizeof(struct cuda_layer)), batch);
         gpu_gemm_try(backend->gemm, tries.all, tries.count, batch->workspace, batch->stream);
         backend->products_tried = true;
     }

@@ -16,9 +16,9 @@ enum { SHAPES_MAX = 64, RUNS = 3, FILLS = 2, TRIAL_BUDGET_US = 1500000, PATTERN 
 /* What is known of a shape. */
 struct shape {
     uint32_t outputs, inputs, y_stride;
-    bool y_wide, add, tried;
-    uint32_t good_rows; /* for which the algorithm was checked last, where that was not done at start */
-    bool known[GPU_CLASSES_MAX];
+    bool y_wide, add;
+    bool known[GPU_CLASSES_MAX], tried[GPU_CLASSES_MAX];
+    uint32_t good_rows[GPU_CLASSES_MAX]; /* for which the algorithm was checked last, where that was not done at start */
     cublasLtMatmulAlgo_t algorithm[GPU_CLASSES_MAX];
 };
 
@@ -174,7 +174,7 @@ static const cublasLtMatmulAlgo_t *algorithm_of(struct gpu_gemm *gemm, const str
     struct layouts most;
 
     if (shape->known[c] &&
-        (gemm->invariant || shape->good_rows == p->rows || (shape->tried && gpu_rows_checked(p->rows, gemm->max_rows))))
+        (gemm->invariant || shape->good_rows[c] == p->rows || (shape->tried[c] && gpu_rows_checked(p->rows, gemm->max_rows))))
         return &shape->algorithm[c];
     if (!shape->known[c]) {
         make_layouts(gemm, p, gemm->class_rows[c], &most);
@@ -184,8 +184,8 @@ static const cublasLtMatmulAlgo_t *algorithm_of(struct gpu_gemm *gemm, const str
         !ask_candidates(gemm, exact, &shape->algorithm[c], 1))
         must(CUBLAS_STATUS_NOT_SUPPORTED, p);
     shape->known[c] = true;
-    shape->tried = false; /* the class has another algorithm than the one that was checked, or was never tried */
-    shape->good_rows = p->rows;
+    shape->tried[c] = false; /* the class has another algorithm than the one that was checked, or was never tried */
+    shape->good_rows[c] = p->rows;
     return &shape->algorithm[c];
 }
 
@@ -308,7 +308,7 @@ static void trial_keep(void *user, uint32_t shape, uint32_t row_class, uint32_t 
     struct trials *t = user;
     struct shape *kept = shape_of(t->gemm, &t->all[shape].product);
     kept->algorithm[row_class] = t->candidates[candidate];
-    kept->known[row_class] = kept->tried = true;
+    kept->known[row_class] = kept->tried[row_class] = true;
     log_debug("PRODUCT-CHOSEN", "outputs=%u inputs=%u rows=%u candidate=%u", kept->outputs, kept->inputs,
               t->gemm->class_rows[row_class], candidate);
 }
@@ -339,7 +339,7 @@ void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_
 {
     struct trials t = {.gemm = gemm, .all = trials, .workspace = workspace, .stream = stream};
     const struct gpu_trial_calls calls = {trial_candidates, trial_time_us, trial_fits, trial_now_us, &t};
-    uint32_t most_rows[SHAPES_MAX];
+    struct gpu_run_rows run_rows[SHAPES_MAX];
     /* 0: the library's first, so that two backends choose alike, which tests that compare bytes want */
     const char *budget = getenv("FD_CUDA_TRIAL_MS");
     const uint64_t budget_us = budget ? strtoul(budget, NULL, 10) * 1000ull : TRIAL_BUDGET_US;
@@ -351,11 +351,11 @@ void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_
         return;
     }
     for (uint32_t i = 0; i < count; i++)
-        most_rows[i] = trials[i].product.rows;
+        run_rows[i] = (struct gpu_run_rows){trials[i].least_rows, trials[i].product.rows};
     log_info("PRODUCTS-TRIED-NOW", "shapes=%u classes_of_rows=%u at_most_ms=%llu", count, gemm->classes,
              (unsigned long long)budget_us / 1000);
     open_trials(&t, count);
-    gpu_choose(&calls, most_rows, count, gemm->max_rows, budget_us, trial_keep, &made);
+    gpu_choose(&calls, run_rows, count, gemm->max_rows, budget_us, trial_keep, &made);
     cuda_must(cudaStreamSynchronize(stream), "trying products");
     cudaEventDestroy(t.begin);
     cudaEventDestroy(t.end);

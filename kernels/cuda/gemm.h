@@ -43,9 +43,9 @@ struct gpu_product {
 
 /* A shape that steps will ask for. */
 struct gpu_trial {
-    struct gpu_product product; /* rows: the most that it is ever run with; w is not used, x and y are overwritten */
-    const void *const *w;       /* [w_count] its matrices, taken in turn so that none is in the cache from the run before */
-    uint32_t w_count;
+    struct gpu_product product;   /* rows: the most that it is ever run with; w is not used, x and y are overwritten */
+    const void *const *w;         /* [w_count] its matrices, taken in turn so that none is in the cache from the run before */
+    uint32_t w_count, least_rows; /* that it is ever run with */
 };
 
 /* Tries the algorithms of all shapes; takes up to two seconds. Waits for the device. */

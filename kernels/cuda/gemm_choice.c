@@ -46,7 +46,7 @@ static uint32_t choose_one(const struct gpu_trial_calls *calls, uint32_t count, 
     return best;
 }
 
-void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, uint32_t shapes, uint32_t max_rows,
+void gpu_choose(const struct gpu_trial_calls *calls, const struct gpu_run_rows *run_rows, uint32_t shapes, uint32_t max_rows,
                 uint64_t budget_us, void (*keep)(void *user, uint32_t shape, uint32_t row_class, uint32_t candidate),
                 struct gpu_choices *out)
 {
@@ -56,7 +56,8 @@ void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, 
     out->classes = gpu_classes(max_rows, out->class_rows);
     for (uint32_t c = 0; c < out->classes; c++)
         for (uint32_t shape = 0; shape < shapes; shape++) {
-            uint32_t least = c ? out->class_rows[c - 1] + 1 : 1, most = MIN(out->class_rows[c], most_rows[shape]);
+            uint32_t least = MAX(c ? out->class_rows[c - 1] + 1 : 1, run_rows[shape].least);
+            uint32_t most = MIN(out->class_rows[c], run_rows[shape].most);
             if (least > most)
                 continue;
             uint32_t count = calls->candidates(calls->user, shape, most);

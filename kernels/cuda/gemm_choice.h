@@ -8,7 +8,8 @@
  * A candidate that is less than 1 in 50 faster than one that the library puts before it does not displace it: such differences come
  * and go with the clock of the chip. When the time for trials is over, what is left gets the library's first; the classes come in
  * the order of their rows, so that is the long prompts', where the library's estimate is at its best and a trial takes longest.
- * Shapes are tried only up to the rows that they are ever run with (the output matrix: a block of the head).
+ * Shapes are tried only at rows that they are ever run with (the output matrix: up to a block of the head; a panel of packed weights: where
+ * they are expanded).
  */
 #ifndef FD_KERNELS_CUDA_GEMM_CHOICE_H
 #define FD_KERNELS_CUDA_GEMM_CHOICE_H
@@ -37,9 +38,14 @@ struct gpu_choices {
     uint64_t took_us;
 };
 
-/* Chooses for all shapes (most_rows[shape]: rows that it is run with at most) and calls `keep` for each pair that has a candidate which
+/* Rows that a shape is run with. */
+struct gpu_run_rows {
+    uint32_t least, most;
+};
+
+/* Chooses for all shapes and calls `keep` for each pair that has a candidate which
  * fits. budget_us: no trial is begun after it. */
-void gpu_choose(const struct gpu_trial_calls *calls, const uint32_t *most_rows, uint32_t shapes, uint32_t max_rows,
+void gpu_choose(const struct gpu_trial_calls *calls, const struct gpu_run_rows *run_rows, uint32_t shapes, uint32_t max_rows,
                 uint64_t budget_us, void (*keep)(void *user, uint32_t shape, uint32_t row_class, uint32_t candidate),
                 struct gpu_choices *out);
 

@@ -10,11 +10,13 @@
 #include "kernels/dispatch/half.h"
 #include "kernels/dispatch/kernels.h"
 
-enum { WEIGHTS_MAX = 4096 };
+enum { WEIGHTS_MAX = 4096, TRIED_MAX = 64 };
 
 struct gpu_gemm {
     enum gpu_type type;
     bool invariant;
+    struct gpu_trial tried[TRIED_MAX];
+    uint32_t tried_count; /* 0: nothing is said of what will be run */
     uint32_t count;
     struct {
         const void *wide;
@@ -37,9 +39,26 @@ void gpu_gemm_invariant(struct gpu_gemm *gemm) { gemm->invariant = true; }
 
 void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_t count, void *workspace, cudaStream_t stream)
 {
-    (void)gemm, (void)workspace, (void)stream;
-    for (uint32_t i = 0; i < count; i++)
+    (void)workspace, (void)stream;
+    for (uint32_t i = 0; i < count; i++) {
         assert_always(trials[i].w_count && trials[i].w[trials[i].w_count - 1] && trials[i].product.x && trials[i].product.y);
+        assert_always(gemm->tried_count < TRIED_MAX);
+        gemm->tried[gemm->tried_count++] = trials[i];
+    }
+}
+
+static uint32_t stride_of(const struct gpu_product *p) { return p->y_stride ? p->y_stride : p->outputs; }
+
+/* A step asks for nothing whose algorithm was not looked up at start. */
+static bool was_tried(const struct gpu_gemm *gemm, const struct gpu_product *p)
+{
+    for (uint32_t i = 0; i < gemm->tried_count; i++) {
+        const struct gpu_product *q = &gemm->tried[i].product;
+        if (q->outputs == p->outputs && q->inputs == p->inputs && stride_of(q) == stride_of(p) && q->y_wide == p->y_wide &&
+            q->add == p->add && p->rows >= gemm->tried[i].least_rows && p->rows <= q->rows)
+            return true;
+    }
+    return gemm->tried_count == 0;
 }
 
 void gpu_gemm_close(struct gpu_gemm *gemm)
@@ -94,7 +113,7 @@ static void run(void *arg)
     struct work *work = arg;
     struct gpu_gemm *gemm = work->gemm;
     const struct gpu_product *p = &work->product;
-    uint32_t stride = p->y_stride ? p->y_stride : p->outputs;
+    uint32_t stride = stride_of(p);
     const float *w = weights(gemm, p->w, (size_t)p->outputs * p->inputs);
     float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs);
     float *y = p->y_wide ? malloc((size_t)p->rows * stride * sizeof *y) : p->y;
@@ -118,6 +137,6 @@ void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *work
 {
     const struct work work = {gemm, *p};
     (void)workspace;
-    assert_always(p->rows && !(p->add && p->y_wide));
+    assert_always(p->rows && !(p->add && p->y_wide) && was_tried(gemm, p));
     emulate_queue(stream, run, &work, sizeof work);
 }

@@ -308,6 +308,7 @@ static void test_attention(void **state)
     attention_of(4, 2, 8, lengths[2]);
     attention_of(3, 1, 136, lengths[2]);
     attention_of(2, 2, 192, lengths[0]);
+    attention_of(2, 1, 8, (const uint32_t[SEQUENCES]){8500, 5, 300}); /* more ranges than are merged at once */
 }
 
 /* --- products ---------------------------------------------------------------------------------------------------------------- */

@@ -73,7 +73,7 @@ static void try_all(struct operands *o)
     const void *const w[MATRICES] = {o->w_device[0], o->w_device[1], o->w_device[2]};
     struct gpu_trial trials[3];
     for (uint32_t i = 0; i < 3; i++)
-        trials[i] = (struct gpu_trial){product_of(o, 0, MAX_ROWS, i == 1, i == 2), w, MATRICES};
+        trials[i] = (struct gpu_trial){product_of(o, 0, MAX_ROWS, i == 1, i == 2), w, MATRICES, 1};
     gpu_gemm_try(o->gemm, trials, 3, o->workspace, rig_stream);
     to_device(o->x_device, o->x, sizeof o->x); /* it may overwrite x and y */
 }

@@ -59,12 +59,12 @@ static void keep(void *user, uint32_t shape, uint32_t row_class, uint32_t candid
     m->order[m->keeps++] = row_class;
 }
 
-static struct gpu_choices choose(struct made_up *m, const uint32_t *most_rows, uint32_t shapes, uint32_t max_rows,
+static struct gpu_choices choose(struct made_up *m, const struct gpu_run_rows *run_rows, uint32_t shapes, uint32_t max_rows,
                                  uint64_t budget_us)
 {
     const struct gpu_trial_calls calls = {candidates, time_us, fits, now_us, m};
     struct gpu_choices out;
-    gpu_choose(&calls, most_rows, shapes, max_rows, budget_us, keep, &out);
+    gpu_choose(&calls, run_rows, shapes, max_rows, budget_us, keep, &out);
     return out;
 }
 
@@ -81,7 +81,7 @@ static void test_the_fastest(void **state)
         {{10, 9, 8, 12}, {0, 0, 9}, 2},                                    /* another class's count */
         {{10, 9, 8, 12}, {5, 6, 7, 0}, 3},
     };
-    const uint32_t most[] = {64};
+    const struct gpu_run_rows most[] = {{1, 64}};
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct made_up m = {.count = 4};
@@ -96,7 +96,7 @@ static void test_the_fastest(void **state)
 /* Nothing that can be used: the product is looked up when it is asked for. */
 static void test_none(void **state)
 {
-    const uint32_t most[] = {8};
+    const struct gpu_run_rows most[] = {{1, 8}};
     struct made_up m = {.count = 2, .us = {-1, -1}};
     (void)state;
     struct gpu_choices made = choose(&m, most, 1, 8, 1000);
@@ -114,7 +114,7 @@ static void test_none(void **state)
 /* Classes in the order of rows; when the time is over the library's first is taken, unless it does not fit. */
 static void test_budget(void **state)
 {
-    const uint32_t most[] = {512, 512, 512};
+    const struct gpu_run_rows most[] = {{1, 512}, {1, 512}, {1, 512}};
     struct made_up m = {.count = 4, .us = {10, 5, 8, 12}, .us_a_trial = 100, .unfit_for = {192}};
     (void)state;
     struct gpu_choices made = choose(&m, most, SHAPES, 512, 5000);
@@ -137,7 +137,7 @@ static void test_budget(void **state)
 /* A shape is tried up to the rows it is ever run with, at just those. */
 static void test_most_rows(void **state)
 {
-    const uint32_t most[] = {1000, 100};
+    const struct gpu_run_rows most[] = {{1, 1000}, {1, 100}};
     struct made_up m = {.count = 2, .us = {10, 5}};
     (void)state;
     struct gpu_choices made = choose(&m, most, 2, 1000, UINT64_MAX);
@@ -150,6 +150,21 @@ static void test_most_rows(void **state)
     assert_int_equal(m.asked, made.classes + of_100 + 1);
     /* all counts to 256 and multiples of 64 to 1,000, and that; of the other all to 100 */
     assert_int_equal(m.checked, 256 + (1000 / 64 - 4) + 1 + 100);
+}
+
+/* And from the rows on that it is ever run with. */
+static void test_least_rows(void **state)
+{
+    const struct gpu_run_rows some[] = {{33, 1000}, {1, 1000}};
+    struct made_up m = {.count = 2, .us = {10, 5}};
+    (void)state;
+    struct gpu_choices made = choose(&m, some, 2, 1000, UINT64_MAX);
+    const uint32_t of_33 = gpu_class_of(made.class_rows, made.classes, 33);
+    for (uint32_t c = 0; c < made.classes; c++) {
+        assert_int_equal(m.kept[0][c] > 0, c >= of_33);
+        assert_true(m.kept[1][c] > 0);
+    }
+    assert_int_equal(m.checked, 2 * (256 + (1000 / 64 - 4) + 1) - 32);
 }
 
 /* What a step may ask for is what was checked. */
@@ -165,7 +180,7 @@ static void test_padded_rows_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_fastest), cmocka_unit_test(test_none),
-                                       cmocka_unit_test(test_budget), cmocka_unit_test(test_most_rows),
-                                       cmocka_unit_test(test_padded_rows_are_checked)};
+                                       cmocka_unit_test(test_budget),      cmocka_unit_test(test_most_rows),
+                                       cmocka_unit_test(test_least_rows),  cmocka_unit_test(test_padded_rows_are_checked)};
     return cmocka_run_group_tests_name("algorithms of products", tests, NULL, NULL);
 }
