@@ -322,8 +322,8 @@ def stall(run_):
         for turn in range(s.rounds):
             with run_.turn(f"a prompt of {s.stall_prompt} tokens beside {s.stall_streams} streams"):
                 late = greedy(prompts(1, s.stall_prompt, 50 + turn)[0], 4)
-                got = beside_streams(mesh.url, late, 0, run_.limit_s(), streams=s.stall_streams, before_s=s.window_s / 2,
-                                     background=[greedy(ids, s.stall_tokens) for ids in prompts(s.stall_streams, 64, 100 * (turn + 1))])
+                streams = [greedy(ids, s.stall_tokens) for ids in prompts(s.stall_streams, 64, 100 * (turn + 1))]
+                got = beside_streams(mesh.url, late, streams, run_.limit_s(), before_s=s.window_s / 2)
             p99 = percentile(got["during"], 0.99)
             run_.note(f"between tokens {1e3 * got['before']:.1f} ms before, p99 {1e3 * p99:.1f} during; first token after {got['first']:.2f} s")
             pairs.append((1e3 * p99, 1e3 * got["before"]))
