@@ -24,15 +24,17 @@ struct tries {
     uint32_t w_most;
 };
 
-/* Of this shape and size of rows: layers of a file may be packed differently, and so be cut differently. NULL: there are too many; the
- * library's guesses do for the rest. */
+/* Of this shape: layers of a file may be packed differently, and so be cut differently; one that is wide here and a panel there is run
+ * with the rows of both. NULL: there are too many; the library's guesses do for the rest. */
 static struct gpu_trial *trial_of(struct tries *t, const struct gpu_product *p, uint32_t least_rows)
 {
     for (uint32_t i = 0; i < t->count; i++) {
         const struct gpu_product *known = &t->all[i].product;
         if (known->outputs == p->outputs && known->inputs == p->inputs && known->y_stride == p->y_stride &&
-            known->y_wide == p->y_wide && known->add == p->add && t->all[i].least_rows == least_rows)
+            known->y_wide == p->y_wide && known->add == p->add) {
+            t->all[i].least_rows = MIN(t->all[i].least_rows, least_rows);
             return &t->all[i];
+        }
     }
     if (t->count == TRIES_MAX)
         return NULL;

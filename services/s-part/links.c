@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/wire/attend.h"
 #include "services/s-part/engine.h"
 
 enum { CONNECT_LIMIT_US = 1000000 };
@@ -44,6 +45,14 @@ static void on_late(void *arg)
     }
 }
 
+/* Of a reply about all rows of a step: a worker may make us take no more memory than that, which is others', too. */
+static uint64_t reply_bytes_most(const struct engine *engine)
+{
+    enum { HEAD_BYTES = 64 << 10, LOST_ROW_BYTES = 5 };
+    return attend_reply_size(engine->max_rows, 0, NULL, engine->shape.layers, engine->q_width) +
+           (uint64_t)engine->max_rows * LOST_ROW_BYTES + HEAD_BYTES;
+}
+
 static enum status open_link(struct link *link, const Fastdecode__Place *place)
 {
     struct engine *engine = link->engine;
@@ -57,7 +66,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     const struct rpc_channel_config config = {
         .address = link->address,
         .hello = {.service = "s-part", .incarnation = engine->incarnation},
-        .max_message_bytes = 1ull << 30,
+        .max_message_bytes = reply_bytes_most(engine),
         .lent = true,
         .on_up = on_up,
         .on_down = on_down,

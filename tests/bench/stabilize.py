@@ -64,7 +64,7 @@ def one_mode(run_, mode, rounds, ids, read_mbs):
     """Runs rounds·B sequences; returns (clients, samples, s-part's microseconds a step, the worker's a token)."""
     ours = set(os.sched_getaffinity(0))
     options = ("--kv-workers", 0, "--local-pool", "1M", "--threads", 1, "--kv-type", "f32", "--mini-batches", 2, "--max-batch",
-               2 * BATCH, "--admission", mode, "--spacing", SPACING)
+               2 * BATCH, "--max-queue", rounds * 2 * BATCH, "--admission", mode, "--spacing", SPACING)
     with Ours(*map(str, options)) as mesh, FarWorker(mesh, read_mbs=read_mbs) as far:
         for name, pid in mesh.services().items():
             pin(pid, S_PART_CPU if name == "s-part" else R_PART_CPU)
