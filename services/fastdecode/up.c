@@ -68,6 +68,15 @@ struct up {
     char host_port[128];
 };
 
+/* A GPU has no pool of another type, so that nowhere would be KV. */
+static enum status some_place(const struct up_settings *s, struct error *error)
+{
+    if (s->kv_workers || strncmp(s->device, "cuda", 4) || !strcmp(s->kv_type, "f16"))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT,
+                     "--kv-type %s on a GPU wants KV workers, its local pool is f16: --kv-workers 1, or --kv-type f16", s->kv_type);
+}
+
 /* --batch-invariant where a GPU may compute: its pool's attention and that of workers give other bytes, so a sequence must find the same
  * kind wherever and whenever it is placed. Where there is one kind only, that is it. */
 static enum status one_kind_of_place(struct up_settings *s, struct error *error)
@@ -151,7 +160,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
             return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
                              s->kv_workers ? "--placement local" : "--kv-workers 0");
     }
-    return one_kind_of_place(s, error);
+    status = some_place(s, error);
+    return status ? status : one_kind_of_place(s, error);
 }
 
 /* The folder that this program lies in: the others lie beside it. */

@@ -377,6 +377,10 @@ static enum status fill_device(struct backend_config *config, struct error *erro
         config->local_pool_bytes = plan.device_free_bytes > used ? (plan.device_free_bytes - used) / 20 * 19 : 0;
     if (!status && config->local_pool_bytes < plan.pool_page_bytes)
         config->local_pool_bytes = 0;
+    if (!status && s_part.local_pool && !config->local_pool_bytes)
+        log_warn("POOL-LEFT-OUT", "why=\"%s\"",
+                 config->kv_type != KV_F16 ? "on a GPU the local pool is f16: KV is on workers only"
+                                           : "weights and activations leave less than a page of the GPU's memory");
     s_part.local_pool = config->local_pool_bytes;
     return status;
 }
@@ -431,7 +435,10 @@ static enum status load(struct error *error)
         return status;
     struct backend_config config = backend_config();
     engine->ops = s_part.device.ops;
-    log_info("DEVICE", "chosen=\"%s\"", s_part.device.line);
+    if (!strcmp(s_part.device_name, "auto") && engine->ops == &backend_cpu) /* so it is, too, behind a device that was lost */
+        log_warn("DEVICE", "chosen=\"%s\"", s_part.device.line);
+    else
+        log_info("DEVICE", "chosen=\"%s\"", s_part.device.line);
     if ((status = fill_device(&config, error)) || (status = engine->ops->plan(&config, &s_part.plan, error)))
         return status;
     if ((status = check_device(&s_part.plan, error)) || (status = check_plan(&s_part.plan, error)))

@@ -159,6 +159,7 @@ int main(int argc, char **argv)
         .listen = "tcp://127.0.0.1:7400",
         .max_queue = 1024,
         .max_batch = 128,
+        .prefix_cache = true,
         .worker_timeout_ms = 2000,
     };
     if (parse(argc, argv, &check_only, &error)) {

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -58,11 +59,27 @@ def test_run_dir_that_is_a_file(folder):
 
 @pytest.mark.parametrize("options, says", [
     (["--kv-type", "f8"], "--kv-type is 'f8'"), (["--compute", "q"], '--compute is "q"'), (["--kv-worker-isa", "avx9"], "'avx9'"),
-    (["--api-key-file", "/nothing"], "/nothing: No such file"), (["--model", "/"], "/: not a regular file")])
+    (["--api-key-file", "/nothing"], "/nothing: No such file"), (["--model", "/"], "/: not a regular file"),
+    (["--device", "cuda", "--kv-type", "int8", "--kv-workers", "0"], "--kv-type int8 on a GPU wants KV workers")])
 def test_check_says_what_is_wrong(folder, options, says):
     done = up(folder, "--check", *options)
     assert done.returncode == 2 and says in done.stderr
     assert not (folder / "run").exists()
+
+
+def defaults_of(*command):
+    """{option: what --help says is its default}"""
+    text = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    return dict(re.findall(r"^  --([a-z-]+) .*\[([^][]*)\]$", text, re.M))
+
+
+def test_scheduler_alone_has_the_same_defaults():
+    """A mesh of containers is the one that `up` starts. But for mini-batches: workers of its own have cores of their own."""
+    alone, of_up = defaults_of(os.path.join(BUILD, "bin", "scheduler")), defaults_of(PROGRAM, "up")
+    both = {"max-queue", "max-batch", "chunk", "step-target-ms", "admission", "spacing", "placement", "prefix-cache",
+            "worker-timeout-ms"}
+    assert both <= set(alone) & set(of_up)
+    assert {name: alone[name] for name in both} == {name: of_up[name] for name in both}
 
 
 def test_check_of_good_settings(folder):
