@@ -157,11 +157,24 @@ static size_t head_bytes(uint32_t lost_count, const uint32_t *lost, uint32_t lay
            lost_bytes(lost_count, lost);
 }
 
+/* Of the padding and o behind a head. */
+static size_t size_behind(size_t head, uint32_t row_count, uint32_t q_width)
+{
+    size_t o = (size_t)row_count * q_width * sizeof(float), o_head = wire_size_bytes(R_O, o) - o;
+    return 2 + wire_padding_length(head, o_head) + o_head + o;
+}
+
 size_t attend_reply_size(uint32_t row_count, uint32_t lost_count, const uint32_t *lost, uint32_t layer, uint32_t q_width)
 {
-    size_t o = (size_t)row_count * q_width * sizeof(float), at = head_bytes(lost_count, lost, layer);
-    size_t o_head = wire_size_bytes(R_O, o) - o;
-    return at + 2 + wire_padding_length(at, o_head) + o_head + o;
+    size_t head = head_bytes(lost_count, lost, layer);
+    return head + size_behind(head, row_count, q_width);
+}
+
+size_t attend_reply_size_most(uint32_t row_count, uint32_t q_width)
+{
+    enum { PADDING_MOST = 3 };
+    size_t head = head_bytes(0, NULL, UINT32_MAX) + row_count * wire_size_varint(R_LOST, row_count);
+    return head + size_behind(head, row_count, q_width) + PADDING_MOST;
 }
 
 float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, uint32_t layer, uint32_t row_count,

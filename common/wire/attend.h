@@ -28,6 +28,9 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
 /* Size of a reply with lost_count lost rows. */
 size_t attend_reply_size(uint32_t row_count, uint32_t lost_count, const uint32_t *lost, uint32_t layer, uint32_t q_width);
 
+/* No reply of row_count rows is larger, whatever was lost and in whichever layer. */
+size_t attend_reply_size_most(uint32_t row_count, uint32_t q_width);
+
 /* Writes the head of a reply and returns where o goes: [row_count][q_width] f32; *attend_us: where to put the time. */
 float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, uint32_t layer, uint32_t row_count,
                           uint32_t lost_count, const uint32_t *lost, uint32_t q_width, unsigned char **attend_us);

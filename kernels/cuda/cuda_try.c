@@ -29,9 +29,7 @@ struct tries {
 static struct gpu_trial *trial_of(struct tries *t, const struct gpu_product *p, uint32_t least_rows)
 {
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct gpu_product *known = &t->all[i].product;
-        if (known->outputs == p->outputs && known->inputs == p->inputs && known->y_stride == p->y_stride &&
-            known->y_wide == p->y_wide && known->add == p->add) {
+        if (gpu_same_shape(&t->all[i].product, p)) {
             t->all[i].least_rows = MIN(t->all[i].least_rows, least_rows);
             return &t->all[i];
         }

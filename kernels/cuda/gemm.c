@@ -15,8 +15,7 @@ enum { SHAPES_MAX = 64, RUNS = 3, FILLS = 2, TRIAL_BUDGET_US = 1500000, PATTERN 
 
 /* What is known of a shape. */
 struct shape {
-    uint32_t outputs, inputs, y_stride;
-    bool y_wide, add;
+    struct gpu_product like;
     bool known[GPU_CLASSES_MAX], tried[GPU_CLASSES_MAX];
     uint32_t good_rows[GPU_CLASSES_MAX]; /* for which the algorithm was checked last, where that was not done at start */
     cublasLtMatmulAlgo_t algorithm[GPU_CLASSES_MAX];
@@ -103,13 +102,11 @@ static void must(cublasStatus_t status, const struct gpu_product *p)
                  p->inputs);
 }
 
-static uint32_t y_stride(const struct gpu_product *p) { return p->y_stride ? p->y_stride : p->outputs; }
-
 static void make_layouts(const struct gpu_gemm *gemm, const struct gpu_product *p, uint32_t rows, struct layouts *out)
 {
     must(cublasLtMatrixLayoutInit(&out->w, gemm->type, p->inputs, p->outputs, p->inputs), p);
     must(cublasLtMatrixLayoutInit(&out->x, gemm->type, p->inputs, rows, p->inputs), p);
-    must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, y_stride(p)), p);
+    must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, gpu_y_stride(p)), p);
 }
 
 /* --- algorithms ---------------------------------------------------------------------------------------------------------- */
@@ -154,15 +151,11 @@ static bool fits(struct gpu_gemm *gemm, const struct gpu_product *p, uint32_t ro
 
 static struct shape *shape_of(struct gpu_gemm *gemm, const struct gpu_product *p)
 {
-    for (uint32_t i = 0; i < gemm->shape_count; i++) {
-        struct shape *known = &gemm->shapes[i];
-        if (known->outputs == p->outputs && known->inputs == p->inputs && known->y_stride == y_stride(p) &&
-            known->y_wide == p->y_wide && known->add == p->add)
-            return known;
-    }
+    for (uint32_t i = 0; i < gemm->shape_count; i++)
+        if (gpu_same_shape(&gemm->shapes[i].like, p))
+            return &gemm->shapes[i];
     struct shape *shape = &gemm->shapes[gemm->shape_count < SHAPES_MAX ? gemm->shape_count++ : SHAPES_MAX - 1];
-    *shape =
-        (struct shape){.outputs = p->outputs, .inputs = p->inputs, .y_stride = y_stride(p), .y_wide = p->y_wide, .add = p->add};
+    *shape = (struct shape){.like = *p};
     return shape;
 }
 
@@ -228,8 +221,8 @@ void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *work
     piece.rows = GPU_GEMM_TILE_ROWS;
     for (uint32_t first = 0; first < p->rows; first += GPU_GEMM_TILE_ROWS) {
         piece.x = (const uint16_t *)p->x + (size_t)first * p->inputs;
-        piece.y = p->y_wide ? (void *)((uint16_t *)p->y + (size_t)first * y_stride(p))
-                            : (void *)((float *)p->y + (size_t)first * y_stride(p));
+        piece.y = p->y_wide ? (void *)((uint16_t *)p->y + (size_t)first * gpu_y_stride(p))
+                            : (void *)((float *)p->y + (size_t)first * gpu_y_stride(p));
         run_piece(gemm, &piece, workspace, stream);
     }
 }
@@ -309,7 +302,7 @@ static void trial_keep(void *user, uint32_t shape, uint32_t row_class, uint32_t 
     struct shape *kept = shape_of(t->gemm, &t->all[shape].product);
     kept->algorithm[row_class] = t->candidates[candidate];
     kept->known[row_class] = kept->tried[row_class] = true;
-    log_debug("PRODUCT-CHOSEN", "outputs=%u inputs=%u rows=%u candidate=%u", kept->outputs, kept->inputs,
+    log_debug("PRODUCT-CHOSEN", "outputs=%u inputs=%u rows=%u candidate=%u", kept->like.outputs, kept->like.inputs,
               t->gemm->class_rows[row_class], candidate);
 }
 

@@ -41,6 +41,15 @@ struct gpu_product {
     uint32_t y_stride; /* elements from row to row of y; 0: outputs */
 };
 
+static inline uint32_t gpu_y_stride(const struct gpu_product *p) { return p->y_stride ? p->y_stride : p->outputs; }
+
+/* Of one shape, whatever their rows: one algorithm a class of rows does for both. */
+static inline bool gpu_same_shape(const struct gpu_product *a, const struct gpu_product *b)
+{
+    return a->outputs == b->outputs && a->inputs == b->inputs && gpu_y_stride(a) == gpu_y_stride(b) && a->y_wide == b->y_wide &&
+           a->add == b->add;
+}
+
 /* A shape that steps will ask for. */
 struct gpu_trial {
     struct gpu_product product;   /* rows: the most that it is ever run with; w is not used, x and y are overwritten */

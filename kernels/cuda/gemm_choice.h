@@ -43,8 +43,7 @@ struct gpu_run_rows {
     uint32_t least, most;
 };
 
-/* Chooses for all shapes and calls `keep` for each pair that has a candidate which
- * fits. budget_us: no trial is begun after it. */
+/* Chooses for all shapes and calls `keep` for each pair that has a candidate which fits. budget_us: no trial is begun after it. */
 void gpu_choose(const struct gpu_trial_calls *calls, const struct gpu_run_rows *run_rows, uint32_t shapes, uint32_t max_rows,
                 uint64_t budget_us, void (*keep)(void *user, uint32_t shape, uint32_t row_class, uint32_t candidate),
                 struct gpu_choices *out);

@@ -7,7 +7,7 @@
 #include "common/wire/attend.h"
 #include "services/s-part/engine.h"
 
-enum { CONNECT_LIMIT_US = 1000000 };
+enum { CONNECT_LIMIT_US = 1000000, ENVELOPE_BYTES = 64 << 10 };
 
 static void on_up(void *user, const struct rpc_peer *peer)
 {
@@ -45,14 +45,6 @@ static void on_late(void *arg)
     }
 }
 
-/* Of a reply about all rows of a step: a worker may make us take no more memory than that, which is others', too. */
-static uint64_t reply_bytes_most(const struct engine *engine)
-{
-    enum { HEAD_BYTES = 64 << 10, LOST_ROW_BYTES = 5 };
-    return attend_reply_size(engine->max_rows, 0, NULL, engine->shape.layers, engine->q_width) +
-           (uint64_t)engine->max_rows * LOST_ROW_BYTES + HEAD_BYTES;
-}
-
 static enum status open_link(struct link *link, const Fastdecode__Place *place)
 {
     struct engine *engine = link->engine;
@@ -66,7 +58,8 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     const struct rpc_channel_config config = {
         .address = link->address,
         .hello = {.service = "s-part", .incarnation = engine->incarnation},
-        .max_message_bytes = reply_bytes_most(engine),
+        /* a worker may make us take no more memory than that, which is others', too */
+        .max_message_bytes = attend_reply_size_most(engine->max_rows, engine->q_width) + ENVELOPE_BYTES,
         .lent = true,
         .on_up = on_up,
         .on_down = on_down,

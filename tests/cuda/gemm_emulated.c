@@ -47,15 +47,12 @@ void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_
     }
 }
 
-static uint32_t stride_of(const struct gpu_product *p) { return p->y_stride ? p->y_stride : p->outputs; }
-
 /* A step asks for nothing whose algorithm was not looked up at start. */
 static bool was_tried(const struct gpu_gemm *gemm, const struct gpu_product *p)
 {
     for (uint32_t i = 0; i < gemm->tried_count; i++) {
         const struct gpu_product *q = &gemm->tried[i].product;
-        if (q->outputs == p->outputs && q->inputs == p->inputs && stride_of(q) == stride_of(p) && q->y_wide == p->y_wide &&
-            q->add == p->add && p->rows >= gemm->tried[i].least_rows && p->rows <= q->rows)
+        if (gpu_same_shape(q, p) && p->rows >= gemm->tried[i].least_rows && p->rows <= q->rows)
             return true;
     }
     return gemm->tried_count == 0;
@@ -113,7 +110,7 @@ static void run(void *arg)
     struct work *work = arg;
     struct gpu_gemm *gemm = work->gemm;
     const struct gpu_product *p = &work->product;
-    uint32_t stride = stride_of(p);
+    uint32_t stride = gpu_y_stride(p);
     const float *w = weights(gemm, p->w, (size_t)p->outputs * p->inputs);
     float *x = widened(gemm, p->x, (size_t)p->rows * p->inputs);
     float *y = p->y_wide ? malloc((size_t)p->rows * stride * sizeof *y) : p->y;

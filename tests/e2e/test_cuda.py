@@ -106,6 +106,14 @@ def test_the_pool_is_what_the_device_has_left(start_mesh):
     assert len(reply["choices"]) == 8 and len(texts) == 1
 
 
+def test_with_packed_kv_the_workers_hold_all(start_mesh):
+    """--kv-type int8 on a device: the pool there is f16, so that KV is on workers only; said, and answered all the same."""
+    mesh = start_mesh("--device", "cuda", "--kv-type", "int8", "--kv-workers", 1, "--max-batch", 4, "--context", 256, "--calibrate",
+                      "off", env=device())
+    assert "POOL-LEFT-OUT" in mesh.logs(200) and "KV is on workers only" in mesh.logs(200)
+    assert all(stream.error is None for stream in run_all(mesh.url, [body("The sea is", 8)]))
+
+
 def test_refusals():
     """What cannot run says why, with numbers."""
     for options, env, line in (

@@ -217,6 +217,22 @@ static void tensor_messages_are_protobuf(void **state)
         }
 }
 
+static void no_reply_is_larger_than_the_most(void **state)
+{
+    enum { ROWS = 150, WIDTH = 9 };
+    uint32_t lost[ROWS];
+    (void)state;
+    for (uint32_t i = 0; i < ROWS; i++)
+        lost[i] = i;
+    for (uint32_t rows = 1; rows <= ROWS; rows++)
+        for (uint32_t width = 1; width <= WIDTH; width++) {
+            size_t most = attend_reply_size_most(rows, width), largest = attend_reply_size(rows, rows, lost, UINT32_MAX, width);
+            for (uint32_t count = 0; count <= rows; count++)
+                assert_true(attend_reply_size(rows, count, lost, 1u << count % 32, width) <= most);
+            assert_true(largest <= most && most <= largest + 3 + rows); /* of lost rows, some have a shorter number */
+        }
+}
+
 static void padding_aligns(void **state)
 {
     (void)state;
@@ -235,6 +251,7 @@ int main(void)
         cmocka_unit_test(envelopes_are_protobuf),
         cmocka_unit_test(texts_are_cut_and_clean),
         cmocka_unit_test(tensor_messages_are_protobuf),
+        cmocka_unit_test(no_reply_is_larger_than_the_most),
         cmocka_unit_test(padding_aligns),
     };
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
