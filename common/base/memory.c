@@ -1,10 +1,11 @@
-/* memory.c: what there is (/proc, cgroup v2) against what a plan asks for. */
+/* memory.c: what there is (/proc, cgroups) against what a plan asks for. */
 #include "common/base/memory.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/cgroup.h"
 #include "common/base/checked.h"
 #include "common/base/log.h"
 
@@ -40,84 +41,11 @@ static uint64_t meminfo(const char *key)
     return (uint64_t)kib * 1024;
 }
 
-/* A file that holds one number; 0: none, or "max". */
-static uint64_t number_in(const char *path)
-{
-    unsigned long long value = 0;
-    FILE *file = fopen(path, "re");
-
-    if (!file)
-        return 0;
-    if (fscanf(file, "%llu", &value) != 1)
-        value = 0;
-    fclose(file);
-    return value;
-}
-
-/* A counter of a cgroup's memory.stat, 0: it is not there. key: "active_file" */
-static uint64_t stat_of(const char *path, const char *key)
-{
-    unsigned long long value = 0, found = 0;
-    char line[128], format[64];
-    FILE *file = fopen(path, "re");
-
-    if (!file)
-        return 0;
-    snprintf(format, sizeof format, "%s %%llu", key);
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, format, &value) == 1) {
-            found = value;
-            break;
-        }
-    fclose(file);
-    return found;
-}
-
-void memory_cgroup(const char *root, const char *path, uint64_t *limit_bytes, uint64_t *left_bytes)
-{
-    char folder[1024], file[1100];
-    size_t root_length = strlen(root);
-
-    *limit_bytes = *left_bytes = UINT64_MAX;
-    snprintf(folder, sizeof folder, "%s%s", root, path);
-    for (;;) {
-        snprintf(file, sizeof file, "%s/memory.max", folder);
-        uint64_t limit = number_in(file);
-        snprintf(file, sizeof file, "%s/memory.current", folder);
-        uint64_t used = number_in(file);
-        snprintf(file, sizeof file, "%s/memory.stat", folder);
-        uint64_t cache = stat_of(file, "active_file") + stat_of(file, "inactive_file");
-        used -= MIN(cache, used);
-        if (limit) {
-            *limit_bytes = MIN(*limit_bytes, limit);
-            *left_bytes = MIN(*left_bytes, limit > used ? limit - used : 0);
-        }
-        char *slash = strrchr(folder, '/');
-        if (!slash || (size_t)(slash - folder) < root_length)
-            return;
-        *slash = '\0';
-    }
-}
-
-/* Of this process; cgroup v2. A container sees itself as the root. */
-static void own_cgroup(uint64_t *limit_bytes, uint64_t *left_bytes)
-{
-    char line[900], path[900] = "";
-    FILE *file = fopen("/proc/self/cgroup", "re");
-
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, "0::/", 4))
-            snprintf(path, sizeof path, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
-    if (file)
-        fclose(file);
-    memory_cgroup("/sys/fs/cgroup", strcmp(path, "/") ? path : "", limit_bytes, left_bytes);
-}
-
 uint64_t memory_available_bytes(void)
 {
     uint64_t available = meminfo("MemAvailable"), limit, left;
 
-    own_cgroup(&limit, &left);
+    cgroup_own_memory(&limit, &left);
     if (!available && left == UINT64_MAX)
         return 1ull << 30;
     return available ? MIN(available, left) : left;
@@ -127,7 +55,7 @@ static uint64_t total_bytes(void)
 {
     uint64_t total = meminfo("MemTotal"), limit, left;
 
-    own_cgroup(&limit, &left);
+    cgroup_own_memory(&limit, &left);
     return total ? MIN(limit, total) : limit;
 }
 

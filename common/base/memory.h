@@ -23,10 +23,6 @@ uint64_t memory_resident_bytes(void);
 /* Bytes that can still be taken: the least of MemAvailable and what the cgroup's limit leaves. 1 GiB if neither is known. */
 uint64_t memory_available_bytes(void);
 
-/* What the cgroup (v2) `path` below the mount `root` allows, and what it leaves: the least of it and of all above it. Files that
- * are only cached count as left: the kernel drops them first. UINT64_MAX: no limit. */
-void memory_cgroup(const char *root, const char *path, uint64_t *limit_bytes, uint64_t *left_bytes);
-
 /* Logs the plan as MEMORY-PLAN (process_mib, fixed_mib, start_mib, page_kib, pool_mib, then `parts`, a line of key=value).
  * RESOURCE_EXHAUSTED, with the numbers: what is needed at start is more than is available, or the pool is larger than the whole
  * memory (the machine's or the cgroup's). A pool that does not fit beside others is no error: pages are taken as they are used. */

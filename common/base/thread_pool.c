@@ -16,6 +16,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/base/cgroup.h"
+#include "common/base/checked.h"
+
 /* About 30 µs of pause instructions: longer than the gap between two operations of a dense step, shorter than a
  * scheduler's time slice is worth when the cores are shared. */
 enum { SPIN_ROUNDS = 1500, CACHE_LINE = 64 };
@@ -217,8 +220,7 @@ const char *thread_pool_cpus(const struct thread_pool *pool) { return pool->home
 uint32_t cpu_count_usable(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set))
-        return 1;
-    int count = CPU_COUNT(&set);
-    return count > 0 ? (uint32_t)count : 1;
+    uint32_t count = sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)MAX(CPU_COUNT(&set), 1);
+    double limit = cgroup_own_cpus();
+    return limit < count ? MAX((uint32_t)limit, 1u) : count;
 }

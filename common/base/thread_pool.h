@@ -46,7 +46,8 @@ void thread_pool_barrier(struct thread_pool *pool);
 /* Inside a job: the next item number of this phase, from 0; numbers >= the phase's item count mean "none left". */
 uint32_t thread_pool_claim(struct thread_pool *pool);
 
-/* CPUs that this process may use (cgroup and affinity respected), at least 1. */
+/* CPUs that this process may use, at least 1: those that it may run on, or as many as its cgroup gives it the time of if those are
+ * fewer. Of 2.5 it is 2: threads that wait for each other in phases lose more by a third that is stopped in turns than it brings. */
 uint32_t cpu_count_usable(void);
 
 #endif

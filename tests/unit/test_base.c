@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
@@ -171,15 +170,16 @@ static void note_cpu(void *arg, uint32_t thread_index, uint32_t thread_count)
 /* As many threads as CPUs: each has its own, and the caller, which keeps all of them, begins on the first. */
 static void threads_have_cpus_of_their_own(void **state)
 {
-    uint32_t count = cpu_count_usable(), at_home = 0;
     struct thread_pool *pool;
     struct where where[1024];
     cpu_set_t all, last;
     int first = -1;
     (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    uint32_t count = (uint32_t)CPU_COUNT(&all), at_home = 0;
+    assert_in_range(cpu_count_usable(), 1, count);
     if (count == 1)
         skip(); // then there is nothing to choose
-    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     CPU_ZERO(&last);
     for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET((size_t)cpu, &all)) {
@@ -244,52 +244,6 @@ static void a_config_that_cannot_be_read_is_no_empty_one(void **state)
     assert_non_null(strstr(error.text, "--config /tmp: "));
 }
 
-static void put(const char *folder, const char *name, const char *text)
-{
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-/* A model's file that was read lies in the page cache, which counts against the limit and goes when memory is wanted. */
-static void cached_files_of_a_cgroup_are_room(void **state)
-{
-    (void)state;
-    char root[] = "/tmp/fd-cgroup-XXXXXX", inner[64];
-    uint64_t limit, left;
-
-    assert_non_null(mkdtemp(root));
-    memory_cgroup(root, "", &limit, &left);
-    assert_true(limit == UINT64_MAX && left == UINT64_MAX);
-    put(root, "memory.max", "1000000\n");
-    put(root, "memory.current", "700000\n");
-    put(root, "memory.stat", "anon 200000\nfile 500000\ninactive_file 400000\nactive_file 50000\n");
-    memory_cgroup(root, "", &limit, &left);
-    assert_int_equal(limit, 1000000);
-    assert_int_equal(left, 750000);
-    snprintf(inner, sizeof inner, "%s/service", root);
-    assert_int_equal(mkdir(inner, 0700), 0);
-    put(inner, "memory.max", "max\n");
-    put(inner, "memory.current", "600000\n");
-    memory_cgroup(root, "/service", &limit, &left); /* the limit of the one above holds */
-    assert_int_equal(limit, 1000000);
-    assert_int_equal(left, 750000);
-    put(inner, "memory.max", "610000\n");
-    memory_cgroup(root, "/service", &limit, &left);
-    assert_int_equal(limit, 610000);
-    assert_int_equal(left, 10000);
-    for (const char *const *name = (const char *const[]){"service/memory.max", "service/memory.current", "service", "memory.max",
-                                                         "memory.current", "memory.stat", ".", NULL};
-         *name; name++) {
-        char path[300];
-        snprintf(path, sizeof path, "%s/%s", root, *name);
-        assert_int_equal(remove(strcmp(*name, ".") ? path : root), 0);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,7 +257,6 @@ int main(void)
         cmocka_unit_test(prefixes_never_overflow),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
         cmocka_unit_test(a_config_that_cannot_be_read_is_no_empty_one),
-        cmocka_unit_test(cached_files_of_a_cgroup_are_room),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
