@@ -85,12 +85,13 @@ LANES_INLINE lanes lanes_as_f(lanes_i a) { return _mm512_castsi512_ps(a); }
 LANES_INLINE lanes_i lanes_as_i(lanes a) { return _mm512_castps_si512(a); }
 LANES_INLINE lanes_i lanes_and_i(lanes_i a, lanes_i b) { return _mm512_and_si512(a, b); }
 LANES_INLINE lanes_i lanes_max_u(lanes_i a, lanes_i b) { return _mm512_max_epu32(a, b); }
+LANES_INLINE lanes_i lanes_min_u(lanes_i a, lanes_i b) { return _mm512_min_epu32(a, b); }
 /* Bit i is set where a[i] == b[i] (false for NaN). */
 LANES_INLINE uint32_t lanes_equal_bits(lanes a, lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 /* Lanes 1, 0, 3, 2, 5, 4, ... */
 LANES_INLINE lanes lanes_swap_pairs(lanes a) { return _mm512_permute_ps(a, 0xb1); }
 /* The low 8 bits of each lane, 16 bytes; the values must lie in -128..127. */
-LANES_INLINE void lanes_store_s8(int8_t *p, lanes_i a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
+LANES_INLINE __m128i lanes_to_s8(lanes_i a) { return _mm512_cvtepi32_epi8(a); }
 LANES_INLINE __m256 lanes_lo(lanes a) { return _mm512_castps512_ps256(a); }
 LANES_INLINE __m256 lanes_hi(lanes a) { return _mm512_extractf32x8_ps(a, 1); }
 LANES_INLINE __m256i lanes_lo_i(lanes_i a) { return _mm512_castsi512_si256(a); }
@@ -191,6 +192,7 @@ LANES_INLINE lanes lanes_as_f(lanes_i a) { return LANES_MAP1(castsi256_ps, a); }
 LANES_INLINE lanes_i lanes_as_i(lanes a) { return (lanes_i){_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
 LANES_INLINE lanes_i lanes_and_i(lanes_i a, lanes_i b) { return (lanes_i){_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
 LANES_INLINE lanes_i lanes_max_u(lanes_i a, lanes_i b) { return (lanes_i){_mm256_max_epu32(a.lo, b.lo), _mm256_max_epu32(a.hi, b.hi)}; }
+LANES_INLINE lanes_i lanes_min_u(lanes_i a, lanes_i b) { return (lanes_i){_mm256_min_epu32(a.lo, b.lo), _mm256_min_epu32(a.hi, b.hi)}; }
 /* Bit i is set where a[i] == b[i] (false for NaN). */
 LANES_INLINE uint32_t lanes_equal_bits(lanes a, lanes b)
 {
@@ -200,11 +202,11 @@ LANES_INLINE uint32_t lanes_equal_bits(lanes a, lanes b)
 /* Lanes 1, 0, 3, 2, 5, 4, ... */
 LANES_INLINE lanes lanes_swap_pairs(lanes a) { return (lanes){_mm256_permute_ps(a.lo, 0xb1), _mm256_permute_ps(a.hi, 0xb1)}; }
 /* The low 8 bits of each lane, 16 bytes; the values must lie in -128..127. */
-LANES_INLINE void lanes_store_s8(int8_t *p, lanes_i a)
+LANES_INLINE __m128i lanes_to_s8(lanes_i a)
 {
     __m128i low = _mm_packs_epi32(_mm256_castsi256_si128(a.lo), _mm256_extracti128_si256(a.lo, 1));
     __m128i high = _mm_packs_epi32(_mm256_castsi256_si128(a.hi), _mm256_extracti128_si256(a.hi, 1));
-    _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(low, high));
+    return _mm_packs_epi16(low, high);
 }
 LANES_INLINE __m256 lanes_lo(lanes a) { return a.lo; }
 LANES_INLINE __m256 lanes_hi(lanes a) { return a.hi; }
@@ -245,6 +247,8 @@ LANES_INLINE float lanes_max_all(lanes a)
 }
 
 /* The largest lane as unsigned. */
+LANES_INLINE void lanes_store_s8(int8_t *p, lanes_i a) { _mm_storeu_si128((__m128i *)p, lanes_to_s8(a)); }
+
 LANES_INLINE uint32_t lanes_max_all_u(lanes_i a)
 {
     __m256i eight = _mm256_max_epu32(lanes_lo_i(a), lanes_hi_i(a));

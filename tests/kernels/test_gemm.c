@@ -355,6 +355,39 @@ static void test_quantize(void **state)
     assert_int_equal(quantized_rows_bytes(9, 33), 2 * 2 * 448);
 }
 
+/* The outlier and the one that sets the scale, at every pair of places: group j of row i. */
+static void test_quantize_places(void **state)
+{
+    (void)state;
+    enum { K = PACK_GROUP * PACK_GROUP };
+    static float values[PACK_GROUP][K];
+    const struct kernels *levels[ISA_LEVEL_COUNT];
+    uint32_t level_count = fast_levels(levels);
+    size_t bytes = quantized_rows_bytes(PACK_GROUP, K);
+    void *expected = test_alloc(bytes), *blocks = test_alloc(bytes);
+    uint64_t seed = 7;
+    for (uint32_t i = 0; i < PACK_GROUP; i++)
+        for (uint32_t j = 0; j < PACK_GROUP; j++) {
+            float *group = &values[i][j * PACK_GROUP];
+            for (uint32_t n = 0; n < PACK_GROUP; n++)
+                group[n] = random_normal(&seed) / 8;
+            group[j] = 8, group[i] = -9;
+        }
+    levels[level_count++] = kernels_of_level(ISA_REF);
+    for (uint32_t l = level_count; l-- > 0;) { /* ref first */
+        struct quantized_rows x;
+        quantized_rows_init(&x, l + 1 == level_count ? expected : blocks, PACK_GROUP, K);
+        quantized_rows_source(&x, values[0], K);
+        levels[l]->quantize_rows(&x, 0, PACK_GROUP);
+        for (uint32_t r = 0; r < PACK_GROUP; r++)
+            check_quantized_row(&x, r);
+        if (l + 1 < level_count)
+            assert_memory_equal(blocks, expected, bytes);
+    }
+    free(expected);
+    free(blocks);
+}
+
 /* One huge input a group, at each place in turn: the product is as near to the exact one as the others' own steps allow.
  * Quantized with the rest it would set steps of 8 instead of 1 / 127, beyond the limit many times. */
 static void test_outlier(void **state)
@@ -405,7 +438,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ref),        cmocka_unit_test(test_levels),         cmocka_unit_test(test_independence),
         cmocka_unit_test(test_add),        cmocka_unit_test(test_extreme_quants), cmocka_unit_test(test_panels),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_quantize),       cmocka_unit_test(test_outlier),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_quantize),       cmocka_unit_test(test_quantize_places),
+        cmocka_unit_test(test_outlier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
