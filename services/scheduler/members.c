@@ -65,6 +65,7 @@ static void tell_down(struct member *member, const char *why)
     if (!member->up)
         return;
     member->up = false;
+    member->lost += !member->drained;
     log_warn("PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, member->place, why);
     if (member->place == 0) {
         event.kind = SCHED_S_PART_DOWN;
@@ -326,7 +327,7 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
     member->max_rows = request->max_rows;
     member->heard_us = clock_now_us();
     member->registered = member->place == 0 || request->pages_total > 0;
-    member->cleaning = false;
+    member->cleaning = member->drained = false;
     take_held(scheduler, member->place, request);
     if (member->registered && !member->channel) {
         struct error error;

@@ -233,6 +233,7 @@ void place_drained(struct scheduler *scheduler, uint32_t place)
     Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
 
     log_info("PLACE-DRAINED", "name=%s", member->name);
+    member->drained = true;
     if (member->draining)
         rpc_call_reply(member->draining, &reply.base);
     member->draining = NULL;

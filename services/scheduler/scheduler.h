@@ -58,6 +58,8 @@ struct member {
     bool up;         /* the core was told */
     bool was_up;     /* once: the core may know sequences there */
     bool cleaning;   /* stale sequences are being freed there: not up before */
+    bool drained;    /* nothing is left there: it may go */
+    uint64_t lost;   /* times it went without that */
     uint32_t place;
     char name[NAME_BYTES];
     uint64_t incarnation;

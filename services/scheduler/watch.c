@@ -125,20 +125,22 @@ static void add_load_limit(struct text *text, const struct scheduler *scheduler)
 
 static void add_places(struct text *text, const struct scheduler *scheduler)
 {
-    static const char *const gauges[][2] = {
+    static const char *const kinds[][2] = {
         {"kv_pages_used", "pages in use, without those that only the prefix cache keeps"},
         {"kv_pages_cached", "pages that only the prefix cache keeps: free when they are needed"},
         {"kv_pages_total", "pages there are"},
         {"place_up", "1 while it takes part"},
+        {"place_lost_total", "times it went without having been drained; local: the s-part did"},
         {"place_sequences", "sequences that hold pages there"},
         {"place_load_tokens", "context that steps of all mini-batches read there"},
         {"place_token_seconds", "measured time of one context token, all layers"},
         {"place_busy_seconds_total", "time in attention (the s-part: in segments)"},
         {"kv_pages_peak", "the most pages that were in use at once, as the place counts them"},
     };
-    for (size_t g = 0; g < ARRAY_COUNT(gauges); g++) {
-        add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", gauges[g][0], gauges[g][1], gauges[g][0],
-            strcmp(gauges[g][0], "place_busy_seconds_total") ? "gauge" : "counter");
+    for (size_t g = 0; g < ARRAY_COUNT(kinds); g++) {
+        const char *name = kinds[g][0];
+        bool counts = strlen(name) > 6 && !strcmp(name + strlen(name) - 6, "_total");
+        add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", name, kinds[g][1], name, counts ? "counter" : "gauge");
         for (uint32_t i = 0; i < scheduler->member_count; i++) {
             const struct member *member = &scheduler->members[i];
             struct sched_place_info info;
@@ -150,12 +152,13 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
                                      info.up ? info.pages_idle : 0,
                                      info.up ? info.pages_total : 0,
                                      info.up,
+                                     (double)member->lost,
                                      info.sequences,
                                      (double)load,
                                      info.token_us / 1e6,
                                      (double)member->last.busy_us / 1e6,
                                      (double)member->last.pages_peak};
-            add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", gauges[g][0], i ? member->name : "local", values[g]);
+            add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, i ? member->name : "local", values[g]);
         }
     }
 }
@@ -200,6 +203,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s.preempted);
     one(&text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s.moved);
     one(&text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s.rebuilt_tokens);
+    one(&text, "s_part_up", "gauge", "1 while there is one that takes steps",
+        scheduler->member_count > 0 && scheduler->members[0].up);
     one(&text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);

@@ -128,6 +128,7 @@ def test_worker_killed(start_mesh):
 
     idle(mesh)
     assert mesh.pid(victim) != old_pid
+    assert of_place(mesh, "fastdecode_place_lost_total", victim) == 1
     assert_used_again(mesh, victim, wanted)
 
 
@@ -147,6 +148,7 @@ def test_worker_stopped(start_mesh):
     try:
         assert_same(join_all(streams), wanted)
         assert of_place(mesh, "fastdecode_place_up", victim) == 0
+        assert of_place(mesh, "fastdecode_place_lost_total", victim) == 1
         rebuilt, lost = int(mesh.metric("fastdecode_sequences_rebuilt_total")), mesh.metric(REBUILT_TOKENS)
         extra = needed(mesh) - prefill - prompts
         assert abs(rebuilt - lost_count) <= mesh.metric(MOVED) - moved and 0 < extra <= lost <= at_most(known, rebuilt)
@@ -182,6 +184,7 @@ def test_worker_drains(start_mesh):
     wait_for_log(mesh, victim, rf"END name={victim}")
     wait_for_output(mesh, rf"CHILD-DIED name={victim} pid={pid} status=0 ")
     idle(mesh)
+    assert of_place(mesh, "fastdecode_place_lost_total", victim) == 0
     assert_used_again(mesh, victim, wanted)
 
 
@@ -207,6 +210,7 @@ def test_s_part_killed_with_everything_local(start_mesh):
     assert_same(join_all(streams), wanted)
     assert 0 < needed(mesh) - prefill - prompts <= lost_at_most
     idle(mesh)
+    assert of_place(mesh, "fastdecode_place_lost_total", "local") == 1 and mesh.metric("fastdecode_s_part_up") == 1
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 
 
