@@ -346,6 +346,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
 {
     struct place *p = &s->places[up->place];
     place_down(s, up->place);
+    s->grace_until_us = s->grace_until_us != 0 ? s->grace_until_us : s->now_us + START_GRACE_US;
     p->up = true;
     p->local = up->local;
     p->shares_cores = up->shares_cores;

@@ -232,7 +232,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
 bool place_none_can_hold(struct sched *s, uint32_t pages)
 {
     bool any_up = false;
-    uint64_t wake_us = SCHED_NEVER;
+    uint64_t wake_us = s->grace_until_us > s->now_us ? s->grace_until_us : SCHED_NEVER;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         any_up = any_up || p->up;

@@ -39,6 +39,7 @@
 #define LOST_AVOID_US 1000000         // a place that lost rows gets nothing new for so long: is it dead?
 #define RELABELS_MAX 64               // sequences at once on their way to another mini-batch
 #define PLACE_GRACE_US 60000000       // a place that went down is expected back for so long
+#define START_GRACE_US 5000000        // others are expected for so long after the first place has come up
 
 enum seq_state {
     SEQ_FREE = 0,
@@ -253,8 +254,9 @@ struct sched {
     uint32_t out_head, out_tail;
     struct sched_action *actions; // of the call in progress
     size_t action_count, action_capacity;
-    bool unsettled;         // the last tick ended before all was done
-    uint64_t grace_wake_us; // when the head of the queue is judged again, SCHED_NEVER
+    bool unsettled;          // the last tick ended before all was done
+    uint64_t grace_until_us; // places that were never up are expected until then; 0: there was none yet
+    uint64_t grace_wake_us;  // when the head of the queue is judged again, SCHED_NEVER
 
     struct step_model model;          // of whole steps
     struct step_model s_model, heads; // of the s-part's own work: layers by rows; head and sampling by sampled rows

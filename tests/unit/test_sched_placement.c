@@ -100,12 +100,35 @@ static void what_the_only_place_cannot_hold_ends(void **state)
     mesh_fini(m);
 }
 
+/* A mesh that starts, or whose scheduler does: the place that is first to come up is not all there will be. */
+static void who_is_large_waits_for_places_that_start_later(void **state)
+{
+    (void)state;
+    for (int comes = 0; comes <= 1; comes++) {
+        struct mesh *m = start(SCHED_PLACE_AUTO);
+        m->now_us = 7000000;
+        mesh_place_up(m, 0, 5);
+        struct mesh_seq *q = mesh_arrive(m, 100, 60, 0);
+        mesh_tick(m);
+        assert_true(mesh_next_us(m) <= 7000000 + 5000000); // judged again without any event
+        m->now_us += 4000000;
+        if (comes)
+            mesh_place_up(m, 1, 1000);
+        mesh_run(m, 1000);
+        assert_int_equal(q->reason, comes ? SCHED_LENGTH : SCHED_NO_SPACE);
+        assert_true(comes || m->now_us >= 7000000 + 5000000);
+        mesh_check_end(m);
+        mesh_fini(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kv_goes_where_it_is_told),
         cmocka_unit_test(the_same_cores_are_no_faster_elsewhere),
         cmocka_unit_test(what_the_only_place_cannot_hold_ends),
+        cmocka_unit_test(who_is_large_waits_for_places_that_start_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

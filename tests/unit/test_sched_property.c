@@ -193,6 +193,10 @@ static void one_workload(uint64_t seed)
         if (p == 1 || mesh_chance(m, 600))
             mesh_place_up(m, p, troubled || tight ? random_pages(m) : 20000);
     }
+    if (seed % 8 != 0) { // it has stood for so long that no other place is expected
+        mesh_tick(m);
+        m->now_us += 10000000;
+    }
     m->calm = !troubled && !tight && !config.balance && config.max_batch_rows >= config.max_sequences;
     while (m->seq_count < sequences) {
         assert_true(ticks++ < 200000);
