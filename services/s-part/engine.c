@@ -15,6 +15,22 @@
     trace_span((batch)->engine->lane_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
                ##__VA_ARGS__)
 
+/* --- a device that hangs ------------------------------------------------------------------------------------------------ */
+
+static void device_went_on(struct engine *engine, unsigned begun, unsigned done)
+{
+    atomic_store_explicit(&engine->went_on_us, clock_now_us(), memory_order_relaxed);
+    atomic_fetch_add_explicit(&engine->under_way, begun - done, memory_order_release);
+}
+
+uint64_t engine_stuck_us(const struct engine *engine)
+{
+    if (!engine->ops || !engine->ops->times || !atomic_load_explicit(&engine->under_way, memory_order_acquire))
+        return 0;
+    uint64_t since_us = atomic_load_explicit(&engine->went_on_us, memory_order_relaxed), now_us = clock_now_us();
+    return now_us > since_us ? now_us - since_us : 0;
+}
+
 /* --- a segment --------------------------------------------------------------------------------------------------------- */
 
 /* The messages that it writes q, k and v into. True: there is one. */
@@ -42,6 +58,7 @@ static bool computed(struct mini_batch *batch)
 
     if (!(batch->state == BATCH_COMPUTING && ops->handed_out ? ops->handed_out : ops->done)(batch->backend))
         return false;
+    device_went_on(batch->engine, 0, 1);
     engine_free_replies(batch);
     batch->s_part_us += clock_now_us() - batch->started_us;
     return true;
@@ -82,6 +99,7 @@ static void start_segment(struct mini_batch *batch)
     remote = !last && prepare(batch);
     if (remote)
         batch->started_ns = SPAN(batch, "prepare", batch->started_ns, {"layer", batch->segment});
+    device_went_on(engine, 1, 0);
     engine->ops->segment(batch->backend, batch->segment, &batch->links);
     batch->segment++;
     batch->state = BATCH_COMPUTING;
@@ -92,6 +110,7 @@ static void start_segment(struct mini_batch *batch)
             send_rows(batch);
         return;
     }
+    device_went_on(engine, 0, 1); /* or it is queued, and the head will wait for it */
     batch->s_part_us += clock_now_us() - batch->started_us;
     SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
     if (last) {
@@ -180,6 +199,7 @@ static void start_head(struct mini_batch *batch)
             batch->kept_rows[batch->kept_count] = plan->output_row[i];
             batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
         }
+    device_went_on(batch->engine, 1, 0);
     if (batch->kept_count)
         batch->engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, batch->kept_count);
     batch->state = BATCH_SAMPLING;

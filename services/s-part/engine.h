@@ -125,6 +125,8 @@ struct engine {
     uint32_t device_spans_max;
     struct released deferred[DEFERRED_MAX]; /* when no step uses them */
     uint32_t deferred_count;
+    atomic_uint under_way;    /* segments and heads that a device has and has not done, */
+    atomic_ullong went_on_us; /* and when it was last given one or had done one; relaxed: engine_stuck_us() */
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };
 
@@ -134,6 +136,9 @@ void engine_close(struct engine *engine);
 
 /* Goes on with what a device has computed or copied, and starts the segment that has waited longest. False: there is none of it. */
 bool engine_advance(struct engine *engine);
+
+/* Any thread: how long a device has had work and has done none of it. 0: it has none, or computes at once, as a CPU does. */
+uint64_t engine_stuck_us(const struct engine *engine);
 
 /* Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. */
 bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);

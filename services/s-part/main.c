@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
@@ -33,7 +34,7 @@ static struct s_part {
         *isa, *trace, *device_name;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
-    uint32_t context, max_batch, max_rows, mini_batches, threads;
+    uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s;
     uint64_t local_pool;
 
     uint64_t incarnation;
@@ -77,6 +78,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
          0},
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
         {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
+        {"device-timeout", OPTION_U32, &s->device_timeout_s, "S", "seconds after which a GPU that computes nothing is given up", 1,
+         86400},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
@@ -527,10 +530,31 @@ static enum status start(struct error *error)
     return STATUS_OK;
 }
 
+/* A device that hangs says nothing, and the engine's thread may wait inside of its library: only ending helps. Whether it does is asked
+ * twice, a moment apart: it may have been this process that was stopped. */
+static void watch_device(void)
+{
+    enum { MOMENT_US = 500000 };
+    static uint64_t suspected_us;
+    uint64_t stuck_us = engine_stuck_us(&s_part.engine), now_us = clock_now_us();
+
+    if (stuck_us <= s_part.device_timeout_s * 1000000ull) {
+        suspected_us = 0;
+    } else if (!suspected_us) {
+        suspected_us = now_us;
+    } else if (now_us - suspected_us >= MOMENT_US) {
+        log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
+                  (double)stuck_us * 1e-6);
+        _exit(EXIT_FAILURE);
+    }
+}
+
 static void serve(void)
 {
-    while (!asked_to_stop)
+    while (!asked_to_stop) {
         rpc_loop_run(s_part.control_loop, 1000000, 0);
+        watch_device();
+    }
     atomic_store_explicit(&s_part.stop, true, memory_order_relaxed);
     rpc_loop_wake(s_part.engine.loop);
     pthread_join(s_part.engine_thread, NULL);
@@ -558,6 +582,7 @@ int main(int argc, char **argv)
     s_part.scheduler = "tcp://127.0.0.1:7400";
     s_part.listen = "tcp://127.0.0.1:0";
     s_part.name = "s-part";
+    s_part.device_timeout_s = 60;
     s_part.compute = "auto";
     s_part.device_name = "cpu";
     s_part.calibrate = true;

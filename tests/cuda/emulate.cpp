@@ -301,9 +301,17 @@ static bool is_lost(void)
     return operations_done >= operations;
 }
 
+/* FD_EMULATE_HANGS_AFTER: so many operations, then none ever ends, without an error. */
+static bool hangs(void)
+{
+    static const char *limit = getenv("FD_EMULATE_HANGS_AFTER");
+    static const uint64_t operations = limit ? strtoull(limit, NULL, 10) : UINT64_MAX;
+    return operations_done >= operations;
+}
+
 static bool run_one(struct emulate_stream *stream)
 {
-    if (stream->queued.empty() || is_lost())
+    if (stream->queued.empty() || is_lost() || hangs())
         return false;
     if (stream->queued.front().behind && stream->queued.front().behind->done < stream->queued.front().after)
         return false;

@@ -93,6 +93,17 @@ def test_a_lost_device_is_survived(start_mesh):
     assert re.search('DEVICE-FAILED why="[a-z ]+: uncorrectable ECC error encountered"', mesh.logs(10000))
 
 
+def test_a_device_that_hangs_is_given_up(start_mesh):
+    """It stops for good, and says nothing: the s-part ends after a while, is started anew, and the sequence goes on."""
+    mesh = start_mesh("--device", "cuda", "--kv-workers", 0, "--calibrate", "off",
+                      env=device(FD_EMULATE_HANGS_AFTER="5000", FD_DEVICE_TIMEOUT="3"))
+    stream = run_all(mesh.url, [body("The sea is", 20)])[0]
+    assert (stream.error, len(stream.tokens), stream.finish_reason) == (None, 20, "length")
+    logs = mesh.logs(10000)
+    assert re.search("DEVICE-SILENT seconds=[345] ", logs) and "DEVICE-FAILED" not in logs
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") > 0
+
+
 def test_the_pool_is_what_the_device_has_left(start_mesh):
     """--local-pool auto on a device: most of what weights and activations leave, and never more."""
     mesh = start_mesh("--device", "auto", "--kv-workers", 1, "--max-batch", 16, "--context", 512, env=device(
