@@ -28,7 +28,7 @@ sys.path.insert(0, HERE)
 
 PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "stabilize-x", "balance", "stall",
          "interference", "sweep", "never-slower", "prediction", "context", "streams")
-LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 600,
+LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 1200,
            "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "sweep": 900,
            "never-slower": 1800, "prediction": 1500, "context": 400, "streams": 400}
 
