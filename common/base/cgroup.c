@@ -143,11 +143,14 @@ void cgroup_own_memory(uint64_t *limit_bytes, uint64_t *left_bytes)
     cgroup_memory(CGROUP_ROOT, path, limit_bytes, left_bytes);
 }
 
-double cgroup_own_cpus(void)
+double cgroup_cpus_of(const char *root, const char *groups)
 {
-    char path[CGROUP_PATH_MAX];
-    cgroup_path(GROUPS, "", path);
-    double cpus = cgroup_cpus(CGROUP_ROOT, path);
-    cgroup_path(GROUPS, "cpu", path);
-    return MIN(cpus, cgroup_cpus(CGROUP_ROOT "/cpu", path));
+    char path[CGROUP_PATH_MAX], mount[FOLDER_MAX];
+    cgroup_path(groups, "", path);
+    double cpus = cgroup_cpus(root, path);
+    cgroup_path(groups, "cpu", path);
+    snprintf(mount, sizeof mount, "%s/cpu", root);
+    return MIN(cpus, cgroup_cpus(mount, path));
 }
+
+double cgroup_own_cpus(void) { return cgroup_cpus_of(CGROUP_ROOT, GROUPS); }

@@ -22,7 +22,10 @@ void cgroup_memory(const char *root, const char *path, uint64_t *limit_bytes, ui
 /* CPUs' worth of time (`docker run --cpus`, Kubernetes' limits.cpu): 2.5 where it may run for 250 ms of every 100. INFINITY: no limit. */
 double cgroup_cpus(const char *root, const char *path);
 
-/* The same of this process. */
+/* The same of a process whose groups the file says, by both versions. */
+double cgroup_cpus_of(const char *root, const char *groups);
+
+/* Of this process. */
 void cgroup_own_memory(uint64_t *limit_bytes, uint64_t *left_bytes);
 double cgroup_own_cpus(void);
 

@@ -217,10 +217,11 @@ uint32_t thread_pool_threads(const struct thread_pool *pool) { return pool->thre
 
 const char *thread_pool_cpus(const struct thread_pool *pool) { return pool->home >= 0 ? "own" : "any"; }
 
+uint32_t cpu_count_within(uint32_t count, double limit) { return limit < count ? MAX((uint32_t)limit, 1u) : count; }
+
 uint32_t cpu_count_usable(void)
 {
     cpu_set_t set;
     uint32_t count = sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)MAX(CPU_COUNT(&set), 1);
-    double limit = cgroup_own_cpus();
-    return limit < count ? MAX((uint32_t)limit, 1u) : count;
+    return cpu_count_within(count, cgroup_own_cpus());
 }

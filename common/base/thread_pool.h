@@ -49,5 +49,6 @@ uint32_t thread_pool_claim(struct thread_pool *pool);
 /* CPUs that this process may use, at least 1: those that it may run on, or as many as its cgroup gives it the time of if those are
  * fewer. Of 2.5 it is 2: threads that wait for each other in phases lose more by a third that is stopped in turns than it brings. */
 uint32_t cpu_count_usable(void);
+uint32_t cpu_count_within(uint32_t count, double limit); /* that rule; limit: INFINITY for none */
 
 #endif

@@ -241,7 +241,7 @@ enum sched_reason {
     SCHED_DEADLINE,
     SCHED_CANCELLED,
     SCHED_TOO_LONG, // the prompt leaves no room in context_tokens
-    SCHED_NO_SPACE, // no place that ever was up has as many pages as it needs
+    SCHED_NO_SPACE, // no place that is up, or is expected in a moment, has as many pages as it needs
 };
 
 struct sched_action {

@@ -346,9 +346,10 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
 {
     struct place *p = &s->places[up->place];
     place_down(s, up->place);
-    s->grace_until_us = s->grace_until_us != 0 ? s->grace_until_us : s->now_us + START_GRACE_US;
     p->up = true;
     p->local = up->local;
+    if (s->grace_until_us == 0 && place_permitted(s, p)) // where all is local, there is no other
+        s->grace_until_us = s->now_us + (s->config.placement == SCHED_PLACE_LOCAL ? 0 : START_GRACE_US);
     p->shares_cores = up->shares_cores;
     p->accepts_moves = up->accepts_moves;
     p->pages_total = up->pages_total;

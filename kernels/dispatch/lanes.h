@@ -246,9 +246,9 @@ LANES_INLINE float lanes_max_all(lanes a)
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-/* The largest lane as unsigned. */
-LANES_INLINE void lanes_store_s8(int8_t *p, lanes_i a) { _mm_storeu_si128((__m128i *)p, lanes_to_s8(a)); }
+LANES_INLINE void lanes_store_s8(int8_t *p, lanes_i a) { _mm_storeu_si128((__m128i *)p, lanes_to_s8(a)); } /* 16 bytes */
 
+/* The largest lane as unsigned. */
 LANES_INLINE uint32_t lanes_max_all_u(lanes_i a)
 {
     __m256i eight = _mm256_max_epu32(lanes_lo_i(a), lanes_hi_i(a));

@@ -17,18 +17,23 @@
 
 /* --- a device that hangs ------------------------------------------------------------------------------------------------ */
 
-static void device_went_on(struct engine *engine, unsigned begun, unsigned done)
+/* One was begun, or one was done. */
+static void device_went_on(struct engine *engine, int more)
 {
     atomic_store_explicit(&engine->went_on_us, clock_now_us(), memory_order_relaxed);
-    atomic_fetch_add_explicit(&engine->under_way, begun - done, memory_order_release);
+    atomic_fetch_add_explicit(&engine->under_way, (unsigned)more, memory_order_release);
 }
+
+static uint64_t age_us(uint64_t since_us, uint64_t now_us) { return since_us && now_us > since_us ? now_us - since_us : 0; }
 
 uint64_t engine_stuck_us(const struct engine *engine)
 {
-    if (!engine->ops || !engine->ops->times || !atomic_load_explicit(&engine->under_way, memory_order_acquire))
+    if (!engine->ops || !engine->ops->times)
         return 0;
-    uint64_t since_us = atomic_load_explicit(&engine->went_on_us, memory_order_relaxed), now_us = clock_now_us();
-    return now_us > since_us ? now_us - since_us : 0;
+    bool has_work = atomic_load_explicit(&engine->under_way, memory_order_acquire) > 0;
+    uint64_t went_on_us = atomic_load_explicit(&engine->went_on_us, memory_order_relaxed), now_us = clock_now_us();
+    uint64_t turn_us = atomic_load_explicit(&engine->turn_us, memory_order_relaxed);
+    return MAX(has_work ? age_us(went_on_us, now_us) : 0, age_us(turn_us, now_us));
 }
 
 /* --- a segment --------------------------------------------------------------------------------------------------------- */
@@ -58,7 +63,7 @@ static bool computed(struct mini_batch *batch)
 
     if (!(batch->state == BATCH_COMPUTING && ops->handed_out ? ops->handed_out : ops->done)(batch->backend))
         return false;
-    device_went_on(batch->engine, 0, 1);
+    device_went_on(batch->engine, -1);
     engine_free_replies(batch);
     batch->s_part_us += clock_now_us() - batch->started_us;
     return true;
@@ -99,7 +104,7 @@ static void start_segment(struct mini_batch *batch)
     remote = !last && prepare(batch);
     if (remote)
         batch->started_ns = SPAN(batch, "prepare", batch->started_ns, {"layer", batch->segment});
-    device_went_on(engine, 1, 0);
+    device_went_on(engine, 1);
     engine->ops->segment(batch->backend, batch->segment, &batch->links);
     batch->segment++;
     batch->state = BATCH_COMPUTING;
@@ -110,7 +115,7 @@ static void start_segment(struct mini_batch *batch)
             send_rows(batch);
         return;
     }
-    device_went_on(engine, 0, 1); /* or it is queued, and the head will wait for it */
+    device_went_on(engine, -1); /* or it is queued, and the head will wait for it */
     batch->s_part_us += clock_now_us() - batch->started_us;
     SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
     if (last) {
@@ -199,7 +204,7 @@ static void start_head(struct mini_batch *batch)
             batch->kept_rows[batch->kept_count] = plan->output_row[i];
             batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
         }
-    device_went_on(batch->engine, 1, 0);
+    device_went_on(batch->engine, 1);
     if (batch->kept_count)
         batch->engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, batch->kept_count);
     batch->state = BATCH_SAMPLING;

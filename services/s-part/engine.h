@@ -125,8 +125,11 @@ struct engine {
     uint32_t device_spans_max;
     struct released deferred[DEFERRED_MAX]; /* when no step uses them */
     uint32_t deferred_count;
-    atomic_uint under_way;    /* segments and heads that a device has and has not done, */
-    atomic_ullong went_on_us; /* and when it was last given one or had done one; relaxed: engine_stuck_us() */
+    /* For engine_stuck_us(), in another thread. under_way: segments and heads that a device has and has not done; released behind
+     * went_on_us, when it was last given one or had done one, so that who sees work sees no older time. turn_us: when the engine's
+     * thread was last in its loop, in which it never waits for long; relaxed, it stands alone. 0: it is not yet. */
+    atomic_uint under_way;
+    atomic_ullong went_on_us, turn_us;
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };
 
@@ -137,7 +140,14 @@ void engine_close(struct engine *engine);
 /* Goes on with what a device has computed or copied, and starts the segment that has waited longest. False: there is none of it. */
 bool engine_advance(struct engine *engine);
 
-/* Any thread: how long a device has had work and has done none of it. 0: it has none, or computes at once, as a CPU does. */
+/* Each turn of the loop. */
+static inline void engine_turn(struct engine *engine, uint64_t now_us)
+{
+    atomic_store_explicit(&engine->turn_us, now_us, memory_order_relaxed);
+}
+
+/* Any thread: for how long a device has had work and done none of it, or has not let go of the engine's thread. 0: it has no work, or
+ * the backend computes at once, as a CPU does. */
 uint64_t engine_stuck_us(const struct engine *engine);
 
 /* Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. */

@@ -90,7 +90,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
+        {"threads", OPTION_U32, &s->threads, "N",
+         "compute threads; 0: as many as usable CPUs (each has its own where no limit of CPU time leaves fewer)", 0, 1024},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
@@ -290,6 +291,7 @@ static void *engine_main(void *arg)
     struct engine *engine = &s_part.engine;
     (void)arg;
     while (!atomic_load_explicit(&s_part.stop, memory_order_relaxed)) {
+        engine_turn(engine, clock_now_us());
         if (engine_advance(engine)) {
             rpc_loop_run(engine->loop, 0, 0);
         } else {

@@ -125,22 +125,21 @@ static void add_load_limit(struct text *text, const struct scheduler *scheduler)
 
 static void add_places(struct text *text, const struct scheduler *scheduler)
 {
-    static const char *const kinds[][2] = {
-        {"kv_pages_used", "pages in use, without those that only the prefix cache keeps"},
-        {"kv_pages_cached", "pages that only the prefix cache keeps: free when they are needed"},
-        {"kv_pages_total", "pages there are"},
-        {"place_up", "1 while it takes part"},
-        {"place_lost_total", "times it went without having been drained; local: the s-part did"},
-        {"place_sequences", "sequences that hold pages there"},
-        {"place_load_tokens", "context that steps of all mini-batches read there"},
-        {"place_token_seconds", "measured time of one context token, all layers"},
-        {"place_busy_seconds_total", "time in attention (the s-part: in segments)"},
-        {"kv_pages_peak", "the most pages that were in use at once, as the place counts them"},
+    static const char *const kinds[][3] = {
+        {"kv_pages_used", "gauge", "pages in use, without those that only the prefix cache keeps"},
+        {"kv_pages_cached", "gauge", "pages that only the prefix cache keeps: free when they are needed"},
+        {"kv_pages_total", "gauge", "pages there are"},
+        {"place_up", "gauge", "1 while it takes part"},
+        {"place_lost_total", "counter", "times it went without having been drained; local: the s-part did"},
+        {"place_sequences", "gauge", "sequences that hold pages there"},
+        {"place_load_tokens", "gauge", "context that steps of all mini-batches read there"},
+        {"place_token_seconds", "gauge", "measured time of one context token, all layers"},
+        {"place_busy_seconds_total", "counter", "time in attention (the s-part: in segments)"},
+        {"kv_pages_peak", "gauge", "the most pages that were in use at once, as the place counts them"},
     };
     for (size_t g = 0; g < ARRAY_COUNT(kinds); g++) {
         const char *name = kinds[g][0];
-        bool counts = strlen(name) > 6 && !strcmp(name + strlen(name) - 6, "_total");
-        add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", name, kinds[g][1], name, counts ? "counter" : "gauge");
+        add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", name, kinds[g][2], name, kinds[g][1]);
         for (uint32_t i = 0; i < scheduler->member_count; i++) {
             const struct member *member = &scheduler->members[i];
             struct sched_place_info info;

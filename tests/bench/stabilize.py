@@ -122,13 +122,15 @@ def both_modes(run_, ids, read_mbs, modes=("greedy", "sls")):
 
 
 def together_near_x(run_, ids):
-    """The worker's speed at which x is near X, and the run of `greedy` that had it."""
-    read_mbs = speed_for(run_, ids)(X)
-    for turn in range(TRIES):
+    """The worker's speed at which x is near X, and the run of `greedy` that had it; the nearest of a few."""
+    read_mbs, tried = speed_for(run_, ids)(X), []
+    for _ in range(TRIES):
         together = both_modes(run_, ids, read_mbs, ("greedy",))["greedy"]
-        if abs(together.x / X - 1) <= NEAR or turn + 1 == TRIES:
-            return read_mbs, together
+        tried.append((abs(together.x / X - 1), read_mbs, together))
+        if tried[-1][0] <= NEAR:
+            break
         read_mbs *= together.x / X
+    return min(tried, key=lambda run: run[0])[1:]
 
 
 def stabilize(run_):

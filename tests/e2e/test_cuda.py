@@ -3,8 +3,10 @@ emulated on the CPU (tests/cuda), so that it runs where there is no GPU."""
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -100,8 +102,27 @@ def test_a_device_that_hangs_is_given_up(start_mesh):
     stream = run_all(mesh.url, [body("The sea is", 20)])[0]
     assert (stream.error, len(stream.tokens), stream.finish_reason) == (None, 20, "length")
     logs = mesh.logs(10000)
-    assert re.search("DEVICE-SILENT seconds=[345] ", logs) and "DEVICE-FAILED" not in logs
+    silent = re.search(r"DEVICE-SILENT seconds=(\d+) ", logs)
+    assert silent and int(silent[1]) >= 3 and "DEVICE-FAILED" not in logs
     assert mesh.metric("fastdecode_sequences_rebuilt_total") > 0
+
+
+def test_a_device_without_work_is_not_given_up(start_mesh):
+    """Steps with rows here and at a worker that dies, then nothing for longer than the limit, and a process that was stopped."""
+    mesh = start_mesh("--device", "cuda", "--kv-workers", 1, "--placement", "workers", "--calibrate", "off",
+                      env=device(FD_DEVICE_TIMEOUT="4"))
+    streams = start_all(mesh.url, [body(words(5 + i, i), 12, i) for i in range(2)])
+    streams[0].wait_tokens(4)
+    mesh.kill("kv-worker-0")
+    join_all(streams)
+    assert [(stream.error, len(stream.tokens)) for stream in streams] == [(None, 12)] * 2
+    pid = mesh.pid("s-part")
+    time.sleep(6)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(5)
+    os.kill(pid, signal.SIGCONT)
+    assert run_all(mesh.url, [body("The sea is", 3)])[0].error is None
+    assert mesh.pid("s-part") == pid and "DEVICE-SILENT" not in mesh.logs(10000)
 
 
 def test_the_pool_is_what_the_device_has_left(start_mesh):

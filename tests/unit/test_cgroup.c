@@ -12,9 +12,10 @@
 
 #include "common/base/cgroup.h"
 #include "common/base/checked.h"
+#include "common/base/thread_pool.h"
 
 struct root {
-    char path[32], inner[64];
+    char path[32], inner[64]; /* "cpu" is where the first version has its CPUs */
 };
 
 static void put(const char *folder, const char *name, const char *text)
@@ -32,7 +33,7 @@ static int make_root(void **state)
     static struct root root;
     snprintf(root.path, sizeof root.path, "/tmp/fd-cgroup-XXXXXX");
     assert_non_null(mkdtemp(root.path));
-    snprintf(root.inner, sizeof root.inner, "%s/service", root.path);
+    snprintf(root.inner, sizeof root.inner, "%s/cpu", root.path);
     assert_int_equal(mkdir(root.inner, 0700), 0);
     *state = &root;
     return 0;
@@ -67,11 +68,11 @@ static void cached_files_are_room(void **state)
     assert_int_equal(left, 750000);
     put(root->inner, "memory.max", "max\n");
     put(root->inner, "memory.current", "600000\n");
-    cgroup_memory(root->path, "/service", &limit, &left); /* the limit of the one above holds */
+    cgroup_memory(root->path, "/cpu", &limit, &left); /* the limit of the one above holds */
     assert_int_equal(limit, 1000000);
     assert_int_equal(left, 750000);
     put(root->inner, "memory.max", "610000\n");
-    cgroup_memory(root->path, "/service", &limit, &left);
+    cgroup_memory(root->path, "/cpu", &limit, &left);
     assert_int_equal(limit, 610000);
     assert_int_equal(left, 10000);
 }
@@ -82,21 +83,21 @@ static void the_least_limit_of_cpus_holds(void **state)
 {
     const struct root *root = *state;
 
-    assert_true(isinf(cpus(root, "")) && isinf(cpus(root, "/service")) && isinf(cpus(root, "/../of/the/host")));
+    assert_true(isinf(cpus(root, "")) && isinf(cpus(root, "/cpu")) && isinf(cpus(root, "/../of/the/host")));
     put(root->path, "cpu.max", "max 100000\n");
-    assert_true(isinf(cpus(root, "/service")));
+    assert_true(isinf(cpus(root, "/cpu")));
     put(root->path, "cpu.max", "400000 100000\n");
-    assert_true(cpus(root, "") == 4 && cpus(root, "/service") == 4);
+    assert_true(cpus(root, "") == 4 && cpus(root, "/cpu") == 4);
     put(root->inner, "cpu.max", "75000 50000\n");
-    assert_true(cpus(root, "") == 4 && cpus(root, "/service") == 1.5);
+    assert_true(cpus(root, "") == 4 && cpus(root, "/cpu") == 1.5);
     assert_true(cpus(root, "/another/that/is/not/there") == 4);
     put(root->inner, "cpu.max", "800000 100000\n"); /* more than the one above allows */
-    assert_true(cpus(root, "/service") == 4);
+    assert_true(cpus(root, "/cpu") == 4);
     static const char *const bad[] = {"", "max", "0 100000", "100000", "100000 0", "-5 -5", "nan inf", "99999999999999999999"};
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
         put(root->inner, "cpu.max", bad[i]);
         put(root->path, "cpu.max", bad[i]);
-        assert_true(isinf(cpus(root, "/service")));
+        assert_true(isinf(cpus(root, "/cpu")));
     }
 }
 
@@ -110,6 +111,36 @@ static void so_does_that_of_the_first_version(void **state)
     assert_true(isinf(cpus(root, "")));
     put(root->path, "cpu.cfs_quota_us", "250000\n");
     assert_true(cpus(root, "") == 2.5 && cpus(root, "/docker/0123") == 2.5);
+}
+
+/* Both versions may be there, each with a part of the controllers. */
+static void a_process_has_the_least_of_both_versions(void **state)
+{
+    const struct root *root = *state;
+    char groups[300];
+
+    snprintf(groups, sizeof groups, "%s/groups", root->path);
+    assert_true(isinf(cgroup_cpus_of(root->path, groups)));
+    put(root->path, "groups", "4:cpu,cpuacct:/\n3:cpuset:/\n0::/\n");
+    put(root->inner, "cpu.cfs_period_us", "100000\n");
+    put(root->inner, "cpu.cfs_quota_us", "300000\n");
+    assert_true(cgroup_cpus_of(root->path, groups) == 3);
+    put(root->path, "cpu.max", "250000 100000\n");
+    assert_true(cgroup_cpus_of(root->path, groups) == 2.5);
+    put(root->inner, "cpu.cfs_quota_us", "50000\n");
+    assert_true(cgroup_cpus_of(root->path, groups) == 0.5);
+}
+
+static void threads_are_as_many_as_there_is_time_for(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t count;
+        double limit;
+        uint32_t wanted;
+    } cases[] = {{8, INFINITY, 8}, {8, 8, 8}, {8, 9, 8}, {8, 7.99, 7}, {8, 2.5, 2}, {8, 1, 1}, {8, 0.5, 1}, {1, 4, 1}};
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++)
+        assert_int_equal(cpu_count_within(cases[i].count, cases[i].limit), cases[i].wanted);
 }
 
 static void the_group_is_found_by_its_controller(void **state)
@@ -145,6 +176,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(cached_files_are_room, make_root, remove_root),
         cmocka_unit_test_setup_teardown(the_least_limit_of_cpus_holds, make_root, remove_root),
         cmocka_unit_test_setup_teardown(so_does_that_of_the_first_version, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_process_has_the_least_of_both_versions, make_root, remove_root),
+        cmocka_unit_test(threads_are_as_many_as_there_is_time_for),
         cmocka_unit_test_setup_teardown(the_group_is_found_by_its_controller, make_root, remove_root),
     };
     return cmocka_run_group_tests_name("cgroup", tests, NULL, NULL);

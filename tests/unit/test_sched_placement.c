@@ -96,6 +96,7 @@ static void what_the_only_place_cannot_hold_ends(void **state)
     struct mesh_seq *q = mesh_arrive(m, 100, 60, 0);
     mesh_run(m, 1000);
     assert_int_equal(q->reason, SCHED_NO_SPACE);
+    assert_true(m->now_us < 1000000); // nothing was waited for
     mesh_check_end(m);
     mesh_fini(m);
 }
@@ -104,19 +105,23 @@ static void what_the_only_place_cannot_hold_ends(void **state)
 static void who_is_large_waits_for_places_that_start_later(void **state)
 {
     (void)state;
-    for (int comes = 0; comes <= 1; comes++) {
-        struct mesh *m = start(SCHED_PLACE_AUTO);
-        m->now_us = 7000000;
-        mesh_place_up(m, 0, 5);
+    for (int comes = 0; comes <= 3; comes++) {
+        struct mesh *m = start(comes < 2 ? SCHED_PLACE_AUTO : SCHED_PLACE_WORKERS);
+        m->now_us = comes < 2 ? 7000000 : 1000000;
+        mesh_place_up(m, 0, comes < 2 ? 5 : 1000);
+        mesh_tick(m);
+        m->now_us = 7000000; // where all is at workers, the local pool is not the first
+        if (comes >= 2)
+            mesh_place_up(m, 2, 5);
         struct mesh_seq *q = mesh_arrive(m, 100, 60, 0);
         mesh_tick(m);
         assert_true(mesh_next_us(m) <= 7000000 + 5000000); // judged again without any event
         m->now_us += 4000000;
-        if (comes)
+        if (comes % 2)
             mesh_place_up(m, 1, 1000);
         mesh_run(m, 1000);
-        assert_int_equal(q->reason, comes ? SCHED_LENGTH : SCHED_NO_SPACE);
-        assert_true(comes || m->now_us >= 7000000 + 5000000);
+        assert_int_equal(q->reason, comes % 2 ? SCHED_LENGTH : SCHED_NO_SPACE);
+        assert_true(comes % 2 || m->now_us >= 7000000 + 5000000);
         mesh_check_end(m);
         mesh_fini(m);
     }
