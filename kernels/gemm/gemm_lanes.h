@@ -37,7 +37,7 @@
 #define PANEL_BYTES (256u * 1024)
 /* How far ahead of a tile's first register block the weights are asked for: into the second level. The first has a buffer for each line
  * that it waits for, and they are few: measured on a core of AMD's fourth generation (Zen 4) as a share of read bandwidth, at one row
- * and at four, into the first 0.63 and 0.54, into the second 0.90 and 0.93; without asking 0.5 at one. From 6 to 24 KiB ahead are alike
+ * and at four, into the first 0.62 and 0.55, into the second 0.90 and 0.91; without asking 0.5 at one. From 6 to 24 KiB ahead are alike
  * there. (Cores of other makes have not been compared.) All lines of a group at once, before its arithmetic: spread between the dot
  * products they come to 0.6. */
 #define PREFETCH_BYTES 12288u
