@@ -17,7 +17,7 @@ import tempfile
 import time
 import xml.etree.ElementTree
 
-LIMIT_S = {"unit": 120, "kernels": 240, "integration": 240, "lint": 120, "fuzz": 240, "e2e": 780, "e2e-full": 1500,
+LIMIT_S = {"unit": 120, "kernels": 240, "integration": 240, "lint": 120, "fuzz": 240, "e2e": 780, "e2e-full": 1800,
            "e2e-sanitizer": 900}
 
 

@@ -21,6 +21,7 @@ def bench_gpu(tmp_path, *options, **env):
                           timeout=LIMIT_S, check=False)
 
 
+@pytest.mark.full
 def test_all_parts_run(tmp_path):
     said = bench_gpu(tmp_path, "--emulated", "--results", str(tmp_path / "results"), FD_EMULATE_DEVICE_BYTES=str(768 << 20))
     assert said.returncode == 0, said.stdout[-3000:] + said.stderr[-3000:]

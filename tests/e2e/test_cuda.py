@@ -12,7 +12,7 @@ import pytest
 
 from conftest import BUILD, MODEL, ROOT, SANITIZED, fastdecode
 from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
-from test_golden import Scores, check_greedy
+from test_golden import UNSURE_F16, Scores, check_greedy
 
 sys.path.append(os.path.join(ROOT, "tests", "bench"))
 import profile_steps  # noqa: E402
@@ -42,10 +42,11 @@ def test_oracle(start_mesh):
     assert not scores.sure_disagreed
 
 
+@pytest.mark.full
 def test_workers_hold_the_kv(start_mesh):
     """q, k, v and o through pinned memory, two mini-batches; the same text as from the pool, but for f16's last bits."""
     mesh = start_mesh("--device", "cuda:0", "--kv-workers", 2, "--local-pool", 0, "--mini-batches", 2, env=device())
-    check_greedy(mesh)
+    check_greedy(mesh, UNSURE_F16)
     assert mesh.metric("fastdecode_generated_tokens_total") >= 640
 
 
@@ -70,6 +71,7 @@ def test_a_trace_has_lanes_of_the_device(start_mesh, tmp_path):
     assert {kind for kind, us in busy.items() if us > 0} == {"S-part", "transfer"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("victim, options", [("kv-worker-0", ("--kv-workers", 2, "--local-pool", 0)), ("s-part", ("--kv-workers", 0))])
 def test_failures_are_survived(start_mesh, victim, options):
     """A worker dies while the device writes the message that it was to get, or the device with its pool: nobody sees an error, every
@@ -86,6 +88,7 @@ def test_failures_are_survived(start_mesh, victim, options):
     mesh.wait_metric("fastdecode_kv_pages_used", lambda pages: pages == 0, 10)
 
 
+@pytest.mark.full
 def test_a_lost_device_is_survived(start_mesh):
     """The device fails every so often, by an ECC error: the s-part says so, is started anew, and sequences go on."""
     mesh = start_mesh("--device", "cuda", "--kv-workers", 0, env=device(FD_EMULATE_FAILS_AFTER="10000"))
@@ -107,6 +110,7 @@ def test_a_device_that_hangs_is_given_up(start_mesh):
     assert mesh.metric("fastdecode_sequences_rebuilt_total") > 0
 
 
+@pytest.mark.full
 def test_a_device_without_work_is_not_given_up(start_mesh):
     """Steps with rows here and at a worker that dies, then nothing for longer than the limit, and a process that was stopped."""
     mesh = start_mesh("--device", "cuda", "--kv-workers", 1, "--placement", "workers", "--calibrate", "off",

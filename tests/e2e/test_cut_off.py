@@ -182,6 +182,7 @@ def test_connection_of_tensors_is_closed(hand_made):
     assert gap < 5
 
 
+@pytest.mark.full
 def test_connection_of_tensors_is_silent(hand_made):
     """Nobody closes it: the rows that are out are given up after a while, and a new connection is tried."""
     gap = cut(hand_made, "silent")

@@ -43,6 +43,7 @@ def test_perplexity_is_the_oracles(tmp_path):
     assert got["kl_max"] == 0 and got["tokens"] == 130 and got["positions"] == 63 + 63 + 1
 
 
+@pytest.mark.full
 def test_f16():
     got = figures("--text", TEXT, "--kv-type", "f16", "--tokens", 700)
     assert got["positions"] == 698 and 0 < got["kl_mean"] < 2e-6 and got["same_best"] > 0.99
