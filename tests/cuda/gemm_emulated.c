@@ -1,7 +1,7 @@
-/* gemm_emulated.c: gemm.h without a device: the operands as f32, by OpenBLAS. Weights are widened once: a matrix is known by where it
- * lies and what it holds (packed weights come through one place a panel at a time), until gpu_gemm_close. Batch-invariant: each row by itself, and NaN into those that a device pads the last piece with, so that who
- * reads them, or has no room for them, is seen. */
-#include <cblas.h>
+/* gemm_emulated.c: gemm.h without a device: the operands as f32, each sum in one order, on every machine and for any number of rows: what
+ * an end-to-end test sees does not hang on which rows happened to share a step. Weights are widened once: a matrix is known by where it lies
+ * and what it holds (packed weights come through one place a panel at a time), until gpu_gemm_close. Batch-invariant: NaN into the rows
+ * that a device pads the last piece with, so that who reads them, or has no room for them, is seen. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,9 @@
 #include "kernels/dispatch/half.h"
 #include "kernels/dispatch/kernels.h"
 
-enum { WEIGHTS_MAX = 4096, TRIED_MAX = 64 };
+bool gemm_emulated_invariant; /* the one that was opened last; for tests/cuda/test_cuda_invariant.c */
+
+enum { WEIGHTS_MAX = 4096, TRIED_MAX = 64, COLUMNS = 16 /* of which the weights stay in the cache */ };
 
 struct gpu_gemm {
     enum gpu_type type;
@@ -32,10 +34,11 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
     *out = calloc(1, sizeof **out);
     assert_always(*out);
     (*out)->type = type;
+    gemm_emulated_invariant = false;
     return STATUS_OK;
 }
 
-void gpu_gemm_invariant(struct gpu_gemm *gemm) { gemm->invariant = true; }
+void gpu_gemm_invariant(struct gpu_gemm *gemm) { gemm_emulated_invariant = gemm->invariant = true; }
 
 void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_t count, void *workspace, cudaStream_t stream)
 {
@@ -105,6 +108,26 @@ static void spoil_padding(const struct gpu_product *p, uint32_t stride)
         memset((unsigned char *)p->y + row * stride * bytes, 0xff, p->outputs * bytes);
 }
 
+typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
+
+static float dot(const float *a, const float *b, uint32_t count)
+{
+    quad part[4] = {{0}};
+    float sum = 0;
+    uint32_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        part[0] += *(const quad *)(a + i) * *(const quad *)(b + i);
+        part[1] += *(const quad *)(a + i + 4) * *(const quad *)(b + i + 4);
+        part[2] += *(const quad *)(a + i + 8) * *(const quad *)(b + i + 8);
+        part[3] += *(const quad *)(a + i + 12) * *(const quad *)(b + i + 12);
+    }
+    for (uint32_t lane = 0; lane < 16; lane++)
+        sum += part[lane / 4][lane % 4];
+    for (; i < count; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
 static void run(void *arg)
 {
     struct work *work = arg;
@@ -116,10 +139,12 @@ static void run(void *arg)
     float *y = p->y_wide ? malloc((size_t)p->rows * stride * sizeof *y) : p->y;
 
     assert_always(y && stride >= p->outputs);
-    for (uint32_t row = 0, rows = gemm->invariant ? 1 : p->rows; row < p->rows; row += rows)
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)p->outputs, (int)p->inputs, 1,
-                    x + (size_t)row * p->inputs, (int)p->inputs, w, (int)p->inputs, p->add ? 1 : 0, y + (size_t)row * stride,
-                    (int)stride);
+    for (size_t first = 0; first < p->outputs; first += COLUMNS)
+        for (size_t row = 0; row < p->rows; row++)
+            for (size_t column = first; column < MIN(first + COLUMNS, p->outputs); column++) {
+                float *to = &y[row * stride + column];
+                *to = (p->add ? *to : 0) + dot(x + row * p->inputs, w + column * p->inputs, p->inputs);
+            }
     for (size_t row = 0; p->y_wide && row < p->rows; row++)
         for (size_t at = row * stride; at < row * stride + p->outputs; at++)
             ((uint16_t *)p->y)[at] = gemm->type == GPU_F16 ? f16_from_float(y[at]) : bf16_from_float(y[at]);

@@ -1,9 +1,11 @@
 /* test_cuda_invariant.c: --batch-invariant: a sequence's logits have the same bytes however its prompt is cut into steps, whoever is beside
- * it, in whatever row, with graphs and without, and when it is computed anew from its tokens. On the emulated device products are made so
- * by computing each row by itself: what is shown there is that nothing else lets a row see its companions, and that there is room for
- * whole tiles; on a real one (`make check-gpu`) it is the products too.
+ * it, in whatever row, with graphs and without, and when it is computed anew from its tokens. On the emulated device products are always so
+ * (gemm_emulated.c): what is shown there is that they were asked to be, that nothing else lets a row see its companions, and that
+ * there is room for whole tiles; on a real one (`make check-gpu`) it is the products too.
  */
 #include "tests/cuda/backend_rig.h"
+
+extern bool gemm_emulated_invariant __attribute__((weak)); /* a real device has none */
 
 enum { ROWS = 300, PAGES = 160, PROMPT = 37, TOKENS = 9, LENGTH = PROMPT + TOKENS };
 
@@ -35,6 +37,8 @@ static float *logits_of(const struct schedule *schedule, bool invariant)
     assert_non_null(out);
     config.batch_invariant = invariant;
     rig_open(&rig, fastdecode_device.ops, config, PAGES);
+    if (&gemm_emulated_invariant)
+        assert_int_equal(gemm_emulated_invariant, invariant);
     if (!schedule->graphs)
         cuda_graphs_close(rig.batch);
     for (uint32_t at = 0, step = 0; at < LENGTH; step++) {

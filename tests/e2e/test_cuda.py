@@ -12,7 +12,7 @@ import pytest
 
 from conftest import BUILD, MODEL, ROOT, SANITIZED, fastdecode
 from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
-from test_golden import UNSURE_F16, Scores, check_greedy
+from test_golden import Scores, check_greedy
 
 sys.path.append(os.path.join(ROOT, "tests", "bench"))
 import profile_steps  # noqa: E402
@@ -46,7 +46,7 @@ def test_oracle(start_mesh):
 def test_workers_hold_the_kv(start_mesh):
     """q, k, v and o through pinned memory, two mini-batches; the same text as from the pool, but for f16's last bits."""
     mesh = start_mesh("--device", "cuda:0", "--kv-workers", 2, "--local-pool", 0, "--mini-batches", 2, env=device())
-    check_greedy(mesh, UNSURE_F16)
+    check_greedy(mesh)
     assert mesh.metric("fastdecode_generated_tokens_total") >= 640
 
 
@@ -112,7 +112,7 @@ def test_a_device_that_hangs_is_given_up(start_mesh):
 
 @pytest.mark.full
 def test_a_device_without_work_is_not_given_up(start_mesh):
-    """Steps with rows here and at a worker that dies, then nothing for longer than the limit, and a process that was stopped."""
+    """Steps with rows at a worker that dies, then nothing for longer than the limit, and a process that was stopped."""
     mesh = start_mesh("--device", "cuda", "--kv-workers", 1, "--placement", "workers", "--calibrate", "off",
                       env=device(FD_DEVICE_TIMEOUT="4"))
     streams = start_all(mesh.url, [body(words(5 + i, i), 12, i) for i in range(2)])
