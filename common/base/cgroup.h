@@ -12,8 +12,8 @@
 #define CGROUP_ROOT "/sys/fs/cgroup"
 enum { CGROUP_PATH_MAX = 900 };
 
-/* This process's group: as /proc/self/cgroup has it, "" for the root or where it does not say. controller: "" for v2, "cpu" for v1's.
- * groups: that file; another one in tests. */
+/* A process's group as `groups`, a file such as /proc/self/cgroup, has it; "" for the root or where it does not say. controller: "" for v2,
+ * "cpu" for v1's. */
 void cgroup_path(const char *groups, const char *controller, char path[CGROUP_PATH_MAX]);
 
 /* What it allows, and what it leaves. Files that are only cached count as left: the kernel drops them first. UINT64_MAX: no limit. */
