@@ -121,7 +121,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
                 words[j] = load_words(k[j] + (size_t)d / step * 64);
-                prefetch(ahead[j] + (size_t)d / step * 64);
+                lanes_prefetch(ahead[j] + (size_t)d / step * 64);
             }
             UNROLL for (uint32_t u = 0; u < step / 4; u++)
             {
@@ -143,7 +143,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
             if (packed)
                 minimum = lanes_load_f16(scales + groups * ATTEND_TILE);
             if (group % 2 == 0)
-                prefetch(ahead[j] + code_bytes + (packed ? 2 : 1) * group * ATTEND_TILE * sizeof(uint16_t));
+                lanes_prefetch(ahead[j] + code_bytes + (packed ? 2 : 1) * group * ATTEND_TILE * sizeof(uint16_t));
             UNROLL for (uint32_t i = 0; i < n; i++)
             {
                 float *at = scores + i * ATTEND_BLOCK + j * LANES;
@@ -269,7 +269,7 @@ LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const st
                 value[j] = packed ? pairs_unsigned(x) : pairs_signed(x);
 #endif
                 if (!packed || j == 0)
-                    prefetch(ahead + word * word_bytes + j * 64);
+                    lanes_prefetch(ahead + word * word_bytes + j * 64);
             }
             UNROLL for (uint32_t i = 0; i < n; i++)
                 UNROLL for (uint32_t j = 0; j < c; j++)
@@ -311,9 +311,9 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
             scale[j] = lanes_fill_tail(scale[j], seen - j * LANES, 0);
         most = lanes_max_u(most, lanes_and_i(lanes_as_i(scale[j]), lanes_set1_i(0x7fffffff)));
         if (group % 2 == 0)
-            prefetch(g->ahead[j] + scales_at);
+            lanes_prefetch(g->ahead[j] + scales_at);
         if (packed && group % 2 == 0)
-            prefetch(g->ahead[j] + scales_at + groups * ATTEND_TILE * sizeof(uint16_t));
+            lanes_prefetch(g->ahead[j] + scales_at + groups * ATTEND_TILE * sizeof(uint16_t));
     }
     const float largest = f32_from_bits(lanes_max_all_u(most)); /* a NaN if any is */
     const lanes inverse = lanes_set1(largest > 0 ? WEIGHT_MOST / largest : 0);

@@ -63,15 +63,13 @@ struct block {
     uint32_t ahead_lines;
 };
 
-LANES_INLINE void prefetch(const void *at) { _mm_prefetch((const char *)at, _MM_HINT_T1); }
-
 /* count lines from distance `line` on. */
 LANES_INLINE void prefetch_lines(const struct block *b, size_t line, uint32_t count)
 {
     const uint8_t *at = b->ahead + line * 64;
     at = at < b->ahead_end ? at : b->next + (at - b->ahead_end);
     UNROLL for (uint32_t i = 0; i < count; i++)
-        prefetch(at + i * 64);
+        lanes_prefetch(at + i * 64);
 }
 
 /* A group of a register block's rows: views of a quant_block from the block's first row on, so that all lies at constant

@@ -15,27 +15,6 @@
     trace_span((batch)->engine->lane_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
                ##__VA_ARGS__)
 
-/* --- a device that hangs ------------------------------------------------------------------------------------------------ */
-
-/* One was begun, or one was done. */
-static void device_went_on(struct engine *engine, int more)
-{
-    atomic_store_explicit(&engine->went_on_us, clock_now_us(), memory_order_relaxed);
-    atomic_fetch_add_explicit(&engine->under_way, (unsigned)more, memory_order_release);
-}
-
-static uint64_t age_us(uint64_t since_us, uint64_t now_us) { return since_us && now_us > since_us ? now_us - since_us : 0; }
-
-uint64_t engine_stuck_us(const struct engine *engine)
-{
-    if (!engine->ops || !engine->ops->times)
-        return 0;
-    bool has_work = atomic_load_explicit(&engine->under_way, memory_order_acquire) > 0;
-    uint64_t went_on_us = atomic_load_explicit(&engine->went_on_us, memory_order_relaxed), now_us = clock_now_us();
-    uint64_t turn_us = atomic_load_explicit(&engine->turn_us, memory_order_relaxed);
-    return MAX(has_work ? age_us(went_on_us, now_us) : 0, age_us(turn_us, now_us));
-}
-
 /* --- a segment --------------------------------------------------------------------------------------------------------- */
 
 /* The messages that it writes q, k and v into. True: there is one. */
@@ -56,6 +35,14 @@ static bool prepare(struct mini_batch *batch)
     return remote;
 }
 
+/* A segment or a head. */
+static void part_ended(struct mini_batch *batch)
+{
+    uint64_t now_us = clock_now_us();
+    batch->s_part_us += now_us - batch->started_us;
+    watchdog_done(&batch->engine->watchdog, now_us);
+}
+
 /* Of all that was queued before, too; but where q, k and v alone are waited for, attention of the local rows may go on. False: not yet. */
 static bool computed(struct mini_batch *batch)
 {
@@ -63,9 +50,8 @@ static bool computed(struct mini_batch *batch)
 
     if (!(batch->state == BATCH_COMPUTING && ops->handed_out ? ops->handed_out : ops->done)(batch->backend))
         return false;
-    device_went_on(batch->engine, -1);
     engine_free_replies(batch);
-    batch->s_part_us += clock_now_us() - batch->started_us;
+    part_ended(batch);
     return true;
 }
 
@@ -104,7 +90,7 @@ static void start_segment(struct mini_batch *batch)
     remote = !last && prepare(batch);
     if (remote)
         batch->started_ns = SPAN(batch, "prepare", batch->started_ns, {"layer", batch->segment});
-    device_went_on(engine, 1);
+    watchdog_begun(&engine->watchdog, batch->started_us);
     engine->ops->segment(batch->backend, batch->segment, &batch->links);
     batch->segment++;
     batch->state = BATCH_COMPUTING;
@@ -115,8 +101,7 @@ static void start_segment(struct mini_batch *batch)
             send_rows(batch);
         return;
     }
-    device_went_on(engine, -1); /* or it is queued, and the head will wait for it */
-    batch->s_part_us += clock_now_us() - batch->started_us;
+    part_ended(batch); /* or it is queued, and the head will wait for it */
     SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
     if (last) {
         start_head(batch);
@@ -204,7 +189,7 @@ static void start_head(struct mini_batch *batch)
             batch->kept_rows[batch->kept_count] = plan->output_row[i];
             batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
         }
-    device_went_on(batch->engine, 1);
+    watchdog_begun(&batch->engine->watchdog, batch->started_us);
     if (batch->kept_count)
         batch->engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, batch->kept_count);
     batch->state = BATCH_SAMPLING;
@@ -441,6 +426,7 @@ enum status engine_open(struct engine *engine, struct error *error)
     if (!engine->zeros)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
     engine_pages_open(engine);
+    engine->watchdog.armed = engine->ops->times; /* who has none computes at once, as a CPU does */
     engine->lane_s_part = trace_lane_open("S-part");
     engine->lane_local = trace_lane_open("R-part, local pool");
     if (engine->lane_s_part && engine->ops->spans) { /* a segment, attention and two copies a layer, the last segment, the head */

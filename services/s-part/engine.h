@@ -23,6 +23,7 @@
 #include "kernels/backend/backend.h"
 #include "services/s-part/sequence_table.h"
 #include "services/s-part/step_plan.h"
+#include "services/s-part/watchdog.h"
 
 enum { ENGINE_BATCHES_MAX = 8, ENGINE_QUEUE_MAX = 8, ENGINE_LINKS_MAX = 256, DEFERRED_MAX = 1024 };
 
@@ -125,11 +126,7 @@ struct engine {
     uint32_t device_spans_max;
     struct released deferred[DEFERRED_MAX]; /* when no step uses them */
     uint32_t deferred_count;
-    /* For engine_stuck_us(), in another thread. under_way: segments and heads that a device has and has not done; released behind
-     * went_on_us, when it was last given one or had done one, so that who sees work sees no older time. turn_us: when the engine's
-     * thread was last in its loop, in which it never waits for long; relaxed, it stands alone. 0: it is not yet. */
-    atomic_uint under_way;
-    atomic_ullong went_on_us, turn_us;
+    struct watchdog watchdog;                                                             /* of the device */
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };
 
@@ -139,16 +136,6 @@ void engine_close(struct engine *engine);
 
 /* Goes on with what a device has computed or copied, and starts the segment that has waited longest. False: there is none of it. */
 bool engine_advance(struct engine *engine);
-
-/* Each turn of the loop. */
-static inline void engine_turn(struct engine *engine, uint64_t now_us)
-{
-    atomic_store_explicit(&engine->turn_us, now_us, memory_order_relaxed);
-}
-
-/* Any thread: for how long a device has had work and done none of it, or has not let go of the engine's thread. 0: it has no work, or
- * the backend computes at once, as a CPU does. */
-uint64_t engine_stuck_us(const struct engine *engine);
 
 /* Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. */
 bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);

@@ -291,7 +291,7 @@ static void *engine_main(void *arg)
     struct engine *engine = &s_part.engine;
     (void)arg;
     while (!atomic_load_explicit(&s_part.stop, memory_order_relaxed)) {
-        engine_turn(engine, clock_now_us());
+        watchdog_turn(&engine->watchdog);
         if (engine_advance(engine)) {
             rpc_loop_run(engine->loop, 0, 0);
         } else {
@@ -532,30 +532,17 @@ static enum status start(struct error *error)
     return STATUS_OK;
 }
 
-/* A device that hangs says nothing, and the engine's thread may wait inside of its library: only ending helps. Whether it does is asked
- * twice, a moment apart: it may have been this process that was stopped. */
-static void watch_device(void)
-{
-    enum { MOMENT_US = 500000 };
-    static uint64_t suspected_us;
-    uint64_t stuck_us = engine_stuck_us(&s_part.engine), now_us = clock_now_us();
-
-    if (stuck_us <= s_part.device_timeout_s * 1000000ull) {
-        suspected_us = 0;
-    } else if (!suspected_us) {
-        suspected_us = now_us;
-    } else if (now_us - suspected_us >= MOMENT_US) {
-        log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
-                  (double)stuck_us * 1e-6);
-        _exit(EXIT_FAILURE);
-    }
-}
-
 static void serve(void)
 {
+    uint64_t stuck_us;
+
     while (!asked_to_stop) {
         rpc_loop_run(s_part.control_loop, 1000000, 0);
-        watch_device();
+        if (watchdog_bites(&s_part.engine.watchdog, s_part.device_timeout_s * 1000000ull, &stuck_us)) {
+            log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
+                      (double)stuck_us * 1e-6);
+            _exit(EXIT_FAILURE);
+        }
     }
     atomic_store_explicit(&s_part.stop, true, memory_order_relaxed);
     rpc_loop_wake(s_part.engine.loop);
