@@ -1,6 +1,6 @@
 #!/bin/bash
 # check_deploy.sh: the first deployment, for real and without a container registry: two Debian bases by debootstrap, the
-# four images on them without network, compose with two KV workers, one right answer through the published port.
+# four images on them without network, compose with two KV workers, one right answer through the published port, with a key; a prefix that is found.
 # The Kubernetes manifests are checked against the API's schema. As root; state lies in build/deploy and is the check's own
 # (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the cached
 # bases is taken down again, whatever happens. Exit status 77: no container can run on this machine.
@@ -180,10 +180,12 @@ containers_of() {
     podman ps --quiet --filter "label=com.docker.compose.service=$1"
 }
 
+ask() { curl -fsS --max-time 60 "$@" -H "Authorization: Bearer $key" -H 'Content-Type: application/json'; }
+
 # Several prompts at once, so that every worker gets one, and all of them attended.
 check_answer() {
     local answer city
-    answer=$(curl -fsS --max-time 60 "$url/v1/completions" -H 'Content-Type: application/json' \
+    answer=$(ask "$url/v1/completions" \
         -d '{"model": "default", "max_tokens": 8, "temperature": 0, "prompt": ["The capital of France is", "The capital of Italy is",
              "The capital of Japan is", "The capital of Germany is"]}')
     for city in Paris Rome Tokyo Berlin; do
@@ -194,6 +196,24 @@ check_answer() {
     done
     await 10 "attention on every KV worker" all_workers_attended
     say "answer: Paris, Rome, Tokyo, Berlin"
+}
+
+check_key() {
+    local status
+    status=$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/models")
+    [ "$status" = 401 ] || die "without a key: status $status, want 401"
+    say "without a key: 401"
+}
+
+# The second time nearly all of a prompt is found.
+check_prefix_cache() {
+    local prompt found
+    prompt=$(printf 'All work and no play makes a dull day. %.0s' 1 2 3 4 5 6 7 8)
+    ask "$url/v1/completions" -d "{\"model\": \"default\", \"max_tokens\": 2, \"prompt\": \"$prompt\"}" >/dev/null
+    found=$(ask "$url/v1/completions" -d "{\"model\": \"default\", \"max_tokens\": 2, \"prompt\": \"$prompt\"}" |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["usage"]["prompt_tokens_details"]["cached_tokens"])')
+    [ "$found" -ge 64 ] || die "a prompt asked twice: $found tokens found"
+    say "a prompt asked twice: $found tokens found"
 }
 
 check_health() {
@@ -235,7 +255,14 @@ check_cuda_compose
 
 # Everything in the KV workers: the answer crosses both of the network's paths.
 FD_PORT=$(free_port)
-export FD_PORT FD_LOCAL_POOL=0 FD_KV_MEMORY=67108864
+FD_MODELS=$state/models
+export FD_PORT FD_MODELS FD_API_KEY_FILE=/models/keys FD_LOCAL_POOL=0 FD_KV_MEMORY=67108864
+key=sk-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+rm -rf "$FD_MODELS"
+mkdir "$FD_MODELS"
+cp "models/$model" "$FD_MODELS"
+echo "$key" >"$FD_MODELS/keys"
+chmod 644 "$FD_MODELS/keys"
 url=http://127.0.0.1:$FD_PORT
 say "starting compose with $workers KV workers"
 compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 ||
@@ -243,7 +270,9 @@ compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 |
 await 60 "ready" curl -fsS "$url/ready"
 await 30 "$workers KV workers" all_workers_in
 check_health
+check_key
 check_answer
+check_prefix_cache
 compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
 say "passed"
