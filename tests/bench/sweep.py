@@ -20,7 +20,7 @@ from servers import MODEL, Ours
 B, PROMPT, TOKENS, REQUESTS, PAGE = 32, 96, 160, 80, 16
 SHARES = {1: "all", 2: "a half", 4: "a quarter"}  # of what B sequences hold
 WORKERS = (0, 2)
-ROUNDS = 3
+ROUNDS = 6  # as many in either order
 
 
 class Sample:
