@@ -212,6 +212,7 @@ void sched_get_place(const struct sched *s, uint32_t place, struct sched_place_i
         .up = p->up,
         .draining = p->draining,
         .suspect = p->suspect_until_us > s->now_us,
+        .shares_cores = p->shares_cores,
         .pages_used = p->pages_used,
         .pages_total = p->pages_total,
         .pages_idle = p->pages_idle,

@@ -149,6 +149,7 @@ struct sched_time {
 
 struct sched_s_part_up {
     uint32_t max_rows; // of a step; 0: no limit of its own
+    bool on_device;    // places that share its cores have them to themselves, until one comes that is not
     // Measured at its start, first guesses that steps correct; counts of 0: nothing is known. Borrowed for the call.
     const struct sched_time *layers; // [layer_count] the s-part's work of a step by its rows, without head and attention
     const struct sched_time *heads;  // [head_count] head and sampling, by the rows that are sampled
@@ -162,7 +163,7 @@ struct sched_place_up {
     uint32_t link_us;          // of one layer's round trip; 0 for the local pool
     double prefill_pair_us;    // a prefill row's attention to one context token, all layers, first guess; 0: not known
     bool local;                // in the s-part's own memory: goes down with it
-    bool shares_cores;         // attention there takes cores from the s-part: its time adds up with the local pool's
+    bool shares_cores;         // attention there takes cores from an s-part on CPUs: its time adds up with the local pool's
     bool accepts_moves;        // pages can be handed to it
 };
 
@@ -327,6 +328,7 @@ uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {
     bool up, draining, suspect;
+    bool shares_cores; // with the s-part that is up
     uint32_t pages_used, pages_total;
     uint32_t pages_idle;                   // of those used, kept only for sequences that may come
     uint32_t sequences;                    // that hold pages there

@@ -139,7 +139,9 @@ struct place {
     double pair_us;                            // of a prefill row and one context token; 0: not known
     double link_step_us;                       // link round trips of a step
     uint64_t step_pairs;                       // scratch: of the step that is answered
-    bool up, draining, drained, local, shares_cores, accepts_moves;
+    bool up, draining, drained, local, accepts_moves;
+    bool by_the_s_part;    // on the cores of its machine
+    bool shares_cores;     // and that computes on them
     bool attends_measured; // token_us is what it said itself
     bool slow;             // shares cores, and is much slower than the others that do
     uint32_t pages_total;
@@ -217,7 +219,7 @@ enum overlap { OVERLAP_UNKNOWN = 0, OVERLAP_BOTH, OVERLAP_LOCAL, OVERLAP_WORKERS
 struct sched {
     struct sched_config config;
     uint64_t now_us;
-    bool s_part_up;
+    bool s_part_up, s_part_on_device;
     uint32_t rows_max; // of a step, with the s-part that is up
 
     struct seq *seqs;      // [max_sequences]

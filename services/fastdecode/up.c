@@ -45,7 +45,6 @@ static const struct up_settings defaults = {
     .host = "127.0.0.1",
     .port = 8080,
     .kv_workers = 1,
-    .mini_batches = 1,
     .admission = "sls",
     .calibrate = true,
     .placement = "auto",
@@ -118,7 +117,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; more than one pays where workers have cores of their own", 1, 4},
+         "mini-batches in flight; 0: one on CPUs, and with a GPU one or two, as is predicted to be faster", 0, 4},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &s->admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
@@ -204,7 +203,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--listen=ipc://%s/scheduler.sock", up->supervisor.run_dir);
     supervise_argument(child, "--max-queue=%u", s->max_queue);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
-    supervise_argument(child, "--mini-batches=%u", s->mini_batches);
+    supervise_argument(child, "--mini-batches=%u", s->mini_batches); /* 0: of those that the s-part takes */
     supervise_argument(child, "--chunk=%u", s->chunk);
     supervise_argument(child, "--step-target-ms=%g", s->step_target_ms);
     supervise_argument(child, "--admission=%s", s->admission);
@@ -226,7 +225,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--kv-type=%s", s->kv_type);
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
-    supervise_argument(child, "--mini-batches=%u", s->mini_batches);
+    supervise_argument(child, "--mini-batches=%u", s->mini_batches ? s->mini_batches : !strcmp(s->device, "cpu") ? 1u : 2u);
     supervise_argument(child, "--threads=%u", s->threads);
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--pool-fills-device=%s", !strcmp(s->local_pool, "auto") ? "on" : "off");
@@ -247,7 +246,7 @@ static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--listen-tensors=ipc://%s/%s-t.sock", up->supervisor.run_dir, name);
     /* The workers of a mini-batch attend at the same time: so many threads in all as there are cores, none woken for nothing. */
     supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
-    if (strncmp(s->device, "cuda", 4)) /* then the s-part computes elsewhere, and the cores are the workers' */
+    if (strncmp(s->device, "cuda", 4)) /* auto: unless the s-part tells the scheduler that it found a GPU */
         supervise_argument(child, "--shares-cores");
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--kv-memory=%llu",

@@ -25,6 +25,7 @@ static void tell_up(struct member *member)
     struct scheduler *scheduler = member->scheduler;
     struct sched_event event = {.kind = SCHED_S_PART_UP,
                                 .s_part_up = {.max_rows = member->max_rows,
+                                              .on_device = member->on_device,
                                               .layers = member->layers,
                                               .heads = member->heads,
                                               .layer_count = member->layer_count,
@@ -322,6 +323,7 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
                                    : (double)BYTES_PER_SECOND_GUESS;
     take_calibration(scheduler, member, request);
     member->shares_cores = request->shares_cores;
+    member->on_device = request->on_device;
     member->hands_over = member->place != 0 || (request->pool_kv && scheduler->model_known && request->tensor_address[0] &&
                                                 same_shape(request->pool_kv, &scheduler->kv));
     member->max_rows = request->max_rows;

@@ -72,7 +72,8 @@ struct member {
     double pair_us;                                                    /* of prefill attention, all layers; 0: not known */
     struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; /* s-part: of all layers; of head and sampling */
     uint32_t layer_count, head_count;
-    bool shares_cores;
+    bool shares_cores;                 /* worker: with an s-part that computes on CPUs */
+    bool on_device;                    /* s-part: it does not */
     bool hands_over;                   /* pages can be taken from it and given to it */
     struct rpc_call *draining;         /* its Drain call, to be answered */
     Fastdecode__HeartbeatRequest last; /* numbers only */

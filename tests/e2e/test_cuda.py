@@ -51,14 +51,18 @@ def test_workers_hold_the_kv(start_mesh):
 
 
 def test_a_trace_has_lanes_of_the_device(start_mesh, tmp_path):
-    """What it computes and copies, layer by layer, within the step that the s-part saw; and messages go without a detour."""
+    """What it computes and copies, layer by layer, within the step that the s-part saw; and messages go without a detour. With
+    `auto` as with `cuda` it takes two mini-batches, and workers beside it have the cores."""
     path = str(tmp_path / "trace.json")
-    mesh = start_mesh("--device", "cuda", "--local-pool", 0, "--kv-workers", 1, "--trace", path, "--context", 256, "--max-batch", 8,
+    mesh = start_mesh("--device", "auto", "--local-pool", 0, "--kv-workers", 1, "--trace", path, "--context", 256, "--max-batch", 8,
                       env=device())
+    mesh.wait_metric("fastdecode_place_up", lambda up: up == 1)
+    assert mesh.metric("fastdecode_place_shares_cores") == 0 and mesh.metric("fastdecode_mini_batches") in (1, 2)
     assert [stream.error for stream in run_all(mesh.url, [body(words(10, i), 4, i) for i in range(2)])] == [None] * 2
     assert "MESSAGES-OUT-OF-REACH" not in mesh.logs(10000)
     assert mesh.stop() == 0
     trace = profile_steps.Trace(profile_steps.read(path))
+    assert {"mini-batch 0", "mini-batch 1"} <= set(trace.lane.values())
     segments = 1 + max(e["args"]["layer"] for e in trace.named("device segment"))
     steps = {(e["args"]["step"]): e for e in trace.named("step")}
     assert len(steps) >= 4 and len(trace.named("device segment")) == len(steps) * segments

@@ -327,6 +327,29 @@ static void workers_on_shared_cores_hold_the_same(void **state)
     assert_true(ratio > 0.8 && ratio < 1.25);
 }
 
+/* `up --device auto`: only the s-part knows whether it computes on the cores of the workers beside it, and the next one may not. */
+static void cores_are_shared_with_an_s_part_that_computes_on_them(void **state)
+{
+    (void)state;
+    struct mesh *m = start(base);
+    m->shares_cores = true;
+    mesh_place_up(m, 1, 1000);
+    mesh_tick(m);
+    assert_true(place_of(m, 1).shares_cores && !place_of(m, 0).shares_cores);
+    mesh_s_part_down(m);
+    m->device_permille = 1000;
+    mesh_s_part_up(m);
+    mesh_place_up(m, 2, 1000);
+    mesh_tick(m);
+    assert_false(place_of(m, 1).shares_cores || place_of(m, 2).shares_cores);
+    mesh_s_part_down(m);
+    m->device_permille = 0;
+    mesh_s_part_up(m);
+    mesh_tick(m);
+    assert_true(place_of(m, 1).shares_cores && place_of(m, 2).shares_cores);
+    end(m);
+}
+
 static void out_of_pages_pauses_the_youngest(void **state)
 {
     (void)state;
@@ -532,6 +555,7 @@ int main(void)
         cmocka_unit_test(the_local_pool_comes_first_and_workers_take_over),
         cmocka_unit_test(load_follows_measured_speed),
         cmocka_unit_test(workers_on_shared_cores_hold_the_same),
+        cmocka_unit_test(cores_are_shared_with_an_s_part_that_computes_on_them),
         cmocka_unit_test(out_of_pages_pauses_the_youngest),
         cmocka_unit_test(what_never_fits_is_told_apart),
         cmocka_unit_test(a_full_queue_refuses_with_a_time),

@@ -83,8 +83,9 @@ MESH_FUNCTION void mesh_place_down(struct mesh *m, uint32_t place)
 
 MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
 {
+    struct sched_event *e = mesh_event(m, SCHED_S_PART_UP);
     m->s_part_up = true;
-    mesh_event(m, SCHED_S_PART_UP);
+    e->s_part_up.on_device = m->device_permille != 0 && mesh_chance(m, m->device_permille);
 }
 
 MESH_FUNCTION void mesh_s_part_down(struct mesh *m)

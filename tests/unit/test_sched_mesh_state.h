@@ -69,8 +69,9 @@ struct mesh {
     bool local_moves;         // the local pool takes part in handing over
     uint32_t moves_to_local, moves_from_local;
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
-    bool shares_cores; // the workers, with the s-part
-    bool calm;         // no drains, no shortage, no balancing: then no decode row may be missing from a step
+    bool shares_cores;        // the workers, with the s-part
+    uint32_t device_permille; // s-parts that compute on a device
+    bool calm;                // no drains, no shortage, no balancing: then no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
     uint32_t page_ids;              // given out so far
     uint64_t shared, kept, evicted; // runs that began with others' pages; sequences

@@ -178,6 +178,8 @@ static void one_workload(uint64_t seed)
     m->local_moves = mesh_chance(m, 500);
     m->s_part_us = UINT32_MAX;
     m->slow_permille = 300; // one mini-batch pays, then two
+    m->shares_cores = seed % 3 == 0;
+    m->device_permille = 500;
     bool troubled = mesh_chance(m, 600), tight = mesh_chance(m, 400);
     uint32_t sequences = 1 + mesh_random(m, 60), ticks = 0;
     uint32_t trouble_permille = troubled ? 1 + mesh_random(m, 60) : 0;
