@@ -350,8 +350,8 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->local = up->local;
     if (s->grace_until_us == 0 && place_permitted(s, p)) // where all is local, there is no other
         s->grace_until_us = s->now_us + (s->config.placement == SCHED_PLACE_LOCAL ? 0 : START_GRACE_US);
-    p->by_the_s_part = up->shares_cores;
-    p->shares_cores = p->by_the_s_part && !s->s_part_on_device;
+    p->beside_s_part = up->shares_cores;
+    p->shares_cores = p->beside_s_part && !s->s_part_on_device;
     p->accepts_moves = up->accepts_moves;
     p->pages_total = up->pages_total;
     p->suspect_until_us = p->avoid_until_us = p->moves_from_us = 0;
@@ -452,7 +452,7 @@ static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
     s->s_part_up = true;
     s->s_part_on_device = up->on_device;
     for (uint32_t p = 0; p < s->config.max_places; p++)
-        s->places[p].shares_cores = s->places[p].by_the_s_part && !up->on_device;
+        s->places[p].shares_cores = s->places[p].beside_s_part && !up->on_device;
     s->rows_max = up->max_rows == 0 ? s->config.max_batch_rows : MIN(up->max_rows, s->config.max_batch_rows);
     s_part_calibrate(s, up);
     for (uint32_t slot = 0; slot < s->config.max_sequences + s->config.max_kept; slot++)

@@ -140,8 +140,8 @@ struct place {
     double link_step_us;                       // link round trips of a step
     uint64_t step_pairs;                       // scratch: of the step that is answered
     bool up, draining, drained, local, accepts_moves;
-    bool by_the_s_part;    // on the cores of its machine
-    bool shares_cores;     // and that computes on them
+    bool beside_s_part;    // on its machine's cores
+    bool shares_cores;     // so it is, and the s-part that is up computes on them
     bool attends_measured; // token_us is what it said itself
     bool slow;             // shares cores, and is much slower than the others that do
     uint32_t pages_total;

@@ -52,6 +52,7 @@ static const struct up_settings defaults = {
     .max_batch = 128,
     .max_queue = 1024,
     .device = "cpu",
+    .api_key_file = "none",
     .compute = "auto",
     .kv_type = "f16",
     .local_pool = "auto",
@@ -103,7 +104,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"port", OPTION_U32, &s->port, "N", "its port; 0 picks a free one", 0, 65535},
         {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME", "the model's id in the API; default: the file's stem",
          0, 0},
-        {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE", "accepted API keys, one a line; default: no key needed", 0, 0},
+        {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE|none", "accepted API keys, one a line; none: no key needed", 0, 0},
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for pages of each KV worker; 0: a share of what is free", 0, 0},
@@ -117,7 +118,9 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; 0: one on CPUs, and with a GPU one or two, as is predicted to be faster", 0, 4},
+         "mini-batches in flight; two pay where workers have cores of their own. 0: one on CPUs; with a GPU and workers one or "
+         "two, as is predicted to be faster",
+         0, 4},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &s->admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
@@ -213,6 +216,14 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 
+/* Two where a GPU computes while workers, with the cores to themselves, attend; elsewhere a second one only takes memory. */
+static uint32_t mini_batches_of_s_part(const struct up_settings *s)
+{
+    if (s->mini_batches)
+        return s->mini_batches;
+    return strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL ? 2 : 1;
+}
+
 static void add_s_part(struct up *up, uint64_t free_bytes)
 {
     const struct up_settings *s = &up->settings;
@@ -225,7 +236,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--kv-type=%s", s->kv_type);
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
-    supervise_argument(child, "--mini-batches=%u", s->mini_batches ? s->mini_batches : !strcmp(s->device, "cpu") ? 1u : 2u);
+    supervise_argument(child, "--mini-batches=%u", mini_batches_of_s_part(s));
     supervise_argument(child, "--threads=%u", s->threads);
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--pool-fills-device=%s", !strcmp(s->local_pool, "auto") ? "on" : "off");
@@ -271,8 +282,7 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--drain-timeout=%d", DRAIN_S);
     if (s->served_model_name)
         supervise_argument(child, "--served-model-name=%s", s->served_model_name);
-    if (s->api_key_file)
-        supervise_argument(child, "--api-key-file=%s", s->api_key_file);
+    supervise_argument(child, "--api-key-file=%s", s->api_key_file);
     if (s->chat_template)
         supervise_argument(child, "--chat-template=%s", s->chat_template);
     if (s->request_timeout_s > 0)

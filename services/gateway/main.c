@@ -35,7 +35,7 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"served-model-name", OPTION_STRING, &g->served_model_name, "NAME", "the model's id; default: the file's stem", 0, 0},
         {"chat-template", OPTION_STRING, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer; 0: the model's", 0, 1 << 24},
-        {"api-key-file", OPTION_STRING, &g->api_key_file, "FILE", "accepted API keys, one a line; default: no key needed", 0, 0},
+        {"api-key-file", OPTION_STRING, &g->api_key_file, "FILE|none", "accepted API keys, one a line; none: no key needed", 0, 0},
         {"cors-origin", OPTION_STRING, &g->cors_origin, "ORIGIN", "web pages of this origin may call (* for all)", 0, 0},
         {"max-connections", OPTION_U32, &g->max_connections, "N", "open connections", 1, 1 << 20},
         {"max-queue", OPTION_U32, &g->max_queue, "N", "requests that may wait to be tokenized", 1, 1 << 20},
@@ -60,6 +60,8 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
+    if (g->api_key_file && !strcmp(g->api_key_file, "none"))
+        g->api_key_file = NULL;
     return status;
 }
 
@@ -119,6 +121,7 @@ int main(int argc, char **argv)
     sigset_t signals;
 
     gateway_defaults(&settings.gateway);
+    settings.gateway.api_key_file = "none";
     status = parse(&settings, argc, argv, &check_only, &error);
     if (status == STATUS_OK && check_only)
         status = gateway_check(&settings.gateway, &error);

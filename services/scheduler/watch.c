@@ -131,7 +131,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
         {"kv_pages_total", "gauge", "pages there are"},
         {"place_up", "gauge", "1 while it takes part"},
         {"place_lost_total", "counter", "times it went without having been drained; local: the s-part did"},
-        {"place_shares_cores", "gauge", "1 where attention takes cores from the s-part: their times are added"},
+        {"place_shares_cores", "gauge", "1 for a worker whose attention takes cores from the s-part: their times are added"},
         {"place_sequences", "gauge", "sequences that hold pages there"},
         {"place_load_tokens", "gauge", "context that steps of all mini-batches read there"},
         {"place_token_seconds", "gauge", "measured time of one context token, all layers"},
@@ -180,8 +180,7 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "requests_waiting", "gauge", "sequences that wait", s.waiting);
     one(&text, "sequences_retiring", "gauge", "sequences that have ended and whose pages are not free yet", s.retiring);
     one(&text, "steps_in_flight", "gauge", "steps that the s-part has", s.steps_in_flight);
-    one(&text, "mini_batches", "gauge", "in flight at most, of those there may be as many as are predicted to be fastest",
-        s.mini_batches);
+    one(&text, "mini_batches", "gauge", "in use; without --mini-batches as many as are predicted to be fastest", s.mini_batches);
     one(&text, "prefill_tokens_total", "counter", "rows computed for prompts, and for what was rebuilt", (double)s.prefill_rows);
     one(&text, "prefix_cached_tokens_total", "counter", "tokens of prompts whose KV was there already", (double)s.shared_tokens);
     one(&text, "prefix_shared_pages", "gauge", "KV pages saved now because running sequences share them", s.shared_pages);

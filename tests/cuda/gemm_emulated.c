@@ -1,5 +1,4 @@
-/* gemm_emulated.c: gemm.h without a device: the operands as f32, each sum in one order, on every machine and for any number of rows: what
- * an end-to-end test sees does not hang on which rows happened to share a step. Weights are widened once: a matrix is known by where it lies
+/* gemm_emulated.c: gemm.h without a device: the operands as f32, each sum in one order (emulated_dot.h). Weights are widened once: a matrix is known by where it lies
  * and what it holds (packed weights come through one place a panel at a time), until gpu_gemm_close. Batch-invariant: NaN into the rows
  * that a device pads the last piece with, so that who reads them, or has no room for them, is seen. */
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/dispatch/half.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cuda/emulated_dot.h"
 
 bool gemm_emulated_invariant; /* the one that was opened last; for tests/cuda/test_cuda_invariant.c */
 
@@ -108,26 +108,6 @@ static void spoil_padding(const struct gpu_product *p, uint32_t stride)
         memset((unsigned char *)p->y + row * stride * bytes, 0xff, p->outputs * bytes);
 }
 
-typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
-
-static float dot(const float *a, const float *b, uint32_t count)
-{
-    quad part[4] = {{0}};
-    float sum = 0;
-    uint32_t i = 0;
-    for (; i + 16 <= count; i += 16) {
-        part[0] += *(const quad *)(a + i) * *(const quad *)(b + i);
-        part[1] += *(const quad *)(a + i + 4) * *(const quad *)(b + i + 4);
-        part[2] += *(const quad *)(a + i + 8) * *(const quad *)(b + i + 8);
-        part[3] += *(const quad *)(a + i + 12) * *(const quad *)(b + i + 12);
-    }
-    for (uint32_t lane = 0; lane < 16; lane++)
-        sum += part[lane / 4][lane % 4];
-    for (; i < count; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
 static void run(void *arg)
 {
     struct work *work = arg;
@@ -143,7 +123,7 @@ static void run(void *arg)
         for (size_t row = 0; row < p->rows; row++)
             for (size_t column = first; column < MIN(first + COLUMNS, p->outputs); column++) {
                 float *to = &y[row * stride + column];
-                *to = (p->add ? *to : 0) + dot(x + row * p->inputs, w + column * p->inputs, p->inputs);
+                *to = (p->add ? *to : 0) + emulated_dot(x + row * p->inputs, w + column * p->inputs, p->inputs);
             }
     for (size_t row = 0; p->y_wide && row < p->rows; row++)
         for (size_t at = row * stride; at < row * stride + p->outputs; at++)

@@ -1,8 +1,7 @@
-/* quant_emulated.c: quant.cu as plain loops and OpenBLAS, for the shared object that meshes of the tests open: there the kernels
+/* quant_emulated.c: quant.cu as plain loops, for the shared object that meshes of the tests open: there the kernels
  * themselves, thread by thread, would take seconds a token. Their own tests (test_cuda_quant.c, and the loaded models' there) have them.
  * It reads the layout by what quant.h says of it, a second reading beside the kernels' own.
  */
-#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +10,7 @@
 #include "kernels/cuda/quant.h"
 #include "kernels/dispatch/half.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cuda/emulated_dot.h"
 
 static float f16_at(const unsigned char *at)
 {
@@ -46,17 +46,23 @@ static float weight(const struct gpu_quant *quant, uint32_t row, uint32_t input)
     return f16_at(of_super) * (float)scales[group * 2 + o] * (float)q - f16_at(of_super + 4) * (float)scales[4 + group * 2 + o];
 }
 
+static uint16_t narrow(enum gpu_type type, float value) { return type == GPU_F16 ? f16_from_float(value) : bf16_from_float(value); }
+
+static float widen(enum gpu_type type, uint16_t value) { return type == GPU_F16 ? f16_to_float(value) : bf16_to_float(value); }
+
 enum { MATRICES_MAX = 4096 };
 static struct {
     const void *data;
+    enum gpu_type type;
     float *values;
 } known[MATRICES_MAX];
 
-/* A matrix as f32, found once: what is packed stays. */
-static const float *values_of(const struct gpu_quant *quant)
+/* A matrix as f32, found once: what is packed stays. Its values are those of the wide type, as both the product and what is expanded for
+ * more rows have them. */
+static const float *values_of(const struct gpu_quant *quant, enum gpu_type type)
 {
     uint32_t i = 0;
-    while (i < MATRICES_MAX && known[i].data && known[i].data != quant->data)
+    while (i < MATRICES_MAX && known[i].data && (known[i].data != quant->data || known[i].type != type))
         i++;
     assert_always(i < MATRICES_MAX);
     if (known[i].data)
@@ -64,8 +70,9 @@ static const float *values_of(const struct gpu_quant *quant)
     float *values = malloc((size_t)quant->outputs * quant->inputs * sizeof *values);
     assert_always(values);
     for (size_t at = 0; at < (size_t)quant->outputs * quant->inputs; at++)
-        values[at] = weight(quant, (uint32_t)(at / quant->inputs), (uint32_t)(at % quant->inputs));
+        values[at] = widen(type, narrow(type, weight(quant, (uint32_t)(at / quant->inputs), (uint32_t)(at % quant->inputs))));
     known[i].data = quant->data;
+    known[i].type = type;
     return known[i].values = values;
 }
 
@@ -83,31 +90,29 @@ static void multiply(void *arg)
     const struct work *work = arg;
     const struct gpu_quant_product *p = &work->product;
     const uint32_t inputs = work->quant.inputs, outputs = work->quant.outputs;
-    float *x = malloc((size_t)p->rows * inputs * sizeof *x), *y = calloc((size_t)p->rows * outputs, sizeof *y);
+    const float *w = values_of(&work->quant, work->type);
+    float *x = malloc((size_t)p->rows * inputs * sizeof *x);
 
-    assert_always(x && y);
+    assert_always(x);
     for (size_t i = 0; i < (size_t)p->rows * inputs; i++)
-        x[i] = work->type == GPU_F16 ? f16_to_float(((const uint16_t *)p->x)[i]) : bf16_to_float(((const uint16_t *)p->x)[i]);
-    for (size_t row = 0; row < p->rows; row++) /* each by itself: a row's bits do not depend on the number of rows */
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)outputs, (int)inputs, 1, values_of(&work->quant), (int)inputs,
-                    x + row * inputs, 1, 0, y + row * outputs, 1);
-    for (size_t row = 0; row < p->rows; row++)
-        for (size_t o = 0; o < outputs; o++) {
-            float sum = y[row * outputs + o];
+        x[i] = widen(work->type, ((const uint16_t *)p->x)[i]);
+    for (size_t o = 0; o < outputs; o++)
+        for (size_t row = 0; row < p->rows; row++) {
+            float sum = emulated_dot(w + o * inputs, x + row * inputs, inputs);
             size_t at = row * p->y_stride + o;
             if (p->y_wide)
-                ((uint16_t *)p->y)[at] = work->type == GPU_F16 ? f16_from_float(sum) : bf16_from_float(sum);
+                ((uint16_t *)p->y)[at] = narrow(work->type, sum);
             else
                 ((float *)p->y)[at] = p->add ? ((float *)p->y)[at] + sum : sum;
         }
-    free(x), free(y);
+    free(x);
 }
 
 static void expand(void *arg)
 {
     const struct work *work = arg;
     const uint32_t inputs = work->quant.inputs;
-    const float *from = values_of(&work->quant) + (size_t)work->first * inputs;
+    const float *from = values_of(&work->quant, work->type) + (size_t)work->first * inputs;
     for (uint32_t row = 0; row < work->count; row++)
         (work->type == GPU_F16 ? kernels->f32_to_f16 : kernels->f32_to_bf16)(from + (size_t)row * inputs, inputs,
                                                                              (uint16_t *)work->out + (size_t)row * inputs);
@@ -118,8 +123,8 @@ static void embed(void *arg)
     const struct work *work = arg;
     const uint32_t inputs = work->quant.inputs;
     for (uint32_t row = 0; row < work->count; row++)
-        memcpy((float *)work->out + (size_t)row * inputs, values_of(&work->quant) + (size_t)work->token[row] * inputs,
-               inputs * sizeof(float));
+        for (uint32_t i = 0; i < inputs; i++)
+            ((float *)work->out)[(size_t)row * inputs + i] = weight(&work->quant, work->token[row], i);
 }
 
 void gpu_quant_multiply(enum gpu_type type, const struct gpu_quant *quant, const struct gpu_quant_product *product,

@@ -82,7 +82,7 @@ END
 }
 
 compose() {
-    "$state/venv/bin/podman-compose" --project-name fastdecode-check --file deploy/compose/compose.yaml "$@"
+    "$state/venv/bin/podman-compose" --project-name fastdecode-check --env-file "$state/env" --file deploy/compose/compose.yaml "$@"
 }
 
 tear_down() {
@@ -104,7 +104,7 @@ tear_down() {
             [ $status != 0 ] || status=1
         fi
         umount "$state/storage/overlay" 2>/dev/null || true
-        rm -rf "$state/storage" "$state/run" "$state/cni"
+        rm -rf "$state/storage" "$state/run" "$state/cni" "$state/models"
     fi
     exit $status
 }
@@ -234,6 +234,7 @@ unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null ||
     { echo "check-deploy: this machine lets nobody make namespaces, so no container can run here" >&2; exit 77; }
 [ -f "models/$model" ] || die "models/$model is missing: make model"
 mkdir -p "$state/debs"
+echo FD_API_KEY_FILE=/models/keys >"$state/env" # as in an .env: what is only handed on from the environment would not see it
 if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
     python3 -m venv "$state/venv"
     "$state/venv/bin/pip" install -q --disable-pip-version-check -r tests/deploy/requirements.txt
@@ -256,7 +257,7 @@ check_cuda_compose
 # Everything in the KV workers: the answer crosses both of the network's paths.
 FD_PORT=$(free_port)
 FD_MODELS=$state/models
-export FD_PORT FD_MODELS FD_API_KEY_FILE=/models/keys FD_LOCAL_POOL=0 FD_KV_MEMORY=67108864
+export FD_PORT FD_MODELS FD_LOCAL_POOL=0 FD_KV_MEMORY=67108864
 key=sk-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 rm -rf "$FD_MODELS"
 mkdir "$FD_MODELS"

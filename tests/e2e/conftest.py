@@ -121,6 +121,14 @@ class Mesh:
         assert values, f"/metrics has no {name}"
         return sum(map(float, values))
 
+    def option(self, service, name):
+        """What `up` gave it for an option; None: nothing."""
+        with open(os.path.join(self.run_dir, service + ".pid"), encoding="ascii") as file:
+            pid = int(file.read())
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+            given = [word.partition("=")[2] for word in file.read().split("\0") if word.startswith(f"--{name}=")]
+        return given[-1] if given else None
+
     def wait_metric(self, name, accept, limit_s=30):
         """Polls until accept(value); returns the value. An assertion with the last value where it never is."""
         deadline = time.monotonic() + limit_s

@@ -23,7 +23,9 @@ def test_steps_are_predicted_from_the_start(start_mesh):
     assert rows[:4] == [1, 2, 4, 8] and rows == sorted(rows)
     mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
     assert len(logged(mesh, "kv-worker-0")) == 1
-    assert mesh.metric("fastdecode_place_shares_cores") == 1 and mesh.metric("fastdecode_mini_batches") == 1
+    assert mesh.metric("fastdecode_place_shares_cores") == 1
+    assert [mesh.option(service, "mini-batches") for service in ("scheduler", "s-part")] == ["0", "1"]
+    assert mesh.metric("fastdecode_mini_batches") == 1
 
     assert mesh.metric("fastdecode_steps_total") == 0
     row_s, base_s = mesh.metric("fastdecode_step_row_seconds"), mesh.metric("fastdecode_step_base_seconds")

@@ -74,10 +74,10 @@ def defaults_of(*command):
 
 
 def test_scheduler_alone_has_the_same_defaults():
-    """A mesh of containers is the one that `up` starts. But for mini-batches: workers of its own have cores of their own."""
+    """A mesh of containers is the one that `up` starts."""
     alone, of_up = defaults_of(os.path.join(BUILD, "bin", "scheduler")), defaults_of(PROGRAM, "up")
     both = {"max-queue", "max-batch", "chunk", "step-target-ms", "admission", "spacing", "placement", "prefix-cache",
-            "worker-timeout-ms"}
+            "worker-timeout-ms", "mini-batches"}
     assert both <= set(alone) & set(of_up)
     assert {name: alone[name] for name in both} == {name: of_up[name] for name in both}
 
