@@ -160,7 +160,7 @@ void chunk_learn(struct sched *s, const struct step *step, double total_us)
     m->attention += BACK * (1 - m->attention);
 }
 
-void chunk_init(struct sched *s) { s->chunk.decode = s->chunk.products = s->chunk.attention = 1; }
+void chunk_init(struct sched *s) { s->chunk = (struct chunk_model){.decode = 1, .products = 1, .attention = 1}; }
 
 /* --- the rows of prompts, oldest first ------------------------------------------------------------------------------ */
 

@@ -204,20 +204,43 @@ static void run_lost(struct sched *s, uint32_t slot)
 /* What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet. */
 static double step_predict_us(const struct sched *s, const struct step *step, const struct sched_step_done *done, uint32_t sampled)
 {
-    double s_us = model_s_part_us(s, step->row_count, sampled), here_us = 0, away_us = 0;
+    double s_us = model_s_part_us(s, step->row_count, sampled), here_us = 0, here_link_us = 0, away_us = 0;
     if (s->s_model.rows_seen == 0)
         return 0;
     for (uint32_t i = 0; i < done->place_count; i++) {
         if (done->places[i].place >= s->config.max_places)
             continue;
         const struct place *p = &s->places[done->places[i].place];
-        double us = place_predict_us(p, done->places[i].tokens_read);
-        if (p->local || p->shares_cores)
+        double us = place_attend_us(p, done->places[i].tokens_read);
+        if (p->local || p->shares_cores) {
             here_us += us;
-        else
-            away_us = MAX(away_us, us);
+            here_link_us = MAX(here_link_us, p->link_step_us);
+        } else {
+            away_us = MAX(away_us, us + p->link_step_us);
+        }
     }
+    here_us += here_link_us;
     return MAX(s->batches * (s_us + here_us), s_us + here_us + away_us);
+}
+
+/* Attention of a step on the s-part's cores: what its workers say, and of the local pool what it takes alone. It attends while they do,
+ * with what they leave of the cores, so what it measures then is mostly their doing. */
+static double attended_here_us(const struct sched *s, const struct sched_step_done *done, bool *workers)
+{
+    double us = 0;
+    *workers = false;
+    for (uint32_t i = 0; i < done->place_count; i++) {
+        const struct sched_place_time *time = &done->places[i];
+        if (time->place >= s->config.max_places)
+            continue;
+        const struct place *p = &s->places[time->place];
+        if (p->local)
+            us += place_attend_us(p, time->tokens_read);
+        else if (p->shares_cores)
+            us += time->attend_us;
+        *workers = *workers || (p->shares_cores && time->tokens_read > 0);
+    }
+    return us;
 }
 
 /* What a step says of the model, and the model of it. */
@@ -245,14 +268,18 @@ static void step_learn(struct sched *s, const struct step *step, const struct sc
         double head_us = model_s_part_us(s, step->row_count, sampled) - model_us(&s->s_model, step->row_count);
         model_learn(&s->s_model, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
     }
+    bool workers_here;
+    double here_us = attended_here_us(s, done, &workers_here);
     for (uint32_t i = 0; i < done->place_count; i++) {
         uint32_t place = done->places[i].place;
         if (place >= s->config.max_places)
             continue;
         const struct place *p = &s->places[place];
+        if (p->local && workers_here)
+            continue;
         // Beside prefill elsewhere on the same cores decode rows' attention says nothing.
         if (step->prefill_rows == 0 || p->step_pairs > 0 || !(p->local || p->shares_cores))
-            place_measure(s, &done->places[i]);
+            place_measure(s, &done->places[i], here_us);
     }
 }
 
@@ -445,10 +472,20 @@ static void s_part_calibrate(struct sched *s, const struct sched_s_part_up *up)
     }
 }
 
+/* Another computes on something else: what its steps took says nothing of this one's. */
+static void forget_s_part(struct sched *s)
+{
+    s->s_model = s->heads = (struct step_model){0};
+    s->model = (struct step_model){.whole = true};
+    chunk_init(s);
+}
+
 static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
 {
     if (s->s_part_up)
         s_part_down(s); // a new one without word of the old one's end
+    if (up->on_device != s->s_part_on_device)
+        forget_s_part(s);
     s->s_part_up = true;
     s->s_part_on_device = up->on_device;
     for (uint32_t p = 0; p < s->config.max_places; p++)

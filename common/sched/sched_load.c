@@ -289,7 +289,7 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
         running += start;
         load += start * prompt + running * step / 2;
         double s_us = s_part_us(s, running), r_us = load / r->tokens_per_us + r->link_us;
-        us += step * (s->config.mini_batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
+        us += step * (s->batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
         load += running * step / 2;
     }
     return us;

@@ -78,7 +78,7 @@ static bool gather(const struct sched *s, struct sides *out)
         out->worker_count += count;
         if (p->shares_cores) {
             out->sharing_us = MAX(out->sharing_us, us);
-            out->sharing_link_us += p->link_step_us;
+            out->sharing_link_us = MAX(out->sharing_link_us, p->link_step_us);
         } else {
             out->speed += 1 / us;
             out->workers++;

@@ -40,10 +40,10 @@ double place_time_us(const struct sched *s, const struct place *p, uint32_t mini
     return load == 0 ? 0 : load * place_token_us(s, p) + p->link_step_us;
 }
 
-double place_predict_us(const struct place *p, uint64_t tokens_read)
+double place_attend_us(const struct place *p, uint64_t tokens_read)
 {
     uint64_t pairs = MIN(p->step_pairs, tokens_read);
-    return p->link_step_us + (double)(tokens_read - pairs) * p->token_us + (double)pairs * p->pair_us;
+    return (double)(tokens_read - pairs) * p->token_us + (double)pairs * p->pair_us;
 }
 
 #define SLOW 1.6  // times the fastest worker's time on the same cores: a worker is slow, until
@@ -85,7 +85,15 @@ static void correct(struct place *p, double ratio, double share)
     p->pair_us *= 1 + LATEST * (1 - share) * off;
 }
 
-void place_measure(struct sched *s, const struct sched_place_time *time)
+/* Calls to workers on the s-part's cores are out together, and answered when the cores have attended for all of them: what is left of the
+ * time from a send to its answer is their link's, and once a step, however many they are. */
+static void measure_link(struct place *p, const struct sched_place_time *time, double read_us, double here_us)
+{
+    double others_us = p->shares_cores ? MAX(here_us - read_us, 0) : 0;
+    p->link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - p->link_step_us);
+}
+
+void place_measure(struct sched *s, const struct sched_place_time *time, double here_us)
 {
     enum { TOKENS_MIN = 256 }; // below, the clock and the link say more than the memory
     struct place *p = &s->places[time->place];
@@ -96,10 +104,8 @@ void place_measure(struct sched *s, const struct sched_place_time *time)
     double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->link_step_us;
     bool few = time->tokens_read < TOKENS_MIN;
     // It says itself what was not the link; or the guess about the link was wrong.
-    if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0)) {
-        double read_us = time->attend_us > 0 ? time->attend_us : few ? reads_us : 0;
-        p->link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us, 0) - p->link_step_us);
-    }
+    if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0))
+        measure_link(p, time, time->attend_us > 0 ? time->attend_us : few ? reads_us : 0, here_us);
     if (few || attend_us < 0)
         return;
     if (pairs > 0 && p->pair_us == 0) {

@@ -137,7 +137,7 @@ struct place {
     double token_last_us, token_noise;         // the last one measured; mean relative difference of one from the next, over sqrt 2
     double off;                                // by what part of what was expected its latest steps took longer, mean
     double pair_us;                            // of a prefill row and one context token; 0: not known
-    double link_step_us;                       // link round trips of a step
+    double link_step_us;                       // link round trips of a step; of places that share cores, theirs together
     uint64_t step_pairs;                       // scratch: of the step that is answered
     bool up, draining, drained, local, accepts_moves;
     bool beside_s_part;    // on its machine's cores
@@ -321,8 +321,9 @@ bool place_none_can_hold(struct sched *s, uint32_t pages); // now or within grac
 /* sched_speed.c */
 double place_token_us(const struct sched *s, const struct place *p); // to compare places by
 double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight);
-double place_predict_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
-void place_measure(struct sched *s, const struct sched_place_time *time);
+double place_attend_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
+void place_measure(struct sched *s, const struct sched_place_time *time,
+                   double here_us); // that all places on the s-part's cores attended for the step
 
 /* sched_overlap.c: which places take part; of those, where a new sequence goes (NONE: it waits). */
 struct crowd {

@@ -79,6 +79,7 @@ static void conclude(struct sim *sim)
     out->preempted = stats.preempted;
     out->moved = stats.moved;
     out->relabelled = stats.relabelled;
+    out->predicted = stats.measured_us > 0 ? stats.predicted_us / stats.measured_us : 0;
     if (!sim->config->steps_max)
         out->lost = sim->config->request_count - out->finished - out->rejected;
     for (uint32_t p = 0; p < sim->config->place_count; p++) {

@@ -96,6 +96,7 @@ struct sim_result {
     struct sim_times ttft, tbt, step;      // to the first token, between tokens, of a step
     uint64_t preempted, moved, relabelled; // sequences paused for want of pages; handed over; sent to the other mini-batch
     uint64_t pages_leaked;                 // that the core counts as used when all is over
+    double predicted;                      // what the core said that steps take, of what they took; 0: it said nothing
 };
 
 /* INVALID_ARGUMENT: a request that breaks the rules above, or the core's configuration; RESOURCE_EXHAUSTED: no memory. */

@@ -72,7 +72,8 @@ static void weigh(struct sim *sim, struct flight *f)
         f->r_part_us[p] = work_us * config->s_part.layers;
         f->report.largest_load = MAX(f->report.largest_load, f->work[p].load);
         if (place->local || place->shares_cores) {
-            f->here_us += work_us + place->cost.link_us;
+            f->here_us += work_us;
+            f->here_link_us = MAX(f->here_link_us, place->cost.link_us);
         } else {
             f->away = true;
             away_rows += f->work[p].rows;
@@ -81,6 +82,7 @@ static void weigh(struct sim *sim, struct flight *f)
             f->away_sum_us += work_us;
         }
     }
+    f->here_us += f->here_link_us; // calls are out together, their work adds up
     f->link_us += (double)away_rows * config->link_row_us;
 }
 

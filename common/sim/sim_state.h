@@ -20,12 +20,12 @@ struct flight {
     double *stretch;        // [place_count], of the places that have rows: noise and speed
     double *r_part_us;      // [place_count], all layers, without the link
     uint32_t sampled;
-    double here_us;     // a layer's attention on the S-part's cores
-    bool away;          // it has rows at workers elsewhere
-    double *away_us;    // [place_count], a layer's at each worker elsewhere; 0: none
-    double link_us;     // the longest round trip
-    double away_sum_us; // of all workers
-    double answer_us;   // when the core hears of it
+    double here_us, here_link_us; // a layer's attention on the S-part's cores; round trip to those there
+    bool away;                    // it has rows at workers elsewhere
+    double *away_us;              // [place_count], a layer's at each worker elsewhere; 0: none
+    double link_us;               // the longest round trip
+    double away_sum_us;           // of all workers
+    double answer_us;             // when the core hears of it
     struct sim_step report;
     bool used;
 };

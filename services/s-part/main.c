@@ -539,7 +539,7 @@ static void serve(void)
 
     while (!asked_to_stop) {
         rpc_loop_run(s_part.control_loop, 1000000, 0);
-        if (watchdog_bites(&s_part.engine.watchdog, s_part.device_timeout_s * 1000000ull, &stuck_us)) {
+        if (watchdog_bites(&s_part.engine.watchdog, clock_now_us(), s_part.device_timeout_s * 1000000ull, &stuck_us)) {
             log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
                       (double)stuck_us * 1e-6);
             _exit(EXIT_FAILURE);

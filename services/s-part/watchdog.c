@@ -30,13 +30,13 @@ void watchdog_turn(struct watchdog *watchdog)
 
 static uint64_t age_us(uint64_t since_us, uint64_t now_us) { return since_us && now_us > since_us ? now_us - since_us : 0; }
 
-bool watchdog_bites(struct watchdog *watchdog, uint64_t limit_us, uint64_t *stuck_us)
+bool watchdog_bites(struct watchdog *watchdog, uint64_t now_us, uint64_t limit_us, uint64_t *stuck_us)
 {
     if (!watchdog->armed)
         return false;
     bool has_work = atomic_load_explicit(&watchdog->under_way, memory_order_acquire) > 0;
     uint64_t went_on_us = atomic_load_explicit(&watchdog->went_on_us, memory_order_relaxed);
-    uint64_t turn_us = atomic_load_explicit(&watchdog->turn_us, memory_order_relaxed), now_us = clock_now_us();
+    uint64_t turn_us = atomic_load_explicit(&watchdog->turn_us, memory_order_relaxed);
 
     *stuck_us = MAX(has_work ? age_us(went_on_us, now_us) : 0, age_us(turn_us, now_us));
     if (*stuck_us <= limit_us)

@@ -28,6 +28,6 @@ void watchdog_turn(struct watchdog *watchdog);
 /* One other thread, at least every second: whether the device has had work and done none of it, or has not let go of the engine's
  * thread, for more than limit_us; then stuck_us says for how long. Asked twice, half a second apart, before it says so: it may have been
  * this process that was stopped. */
-bool watchdog_bites(struct watchdog *watchdog, uint64_t limit_us, uint64_t *stuck_us);
+bool watchdog_bites(struct watchdog *watchdog, uint64_t now_us, uint64_t limit_us, uint64_t *stuck_us);
 
 #endif

@@ -10,6 +10,14 @@
 
 #include "common/sim/sim.h"
 
+/* For tests that would take minutes with ThreadSanitizer, which has nothing to find: a simulation has one thread. */
+static inline void takes_long(void)
+{
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
+}
+
 /* Every request has all its tokens, and no page is left: the test fails else. */
 static inline struct sim_result sim_of(const struct sim_config *config)
 {

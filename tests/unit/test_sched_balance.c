@@ -184,6 +184,7 @@ static double share(const struct slow *slow, uint32_t from, uint32_t to)
 static void a_worker_at_half_speed_reads_half(void **state)
 {
     (void)state;
+    takes_long();
     for (uint32_t batch = 64; batch <= 256; batch *= 2) {
         struct slow slow = {.from_us = 40e6, .workers = WORKERS, .balanced.workers = WORKERS};
         struct sim_config config = mixed(batch, NULL);
@@ -235,6 +236,7 @@ static struct slow slow_among_prompts(uint32_t workers, uint32_t batch, bool sha
 static void a_worker_at_half_speed_reads_half_among_prompts(void **state)
 {
     (void)state;
+    takes_long();
     for (uint32_t workers = 2; workers <= WORKERS; workers *= 2)
         for (uint32_t batch = 128; batch <= 256; batch *= 2) {
             struct slow slow = slow_among_prompts(workers, batch, false);
@@ -248,6 +250,7 @@ static void a_worker_at_half_speed_reads_half_among_prompts(void **state)
 static void so_does_one_on_the_s_parts_cores(void **state)
 {
     (void)state;
+    takes_long();
     for (uint32_t workers = 2; workers <= WORKERS; workers *= 2)
         for (uint32_t batch = 128; batch <= 256; batch *= 2) {
             struct slow slow = slow_among_prompts(workers, batch, true);
@@ -287,6 +290,7 @@ static double gain_in_noise(uint32_t lives)
 static void noise_moves_little(void **state)
 {
     (void)state;
+    takes_long();
     assert_true(gain_in_noise(1024) > 1);
 }
 
@@ -294,6 +298,7 @@ static void noise_moves_little(void **state)
 static void noise_costs_little_among_few(void **state)
 {
     (void)state;
+    takes_long();
     assert_true(gain_in_noise(256) > 0.98);
 }
 

@@ -98,6 +98,45 @@ static void one_disturbed_step_changes_little(void **state)
     assert_about(model_us(&m, 8), true_us(8, 1), 0.06);
 }
 
+static void s_part_up(struct sched *s, bool on_device, const struct sched_time *layers, uint32_t count)
+{
+    const struct sched_event e = {.kind = SCHED_S_PART_UP,
+                                  .s_part_up = {.on_device = on_device, .layers = layers, .layer_count = count}};
+    struct sched_action actions[1 + SCHED_ACTIONS_SPARE];
+    assert_int_equal(sched_step(s, 1000, &e, 1, actions, ARRAY_COUNT(actions)), 0);
+}
+
+/* An s-part whose device is lost comes back on the CPU's cores, twenty times as slow; one that comes back as it was is known. */
+static void another_device_is_another_model(void **state)
+{
+    static const struct sched_time cores[] = {{1, 4400}, {64, 29600}}, device[] = {{1, 400}, {64, 500}, {256, 900}};
+    const struct sched_config config = {.max_sequences = 8,
+                                        .max_batch_rows = 256,
+                                        .page_tokens = 16,
+                                        .context_tokens = 64,
+                                        .max_places = 1,
+                                        .layers = 4,
+                                        .kv_bytes_per_token = 1000,
+                                        .mini_batches = 1,
+                                        .max_waiting = 8};
+    struct sched *s;
+    struct error error;
+    (void)state;
+
+    assert_int_equal(sched_init(&config, &s, &error), STATUS_OK);
+    s_part_up(s, true, device, 3);
+    assert_about(model_us(&s->s_model, 64), 500, 0.001);
+    learn(&s->s_model, 60, 8, 0.1);
+    s_part_up(s, true, device, 3);
+    assert_about(model_us(&s->s_model, 8), true_us(8, 0.1), 0.05);
+    s_part_up(s, false, cores, 2);
+    assert_about(model_us(&s->s_model, 64), 29600, 0.001);
+    assert_about(model_us(&s->s_model, 1), 4400, 0.001);
+    assert_about(model_us(&s->model, 64), 29600, 0.001);
+    assert_true(s->model.whole);
+    sched_fini(s);
+}
+
 static void the_error_is_the_mean_of_the_latest(void **state)
 {
     struct model_error e = {0};
@@ -121,6 +160,7 @@ int main(void)
         cmocka_unit_test(whole_steps_forget_old_classes),
         cmocka_unit_test(a_class_alone_that_changes_comes_out_right),
         cmocka_unit_test(one_disturbed_step_changes_little),
+        cmocka_unit_test(another_device_is_another_model),
         cmocka_unit_test(the_error_is_the_mean_of_the_latest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

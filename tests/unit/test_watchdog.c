@@ -1,0 +1,97 @@
+/* test_watchdog.c: when a device counts as one that hangs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/base/clock.h"
+#include "services/s-part/watchdog.h"
+
+enum { LIMIT = 10000000, SECOND = 1000000 };
+
+/* Asked every second, as the service does. Returns the second at which it bites; `seconds` if it does not. */
+static uint32_t bites_after(struct watchdog *watchdog, uint64_t from_us, uint32_t seconds)
+{
+    uint64_t stuck_us;
+    for (uint32_t i = 0; i < seconds; i++)
+        if (watchdog_bites(watchdog, from_us + (uint64_t)i * SECOND, LIMIT, &stuck_us)) {
+            assert_true(stuck_us > LIMIT && stuck_us <= (uint64_t)(i + 1) * SECOND);
+            return i;
+        }
+    return seconds;
+}
+
+static void a_cpu_is_not_watched(void **state)
+{
+    struct watchdog watchdog = {.armed = false};
+    uint64_t now_us = clock_now_us();
+    (void)state;
+    watchdog_turn(&watchdog);
+    watchdog_begun(&watchdog, now_us);
+    assert_int_equal(bites_after(&watchdog, now_us, 1000), 1000);
+}
+
+/* Without work it may stay silent, as long as the engine's thread comes round; before that has begun nothing is said. */
+static void who_has_no_work_does_not_hang(void **state)
+{
+    struct watchdog watchdog = {.armed = true};
+    uint64_t now_us = clock_now_us(), stuck_us;
+    (void)state;
+    assert_int_equal(bites_after(&watchdog, now_us, 1000), 1000);
+    watchdog_begun(&watchdog, now_us);
+    watchdog_done(&watchdog, now_us + SECOND);
+    assert_int_equal(bites_after(&watchdog, now_us, 1000), 1000);
+    watchdog_turn(&watchdog);
+    assert_false(watchdog_bites(&watchdog, clock_now_us(), LIMIT, &stuck_us));
+}
+
+static void work_that_does_not_end_is_seen(void **state)
+{
+    struct watchdog watchdog = {.armed = true};
+    uint64_t now_us = clock_now_us();
+    (void)state;
+    watchdog_begun(&watchdog, now_us);
+    watchdog_begun(&watchdog, now_us); // the other mini-batch
+    watchdog_done(&watchdog, now_us + SECOND);
+    // A second after it was last heard of, the limit, the first second beyond it, and asked once more.
+    assert_int_equal(bites_after(&watchdog, now_us, 1000), 13);
+}
+
+/* The thread sits in the device's library, and can say nothing. */
+static void a_thread_that_does_not_come_back_is_seen(void **state)
+{
+    struct watchdog watchdog = {.armed = true};
+    (void)state;
+    uint64_t now_us = clock_now_us();
+    watchdog_turn(&watchdog);
+    uint32_t after = bites_after(&watchdog, now_us + SECOND, 1000);
+    assert_true(after >= 10 && after <= 12);
+}
+
+/* This process was stopped, and goes on: the first look finds that nothing was done, the next that it is. */
+static void a_stopped_process_is_not_a_device_that_hangs(void **state)
+{
+    struct watchdog watchdog = {.armed = true};
+    uint64_t now_us = clock_now_us(), stuck_us;
+    (void)state;
+    watchdog_begun(&watchdog, now_us);
+    assert_false(watchdog_bites(&watchdog, now_us + 3600ull * SECOND, LIMIT, &stuck_us));
+    assert_false(watchdog_bites(&watchdog, now_us + 3600ull * SECOND + SECOND / 4, LIMIT, &stuck_us)); // too soon
+    watchdog_done(&watchdog, now_us + 3600ull * SECOND + SECOND / 4);
+    watchdog_begun(&watchdog, now_us + 3600ull * SECOND + SECOND / 4);
+    assert_int_equal(bites_after(&watchdog, now_us + 3601ull * SECOND, 8), 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_cpu_is_not_watched),
+        cmocka_unit_test(who_has_no_work_does_not_hang),
+        cmocka_unit_test(work_that_does_not_end_is_seen),
+        cmocka_unit_test(a_thread_that_does_not_come_back_is_seen),
+        cmocka_unit_test(a_stopped_process_is_not_a_device_that_hangs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
