@@ -47,6 +47,7 @@ static inline void on_end(void *user, enum status status, const char *text)
 /* What differs from registration to registration. */
 struct registration {
     uint32_t context, max_rows, mini_batches;
+    bool on_device;
 };
 
 static inline struct outcome register_s_part(struct registration what)
@@ -72,6 +73,7 @@ static inline struct outcome register_s_part(struct registration what)
     request.pages_total = 100000;
     request.max_rows = what.max_rows;
     request.mini_batches = what.mini_batches;
+    request.on_device = what.on_device;
     assert_int_equal(rpc_call_start(s_part.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
                                     &callbacks, &outcome, NULL, &error),
                      STATUS_OK);
@@ -186,6 +188,7 @@ static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t posit
     request.kv = &scheduler->kv;
     request.pages_total = 100000;
     request.kv_bytes_per_second = 1e9;
+    request.shares_cores = true;
     request.n_held = count;
     request.held = pointers;
     assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,

@@ -151,6 +151,27 @@ static void all_that_nobody_claims_is_freed(void **state)
     mesh_close();
 }
 
+/* `up --device auto`: a worker beside an s-part says that they share cores, which is so unless the s-part says that it has a device. */
+static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    for (int on_device = 0; on_device <= 1; on_device++) {
+        struct sched_place_info place;
+        assert_int_equal(register_s_part((struct registration){100000, 640, 1, on_device}).status, STATUS_OK);
+        UNTIL(scheduler->members[0].up);
+        if (on_device == 0)
+            kv_worker_open(0, 0, 0);
+        sched_get_place(scheduler->core, 1, &place);
+        assert_true(place.up && place.shares_cores == !on_device);
+        s_part_close();
+        UNTIL(!scheduler->members[0].up);
+        s_part_open(scheduler->loop);
+    }
+    kv_worker_close();
+    mesh_close();
+}
+
 static void a_model_that_is_refused_once_is_refused_again(void **state)
 {
     (void)state;
@@ -175,6 +196,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_bad_reply_does_not_count),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
+        cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
     log_init("test", LOG_ERROR, false);
