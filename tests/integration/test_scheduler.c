@@ -35,7 +35,7 @@ static void more_end_at_once_than_the_window_takes(void **state)
     enum { MANY = 5000 };
     (void)state;
     mesh_open(MANY, MANY, 1);
-    assert_int_equal(register_s_part((struct registration){100000, 8192, 1}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 8192, 1, false}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open(), *other = gateway_open();
     s_part.pace = 30;
     for (uint32_t i = 0; i < MANY; i++)
@@ -90,7 +90,7 @@ static void a_smaller_s_part_gets_smaller_steps(void **state)
     s_part_close();
     UNTIL(!scheduler->members[0].up);
     s_part_open(scheduler->loop);
-    assert_int_equal(register_s_part((struct registration){100000, 64, 1}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 64, 1, false}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 1000, 90000);
     UNTIL(streams[0].tokens > 0);
@@ -107,7 +107,7 @@ static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
     struct outcome outcome = register_s_part(usual);
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(outcome.text, "--mini-batches"));
-    assert_int_equal(register_s_part((struct registration){100000, 640, 2}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 640, 2, false}).status, STATUS_OK);
     mesh_close();
 }
 
@@ -177,7 +177,7 @@ static void a_model_that_is_refused_once_is_refused_again(void **state)
     (void)state;
     mesh_open(16, 16, 1);
     for (int i = 0; i < 2; i++) {
-        struct outcome outcome = register_s_part((struct registration){1, 640, 1});
+        struct outcome outcome = register_s_part((struct registration){1, 640, 1, false});
         assert_int_not_equal(outcome.status, STATUS_OK);
         assert_non_null(strstr(outcome.text, "context_tokens"));
     }
