@@ -149,6 +149,8 @@ void chunk_learn(struct sched *s, const struct step *step, double total_us)
     if (decode_rows == 0)
         return;
     double alone = decode_us(s, decode_rows), predicted = alone + products + attention;
+    if (predicted <= 0)
+        return;                                                                     // nothing is known yet
     double wrong = GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
     learn_contexts(m, step, decode_rows);
     correct_decode(m, wrong * alone);

@@ -234,11 +234,9 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
         if (time->place >= s->config.max_places)
             continue;
         const struct place *p = &s->places[time->place];
-        if (p->local)
-            us += place_attend_us(p, time->tokens_read);
-        else if (p->shares_cores)
-            us += time->attend_us;
-        *workers = *workers || (p->shares_cores && time->tokens_read > 0);
+        if (p->local || p->shares_cores)
+            us += !p->local && time->attend_us > 0 ? time->attend_us : place_attend_us(p, time->tokens_read);
+        *workers = *workers || (p->shares_cores && !p->local && time->tokens_read > 0);
     }
     return us;
 }
@@ -275,7 +273,8 @@ static void step_learn(struct sched *s, const struct step *step, const struct sc
         if (place >= s->config.max_places)
             continue;
         const struct place *p = &s->places[place];
-        if (p->local && workers_here)
+        // Beside workers on its cores the local pool may take longer than it does alone, never less.
+        if (p->local && workers_here && done->places[i].attend_us >= place_attend_us(p, done->places[i].tokens_read))
             continue;
         // Beside prefill elsewhere on the same cores decode rows' attention says nothing.
         if (step->prefill_rows == 0 || p->step_pairs > 0 || !(p->local || p->shares_cores))
@@ -472,7 +471,7 @@ static void s_part_calibrate(struct sched *s, const struct sched_s_part_up *up)
     }
 }
 
-/* Another computes on something else: what its steps took says nothing of this one's. */
+/* CPU and device: what the steps of the one took says nothing of the other's. */
 static void forget_s_part(struct sched *s)
 {
     s->s_model = s->heads = (struct step_model){0};

@@ -98,14 +98,16 @@ static double away_us(const struct sides *x, double count)
 /* Tokens a microsecond of n sequences, h of them local. */
 static double rate(const struct sched *s, const struct sides *x, double n, double h)
 {
-    double here_us = h * x->context * x->local_us, best = 0;
-    if (n > h && x->workers == 0)
-        here_us += (n - h) * x->context * x->sharing_us + x->sharing_link_us;
+    double here_us = h * x->context * x->local_us, link_us = 0, best = 0; // of calls on the s-part's cores: once a mini-batch
+    if (n > h && x->workers == 0) {
+        here_us += (n - h) * x->context * x->sharing_us;
+        link_us = x->sharing_link_us;
+    }
     for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; k <= s->config.mini_batches; k++) {
         bool away = n > h && x->workers > 0;
         double r_us = away ? away_us(x, (n - h) / k) : 0, wait_us = away ? r_us + x->link_us : 0;
         double s_us = model_s_part_us(s, n / k, n / k);
-        double round_us = MAX(k * s_us + here_us, s_us + MAX(here_us / k, wait_us));
+        double round_us = MAX(k * (s_us + link_us) + here_us, s_us + MAX(here_us / k, wait_us));
         best = MAX(best, n / MAX(round_us, k * r_us));
     }
     return best;

@@ -137,7 +137,7 @@ struct place {
     double token_last_us, token_noise;         // the last one measured; mean relative difference of one from the next, over sqrt 2
     double off;                                // by what part of what was expected its latest steps took longer, mean
     double pair_us;                            // of a prefill row and one context token; 0: not known
-    double link_step_us;                       // link round trips of a step; of places that share cores, theirs together
+    double link_step_us;                       // link round trips of a step; of those that share cores the largest counts
     uint64_t step_pairs;                       // scratch: of the step that is answered
     bool up, draining, drained, local, accepts_moves;
     bool beside_s_part;    // on its machine's cores

@@ -26,11 +26,13 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
             continue;
         const struct cost_r_part *cost = &config->places[p].cost;
         double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + cost->link_us;
-        times[time_count++] = (struct sched_place_time){
-            .place = p,
-            .r_part_us = (uint32_t)((config->places[p].shares_cores ? f->here_us : us) * config->s_part.layers),
-            .attend_us = (uint32_t)f->r_part_us[p],
-            .tokens_read = f->work[p].load + f->work[p].prefill_pairs};
+        // On the s-part's cores all end together; the local pool takes that for its own time.
+        bool local = config->places[p].local;
+        double r_part_us = (local || config->places[p].shares_cores ? f->here_us : us) * config->s_part.layers;
+        times[time_count++] = (struct sched_place_time){.place = p,
+                                                        .r_part_us = (uint32_t)r_part_us,
+                                                        .attend_us = (uint32_t)(local ? r_part_us : f->r_part_us[p]),
+                                                        .tokens_read = f->work[p].load + f->work[p].prefill_pairs};
     }
     *event = (struct sched_event){
         .kind = SCHED_STEP_DONE,

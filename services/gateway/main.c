@@ -95,7 +95,8 @@ static enum status serve(const struct settings *s, const sigset_t *signals, stru
         status = gateway_open(&s->gateway, &gateway, error);
     if (status != STATUS_OK)
         return status;
-    log_info("GATEWAY-LISTENS", "host=%s port=%u", s->gateway.host, gateway_port(gateway));
+    log_info("GATEWAY-LISTENS", "host=%s port=%u api_key=%s", s->gateway.host, gateway_port(gateway),
+             s->gateway.api_key_file ? "needed" : "none");
     printf("listening on http://%s:%u\n", s->gateway.host, gateway_port(gateway));
     fflush(stdout);
     if (s->port_file)

@@ -1,5 +1,5 @@
-/* gemm_emulated.c: gemm.h without a device: the operands as f32, each sum in one order (emulated_dot.h). Weights are widened once: a matrix is known by where it lies
- * and what it holds (packed weights come through one place a panel at a time), until gpu_gemm_close. Batch-invariant: NaN into the rows
+/* gemm_emulated.c: gemm.h without a device: the operands as f32, each sum in one order (emulated_dot.h). Weights are widened once: a
+ * matrix is known by where it lies and what it holds (packed weights come through one place a panel at a time), until gpu_gemm_close. Batch-invariant: NaN into the rows
  * that a device pads the last piece with, so that who reads them, or has no room for them, is seen. */
 #include <stdlib.h>
 #include <string.h>

@@ -74,27 +74,37 @@ static void as_fast_as_the_better(void **state)
     assert_true(local_wins > 10 && workers_win > 10);
 }
 
-/* Two workers on the s-part's cores, which have room for most: their calls are out together, so that a step has one round trip a layer to
- * wait for. Reckoned for each, it was 25 % of a step too long, and the rule was without them where they gave more. */
-static void calls_on_the_same_cores_are_out_together(void **state)
+/* Two workers on the s-part's cores: their calls are out together, so that a step has one round trip a layer to wait for; and what the
+ * local pool measures beside them is their time as well. Reckoned otherwise a step was predicted 25 % too long, and the rule was without
+ * workers where they gave more. */
+static void work_on_the_same_cores_is_reckoned_once(void **state)
 {
+    const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch;
+    const double pages = rule_pages(batch, prompt + tokens), token_us = 300 / (batch * (prompt + tokens / 2.0));
     (void)state;
-    for (double pool = 0.25; pool <= 1; pool *= 2) {
-        const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch;
+    for (uint32_t k = 0; k < count; k++)
+        requests[k] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = tokens};
+    for (uint32_t i = 0; i < 12; i++) {
         struct sim_config config = rule_config(places, requests, count, batch, LAYERS);
-        const double pages = rule_pages(batch, prompt + tokens), token_us = 300 / (batch * (prompt + tokens / 2.0));
-        config.sched.mini_batches = 1;
+        const uint32_t mini_batches = 1 + i / 3 % 2, slowness = 1 + i / 6;
+        const double pool = 0.25 * (1 << i % 3);
+        config.sched.mini_batches = mini_batches;
+        config.sched.mini_batch_auto = false;
         cost_curve_add(&config.s_part.layer, 1, 300);
         cost_curve_add(&config.s_part.layer, batch, 400);
-        for (uint32_t i = 0; i < count; i++)
-            requests[i] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = tokens};
         rule_places(places, (struct rule_place){token_us, token_us / 20, 0, pages * pool},
-                    (struct rule_place){token_us, token_us / 20, 150, pages});
-        for (uint32_t i = 1; i < RULE_PLACES; i++)
-            places[i].shares_cores = true;
+                    (struct rule_place){token_us * slowness, token_us / 20, 150, pages});
+        for (uint32_t k = 1; k < RULE_PLACES; k++)
+            places[k].shares_cores = true;
         struct sim_result r = sim_of(&config);
-        printf("pool %.2f: predicted %.3f of what steps took, %.1f of %u at once\n", pool, r.predicted, r.mean_batch, batch);
-        assert_true(fabs(r.predicted - 1) < 0.05);
+        config.sched.placement = SCHED_PLACE_LOCAL;
+        double ratio = r.tokens_per_second / sim_of(&config).tokens_per_second;
+        printf(
+            "%u mini-batches, pool %.2f, workers' attention x %u: predicted %.3f of what steps took, %.1f of %u at once, tokens/s "
+            "%.2f times the pool's alone\n",
+            mini_batches, pool, slowness, r.predicted, r.mean_batch, batch, ratio);
+        assert_true(fabs(r.predicted - 1) < (mini_batches > 1 ? 0.1 : 0.02)); // of two, each takes the other for its like
+        assert_true(ratio >= (pool > 0.25 ? 0.97 : 1.05));
         assert_true(pool > 0.25 || r.mean_batch > 0.9 * batch);
     }
 }
@@ -102,6 +112,6 @@ static void calls_on_the_same_cores_are_out_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_fast_as_the_better),
-                                       cmocka_unit_test(calls_on_the_same_cores_are_out_together)};
+                                       cmocka_unit_test(work_on_the_same_cores_is_reckoned_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
