@@ -121,6 +121,8 @@ void sampler_close(struct sampler *sampler)
     free(sampler);
 }
 
+bool sampler_is_pure(const struct sampler *sampler) { return !sampler->seen; }
+
 const struct sampler_params *sampler_params_of(const struct sampler *sampler) { return &sampler->params; }
 
 const struct sampler_seen *sampler_seen_tokens(const struct sampler *sampler, uint32_t *count)

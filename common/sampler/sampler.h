@@ -67,6 +67,9 @@ void sampler_close(struct sampler *sampler);
 void sampler_see_prompt(struct sampler *sampler, uint32_t token);
 void sampler_see_generated(struct sampler *sampler, uint32_t token);
 
+/* No token that was seen changes what is drawn: there are no penalties. */
+bool sampler_is_pure(const struct sampler *sampler);
+
 /* What a device needs to draw as sampler_sample() does. A token that was seen: what penalties are of. */
 struct sampler_seen {
     uint32_t token;

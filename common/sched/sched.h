@@ -74,6 +74,10 @@ struct sched_config {
     /* The names of the full pages of a sequence's known tokens, *count of them: valid until the next call, always the same for the
      * same page. Called by sched_step() only, for sequences that are not over. NULL: no page is shared. */
     const struct sched_page_name *(*page_names)(void *user, uint64_t sequence, uint32_t *count);
+    /* How many tokens are guessed to follow those that are known of a sequence, with what this call's events brought (results that are
+     * `taken`): at most `most`. *chance: that one is right where those before it are. Called by sched_step() only. NULL: none are. */
+    uint32_t (*drafts)(void *user, uint64_t sequence, uint32_t most, double *chance);
+    uint32_t draft_tokens; // of a sequence in a step at most; 0: SCHED_DRAFT_TOKENS
     void *user;
     uint32_t max_kept;        // sequences that are over and whose pages stay for others; 0: none
     uint32_t max_named_pages; // at all places together; 0: 262,144
@@ -119,9 +123,9 @@ enum sched_outcome {
 /* Of one run, in the order of the step's runs. */
 struct sched_result {
     uint8_t outcome; // enum sched_outcome
-    bool sampled;    // a token was sampled (where the run asked for it)
-    bool ended;      // that token ends the sequence (EOS); it counts as generated
-    bool taken;      // OUT: the run counts: append its token to the log, pass its scores on. false: as if it had never
+    uint8_t sampled; // tokens that were sampled (where the run asked for it): 1, and one more for each draft before a wrong one
+    bool ended;      // the last of them ends the sequence (EOS); it counts as generated
+    bool taken;      // OUT: the run counts: append its tokens to the log, pass its scores on. false: as if it had never
                      // run (the sequence ended, or is being rebuilt); the same positions may come again later
 };
 
@@ -149,6 +153,7 @@ struct sched_time {
 
 struct sched_s_part_up {
     uint32_t max_rows; // of a step; 0: no limit of its own
+    bool rows_alike;   // a row's numbers do not depend on the rows beside it: only then tokens are guessed (config.drafts)
     bool on_device;    // places that share its cores have them to themselves, until one comes that is not
     // Measured at its start, first guesses that steps correct; counts of 0: nothing is known. Borrowed for the call.
     const struct sched_time *layers; // [layer_count] the s-part's work of a step by its rows, without head and attention
@@ -214,7 +219,8 @@ struct sched_run {
     uint32_t count;        // rows, at least 1
     uint32_t place;        // index
     bool use_last_sampled; // the one row's token is not known here yet: it is the one that the step before samples
-    bool sample;           // sample after the last row
+    bool sample;           // sample after the last row, and with drafts after each before the guessed ones, too
+    uint8_t drafts;        // of `count`, rows at the end whose tokens are guessed (config.drafts)
     bool score;            // log-probabilities of the prompt token after each row (the prompt's last row has none)
     bool open;             // the s-part may not know it, or not its present state: send its token log along
     uint64_t share_from;   // 0, or the sequence at the same place whose first `position` positions it begins with
@@ -302,7 +308,8 @@ struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
     uint32_t steps_in_flight;
     uint64_t prefill_rows, decode_rows;   // emitted
-    uint64_t wasted_rows;                 // whose result was not used: ended, cancelled, lost, failed
+    uint64_t wasted_rows;                 // whose result was not used: ended, cancelled, lost, failed; not wrong drafts
+    uint64_t drafted, drafts_right;       // rows of tokens that were guessed; of them, of which something was used
     uint32_t mini_batches;                // in use
     uint64_t steps, steps_failed;         // emitted; failed or void
     uint64_t arrived, finished, rejected; // sequences

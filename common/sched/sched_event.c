@@ -165,17 +165,28 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
 {
     struct seq *q = &s->seqs[slot];
     assert_always(run->position == q->held); // valid rows are answered in order, each once
-    if (run->sample && !result->sampled) {
-        seq_rewind(s, slot); // an answer without its token: as if it had not come
+    if (run->sample && (result->sampled == 0 || result->sampled > 1u + run->drafts)) {
+        seq_rewind(s, slot); // an answer without its tokens: as if it had not come
         return;
     }
     result->taken = true;
     q->sharing = false;
-    q->held += run->count;
+    uint32_t wrong = run->drafts > 0 ? run->count - result->sampled : 0;
+    q->held += run->count - wrong;
     if (run->score)
         s->cold[slot].scored = q->held;
-    if (run->sample) {
-        q->samples--;
+    if (run->drafts > 0) { // no other row of it is in flight
+        s->cold[slot].written = MAX(s->cold[slot].written, pages_for(s, q->next_pos));
+        q->next_pos = q->held;
+        if (seq_runs(q))
+            seq_set_load(s, q, q->next_pos);
+        s->stats.drafts_right += run->drafts - wrong;
+    }
+    if (run->sample)
+        q->samples -= 1u + run->drafts;
+    if (run->sample && result->sampled > 1 && seq_runs(q))
+        load_leapt(s, slot, result->sampled - 1);
+    for (uint32_t i = 0; run->sample && i < result->sampled; i++) {
         q->known++;
         if (q->known >= q->passes_at)
             load_grew(s, slot);
@@ -251,14 +262,16 @@ static void step_learn(struct sched *s, const struct step *step, const struct sc
     }
     for (uint32_t i = 0; i < step->run_count; i++) {
         const struct sched_run *run = &step->runs[i];
-        sampled += run->sample;
+        sampled += run->sample ? 1u + run->drafts : 0;
         if (run->count > 1)
             s->places[run->place].step_pairs += (uint64_t)run->count * run->position + (uint64_t)run->count * (run->count + 1) / 2;
     }
-    double predicted_us = step_predict_us(s, step, done, sampled);
+    // Attention of a row and of its drafts reads the same context: what it takes is neither as of rows nor as of a prompt.
+    bool drafted = step->draft_rows > 0;
+    double predicted_us = drafted ? 0 : step_predict_us(s, step, done, sampled);
     if (predicted_us > 0 && done->total_us > 0)
         model_judge(&s->error, predicted_us, done->total_us);
-    if (done->total_us > 0)
+    if (done->total_us > 0 && !drafted)
         chunk_learn(s, step, done->total_us);
     if (done->total_us > 0)
         model_learn(&s->model, step->row_count, done->total_us);
@@ -266,6 +279,9 @@ static void step_learn(struct sched *s, const struct step *step, const struct sc
         double head_us = model_s_part_us(s, step->row_count, sampled) - model_us(&s->s_model, step->row_count);
         model_learn(&s->s_model, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
     }
+    draft_learn(s, step, done);
+    if (drafted)
+        return;
     bool workers_here;
     double here_us = attended_here_us(s, done, &workers_here);
     for (uint32_t i = 0; i < done->place_count; i++) {
@@ -477,6 +493,8 @@ static void forget_s_part(struct sched *s)
     s->s_model = s->heads = (struct step_model){0};
     s->model = (struct step_model){.whole = true};
     chunk_init(s);
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        draft_forget(&s->mini_batches[m]);
 }
 
 static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
@@ -487,6 +505,7 @@ static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
         forget_s_part(s);
     s->s_part_up = true;
     s->s_part_on_device = up->on_device;
+    s->rows_alike = up->rows_alike;
     for (uint32_t p = 0; p < s->config.max_places; p++)
         s->places[p].shares_cores = s->places[p].beside_s_part && !up->on_device;
     s->rows_max = up->max_rows == 0 ? s->config.max_batch_rows : MIN(up->max_rows, s->config.max_batch_rows);

@@ -22,6 +22,7 @@ static void set_defaults(struct sched_config *c)
     c->mini_batch_fill = c->mini_batch_fill != 0 ? c->mini_batch_fill : 2;
     c->plan_ahead = c->plan_ahead != 0 ? c->plan_ahead : 2;
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
+    c->draft_tokens = c->draft_tokens != 0 ? c->draft_tokens : SCHED_DRAFT_TOKENS;
     c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 8;
     c->step_target_auto = c->step_target_us == 0;
     c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000;
@@ -43,6 +44,7 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         {"tile_rows", c->tile_rows, 1, LIMIT_ROWS},
         {"chunk_tokens", c->chunk_tokens, 0, LIMIT_TOKENS},
         {"chunk_max_tokens", c->chunk_max_tokens, 1, LIMIT_TOKENS},
+        {"draft_tokens", c->draft_tokens, 1, SCHED_DRAFT_TOKENS_MAX},
         {"page_tokens", c->page_tokens, 1, 65536},
         {"context_tokens", c->context_tokens, 2, LIMIT_TOKENS},
         {"max_places", c->max_places, 1, SEQ_NO_PLACE - 1},

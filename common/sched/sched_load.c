@@ -253,6 +253,14 @@ void load_stepped(struct sched *s, uint32_t mini_batch)
     lengths_refresh(&s->lengths, &s->survival);
 }
 
+void load_leapt(struct sched *s, uint32_t slot, uint32_t tokens)
+{
+    struct load_plan *plan = &s->mini_batches[s->seqs[slot].mini_batch].plan;
+    s->cold[slot].cohort_base += tokens;
+    plan->cohorts[s->cold[slot].cohort].base += tokens;
+    plan->stale = true;
+}
+
 void load_grew(struct sched *s, uint32_t slot)
 {
     survival_pass(&s->survival, generated(s, slot));

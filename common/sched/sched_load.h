@@ -59,6 +59,7 @@ void load_join(struct sched *s, uint32_t slot);  // it runs in its mini-batch fr
 void load_leave(struct sched *s, uint32_t slot); // and no longer
 void load_stepped(struct sched *s, uint32_t mini_batch);
 void load_grew(struct sched *s, uint32_t slot); // it has generated as many tokens as begin another bucket of lengths
+void load_leapt(struct sched *s, uint32_t slot, uint32_t tokens); // it has got so many more than one of a step
 
 /* Whether the sequence, the first of those that wait, may start in that mini-batch now. If it does, load_started(). */
 bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch);

@@ -1,7 +1,7 @@
 /* sched_plan.c: the rows of one step.
  *
- * First one row for every sequence of the mini-batch that decodes, then prefill into the rows that sched_chunk.c leaves for it:
- * oldest prompt first, several prompts if they fit.
+ * First one row for every sequence of the mini-batch that decodes, and its drafts (sched_draft.c), then prefill into the rows that
+ * sched_chunk.c leaves for it: oldest prompt first, several prompts if they fit.
  */
 #include "common/sched/sched_state.h"
 
@@ -20,7 +20,7 @@ static struct sched_run *add_run(struct step *step, const struct seq *q, uint32_
     return run;
 }
 
-static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *step)
+static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *step, const uint8_t *drafts)
 {
     uint32_t count = b->member_count;
     uint32_t at = count > s->rows_max ? b->cursor % count : 0;
@@ -37,12 +37,15 @@ static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *ste
             if (!grown)
                 continue;
         }
-        struct sched_run *run = add_run(step, q, slot, 1);
+        uint32_t guessed = at < DRAFT_MEMBERS_MAX ? draft_fit(s, q, drafts[at]) : 0;
+        struct sched_run *run = add_run(step, q, slot, 1u + guessed);
         run->sample = true;
+        run->drafts = (uint8_t)guessed;
+        step->draft_rows += guessed;
         run->use_last_sampled = q->samples > 0;
         q->open = false;
-        q->next_pos++;
-        q->samples++;
+        q->next_pos += 1u + guessed;
+        q->samples += (uint16_t)(1u + guessed);
         q->in_flight++;
         seq_set_load(s, q, q->next_pos);
     }
@@ -80,12 +83,15 @@ static void plan_prefill(struct sched *s, struct mini_batch *b, struct step *ste
 static void emit(struct sched *s, struct mini_batch *b, struct step *step)
 {
     b->spare_count--;
+    step->queued = b->in_flight_count > 0;
+    step->emitted_us = s->now_us;
     b->in_flight[b->in_flight_count++] = step;
     step->id = s->next_step++;
     s->stats.steps++;
     load_stepped(s, step->mini_batch);
     s->stats.prefill_rows += step->prefill_rows;
     s->stats.decode_rows += step->row_count - step->prefill_rows;
+    s->stats.drafted += step->draft_rows;
     s->actions[s->action_count++] = (struct sched_action){
         .kind = SCHED_STEP,
         .step =
@@ -104,10 +110,13 @@ bool plan_step(struct sched *s, uint32_t mini_batch)
     struct mini_batch *b = &s->mini_batches[mini_batch];
     if (b->spare_count == 0 || s->action_count == s->action_capacity || b->member_count + b->prefill_count == 0)
         return false;
+    uint8_t drafts[DRAFT_MEMBERS_MAX];
+    if (!draft_plan(s, b, drafts))
+        return false;
     struct step *step = b->spare[b->spare_count - 1];
     step->mini_batch = mini_batch;
-    step->run_count = step->row_count = step->prefill_rows = 0;
-    plan_decodes(s, b, step);
+    step->run_count = step->row_count = step->prefill_rows = step->draft_rows = 0;
+    plan_decodes(s, b, step, drafts);
     uint32_t room = b->prefill_count > 0 ? chunk_rows(s, b, step->row_count) : 0;
     uint32_t next;
     for (uint32_t slot = b->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {

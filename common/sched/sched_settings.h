@@ -30,6 +30,12 @@ static inline enum sched_placement sched_placement_named(const char *name)
 #define SCHED_SPACING_HELP "of sls: steps between groups of starts; 0: from the lengths seen"
 
 #define SCHED_CHUNK_HELP "prefill rows of a step; auto: chosen each step"
+/* --draft-tokens */
+enum { SCHED_DRAFT_TOKENS_MAX = 64 };
+#define SCHED_DRAFT_TOKENS 8
+#define SCHED_DRAFT_TOKENS_HELP \
+    "tokens at most that a step computes ahead because they followed before, where that pays; the answer has the same bytes; 0: none"
+
 #define SCHED_STEP_TARGET_HELP \
     "most that a step beside running sequences takes for prefill, and that workers' load may; auto: 16, more while many wait, any load"
 #define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"

@@ -10,6 +10,7 @@
  *   sched_overlap.c   local pool, workers, or both         sched_speed.c   how fast places read
  *   sched_lengths.c   what those that start will read      sched_chunk.c   how many rows of a step are prefill
  *   sched_prefix.c    pages that sequences share, and those kept for others to come; sched_prefix_tree.c  who has which
+ *   sched_draft.c     rows of tokens that are guessed
  *   sched.c           the tick, the outbox, the queries
  *
  *                ┌────────────── rebuilt: lost, preempted ◀──────────────┐
@@ -22,6 +23,8 @@
  *
  * Positions of a sequence: 0 <= held <= next_pos <= known + samples <= limit, where `held` are complete in its place,
  * [held, next_pos) are in flight, `known` tokens (prompt + confirmed) exist and `samples` more are being sampled.
+ * A decode row may have rows of guessed tokens behind it (drafts); it has no other row in flight then: samples counts them too, and
+ * next_pos goes back to the first that was wrong.
  * In DECODE with prompt 10, two steps in flight and three tokens confirmed: known 13, held 12, next_pos 14, samples 2.
  */
 #ifndef FD_SCHED_SCHED_STATE_H
@@ -163,9 +166,16 @@ struct step_ref {
 
 struct step {
     uint64_t id;
-    uint32_t mini_batch, run_count, row_count, prefill_rows;
+    uint32_t mini_batch, run_count, row_count, prefill_rows, draft_rows;
+    uint64_t emitted_us;
+    bool queued;            // behind another one
     struct sched_run *runs; // [max_batch_rows]
     struct step_ref *refs;  // [max_batch_rows]
+};
+
+/* Least squares through points that are forgotten slowly: sums of their weights, of x and y and their products. */
+struct line {
+    double count, x, y, xx, xy;
 };
 
 struct mini_batch {
@@ -180,6 +190,10 @@ struct mini_batch {
     uint32_t in_flight_count;
     struct step *spare[SCHED_PLAN_AHEAD_MAX];
     uint32_t spare_count;
+    struct line other; // what a step takes beside the s-part's work, by its rows
+    double gap_us;     // from an answer to the start of the step that waited for it; smoothed, as draft_gain
+    double draft_gain; // tokens a second with drafts, as part of those without; 0: not known
+    bool drafting;     // steps wait for the one before: what it samples decides what is guessed
 };
 
 /* Step time by rows (sched_model.c). Class i holds steps of 2^i rows and more, below 2^(i+1). */
@@ -219,7 +233,7 @@ enum overlap { OVERLAP_UNKNOWN = 0, OVERLAP_BOTH, OVERLAP_LOCAL, OVERLAP_WORKERS
 struct sched {
     struct sched_config config;
     uint64_t now_us;
-    bool s_part_up, s_part_on_device;
+    bool s_part_up, s_part_on_device, rows_alike;
     uint32_t rows_max; // of a step, with the s-part that is up
 
     struct seq *seqs;      // [max_sequences]
@@ -402,6 +416,15 @@ void chunk_init(struct sched *s);
 void chunk_learn(struct sched *s, const struct step *step, double total_us);
 uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows);
 uint32_t chunk_cap(const struct sched *s);
+
+/* sched_draft.c. plan: of each member (by index) how many guessed tokens its row of the next step should have behind it, into
+ * drafts[DRAFT_MEMBERS_MAX]; false: the step is to wait for those in flight. fit: those that its pages have room for behind its row,
+ * with pages that nobody else wants. learn: from an answered step; forget: what was learned. */
+#define DRAFT_MEMBERS_MAX 32
+bool draft_plan(struct sched *s, struct mini_batch *b, uint8_t *drafts);
+uint32_t draft_fit(struct sched *s, struct seq *q, uint32_t drafts);
+void draft_forget(struct mini_batch *b);
+void draft_learn(struct sched *s, const struct step *step, const struct sched_step_done *done);
 
 /* sched_plan.c: emits one step of a mini-batch; false: nothing to do. */
 bool plan_step(struct sched *s, uint32_t mini_batch);

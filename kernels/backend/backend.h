@@ -59,6 +59,7 @@ struct backend_plan {
     uint64_t pool_table_bytes; /* its tables that grow with the pages in use */
     uint64_t pool_page_bytes;  /* one page, known without a pool as well */
     uint64_t pool_pages;
+    bool rows_alike; /* a row's bytes do not depend on its companions, asked for (batch_invariant) or not */
     /* Of a device with memory of its own, where its weights, activations and pool are: what stands above is the host's then, but for
      * pool_page_bytes and pool_pages. */
     bool pool_on_device;

@@ -90,6 +90,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
                              (uint64_t)MIN((uint32_t)CPU_HEAD_ROWS, config->max_rows) * shape->vocab * 4 +
                              rope_row_floats(&rope) * config->context_tokens * 4 + (uint64_t)threads * shape->vocab * 16;
     plan->pool_page_bytes = kv_page_bytes(&kv);
+    plan->rows_alike = !cpu_wants_dense(config);
     if (config->local_pool_bytes) {
         struct kv_plan pool = kv_store_plan(&kv, config->local_pool_bytes, config->max_rows, threads, config->max_batches);
         plan->pool_pages = pool.pages;

@@ -152,6 +152,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     host_slices(config, &unused, host);
     device_slices(config, cuda_load_panel_bytes(config), &unused, device);
     memset(plan, 0, sizeof *plan);
+    plan->rows_alike = config->batch_invariant;
     plan->activation_bytes = slices_bytes(host, HOST_SLICES, ALIGN) * config->max_batches;
     plan->device_weight_bytes = cuda_weight_bytes(config->model, config->context_tokens);
     plan->device_activation_bytes = slices_bytes(device, DEVICE_SLICES, ALIGN) * config->max_batches;

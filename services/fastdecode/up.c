@@ -35,7 +35,8 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *kv_type, *local_pool,
         *admission, *placement, *kv_worker_isa, *trace;
-    uint32_t port, kv_workers, mini_batches, chunk, spacing, max_batch, context, threads, max_queue, worker_timeout_ms;
+    uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
+        worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;
     bool log_json, prefix_cache, calibrate, batch_invariant;
@@ -51,6 +52,7 @@ static const struct up_settings defaults = {
     .prefix_cache = true,
     .max_batch = 128,
     .max_queue = 1024,
+    .draft_tokens = SCHED_DRAFT_TOKENS,
     .device = "cpu",
     .api_key_file = "none",
     .compute = "auto",
@@ -124,6 +126,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &s->admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
+        {"draft-tokens", OPTION_U32, &s->draft_tokens, "N", SCHED_DRAFT_TOKENS_HELP, 0, SCHED_DRAFT_TOKENS_MAX},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", SCHED_SPACING_HELP, 0, 65536},
         {"placement", OPTION_CHOICE, &s->placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
@@ -211,6 +214,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--step-target-ms=%g", s->step_target_ms);
     supervise_argument(child, "--admission=%s", s->admission);
     supervise_argument(child, "--spacing=%u", s->spacing);
+    supervise_argument(child, "--draft-tokens=%u", s->draft_tokens);
     supervise_argument(child, "--placement=%s", s->placement);
     supervise_argument(child, "--prefix-cache=%s", s->prefix_cache ? "on" : "off");
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);

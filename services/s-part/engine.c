@@ -156,12 +156,11 @@ static void finish(struct mini_batch *batch)
     const struct step_plan *plan = &batch->plan;
     uint64_t at_ns = SPAN(batch, "head", batch->started_ns, {"outputs", batch->kept_count}), step = batch->request->step;
 
-    for (uint32_t i = 0; i < batch->kept_count; i++) {
-        struct sequence *sequence = sequence_table_find(engine->sequences, plan->rows[batch->kept_rows[i]].sequence);
-        if (!batch->kept_outputs[i].sampler || !sequence)
-            continue;
-        sequence->last_token = batch->kept_outputs[i].result->token;
-        sampler_see_generated(sequence->sampler, sequence->last_token);
+    for (uint32_t i = 0; i < plan->run_count; i++) {
+        struct step_run *run = &batch->plan.runs[i];
+        run->sequence = sequence_table_find(engine->sequences, run->run->sequence); /* the table may have moved it */
+        if (run->sequence && !run->lost)
+            step_plan_take(&batch->plan, i);
     }
     take_times(batch);
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);

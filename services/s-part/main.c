@@ -222,6 +222,7 @@ static void send_registration(void *arg)
     request.held = pointers;
     request.numeric_level = s_part.level;
     request.one_kind_of_place = s_part.batch_invariant && s_part.plan.pool_on_device;
+    request.rows_alike = s_part.plan.rows_alike;
     request.on_device = s_part.device.ops != &backend_cpu;
     request.max_rows = s_part.max_rows;
     request.mini_batches = s_part.mini_batches;

@@ -54,7 +54,7 @@ static void fill_token(struct mini_batch *batch, uint32_t output)
     }
 }
 
-/* Outputs of a run: its scores in row order, then its sample. */
+/* Outputs of a run: its scores in row order, then its samples. */
 static void fill_run(struct mini_batch *batch, const struct step_run *run)
 {
     Fastdecode__RunResult *result = &batch->results[run->result_index];
@@ -66,12 +66,13 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
         return;
     }
     result->outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
-    uint32_t scores = run->output_count, last = run->first_output + run->output_count;
-    if (scores && batch->plan.outputs[last - 1].sampler) {
-        result->sampled = &batch->tokens[last - 1];
-        scores--;
+    uint32_t first_sample = run->first_output + run->output_count - run->sample_count, last = first_sample + run->taken;
+    if (run->taken) {
+        result->sampled = &batch->tokens[first_sample];
+        result->n_more = run->taken - 1;
+        result->more = &batch->token_pointers[first_sample + 1];
     }
-    result->n_scores = scores;
+    result->n_scores = run->output_count - run->sample_count;
     result->scores = &batch->token_pointers[run->first_output];
     for (uint32_t output = run->first_output; output < last; output++)
         fill_token(batch, output);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/sched/sched_settings.h"
 
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
 {
@@ -68,6 +69,10 @@ static enum status check_run(const Fastdecode__StepRequest *request, const Fastd
         if (run->tokens[i] >= vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: token %u, the vocabulary has %u", id,
                              run->tokens[i], vocab);
+    if (run->drafts > SCHED_DRAFT_TOKENS_MAX || (run->drafts && (run->drafts >= run->n_tokens || !run->sample)))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "run of sequence %llx: %u drafts in %zu tokens, at most %u before a sample", id, run->drafts,
+                         run->n_tokens, (unsigned)SCHED_DRAFT_TOKENS_MAX);
     if (run->share_positions > run->position || (run->share_from == 0) != (run->share_positions == 0) ||
         (run->share_from && run->share_from == run->sequence))
         return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: %u positions of sequence %llx before position %u",
@@ -141,7 +146,8 @@ static void add_output(struct step_plan *plan, uint32_t row, const struct step_r
     }
 }
 
-/* Scores of the prompt's rows that have a next token in it; then the sample after the last row. */
+/* Scores of the prompt's rows that have a next token in it; then the sample after the last row, or after each from that before the
+ * drafts on. */
 static void add_outputs(struct step_plan *plan, struct step_run *run)
 {
     uint32_t end = run->first_row + run->row_count;
@@ -150,8 +156,12 @@ static void add_outputs(struct step_plan *plan, struct step_run *run)
     for (uint32_t row = run->first_row; run->run->score && row < end; row++)
         if (plan->rows[row].position + 1 < run->sequence->prompt_tokens)
             add_output(plan, row, run, true);
-    if (run->run->sample && plan->rows[end - 1].position + 1 >= run->sequence->prompt_tokens)
-        add_output(plan, end - 1, run, false);
+    run->sample_count = run->taken = 0;
+    for (uint32_t row = end - 1 - run->run->drafts; run->run->sample && row < end; row++)
+        if (plan->rows[row].position + 1 >= run->sequence->prompt_tokens) {
+            add_output(plan, row, run, false);
+            run->sample_count++;
+        }
     run->output_count = plan->output_count - run->first_output;
 }
 
@@ -165,7 +175,7 @@ void step_plan_rebuild(struct step_plan *plan)
         struct step_run *run = &plan->runs[i];
         run->sequence = sequence_table_find(plan->table, run->run->sequence); /* the table may have moved it */
         run->first_row = row;
-        run->row_count = run->output_count = 0;
+        run->row_count = run->output_count = run->sample_count = 0;
         if (!run->sequence || run->lost)
             continue;
         run->row_count = run_rows(run->run);
@@ -197,6 +207,23 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
     plan->table = table;
     step_plan_rebuild(plan);
     return STATUS_OK;
+}
+
+void step_plan_take(struct step_plan *plan, uint32_t run_index)
+{
+    struct step_run *run = &plan->runs[run_index];
+    uint32_t first = run->first_output + run->output_count - run->sample_count, row = run->first_row + run->row_count;
+
+    row -= run->sample_count;
+    for (run->taken = 0; run->taken < run->sample_count; run->taken++) {
+        struct sampler *sampler = run->sequence->sampler;
+        uint32_t at = run->taken;
+        bool known = at == 0 || (plan->results[first + at - 1].token == plan->rows[row + at].token && sampler_is_pure(sampler));
+        if (!known)
+            break;
+        run->sequence->last_token = plan->results[first + at].token;
+        sampler_see_generated(sampler, run->sequence->last_token);
+    }
 }
 
 void step_plan_drop(struct step_plan *plan, uint32_t run_index)

@@ -28,6 +28,8 @@ struct step_run {
     uint32_t result_index; /* index of the run in the request */
     uint32_t first_output; /* index of its first sample or score in the step's outputs */
     uint32_t output_count;
+    uint32_t sample_count; /* of its outputs, the last ones: samples */
+    uint32_t taken;        /* of those, the ones that count: up to the first after a wrong draft */
     bool lost;
 };
 
@@ -66,6 +68,10 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
 
 /* Builds rows and outputs anew after runs were marked lost. */
 void step_plan_rebuild(struct step_plan *plan);
+
+/* After sampling: how many samples of a run count, and its sequence learns of them. A draft is of no use where a sample depends on what
+ * was sampled before it in the same step (penalties). */
+void step_plan_take(struct step_plan *plan, uint32_t run_index);
 
 /* Takes a run out of the plan (it is lost): its rows and outputs go, the others keep their order. */
 void step_plan_drop(struct step_plan *plan, uint32_t run_index);

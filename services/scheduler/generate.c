@@ -71,6 +71,13 @@ static bool in_use(const struct scheduler *scheduler, uint64_t id)
     return token_logs_find(scheduler->logs, id) || sched_knows(scheduler->core, id);
 }
 
+/* Then a token's draw depends on all before it: what is sampled behind a guess would have to be sampled again. */
+static bool has_penalties(const Fastdecode__Sampling *sampling)
+{
+    bool repetition = sampling->repetition_penalty != 0 && sampling->repetition_penalty != 1; /* 0: not said */
+    return repetition || sampling->presence_penalty != 0 || sampling->frequency_penalty != 0;
+}
+
 static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__GenerateRequest *request)
 {
     uint32_t known = (uint32_t)(request->n_prompt + request->n_generated);
@@ -90,6 +97,7 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     log->call = call;
     log->request = request;
     log->ignore_eos = request->ignore_eos;
+    log->no_drafts = has_penalties(request->sampling);
     log->arrived_us = clock_now_us();
     for (size_t i = 0; i < request->n_prompt; i++)
         log->tokens[log->token_count++] = request->prompt[i];
@@ -134,6 +142,14 @@ void generate_handler(struct rpc_call *call, void *user)
         arrive(scheduler, log, SCHED_NO_PLACE, 0);
 }
 
+/* Of the positions that a place holds, those whose tokens are the sequence's for certain: it may have been cut off while the last ones
+ * were guessed, and cannot know which of them came true. */
+static uint32_t sure_positions(const struct token_log *log, uint32_t positions)
+{
+    uint32_t behind_guesses = positions - MIN(positions, (uint32_t)SCHED_DRAFT_TOKENS_MAX);
+    return MAX(behind_guesses, MIN(positions, log->prompt_count)); /* a prompt is not guessed */
+}
+
 /* Resubmitted sequences start as soon as the place that holds their pages is up, or when none has shown up in time. */
 void generate_settle(struct scheduler *scheduler)
 {
@@ -149,7 +165,7 @@ void generate_settle(struct scheduler *scheduler)
             token_logs_remove(scheduler->logs, log->id);
         } else if (members_claim(scheduler, log->id, &held)) {
             log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, held.place, held.positions);
-            arrive(scheduler, log, held.place, held.positions);
+            arrive(scheduler, log, held.place, sure_positions(log, held.positions));
         } else if (late) {
             arrive(scheduler, log, SCHED_NO_PLACE, 0);
         } else {
@@ -159,19 +175,18 @@ void generate_settle(struct scheduler *scheduler)
     scheduler->settling_count = kept;
 }
 
-void generate_token(struct scheduler *scheduler, struct token_log *log, const Fastdecode__Token *token)
+void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count)
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
-    Fastdecode__Token *tokens[1] = {(Fastdecode__Token *)token};
 
-    scheduler->generated_tokens++;
+    scheduler->generated_tokens += count;
     if (!log->first_token_us)
         log->first_token_us = clock_now_us();
     if (!log->call)
         return;
     event.sequence = log->id;
-    event.index = log->token_count - 1 - log->prompt_count;
-    event.n_tokens = 1;
+    event.index = log->token_count - count - log->prompt_count;
+    event.n_tokens = count;
     event.tokens = tokens;
     (void)!rpc_call_send(log->call, &event.base); /* one that is gone is reported by on_cancel */
 }

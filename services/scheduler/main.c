@@ -39,6 +39,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
         {"spacing", OPTION_U32, &s->spacing, "STEPS", SCHED_SPACING_HELP, 0, 65536},
+        {"draft-tokens", OPTION_U32, &s->draft_tokens, "N", SCHED_DRAFT_TOKENS_HELP, 0, SCHED_DRAFT_TOKENS_MAX},
         {"placement", OPTION_CHOICE, &placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
@@ -160,6 +161,7 @@ int main(int argc, char **argv)
         .max_queue = 1024,
         .max_batch = 128,
         .prefix_cache = true,
+        .draft_tokens = SCHED_DRAFT_TOKENS,
         .worker_timeout_ms = 2000,
     };
     if (parse(argc, argv, &check_only, &error)) {

@@ -26,6 +26,7 @@ static void tell_up(struct member *member)
     struct sched_event event = {.kind = SCHED_S_PART_UP,
                                 .s_part_up = {.max_rows = member->max_rows,
                                               .on_device = member->on_device,
+                                              .rows_alike = member->rows_alike,
                                               .layers = member->layers,
                                               .heads = member->heads,
                                               .layer_count = member->layer_count,
@@ -324,6 +325,7 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
     take_calibration(scheduler, member, request);
     member->shares_cores = request->shares_cores;
     member->on_device = request->on_device;
+    member->rows_alike = request->rows_alike;
     member->hands_over = member->place != 0 || (request->pool_kv && scheduler->model_known && request->tensor_address[0] &&
                                                 same_shape(request->pool_kv, &scheduler->kv));
     member->max_rows = request->max_rows;

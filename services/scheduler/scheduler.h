@@ -42,7 +42,7 @@ struct scheduler_settings {
     bool trace_append, greedy, prefix_cache;
     enum sched_placement placement;
     double step_target_ms;
-    uint32_t max_queue, max_batch, mini_batches, chunk, spacing, worker_timeout_ms;
+    uint32_t max_queue, max_batch, mini_batches, chunk, spacing, draft_tokens, worker_timeout_ms;
 };
 
 /* A sequence that a member said it holds and that nobody has claimed yet (after a start of the scheduler). */
@@ -74,6 +74,7 @@ struct member {
     uint32_t layer_count, head_count;
     bool shares_cores;                 /* worker: with an s-part that computes on CPUs */
     bool on_device;                    /* s-part: it does not */
+    bool rows_alike;                   /* s-part: a row's numbers do not depend on those beside it */
     bool hands_over;                   /* pages can be taken from it and given to it */
     struct rpc_call *draining;         /* its Drain call, to be answered */
     Fastdecode__HeartbeatRequest last; /* numbers only */
@@ -106,6 +107,7 @@ struct scheduler {
     struct sched_config core_config;
     struct token_logs *logs;
     struct page_names page_names;
+    struct draft_odds draft_odds; /* of all sequences */
 
     /* the model, from the s-part */
     bool model_known;
@@ -154,7 +156,8 @@ void scheduler_void_flights(struct scheduler *scheduler);
 
 /* generate.c */
 void generate_handler(struct rpc_call *call, void *user);
-void generate_token(struct scheduler *scheduler, struct token_log *log, const Fastdecode__Token *token);
+/* The last `count` tokens of the log. */
+void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count);
 void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens);
 void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us);

@@ -78,6 +78,21 @@ static const struct sched_page_name *page_names(void *user, uint64_t sequence, u
     return log ? log->names : NULL;
 }
 
+static void take_answered(struct scheduler *scheduler);
+
+/* Of the tokens that are known now, those of this tick's answers too. */
+static uint32_t drafts(void *user, uint64_t sequence, uint32_t most, double *chance)
+{
+    struct scheduler *scheduler = user;
+    take_answered(scheduler);
+    struct token_log *log = token_logs_find(scheduler->logs, sequence);
+
+    if (!log || log->no_drafts || log->token_count >= log->capacity)
+        return 0;
+    draft_follow(&log->draft, log->tokens, log->token_count, &scheduler->draft_odds);
+    return draft_guess(&log->draft, log->tokens, log->token_count, MIN(most, log->capacity - log->token_count), chance);
+}
+
 enum status scheduler_open_core(struct scheduler *scheduler, struct error *error)
 {
     struct sched_config *config = &scheduler->core_config;
@@ -104,10 +119,13 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .layers = scheduler->kv.layers,
         .kv_bytes_per_token = scheduler->page_bytes / scheduler->kv.page_tokens,
         .page_names = scheduler->settings.prefix_cache ? page_names : NULL,
+        .drafts = scheduler->settings.draft_tokens ? drafts : NULL,
+        .draft_tokens = scheduler->settings.draft_tokens,
         .user = scheduler,
         .max_kept = scheduler->settings.prefix_cache ? KEPT_MAX : 0,
         .release_ack = true,
     };
+    draft_odds_init(&scheduler->draft_odds);
     if (page_names_open(&scheduler->page_names, scheduler->kv.page_tokens, error))
         return error->status;
     if (sched_init(config, &scheduler->core, error))
@@ -161,9 +179,10 @@ static void fill_run(Fastdecode__Run *out, const struct sched_run *run, const st
     out->share_from = run->share_from;
     out->share_positions = run->share_from ? run->position : 0;
     if (!run->use_last_sampled) {
-        assert_always(run->position + run->count <= log->token_count);
+        assert_always(run->position + run->count - run->drafts <= log->token_count && run->position + run->count <= log->capacity);
         out->tokens = log->tokens + run->position;
         out->n_tokens = run->count;
+        out->drafts = run->drafts;
     }
     if (run->score && run->position + run->count < log->prompt_count)
         out->next = log->tokens[run->position + run->count];
@@ -216,12 +235,26 @@ static const char *fault_of(const struct flight *flight, const Fastdecode__StepR
             continue;
         if (result->sequence != flight->sequences[i])
             return "a run is of another sequence";
-        if ((result->sampled && !run->sample) || result->n_scores > (run->score ? run->count : 0))
+        if ((result->sampled && !run->sample) || result->n_more > run->drafts || (result->n_more && !result->sampled) ||
+            result->n_scores > (run->score ? run->count : 0))
             return "a token or a score was not asked for";
-        if (!are_tokens(&result->sampled, result->sampled != NULL, vocab) || !are_tokens(result->scores, result->n_scores, vocab))
+        if (!are_tokens(&result->sampled, result->sampled != NULL, vocab) || !are_tokens(result->scores, result->n_scores, vocab) ||
+            !are_tokens(result->more, result->n_more, vocab))
             return "a token is not in the vocabulary";
     }
     return NULL;
+}
+
+/* How many of the sampled tokens count: up to one that ends the sequence. */
+static void count_tokens(const struct scheduler *scheduler, const struct token_log *log, const Fastdecode__RunResult *result,
+                         struct sched_result *out)
+{
+    out->sampled = 1;
+    out->ended = log && is_end(scheduler, log, result->sampled->token);
+    for (size_t i = 0; i < result->n_more && !out->ended; i++) {
+        out->sampled++;
+        out->ended = log && is_end(scheduler, log, result->more[i]->token);
+    }
 }
 
 static void on_step_reply(void *user, struct rpc_message *message)
@@ -250,8 +283,8 @@ static void on_step_reply(void *user, struct rpc_message *message)
             out->outcome = SCHED_UNKNOWN;
         else /* it may be what the scheduler before this one kept there that takes the pages */
             members_unclaim(flight->scheduler, flight->runs[i].place);
-        out->sampled = out->outcome == SCHED_DONE && result->sampled;
-        out->ended = out->sampled && log && is_end(flight->scheduler, log, result->sampled->token);
+        if (out->outcome == SCHED_DONE && result->sampled)
+            count_tokens(flight->scheduler, log, result, out);
     }
     flight->place_count = (uint32_t)MIN(reply->n_places, (size_t)ARRAY_COUNT(flight->places));
     for (uint32_t i = 0; i < flight->place_count; i++)
@@ -339,6 +372,19 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
 
 /* --- answers ------------------------------------------------------------------------------------------------------- */
 
+static void take_tokens(struct scheduler *scheduler, struct token_log *log, const Fastdecode__RunResult *result, uint32_t count)
+{
+    Fastdecode__Token *tokens[SCHED_DRAFT_TOKENS_MAX + 1] = {result->sampled};
+
+    count = MIN(count, log->capacity - log->token_count);
+    for (uint32_t i = 0; i < count; i++) {
+        tokens[i] = i ? result->more[i - 1] : result->sampled;
+        log->tokens[log->token_count++] = tokens[i]->token;
+    }
+    if (count)
+        generate_tokens(scheduler, log, tokens, count);
+}
+
 /* What the core took of an answered step goes into the logs and to the gateways. */
 static void take_results(struct scheduler *scheduler, struct flight *flight)
 {
@@ -349,10 +395,8 @@ static void take_results(struct scheduler *scheduler, struct flight *flight)
             continue;
         if (result->n_scores)
             generate_scores(scheduler, log, flight->positions[i], result->scores, result->n_scores);
-        if (flight->results[i].sampled && log->token_count < log->capacity) {
-            log->tokens[log->token_count++] = result->sampled->token;
-            generate_token(scheduler, log, result->sampled);
-        }
+        if (flight->results[i].sampled)
+            take_tokens(scheduler, log, result, flight->results[i].sampled);
     }
 }
 
@@ -375,6 +419,17 @@ static void end_flight(struct flight *flight)
     flight->message = NULL;
     flight->reply = NULL;
     flight->used = false;
+}
+
+/* Once the core has said what of them counts. */
+static void take_answered(struct scheduler *scheduler)
+{
+    for (struct flight *flight; (flight = oldest_answered(scheduler));) {
+        uint64_t step = flight->step, began_ns = trace_clock(scheduler->lane);
+        take_results(scheduler, flight);
+        end_flight(flight);
+        trace_span(scheduler->lane, "results", began_ns, {"step", step});
+    }
 }
 
 /* The s-part is gone: its steps are void. The core was told by S_PART_DOWN. */
@@ -423,18 +478,15 @@ void scheduler_tick(struct scheduler *scheduler)
     scheduler->stuck = false;
     do {
         uint32_t event_count = scheduler->event_count;
-        uint64_t round_ns = trace_clock(scheduler->lane), at_ns = round_ns;
+        uint64_t round_ns = trace_clock(scheduler->lane);
         size_t count = sched_step(scheduler->core, clock_now_us(), scheduler->events, event_count, scheduler->actions,
                                   MAX(event_count, (uint32_t)EVENTS_MAX) + SCHED_ACTIONS_SPARE);
         if (event_count || count)
-            at_ns = trace_span(scheduler->lane, "schedule", round_ns, {"events", event_count}, {"actions", count});
-        scheduler->event_count = 0; /* carrying out actions may add events: the next round's */
-        for (struct flight *flight; (flight = oldest_answered(scheduler));) {
-            uint64_t step = flight->step;
-            take_results(scheduler, flight);
-            end_flight(flight);
-            at_ns = trace_span(scheduler->lane, "results", at_ns, {"step", step});
-        }
+            trace_span(scheduler->lane, "schedule", round_ns, {"events", event_count}, {"actions", count});
+        /* What passing tokens on has added meanwhile, and what carrying out actions will: the next round's. */
+        scheduler->event_count -= event_count;
+        memmove(scheduler->events, scheduler->events + event_count, scheduler->event_count * sizeof *scheduler->events);
+        take_answered(scheduler);
         for (size_t i = 0; i < count; i++)
             carry_out(scheduler, &scheduler->actions[i]);
         place_forget(scheduler);

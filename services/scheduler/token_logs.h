@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/sched/sched.h"
 #include "generate.pb-c.h"
+#include "services/scheduler/drafts.h"
 
 struct rpc_call;
 
@@ -24,7 +25,9 @@ struct token_log {
     struct sched_page_name *names; /* [name_capacity] of its full pages (page_names.h); owned */
     struct sched_page_name root;   /* what the first of them follows */
     uint32_t name_count, name_capacity;
-    uint32_t scored; /* prompt tokens whose scores were passed on */
+    struct draft draft; /* what is guessed to follow */
+    bool no_drafts;     /* guesses would be in vain: penalties */
+    uint32_t scored;    /* prompt tokens whose scores were passed on */
     uint64_t arrived_us, first_token_us;
     bool ignore_eos;
     bool over; /* its stream has ended */

@@ -195,6 +195,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     one(&text, "step_predicted_seconds_total", "counter", "what they were predicted to take", s.predicted_us * 1e-6);
     one(&text, "step_measured_seconds_total", "counter", "what they took", s.measured_us * 1e-6);
     one(&text, "wasted_rows_total", "counter", "rows whose result was not used", (double)s.wasted_rows);
+    one(&text, "draft_tokens_total", "counter", "rows of tokens that were guessed", (double)s.drafted);
+    one(&text, "draft_tokens_right_total", "counter", "of them, those that were what was sampled", (double)s.drafts_right);
     one(&text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->generated_tokens);
     one(&text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);
     one(&text, "steps_total", "counter", "steps given to the s-part", (double)s.steps);

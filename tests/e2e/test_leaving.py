@@ -20,7 +20,7 @@ STEPS_AT_MOST = 2
 @pytest.fixture(scope="module", params=[("--kv-workers", 0), ("--local-pool", 0)], ids=["local", "worker"])
 def small(request):
     """Few sequences and small chunks: everything takes several steps. The pages are local, or a worker's."""
-    with Mesh(*request.param, "--chunk", CHUNK, "--max-batch", 2) as mesh:
+    with Mesh(*request.param, "--chunk", CHUNK, "--max-batch", 2, "--draft-tokens", 0) as mesh:
         yield mesh
 
 

@@ -46,7 +46,7 @@ AT_WORKERS, LOCAL = ("--local-pool", 0, "--kv-workers", 2, "--mini-batches", 2),
 @pytest.mark.parametrize("place", [pytest.param(AT_WORKERS, id="workers"), pytest.param(LOCAL, id="local")])
 def test_a_trace_says_where_steps_went(start_mesh, tmp_path, place):
     path = str(tmp_path / "trace.json")
-    mesh = start_mesh(*place, "--trace", path, "--context", 1024)
+    mesh = start_mesh(*place, "--trace", path, "--context", 1024, "--draft-tokens", 0)  # a step a token
     ask(mesh)
     pids = {name: mesh.pid(name) for name in ("gateway", "scheduler", "s-part")}
     assert mesh.stop() == 0
@@ -87,7 +87,7 @@ def test_a_trace_says_where_steps_went(start_mesh, tmp_path, place):
 def test_a_trace_that_was_cut_off_can_be_read(start_mesh, tmp_path):
     """Killed: the closing bracket is missing and nothing else, as the format allows. Then the file of the next mesh is new."""
     path = str(tmp_path / "trace.json")
-    mesh = start_mesh("--kv-workers", 0, "--trace", path, "--context", 1024)
+    mesh = start_mesh("--kv-workers", 0, "--trace", path, "--context", 1024, "--draft-tokens", 0)
     first = mesh.pid("s-part")
     ask(mesh)
     begun = os.path.getsize(path)
@@ -106,7 +106,7 @@ def test_a_trace_that_was_cut_off_can_be_read(start_mesh, tmp_path):
     assert profile_steps.summarize(profile_steps.Trace(events))["steps"] > TOKENS
     assert len(profile_steps.read(path)) == len(events)
 
-    mesh = start_mesh("--kv-workers", 0, "--trace", path, "--context", 1024)
+    mesh = start_mesh("--kv-workers", 0, "--trace", path, "--context", 1024, "--draft-tokens", 0)
     ask(mesh)
     second = mesh.kill("s-part", signal.SIGKILL)  # and one that starts again appends
     ask(mesh)

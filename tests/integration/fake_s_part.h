@@ -1,5 +1,5 @@
-/* fake_s_part.h: an s-part that is played: it answers each step with token 5 for every row that samples, late, spoiled or not at all
- * where a test says so. It lives on the loop of the scheduler that it serves; one a program.
+/* fake_s_part.h: an s-part that is played: it answers each step with token 5 for every row that samples (with 7 at each tenth position,
+ * if it is told to), late, spoiled or not at all where a test says so. It lives on the loop of the scheduler that it serves; one a program.
  */
 #ifndef FD_TESTS_FAKE_S_PART_H
 #define FD_TESTS_FAKE_S_PART_H
@@ -20,6 +20,9 @@ enum spoiled {
     OTHER_SEQUENCE,
     OTHER_STEP,
     FEWER_RUNS,
+    MORE_THAN_DRAFTS,
+    MORE_OF_NO_WORD,
+    MORE_WITHOUT_FIRST,
     SPOILS
 };
 
@@ -28,8 +31,13 @@ static struct {
     struct rpc_channel *channel; /* to the scheduler */
     enum spoiled spoil;          /* the next reply that can be */
     uint64_t incarnation;
+    bool tens;          /* token 7 at each tenth position */
+    uint32_t end_token; /* of requests; 0: none */
     bool hold_releases;
-    uint32_t pace; /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
+    bool times;        /* replies say how long steps took: then tokens are guessed */
+    uint32_t drafts;   /* guessed tokens that came */
+    uint32_t position; /* of the first row of the latest step */
+    uint32_t pace;     /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
     struct rpc_call *waiting[STEPS_MAX];
     uint32_t waiting_count, waited;
     struct rpc_call *held[HELD_MAX]; /* Release calls that are not answered yet */
@@ -40,7 +48,7 @@ static struct {
 static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepRequest *request)
 {
     static Fastdecode__TopToken top = FASTDECODE__TOP_TOKEN__INIT, *tops = &top;
-    static Fastdecode__Token bad = FASTDECODE__TOKEN__INIT, *bads = &bad;
+    static Fastdecode__Token bad = FASTDECODE__TOKEN__INIT, *bads = &bad, *more[SCHED_DRAFT_TOKENS_MAX + 1];
     Fastdecode__RunResult *result = reply->results[0];
 
     top.token = UINT32_MAX;
@@ -66,30 +74,66 @@ static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepReq
     case OTHER_SEQUENCE: result->sequence++; break;
     case OTHER_STEP: reply->step++; break;
     case FEWER_RUNS: reply->n_results--; break;
+    case MORE_THAN_DRAFTS:
+    case MORE_OF_NO_WORD:
+    case MORE_WITHOUT_FIRST:
+        if (!request->runs[0]->drafts)
+            return;
+        bad.token = s_part.spoil == MORE_OF_NO_WORD ? 100 : 5;
+        result->n_more = s_part.spoil == MORE_THAN_DRAFTS ? request->runs[0]->drafts + 1 : 1;
+        for (size_t i = 0; i < result->n_more; i++)
+            more[i] = &bad;
+        result->more = more;
+        result->sampled = s_part.spoil == MORE_WITHOUT_FIRST ? NULL : result->sampled;
+        break;
     default: return;
     }
     s_part.spoil = NOT_SPOILED;
 }
 
+/* A token after the last one that is known, and one after each guessed one that is right. */
+static inline void answer_run(const Fastdecode__Run *run, Fastdecode__RunResult *result)
+{
+    static Fastdecode__Token fives = FASTDECODE__TOKEN__INIT, sevens = FASTDECODE__TOKEN__INIT;
+    static Fastdecode__Token *pointers[8192];
+    static uint32_t used;
+    uint32_t known = (uint32_t)run->n_tokens - run->drafts, position = run->position + (known ? known : 1);
+
+    fives.token = 5;
+    sevens.token = 7;
+    used = used + 1 + run->drafts > ARRAY_COUNT(pointers) ? 0 : used; /* what a reply has is not used again before it is sent */
+    result->more = &pointers[used];
+    result->sampled = s_part.tens && position % 10 == 0 ? &sevens : &fives;
+    for (uint32_t i = 0; i < run->drafts; i++) {
+        uint32_t before = s_part.tens && (position + i) % 10 == 0 ? 7 : 5;
+        if (run->tokens[known + i] != before)
+            break;
+        result->more[result->n_more++] = s_part.tens && (position + i + 1) % 10 == 0 ? &sevens : &fives;
+    }
+    used += (uint32_t)result->n_more;
+    s_part.drafts += run->drafts;
+}
+
 static inline void answer_step(struct rpc_call *call)
 {
     static Fastdecode__RunResult results[8192], *pointers[8192];
-    static Fastdecode__Token token = FASTDECODE__TOKEN__INIT;
     Fastdecode__StepReply reply = FASTDECODE__STEP_REPLY__INIT;
     const Fastdecode__StepRequest *request = rpc_call_unpack(call, &fastdecode__step_request__descriptor);
     uint32_t rows = 0;
 
     assert_non_null(request);
-    token.token = 5;
     for (size_t i = 0; i < request->n_runs; i++) {
         fastdecode__run_result__init(pointers[i] = &results[i]);
         results[i].sequence = request->runs[i]->sequence;
         results[i].outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
-        results[i].sampled = request->runs[i]->sample ? &token : NULL;
+        if (request->runs[i]->sample)
+            answer_run(request->runs[i], &results[i]);
         rows += request->runs[i]->n_tokens ? (uint32_t)request->runs[i]->n_tokens : 1;
     }
     s_part.steps++;
+    s_part.position = request->n_runs ? request->runs[0]->position : 0;
     s_part.rows_most = MAX(s_part.rows_most, rows);
+    reply.total_us = reply.s_part_us = s_part.times ? 1000 : 0;
     reply.step = request->step;
     reply.n_results = request->n_runs;
     reply.results = pointers;

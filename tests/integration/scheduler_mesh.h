@@ -74,6 +74,7 @@ static inline struct outcome register_s_part(struct registration what)
     request.max_rows = what.max_rows;
     request.mini_batches = what.mini_batches;
     request.on_device = what.on_device;
+    request.rows_alike = true;
     assert_int_equal(rpc_call_start(s_part.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
                                     &callbacks, &outcome, NULL, &error),
                      STATUS_OK);
@@ -209,7 +210,7 @@ static inline void kv_worker_close(void)
 
 struct stream {
     uint64_t sequence;
-    uint32_t tokens;
+    uint32_t prompt, tokens;
     struct outcome outcome;
     struct rpc_handle handle;
 };
@@ -225,7 +226,7 @@ static inline void on_event(void *user, struct rpc_message *message)
     if (event->n_tokens)
         assert_int_equal(event->index, stream->tokens);
     for (size_t i = 0; i < event->n_tokens; i++)
-        assert_int_equal(event->tokens[i]->token, 5);
+        assert_int_equal(event->tokens[i]->token, s_part.tens && (stream->prompt + stream->tokens + i) % 10 == 0 ? 7 : 5);
     assert_int_equal(event->n_prompt, 0);
     stream->tokens += (uint32_t)event->n_tokens;
 }
@@ -247,16 +248,24 @@ static inline struct rpc_channel *gateway_open(void)
     return channel;
 }
 
+static uint32_t resubmitted; /* tokens that requests say were generated before */
+
 static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
                             uint32_t max_tokens)
 {
-    static uint32_t prompt[4096];
+    static uint32_t prompt[4096], generated[4096];
     Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;
     Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
     const struct rpc_callbacks callbacks = {.on_message = on_event, .on_end = on_stream_end, .streams = true};
     struct error error;
 
-    *stream = (struct stream){0};
+    *stream = (struct stream){.prompt = prompt_tokens, .tokens = resubmitted};
+    request.n_generated = resubmitted;
+    request.generated = generated;
+    for (uint32_t i = 0; i < prompt_tokens; i++)
+        prompt[i] = !s_part.tens ? 0 : i % 10 == 0 ? 7 : 5;
+    request.n_end_token = s_part.end_token != 0;
+    request.end_token = &s_part.end_token;
     request.n_prompt = prompt_tokens;
     request.prompt = prompt;
     request.sampling = &sampling;

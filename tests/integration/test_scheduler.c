@@ -116,6 +116,8 @@ static void a_bad_reply_does_not_count(void **state)
 {
     (void)state;
     mesh_open(16, 16, 1);
+    scheduler->settings.draft_tokens = 8;
+    s_part.times = true;
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
     for (enum spoiled kind = NOT_SPOILED; kind < SPOILS; kind++) {
@@ -127,8 +129,63 @@ static void a_bad_reply_does_not_count(void **state)
         assert_int_equal(s_part.spoil, NOT_SPOILED);
         assert_int_equal(stats_now().steps_failed, kind);
     }
+    s_part.times = false;
     rpc_channel_close(gateway);
     mesh_close();
+}
+
+/* Several tokens of a step come to the gateway once each and in order; what is behind one that ends the sequence does not. */
+static void guessed_tokens_come_as_others_do(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    scheduler->settings.draft_tokens = 8;
+    s_part.times = s_part.tens = true;
+    s_part.drafts = s_part.steps = 0;
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    generate(gateway, &streams[0], 0, 45, 300);
+    UNTIL(streams[0].outcome.ended);
+    assert_int_equal(streams[0].tokens, 300);
+    assert_in_range(s_part.steps, 300 / 9, 100);
+    assert_true(s_part.drafts > 200 && stats_now().drafts_right > s_part.drafts * 0.9); /* they follow the last token */
+    s_part.end_token = 7;
+    generate(gateway, &streams[1], 0, 42, 300);
+    UNTIL(streams[1].outcome.ended);
+    assert_int_equal(streams[1].tokens, 50 - 42 + 1);
+    s_part.end_token = 0;
+    s_part.times = s_part.tens = false;
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
+/* A worker cannot know whether the last tokens that it has were only guessed: it may have been cut off before that was seen. Those of
+ * the prompt were not. */
+static void what_may_have_been_guessed_is_computed_again(void **state)
+{
+    const struct {
+        uint32_t prompt, generated, held, from;
+    } cases[] = {{20, 200, 139, 75}, {100, 200, 139, 100}, {100, 200, 60, 60}, {20, 200, 300, 219}, {20, 3, 22, 20}};
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        mesh_open(16, 16, 1);
+        assert_int_equal(register_s_part(usual).status, STATUS_OK);
+        scheduler->started_us = clock_now_us();
+        kv_worker_open(77, 1, cases[i].held);
+        struct rpc_channel *gateway = gateway_open();
+        resubmitted = cases[i].generated;
+        s_part.steps = 0;
+        s_part.pace = 1;
+        generate(gateway, &streams[0], 77, cases[i].prompt, cases[i].generated + 1);
+        UNTIL(s_part.steps == 1);
+        assert_int_equal(s_part.position, cases[i].from);
+        UNTIL(streams[0].outcome.ended);
+        assert_int_equal(streams[0].tokens, cases[i].generated + 1);
+        resubmitted = s_part.pace = 0;
+        rpc_channel_close(gateway);
+        kv_worker_close();
+        mesh_close();
+    }
 }
 
 /* Held by a worker since before the scheduler started, and claimed by nobody: more than calls fit the window. */
@@ -195,6 +252,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_smaller_s_part_gets_smaller_steps),
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_bad_reply_does_not_count),
+        cmocka_unit_test(guessed_tokens_come_as_others_do),
+        cmocka_unit_test(what_may_have_been_guessed_is_computed_again),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),

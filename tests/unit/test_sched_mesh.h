@@ -85,6 +85,7 @@ MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
 {
     struct sched_event *e = mesh_event(m, SCHED_S_PART_UP);
     m->s_part_up = true;
+    e->s_part_up.rows_alike = true;
     e->s_part_up.on_device = m->device_permille != 0 && mesh_chance(m, m->device_permille);
 }
 
@@ -134,18 +135,23 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
     }
     if (q->in_flight > 0)
         MESH_CHECK(q->place == r->place);
-    MESH_CHECK(r->position + r->count <= q->log + q->samples);
+    MESH_CHECK(r->position + r->count - r->drafts <= q->log + q->samples);
+    uint32_t end = r->position + r->count - r->drafts; // of what is known
+    if (r->drafts > 0) // behind a row of its own, which is the only one, and no further than it may grow
+        MESH_CHECK(r->drafts < r->count && r->drafts <= m->drafts_max && q->in_flight == 0 && r->sample &&
+                   end + r->drafts < mesh_limit(m, q));
     if (r->use_last_sampled)
         MESH_CHECK(r->count == 1 && r->position >= q->log);
     else
-        MESH_CHECK(r->position + r->count <= q->log);
-    MESH_CHECK(r->sample == (r->position + r->count == q->log + q->samples && q->log + q->samples < mesh_limit(m, q)));
+        MESH_CHECK(end <= q->log);
+    MESH_CHECK(r->sample == (end == q->log + q->samples && q->log + q->samples < mesh_limit(m, q)));
     if (r->score)
         MESH_CHECK(q->score && r->position + r->count <= q->prompt);
     MESH_CHECK(!q->cancelled);
     q->decoding = r->sample;
     q->next = r->position + r->count;
-    q->samples += r->sample;
+    q->samples += r->sample ? 1 + r->drafts : 0;
+    m->drafted += r->drafts;
     q->place = r->place;
     q->in_flight++;
 }
@@ -307,7 +313,11 @@ MESH_FUNCTION void mesh_taken(struct mesh *m, const struct sched_run *r, const s
         return;
     }
     MESH_CHECK(found && !q->finished && r->position == q->held);
-    q->held = r->position + r->count;
+    uint32_t wrong = r->drafts > 0 ? r->count - result->sampled : 0;
+    q->held = r->position + r->count - wrong;
+    if (r->drafts > 0)
+        q->next = q->held;
+    m->drafts_right += r->drafts - wrong;
     if (q->first_taken_us == 0)
         q->first_taken_us = m->now_us;
     if (r->score) {
@@ -315,9 +325,22 @@ MESH_FUNCTION void mesh_taken(struct mesh *m, const struct sched_run *r, const s
         q->scored += r->count;
     }
     if (r->sample) {
-        MESH_CHECK(r->position + r->count == q->log);
-        q->samples--;
-        q->log++;
+        MESH_CHECK(r->position + r->count - r->drafts == q->log);
+        q->samples -= 1 + r->drafts;
+        q->log += result->sampled;
+    }
+}
+
+/* As many as are right, and one more; up to what ends it. */
+MESH_FUNCTION void mesh_sample(struct mesh *m, const struct mesh_seq *q, const struct sched_run *r, struct sched_result *result)
+{
+    uint32_t generated = r->position + r->count - r->drafts - q->prompt;
+    result->sampled = 1;
+    while (result->sampled <= r->drafts && mesh_chance(m, m->draft_right_permille))
+        result->sampled++;
+    if (q->eos_at > generated && q->eos_at <= generated + result->sampled) {
+        result->sampled = (uint8_t)(q->eos_at - generated);
+        result->ended = true;
     }
 }
 
@@ -354,8 +377,8 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
         }
         if (answer->found[i] && r->position + r->count > q->kv[r->place] && ran)
             mesh_hold(m, q, r->place, r->position + r->count, NULL);
-        results[i].sampled = r->sample;
-        results[i].ended = r->sample && q->eos_at != 0 && r->position + r->count - q->prompt + 1 == q->eos_at;
+        if (r->sample)
+            mesh_sample(m, q, r, &results[i]);
     }
     if (fails) {
         mesh_event(m, SCHED_STEP_FAILED)->step = s.a.step;
@@ -375,6 +398,15 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     for (uint32_t i = 0; i < s.a.run_count && m->pair_ns > 0; i++)
         pairs += s.a.runs[i].count > 1 ? (uint64_t)s.a.runs[i].count * (s.a.runs[i].position + (s.a.runs[i].count + 1) / 2) : 0;
     uint32_t total_us = 1000 + 50 * s.a.row_count + (uint32_t)(pairs * m->pair_ns / 1000) + m->slow_us;
+    if (m->place_token_ns > 0) {
+        uint64_t read = 0;
+        for (uint32_t i = 0; i < s.a.run_count; i++)
+            read += (uint64_t)s.a.runs[i].count * s.a.runs[i].position + s.a.runs[i].count * (s.a.runs[i].count + 1ull) / 2;
+        uint32_t attend_us = (uint32_t)(read * m->place_token_ns / 1000);
+        m->place_time = (struct sched_place_time){s.a.runs[0].place, attend_us + 100, attend_us, read};
+        e->step_done.places = &m->place_time;
+        e->step_done.place_count = 1;
+    }
     uint32_t jitter_us = total_us * m->jitter_permille / 1000;
     e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
     e->step_done.s_part_us = m->s_part_row_us > 0         ? 500 + m->s_part_row_us * s.a.row_count
@@ -481,6 +513,17 @@ MESH_FUNCTION void mesh_run(struct mesh *m, uint32_t tick_limit)
     }
 }
 
+/* config.drafts */
+MESH_FUNCTION uint32_t mesh_drafts(void *user, uint64_t sequence, uint32_t most, double *chance)
+{
+    struct mesh *m = user;
+    const struct mesh_seq *q = mesh_find(m, sequence);
+    MESH_CHECK(!q->finished && !q->rejected && most > 0 && most <= m->drafts_max);
+    m->drafts_asked++;
+    *chance = m->draft_chance_permille / 1000.0;
+    return mesh_random(m, most + 1);
+}
+
 MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, uint64_t seed)
 {
     memset(m, 0, sizeof(*m));
@@ -490,6 +533,7 @@ MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, 
     m->step_us_min = 900;
     m->step_us_max = 1100;
     m->config.user = m;
+    m->drafts_max = config->draft_tokens > 0 ? config->draft_tokens : SCHED_DRAFT_TOKENS;
     struct error error;
     if (sched_init(&m->config, &m->sched, &error) != STATUS_OK)
         fail_msg("%s", error.text);

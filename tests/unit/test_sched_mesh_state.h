@@ -69,6 +69,11 @@ struct mesh {
     bool local_moves;         // the local pool takes part in handing over
     uint32_t moves_to_local, moves_from_local;
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
+    uint32_t place_token_ns; // 0, or what the only place says that attention to one token of context takes
+    struct sched_place_time place_time;
+    uint32_t drafts_max, draft_chance_permille; // that are guessed of a sequence (0: none); what the core is told of them
+    uint32_t draft_right_permille;              // that are right, each where those before it are
+    uint64_t drafts_asked, drafted, drafts_right;
     bool shares_cores;        // the workers, with the s-part
     uint32_t device_permille; // s-parts that compute on a device
     bool calm;                // no drains, no shortage, no balancing: then no decode row may be missing from a step

@@ -10,7 +10,7 @@ static struct mesh mesh;
 static struct {
     uint64_t steps, beside, rebuilt, preempted, moved, to_local, from_local, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
-    uint64_t shared, shared_tokens, kept, evicted;
+    uint64_t shared, shared_tokens, kept, evicted, drafted, drafts_right;
 } seen;
 
 static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
@@ -42,6 +42,10 @@ static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
         c->max_kept = mesh_chance(m, 700) ? 1 + mesh_random(m, 40) : 0;
         c->max_named_pages = mesh_chance(m, 200) ? 1 + mesh_random(m, 60) : 0;
         c->page_tokens = 1 + mesh_random(m, 8);
+    }
+    if (mesh_chance(m, 500)) {
+        c->drafts = mesh_drafts;
+        c->draft_tokens = 1 + mesh_random(m, 12);
     }
 }
 
@@ -162,6 +166,8 @@ static void count_seen(const struct mesh *m)
     seen.shared_tokens += stats.shared_tokens;
     seen.kept += m->kept;
     seen.evicted += m->evicted;
+    seen.drafted += m->drafted;
+    seen.drafts_right += m->drafts_right;
     for (uint32_t i = 0; i < m->seq_count; i++) {
         seen.reasons[m->seqs[i].finished ? m->seqs[i].reason : 0]++;
         seen.tokens += m->seqs[i].log - m->seqs[i].prompt;
@@ -176,7 +182,9 @@ static void one_workload(uint64_t seed)
     random_config(m, seed, &config);
     mesh_init(m, &config, seed);
     m->local_moves = mesh_chance(m, 500);
-    m->s_part_us = UINT32_MAX;
+    m->s_part_us = mesh_chance(m, 500) ? UINT32_MAX : 900; // of its own, that is: more rows cost it nothing
+    m->draft_chance_permille = mesh_random(m, 1000);
+    m->draft_right_permille = mesh_random(m, 1000);
     m->slow_permille = 300; // one mini-batch pays, then two
     m->shares_cores = seed % 3 == 0;
     m->device_permille = 500;
@@ -249,6 +257,8 @@ static void random_workloads_keep_every_promise(void **state)
         (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
     print_message("begun with others' pages %llu (%llu tokens), kept %llu, evicted %llu\n", (unsigned long long)seen.shared,
                   (unsigned long long)seen.shared_tokens, (unsigned long long)seen.kept, (unsigned long long)seen.evicted);
+    print_message("drafts %llu, right %llu\n", (unsigned long long)seen.drafted, (unsigned long long)seen.drafts_right);
+    assert_true(seen.drafted > seen.drafts_right && seen.drafts_right > 0);
     assert_true(seen.shared > 0 && seen.kept > 0 && seen.evicted > 0);
     assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
     assert_true(seen.to_local > 0 && seen.from_local > 0);

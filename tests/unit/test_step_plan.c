@@ -1,0 +1,167 @@
+/* test_step_plan.c: the s-part's rows and samples of a step, where some of its tokens are guessed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/sched/sched_settings.h"
+#include "services/s-part/step_plan.h"
+
+enum { ROWS = 128, VOCAB = 100, CONTEXT = 1000, PROMPT = 4 };
+
+static struct step_plan plan;
+static struct sequence_table *table;
+static Fastdecode__Run runs[2], *run_pointers[2] = {&runs[0], &runs[1]};
+static Fastdecode__Place place, *places[1] = {&place};
+static Fastdecode__StepRequest request;
+static uint32_t tokens[ROWS];
+
+/* Sequences 1 and 2 have a prompt of four tokens and six that were generated. */
+static int open_all(void **state)
+{
+    const uint32_t known[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    const struct sampler_params pure = {.top_p = 1, .repetition_penalty = 1}, other = {.top_p = 1, .repetition_penalty = 1.5f};
+    struct error error;
+    (void)state;
+    fastdecode__place__init(&place);
+    fastdecode__step_request__init(&request);
+    request.n_runs = request.n_places = 1;
+    request.runs = run_pointers;
+    request.places = places;
+    for (uint32_t i = 0; i < ROWS; i++)
+        tokens[i] = 10 + i;
+    for (uint32_t i = 0; i < 2; i++) {
+        fastdecode__run__init(&runs[i]);
+        runs[i].sequence = i + 1;
+        runs[i].position = 9;
+        runs[i].tokens = tokens;
+        runs[i].n_tokens = 4;
+        runs[i].drafts = 3;
+        runs[i].sample = true;
+    }
+    return step_plan_open(ROWS, &plan) || sequence_table_open(4, VOCAB, CONTEXT, &table) ||
+           sequence_table_put(table, 1, &pure, false, known, 10, PROMPT, &error) ||
+           sequence_table_put(table, 2, &other, false, known, 10, PROMPT, &error);
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    step_plan_close(&plan);
+    sequence_table_close(table);
+    return 0;
+}
+
+static enum status check(void)
+{
+    struct error error;
+    return step_plan_check(&plan, &request, VOCAB, CONTEXT, &error);
+}
+
+static void drafts_are_behind_a_token_and_before_a_sample(void **state)
+{
+    (void)state;
+    assert_int_equal(check(), STATUS_OK);
+    runs[0].drafts = 4;
+    assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
+    runs[0].drafts = UINT32_MAX;
+    assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
+    runs[0].drafts = 3;
+    runs[0].sample = false;
+    assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
+    runs[0].sample = true;
+    runs[0].n_tokens = SCHED_DRAFT_TOKENS_MAX + 2;
+    runs[0].drafts = SCHED_DRAFT_TOKENS_MAX + 1;
+    assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
+    runs[0].drafts--;
+    assert_int_equal(check(), STATUS_OK);
+    runs[0].n_tokens = 0; // the token that was sampled last, and guesses: of what?
+    assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
+}
+
+static void fill(uint32_t run_count)
+{
+    struct error error;
+    request.n_runs = run_count;
+    assert_int_equal(check(), STATUS_OK);
+    assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+}
+
+static void each_row_from_the_known_one_on_is_sampled(void **state)
+{
+    (void)state;
+    runs[0].position = 8; // two rows that are known
+    fill(1);
+    assert_int_equal(plan.row_count, 4);
+    runs[0].drafts = 2;
+    fill(1);
+    assert_int_equal(plan.output_count, 3);
+    assert_int_equal(plan.runs[0].sample_count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(plan.output_row[i], i + 1);
+        assert_non_null(plan.outputs[i].sampler);
+        assert_int_equal(plan.outputs[i].index, 9 + i + 1 - PROMPT);
+    }
+}
+
+static uint32_t taken(uint32_t run, const uint32_t sampled[4])
+{
+    for (uint32_t i = 0; i < 4; i++)
+        plan.results[plan.runs[run].first_output + i].token = sampled[i];
+    step_plan_take(&plan, run);
+    return plan.runs[run].taken;
+}
+
+static void samples_count_up_to_the_first_after_a_wrong_draft(void **state)
+{
+    (void)state;
+    fill(1); // guessed: 11, 12, 13
+    assert_int_equal(taken(0, (uint32_t[]){77, 12, 13, 14}), 1);
+    assert_int_equal(sequence_table_find(table, 1)->last_token, 77);
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 55, 14}), 3);
+    assert_int_equal(sequence_table_find(table, 1)->last_token, 55);
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 4);
+    assert_int_equal(sequence_table_find(table, 1)->last_token, 14);
+    assert_int_equal(taken(0, (uint32_t[]){77, 12, 13, 14}), 1); // not those behind, however right they are
+}
+
+static void with_penalties_only_the_first_counts(void **state)
+{
+    uint32_t count;
+    (void)state;
+    fill(2);
+    assert_int_equal(taken(1, (uint32_t[]){11, 12, 13, 14}), 1);
+    const struct sequence *sequence = sequence_table_find(table, 2);
+    assert_int_equal(sequence->last_token, 11);
+    const struct sampler_seen *seen = sampler_seen_tokens(sequence->sampler, &count);
+    assert_int_equal(count, 11); // prompt, what was generated, and 11
+    assert_int_equal(seen[10].token, 11);
+}
+
+static void a_run_that_is_lost_has_no_samples(void **state)
+{
+    (void)state;
+    fill(2);
+    step_plan_drop(&plan, 0);
+    assert_int_equal(plan.runs[0].sample_count, 0);
+    assert_int_equal(plan.output_count, 4);
+    assert_int_equal(plan.runs[1].first_output, 0);
+    step_plan_take(&plan, 0);
+    assert_int_equal(plan.runs[0].taken, 0);
+    assert_int_equal(sequence_table_find(table, 1)->last_token, 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(drafts_are_behind_a_token_and_before_a_sample, open_all, close_all),
+        cmocka_unit_test_setup_teardown(each_row_from_the_known_one_on_is_sampled, open_all, close_all),
+        cmocka_unit_test_setup_teardown(samples_count_up_to_the_first_after_a_wrong_draft, open_all, close_all),
+        cmocka_unit_test_setup_teardown(with_penalties_only_the_first_counts, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_run_that_is_lost_has_no_samples, open_all, close_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
