@@ -36,11 +36,13 @@ def memory_bytes(pid):
 
 class Ours(Mesh):
     """`fastdecode up` with options; seconds from its start to READY in start_s. Without the prefix cache, unless an option says
-    otherwise: benches send their prompts more than once, and each is to be computed."""
+    otherwise: benches send their prompts more than once, and each is to be computed. Without drafts unless asked for: what they
+    bring is the text's doing, and prompts here are of few words."""
 
-    def __init__(self, *options, model=MODEL, **settings):
+    def __init__(self, *options, model=MODEL, drafts=False, **settings):
         began = time.monotonic()
-        super().__init__("--prefix-cache", "off", *options, model=model, calibrate=True, **settings)
+        super().__init__("--prefix-cache", "off", *(() if drafts else ("--draft-tokens", 0)), *options, model=model, calibrate=True,
+                         **settings)
         self.start_s = time.monotonic() - began
 
     def services(self):
