@@ -12,7 +12,7 @@ from end_to_end import sleeping, warm
 from figures import of_rounds
 from servers import Ours
 
-ROUNDS, TOKENS, LEAST, SLOWEST = 4, 128, 0.97, 0.85
+ROUNDS, TOKENS, LEAST, SLOWEST = 8, 128, 0.97, 0.85
 TEXT = ("A tide is the rise and fall of the sea. The moon pulls the water that is nearest to it more than the earth, and the earth more "
         "than the water behind it, so that there are two bulges, and a shore that turns through both has two high tides a day. The sun "
         "does the same with less than half the force. When both pull along one line, at new moon and at full moon, the tides are highest; "

@@ -35,6 +35,7 @@ static struct {
     uint32_t end_token; /* of requests; 0: none */
     bool hold_releases;
     bool times;        /* replies say how long steps took: then tokens are guessed */
+    bool rows_differ;  /* its rows depend on those beside them: then none are */
     uint32_t drafts;   /* guessed tokens that came */
     uint32_t position; /* of the first row of the latest step */
     uint32_t pace;     /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
@@ -91,6 +92,13 @@ static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepReq
     s_part.spoil = NOT_SPOILED;
 }
 
+/* Whatever a run says of the tokens before its guesses is so: of prompts and answers of tens. */
+static inline void check_known(const Fastdecode__Run *run)
+{
+    for (uint32_t i = 0; s_part.tens && i + run->drafts < run->n_tokens; i++)
+        assert_int_equal(run->tokens[i], (run->position + i) % 10 == 0 ? 7 : 5);
+}
+
 /* A token after the last one that is known, and one after each guessed one that is right. */
 static inline void answer_run(const Fastdecode__Run *run, Fastdecode__RunResult *result)
 {
@@ -126,6 +134,7 @@ static inline void answer_step(struct rpc_call *call)
         fastdecode__run_result__init(pointers[i] = &results[i]);
         results[i].sequence = request->runs[i]->sequence;
         results[i].outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
+        check_known(request->runs[i]);
         if (request->runs[i]->sample)
             answer_run(request->runs[i], &results[i]);
         rows += request->runs[i]->n_tokens ? (uint32_t)request->runs[i]->n_tokens : 1;
@@ -203,6 +212,7 @@ static inline void s_part_open(struct rpc_loop *loop)
 
 static inline void s_part_close(void)
 {
+    s_part.waiting_count = s_part.held_count = 0; /* who waits for an answer gets none: the calls end with the server */
     rpc_channel_close(s_part.channel);
     rpc_server_close(s_part.server);
 }

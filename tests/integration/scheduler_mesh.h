@@ -74,7 +74,7 @@ static inline struct outcome register_s_part(struct registration what)
     request.max_rows = what.max_rows;
     request.mini_batches = what.mini_batches;
     request.on_device = what.on_device;
-    request.rows_alike = true;
+    request.rows_alike = !s_part.rows_differ;
     assert_int_equal(rpc_call_start(s_part.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
                                     &callbacks, &outcome, NULL, &error),
                      STATUS_OK);
@@ -249,6 +249,9 @@ static inline struct rpc_channel *gateway_open(void)
 }
 
 static uint32_t resubmitted; /* tokens that requests say were generated before */
+static struct {
+    float repetition, presence, frequency;
+} penalties; /* of requests */
 
 static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
                             uint32_t max_tokens)
@@ -269,6 +272,9 @@ static inline void generate(struct rpc_channel *channel, struct stream *stream, 
     request.n_prompt = prompt_tokens;
     request.prompt = prompt;
     request.sampling = &sampling;
+    sampling.repetition_penalty = penalties.repetition;
+    sampling.presence_penalty = penalties.presence;
+    sampling.frequency_penalty = penalties.frequency;
     request.max_tokens = max_tokens;
     request.sequence = sequence;
     assert_int_equal(rpc_call_start(channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL, &callbacks,

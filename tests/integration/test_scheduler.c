@@ -149,14 +149,103 @@ static void guessed_tokens_come_as_others_do(void **state)
     assert_int_equal(streams[0].tokens, 300);
     assert_in_range(s_part.steps, 300 / 9, 100);
     assert_true(s_part.drafts > 200 && stats_now().drafts_right > s_part.drafts * 0.9); /* they follow the last token */
+    assert_int_equal(scheduler->generated_tokens, 300);
     s_part.end_token = 7;
-    generate(gateway, &streams[1], 0, 42, 300);
-    UNTIL(streams[1].outcome.ended);
-    assert_int_equal(streams[1].tokens, 50 - 42 + 1);
+    for (uint32_t prompt = 41; prompt <= 50; prompt++) { /* the first of a step, and among those that follow */
+        generate(gateway, &streams[1], 0, prompt, 300);
+        UNTIL(streams[1].outcome.ended);
+        assert_int_equal(streams[1].tokens, 50 - prompt + 1);
+    }
     s_part.end_token = 0;
     s_part.times = s_part.tens = false;
     rpc_channel_close(gateway);
     mesh_close();
+}
+
+/* Each of its own length, in two mini-batches; at first guesses are wrong at each tenth token. What an s-part that ends had been told to
+ * guess is not known to the next one. */
+static void guesses_of_many_keep_apart(void **state)
+{
+    enum { MANY = 7, TOKENS = 150 };
+    const struct registration two = {.context = 100000, .max_rows = 640, .mini_batches = 2};
+    (void)state;
+    mesh_open(16, 16, 2);
+    scheduler->settings.draft_tokens = 8;
+    s_part.times = s_part.tens = true;
+    assert_int_equal(register_s_part(two).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    s_part.pace = 2;
+    for (uint32_t i = 0; i < MANY; i++)
+        generate(gateway, &streams[i], 0, 3 + i, TOKENS + i);
+    UNTIL(streams[0].tokens > TOKENS / 2 && s_part.waiting_count > 0);
+    s_part_close();
+    UNTIL(!scheduler->members[0].up);
+    s_part_open(scheduler->loop);
+    assert_int_equal(register_s_part(two).status, STATUS_OK);
+    for (uint32_t i = 0; i < MANY; i++) {
+        UNTIL(streams[i].outcome.ended);
+        assert_int_equal(streams[i].outcome.status, STATUS_OK);
+        assert_int_equal(streams[i].tokens, TOKENS + i);
+    }
+    assert_true(stats_now().drafts_right > 0 && stats_now().drafts_right < stats_now().drafted);
+    s_part.times = s_part.tens = false;
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
+/* Where penalties make each token depend on all before it, guesses would be in vain. */
+static void only_what_has_no_penalties_is_guessed(void **state)
+{
+    const struct {
+        float repetition, presence, frequency;
+        bool guessed;
+    } cases[] = {{0, 0, 0, true}, {1, 0, 0, true}, {1.5f, 0, 0, false}, {0, -0.5f, 0, false}, {1, 0, 0.5f, false}, {0, 0, 0, true}};
+    (void)state;
+    mesh_open(16, 16, 1);
+    scheduler->settings.draft_tokens = 8;
+    s_part.times = true;
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        penalties.repetition = cases[i].repetition;
+        penalties.presence = cases[i].presence;
+        penalties.frequency = cases[i].frequency;
+        s_part.drafts = 0;
+        generate(gateway, &streams[i], 0, 20, 200);
+        UNTIL(streams[i].outcome.ended);
+        assert_int_equal(streams[i].tokens, 200);
+        assert_int_equal(s_part.drafts > 0, cases[i].guessed);
+    }
+    penalties.repetition = penalties.presence = penalties.frequency = 0;
+    s_part.times = false;
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
+static void no_more_is_guessed_than_is_allowed(void **state)
+{
+    enum { PROMPT = 3 };
+    const struct {
+        uint32_t draft_tokens;
+        bool rows_differ;
+        uint32_t rows_most; /* the prompt's, or a token's and its guesses' */
+    } cases[] = {{0, false, PROMPT}, {3, false, 1 + 3}, {12, false, 1 + 12}, {12, true, PROMPT}};
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        mesh_open(16, 16, 1);
+        scheduler->settings.draft_tokens = cases[i].draft_tokens;
+        s_part.rows_differ = cases[i].rows_differ;
+        s_part.times = true;
+        assert_int_equal(register_s_part(usual).status, STATUS_OK);
+        struct rpc_channel *gateway = gateway_open();
+        generate(gateway, &streams[0], 0, PROMPT, 200);
+        UNTIL(streams[0].outcome.ended);
+        assert_int_equal(streams[0].tokens, 200);
+        assert_int_equal(s_part.rows_most, cases[i].rows_most);
+        s_part.rows_differ = s_part.times = false;
+        rpc_channel_close(gateway);
+        mesh_close();
+    }
 }
 
 /* A worker cannot know whether the last tokens that it has were only guessed: it may have been cut off before that was seen. Those of
@@ -253,6 +342,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_bad_reply_does_not_count),
         cmocka_unit_test(guessed_tokens_come_as_others_do),
+        cmocka_unit_test(guesses_of_many_keep_apart),
+        cmocka_unit_test(only_what_has_no_penalties_is_guessed),
+        cmocka_unit_test(no_more_is_guessed_than_is_allowed),
         cmocka_unit_test(what_may_have_been_guessed_is_computed_again),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),

@@ -10,16 +10,16 @@
 #include "common/sched/sched_settings.h"
 #include "services/s-part/step_plan.h"
 
-enum { ROWS = 128, VOCAB = 100, CONTEXT = 1000, PROMPT = 4 };
+enum { ROWS = 128, VOCAB = 1000, CONTEXT = 1000, PROMPT = 4, SEQUENCES = 3 };
 
 static struct step_plan plan;
 static struct sequence_table *table;
-static Fastdecode__Run runs[2], *run_pointers[2] = {&runs[0], &runs[1]};
+static Fastdecode__Run runs[SEQUENCES], *run_pointers[SEQUENCES] = {&runs[0], &runs[1], &runs[2]};
 static Fastdecode__Place place, *places[1] = {&place};
 static Fastdecode__StepRequest request;
-static uint32_t tokens[ROWS];
+static uint32_t tokens[SEQUENCES][ROWS];
 
-/* Sequences 1 and 2 have a prompt of four tokens and six that were generated. */
+/* Sequences 1, 2 and 3 have a prompt of four tokens and six that were generated; 2 has penalties. */
 static int open_all(void **state)
 {
     const uint32_t known[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
@@ -31,20 +31,21 @@ static int open_all(void **state)
     request.n_runs = request.n_places = 1;
     request.runs = run_pointers;
     request.places = places;
-    for (uint32_t i = 0; i < ROWS; i++)
-        tokens[i] = 10 + i;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        for (uint32_t n = 0; n < ROWS; n++)
+            tokens[i][n] = 10 + 200 * i + n;
         fastdecode__run__init(&runs[i]);
         runs[i].sequence = i + 1;
         runs[i].position = 9;
-        runs[i].tokens = tokens;
+        runs[i].tokens = tokens[i];
         runs[i].n_tokens = 4;
         runs[i].drafts = 3;
         runs[i].sample = true;
     }
     return step_plan_open(ROWS, &plan) || sequence_table_open(4, VOCAB, CONTEXT, &table) ||
            sequence_table_put(table, 1, &pure, false, known, 10, PROMPT, &error) ||
-           sequence_table_put(table, 2, &other, false, known, 10, PROMPT, &error);
+           sequence_table_put(table, 2, &other, false, known, 10, PROMPT, &error) ||
+           sequence_table_put(table, 3, &pure, false, known, 10, PROMPT, &error);
 }
 
 static int close_all(void **state)
@@ -107,12 +108,13 @@ static void each_row_from_the_known_one_on_is_sampled(void **state)
     }
 }
 
-static uint32_t taken(uint32_t run, const uint32_t sampled[4])
+static uint32_t taken(uint32_t run, const uint32_t *sampled) // [sample_count]
 {
-    for (uint32_t i = 0; i < 4; i++)
-        plan.results[plan.runs[run].first_output + i].token = sampled[i];
+    const struct step_run *of = &plan.runs[run];
+    for (uint32_t i = 0; i < of->sample_count; i++)
+        plan.results[of->first_output + of->output_count - of->sample_count + i].token = sampled[i];
     step_plan_take(&plan, run);
-    return plan.runs[run].taken;
+    return of->taken;
 }
 
 static void samples_count_up_to_the_first_after_a_wrong_draft(void **state)
@@ -128,17 +130,54 @@ static void samples_count_up_to_the_first_after_a_wrong_draft(void **state)
     assert_int_equal(taken(0, (uint32_t[]){77, 12, 13, 14}), 1); // not those behind, however right they are
 }
 
+static void samples_are_of_their_own_run(void **state)
+{
+    (void)state;
+    fill(3); // the third has guessed 411, 412, 413
+    assert_int_equal(taken(0, (uint32_t[]){11, 77, 13, 14}), 2);
+    assert_int_equal(taken(2, (uint32_t[]){411, 412, 413, 414}), 4);
+    assert_int_equal(taken(2, (uint32_t[]){411, 412, 13, 414}), 3);
+    assert_int_equal(sequence_table_find(table, 1)->last_token, 77);
+    assert_int_equal(sequence_table_find(table, 3)->last_token, 13);
+    assert_int_equal(plan.runs[0].taken, 2);
+}
+
+/* Scores come before samples; rows that have a next token in the prompt are not sampled, whatever was asked for. */
+static void samples_are_behind_scores_and_the_prompt(void **state)
+{
+    (void)state;
+    runs[0].position = 1;
+    runs[0].score = true;
+    fill(1);
+    assert_int_equal(plan.output_count, 4);
+    assert_int_equal(plan.runs[0].sample_count, 2);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(plan.output_row[i], i);
+        assert_true(!plan.outputs[i].sampler == (i < 2));
+    }
+    assert_int_equal(plan.outputs[2].index, 0);
+    assert_int_equal(plan.outputs[3].index, 1);
+    plan.results[0].token = 11; // of the prompt: no samples
+    plan.results[1].token = 12;
+    assert_int_equal(taken(0, (uint32_t[]){77, 14}), 1);
+    assert_int_equal(sequence_table_find(table, 1)->last_token, 77);
+    assert_int_equal(taken(0, (uint32_t[]){13, 14}), 2);
+    assert_int_equal(sequence_table_find(table, 1)->last_token, 14);
+}
+
 static void with_penalties_only_the_first_counts(void **state)
 {
     uint32_t count;
     (void)state;
-    fill(2);
-    assert_int_equal(taken(1, (uint32_t[]){11, 12, 13, 14}), 1);
+    fill(2); // guessed: 211, 212, 213
+    assert_int_equal(taken(1, (uint32_t[]){211, 212, 213, 214}), 1);
     const struct sequence *sequence = sequence_table_find(table, 2);
-    assert_int_equal(sequence->last_token, 11);
+    assert_int_equal(sequence->last_token, 211);
     const struct sampler_seen *seen = sampler_seen_tokens(sequence->sampler, &count);
-    assert_int_equal(count, 11); // prompt, what was generated, and 11
-    assert_int_equal(seen[10].token, 11);
+    assert_int_equal(count, 11); // prompt, what was generated, and 211, once each
+    assert_int_equal(seen[10].token, 211);
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(seen[i].generated, i >= PROMPT);
 }
 
 static void a_run_that_is_lost_has_no_samples(void **state)
@@ -160,6 +199,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(drafts_are_behind_a_token_and_before_a_sample, open_all, close_all),
         cmocka_unit_test_setup_teardown(each_row_from_the_known_one_on_is_sampled, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_count_up_to_the_first_after_a_wrong_draft, open_all, close_all),
+        cmocka_unit_test_setup_teardown(samples_are_of_their_own_run, open_all, close_all),
+        cmocka_unit_test_setup_teardown(samples_are_behind_scores_and_the_prompt, open_all, close_all),
         cmocka_unit_test_setup_teardown(with_penalties_only_the_first_counts, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_run_that_is_lost_has_no_samples, open_all, close_all),
     };
