@@ -238,7 +238,7 @@ enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t po
         return status;
     struct kv_sequence *sequence = &ledger->sequences[slot];
     sequence->page_count = pages_for(ledger, positions);
-    sequence->complete = positions;
+    sequence->complete = sequence->certain = positions;
     for (uint32_t i = 0; i < sequence->page_count; i++) {
         uint32_t page = ledger->tables[(size_t)source * ledger->table_length + i];
         ledger->tables[(size_t)slot * ledger->table_length + i] = page;
@@ -255,6 +255,7 @@ void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t po
         return;
     ledger->sequences[slot].generation++;
     ledger->sequences[slot].complete = MIN(ledger->sequences[slot].complete, positions);
+    ledger->sequences[slot].certain = MIN(ledger->sequences[slot].certain, positions);
     drop_pages(ledger, slot, pages_for(ledger, positions));
 }
 
@@ -296,12 +297,17 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
     return STATUS_OK;
 }
 
+static struct kv_held held_of(const struct kv_sequence *sequence)
+{
+    return (struct kv_held){sequence->id, sequence->complete, MIN(sequence->certain, sequence->complete)};
+}
+
 bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out)
 {
     while (*cursor < ledger->shape.max_sequences) {
         const struct kv_sequence *sequence = &ledger->sequences[(*cursor)++];
         if (sequence->used) {
-            *out = (struct kv_held){sequence->id, sequence->complete};
+            *out = held_of(sequence);
             return true;
         }
     }
@@ -313,13 +319,13 @@ bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv
     uint32_t slot = kv_ledger_slot(ledger, sequence);
     if (slot == KV_NONE)
         return false;
-    *out = (struct kv_held){sequence, ledger->sequences[slot].complete};
+    *out = held_of(&ledger->sequences[slot]);
     return true;
 }
 
 /* --- rows of a step -------------------------------------------------------------------------------------------------------- */
 
-enum status kv_ledger_check_row(const struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
+enum status kv_ledger_check_row(struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
                                 struct error *error)
 {
     uint64_t id = rows[row].sequence;
@@ -336,7 +342,7 @@ enum status kv_ledger_check_row(const struct kv_ledger *ledger, const struct kv_
     if (walk->slot == KV_NONE || position > walk->have)
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has %u positions, not the %u before this row",
                          row, (unsigned long long)id, walk->have, position);
-    const struct kv_sequence *sequence = &ledger->sequences[walk->slot];
+    struct kv_sequence *sequence = &ledger->sequences[walk->slot];
     if (position >= (uint64_t)sequence->page_count * page_tokens)
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has no page for position %u", row,
                          (unsigned long long)id, position);
@@ -344,5 +350,7 @@ enum status kv_ledger_check_row(const struct kv_ledger *ledger, const struct kv_
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx shares the page of position %u", row,
                          (unsigned long long)id, position);
     walk->have = MAX(walk->have, position + 1);
+    if (walk->first)
+        sequence->certain = position;
     return STATUS_OK;
 }

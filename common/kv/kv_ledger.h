@@ -4,7 +4,7 @@
  *     id ─hash▶ bucket ─▶ slot ─▶ { generation, complete, page_count }, tables[slot] ─▶ page numbers ─▶ references
  *
  * A slot's generation grows when the sequence is freed or truncated, so that rows planned before notice. The structs are plain;
- * who plans a step reads them, and changes nothing but `complete`.
+ * who plans a step reads them, and changes nothing but `complete` and, by kv_ledger_check_row, `certain`.
  *
  * Threads: one at a time. Memory: one mapping, taken by open, resident as it is touched; nothing is allocated afterwards.
  */
@@ -30,6 +30,7 @@ struct kv_sequence {
     uint32_t generation; /* grows when planned rows of this slot lose their meaning */
     uint32_t page_count;
     uint32_t complete; /* positions through the last layer */
+    uint32_t certain;  /* those before the first row of the latest step: tokens from there on may have been guessed */
     bool used;
 };
 
@@ -87,6 +88,7 @@ void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t po
 struct kv_held {
     uint64_t sequence;
     uint32_t positions; /* complete through the last layer, without a gap from 0 */
+    uint32_t certain;   /* of these, those whose tokens were no guesses: a step began behind them, or they were shared */
 };
 
 /* Iterates over the known sequences, in no order: *cursor starts at 0. False at the end. */
@@ -115,8 +117,8 @@ struct kv_row_walk {
 };
 
 /* Whether row number `row` may be written and attend: the statuses of kv_batch_plan (kv_store.h). Call for each row in order, with
- * one walk. */
-enum status kv_ledger_check_row(const struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
+ * one walk. The first one of a sequence makes the positions before it certain. */
+enum status kv_ledger_check_row(struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
                                 struct error *error) MUST_CHECK;
 
 #endif

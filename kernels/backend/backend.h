@@ -116,6 +116,7 @@ struct backend_info {
 struct backend_held {
     uint64_t sequence;
     uint32_t positions; /* complete through the last layer */
+    uint32_t certain;   /* of these, those whose tokens were no guesses (HeldSequence) */
 };
 
 struct backend_ops {

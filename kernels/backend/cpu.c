@@ -326,7 +326,7 @@ static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held
         return 0;
     for (uint32_t at = 0; kv_store_next(backend->kv, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){item.sequence, item.positions};
+            held[count] = (struct backend_held){item.sequence, item.positions, item.certain};
     return count;
 }
 

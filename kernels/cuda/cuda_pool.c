@@ -180,7 +180,7 @@ static uint32_t choose_span(const struct backend_batch *batch, const struct step
 enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
-    const struct kv_ledger *ledger = &backend->ledger;
+    struct kv_ledger *ledger = &backend->ledger;
     const struct step_words words = words_of(batch->words_host, backend->config.max_rows),
                             device = words_of(batch->words, backend->config.max_rows);
     uint32_t entries = 0, longest = 0, local = 0, begun = 0, chunk_end = 0, single;
@@ -331,6 +331,6 @@ uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held
         return 0;
     for (uint32_t at = 0; kv_ledger_next(&backend->ledger, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){item.sequence, item.positions};
+            held[count] = (struct backend_held){item.sequence, item.positions, item.certain};
     return count;
 }

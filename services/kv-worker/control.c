@@ -94,6 +94,7 @@ static Fastdecode__HeldSequence **held_messages(const struct job *job, Fastdecod
         fastdecode__held_sequence__init(&(*items)[i]);
         (*items)[i].sequence = job->held[i].sequence;
         (*items)[i].positions = job->held[i].positions;
+        (*items)[i].certain = job->held[i].certain;
         pointers[i] = &(*items)[i];
     }
     return pointers;

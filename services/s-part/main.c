@@ -194,6 +194,7 @@ static void send_registration(void *arg)
         fastdecode__held_sequence__init(&items[i]);
         items[i].sequence = list->items[i].sequence;
         items[i].positions = list->items[i].positions;
+        items[i].certain = list->items[i].certain;
         pointers[i] = &items[i];
     }
     kv.layers = shape->layers;

@@ -142,14 +142,6 @@ void generate_handler(struct rpc_call *call, void *user)
         arrive(scheduler, log, SCHED_NO_PLACE, 0);
 }
 
-/* Of the positions that a place holds, those whose tokens are the sequence's for certain: it may have been cut off while the last ones
- * were guessed, and cannot know which of them came true. */
-static uint32_t sure_positions(const struct token_log *log, uint32_t positions)
-{
-    uint32_t behind_guesses = positions - MIN(positions, (uint32_t)SCHED_DRAFT_TOKENS_MAX);
-    return MAX(behind_guesses, MIN(positions, log->prompt_count)); /* a prompt is not guessed */
-}
-
 /* Resubmitted sequences start as soon as the place that holds their pages is up, or when none has shown up in time. */
 void generate_settle(struct scheduler *scheduler)
 {
@@ -163,9 +155,9 @@ void generate_settle(struct scheduler *scheduler)
             continue;
         if (!log->call) { /* cancelled before it began: the core never knew it */
             token_logs_remove(scheduler->logs, log->id);
-        } else if (members_claim(scheduler, log->id, &held)) {
+        } else if (members_claim(scheduler, log, &held)) {
             log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, held.place, held.positions);
-            arrive(scheduler, log, held.place, sure_positions(log, held.positions));
+            arrive(scheduler, log, held.place, held.positions);
         } else if (late) {
             arrive(scheduler, log, SCHED_NO_PLACE, 0);
         } else {

@@ -236,7 +236,8 @@ static void take_held(struct scheduler *scheduler, uint32_t place, const Fastdec
         scheduler->held_capacity = capacity;
     }
     for (size_t i = 0; i < request->n_held; i++)
-        scheduler->held[scheduler->held_count++] = (struct held){request->held[i]->sequence, place, request->held[i]->positions};
+        scheduler->held[scheduler->held_count++] =
+            (struct held){request->held[i]->sequence, place, request->held[i]->positions, request->held[i]->certain};
 }
 
 void members_unclaim(struct scheduler *scheduler, uint32_t place)
@@ -251,19 +252,27 @@ void members_unclaim(struct scheduler *scheduler, uint32_t place)
     }
 }
 
-bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out)
+/* Those whose tokens are the sequence's for certain: a place that was cut off while the last ones were guessed cannot know which of
+ * them came true. A prompt is not guessed. */
+static uint32_t sure_positions(const struct held *held, const struct token_log *log)
+{
+    return MIN(held->positions, MAX(held->certain, log->prompt_count));
+}
+
+bool members_claim(struct scheduler *scheduler, const struct token_log *log, struct held *out)
 {
     bool found = false;
     for (uint32_t i = scheduler->held_count; i-- > 0;) {
         struct held held = scheduler->held[i];
-        if (held.sequence != sequence || !scheduler->members[held.place].up)
+        if (held.sequence != log->id || !scheduler->members[held.place].up)
             continue;
         scheduler->held[i] = scheduler->held[--scheduler->held_count];
+        held.positions = sure_positions(&held, log);
         if (!found) {
             *out = held;
         } else { /* it was being handed over: one copy is enough. At once, for later it may be there again, and in use */
             const struct held *other = held.positions > out->positions ? out : &held;
-            place_free_unclaimed(scheduler, other->place, sequence, true);
+            place_free_unclaimed(scheduler, other->place, log->id, true);
             *out = held.positions > out->positions ? held : *out;
         }
         found = true;

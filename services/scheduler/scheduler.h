@@ -48,7 +48,7 @@ struct scheduler_settings {
 /* A sequence that a member said it holds and that nobody has claimed yet (after a start of the scheduler). */
 struct held {
     uint64_t sequence;
-    uint32_t place, positions;
+    uint32_t place, positions, certain; /* certain: as in HeldSequence */
 };
 
 /* The s-part or a kv-worker. The s-part's local pool is place 0; kv-worker i is place i. */
@@ -169,9 +169,9 @@ void heartbeat_handler(struct rpc_call *call, void *user);
 void drain_handler(struct rpc_call *call, void *user);
 void members_check(struct scheduler *scheduler, uint64_t now_us);
 void members_close(struct scheduler *scheduler);
-/* Takes the entry of a held sequence out; false if nobody holds it. */
 void members_unclaim(struct scheduler *scheduler, uint32_t place); /* frees what is not claimed yet: it is in the way */
-bool members_claim(struct scheduler *scheduler, uint64_t sequence, struct held *out);
+/* Takes the entry of a held sequence out, with the positions that are its tokens' for certain; false if nobody holds any. */
+bool members_claim(struct scheduler *scheduler, const struct token_log *log, struct held *out);
 
 /* places.c: what the core asks of the places. With `forget` the s-part is told by the next place_forget(). */
 void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);

@@ -156,8 +156,8 @@ static inline void answer_frees(void)
         rpc_call_reply(kv_worker.held[--kv_worker.held_count], &reply.base);
 }
 
-/* It holds sequences first, first + 1, ... with so many positions each. */
-static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions)
+/* It holds sequences first, first + 1, ... with so many positions each, of which so many were no guesses. */
+static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
 {
     static const char *const addresses[] = {"inproc://test-kv-worker"};
     static Fastdecode__HeldSequence items[HELD_MAX], *pointers[HELD_MAX];
@@ -180,6 +180,7 @@ static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t posit
         fastdecode__held_sequence__init(pointers[i] = &items[i]);
         items[i].sequence = first + i;
         items[i].positions = positions;
+        items[i].certain = certain;
     }
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
     request.name = (char *)"kv-worker";

@@ -253,14 +253,15 @@ static void no_more_is_guessed_than_is_allowed(void **state)
 static void what_may_have_been_guessed_is_computed_again(void **state)
 {
     const struct {
-        uint32_t prompt, generated, held, from;
-    } cases[] = {{20, 200, 139, 75}, {100, 200, 139, 100}, {100, 200, 60, 60}, {20, 200, 300, 219}, {20, 3, 22, 20}};
+        uint32_t prompt, generated, held, certain, from;
+    } cases[] = {{20, 200, 139, 131, 131}, {100, 200, 139, 0, 100},   {100, 200, 60, 60, 60}, {20, 200, 300, 290, 219},
+                 {20, 3, 22, 21, 21},      {20, 200, 139, 5000, 139}, {20, 200, 139, 12, 20}, {100, 200, 60, 12, 60}};
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         mesh_open(16, 16, 1);
         assert_int_equal(register_s_part(usual).status, STATUS_OK);
         scheduler->started_us = clock_now_us();
-        kv_worker_open(77, 1, cases[i].held);
+        kv_worker_open(77, 1, cases[i].held, cases[i].certain);
         struct rpc_channel *gateway = gateway_open();
         resubmitted = cases[i].generated;
         s_part.steps = 0;
@@ -285,7 +286,7 @@ static void all_that_nobody_claims_is_freed(void **state)
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     scheduler->started_us = clock_now_us();
-    kv_worker_open(1000, MANY, 5);
+    kv_worker_open(1000, MANY, 5, 5);
     assert_int_equal(kv_worker.freed, 0); /* it may be claimed */
     scheduler->started_us -= 2 * CLAIM_US;
     members_check(scheduler, clock_now_us());
@@ -307,7 +308,7 @@ static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
         assert_int_equal(register_s_part((struct registration){100000, 640, 1, on_device}).status, STATUS_OK);
         UNTIL(scheduler->members[0].up);
         if (on_device == 0)
-            kv_worker_open(0, 0, 0);
+            kv_worker_open(0, 0, 0, 0);
         sched_get_place(scheduler->core, 1, &place);
         assert_true(place.up && place.shares_cores == !on_device);
         s_part_close();

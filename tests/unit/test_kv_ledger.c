@@ -23,6 +23,7 @@ static const struct kv_ledger_shape shape = {PAGES, PAGE_TOKENS, SEQUENCES, CONT
 struct modelled {
     bool known;
     uint32_t complete, pages;
+    uint32_t certain;          /* before the latest step */
     uint32_t content[CONTEXT]; /* of the positions that are complete */
 };
 
@@ -81,6 +82,7 @@ static void check_content(const struct kv_ledger *ledger, const struct model *mo
             continue;
         known++;
         assert_int_equal(held.positions, want->complete);
+        assert_int_equal(held.certain, want->certain);
         assert_int_equal(ledger->sequences[slot].page_count, want->pages);
         for (uint32_t at = 0; at < want->complete; at++)
             assert_int_equal(model->written[kv_ledger_table(ledger, slot)[at / PAGE_TOKENS]][at % PAGE_TOKENS], want->content[at]);
@@ -141,6 +143,7 @@ static void extend(struct kv_ledger *ledger, struct model *model, uint32_t index
         uint32_t at = rows[i].position, page = kv_ledger_table(ledger, slot)[at / PAGE_TOKENS];
         model->written[page][at % PAGE_TOKENS] = own->content[at] = ++model->writes;
     }
+    own->certain = own->complete;
     own->complete = ledger->sequences[slot].complete = end;
 }
 
@@ -162,7 +165,7 @@ static void share(struct kv_ledger *ledger, struct model *model, uint32_t from, 
     }
     assert_int_equal(status, STATUS_OK);
     *own = *source;
-    own->complete = positions;
+    own->complete = own->certain = positions;
     own->pages = pages_for(positions);
 }
 
@@ -226,6 +229,7 @@ static void truncate(struct kv_ledger *ledger, struct model *model, uint32_t ind
     if (!drops)
         return;
     own->complete = MIN(own->complete, positions);
+    own->certain = MIN(own->certain, positions);
     own->pages = MIN(own->pages, pages_for(positions));
 }
 
