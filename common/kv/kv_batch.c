@@ -23,8 +23,10 @@ struct block {
     uint32_t slot, generation;
     uint32_t first_row, row_count;
     uint32_t range_count;
-    uint32_t partial; /* first line of its partials: [kv_heads][range_count][lines]; KV_NONE: not split */
-    bool alive;       /* its sequence is still what was planned */
+    uint32_t partial;                 /* first line of its partials: [kv_heads][range_count][lines]; KV_NONE: not split */
+    uint64_t bytes_read, tokens_read; /* of one layer */
+    bool alive;                       /* its sequence is still what was planned */
+    bool wanted;                      /* alive, and o of a row is asked for */
 };
 
 struct unit {
@@ -34,12 +36,11 @@ struct unit {
 struct kv_batch {
     struct kv_store *store;
     uint32_t row_count, block_count, unit_count, split_count;
-    uint32_t layers_done;             /* attended in order since the plan */
-    uint64_t bytes_read, tokens_read; /* of one layer */
-    uint32_t *positions;              /* [max_rows] */
-    struct block *blocks;             /* [max_rows] */
-    uint32_t *splits;                 /* [max_rows] numbers of the blocks that are split */
-    struct unit *units;               /* [unit_capacity] */
+    uint32_t layers_done; /* attended in order since the plan */
+    uint32_t *positions;  /* [max_rows] */
+    struct block *blocks; /* [max_rows] */
+    uint32_t *splits;     /* [max_rows] numbers of the blocks that are split */
+    struct unit *units;   /* [unit_capacity] */
     /* of the layer that is being attended */
     uint32_t layer;
     const float *const *q, *const *k, *const *v;
@@ -130,9 +131,9 @@ static void plan_units(struct kv_batch *batch)
         uint32_t limit = block_limit(batch, block), lines = block->row_count * store->group_heads;
 
         block->range_count = (limit + ATTEND_RANGE - 1) / ATTEND_RANGE;
-        batch->bytes_read += (limit + ATTEND_TILE - 1) / ATTEND_TILE * store->tile_bytes * kv_heads;
+        block->bytes_read = (limit + ATTEND_TILE - 1) / ATTEND_TILE * store->tile_bytes * kv_heads;
         for (uint32_t row = 0; row < block->row_count; row++)
-            batch->tokens_read += batch->positions[block->first_row + row] + 1u;
+            block->tokens_read += batch->positions[block->first_row + row] + 1u;
         uint64_t wanted = (uint64_t)kv_heads * block->range_count * lines;
         uint32_t units_left = store->unit_capacity - batch->unit_count - (batch->block_count - i);
         if (block->range_count > 1 && block_work(batch, block) * threads * KV_UNITS_PER_THREAD > work &&
@@ -156,7 +157,6 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 
     batch->row_count = batch->block_count = batch->unit_count = batch->split_count = 0;
     batch->layers_done = 0;
-    batch->bytes_read = batch->tokens_read = 0;
     *bad_row = 0;
     if (row_count > batch->store->max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%u rows: at most %u are allowed", row_count, batch->store->max_rows);
@@ -286,6 +286,8 @@ static void write_outputs(const struct kv_batch *batch, const struct block *bloc
     for (uint32_t row = 0; row < block->row_count; row++)
         for (uint32_t head = 0; head < heads; head++) {
             size_t line = (size_t)row * heads + head;
+            if (!batch->o[block->first_row + row])
+                break;
             attend_finish(head_dim, total->acc + line * head_dim, total->l[line],
                           batch->o[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim);
         }
@@ -340,7 +342,8 @@ static void store_block(const struct kv_batch *batch, const struct block *block)
     for (uint32_t row = block->first_row; row < block->first_row + block->row_count; row++) {
         uint32_t position = batch->positions[row];
         if (!block->alive) {
-            memset(batch->o[row], 0, (size_t)store->shape.heads * head_dim * sizeof(float));
+            if (batch->o[row])
+                memset(batch->o[row], 0, (size_t)store->shape.heads * head_dim * sizeof(float));
             continue;
         }
         for (uint32_t head = 0; head < store->shape.kv_heads; head++)
@@ -350,7 +353,7 @@ static void store_block(const struct kv_batch *batch, const struct block *block)
     }
 }
 
-/* Claims the next unit whose block is alive. False: none is left. */
+/* Claims the next unit whose block is wanted. False: none is left. */
 static bool claim_unit(const struct kv_batch *batch, const struct unit **unit, struct next *next)
 {
     uint32_t kv_heads = batch->store->shape.kv_heads;
@@ -358,7 +361,7 @@ static bool claim_unit(const struct kv_batch *batch, const struct unit **unit, s
     for (uint32_t item; (item = thread_pool_claim(batch->store->pool)) < batch->unit_count * kv_heads;) {
         *unit = &batch->units[item / kv_heads];
         *next = (struct next){&batch->blocks[(*unit)->block], item % kv_heads, (*unit)->range};
-        if (next->block->alive)
+        if (next->block->wanted)
             return true;
     }
     next->block = NULL;
@@ -387,7 +390,7 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     thread_pool_barrier(store->pool);
     for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->split_count * store->shape.kv_heads;) {
         const struct block *block = &batch->blocks[batch->splits[item / store->shape.kv_heads]];
-        if (block->alive)
+        if (block->wanted)
             fold_split(batch, block, item % store->shape.kv_heads);
     }
 }
@@ -401,10 +404,17 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
     assert_always(layer < store->shape.layers);
     if (!batch->row_count)
         return;
-    for (uint32_t i = 0; i < batch->block_count; i++)
-        batch->blocks[i].alive = store->ledger.sequences[batch->blocks[i].slot].generation == batch->blocks[i].generation;
     batch->layer = layer;
     batch->q = q, batch->k = k, batch->v = v, batch->o = o;
+    for (uint32_t i = 0; i < batch->block_count; i++) {
+        struct block *block = &batch->blocks[i];
+        block->alive = store->ledger.sequences[block->slot].generation == block->generation;
+        block->wanted = false;
+        for (uint32_t row = 0; block->alive && row < block->row_count; row++)
+            block->wanted |= o[block->first_row + row] != NULL;
+        store->stats.bytes_read += block->wanted ? block->bytes_read : 0;
+        store->stats.tokens_read += block->wanted ? block->tokens_read : 0;
+    }
     thread_pool_run(store->pool, attend_job, batch);
     if (layer == batch->layers_done)
         batch->layers_done++;
@@ -414,8 +424,6 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
             if (batch->blocks[i].alive)
                 sequence->complete = MAX(sequence->complete, block_limit(batch, &batch->blocks[i]));
         }
-    store->stats.bytes_read += batch->bytes_read;
-    store->stats.tokens_read += batch->tokens_read;
     store->stats.rows += batch->row_count;
     store->stats.attend_ns += clock_now_ns() - start_ns;
 }

@@ -106,7 +106,7 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
  * After the last layer the rows' positions are complete. Blocks until done; runs on the pool of threads.
  * Each argument: [row_count] pointers, aligned to 4 bytes, to
  *     q[i], o[i]: [heads][head_dim] f32      k[i], v[i]: [kv_heads][head_dim] f32
- * o must not overlap the others. Query head h uses KV head h / (heads / kv_heads). */
+ * o must not overlap the others. o[i] NULL: not wanted, K and V are stored and that is all. Query head h uses KV head h / (heads / kv_heads). */
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o);
 

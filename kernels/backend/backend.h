@@ -71,7 +71,8 @@ struct backend_row {
     uint64_t sequence; /* used for local rows only */
     uint32_t token;
     uint32_t position;
-    bool local; /* KV in the local pool */
+    bool local;    /* KV in the local pool */
+    bool headless; /* the head is not asked for it: its last layer need not be finished once its K and V are stored */
 };
 
 /* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. A row whose q is
@@ -138,8 +139,8 @@ struct backend_ops {
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
     /* Attention of the local rows for a layer: between segment(layer) and segment(layer + 1). */
     void (*attend)(struct backend_batch *batch, uint32_t layer);
-    /* Final norm, output projection and sampling or scoring for some rows, up to max_rows: row_index[i] answers samples[i]. row_index
-     * is copied. samples, and the samplers, results and logits that they point to, stay where they are and as they are until done:
+    /* Final norm, output projection and sampling or scoring for some rows, none headless, up to max_rows: row_index[i] answers samples[i].
+     * row_index is copied. samples, and the samplers, results and logits that they point to, stay where they are and as they are until done:
      * results and logits are written up to then, and a sampler may be read (sampler_see_generated() comes after done). */
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);

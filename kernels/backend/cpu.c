@@ -15,7 +15,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/backend/cpu.h"
 
-enum { SLICE_COUNT = 13, ALIGN = 64 };
+enum { SLICE_COUNT = 14, ALIGN = 64 };
 
 /* Of a batch's mapping. */
 static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
@@ -26,6 +26,7 @@ static void batch_slices(const struct backend_config *config, struct backend_bat
     uint32_t widest = MAX(MAX(shape->hidden, shape->ffn), (uint32_t)q);
     const struct slice all[SLICE_COUNT] = {
         {(void **)&batch->rows, rows * sizeof *batch->rows},
+        {(void **)&batch->place, rows * sizeof *batch->place},
         {(void **)&batch->x, rows * shape->hidden * 4},
         {(void **)&batch->h, rows * shape->hidden * 4},
         {(void **)&batch->qkv, rows * (q + 2 * kv) * 4},
@@ -272,8 +273,11 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
     assert_always(row_count <= backend->config.max_rows);
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
+    batch->headless_count = 0;
     for (uint32_t row = 0; row < row_count; row++) {
         *bad_row = row;
+        batch->place[row] = row;
+        batch->headless_count += rows[row].headless;
         if (rows[row].token >= backend->shape.vocab || rows[row].position >= backend->config.context_tokens)
             return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: token %u or position %u out of range", row, rows[row].token,
                              rows[row].position);
@@ -284,6 +288,16 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
     return status;
 }
 
+/* In the last layer: their K and V are stored, and that is all. */
+static void want_no_headless(struct backend_batch *batch)
+{
+    for (uint32_t row = 0, local = 0; row < batch->row_count; row++) {
+        if (batch->rows[row].headless && batch->rows[row].local)
+            batch->kv_o[local] = NULL;
+        local += batch->rows[row].local;
+    }
+}
+
 static void cpu_attend(struct backend_batch *batch, uint32_t layer)
 {
     struct backend *backend = batch->backend;
@@ -291,6 +305,8 @@ static void cpu_attend(struct backend_batch *batch, uint32_t layer)
 
     if (!batch->local_count)
         return;
+    if (layer + 1 == backend->shape.layers && batch->headless_count)
+        want_no_headless(batch);
     kv_store_stats(backend->kv, &before);
     kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
     kv_store_stats(backend->kv, &after);

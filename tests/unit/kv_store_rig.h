@@ -68,6 +68,7 @@ static float value_of(uint64_t sequence, uint32_t position, uint32_t layer, uint
 }
 
 static float outputs[MAX_ROWS][WIDTH];
+static uint64_t unwanted; /* bit i: o of row i is not asked for */
 
 /* One layer of the planned rows. */
 static void attend(struct kv_batch *batch, const struct kv_row *rows, uint32_t count, uint32_t layer)
@@ -79,7 +80,8 @@ static void attend(struct kv_batch *batch, const struct kv_row *rows, uint32_t c
         for (uint32_t which = 0; which < 3; which++)
             for (uint32_t i = 0; i < WIDTH; i++)
                 tensors[row][which][i] = value_of(rows[row].sequence, rows[row].position, layer, which, i);
-        q[row] = tensors[row][0], k[row] = tensors[row][1], v[row] = tensors[row][2], o[row] = outputs[row];
+        q[row] = tensors[row][0], k[row] = tensors[row][1], v[row] = tensors[row][2];
+        o[row] = unwanted >> row & 1 ? NULL : outputs[row];
     }
     kv_batch_attend(batch, layer, q, k, v, o);
 }

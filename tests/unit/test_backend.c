@@ -1,12 +1,17 @@
-/* test_backend.c: what the CPU backend says of a model before anything is loaded. */
+/* test_backend.c: what the CPU backend says of a model before anything is loaded, and that rows which the head is not asked for change
+ * nothing for the others.
+ */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "common/base/checked.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
+#include "kernels/dispatch/kernels.h"
 #include "tests/unit/gguf_build.h"
 
 static enum status plan(uint32_t head_dim, struct error *error)
@@ -43,8 +48,133 @@ static void heads_that_attention_cannot_take_are_refused(void **state)
     assert_int_equal(plan(272, &error), STATUS_UNIMPLEMENTED);
 }
 
+/* --- headless rows -------------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 32, VOCAB = 320, Q_WIDTH = 64, KV_WIDTH = 32, STEPS = 12, SEQUENCES = 4 };
+
+/* A mini-batch whose workers answer with o = q. */
+struct mesh {
+    struct backend *backend;
+    struct backend_batch *batch;
+    float sent[ROWS][Q_WIDTH + 2 * KV_WIDTH];
+    float logits[ROWS][VOCAB];
+};
+
+static void open_mesh(struct mesh *mesh, const struct model *model, struct thread_pool *pool, enum compute_mode compute)
+{
+    struct backend_config config = {.model = model,
+                                    .compute = compute,
+                                    .pool = pool,
+                                    .max_rows = ROWS,
+                                    .max_batches = 1,
+                                    .context_tokens = 256,
+                                    .kv_type = 1,
+                                    .page_tokens = 16,
+                                    .max_sequences = SEQUENCES,
+                                    .local_pool_bytes = 1 << 20};
+    struct error error;
+    assert_int_equal(backend_cpu.open(&config, &mesh->backend, &error), STATUS_OK);
+    assert_int_equal(backend_cpu.batch_open(mesh->backend, &mesh->batch, &error), STATUS_OK);
+}
+
+/* All layers, then the logits of those that are not headless in `asked`. */
+static void step(struct mesh *mesh, const struct backend_row *rows, const struct backend_row *asked, uint32_t count)
+{
+    static struct backend_sample samples[ROWS];
+    static struct sampler_result results[ROWS];
+    uint32_t index[ROWS], outputs = 0, bad;
+    float *q[ROWS], *k[ROWS], *v[ROWS];
+    const float *o[ROWS];
+    const struct backend_links links = {o, q, k, v};
+    struct error error;
+
+    for (uint32_t row = 0; row < count; row++) {
+        o[row] = q[row] = mesh->sent[row];
+        k[row] = q[row] + Q_WIDTH, v[row] = k[row] + KV_WIDTH;
+        if (asked[row].headless)
+            continue;
+        samples[outputs] = (struct backend_sample){.token = 7, .result = &results[outputs], .logits = mesh->logits[outputs]};
+        index[outputs++] = row;
+    }
+    assert_int_equal(backend_cpu.begin(mesh->batch, rows, count, &bad, &error), STATUS_OK);
+    for (uint32_t s = 0; s <= 2; s++) {
+        backend_cpu.segment(mesh->batch, s, &links);
+        if (s < 2)
+            backend_cpu.attend(mesh->batch, s);
+    }
+    if (outputs)
+        backend_cpu.head(mesh->batch, index, samples, outputs);
+}
+
+/* Runs of each sequence, every other one at a worker; which rows are headless is drawn, in one step all and in another none. */
+static uint32_t draw_rows(uint32_t number, uint64_t *seed, uint32_t *positions, struct backend_row *rows)
+{
+    uint32_t count = 0;
+    for (uint32_t id = 1; id <= SEQUENCES; id++)
+        for (uint64_t left = gguf_random(seed) % (ROWS / SEQUENCES + 1); left > 0; left--)
+            rows[count++] = (struct backend_row){.sequence = id,
+                                                 .token = (uint32_t)(gguf_random(seed) % VOCAB),
+                                                 .position = positions[id - 1]++,
+                                                 .local = id % 2 == 0,
+                                                 .headless = number != 3 && (number == 4 || gguf_random(seed) % 3)};
+    return count;
+}
+
+static void same_beside_headless(enum tensor_type type, enum compute_mode compute, float limit)
+{
+    static struct mesh plain, headless;
+    struct gguf_build build = {0};
+    struct tiny_llama tiny = TINY_LLAMA;
+    uint32_t positions[SEQUENCES] = {0};
+    uint64_t seed = 5;
+    struct thread_pool *pool;
+    struct model *model;
+    struct error error;
+    size_t size;
+
+    tiny.type = tiny.embedding_type = type;
+    gguf_build_llama(&build, &tiny);
+    unsigned char *bytes = gguf_build_finish(&build, &size);
+    assert_int_equal(model_open_memory("tiny.gguf", bytes, size, &model, &error), STATUS_OK);
+    assert_int_equal(thread_pool_open(2, &pool), STATUS_OK);
+    open_mesh(&plain, model, pool, compute);
+    open_mesh(&headless, model, pool, compute);
+    for (uint32_t number = 0; number < STEPS; number++) {
+        struct backend_row rows[ROWS], all[ROWS];
+        uint32_t count = draw_rows(number, &seed, positions, rows);
+        for (uint32_t row = 0; row < count; row++)
+            all[row] = rows[row], all[row].headless = false;
+        step(&plain, all, rows, count);
+        step(&headless, rows, rows, count);
+        for (uint32_t row = 0; row < count; row++)
+            for (uint32_t i = 0; i < VOCAB; i++)
+                assert_true(fabsf(plain.logits[row][i] - headless.logits[row][i]) <= limit);
+    }
+    struct mesh *const both[] = {&plain, &headless};
+    for (uint32_t i = 0; i < ARRAY_COUNT(both); i++) {
+        backend_cpu.batch_close(both[i]->batch);
+        backend_cpu.close(both[i]->backend);
+    }
+    thread_pool_close(pool);
+    model_close(model);
+    free(bytes);
+}
+
+static void others_do_not_notice_headless_rows(void **state)
+{
+    struct error error;
+    (void)state;
+
+    assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
+    same_beside_headless(TENSOR_Q4_0, COMPUTE_INT8, 0);
+    same_beside_headless(TENSOR_Q8_0, COMPUTE_INT8, 0);
+    same_beside_headless(TENSOR_F16, COMPUTE_INT8, 0);
+    same_beside_headless(TENSOR_F32, COMPUTE_F32, 1e-5f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(heads_that_attention_cannot_take_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(heads_that_attention_cannot_take_are_refused),
+                                       cmocka_unit_test(others_do_not_notice_headless_rows)};
     return cmocka_run_group_tests_name("backend", tests, NULL, NULL);
 }

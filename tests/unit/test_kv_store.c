@@ -346,6 +346,46 @@ static void test_random_walk(void **state)
     rig_close(&rig);
 }
 
+/* Rows whose o nobody wants are stored as others are, read nothing, and change nothing for the others. */
+static void test_unwanted(void **state)
+{
+    struct rig all = rig_open(12), some = rig_open(12);
+    struct kv_row rows[MAX_ROWS];
+    struct kv_stats before, after;
+    struct error error;
+    uint64_t seed = 3;
+    uint32_t bad;
+    (void)state;
+    for (uint32_t begin = 0; begin < 90; begin += 30) {
+        uint32_t count = rows_of(rows, rows_of(rows, 0, 1, begin, begin + 30), 2, begin, begin + 30);
+        for (uint64_t id = 1; id <= 2; id++) {
+            assert_int_equal(kv_store_reserve(all.store, id, begin + 30, &error), STATUS_OK);
+            assert_int_equal(kv_store_reserve(some.store, id, begin + 30, &error), STATUS_OK);
+        }
+        assert_int_equal(plan(&all, rows, count, &bad), STATUS_OK);
+        assert_int_equal(plan(&some, rows, count, &bad), STATUS_OK);
+        for (uint32_t layer = 0; layer < small.layers; layer++) {
+            static float wanted[MAX_ROWS][WIDTH];
+            bool none = begin == 30 && layer == 1;
+            attend(all.batch, rows, count, layer);
+            memcpy(wanted, outputs, sizeof wanted);
+            memset(outputs, 0, sizeof outputs);
+            unwanted = none ? UINT64_MAX : random_u64(&seed);
+            kv_store_stats(some.store, &before);
+            attend(some.batch, rows, count, layer);
+            kv_store_stats(some.store, &after);
+            assert_int_equal(after.bytes_read > before.bytes_read, !none);
+            assert_int_equal(after.tokens_read > before.tokens_read, !none);
+            for (uint32_t row = 0; row < count; row++)
+                if (!(unwanted >> row & 1))
+                    assert_memory_equal(outputs[row], wanted[row], sizeof wanted[row]);
+            unwanted = 0;
+        }
+    }
+    rig_close(&all);
+    rig_close(&some);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_handing_over),
         cmocka_unit_test(test_page_twice_in_flight),
         cmocka_unit_test(test_random_walk),
+        cmocka_unit_test(test_unwanted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
