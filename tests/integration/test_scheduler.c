@@ -111,15 +111,21 @@ static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
     mesh_close();
 }
 
+/* A mesh whose s-part says how long its steps took. */
+static struct rpc_channel *open_guessing(uint32_t draft_tokens)
+{
+    mesh_open(16, 16, 1);
+    scheduler->settings.draft_tokens = draft_tokens;
+    s_part.times = true;
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    return gateway_open();
+}
+
 /* Nothing of it comes to a gateway, or into a log: the step is done again. */
 static void a_bad_reply_does_not_count(void **state)
 {
     (void)state;
-    mesh_open(16, 16, 1);
-    scheduler->settings.draft_tokens = 8;
-    s_part.times = true;
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
-    struct rpc_channel *gateway = gateway_open();
+    struct rpc_channel *gateway = open_guessing(8);
     for (enum spoiled kind = NOT_SPOILED; kind < SPOILS; kind++) {
         s_part.spoil = kind;
         generate(gateway, &streams[kind], 0, 1500, 20);
@@ -138,12 +144,9 @@ static void a_bad_reply_does_not_count(void **state)
 static void guessed_tokens_come_as_others_do(void **state)
 {
     (void)state;
-    mesh_open(16, 16, 1);
-    scheduler->settings.draft_tokens = 8;
-    s_part.times = s_part.tens = true;
+    s_part.tens = true;
+    struct rpc_channel *gateway = open_guessing(8);
     s_part.drafts = s_part.steps = 0;
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
-    struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 45, 300);
     UNTIL(streams[0].outcome.ended);
     assert_int_equal(streams[0].tokens, 300);
@@ -201,11 +204,7 @@ static void only_what_has_no_penalties_is_guessed(void **state)
         bool guessed;
     } cases[] = {{0, 0, 0, true}, {1, 0, 0, true}, {1.5f, 0, 0, false}, {0, -0.5f, 0, false}, {1, 0, 0.5f, false}, {0, 0, 0, true}};
     (void)state;
-    mesh_open(16, 16, 1);
-    scheduler->settings.draft_tokens = 8;
-    s_part.times = true;
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
-    struct rpc_channel *gateway = gateway_open();
+    struct rpc_channel *gateway = open_guessing(8);
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         penalties.repetition = cases[i].repetition;
         penalties.presence = cases[i].presence;
@@ -232,12 +231,8 @@ static void no_more_is_guessed_than_is_allowed(void **state)
     } cases[] = {{0, false, PROMPT}, {3, false, 1 + 3}, {12, false, 1 + 12}, {12, true, PROMPT}};
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
-        mesh_open(16, 16, 1);
-        scheduler->settings.draft_tokens = cases[i].draft_tokens;
         s_part.rows_differ = cases[i].rows_differ;
-        s_part.times = true;
-        assert_int_equal(register_s_part(usual).status, STATUS_OK);
-        struct rpc_channel *gateway = gateway_open();
+        struct rpc_channel *gateway = open_guessing(cases[i].draft_tokens);
         generate(gateway, &streams[0], 0, PROMPT, 200);
         UNTIL(streams[0].outcome.ended);
         assert_int_equal(streams[0].tokens, 200);
