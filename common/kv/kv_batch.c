@@ -283,14 +283,13 @@ static void write_outputs(const struct kv_batch *batch, const struct block *bloc
 {
     uint32_t heads = batch->store->group_heads, head_dim = batch->store->shape.head_dim;
 
-    for (uint32_t row = 0; row < block->row_count; row++)
-        for (uint32_t head = 0; head < heads; head++) {
+    for (uint32_t row = 0; row < block->row_count; row++) {
+        float *o = batch->o[block->first_row + row];
+        for (uint32_t head = 0; o && head < heads; head++) {
             size_t line = (size_t)row * heads + head;
-            if (!batch->o[block->first_row + row])
-                break;
-            attend_finish(head_dim, total->acc + line * head_dim, total->l[line],
-                          batch->o[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim);
+            attend_finish(head_dim, total->acc + line * head_dim, total->l[line], o + (size_t)(kv_head * heads + head) * head_dim);
         }
+    }
 }
 
 static void attend_unit(const struct kv_batch *batch, const struct unit *unit, uint32_t kv_head, const struct next *next,

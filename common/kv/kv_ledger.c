@@ -297,6 +297,7 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
     return STATUS_OK;
 }
 
+/* A page that comes once more takes `complete` back until it is there: what is certain is not more than that. */
 static struct kv_held held_of(const struct kv_sequence *sequence)
 {
     return (struct kv_held){sequence->id, sequence->complete, MIN(sequence->certain, sequence->complete)};

@@ -1,7 +1,7 @@
 /* kv_ledger.h: who has which pages: sequences, their page tables, reference counts and free pages, wherever the pages themselves
  * lie: in memory (kv_store), or on a device.
  *
- *     id ─hash▶ bucket ─▶ slot ─▶ { generation, complete, page_count }, tables[slot] ─▶ page numbers ─▶ references
+ *     id ─hash▶ bucket ─▶ slot ─▶ { generation, complete, certain, page_count }, tables[slot] ─▶ page numbers ─▶ references
  *
  * A slot's generation grows when the sequence is freed or truncated, so that rows planned before notice. The structs are plain;
  * who plans a step reads them, and changes nothing but `complete` and, by kv_ledger_check_row, `certain`.

@@ -214,9 +214,9 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
 void step_plan_take(struct step_plan *plan, uint32_t run_index)
 {
     struct step_run *run = &plan->runs[run_index];
-    uint32_t first = run->first_output + run->output_count - run->sample_count, row = run->first_row + run->row_count;
+    uint32_t first = run->first_output + run->output_count - run->sample_count;
+    uint32_t row = run->first_row + run->row_count - run->sample_count;
 
-    row -= run->sample_count;
     for (run->taken = 0; run->taken < run->sample_count; run->taken++) {
         struct sampler *sampler = run->sequence->sampler;
         uint32_t at = run->taken;
