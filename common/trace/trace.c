@@ -1,4 +1,4 @@
-/* trace.c: see trace.h. A lane is a ring with one writer (its thread) and one reader (the thread that empties it). */
+/* trace.c: see trace.h. A track is a ring with one writer (its thread) and one reader (the thread that empties it). */
 #include "common/trace/trace.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ struct span {
     struct trace_args args;
 };
 
-struct trace_lane {
+struct trace_track {
     uint32_t number; /* "tid" */
     pthread_t owner; /* of the first span on */
     bool owned;
@@ -43,39 +43,39 @@ static struct trace {
     uint64_t over_limit; /* spans dropped for it; the writer's */
     char process[NAME_BYTES];
 
-    pthread_mutex_t lock; /* lanes, stop, and the file while the writer does not run */
+    pthread_mutex_t lock; /* tracks, stop, and the file while the writer does not run */
     pthread_cond_t wake;
     bool stop, has_writer;
     pthread_t writer;
-    struct trace_lane *lanes[TRACE_LANES_MAX];
-    uint32_t lane_count;
+    struct trace_track *tracks[TRACE_TRACKS_MAX];
+    uint32_t track_count;
 
     char buffer[BUFFER_BYTES]; /* whole lines; under lock */
     size_t buffered;
 } trace = {.fd = -1};
 
-void trace_put_past(struct trace_lane *lane, const char *name, uint64_t began_ns, uint64_t ended_ns, uint64_t id,
+void trace_put_past(struct trace_track *track, const char *name, uint64_t began_ns, uint64_t ended_ns, uint64_t id,
                     const struct trace_args *args)
 {
-    uint32_t head = atomic_load_explicit(&lane->head, memory_order_relaxed); /* its own */
+    uint32_t head = atomic_load_explicit(&track->head, memory_order_relaxed); /* its own */
 
-    if (!lane->owned) {
-        lane->owner = pthread_self();
-        lane->owned = true;
+    if (!track->owned) {
+        track->owner = pthread_self();
+        track->owned = true;
     }
-    assert_always(pthread_equal(lane->owner, pthread_self()));
-    if (head - atomic_load_explicit(&lane->tail, memory_order_acquire) == trace.ring_spans) {
-        atomic_fetch_add_explicit(&lane->dropped, 1, memory_order_relaxed);
+    assert_always(pthread_equal(track->owner, pthread_self()));
+    if (head - atomic_load_explicit(&track->tail, memory_order_acquire) == trace.ring_spans) {
+        atomic_fetch_add_explicit(&track->dropped, 1, memory_order_relaxed);
         return;
     }
-    lane->ring[head & (trace.ring_spans - 1)] = (struct span){name, began_ns, ended_ns, id, *args};
-    atomic_store_explicit(&lane->head, head + 1, memory_order_release);
+    track->ring[head & (trace.ring_spans - 1)] = (struct span){name, began_ns, ended_ns, id, *args};
+    atomic_store_explicit(&track->head, head + 1, memory_order_release);
 }
 
-uint64_t trace_put(struct trace_lane *lane, const char *name, uint64_t began_ns, uint64_t id, const struct trace_args *args)
+uint64_t trace_put(struct trace_track *track, const char *name, uint64_t began_ns, uint64_t id, const struct trace_args *args)
 {
     uint64_t now_ns = clock_now_ns();
-    trace_put_past(lane, name, began_ns, now_ns, id, args);
+    trace_put_past(track, name, began_ns, now_ns, id, args);
     return now_ns;
 }
 
@@ -118,7 +118,7 @@ static bool at_limit(void)
     return trace.full;
 }
 
-static void add_span(const struct trace_lane *lane, const struct span *span)
+static void add_span(const struct trace_track *track, const struct span *span)
 {
     char args[LINE_BYTES / 2] = "";
     size_t at = 0;
@@ -129,22 +129,22 @@ static void add_span(const struct trace_lane *lane, const struct span *span)
 #define TIME(ns) (unsigned long long)((ns) / 1000), (unsigned)((ns) % 1000)
     if (!span->id) {
         add_line("{\"name\":\"%.48s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%llu.%03u,\"dur\":%llu.%03u,\"args\":{%s}},\n",
-                 span->name, trace.pid, lane->number, TIME(span->began_ns), TIME(span->ended_ns - span->began_ns), args);
+                 span->name, trace.pid, track->number, TIME(span->began_ns), TIME(span->ended_ns - span->began_ns), args);
         return;
     }
     add_line(
         "{\"name\":\"%.48s\",\"cat\":\"async\",\"ph\":\"b\",\"id2\":{\"local\":\"%llu\"},\"pid\":%d,\"tid\":%u,\"ts\":%llu.%03u,\"args\":{%s}},\n",
-        span->name, (unsigned long long)span->id, trace.pid, lane->number, TIME(span->began_ns), args);
+        span->name, (unsigned long long)span->id, trace.pid, track->number, TIME(span->began_ns), args);
     add_line(
         "{\"name\":\"%.48s\",\"cat\":\"async\",\"ph\":\"e\",\"id2\":{\"local\":\"%llu\"},\"pid\":%d,\"tid\":%u,\"ts\":%llu.%03u},\n",
-        span->name, (unsigned long long)span->id, trace.pid, lane->number, TIME(span->ended_ns));
+        span->name, (unsigned long long)span->id, trace.pid, track->number, TIME(span->ended_ns));
 #undef TIME
 }
 
-static void empty(struct trace_lane *lane)
+static void empty(struct trace_track *track)
 {
-    uint32_t tail = atomic_load_explicit(&lane->tail, memory_order_relaxed); /* the reader's own */
-    uint32_t head = atomic_load_explicit(&lane->head, memory_order_acquire);
+    uint32_t tail = atomic_load_explicit(&track->tail, memory_order_relaxed); /* the reader's own */
+    uint32_t head = atomic_load_explicit(&track->head, memory_order_acquire);
 
     for (; tail != head; tail++) {
         if (trace.buffered + 2 * LINE_BYTES > sizeof trace.buffer && !at_limit())
@@ -152,16 +152,16 @@ static void empty(struct trace_lane *lane)
         if (trace.full)
             trace.over_limit++;
         else
-            add_span(lane, &lane->ring[tail & (trace.ring_spans - 1)]);
-        atomic_store_explicit(&lane->tail, tail + 1, memory_order_release);
+            add_span(track, &track->ring[tail & (trace.ring_spans - 1)]);
+        atomic_store_explicit(&track->tail, tail + 1, memory_order_release);
     }
 }
 
 static void empty_all(void)
 {
     (void)at_limit();
-    for (uint32_t i = 0; i < trace.lane_count; i++)
-        empty(trace.lanes[i]);
+    for (uint32_t i = 0; i < trace.track_count; i++)
+        empty(trace.tracks[i]);
     write_out();
 }
 
@@ -247,31 +247,31 @@ static bool start_writer(void)
     return trace.has_writer;
 }
 
-struct trace_lane *trace_lane_open(const char *name)
+struct trace_track *trace_track_open(const char *name)
 {
-    struct trace_lane *lane;
+    struct trace_track *track;
 
     if (!trace.on)
         return NULL;
     pthread_mutex_lock(&trace.lock);
-    lane = trace.lane_count < TRACE_LANES_MAX ? calloc(1, sizeof *lane) : NULL;
-    if (lane && (trace.has_writer || start_writer()))
-        lane->ring = malloc(trace.ring_spans * sizeof *lane->ring);
-    if (lane && lane->ring) {
-        memset(lane->ring, 0, trace.ring_spans * sizeof *lane->ring); /* resident: a step takes no page faults */
-        trace.lanes[trace.lane_count] = lane;
-        lane->number = ++trace.lane_count;
+    track = trace.track_count < TRACE_TRACKS_MAX ? calloc(1, sizeof *track) : NULL;
+    if (track && (trace.has_writer || start_writer()))
+        track->ring = malloc(trace.ring_spans * sizeof *track->ring);
+    if (track && track->ring) {
+        memset(track->ring, 0, trace.ring_spans * sizeof *track->ring); /* resident: a step takes no page faults */
+        trace.tracks[trace.track_count] = track;
+        track->number = ++trace.track_count;
         add_line("{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%u,\"args\":{\"name\":\"%.64s\"}},\n", trace.pid,
-                 lane->number, name);
+                 track->number, name);
         add_line("{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%u,\"args\":{\"sort_index\":%u}},\n", trace.pid,
-                 lane->number, lane->number);
+                 track->number, track->number);
     } else {
-        free(lane);
-        lane = NULL;
-        log_warn("TRACE-NO-LANE", "name=\"%s\"", name);
+        free(track);
+        track = NULL;
+        log_warn("TRACE-TRACK-REFUSED", "name=\"%s\"", name);
     }
     pthread_mutex_unlock(&trace.lock);
-    return lane;
+    return track;
 }
 
 void trace_close(void)
@@ -288,10 +288,10 @@ void trace_close(void)
     if (trace.has_writer)
         pthread_join(trace.writer, NULL);
     empty_all();
-    for (uint32_t i = 0; i < trace.lane_count; i++) {
-        dropped += atomic_load_explicit(&trace.lanes[i]->dropped, memory_order_relaxed);
-        free(trace.lanes[i]->ring);
-        free(trace.lanes[i]);
+    for (uint32_t i = 0; i < trace.track_count; i++) {
+        dropped += atomic_load_explicit(&trace.tracks[i]->dropped, memory_order_relaxed);
+        free(trace.tracks[i]->ring);
+        free(trace.tracks[i]);
     }
     if (dropped || trace.over_limit)
         log_warn("TRACE-DROPPED", "ring_full=%llu over_limit=%llu", (unsigned long long)dropped,

@@ -88,10 +88,10 @@ struct backend_step_times {
     uint32_t segments_us, attend_us, copies_us;
 };
 
-/* A piece of a step on a device: of a mini-batch, those of a lane do not overlap. */
-enum backend_lane { BACKEND_S_PART, BACKEND_R_PART, BACKEND_TRANSFER, BACKEND_LANES };
+/* A piece of a step on a device: of a mini-batch, those of a track do not overlap. */
+enum backend_track { BACKEND_S_PART, BACKEND_R_PART, BACKEND_TRANSFER, BACKEND_TRACKS };
 struct backend_span {
-    enum backend_lane lane;
+    enum backend_track track;
     const char *name; /* static */
     uint32_t layer;
     uint64_t began_ns, ended_ns; /* by clock_now_ns() */

@@ -99,11 +99,11 @@ void cuda_times(struct backend_batch *batch, struct backend_step_times *out)
 static uint32_t put_span(const struct backend_batch *batch, enum cuda_span span, uint32_t layer, struct backend_span *out,
                          uint32_t count, uint32_t capacity)
 {
-    static const struct backend_span what[CUDA_SPANS] = {[CUDA_SEGMENT] = {.lane = BACKEND_S_PART, .name = "device segment"},
-                                                         [CUDA_ATTEND] = {.lane = BACKEND_R_PART, .name = "device attend"},
-                                                         [CUDA_UP] = {.lane = BACKEND_TRANSFER, .name = "o up"},
-                                                         [CUDA_DOWN] = {.lane = BACKEND_TRANSFER, .name = "q, k, v down"},
-                                                         [CUDA_HEAD] = {.lane = BACKEND_S_PART, .name = "device head"}};
+    static const struct backend_span what[CUDA_SPANS] = {[CUDA_SEGMENT] = {.track = BACKEND_S_PART, .name = "device segment"},
+                                                         [CUDA_ATTEND] = {.track = BACKEND_R_PART, .name = "device attend"},
+                                                         [CUDA_UP] = {.track = BACKEND_TRANSFER, .name = "o up"},
+                                                         [CUDA_DOWN] = {.track = BACKEND_TRANSFER, .name = "q, k, v down"},
+                                                         [CUDA_HEAD] = {.track = BACKEND_S_PART, .name = "device head"}};
     const struct cuda_mark *mark = mark_of(batch, span, layer);
 
     if (!mark || !mark->made || count == capacity)

@@ -33,8 +33,8 @@ enum status requests_open(const struct requests_config *config, struct requests 
     if (!*out)
         return STATUS_RESOURCE_EXHAUSTED;
     (*out)->config = *config;
-    (*out)->lane = trace_lane_open("answers");
-    (*out)->lane_requests = trace_lane_open("requests");
+    (*out)->track = trace_track_open("answers");
+    (*out)->track_requests = trace_track_open("requests");
     return STATUS_OK;
 }
 
@@ -84,11 +84,11 @@ static struct respond_usage count_usage(const struct request *request)
 
 static void write_stream(struct request *request, const struct text *chunk)
 {
-    uint64_t began_ns = trace_clock(request->owner->lane);
+    uint64_t began_ns = trace_clock(request->owner->track);
 
     exchange_begin(request->exchange, RESPOND_EVENTS);
     exchange_write(request->exchange, chunk->data, chunk->bytes);
-    trace_span(request->owner->lane, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
+    trace_span(request->owner->track, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
     request->last_write_us = clock_now_us();
 }
 
@@ -145,7 +145,7 @@ static void drop(struct request *request)
         requests->first = request->next;
     if (request->next)
         request->next->previous = request->previous;
-    trace_overlapping(requests->lane_requests, "request", request->trace_id, request->start_us * 1000,
+    trace_overlapping(requests->track_requests, "request", request->trace_id, request->start_us * 1000,
                       {"choices", request->choice_count});
     atomic_fetch_sub_explicit(request->first_token_seen ? &requests->running : &requests->waiting, 1, memory_order_relaxed);
     exchange_set_user(request->exchange, NULL);
@@ -235,7 +235,7 @@ static void measure(struct choice *choice, uint32_t new_tokens)
     metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
     if (!request->first_token_seen) {
         request->first_token_seen = true;
-        trace_overlapping(requests->lane_requests, "first token", request->trace_id, request->start_us * 1000,
+        trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
                           {"prompt_tokens", choice->prompt->count});
         metrics_observe(requests->config.metrics, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
         atomic_fetch_sub_explicit(&requests->waiting, 1, memory_order_relaxed);
@@ -303,11 +303,11 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
 static void on_event(void *arg, const Fastdecode__GenerateEvent *event)
 {
     struct choice *choice = arg;
-    struct trace_lane *lane = choice->request->owner->lane;
-    uint64_t began_ns = trace_clock(lane), request_id = choice->request->trace_id; /* the request may end */
+    struct trace_track *track = choice->request->owner->track;
+    uint64_t began_ns = trace_clock(track), request_id = choice->request->trace_id; /* the request may end */
 
     take_event(choice, event);
-    trace_span(lane, "tokens", began_ns, {"request", request_id}, {"tokens", event->n_tokens});
+    trace_span(track, "tokens", began_ns, {"request", request_id}, {"tokens", event->n_tokens});
 }
 
 static void refuse_full(struct request *request)

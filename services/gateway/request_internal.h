@@ -86,8 +86,8 @@ struct request {
 
 struct requests {
     struct requests_config config;
-    struct request *first;                   /* loop thread */
-    struct trace_lane *lane, *lane_requests; /* what this thread does; requests, which overlap */
+    struct request *first;                      /* loop thread */
+    struct trace_track *track, *track_requests; /* what this thread does; requests, which overlap */
     uint64_t trace_ids;
     struct mesh_state state;  /* loop thread: as of the last tick */
     struct text piece, chunk; /* loop thread: scratch of one token and of one event, kept so that a token allocates nothing */

@@ -22,7 +22,7 @@ struct work_pool {
 static void *run(void *arg)
 {
     struct work_pool *pool = arg;
-    struct trace_lane *lane = trace_lane_open(pool->yields ? "parse and tokenize, long" : "parse and tokenize");
+    struct trace_track *track = trace_track_open(pool->yields ? "parse and tokenize, long" : "parse and tokenize");
 
     if (pool->yields)
         (void)sched_setscheduler(0, SCHED_IDLE,
@@ -39,9 +39,9 @@ static void *run(void *arg)
         pool->first = (pool->first + 1) % pool->capacity;
         pool->count--;
         pthread_mutex_unlock(&pool->mutex);
-        began_ns = trace_clock(lane);
+        began_ns = trace_clock(track);
         pool->fn(pool->arg, item);
-        trace_span(lane, "parse", began_ns);
+        trace_span(track, "parse", began_ns);
         pthread_mutex_lock(&pool->mutex);
     }
     pthread_mutex_unlock(&pool->mutex);

@@ -269,11 +269,11 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
         worker->v[i] = request->v + row * worker->kv_width;
         worker->o[i] = o + row * worker->q_width;
     }
-    began_ns = trace_clock(worker->lane);
-    uint64_t cpu_ns = worker->lane ? clock_thread_ns() : 0; /* where cores are shared, this is attention's own time */
+    began_ns = trace_clock(worker->track);
+    uint64_t cpu_ns = worker->track ? clock_thread_ns() : 0; /* where cores are shared, this is attention's own time */
     if (batch->kept_count)
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
-    trace_span(worker->lane, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
+    trace_span(worker->track, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
                {"cpu_us", (clock_thread_ns() - cpu_ns) / 1000});
     wire_store_u32(attend_us, (uint32_t)(clock_now_us() - began_us));
     rpc_call_reply_buffer(call, reply);
@@ -289,7 +289,7 @@ void attend_handler(struct rpc_call *call, void *user)
     struct attend_request request;
     struct error error;
     size_t length;
-    uint64_t began_ns = trace_clock(worker->lane);
+    uint64_t began_ns = trace_clock(worker->track);
     const unsigned char *payload = rpc_message_payload(rpc_call_message(call), &length);
 
     if (!worker->store) {
@@ -322,6 +322,6 @@ void attend_handler(struct rpc_call *call, void *user)
         return;
     }
     attend(worker, call, batch, &request); /* ends the call: of the request only what was copied is still there */
-    trace_span(worker->lane, "call", began_ns, {"step", request.step}, {"layer", request.layer}, {"mini_batch", request.mini_batch},
-               {"rows", request.row_count});
+    trace_span(worker->track, "call", began_ns, {"step", request.step}, {"layer", request.layer},
+               {"mini_batch", request.mini_batch}, {"rows", request.row_count});
 }

@@ -116,7 +116,7 @@ static enum status start(struct error *error)
         status = trace_open(&trace, error);
     if (status)
         return status;
-    worker.lane = trace_lane_open("R-part");
+    worker.track = trace_track_open("R-part");
     worker.incarnation = member_incarnation();
     if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), &worker.pool) ||
         rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))

@@ -55,7 +55,7 @@ struct worker {
 
     /* tensor thread */
     pthread_t tensor_thread;
-    struct trace_lane *lane;
+    struct trace_track *track;
     struct rpc_loop *tensor_loop;
     struct rpc_server *tensor_server;
     struct thread_pool *pool;

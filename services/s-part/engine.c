@@ -10,9 +10,9 @@
 #include "common/base/log.h"
 #include "common/wire/sampling.h"
 
-/* A span of a step on the S-part's lane. Gives the time. */
-#define SPAN(batch, name, began_ns, ...)                                                                                       \
-    trace_span((batch)->engine->lane_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
+/* A span of a step on the S-part's track. Gives the time. */
+#define SPAN(batch, name, began_ns, ...)                                                                                        \
+    trace_span((batch)->engine->track_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
                ##__VA_ARGS__)
 
 /* --- a segment --------------------------------------------------------------------------------------------------------- */
@@ -61,7 +61,7 @@ static void go_on(struct mini_batch *batch)
     if (--batch->waiting == 0)
         engine_make_ready(batch);
     else
-        batch->wait_from_ns = trace_clock(batch->lane);
+        batch->wait_from_ns = trace_clock(batch->track);
 }
 
 /* q, k and v are where they should be. */
@@ -84,8 +84,8 @@ static void start_segment(struct mini_batch *batch)
     bool last = batch->segment == engine->shape.layers, remote;
 
     batch->started_us = clock_now_us();
-    batch->started_ns = trace_clock(engine->lane_s_part);
-    trace_span(batch->lane, "queued", batch->ready_ns, {"step", batch->request->step}, {"layer", batch->segment});
+    batch->started_ns = trace_clock(engine->track_s_part);
+    trace_span(batch->track, "queued", batch->ready_ns, {"step", batch->request->step}, {"layer", batch->segment});
     engine_point_to_replies(batch);
     remote = !last && prepare(batch);
     if (remote)
@@ -145,7 +145,7 @@ static void trace_device(struct mini_batch *batch, uint64_t step)
     uint32_t count = engine->ops->spans(batch->backend, engine->device_spans, engine->device_spans_max);
     for (uint32_t i = 0; i < count; i++) {
         const struct backend_span *span = &engine->device_spans[i];
-        trace_past(batch->device_lanes[span->lane], span->name, span->began_ns, span->ended_ns, {"step", step},
+        trace_past(batch->device_tracks[span->track], span->name, span->began_ns, span->ended_ns, {"step", step},
                    {"layer", span->layer});
     }
 }
@@ -166,9 +166,9 @@ static void finish(struct mini_batch *batch)
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
     reply_send(batch); /* the request goes with it */
-    trace_span(engine->lane_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
+    trace_span(engine->track_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
     trace_device(batch, step);
-    trace_span(batch->lane, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", batch->kept_count},
+    trace_span(batch->track, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", batch->kept_count},
                {"places", plan->place_count});
     batch->state = BATCH_IDLE;
     engine_release_deferred(engine);
@@ -181,7 +181,7 @@ static void start_head(struct mini_batch *batch)
     const struct step_plan *plan = &batch->plan;
 
     batch->started_us = clock_now_us();
-    batch->started_ns = trace_clock(batch->engine->lane_s_part);
+    batch->started_ns = trace_clock(batch->engine->track_s_part);
     batch->kept_count = 0;
     for (uint32_t i = 0; i < plan->output_count; i++)
         if (!plan->runs[plan->row_run[plan->output_row[i]]].lost) {
@@ -291,7 +291,7 @@ static void begin_step(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
     struct step_plan *plan = &batch->plan;
-    uint64_t began_ns = trace_clock(engine->lane_s_part);
+    uint64_t began_ns = trace_clock(engine->track_s_part);
     uint32_t bad_row;
     struct error error;
 
@@ -346,7 +346,7 @@ void engine_start_next(struct mini_batch *batch)
         batch->queue_count--;
         batch->plan.run_count = 0;
         batch->began_us = clock_now_us();
-        batch->began_ns = trace_clock(batch->lane);
+        batch->began_ns = trace_clock(batch->track);
         batch->s_part_us = batch->r_part_us = 0;
         if (batch->request->scheduler_incarnation < engine_newest_scheduler(engine)) { /* it was not when the step was queued */
             error_set(&error, STATUS_FAILED_PRECONDITION, "a scheduler that started later is known here");
@@ -390,20 +390,20 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
 {
     struct mini_batch *batch = &engine->batches[index];
     uint32_t rows = engine->max_rows;
-    char lane[32];
+    char track[32];
 
     batch->engine = engine;
     batch->index = index;
-    snprintf(lane, sizeof lane, "mini-batch %u", index);
-    batch->lane = trace_lane_open(lane);
+    snprintf(track, sizeof track, "mini-batch %u", index);
+    batch->track = trace_track_open(track);
     batch->o = calloc(rows, sizeof *batch->o);
     batch->q = calloc(rows, sizeof *batch->q);
     batch->k = calloc(rows, sizeof *batch->k);
     batch->v = calloc(rows, sizeof *batch->v);
-    for (uint32_t i = 0; engine->device_spans && i < BACKEND_LANES; i++) {
-        static const char *const names[BACKEND_LANES] = {"S-part", "R-part, local pool", "transfer"};
-        snprintf(lane, sizeof lane, "device %u, %s", index, names[i]);
-        batch->device_lanes[i] = trace_lane_open(lane);
+    for (uint32_t i = 0; engine->device_spans && i < BACKEND_TRACKS; i++) {
+        static const char *const names[BACKEND_TRACKS] = {"S-part", "R-part, local pool", "transfer"};
+        snprintf(track, sizeof track, "device %u, %s", index, names[i]);
+        batch->device_tracks[i] = trace_track_open(track);
     }
     batch->kept_rows = calloc(rows, sizeof *batch->kept_rows);
     batch->kept_outputs = calloc(rows, sizeof *batch->kept_outputs);
@@ -426,9 +426,9 @@ enum status engine_open(struct engine *engine, struct error *error)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
     engine_pages_open(engine);
     engine->watchdog.armed = engine->ops->times; /* who has none computes at once, as a CPU does */
-    engine->lane_s_part = trace_lane_open("S-part");
-    engine->lane_local = trace_lane_open("R-part, local pool");
-    if (engine->lane_s_part && engine->ops->spans) { /* a segment, attention and two copies a layer, the last segment, the head */
+    engine->track_s_part = trace_track_open("S-part");
+    engine->track_local = trace_track_open("R-part, local pool");
+    if (engine->track_s_part && engine->ops->spans) { /* a segment, attention and two copies a layer, the last segment, the head */
         engine->device_spans_max = 4 * engine->shape.layers + 2;
         engine->device_spans = calloc(engine->device_spans_max, sizeof *engine->device_spans);
     }

@@ -83,8 +83,8 @@ struct mini_batch {
     float **q, **k, **v;                                          /* [max_rows] */
     struct backend_links links;                                   /* those */
     uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; /* started: the segment or head that is computed */
-    struct trace_lane *lane;                                      /* the step, and what it waits for */
-    struct trace_lane *device_lanes[BACKEND_LANES];               /* what a device does, by its own clock */
+    struct trace_track *track;                                    /* the step, and what it waits for */
+    struct trace_track *device_tracks[BACKEND_TRACKS];            /* what a device does, by its own clock */
     uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        /* of the trace; wait_from_ns is 0 while nothing is waited for */
 
     /* the reply, sized once */
@@ -121,8 +121,8 @@ struct engine {
     struct handover handover; /* of the local pool's pages, from and to workers */
     float *zeros;             /* [q_width] */
     uint64_t ready_counter;
-    struct trace_lane *lane_s_part, *lane_local; /* what this thread does: segments and the like; attention of local rows */
-    struct backend_span *device_spans;           /* [device_spans_max] of a step; NULL: there is no trace, or no device */
+    struct trace_track *track_s_part, *track_local; /* what this thread does: segments and the like; attention of local rows */
+    struct backend_span *device_spans;              /* [device_spans_max] of a step; NULL: there is no trace, or no device */
     uint32_t device_spans_max;
     struct released deferred[DEFERRED_MAX]; /* when no step uses them */
     uint32_t deferred_count;

@@ -32,9 +32,9 @@ static void lose_row(void *user, uint32_t row)
 void engine_make_ready(struct mini_batch *batch)
 {
     if (batch->wait_from_ns)
-        trace_span(batch->lane, "wait", batch->wait_from_ns, {"step", batch->request->step}, {"layer", batch->segment - 1});
+        trace_span(batch->track, "wait", batch->wait_from_ns, {"step", batch->request->step}, {"layer", batch->segment - 1});
     batch->wait_from_ns = 0;
-    batch->ready_ns = trace_clock(batch->lane);
+    batch->ready_ns = trace_clock(batch->track);
     batch->state = BATCH_READY;
     batch->ready_order = batch->engine->ready_counter++;
     batch->r_part_us += clock_now_us() - batch->sent_us;
@@ -210,7 +210,7 @@ void engine_send(struct mini_batch *batch)
 void engine_attend_local(struct mini_batch *batch, uint32_t layer)
 {
     struct engine *engine = batch->engine;
-    uint64_t began_us = clock_now_us(), began_ns = trace_clock(engine->lane_local);
+    uint64_t began_us = clock_now_us(), began_ns = trace_clock(engine->track_local);
 
     for (uint32_t p = 0; p < batch->plan.place_count; p++)
         if (!batch->uses[p].link) {
@@ -219,7 +219,7 @@ void engine_attend_local(struct mini_batch *batch, uint32_t layer)
                 continue;
             batch->uses[p].r_part_us += (uint32_t)(clock_now_us() - began_us);
             batch->uses[p].attend_us = batch->uses[p].r_part_us;
-            trace_span(engine->lane_local, "attend", began_ns, {"step", batch->request->step}, {"layer", layer},
+            trace_span(engine->track_local, "attend", began_ns, {"step", batch->request->step}, {"layer", layer},
                        {"mini_batch", batch->index}, {"rows", batch->uses[p].place->row_count});
         }
 }

@@ -92,8 +92,8 @@ static enum status start(struct error *error)
         status = trace_open(&trace, error);
     if (status)
         return status;
-    scheduler.lane = trace_lane_open("scheduler");
-    scheduler.lane_steps = trace_lane_open("steps in flight");
+    scheduler.track = trace_track_open("scheduler");
+    scheduler.track_steps = trace_track_open("steps in flight");
     scheduler.incarnation = member_incarnation();
     scheduler.next_sequence = scheduler.incarnation + 1;
     scheduler.started_us = clock_now_us();

@@ -102,8 +102,8 @@ struct scheduler {
     uint64_t incarnation, next_sequence, started_us;
     struct rpc_loop *loop;
     struct rpc_server *server;
-    struct trace_lane *lane, *lane_steps; /* what this thread does; the steps that the s-part has */
-    struct sched *core;                   /* NULL until the first s-part has said what the model is */
+    struct trace_track *track, *track_steps; /* what this thread does; the steps that the s-part has */
+    struct sched *core;                      /* NULL until the first s-part has said what the model is */
     struct sched_config core_config;
     struct token_logs *logs;
     struct page_names page_names;

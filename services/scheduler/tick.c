@@ -292,7 +292,7 @@ static void on_step_reply(void *user, struct rpc_message *message)
                                                       .r_part_us = reply->places[i]->r_part_us,
                                                       .attend_us = reply->places[i]->attend_us,
                                                       .tokens_read = reply->places[i]->tokens_read};
-    trace_overlapping(flight->scheduler->lane_steps, "step", flight->step, flight->sent_ns, {"rows", flight->row_count},
+    trace_overlapping(flight->scheduler->track_steps, "step", flight->step, flight->sent_ns, {"rows", flight->row_count},
                       {"s_part_us", reply->total_us});
     flight->scheduler->s_part_busy_us += reply->s_part_us;
     flight->scheduler->s_part_wait_us += reply->r_part_us;
@@ -326,7 +326,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     struct flight *flight = free_flight(scheduler);
     struct sched_event failed = {.kind = SCHED_STEP_FAILED, .step = action->step};
     uint32_t places = 0, opens = 0, rows = 0;
-    uint64_t began_ns = trace_clock(scheduler->lane);
+    uint64_t began_ns = trace_clock(scheduler->track);
     struct error error;
 
     assert_always(flight && action->run_count <= scratch.capacity);
@@ -358,7 +358,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
     flight->run_count = action->run_count;
     flight->row_count = rows;
     flight->scheduler = scheduler;
-    flight->sent_ns = trace_clock(scheduler->lane_steps);
+    flight->sent_ns = trace_clock(scheduler->track_steps);
     const struct rpc_options options = {.timeout_ms = STEP_TIMEOUT_MS + rows * ROW_TIMEOUT_MS};
     const struct rpc_callbacks callbacks = {.on_message = on_step_reply, .on_end = on_step_end};
     if (!scheduler->members[0].channel || rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Step",
@@ -367,7 +367,7 @@ static void send_step(struct scheduler *scheduler, const struct sched_step_actio
         scheduler->stuck = true;
         scheduler_event(scheduler, &failed);
     }
-    trace_span(scheduler->lane, "send step", began_ns, {"step", action->step}, {"rows", rows}, {"mini_batch", action->mini_batch});
+    trace_span(scheduler->track, "send step", began_ns, {"step", action->step}, {"rows", rows}, {"mini_batch", action->mini_batch});
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------- */
@@ -425,10 +425,10 @@ static void end_flight(struct flight *flight)
 static void take_answered(struct scheduler *scheduler)
 {
     for (struct flight *flight; (flight = oldest_answered(scheduler));) {
-        uint64_t step = flight->step, began_ns = trace_clock(scheduler->lane);
+        uint64_t step = flight->step, began_ns = trace_clock(scheduler->track);
         take_results(scheduler, flight);
         end_flight(flight);
-        trace_span(scheduler->lane, "results", began_ns, {"step", step});
+        trace_span(scheduler->track, "results", began_ns, {"step", step});
     }
 }
 
@@ -478,11 +478,11 @@ void scheduler_tick(struct scheduler *scheduler)
     scheduler->stuck = false;
     do {
         uint32_t event_count = scheduler->event_count;
-        uint64_t round_ns = trace_clock(scheduler->lane);
+        uint64_t round_ns = trace_clock(scheduler->track);
         size_t count = sched_step(scheduler->core, clock_now_us(), scheduler->events, event_count, scheduler->actions,
                                   MAX(event_count, (uint32_t)EVENTS_MAX) + SCHED_ACTIONS_SPARE);
         if (event_count || count)
-            trace_span(scheduler->lane, "schedule", round_ns, {"events", event_count}, {"actions", count});
+            trace_span(scheduler->track, "schedule", round_ns, {"events", event_count}, {"actions", count});
         /* What passing tokens on has added meanwhile, and what carrying out actions will: the next round's. */
         scheduler->event_count -= event_count;
         memmove(scheduler->events, scheduler->events + event_count, scheduler->event_count * sizeof *scheduler->events);
@@ -491,7 +491,7 @@ void scheduler_tick(struct scheduler *scheduler)
             carry_out(scheduler, &scheduler->actions[i]);
         place_forget(scheduler);
         if (event_count || count)
-            trace_span(scheduler->lane, "tick", round_ns, {"events", event_count}, {"actions", count});
+            trace_span(scheduler->track, "tick", round_ns, {"events", event_count}, {"actions", count});
     } while (!scheduler->stuck && (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us()));
     scheduler->ticking = false;
     scheduler->busy_ns += clock_thread_ns() - began_ns;

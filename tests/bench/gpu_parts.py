@@ -272,7 +272,7 @@ def hybrid_case(run_, model, case, target):
                 rates[workers].append(got)
                 if round_ == 0:
                     busy.add(run_, "hybrid", f"{name}, {workers} workers")
-        lanes(run_, name, trace)
+        tracks(run_, name, trace)
     pairs = [(with_.tokens_per_s, none.tokens_per_s) for none, with_ in zip(rates[0], rates[s.workers])]
     gain = statistics.median(a / b for a, b in pairs)
     run_.add(of_rounds("hybrid", f"{name}: tokens/s beside none with the same M", "tokens/s", pairs, TARGET_NEVER))
@@ -294,7 +294,7 @@ def memory(run_, name, mesh):
     run_.shown[f"{name}, device memory"] = found[1] if found else "?"
 
 
-def lanes(run_, name, trace):
+def tracks(run_, name, trace):
     """Of the traced run, by the device's own clock: how long S-part, R-part and transfer of some mini-batch were under way, of the time from
     the first step to the last. That is not the GPU's busy time: one may wait for another's kernels. Every layer has events then, which cost some
     of it."""

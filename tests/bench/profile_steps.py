@@ -13,15 +13,15 @@ import json
 import statistics
 import sys
 
-# name of the span on the s-part's lanes -> part of the step
+# name of the span on the s-part's tracks -> part of the step
 PARTS = {"segment": "S-part: segments", "head": "S-part: head and sampling", "attend": "R-part: local pool", "prepare": "send",
          "send": "send", "wait": "wait for workers", "queued": "wait for the S-part", "plan": "begin", "begin": "begin",
          "reply": "reply"}
 ORDER = ["S-part: segments", "S-part: head and sampling", "R-part: local pool", "send", "wait for workers", "wait for the S-part",
          "begin", "reply"]
 
-# a device's lanes, one of each a mini-batch
-DEVICE_LANES = ("S-part", "R-part, local pool", "transfer")
+# a device's tracks, one of each a mini-batch
+DEVICE_TRACKS = ("S-part", "R-part, local pool", "transfer")
 
 
 def read(path):
@@ -44,7 +44,7 @@ class Trace:
 
     def __init__(self, events):
         self.process = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
-        self.lane = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+        self.track = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
         self.spans = [e for e in events if e["ph"] == "X"]
         self.dropped = sum(sum(e["args"].values()) for e in events if e["name"] == "trace end")
         self.overlapping = {}  # (pid, id, name) -> [begin, end]
@@ -52,8 +52,8 @@ class Trace:
             if e["ph"] in "be":
                 self.overlapping.setdefault((e["pid"], e["id2"]["local"], e["name"]), [None, None])["be".index(e["ph"])] = e["ts"]
 
-    def named(self, name, lane=None):
-        return [e for e in self.spans if e["name"] == name and (lane is None or self.lane[e["pid"], e["tid"]] == lane)]
+    def named(self, name, track=None):
+        return [e for e in self.spans if e["name"] == name and (track is None or self.track[e["pid"], e["tid"]] == track)]
 
     def durations(self, name):
         return [end - begin for (_, _, n), (begin, end) in self.overlapping.items() if n == name and None not in (begin, end)]
@@ -63,7 +63,7 @@ def steps_of(trace):
     """Each step of an s-part, with the microseconds of its parts."""
     found = {}
     for e in trace.named("step"):
-        found[e["pid"], e["args"]["step"], e["ts"]] = {"began": e["ts"], "us": e["dur"], "mini_batch": trace.lane[e["pid"], e["tid"]],
+        found[e["pid"], e["args"]["step"], e["ts"]] = {"began": e["ts"], "us": e["dur"], "mini_batch": trace.track[e["pid"], e["tid"]],
                                                        "pid": e["pid"], **e["args"], "parts": dict.fromkeys(ORDER, 0.0)}
     by_number = {}
     for (pid, number, _), step in found.items():
@@ -100,29 +100,29 @@ def summarize(trace, decode=False, skip=0):
            "step_us": mean, "parts_us": {part: sum(s["parts"][part] for s in steps) / count for part in ORDER},
            "rest_us": sum(s["rest"] for s in steps) / count, "dropped": trace.dropped}
     gaps = []
-    for lane in {(s["pid"], s["mini_batch"]) for s in steps}:
-        mine = [s for s in steps if (s["pid"], s["mini_batch"]) == lane]
+    for track in {(s["pid"], s["mini_batch"]) for s in steps}:
+        mine = [s for s in steps if (s["pid"], s["mini_batch"]) == track]
         gaps += [b["began"] - a["began"] - a["us"] for a, b in zip(mine, mine[1:])]
     out["between_us"] = statistics.median(gaps) if gaps else 0.0  # a median: without requests it is long
     out["workers"] = {}
     for e in trace.spans:
-        lane, name = trace.lane[e["pid"], e["tid"]], trace.process[e["pid"]]
-        if lane == "R-part" and e["args"].get("step") in numbers:
+        track, name = trace.track[e["pid"], e["tid"]], trace.process[e["pid"]]
+        if track == "R-part" and e["args"].get("step") in numbers:
             worker = out["workers"].setdefault(name, {"call": 0.0, "attend": 0.0, "calls": 0.0})
             worker[e["name"]] += e["dur"] / count
             worker["calls"] += (e["name"] == "call") / count
 
     starts = sorted(s["began"] for s in steps)
 
-    def a_step(name, lane):
+    def a_step(name, track):
         """Of spans between the first step and the last, whose service has the same clock."""
-        spans = [e for e in trace.named(name, lane) if bisect.bisect(starts, e["ts"] + e["dur"]) and e["ts"] <= last]
+        spans = [e for e in trace.named(name, track) if bisect.bisect(starts, e["ts"] + e["dur"]) and e["ts"] <= last]
         return sum(e["dur"] for e in spans) / count
 
     out["device_us"] = {}
-    for kind in DEVICE_LANES:
-        spans = [(e["ts"], e["ts"] + e["dur"]) for e in trace.spans if trace.lane[e["pid"], e["tid"]].startswith("device ")
-                 and trace.lane[e["pid"], e["tid"]].endswith(f", {kind}") and first <= e["ts"] <= last]
+    for kind in DEVICE_TRACKS:
+        spans = [(e["ts"], e["ts"] + e["dur"]) for e in trace.spans if trace.track[e["pid"], e["tid"]].startswith("device ")
+                 and trace.track[e["pid"], e["tid"]].endswith(f", {kind}") and first <= e["ts"] <= last]
         out["device_us"][kind] = covered(spans) / count
     out["scheduler_us"] = {name: a_step(name, "scheduler") for name in ("tick", "schedule", "send step", "results")}
     out["http_us"] = {"answers": a_step("tokens", "answers"), "of which writing": a_step("write", "answers")}

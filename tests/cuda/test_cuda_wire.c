@@ -198,8 +198,8 @@ static void a_trace_shows_every_layer(void **unused)
     struct messages messages = {.of = {HEAP, REACHED, REACHED}};
     const struct layout layout = layout_of(0);
     struct backend_span spans[64];
-    uint32_t counts[BACKEND_LANES] = {0};
-    uint64_t last_ended_ns[BACKEND_LANES] = {0};
+    uint32_t counts[BACKEND_TRACKS] = {0};
+    uint64_t last_ended_ns[BACKEND_TRACKS] = {0};
     struct backend_step_times times;
     struct rig rig;
 
@@ -215,12 +215,12 @@ static void a_trace_shows_every_layer(void **unused)
     for (uint32_t i = 0; i < count; i++) {
         const struct backend_span *span = &spans[i];
         assert_true(span->layer <= layers && span->began_ns <= span->ended_ns && span->ended_ns <= clock_now_ns());
-        if (span->lane == BACKEND_R_PART)
+        if (span->track == BACKEND_R_PART)
             assert_true(span->layer < layers);
-        if (span->lane != BACKEND_TRANSFER) /* emulated streams overtake each other: its two kinds come in no order */
-            assert_true(span->began_ns + 1000 >= last_ended_ns[span->lane]); /* events are read in microseconds */
-        last_ended_ns[span->lane] = span->ended_ns;
-        counts[span->lane]++;
+        if (span->track != BACKEND_TRANSFER) /* emulated streams overtake each other: its two kinds come in no order */
+            assert_true(span->began_ns + 1000 >= last_ended_ns[span->track]); /* events are read in microseconds */
+        last_ended_ns[span->track] = span->ended_ns;
+        counts[span->track]++;
     }
     assert_int_equal(counts[BACKEND_S_PART], layers + 2);
     assert_int_equal(counts[BACKEND_R_PART], layers);

@@ -51,7 +51,7 @@ def test_workers_hold_the_kv(start_mesh):
     assert mesh.metric("fastdecode_generated_tokens_total") >= 640
 
 
-def test_a_trace_has_lanes_of_the_device(start_mesh, tmp_path):
+def test_a_trace_has_tracks_of_the_device(start_mesh, tmp_path):
     """What it computes and copies, layer by layer, within the step that the s-part saw; and messages go without a detour. With
     `auto` it takes two mini-batches, and workers beside it have the cores."""
     path = str(tmp_path / "trace.json")
@@ -64,12 +64,12 @@ def test_a_trace_has_lanes_of_the_device(start_mesh, tmp_path):
     assert "MESSAGES-OUT-OF-REACH" not in mesh.logs(10000)
     assert mesh.stop() == 0
     trace = profile_steps.Trace(profile_steps.read(path))
-    assert {"mini-batch 0", "mini-batch 1"} <= set(trace.lane.values())
+    assert {"mini-batch 0", "mini-batch 1"} <= set(trace.track.values())
     segments = 1 + max(e["args"]["layer"] for e in trace.named("device segment"))
     steps = {(e["args"]["step"]): e for e in trace.named("step")}
     assert len(steps) >= 4 and len(trace.named("device segment")) == len(steps) * segments
     assert len(trace.named("o up")) == len(trace.named("q, k, v down")) == len(steps) * (segments - 1)
-    assert {trace.lane[e["pid"], e["tid"]] for e in trace.named("o up")} == {"device 0, transfer"}
+    assert {trace.track[e["pid"], e["tid"]] for e in trace.named("o up")} == {"device 0, transfer"}
     for e in trace.named("device segment") + trace.named("device head"):
         step = steps[e["args"]["step"]]
         assert step["ts"] <= e["ts"] and e["ts"] + e["dur"] <= step["ts"] + step["dur"] + 0.01

@@ -26,17 +26,17 @@ def ask(mesh):
 
 
 def assert_nested(trace):
-    """Two spans of a lane are apart, or one holds the other."""
-    lanes = collections.defaultdict(list)
+    """Two spans of a track are apart, or one holds the other."""
+    tracks = collections.defaultdict(list)
     for e in trace.spans:
-        lanes[e["pid"], e["tid"]].append((e["ts"], -e["dur"], e["name"]))
-    for lane, spans in lanes.items():
+        tracks[e["pid"], e["tid"]].append((e["ts"], -e["dur"], e["name"]))
+    for track, spans in tracks.items():
         open_until = []
         for begin, minus_dur, name in sorted(spans):
             while open_until and open_until[-1][0] <= begin + 0.002:
                 open_until.pop()
             end = begin - minus_dur
-            assert not open_until or end <= open_until[-1][0] + 0.002, f"{trace.lane[lane]}: {name} crosses {open_until[-1][1]}"
+            assert not open_until or end <= open_until[-1][0] + 0.002, f"{trace.track[track]}: {name} crosses {open_until[-1][1]}"
             open_until.append((end, name))
 
 
@@ -55,7 +55,7 @@ def test_a_trace_says_where_steps_went(start_mesh, tmp_path, place):
     assert trace.dropped == 0
     for name, pid in pids.items():
         assert trace.process[pid] == name
-    names = collections.Counter((trace.process[e["pid"]], trace.lane[e["pid"], e["tid"]], e["name"]) for e in trace.spans)
+    names = collections.Counter((trace.process[e["pid"]], trace.track[e["pid"], e["tid"]], e["name"]) for e in trace.spans)
     wanted = [("s-part", "S-part", name) for name in ("plan", "begin", "segment", "head", "reply")]
     wanted += [("scheduler", "scheduler", name) for name in ("tick", "schedule", "send step", "results")]
     wanted += [("gateway", "answers", "tokens"), ("gateway", "answers", "write"), ("gateway", "parse and tokenize", "parse")]

@@ -82,7 +82,7 @@ static const json_t *find(const json_t *root, const char *name, const char *kind
     return NULL;
 }
 
-static void off_there_is_no_lane_and_nothing_is_evaluated(void **state)
+static void off_there_is_no_track_and_nothing_is_evaluated(void **state)
 {
     const struct trace_config config = {.process = "test"};
     uint32_t evaluated = 0;
@@ -90,10 +90,10 @@ static void off_there_is_no_lane_and_nothing_is_evaluated(void **state)
     (void)state;
 
     assert_int_equal(trace_open(&config, &error), STATUS_OK);
-    struct trace_lane *lane = trace_lane_open("lane");
-    assert_null(lane);
-    assert_int_equal(trace_clock(lane), 0);
-    assert_int_equal(trace_span(lane, "span", 0, {"n", ++evaluated}), 0);
+    struct trace_track *track = trace_track_open("track");
+    assert_null(track);
+    assert_int_equal(trace_clock(track), 0);
+    assert_int_equal(trace_span(track, "span", 0, {"n", ++evaluated}), 0);
     assert_int_equal(evaluated, 0);
     trace_close();
 }
@@ -103,12 +103,12 @@ static void spans_nest_and_carry_numbers(void **state)
     (void)state;
 
     open_trace(false, 0, 0);
-    struct trace_lane *lane = trace_lane_open("lane");
-    uint64_t outer_ns = trace_clock(lane), inner_ns = trace_clock(lane);
-    inner_ns = trace_span(lane, "inner", inner_ns, {"layer", 3}, {"step", UINT64_C(9007199254740991)});
-    assert_true(trace_span(lane, "second", inner_ns) >= inner_ns);
-    trace_span(lane, "outer", outer_ns);
-    trace_overlapping(lane, "request", 7, outer_ns, {"tokens", 5});
+    struct trace_track *track = trace_track_open("track");
+    uint64_t outer_ns = trace_clock(track), inner_ns = trace_clock(track);
+    inner_ns = trace_span(track, "inner", inner_ns, {"layer", 3}, {"step", UINT64_C(9007199254740991)});
+    assert_true(trace_span(track, "second", inner_ns) >= inner_ns);
+    trace_span(track, "outer", outer_ns);
+    trace_overlapping(track, "request", 7, outer_ns, {"tokens", 5});
     trace_close();
 
     json_t *root = load();
@@ -122,7 +122,7 @@ static void spans_nest_and_carry_numbers(void **state)
     assert_string_equal(text_of(json_object_get(begin, "id2"), "local"), "7");
     assert_int_equal(count(root, "request", "e"), 1);
     assert_string_equal(text_of(json_object_get(find(root, "process_name", "M"), "args"), "name"), "a ?test?");
-    assert_string_equal(text_of(json_object_get(find(root, "thread_name", "M"), "args"), "name"), "lane");
+    assert_string_equal(text_of(json_object_get(find(root, "thread_name", "M"), "args"), "name"), "track");
     assert_int_equal(arg_of(find(root, "trace end", "i"), "ring_full"), 0);
     assert_true(arg_of(find(root, "clock", "M"), "wall_us") > 0);
     json_decref(root);
@@ -135,9 +135,9 @@ static void what_a_full_ring_drops_is_counted(void **state)
     (void)state;
 
     open_trace(false, 0, 8);
-    struct trace_lane *lane = trace_lane_open("lane");
+    struct trace_track *track = trace_track_open("track");
     for (uint32_t i = 0; i < SPANS; i++)
-        trace_span(lane, "span", trace_clock(lane), {"i", i});
+        trace_span(track, "span", trace_clock(track), {"i", i});
     trace_close();
 
     json_t *root = load();
@@ -163,9 +163,9 @@ static void a_file_at_its_limit_stays_there_and_whole(void **state)
     (void)state;
 
     open_trace(false, LIMIT, 0);
-    struct trace_lane *lane = trace_lane_open("lane");
+    struct trace_track *track = trace_track_open("track");
     for (uint32_t i = 0; i < SPANS; i++)
-        trace_span(lane, "span", trace_clock(lane), {"i", i});
+        trace_span(track, "span", trace_clock(track), {"i", i});
     trace_close();
 
     json_t *root = load();
@@ -181,16 +181,16 @@ enum { THREADS = 4, SPANS_EACH = 3000 };
 
 static void *put_many(void *arg)
 {
-    struct trace_lane *lane = trace_lane_open(arg);
+    struct trace_track *track = trace_track_open(arg);
     for (uint32_t i = 0; i < SPANS_EACH; i++)
-        trace_span(lane, "span", trace_clock(lane), {"i", i});
+        trace_span(track, "span", trace_clock(track), {"i", i});
     return NULL;
 }
 
 static void put_many_in_threads(void)
 {
     pthread_t threads[THREADS];
-    char name[] = "lane";
+    char name[] = "track";
     for (uint32_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, put_many, name), 0);
     for (uint32_t i = 0; i < THREADS; i++)
@@ -228,8 +228,8 @@ static void the_next_trace_begins_anew(void **state)
 
     for (uint32_t i = 0; i < 2; i++) {
         open_trace(false, 0, 0);
-        struct trace_lane *lane = trace_lane_open("lane");
-        trace_span(lane, "span", trace_clock(lane));
+        struct trace_track *track = trace_track_open("track");
+        trace_span(track, "span", trace_clock(track));
         trace_close();
     }
     json_t *root = load();
@@ -245,14 +245,14 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
 
     assert_int_equal(trace_open(&config, &error), STATUS_INVALID_ARGUMENT);
     assert_string_equal(error.text, "--trace /nowhere/trace.json: No such file or directory");
-    assert_null(trace_lane_open("lane"));
+    assert_null(trace_track_open("track"));
     trace_close();
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(off_there_is_no_lane_and_nothing_is_evaluated),
+        cmocka_unit_test(off_there_is_no_track_and_nothing_is_evaluated),
         cmocka_unit_test_setup_teardown(spans_nest_and_carry_numbers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_a_full_ring_drops_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_file_at_its_limit_stays_there_and_whole, set_up, tear_down),
