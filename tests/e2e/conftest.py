@@ -1,6 +1,7 @@
 """A mesh for tests: real processes, a port that the kernel picks, ended by process id.
 
-`mesh` is one mesh for the whole session with the default settings; `start_mesh(...)` starts another with its own."""
+`mesh` is one mesh for the whole session with the default settings; `start_mesh(...)` starts another with its own. A mesh dies with
+the process that runs the tests, and SIGINT to that process ends all meshes."""
 import glob
 import json
 import os
@@ -15,6 +16,10 @@ import urllib.request
 
 import pytest
 
+import results
+from results import (pytest_collectreport, pytest_configure, pytest_keyboard_interrupt, pytest_runtest_logfinish,  # noqa: F401 (hooks)
+                     pytest_runtest_logreport, pytest_runtest_logstart)
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
 SANITIZED = bool(os.environ.get("FD_SANITIZED"))  # then all is several times slower, and tests do less of it
@@ -22,9 +27,17 @@ HARDWARE = os.path.join(ROOT, "deploy", "hardware")
 MODEL = os.environ.get("FD_TEST_MODEL", os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
 
 
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+
+
+def spawn(command, **settings):
+    """subprocess.Popen, and the process is killed when this one dies. (The services of `up` die with `up`.)"""
+    return subprocess.Popen([*DIES_WITH_US, *command], stdin=subprocess.DEVNULL, **settings)
+
+
 def fastdecode(subcommand, *options, timeout=240, **settings):
     """Runs `fastdecode SUBCOMMAND OPTIONS` to its end; settings are subprocess.run()'s."""
-    return subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), subcommand, *map(str, options)], **{
+    return subprocess.run([*DIES_WITH_US, os.path.join(BUILD, "bin", "fastdecode"), subcommand, *map(str, options)], **{
         "capture_output": True, "text": True, "timeout": timeout, "check": False, **settings})
 
 
@@ -54,9 +67,9 @@ class Mesh:
         command = [os.path.join(self.programs(slow_workers), "fastdecode"), "up", "--model", model, "--port", "0",
                    "--run-dir", self.run_dir, *([] if calibrate else ["--calibrate", "off"]), *map(str, options)]
         self.output = []
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        stdin=subprocess.DEVNULL, env=dict(os.environ, **(env or {})))
+        self.process = spawn(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, **(env or {})))
         self.url = None
+        results.logs_of_meshes.add(self.logs)
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -140,7 +153,10 @@ class Mesh:
             time.sleep(0.05)
 
     def stop(self):
-        if self.process.poll() is None:
+        results.logs_of_meshes.discard(self.logs)
+        if results.interrupted:
+            self.process.kill()
+        elif self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(120 if SANITIZED else 30)
@@ -157,7 +173,9 @@ class Mesh:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind is KeyboardInterrupt:
+            self.process.kill()
         self.stop()
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, ROOT, SANITIZED, fastdecode
+from conftest import BUILD, MODEL, ROOT, SANITIZED, fastdecode, spawn
 from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
 from test_golden import Scores, check_greedy
 
@@ -217,7 +217,7 @@ def test_batch_invariant_places(start_mesh):
 
 def test_a_scheduler_that_would_mix_places_refuses(tmp_path):
     address = f"ipc://{tmp_path}/scheduler.sock"
-    programs = [subprocess.Popen([os.path.join(BUILD, "bin", name), *options], stderr=subprocess.PIPE, text=True, env=dict(os.environ, **device()))
+    programs = [spawn([os.path.join(BUILD, "bin", name), *options], stderr=subprocess.PIPE, text=True, env=dict(os.environ, **device()))
                 for name, options in (("scheduler", ("--listen", address)),
                                       ("s-part", ("--scheduler", address, "--listen", f"ipc://{tmp_path}/s-part.sock", "--model", MODEL,
                                                   "--device", "cuda", "--batch-invariant", "--max-batch", "8", "--context", "256",

@@ -14,7 +14,7 @@ import urllib.error
 
 import pytest
 
-from conftest import BUILD, MODEL, Mesh
+from conftest import BUILD, MODEL, Mesh, spawn
 from streams import assert_same, body, join_all, of_place, run_all, run_whole, start_all, words
 
 STREAMS, TOKENS = 6, 120
@@ -116,8 +116,7 @@ class HandMade:
 
     def start(self, name, program, *options):
         with open(os.path.join(self.run_dir, name + ".log"), "wb") as log:
-            self.processes.append(subprocess.Popen([os.path.join(BUILD, "bin", program), *options], stdin=subprocess.DEVNULL,
-                                                   stdout=log, stderr=subprocess.STDOUT))
+            self.processes.append(spawn([os.path.join(BUILD, "bin", program), *options], stdout=log, stderr=subprocess.STDOUT))
 
     def logs(self):
         text = ""

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, SANITIZED, Mesh
+from conftest import BUILD, MODEL, SANITIZED, Mesh, spawn
 from streams import Stream, assert_same, body, join_all, of_place, run_all, run_whole, samples, start_all, words
 
 STREAMS, TOKENS = (6, 64) if SANITIZED else (16, 96)
@@ -271,10 +271,10 @@ class SecondGateway:
     def __init__(self, mesh):
         port = free_port()
         self.url, self.output = f"http://127.0.0.1:{port}", open(os.path.join(mesh.run_dir, "second.log"), "wb")
-        self.process = subprocess.Popen(
+        self.process = spawn(
             [os.path.join(BUILD, "bin", "gateway"), f"--scheduler=ipc://{mesh.run_dir}/scheduler.sock", "--host=127.0.0.1",
              f"--port={port}", f"--model={MODEL}", f"--listen=ipc://{mesh.run_dir}/second.sock"],
-            stdout=self.output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            stdout=self.output, stderr=subprocess.STDOUT)
         get, deadline = Mesh.get, time.monotonic() + 20
         while True:
             try:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, Mesh
+from conftest import BUILD, DIES_WITH_US, MODEL, Mesh
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
 
@@ -27,7 +27,7 @@ def folder():
 def up(folder, *options, env=None):
     """Runs it to its end, which must come by itself."""
     command = [PROGRAM, "up", "--model", MODEL, "--run-dir", str(folder / "run"), "--kv-memory", "64M", "--local-pool", "64M", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ, **(env or {})))
+    return subprocess.run([*DIES_WITH_US, *command], capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ, **(env or {})))
 
 
 def test_port_in_use(folder):
