@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+// Places of a mesh, and of one step: the local pool and so many KV workers. Every table of places has this size.
+enum { SCHED_WORKERS_MAX = 256, SCHED_PLACES_MAX = 1 + SCHED_WORKERS_MAX };
+
 /* --max-batch: a step of all that run has 512 rows for prompts, too. */
 enum { SCHED_STEP_ROWS_MAX = 8192, SCHED_RUNNING_MAX = SCHED_STEP_ROWS_MAX - 512 };
 #define SCHED_RUNNING_HELP "sequences that run at once"

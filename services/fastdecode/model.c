@@ -124,7 +124,7 @@ int model_main(int argc, char **argv)
         {"compute", OPTION_CHOICE, &s.compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"context", OPTION_U32, &s.context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s.max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
-        {"kv-workers", OPTION_U32, &s.kv_workers, "N", "KV workers", 0, 256},
+        {"kv-workers", OPTION_U32, &s.kv_workers, "N", "KV workers", 0, SCHED_WORKERS_MAX},
         {"kv-memory", OPTION_SIZE, &s.kv_memory, "SIZE", "memory for pages of each KV worker", 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE", "memory for pages in the s-part", 0, 0},
         {"synthetic", OPTION_STRING, &synthetic.shape, "SHAPE", "write FILE with random weights: " SYNTHETIC_SHAPES, 0, 0},

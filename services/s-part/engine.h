@@ -25,7 +25,7 @@
 #include "services/s-part/step_plan.h"
 #include "services/s-part/watchdog.h"
 
-enum { ENGINE_BATCHES_MAX = 8, ENGINE_QUEUE_MAX = 8, ENGINE_LINKS_MAX = 256, DEFERRED_MAX = 1024 };
+enum { ENGINE_BATCHES_MAX = 8, ENGINE_QUEUE_MAX = 8, ENGINE_LINKS_MAX = SCHED_WORKERS_MAX, DEFERRED_MAX = 1024 };
 
 struct engine;
 struct mini_batch;
@@ -78,7 +78,7 @@ struct mini_batch {
     struct step_plan plan;
     uint32_t segment; /* next to start */
     uint32_t waiting; /* replies that are out */
-    struct link_use uses[STEP_PLACES_MAX];
+    struct link_use uses[SCHED_PLACES_MAX];
     const float **o;                                              /* [max_rows] */
     float **q, **k, **v;                                          /* [max_rows] */
     struct backend_links links;                                   /* those */

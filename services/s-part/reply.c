@@ -81,7 +81,7 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
 void reply_send(struct mini_batch *batch)
 {
     Fastdecode__StepReply reply = FASTDECODE__STEP_REPLY__INIT;
-    Fastdecode__PlaceTime times[STEP_PLACES_MAX], *time_pointers[STEP_PLACES_MAX];
+    Fastdecode__PlaceTime times[SCHED_PLACES_MAX], *time_pointers[SCHED_PLACES_MAX];
 
     for (uint32_t i = 0; i < batch->plan.run_count; i++)
         fill_run(batch, &batch->plan.runs[i]);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/sched/sched_settings.h"
 
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
 {
@@ -88,9 +87,9 @@ enum status step_plan_check(const struct step_plan *plan, const Fastdecode__Step
 {
     uint64_t rows = 0;
 
-    if (request->n_runs > plan->max_rows || request->n_places > STEP_PLACES_MAX)
+    if (request->n_runs > plan->max_rows || request->n_places > SCHED_PLACES_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %zu runs at %zu places (limits %u and %u)", request->n_runs,
-                         request->n_places, plan->max_rows, (unsigned)STEP_PLACES_MAX);
+                         request->n_places, plan->max_rows, (unsigned)SCHED_PLACES_MAX);
     for (size_t i = 0; i < request->n_runs; i++) {
         enum status status = check_run(request, request->runs[i], vocab, context_tokens, error);
         if (status)

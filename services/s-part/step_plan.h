@@ -14,11 +14,10 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/sched/sched_settings.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/sequence_table.h"
 #include "step.pb-c.h"
-
-enum { STEP_PLACES_MAX = 256 };
 
 struct step_run {
     const Fastdecode__Run *run; /* in the request's memory */
@@ -48,7 +47,7 @@ struct step_plan {
     struct step_run *runs;    /* [max_rows] in row order */
     struct backend_row *rows; /* [max_rows] */
     uint32_t *row_run;        /* [max_rows] index of the row's run */
-    struct step_place places[STEP_PLACES_MAX];
+    struct step_place places[SCHED_PLACES_MAX];
     uint32_t *output_row;           /* [max_rows] row of each sample or score */
     struct backend_sample *outputs; /* [max_rows] */
     struct sampler_result *results; /* [max_rows] */

@@ -136,9 +136,9 @@ static struct member *find_or_add(struct scheduler *scheduler, bool s_part, cons
     for (uint32_t i = 1; i < scheduler->member_count; i++)
         if (!strcmp(scheduler->members[i].name, name))
             return &scheduler->members[i];
-    if (scheduler->member_count < PLACES_MAX)
+    if (scheduler->member_count < SCHED_PLACES_MAX)
         return &scheduler->members[scheduler->member_count++];
-    for (uint32_t i = 1; i < PLACES_MAX;
+    for (uint32_t i = 1; i < SCHED_PLACES_MAX;
          i++) { /* the entry of one that was never there: a wrong address, a worker of another mesh */
         struct member *member = &scheduler->members[i];
         bool silent = clock_now_us() - member->heard_us > scheduler->settings.worker_timeout_ms * 1000ull;

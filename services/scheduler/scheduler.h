@@ -22,7 +22,6 @@
 #include "step.pb-c.h"
 
 enum {
-    PLACES_MAX = 257, /* the local pool is 0 */
     STEPS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX,
     WATCHERS_MAX = 256,
     CALIBRATION_MAX = 16,
@@ -91,7 +90,7 @@ struct flight {
     uint32_t *positions;
     const struct sched_run *runs; /* [run_count] the core's, until it is answered */
     struct sched_result *results;
-    struct sched_place_time places[64];
+    struct sched_place_time places[SCHED_PLACES_MAX];
     uint32_t place_count;
     struct rpc_message *message;        /* the reply, kept until the tick; NULL: it has not come */
     const Fastdecode__StepReply *reply; /* in it */
@@ -118,8 +117,8 @@ struct scheduler {
     uint32_t end_token_count;
     uint64_t page_bytes;
 
-    struct member members[PLACES_MAX];
-    uint32_t member_count; /* used entries; 0 is the s-part */
+    struct member members[SCHED_PLACES_MAX]; /* of place i: 0 is the s-part with its local pool */
+    uint32_t member_count;                   /* used entries; 0 is the s-part */
 
     struct sched_event events[EVENTS_ROOM];
     uint32_t event_count;

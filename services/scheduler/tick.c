@@ -16,8 +16,8 @@ static struct {
     Fastdecode__Run **run_pointers;
     Fastdecode__SequenceOpen *opens;
     Fastdecode__SequenceOpen **open_pointers;
-    Fastdecode__Place places[PLACES_MAX];
-    Fastdecode__Place *place_pointers[PLACES_MAX];
+    Fastdecode__Place places[SCHED_PLACES_MAX];
+    Fastdecode__Place *place_pointers[SCHED_PLACES_MAX];
     uint32_t capacity;
 } scratch;
 
@@ -44,7 +44,7 @@ static bool open_arrays(struct scheduler *scheduler, uint32_t rows)
         scratch.run_pointers[i] = &scratch.runs[i];
         scratch.open_pointers[i] = &scratch.opens[i];
     }
-    for (uint32_t i = 0; i < PLACES_MAX; i++)
+    for (uint32_t i = 0; i < SCHED_PLACES_MAX; i++)
         scratch.place_pointers[i] = &scratch.places[i];
     return true;
 }
@@ -115,7 +115,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .balance = true,
         .page_tokens = scheduler->kv.page_tokens,
         .context_tokens = scheduler->model.context_tokens,
-        .max_places = PLACES_MAX,
+        .max_places = SCHED_PLACES_MAX,
         .layers = scheduler->kv.layers,
         .kv_bytes_per_token = scheduler->page_bytes / scheduler->kv.page_tokens,
         .page_names = scheduler->settings.prefix_cache ? page_names : NULL,

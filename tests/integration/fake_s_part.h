@@ -37,6 +37,7 @@ static struct {
     bool times;        /* replies say how long steps took: then tokens are guessed */
     bool rows_differ;  /* its rows depend on those beside them: then none are */
     uint32_t drafts;   /* guessed tokens that came */
+    uint32_t places;   /* replies have the times of so many */
     uint32_t position; /* of the first row of the latest step */
     uint32_t pace;     /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
     struct rpc_call *waiting[STEPS_MAX];
@@ -143,6 +144,13 @@ static inline void answer_step(struct rpc_call *call)
     s_part.position = request->n_runs ? request->runs[0]->position : 0;
     s_part.rows_most = MAX(s_part.rows_most, rows);
     reply.total_us = reply.s_part_us = s_part.times ? 1000 : 0;
+    Fastdecode__PlaceTime times[SCHED_PLACES_MAX], *time_pointers[SCHED_PLACES_MAX];
+    for (uint32_t i = 0; i < s_part.places; i++) {
+        fastdecode__place_time__init(time_pointers[i] = &times[i]);
+        times[i].worker = i;
+    }
+    reply.n_places = s_part.places;
+    reply.places = time_pointers;
     reply.step = request->step;
     reply.n_results = request->n_runs;
     reply.results = pointers;

@@ -56,6 +56,25 @@ static void more_end_at_once_than_the_window_takes(void **state)
     mesh_close();
 }
 
+/* The core is told the times of all places, however many took part in the step. */
+static void the_times_of_all_places_are_taken(void **state)
+{
+    uint32_t most = 0;
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    s_part.places = SCHED_PLACES_MAX;
+    generate(gateway, &streams[0], 0, 20, 4);
+    UNTIL(streams[0].tokens == 4);
+    for (uint32_t i = 0; i < STEPS_MAX; i++)
+        most = MAX(most, scheduler->flights[i].place_count);
+    assert_int_equal(most, SCHED_PLACES_MAX);
+    s_part.places = 0;
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
 /* What waits and is cancelled holds nothing: it costs the s-part no call of its own. */
 static void many_that_wait_are_cancelled_in_few_calls(void **state)
 {
@@ -333,6 +352,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resubmission_runs_while_its_old_pages_are_freed),
         cmocka_unit_test(more_end_at_once_than_the_window_takes),
+        cmocka_unit_test(the_times_of_all_places_are_taken),
         cmocka_unit_test(many_that_wait_are_cancelled_in_few_calls),
         cmocka_unit_test(a_smaller_s_part_gets_smaller_steps),
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),

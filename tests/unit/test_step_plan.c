@@ -83,6 +83,19 @@ static void drafts_are_behind_a_token_and_before_a_sample(void **state)
     assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
 }
 
+static void a_step_may_have_rows_at_every_place(void **state)
+{
+    Fastdecode__Place *all[SCHED_PLACES_MAX + 1];
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(all); i++)
+        all[i] = &place;
+    request.places = all;
+    request.n_places = SCHED_PLACES_MAX;
+    assert_int_equal(check(), STATUS_OK);
+    request.n_places = SCHED_PLACES_MAX + 1;
+    assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
+}
+
 static void fill(uint32_t run_count)
 {
     struct error error;
@@ -204,6 +217,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(drafts_are_behind_a_token_and_before_a_sample, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_step_may_have_rows_at_every_place, open_all, close_all),
         cmocka_unit_test_setup_teardown(each_row_from_the_known_one_on_is_sampled, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_count_up_to_the_first_after_a_wrong_draft, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_are_of_their_own_run, open_all, close_all),
