@@ -77,6 +77,8 @@ $(PB_SRC): | $(BUILD)/flags
 %_avx2.o:   ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 %_vnni.o:   ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
+# Templates with many instances: full debug information would take as long as compiling them.
+%_avx2.o %_avx512.o %_vnni.o: ISA += -g1
 $(BUILD)/obj/kernels/%.o: CFLAGS += -O3
 ifeq ($(SAN),thread) # inner loops work on what their caller gives them: seen there, and a hundred times faster unseen here
 %_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=thread

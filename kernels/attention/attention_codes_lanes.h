@@ -157,10 +157,10 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
     }
 }
 
-/* Scores of one line become p of the block alone; m, sums and acc are brought to the new m. Returns e^(best - m). */
-LANES_INLINE float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen, const uint32_t head_dim)
+/* Turns the scores of one line into p of the block alone, and brings m, sums and acc to the new m. Returns e^(best - m). */
+LANES_APART float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
 {
-    uint32_t tiles = (seen + LANES - 1) / LANES;
+    const uint32_t head_dim = range->head_dim, tiles = (seen + LANES - 1) / LANES;
     lanes score[BLOCK_TILES], sum = lanes_zero(), share = lanes_set1(1.0f);
     float old = range->m[line], best = clip_scores(scores, seen, score), *sums = range->sums + (size_t)line * LANES;
 
@@ -358,7 +358,7 @@ LANES_INLINE void add_codes(const struct group *g, uint32_t line, float *scores,
 {
     float share[GROUP];
     UNROLL for (uint32_t i = 0; i < n; i++)
-        share[i] = soften_block(g->range, line + i, scores + i * ATTEND_BLOCK, seen, head_dim);
+        share[i] = soften_block(g->range, line + i, scores + i * ATTEND_BLOCK, seen);
     for (uint32_t group = 0; group < attend_groups(head_dim); group++)
         add_code_group(g, line, scores, share, seen, group, n, type, head_dim);
 }

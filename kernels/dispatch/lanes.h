@@ -25,6 +25,8 @@
 
 #define LANES 16
 #define LANES_INLINE static inline __attribute__((always_inline, unused))
+/* A function that many instances of a template share: compiled once, where inlining it would multiply the time to compile. */
+#define LANES_APART static __attribute__((noinline, unused))
 
 /* The line of 64 bytes at `at`, into the second level: the first can wait for few lines at once. Measured as a share of read bandwidth:
  * attention of one line, head_dim 64: 0.78, into the first level 0.44, not at all 0.47; 4-bit products of one row, Zen 4: 0.90 for 0.62. */

@@ -6,7 +6,7 @@
 #include "kernels/gemm/gemm.h"
 
 #define GEMM_NAME gemm_avx512
-#define GEMM_ROWS 8
+#define GEMM_ROWS 4
 #define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 0
 
