@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "services/gateway/http_framing.h"
 #include "services/gateway/http_internal.h"
 #include "services/gateway/schema.h"
 #include "services/gateway/respond.h"
@@ -122,37 +122,9 @@ static bool has_room(struct http_server *server, struct exchange *exchange, size
     return false;
 }
 
-struct framing {
-    uint32_t lengths, codings;
-    bool chunked; /* the last coding */
-};
-
-static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const char *key, const char *value)
-{
-    struct framing *framing = arg;
-
-    (void)kind;
-    if (strcasecmp(key, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
-        framing->lengths++;
-    } else if (strcasecmp(key, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
-        framing->codings++;
-        framing->chunked = value && strcasecmp(value, "chunked") == 0;
-    }
-    return MHD_YES;
-}
-
-/* Whether it is certain where the body ends. Where it is not, a proxy in front may see a second request in what is taken for this
- * one's body (RFC 9112, 6.3). */
-static bool is_framed_once(struct MHD_Connection *connection)
-{
-    struct framing framing = {0};
-
-    MHD_get_connection_values(connection, MHD_HEADER_KIND, count_framing, &framing);
-    return framing.codings ? framing.codings == 1 && framing.chunked && framing.lengths == 0 : framing.lengths <= 1;
-}
-
 /* The headers are here. */
-static enum MHD_Result begin(struct http_server *server, struct exchange *exchange, struct MHD_Connection *connection)
+static enum MHD_Result begin(struct http_server *server, struct exchange *exchange, struct MHD_Connection *connection,
+                             const char *version)
 {
     const char *length_text, *expect;
     struct api_error error;
@@ -161,8 +133,10 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
     if (!watch_deadline(server->watch, exchange->watch_id, deadline_after(server->config.body_timeout_s), true))
         return MHD_NO;
     set_request_id(exchange);
-    if (!is_framed_once(connection)) {
-        api_fail(&error, 400, "bad_framing", NULL, "a body has one Content-Length, or Transfer-Encoding: chunked");
+    if (!http_framing_is_certain(connection, version)) {
+        api_fail(&error, 400, "bad_framing", NULL,
+                 "malformed headers: a header's name is a token and its value is on the same line; a body has one "
+                 "Content-Length, or Transfer-Encoding: chunked");
         respond_error(exchange, &error);
         exchange->handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
@@ -203,7 +177,6 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
     struct http_server *server = arg;
     struct exchange *exchange = *context;
 
-    (void)version;
     if (!exchange) {
         exchange = exchange_new(connection, method, url);
         if (!exchange)
@@ -212,7 +185,7 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
         exchange->watch_id = connection_id(connection);
         exchange->bodies = &server->body_bytes;
         atomic_fetch_add_explicit(&server->active, 1, memory_order_relaxed);
-        return begin(server, exchange, connection);
+        return begin(server, exchange, connection, version);
     }
     if (*data_bytes > 0)
         return take_body(server, exchange, data, data_bytes);

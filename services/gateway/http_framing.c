@@ -1,0 +1,90 @@
+// http_framing.c: see http_framing.h.
+//
+// libmicrohttpd takes any bytes before a colon as a header's name, so that "Content-Length : 26" is a header of its own that says
+// nothing about the body. It also joins a line that begins with a space to the line before it, which other servers take for a header.
+// Both are refused here, whatever the header.
+#include "services/gateway/http_framing.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/base/checked.h"
+
+struct framing {
+    uint32_t length_count, coding_count;
+    bool malformed;
+};
+
+static bool is_token(const char *name, size_t bytes)
+{
+    static const char marks[] = "!#$%&'*+-.^_`|~";
+    size_t i;
+
+    for (i = 0; i < bytes; i++) {
+        char c = name[i];
+        bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+        if (!plain && (c == '\0' || !strchr(marks, c)))
+            return false;
+    }
+    return bytes > 0;
+}
+
+// A header is parsed where it was received: its name, a zero byte in place of the colon, spaces, its value. The value of a folded header
+// is put together in another place.
+static bool is_folded(const char *name, size_t name_bytes, const char *value)
+{
+    const char *expected = name + name_bytes + 1;
+
+    return (uintptr_t)value < (uintptr_t)expected || value != expected + strspn(expected, " \t");
+}
+
+static bool is_all_digits(const char *value, size_t bytes)
+{
+    size_t i;
+
+    for (i = 0; i < bytes; i++)
+        if (value[i] < '0' || value[i] > '9')
+            return false;
+    return bytes > 0;
+}
+
+// Whether the name is `wanted`. A name that only begins with it is malformed: someone may compare the beginning alone.
+static bool is_named(struct framing *framing, const char *name, size_t bytes, const char *wanted)
+{
+    size_t wanted_bytes = strlen(wanted);
+
+    if (bytes < wanted_bytes || strncasecmp(name, wanted, wanted_bytes) != 0)
+        return false;
+    framing->malformed |= bytes > wanted_bytes;
+    return bytes == wanted_bytes;
+}
+
+static enum MHD_Result look_at_header(void *arg, enum MHD_ValueKind kind, const char *name, size_t name_bytes, const char *value,
+                                      size_t value_bytes)
+{
+    static const char chunked[] = "chunked";
+    struct framing *framing = arg;
+
+    (void)kind;
+    if (!is_token(name, name_bytes) || !value || is_folded(name, name_bytes, value)) {
+        framing->malformed = true;
+    } else if (is_named(framing, name, name_bytes, MHD_HTTP_HEADER_CONTENT_LENGTH)) {
+        framing->length_count++;
+        framing->malformed |= !is_all_digits(value, value_bytes);
+    } else if (is_named(framing, name, name_bytes, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
+        framing->coding_count++;
+        framing->malformed |= value_bytes != sizeof chunked - 1 || strncasecmp(value, chunked, value_bytes) != 0;
+    }
+    return framing->malformed ? MHD_NO : MHD_YES;
+}
+
+bool http_framing_is_certain(struct MHD_Connection *connection, const char *version)
+{
+    struct framing framing = {0};
+
+    MHD_get_connection_values_n(connection, MHD_HEADER_KIND, look_at_header, &framing);
+    if (framing.malformed || framing.length_count + framing.coding_count > 1)
+        return false;
+    return framing.coding_count == 0 || strcmp(version, MHD_HTTP_VERSION_1_0) != 0; // HTTP/1.0 has no codings
+}
