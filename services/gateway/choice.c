@@ -19,14 +19,6 @@ bool choice_open(struct choice *choice, const struct language *language)
     stop_match_init(&choice->stop, request->stops, request->stop_count);
     choice->text_stream = language_stream_open(language);
     choice->generated = malloc((request->max_tokens + 1u) * sizeof *choice->generated);
-    if (request->echo && request->logprobs) {
-        choice->prompt_scores = calloc(choice->prompt->count + 1, sizeof *choice->prompt_scores);
-        if (request->top_logprobs)
-            choice->prompt_tops = calloc(choice->prompt->count + 1, sizeof *choice->prompt_tops);
-        if (!choice->prompt_scores || (request->top_logprobs && !choice->prompt_tops))
-            return false;
-        choice->prompt_scored = 1;
-    }
     choice->echoed = !request->echo;
     return choice->text_stream && choice->generated;
 }
@@ -38,8 +30,6 @@ void choice_close(struct choice *choice)
     text_free(&choice->visible);
     shown_tokens_free(&choice->logprobs);
     free(choice->generated);
-    free(choice->prompt_scores);
-    free(choice->prompt_tops);
 }
 
 /* Characters, by their first bytes: parts of one character add up right. */
@@ -89,15 +79,17 @@ static bool is_in_echo(const struct choice *choice, const struct language *langu
            (echo->bytes >= bytes && memcmp(echo->data, data, bytes) == 0);
 }
 
-/* Scores of the prompt come in pieces, and again after a resubmission. */
-static bool take_prompt_scores(struct choice *choice, const Fastdecode__GenerateEvent *event)
+/* Scores of the prompt come in pieces, and again from other choices and after a resubmission. */
+static bool take_prompt_scores(const struct choice *choice, const Fastdecode__GenerateEvent *event)
 {
+    struct request_prompt *prompt = choice->prompt;
+    uint32_t most = choice->request->top_logprobs;
     size_t i, j;
 
-    if (!choice->prompt_scores || event->n_prompt == 0)
+    if (!prompt->scores || event->n_prompt == 0)
         return true;
-    if (event->prompt_index > choice->prompt_scored || event->n_prompt > choice->prompt->count ||
-        event->prompt_index + event->n_prompt > choice->prompt->count)
+    if (event->prompt_index > prompt->scored_count || event->n_prompt > prompt->count ||
+        event->prompt_index + event->n_prompt > prompt->count)
         return false;
     for (i = 0; i < event->n_prompt; i++) {
         const Fastdecode__Token *token = event->prompt[i];
@@ -105,40 +97,40 @@ static bool take_prompt_scores(struct choice *choice, const Fastdecode__Generate
 
         if (at == 0)
             continue; /* nothing comes before it, so it has no score */
-        choice->prompt_scores[at] = token->logprob;
-        if (!choice->prompt_tops)
+        prompt->scores[at] = token->logprob;
+        if (!prompt->tops)
             continue;
-        choice->prompt_tops[at].count = (uint32_t)MIN(token->n_top, API_MAX_LOGPROBS);
-        for (j = 0; j < choice->prompt_tops[at].count; j++)
-            choice->prompt_tops[at].tops[j] = (struct shown_top){.offset = token->top[j]->token, .logprob = token->top[j]->logprob};
+        prompt->top_counts[at] = (uint8_t)MIN(token->n_top, most);
+        for (j = 0; j < prompt->top_counts[at]; j++)
+            prompt->tops[at * most + j] = (struct prompt_top){token->top[j]->token, token->top[j]->logprob};
     }
-    choice->prompt_scored = MAX(choice->prompt_scored, event->prompt_index + (uint32_t)event->n_prompt);
+    prompt->scored_count = MAX(prompt->scored_count, event->prompt_index + (uint32_t)event->n_prompt);
     return true;
 }
 
 /* The prompt becomes part of the answer, once, before the first token. */
 static void echo_prompt(struct choice *choice, const struct language *language)
 {
+    const struct request_prompt *prompt = choice->prompt;
     uint32_t i, j;
 
     if (choice->echoed)
         return;
     choice->echoed = true;
-    text_append(&choice->visible, choice->prompt->echo.data, choice->prompt->echo.bytes);
-    if (!choice->prompt_scores)
+    text_append(&choice->visible, prompt->echo.data, prompt->echo.bytes);
+    if (!prompt->scores)
         return;
-    for (i = 0; i < choice->prompt->count; i++) {
-        bool known = i > 0 && i < choice->prompt_scored, among = false;
-        uint32_t id = choice->prompt->ids[i];
-        show_token(choice, language, id, known ? &choice->prompt_scores[i] : NULL, is_in_echo(choice, language, i));
-        for (j = 0; known && choice->prompt_tops && j < choice->prompt_tops[i].count; j++) {
-            among |= choice->prompt_tops[i].tops[j].offset == id;
-            show_top(choice, language, choice->prompt_tops[i].tops[j].offset, choice->prompt_tops[i].tops[j].logprob);
+    for (i = 0; i < prompt->count; i++) {
+        bool known = i > 0 && i < prompt->scored_count, among = false;
+        uint32_t id = prompt->ids[i];
+        show_token(choice, language, id, known ? &prompt->scores[i] : NULL, is_in_echo(choice, language, i));
+        for (j = 0; known && prompt->tops && j < prompt->top_counts[i]; j++) {
+            const struct prompt_top *top = &prompt->tops[(size_t)i * choice->request->top_logprobs + j];
+            among |= top->token == id;
+            show_top(choice, language, top->token, top->logprob);
         }
-        show_itself(choice, language, id, choice->prompt_scores[i], among || !known);
+        show_itself(choice, language, id, prompt->scores[i], among || !known);
     }
-    free(choice->prompt_tops);
-    choice->prompt_tops = NULL;
 }
 
 static bool take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)

@@ -18,8 +18,14 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/gateway/http_internal.h"
+#include "services/gateway/respond.h"
 
-enum { BLOCK_BYTES = 2048, KEEP_OUT_BYTES = 8192 };
+enum {
+    BLOCK_BYTES = 2048,
+    KEEP_OUT_BYTES = 8192,
+    ALWAYS_SENT_BYTES = 4096, // errors and the like go out however much waits
+    BEHIND_BYTES = 64 << 10,  // a client that reads slower gets larger chunks later
+};
 
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path)
 {
@@ -40,6 +46,15 @@ struct exchange *exchange_new(struct MHD_Connection *connection, const char *met
     return exchange;
 }
 
+// What is to be sent is taken, or nobody will.
+static void drop_out(struct exchange *exchange)
+{
+    if (exchange->totals)
+        atomic_fetch_sub_explicit(&exchange->totals->unsent_bytes, exchange->out.bytes - exchange->out_taken, memory_order_relaxed);
+    exchange->out_taken = 0;
+    text_free(&exchange->out);
+}
+
 struct exchange *exchange_hold(struct exchange *exchange)
 {
     /* relaxed: the caller has a reference already */
@@ -53,7 +68,7 @@ void exchange_release(struct exchange *exchange)
     if (!exchange || atomic_fetch_sub_explicit(&exchange->references, 1, memory_order_acq_rel) != 1)
         return;
     exchange_drop_body(exchange);
-    text_free(&exchange->out);
+    drop_out(exchange);
     pthread_mutex_destroy(&exchange->mutex);
     free(exchange->path);
     free(exchange);
@@ -84,7 +99,7 @@ const char *exchange_body(const struct exchange *exchange, size_t *bytes)
 void exchange_drop_body(struct exchange *exchange)
 {
     if (exchange->body.bytes > 0) /* relaxed: a sum to compare with */
-        atomic_fetch_sub_explicit(exchange->bodies, exchange->body.bytes, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&exchange->totals->body_bytes, exchange->body.bytes, memory_order_relaxed);
     text_free(&exchange->body);
 }
 
@@ -118,27 +133,74 @@ static void wake(struct exchange *exchange)
     MHD_resume_connection(exchange->connection);
 }
 
+/* With the mutex held. */
+static void add_header(struct exchange *exchange, const char *name, const char *value)
+{
+    if (exchange->header_count == EXCHANGE_HEADERS_MAX)
+        return;
+    exchange->headers[exchange->header_count].name = name;
+    snprintf(exchange->headers[exchange->header_count].value, sizeof exchange->headers[0].value, "%s", value);
+    exchange->header_count++;
+}
+
 void exchange_add_header(struct exchange *exchange, const char *name, const char *value)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->header_count < EXCHANGE_HEADERS_MAX) {
-        exchange->headers[exchange->header_count].name = name;
-        snprintf(exchange->headers[exchange->header_count].value, sizeof exchange->headers[0].value, "%s", value);
-        exchange->header_count++;
-    }
+    add_header(exchange, name, value);
     pthread_mutex_unlock(&exchange->mutex);
+}
+
+/* With the mutex held: so many bytes more wait to be read. The client's time for them grows by what they take at the least rate. */
+static void add_unsent(struct exchange *exchange, size_t bytes, bool waited_before)
+{
+    const struct http_totals *totals = exchange->totals;
+    uint64_t deadline_us;
+
+    atomic_fetch_add_explicit(&exchange->totals->unsent_bytes, bytes, memory_order_relaxed);
+    if (totals->min_read_rate == 0)
+        return;
+    deadline_us = waited_before ? atomic_load_explicit(&exchange->read_deadline_us, memory_order_relaxed)
+                                : clock_now_us() + totals->read_grace_us;
+    deadline_us += bytes * 1000000ull / totals->min_read_rate;
+    atomic_store_explicit(&exchange->read_deadline_us, deadline_us, memory_order_relaxed);
+}
+
+bool exchange_is_late(const struct exchange *exchange, uint64_t now_us)
+{
+    uint64_t deadline_us = atomic_load_explicit(&exchange->read_deadline_us, memory_order_relaxed);
+
+    return deadline_us != 0 && now_us > deadline_us;
+}
+
+/* Replaces an answer for which there is no room. With the mutex held. */
+static void refuse_answer(struct exchange *exchange, struct text *body)
+{
+    struct api_error error;
+
+    text_free(body);
+    api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many answers wait to be read, try again later");
+    respond_error_text(body, &error);
+    text_append(body, "\n", 1);
+    add_header(exchange, "Retry-After", "1");
 }
 
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body)
 {
     pthread_mutex_lock(&exchange->mutex);
     if (exchange->answer == ANSWER_NONE) {
+        uint64_t unsent = atomic_load_explicit(&exchange->totals->unsent_bytes, memory_order_relaxed);
+        if (body->bytes > ALWAYS_SENT_BYTES && unsent + body->bytes > exchange->totals->max_unsent_bytes) {
+            refuse_answer(exchange, body);
+            status = 429;
+            content_type = RESPOND_JSON;
+        }
         exchange->answer = ANSWER_WHOLE;
         exchange->status = body->failed ? 500 : status;
         exchange->content_type = content_type;
         exchange->out = *body;
         exchange->ended = true;
         *body = (struct text){0};
+        add_unsent(exchange, exchange->out.bytes, false);
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -163,6 +225,7 @@ void exchange_write(struct exchange *exchange, const char *data, size_t bytes)
     pthread_mutex_lock(&exchange->mutex);
     assert_always(exchange->answer == ANSWER_STREAM);
     if (!exchange->ended && exchange->connection && !exchange_is_gone(exchange)) {
+        size_t before = exchange->out.bytes - exchange->out_taken;
         if (exchange->out_taken > 0 && exchange->out_taken >= exchange->out.bytes / 2) {
             text_consume(&exchange->out, exchange->out_taken);
             exchange->out_taken = 0;
@@ -170,6 +233,8 @@ void exchange_write(struct exchange *exchange, const char *data, size_t bytes)
         text_append(&exchange->out, data, bytes);
         if (exchange->out.failed)
             exchange->ended = exchange->broken = true;
+        else
+            add_unsent(exchange, bytes, before > 0);
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -183,6 +248,14 @@ size_t exchange_backlog(struct exchange *exchange)
     bytes = exchange->out.bytes - exchange->out_taken;
     pthread_mutex_unlock(&exchange->mutex);
     return bytes;
+}
+
+bool exchange_is_behind(struct exchange *exchange)
+{
+    size_t bytes = exchange_backlog(exchange);
+
+    return bytes > BEHIND_BYTES || (bytes > 0 && atomic_load_explicit(&exchange->totals->unsent_bytes, memory_order_relaxed) >
+                                                     exchange->totals->max_unsent_bytes);
 }
 
 void exchange_end(struct exchange *exchange, bool broken)
@@ -230,7 +303,9 @@ static ssize_t read_stream(void *arg, uint64_t position, char *buffer, size_t ma
         result = (ssize_t)MIN(max, exchange->out.bytes - exchange->out_taken);
         memcpy(buffer, exchange->out.data + exchange->out_taken, (size_t)result);
         exchange->out_taken += (size_t)result;
+        atomic_fetch_sub_explicit(&exchange->totals->unsent_bytes, (uint64_t)result, memory_order_relaxed);
         if (exchange->out_taken == exchange->out.bytes) {
+            atomic_store_explicit(&exchange->read_deadline_us, 0, memory_order_relaxed);
             exchange->out_taken = 0;
             exchange->out.bytes = 0;
             if (exchange->out.capacity > KEEP_OUT_BYTES)
@@ -248,6 +323,12 @@ static ssize_t read_stream(void *arg, uint64_t position, char *buffer, size_t ma
 
 static void free_stream(void *arg) { exchange_release(arg); }
 
+static void free_whole(void *arg)
+{
+    drop_out(arg); // nobody else touches it once the answer is decided
+    exchange_release(arg);
+}
+
 static struct MHD_Response *make_response(struct exchange *exchange)
 {
     struct MHD_Response *response;
@@ -260,9 +341,10 @@ static struct MHD_Response *make_response(struct exchange *exchange)
     }
     if (exchange->out.failed || exchange->out.bytes == 0)
         return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
-    response = MHD_create_response_from_buffer(exchange->out.bytes, exchange->out.data, MHD_RESPMEM_MUST_FREE);
+    response =
+        MHD_create_response_from_buffer_with_free_callback_cls(exchange->out.bytes, exchange->out.data, free_whole, exchange);
     if (response)
-        exchange->out = (struct text){0};
+        exchange_hold(exchange);
     return response;
 }
 

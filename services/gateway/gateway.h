@@ -28,6 +28,9 @@ struct gateway_config {
     uint32_t context; /* 0: the model's */
     uint32_t max_connections, max_queue, threads;
     uint64_t max_body_bytes;
+    uint32_t max_request_tokens; // choices x tokens x (1 + alternatives) of one request
+    uint64_t max_unsent_bytes;   // of all answers that clients have not taken yet
+    uint64_t min_read_rate;      // bytes a second; 0: no limit
     double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s, keep_alive_s;
     bool mesh_metrics; /* append the scheduler's */
     bool trace_append; /* to another service's file */

@@ -3,7 +3,8 @@
  *   phase of a connection   deadline                      ends by
  *   headers                 header_timeout_s, then 408    access handler, first call
  *   body                    body_timeout_s, then 408      access handler, body complete
- *   answer                  none (the watcher guards), but what is to be sent must move within idle_timeout_s: completed
+ *   answer                  none (the watcher guards), but what is to be sent must move within idle_timeout_s: completed, and
+ *                           at min_read_rate at least
  *   idle (keep-alive)       idle_timeout_s                access handler, first call
  *
  * A body over the limit is read and dropped up to DRAIN_FACTOR times the limit before the 413 goes out: a client that is still
@@ -43,10 +44,10 @@ struct http_server {
     struct MHD_Daemon *daemon;
     struct watch *watch;
     uint32_t port;
-    atomic_uint active;          /* relaxed: a count to look at */
-    _Atomic uint64_t body_bytes; /* relaxed: bodies that are kept; written by the polling thread and whoever drops one */
-    atomic_bool quiescing;       /* relaxed: nothing else depends on it */
-    atomic_bool stopping;        /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
+    atomic_uint active; /* relaxed: a count to look at */
+    struct http_totals totals;
+    atomic_bool quiescing; /* relaxed: nothing else depends on it */
+    atomic_bool stopping;  /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
 };
 
 /* A record lives in libmicrohttpd's socket context; the context of a connection is its watch id. */
@@ -110,12 +111,16 @@ static void refuse_body(struct http_server *server, struct exchange *exchange)
 /* Whether so many more bytes of bodies may be kept; refuses the request if not. */
 static bool has_room(struct http_server *server, struct exchange *exchange, size_t bytes)
 {
-    uint64_t kept = atomic_load_explicit(&server->body_bytes, memory_order_relaxed);
+    uint64_t kept = atomic_load_explicit(&server->totals.body_bytes, memory_order_relaxed);
+    uint64_t unsent = atomic_load_explicit(&server->totals.unsent_bytes, memory_order_relaxed);
     struct api_error error;
 
-    if (kept + bytes <= server->config.max_body_bytes * BODIES_FACTOR)
+    if (kept + bytes > server->config.max_body_bytes * BODIES_FACTOR)
+        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many request bodies arrive at once, try again later");
+    else if (unsent > server->config.max_unsent_bytes)
+        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many answers wait to be read, try again later");
+    else
         return true;
-    api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many request bodies arrive at once, try again later");
     error.retry_after_s = 1;
     respond_error(exchange, &error);
     exchange_drop_body(exchange);
@@ -165,7 +170,7 @@ static enum MHD_Result take_body(struct http_server *server, struct exchange *ex
         text_append(&exchange->body, data, *bytes);
         if (exchange->body.failed)
             return MHD_NO;
-        atomic_fetch_add_explicit(&server->body_bytes, *bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&server->totals.body_bytes, *bytes, memory_order_relaxed);
     }
     *bytes = 0;
     return MHD_YES;
@@ -183,7 +188,7 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
             return MHD_NO;
         *context = exchange;
         exchange->watch_id = connection_id(connection);
-        exchange->bodies = &server->body_bytes;
+        exchange->totals = &server->totals;
         atomic_fetch_add_explicit(&server->active, 1, memory_order_relaxed);
         return begin(server, exchange, connection, version);
     }
@@ -234,6 +239,8 @@ static void watch_gone(void *arg, void *user)
         server->config.gone(server->config.arg, exchange);
     exchange_release(exchange);
 }
+
+static bool watch_is_late(void *user, uint64_t now_us) { return exchange_is_late(user, now_us); }
 
 static void watch_tick(void *arg)
 {
@@ -309,6 +316,7 @@ enum status http_server_start(const struct http_config *config, struct http_serv
                                  .tick_ms = TICK_MS,
                                  .gone = watch_gone,
                                  .tick = watch_tick,
+                                 .is_late = watch_is_late,
                                  .hold = watch_hold,
                                  .arg = server};
     enum status status;
@@ -318,6 +326,9 @@ enum status http_server_start(const struct http_config *config, struct http_serv
     if (!server)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     server->config = *config;
+    server->totals.max_unsent_bytes = config->max_unsent_bytes;
+    server->totals.min_read_rate = config->min_read_rate;
+    server->totals.read_grace_us = (uint64_t)(config->idle_timeout_s * 1e6);
     raise_file_limit(config->max_connections);
     listener = open_listener(config, &server->port, error);
     if (listener < 0) {

@@ -10,8 +10,8 @@
  * thread drains; it is a copy, so no writer waits for a slow client.
  *
  * A suspended connection is not polled, so a second thread (the watcher) looks whether its client left, and closes
- * connections that take too long to send their headers or body. One that takes nothing of its answer for idle_timeout_s is
- * closed by libmicrohttpd.
+ * connections that take too long to send their headers or body, or that read their answer too slowly. One that takes nothing of its
+ * answer for idle_timeout_s is closed by libmicrohttpd.
  */
 #ifndef FD_GATEWAY_HTTP_H
 #define FD_GATEWAY_HTTP_H
@@ -42,6 +42,8 @@ struct http_config {
     uint32_t port; /* 0: a free one */
     uint32_t max_connections;
     uint64_t max_body_bytes;
+    uint64_t max_unsent_bytes; // of all answers together that clients have not taken yet
+    uint64_t min_read_rate;    // bytes a second that a client must take of an answer, beyond idle_timeout_s; 0: no limit
     double header_timeout_s, body_timeout_s, idle_timeout_s;
     const char *cors_origin; /* NULL: none */
     http_check_fn *check;
@@ -86,13 +88,16 @@ void *exchange_user(const struct exchange *exchange);
 
 /* A header for the answer, before it is begun. name is static; value is copied. */
 void exchange_add_header(struct exchange *exchange, const char *name, const char *value);
-/* The whole answer. content_type is static; body is moved from. A second answer is ignored. */
+/* The whole answer. content_type is static; body is moved from. A second answer is ignored. Where too many bytes of answers wait to be
+ * read already, the client gets status 429 instead. */
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body);
 /* A stream: status 200 and headers. */
 void exchange_begin(struct exchange *exchange, const char *content_type);
 void exchange_write(struct exchange *exchange, const char *data, size_t bytes);
 /* Bytes written and not yet taken by the connection. */
 size_t exchange_backlog(struct exchange *exchange);
+// Whether a writer that can wait should: this client is behind, or all together are.
+bool exchange_is_behind(struct exchange *exchange);
 /* The stream is complete. broken: end it so that the client sees that it is cut off. */
 void exchange_end(struct exchange *exchange, bool broken);
 

@@ -10,6 +10,15 @@
 
 enum { EXCHANGE_HEADERS_MAX = 6, EXCHANGE_ID_BYTES = 128 };
 
+// What all exchanges of a server share: sums, and limits of what waits to be read by clients.
+struct http_totals {
+    _Atomic uint64_t body_bytes;   // relaxed: bodies that are kept; written by the polling thread and whoever drops one
+    _Atomic uint64_t unsent_bytes; // relaxed: of answers, not yet taken by libmicrohttpd
+    uint64_t max_unsent_bytes;
+    uint64_t min_read_rate; // bytes a second that a client takes of what waits for it; 0: no limit
+    uint64_t read_grace_us; // and this much longer
+};
+
 enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM };
 
 struct exchange {
@@ -21,11 +30,12 @@ struct exchange {
     uint64_t start_us;
     uint64_t watch_id;
     struct text body;
-    _Atomic uint64_t *bodies; /* the server's sum, of which body.bytes are this one's */
-    uint64_t body_seen;       /* bytes, kept or dropped */
-    bool handled;             /* the body is complete and handle was called, or need not be */
+    struct http_totals *totals; // the server's
+    uint64_t body_seen;         /* bytes, kept or dropped */
+    bool handled;               /* the body is complete and handle was called, or need not be */
     _Atomic(void *) user;
-    atomic_bool gone; /* release by who finds out, acquire by who asks */
+    atomic_bool gone;                  /* release by who finds out, acquire by who asks */
+    _Atomic uint64_t read_deadline_us; // relaxed: by then the client must have taken what waits; 0: nothing waits
 
     pthread_mutex_t mutex;             /* for all below */
     struct MHD_Connection *connection; /* NULL once it is completed */
@@ -49,6 +59,8 @@ struct exchange *exchange_new(struct MHD_Connection *connection, const char *met
 enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, const char *cors_origin);
 /* Marks it gone and wakes it; true if its answer was not complete (and it was not gone already). */
 bool exchange_mark_gone(struct exchange *exchange);
+// Whether the client takes its answer too slowly. Any thread; never blocks.
+bool exchange_is_late(const struct exchange *exchange, uint64_t now_us);
 /* The connection is completed: it is never touched again. */
 void exchange_detach(struct exchange *exchange);
 

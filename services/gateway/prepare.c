@@ -116,6 +116,48 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
     return true;
 }
 
+// What an answer may grow to is known before anything is computed: each token of each choice, an echoed prompt's too, and its
+// alternatives. One of them takes about 100 bytes on its way into an answer.
+static bool check_budget(const struct api_request *api, uint32_t limit, struct request *request, struct api_error *error)
+{
+    uint64_t weight = (uint64_t)api->n * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
+    uint32_t i;
+
+    if (api->kind == API_CHAT && api->max_tokens < 0) // up to the context's end was not asked for in so many words
+        request->max_tokens = (uint32_t)MIN(request->max_tokens, MAX(limit / weight, 1));
+    tokens = (uint64_t)request->max_tokens * request->prompt_count;
+
+    for (i = 0; api->echo && i < request->prompt_count; i++)
+        tokens += request->prompts[i].count;
+    wanted = tokens * weight; // 2^24 tokens, 2^7 choices: no overflow
+    if (wanted <= limit)
+        return true;
+    return api_fail(
+        error, 400, "request_too_large", "n",
+        "The answer may have %llu tokens, counting those of all choices and prompts with %lld alternatives each; at most "
+        "%u are allowed in one request. Please reduce 'n', 'max_tokens' or the number of logprobs.",
+        (unsigned long long)wanted, (long long)api->top_logprobs, limit);
+}
+
+static bool open_scores(const struct api_request *api, struct request *request)
+{
+    size_t most = (size_t)api->top_logprobs;
+    uint32_t i;
+
+    for (i = 0; api->echo && api->logprobs && i < request->prompt_count; i++) {
+        struct request_prompt *prompt = &request->prompts[i];
+        prompt->scores = calloc(prompt->count, sizeof *prompt->scores);
+        if (most > 0) {
+            prompt->top_counts = calloc(prompt->count, sizeof *prompt->top_counts);
+            prompt->tops = calloc(prompt->count * most, sizeof *prompt->tops);
+        }
+        if (!prompt->scores || (most > 0 && (!prompt->top_counts || !prompt->tops)))
+            return false;
+        prompt->scored_count = 1;
+    }
+    return true;
+}
+
 static uint64_t draw_seed(void)
 {
     uint64_t seed;
@@ -239,8 +281,10 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
                                           .include_usage = api->include_usage};
     if (!ok)
         (void)no_memory(error);
-    ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error);
-    if (ok && !(set_sampling(api, request) && copy_stops(api, request) && make_choices(language, (uint32_t)api->n, request)))
+    ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
+         check_budget(api, requests->config.max_request_tokens, request, error);
+    if (ok && !(set_sampling(api, request) && copy_stops(api, request) && open_scores(api, request) &&
+                make_choices(language, (uint32_t)api->n, request)))
         ok = no_memory(error);
     api_request_free(api);
     if (!ok) {
@@ -262,6 +306,9 @@ void request_discard(struct request *request)
     for (i = 0; i < request->prompt_count; i++) {
         free(request->prompts[i].ids);
         text_free(&request->prompts[i].echo);
+        free(request->prompts[i].scores);
+        free(request->prompts[i].top_counts);
+        free(request->prompts[i].tops);
     }
     free(request->choices);
     free(request->prompts);

@@ -19,7 +19,7 @@
 #include "services/gateway/request_internal.h"
 
 enum {
-    BACKLOG_BYTES = 64 << 10, /* a client that reads slower gets larger chunks later */
+    KEEP_CHUNK_BYTES = 64 << 10,
     RETRY_FIRST_US = 50000,
     RETRY_MOST_US = 2000000,
     FAILURES_MAX = 8, /* in a row without a token, of kinds that waiting does not mend */
@@ -213,13 +213,12 @@ static void show_news(struct choice *choice)
     struct request *request = choice->request;
     struct text *chunk = &request->owner->chunk;
 
-    if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) ||
-        exchange_backlog(request->exchange) > BACKLOG_BYTES)
+    if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) || exchange_is_behind(request->exchange))
         return;
     text_clear(chunk);
     choice_show(choice, chunk);
     write_stream(request, chunk);
-    if (chunk->capacity > BACKLOG_BYTES)
+    if (chunk->capacity > KEEP_CHUNK_BYTES)
         text_free(chunk); /* a long echo, most likely */
 }
 
@@ -365,7 +364,7 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
     fastdecode__generate_request__init(out);
     *sampling = request->sampling;
     sampling->choice = choice->number;
-    if (choice->prompt_scores && choice->prompt_scored >= choice->prompt->count)
+    if (choice->prompt->scores && choice->prompt->scored_count >= choice->prompt->count)
         sampling->prompt_logprobs = false;
     out->request_id = (char *)(uintptr_t)exchange_request_id(request->exchange);
     out->n_prompt = choice->prompt->count;
@@ -424,7 +423,8 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         finish_choice(choice, "length", "deadline");
         return !last;
     }
-    if (request->max_tokens > 0 && choice->generated_count >= request->max_tokens) {
+    if (choice->generated_count >= request->max_tokens &&
+        (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
         finish_choice(choice, "length", NULL); /* only the news of its end was lost */
         return !last;
     }

@@ -23,10 +23,11 @@ struct requests_config {
     struct mesh *mesh;
     const struct language *language;
     struct metrics *metrics;
-    double request_timeout_s; /* 0: none */
-    double ready_grace_s;     /* how long a new request waits for a mesh that is not ready */
-    double resume_limit_s;    /* how long one that has begun does */
-    double keep_alive_s;      /* a stream that is silent for so long gets a comment */
+    uint32_t max_request_tokens; // choices x tokens x (1 + alternatives) of one request
+    double request_timeout_s;    /* 0: none */
+    double ready_grace_s;        /* how long a new request waits for a mesh that is not ready */
+    double resume_limit_s;       /* how long one that has begun does */
+    double keep_alive_s;         /* a stream that is silent for so long gets a comment */
 };
 
 enum status requests_open(const struct requests_config *config, struct requests **out) MUST_CHECK;

@@ -10,11 +10,21 @@
 
 enum { ID_BYTES = 128 + 16, TENANT_BYTES = 40 };
 
-/* A prompt and, for echo, its text and scores. Shared by its n choices. */
+struct prompt_top {
+    uint32_t token;
+    float logprob;
+};
+
+/* A prompt and, for echo, its text and scores. Shared by its n choices: each of them may bring the scores, which are the same. */
 struct request_prompt {
     uint32_t *ids;
     uint32_t count;
     struct text echo; /* the text to show before the choice's own */
+    // with echo and logprobs
+    float *scores;           // [count], index 0 unused; NULL: none wanted
+    uint8_t *top_counts;     // [count]; NULL: none wanted
+    struct prompt_top *tops; // [count][top_logprobs]
+    uint32_t scored_count;   // positions known, counting 0
 };
 
 enum choice_state {
@@ -43,14 +53,7 @@ struct choice {
     struct text visible;          /* not shown yet (stream), or all of it */
     struct shown_tokens logprobs; /* likewise */
     uint32_t text_chars;          /* of the tokens so far: the next one's text_offset */
-    /* scores of an echoed prompt: [prompt->count], index 0 unused */
-    float *prompt_scores;
-    struct prompt_top {
-        uint32_t count;
-        struct shown_top tops[API_MAX_LOGPROBS]; /* offset holds the token id */
-    } * prompt_tops;
-    uint32_t prompt_scored; /* positions known, counting 0 */
-    bool echoed;            /* the prompt is in visible */
+    bool echoed;                  /* the prompt is in visible */
     bool role_sent;
     uint64_t last_token_us;
     const char *finish_reason; /* static; set: DONE */

@@ -337,6 +337,14 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
         respond_error(exchange, &error);
         return;
     }
+    if (count * (1 + (uint64_t)api->return_token_strs) > gateway->config.max_request_tokens) {
+        free(ids);
+        api_fail(&error, 400, "request_too_large", api->messages ? "messages" : "prompt",
+                 "the text has %u tokens; with their strings counted, at most %u are given in one answer", count,
+                 gateway->config.max_request_tokens);
+        respond_error(exchange, &error);
+        return;
+    }
     text_format(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":[", count, context_of(gateway));
     for (i = 0; i < count; i++)
         text_format(&body, i ? ",%u" : "%u", ids[i]);

@@ -143,19 +143,26 @@ static void shut_late(struct record *record)
 static void check_deadlines(struct watch *watch)
 {
     uint64_t now_us = clock_now_us();
-    uint32_t i, count = 0;
+    uint32_t i, sending = 0, reading = 0;
 
     pthread_mutex_lock(&watch->mutex);
     for (i = 0; i < watch->config.capacity; i++) {
         struct record *record = &watch->records[i];
-        if (record->fd < 0 || record->deadline_us == 0 || record->deadline_us > now_us)
+        if (record->fd < 0 || record->shut)
             continue;
-        count += record->answer;
-        shut_late(record);
+        if (record->deadline_us != 0 && record->deadline_us <= now_us) {
+            sending += record->answer;
+            shut_late(record);
+        } else if (record->user && watch->config.is_late(record->user, now_us)) {
+            reading++;
+            shut_late(record);
+        }
     }
     pthread_mutex_unlock(&watch->mutex);
-    if (count)
-        log_info("HTTP-TOO-SLOW", "connections=%u", count);
+    if (sending)
+        log_info("HTTP-TOO-SLOW", "connections=%u", sending);
+    if (reading)
+        log_info("HTTP-READS-TOO-SLOWLY", "connections=%u", reading);
 }
 
 /* Takes the user of a guarded record, held; NULL when there is none. With the mutex held. */

@@ -25,6 +25,8 @@ struct watch_config {
     void (*tick)(void *arg);
     /* Under the watcher's lock: must only count a reference. */
     void (*hold)(void *user);
+    // Under the watcher's lock, at every tick: whether the connection of this guarded user is to be shut. Must only look.
+    bool (*is_late)(void *user, uint64_t now_us);
     void *arg;
 };
 

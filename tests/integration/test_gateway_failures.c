@@ -156,6 +156,7 @@ static void test_client_does_not_read(void **state)
     (void)state;
 
     config.idle_timeout_s = 1;
+    config.max_request_tokens = 1 << 30;
     assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
     memset(body, ' ', PROMPT_BYTES + 64); /* 2 million tokens: 8 MB of answer, more than the sockets hold */
     memcpy(body, "{\"prompt\":\"", 11);

@@ -1,0 +1,207 @@
+// test_gateway_limits.c: what one client, one key or one request may take of a gateway. The mesh is gateway_rig.h's.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <malloc.h>
+
+#include "tests/integration/gateway_rig.h"
+
+// "prompt":[1,1,...], so many times.
+static char *ids_body(uint32_t count, const char *rest)
+{
+    char *body = malloc(2 * count + strlen(rest) + 32), *at = body + sprintf(body, "{\"prompt\":[1");
+
+    while (--count > 0)
+        at += sprintf(at, ",1");
+    sprintf(at, "]%s}", rest);
+    return body;
+}
+
+// {"prompt":"a a a a ..."}: about bytes / 2 tokens.
+static char *text_body(size_t bytes, const char *rest)
+{
+    char *body = malloc(bytes + strlen(rest) + 32), *at = body + sprintf(body, "{\"prompt\":\"");
+
+    for (size_t i = 0; i < bytes / 2; i++) {
+        *at++ = 'a';
+        *at++ = ' ';
+    }
+    sprintf(at, "\"%s}", rest);
+    return body;
+}
+
+static struct gateway *open_with(const struct gateway_config *config)
+{
+    struct gateway *opened;
+    struct error error;
+
+    if (gateway_open(config, &opened, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    wait_ready(gateway_port(opened));
+    return opened;
+}
+
+// 128 choices of 500 tokens with 20 alternatives each.
+static void test_budget_of_a_request(void **state)
+{
+    uint32_t started = fake_look(&fake).started;
+    char *body = ids_body(400, ",\"echo\":true,\"logprobs\":20,\"n\":128,\"max_tokens\":100");
+    struct http_reply reply = http_call(port, "POST", COMPLETION, "", body);
+    (void)state;
+
+    assert_int_equal(http_status(&reply), 400);
+    assert_non_null(strstr(reply.data, "1344000 tokens"));
+    assert_non_null(strstr(reply.data, "\"code\":\"request_too_large\""));
+    assert_int_equal(fake_look(&fake).started, started);
+    http_free(&reply);
+    free(body);
+    body = ids_body(400, ",\"echo\":true,\"logprobs\":20,\"n\":2,\"max_tokens\":2");
+    reply = http_call(port, "POST", COMPLETION, "", body);
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    free(body);
+}
+
+// A chat that does not say how long its answer may be gets what fits.
+static void test_budget_of_a_chat(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *small;
+    struct http_reply reply;
+    (void)state;
+
+    config.max_request_tokens = 24;
+    small = open_with(&config);
+    reply = http_call(gateway_port(small), "POST", CHAT, "",
+                      "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"logprobs\":true,\"top_logprobs\":2}");
+    assert_int_equal(http_status(&reply), 200);
+    assert_non_null(strstr(reply.data, "\"completion_tokens\":8,"));
+    http_free(&reply);
+    gateway_close(small);
+}
+
+// The scores of a prompt are kept once, however many choices there are: here 1.5 MB instead of 11 MB.
+static void test_choices_share_the_scores(void **state)
+{
+    enum { CHOICES = 128, PROMPT = 360 };
+    uint32_t open = fake_look(&fake).open;
+    char *body = ids_body(PROMPT, ",\"echo\":true,\"logprobs\":20,\"n\":128,\"max_tokens\":1,\"stream\":true");
+    struct mallinfo2 before, now;
+    struct http_reply reply;
+    (void)state;
+
+    fake_set_tokens(&fake, 0, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    before = mallinfo2();
+    reply = http_send(port, "POST", COMPLETION, "", body);
+    assert_true(fake_wait(&fake, saw_open, open + CHOICES));
+    now = mallinfo2();
+    assert_true(now.uordblks + now.hblkhd < before.uordblks + before.hblkhd + (6 << 20));
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    http_read_all(&reply);
+    assert_int_equal(http_count(&reply, "[null,-0.5,-0.5,"), CHOICES);
+    assert_int_equal(http_count(&reply, "\"finish_reason\":\"length\""), CHOICES);
+    http_free(&reply);
+    free(body);
+}
+
+static void test_budget_of_tokenize(void **state)
+{
+    char *body = text_body(2 << 20, "");
+    struct http_reply reply = http_call(port, "POST", "/tokenize", "", body);
+    (void)state;
+
+    assert_int_equal(http_status(&reply), 400);
+    assert_non_null(strstr(reply.data, "\"param\":\"prompt\",\"code\":\"request_too_large\""));
+    http_free(&reply);
+    free(body);
+}
+
+// Answers that nobody reads fill the gateway's allowance: the next request is refused, and served again once they are gone.
+static void test_unsent_answers(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *small;
+    struct http_reply greedy, reply;
+    char *body = text_body(1 << 20, ""), head[12];
+    uint32_t at;
+    (void)state;
+
+    config.max_request_tokens = 1 << 30;
+    config.max_unsent_bytes = 1 << 20; // the answer has more, so that not even one fits
+    small = open_with(&config);
+    at = gateway_port(small);
+    reply = http_call(at, "POST", "/tokenize", "", body);
+    assert_int_equal(http_status(&reply), 429);
+    assert_non_null(strstr(reply.data, "Retry-After: 1"));
+    http_free(&reply);
+    reply = http_call(at, "POST", "/tokenize", "", "{\"prompt\":\"a\"}");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    gateway_close(small);
+
+    free(body);
+    body = text_body(2 << 20, ",\"return_token_strs\":true");
+    config.max_unsent_bytes = 24 << 20; // of 16 MB one fits, two do not
+    small = open_with(&config);
+    at = gateway_port(small);
+    greedy = http_send(at, "POST", "/tokenize", "", body);
+    assert_int_equal(recv(greedy.fd, head, sizeof head, MSG_WAITALL), sizeof head);
+    assert_memory_equal(head, "HTTP/1.1 200", 12);
+    reply = http_call(at, "POST", "/tokenize", "", body);
+    assert_int_equal(http_status(&reply), 429);
+    http_free(&reply);
+    http_read_all(&greedy);
+    assert_true(greedy.bytes > 1 << 20);
+    http_free(&greedy);
+    reply = http_call(at, "POST", "/tokenize", "", body);
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    gateway_close(small);
+    free(body);
+}
+
+// A client that takes a little now and then is cut off all the same: 64 KB every 20 ms of 16 MB, which are to be taken within 1.2 s.
+static void test_slow_reader(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *impatient;
+    struct http_reply reply;
+    char *body = text_body(2 << 20, ",\"return_token_strs\":true"), *piece = malloc(64 << 10);
+    int buffer = 256 << 10;
+    size_t total = 0;
+    ssize_t got;
+    (void)state;
+
+    config.max_request_tokens = 1 << 30;
+    config.idle_timeout_s = 1;
+    config.min_read_rate = 100 << 20;
+    impatient = open_with(&config);
+    reply = (struct http_reply){.fd = http_connect(gateway_port(impatient))};
+    setsockopt(reply.fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+    dprintf(reply.fd, "POST /tokenize HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", strlen(body));
+    assert_int_equal(send(reply.fd, body, strlen(body), MSG_NOSIGNAL), strlen(body));
+    while ((got = recv(reply.fd, piece, 64 << 10, 0)) > 0) {
+        total += (size_t)got;
+        usleep(20000);
+    }
+    assert_in_range(total, 1, 14 << 20);
+    http_free(&reply);
+    gateway_close(impatient);
+    free(piece);
+    free(body);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(fn) cmocka_unit_test_setup(fn, reset)
+    const struct CMUnitTest tests[] = {
+        CASE(test_budget_of_a_request), CASE(test_budget_of_a_chat), CASE(test_choices_share_the_scores),
+        CASE(test_budget_of_tokenize),  CASE(test_unsent_answers),   CASE(test_slow_reader),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
