@@ -12,7 +12,7 @@
 #include "common/member/member.h"
 #include "services/scheduler/scheduler.h"
 
-enum { IDLE_US = 50000, SPIN_US = 20, SETTLING_MAX = 1 << 16 };
+enum { SPIN_US = 20, SETTLING_MAX = 1 << 16 };
 
 static struct scheduler scheduler; /* large: events, places */
 static volatile sig_atomic_t asked_to_stop;
@@ -121,20 +121,16 @@ static enum status start(struct error *error)
 static uint64_t wait_us(void)
 {
     uint64_t now_us = clock_now_us(), wake_us = scheduler.core ? sched_next_wake_us(scheduler.core) : SCHED_NEVER;
-    return wake_us <= now_us ? 0 : MIN((uint64_t)IDLE_US, wake_us - now_us);
+    return wake_us <= now_us ? 0 : MIN((uint64_t)CHECK_EVERY_US, wake_us - now_us);
 }
 
 static void serve(void)
 {
-    uint64_t checked_us = 0;
-
     while (!asked_to_stop) {
         rpc_loop_run(scheduler.loop, wait_us(), scheduler.core ? SPIN_US : 0);
         uint64_t now_us = clock_now_us();
-        if (now_us - checked_us > IDLE_US) {
-            checked_us = now_us;
+        if (now_us - scheduler.checked_us > CHECK_EVERY_US)
             members_check(&scheduler, now_us);
-        }
         if (scheduler.settling_count)
             generate_settle(&scheduler);
         scheduler_tick(&scheduler);

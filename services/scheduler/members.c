@@ -15,7 +15,7 @@
 #include "common/member/member.h"
 #include "services/scheduler/scheduler.h"
 
-enum { LINK_US_GUESS = 200, WINDOW = 4096, ROWS_MAX = 65536 };
+enum { LINK_US_GUESS = 200, WINDOW = 4096, ROWS_MAX = 65536, STALL_LOGGED_US = 500000 };
 static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
 
 /* --- up and down -------------------------------------------------------------------------------------------------------- */
@@ -462,9 +462,27 @@ void drain_handler(struct rpc_call *call, void *user)
     scheduler_event(scheduler, &event);
 }
 
+/* Moves every deadline by the time for which this process did not run (throttled, stopped, its machine moved elsewhere): heartbeats
+ * of that time may lie unread in the sockets, so it proves no silence. */
+static void forgive_own_stall(struct scheduler *scheduler, uint64_t now_us)
+{
+    uint64_t gap_us = scheduler->checked_us ? now_us - scheduler->checked_us : 0;
+    uint64_t stalled_us = gap_us > 2 * CHECK_EVERY_US ? gap_us - CHECK_EVERY_US : 0;
+
+    scheduler->checked_us = now_us;
+    if (!stalled_us)
+        return;
+    if (stalled_us > STALL_LOGGED_US)
+        log_warn("SCHEDULER-STALLED", "ms=%llu", (unsigned long long)stalled_us / 1000);
+    scheduler->started_us = MIN(scheduler->started_us + stalled_us, now_us);
+    for (uint32_t i = 0; i < scheduler->member_count; i++)
+        scheduler->members[i].heard_us = MIN(scheduler->members[i].heard_us + stalled_us, now_us);
+}
+
 /* The silent are dead; what nobody has claimed is freed. */
 void members_check(struct scheduler *scheduler, uint64_t now_us)
 {
+    forgive_own_stall(scheduler, now_us);
     for (uint32_t i = 0; i < scheduler->member_count; i++) {
         struct member *member = &scheduler->members[i];
         if (!member->registered || now_us - member->heard_us < scheduler->settings.worker_timeout_ms * 1000ull)

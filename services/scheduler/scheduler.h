@@ -32,8 +32,9 @@ enum {
     ACTIONS_MAX = EVENTS_ROOM + SCHED_ACTIONS_SPARE,
     NAME_BYTES = 64,
     ADDRESS_BYTES = 128,
-    SETTLE_US = 2000000, /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
-    CLAIM_US = 15000000, /* pages that nobody claims are freed then */
+    CHECK_EVERY_US = 50000, /* between two looks at who is silent */
+    SETTLE_US = 2000000,    /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
+    CLAIM_US = 15000000,    /* pages that nobody claims are freed then */
 };
 
 struct scheduler_settings {
@@ -99,6 +100,7 @@ struct flight {
 struct scheduler {
     struct scheduler_settings settings;
     uint64_t incarnation, next_sequence, started_us;
+    uint64_t checked_us; /* when members_check() last ran */
     struct rpc_loop *loop;
     struct rpc_server *server;
     struct trace_track *track, *track_steps; /* what this thread does; the steps that the s-part has */
@@ -166,6 +168,7 @@ void generate_settle(struct scheduler *scheduler);
 void register_handler(struct rpc_call *call, void *user);
 void heartbeat_handler(struct rpc_call *call, void *user);
 void drain_handler(struct rpc_call *call, void *user);
+/* At least every CHECK_EVERY_US, as far as this process runs: what it was stopped for counts against no member. */
 void members_check(struct scheduler *scheduler, uint64_t now_us);
 void members_close(struct scheduler *scheduler);
 void members_unclaim(struct scheduler *scheduler, uint32_t place); /* frees what is not claimed yet: it is in the way */

@@ -200,6 +200,25 @@ def wait_for_output(mesh, pattern, limit_s=20):
 
 
 @pytest.mark.sanitizer
+def test_scheduler_stopped(start_mesh):
+    """SIGSTOP of the scheduler for longer than a member may be silent: nobody was dead, so nothing is lost or computed anew."""
+    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(SILENCE_S * 1000))
+    wanted, _ = undisturbed(mesh)
+    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    streams = half_way(mesh)
+    pid = mesh.kill("scheduler", signal.SIGSTOP)
+    time.sleep(1.5 * SILENCE_S)  # the stall itself
+    os.kill(pid, signal.SIGCONT)
+    assert_same(join_all(streams), wanted)
+    wait_for_log(mesh, "scheduler", "SCHEDULER-STALLED")
+    for place in ("local", "kv-worker-0", "kv-worker-1"):
+        assert of_place(mesh, "fastdecode_place_lost_total", place) == 0
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
+    assert needed(mesh) - prefill == prompts, "something was computed anew"
+    idle(mesh)
+
+
+@pytest.mark.sanitizer
 def test_s_part_killed_with_everything_local(start_mesh):
     """Its pool is gone with it: all is rebuilt from token logs."""
     mesh = start_mesh(*ALL_LOCAL)

@@ -312,6 +312,28 @@ static void all_that_nobody_claims_is_freed(void **state)
     mesh_close();
 }
 
+/* The time for which the scheduler itself does not run is no silence of the members; silence is noticed as late as ever. */
+static void a_stall_of_the_scheduler_loses_no_member(void **state)
+{
+    const uint64_t stall_us = 600000000, silence_us = 3000000;
+    (void)state;
+    mesh_open(16, 16, 1);
+    scheduler->settings.worker_timeout_ms = (uint32_t)(silence_us / 1000);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker_open(0, 0, 0, 0);
+    uint64_t now_us = clock_now_us(), claims_end_us = scheduler->started_us + CLAIM_US, heard_us;
+    members_check(scheduler, now_us);
+    members_check(scheduler, now_us += stall_us);
+    assert_true(scheduler->members[0].up && scheduler->members[1].up);
+    assert_in_range(scheduler->started_us + CLAIM_US - claims_end_us, stall_us - CHECK_EVERY_US, stall_us);
+    heard_us = scheduler->members[1].heard_us;
+    while (scheduler->members[1].up)
+        members_check(scheduler, now_us += CHECK_EVERY_US);
+    assert_in_range(now_us - heard_us, silence_us, silence_us + CHECK_EVERY_US);
+    kv_worker_close();
+    mesh_close();
+}
+
 /* `up --device auto`: a worker beside an s-part says that they share cores, which is so unless the s-part says that it has a device. */
 static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
 {
@@ -363,6 +385,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(no_more_is_guessed_than_is_allowed),
         cmocka_unit_test(what_may_have_been_guessed_is_computed_again),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
+        cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
         cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
