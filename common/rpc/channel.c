@@ -16,6 +16,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/rpc/handshake.h"
 #include "common/rpc/internal.h"
 
 enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, GREETING_US = 5000000 };
@@ -43,6 +44,7 @@ struct rpc_channel {
     uint64_t max_message_bytes, peer_max_bytes;
     struct rpc_peer peer; /* in GREETING: once its hello has come */
     bool greeted;
+    struct handshake handshake;
     struct slot *slots; /* [window] */
     uint32_t window, first_free, in_flight;
     uint32_t depth; /* callbacks under way: it is freed when the last has returned */
@@ -245,9 +247,13 @@ static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
 {
     struct greeting greeting;
 
-    if (channel->state != CHANNEL_GREETING || channel->greeted || !parse_hello(message, &greeting) ||
+    if (channel->state != CHANNEL_GREETING || channel->greeted || !handshake_parse_hello(message, &greeting) ||
         greeting.protocol != RPC_PROTOCOL) {
         go_down(channel, "the peer speaks another protocol", true);
+        return;
+    }
+    if (loop_secret(channel->loop)->is_set && !handshake_server_is_proven(message, &channel->handshake)) {
+        go_down(channel, "the peer does not prove that it knows the mesh secret (--" RPC_SECRET_OPTION ")", true);
         return;
     }
     channel->greeted = true;
@@ -256,6 +262,16 @@ static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
     endpoint_greeted(&channel->endpoint, channel->pipe);
     if (!endpoint_take_lane(&channel->endpoint, channel->pipe, &greeting.lane))
         come_up(channel);
+}
+
+static void on_challenge(struct rpc_channel *channel, struct rpc_message *message)
+{
+    struct frame *proof;
+
+    if (channel->state == CHANNEL_GREETING && !channel->greeted && handshake_answer(message, &channel->handshake, &proof))
+        send_raw(channel, proof);
+    else
+        go_down(channel, "the peer sent a challenge that was not expected", true);
 }
 
 /* STREAM or REPLY. */
@@ -302,6 +318,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
     message->borrowed = true;
     switch (message->envelope.kind) {
     case ENVELOPE_HELLO: on_hello(channel, message); break;
+    case ENVELOPE_CHALLENGE: on_challenge(channel, message); break;
     case ENVELOPE_STREAM:
     case ENVELOPE_REPLY:
         if (channel->state == CHANNEL_UP)
@@ -338,7 +355,8 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
         channel->pipe = pipe;
         channel->state = CHANNEL_GREETING;
         channel->timer = rpc_loop_timer(channel->loop, GREETING_US, on_silence, channel);
-        send_raw(channel, pack_hello(channel->loop, &channel->config.hello, channel->max_message_bytes, NULL));
+        send_raw(channel,
+                 handshake_client_hello(channel->loop, &channel->config.hello, channel->max_message_bytes, &channel->handshake));
     } else if (event == PIPE_GONE) {
         enter(channel);
         go_down(channel, "the connection closed", true);

@@ -73,7 +73,7 @@ bool envelope_parse(const unsigned char *bytes, size_t length, struct envelope *
     while (wire_next(&reader, &field, &bad))
         if (!take_field(out, &field))
             return false;
-    return !bad && out->kind >= ENVELOPE_HELLO && out->kind <= ENVELOPE_REFUSED;
+    return !bad && out->kind >= ENVELOPE_HELLO && out->kind <= ENVELOPE_PROOF;
 }
 
 /* The head up to the padding field; the writer's end is asserted by wire_put_*. */

@@ -17,6 +17,8 @@ enum envelope_kind {
     ENVELOPE_REPLY = 5,
     ENVELOPE_ACK = 6,
     ENVELOPE_REFUSED = 7,
+    ENVELOPE_CHALLENGE = 8,
+    ENVELOPE_PROOF = 9,
 };
 
 struct envelope {

@@ -54,19 +54,6 @@ struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *hea
 /* Takes the frame out and gives the buffer back. */
 struct frame *buffer_take(struct rpc_buffer *buffer);
 struct frame *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload);
-/* lane: what a server offers; NULL: nothing. */
-struct frame *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes,
-                         const struct lane_offer *lane);
-/* What the other side said first. */
-struct greeting {
-    struct rpc_peer peer;
-    uint32_t protocol;
-    uint64_t max_message_bytes;
-    struct lane_offer lane;
-};
-
-bool parse_hello(struct rpc_message *message, struct greeting *out);
-
 /* --- endpoint.c: what listens or dials, with its connections ("pipes") ---------------------------------------------- */
 
 enum { PIPE_ADDED = 1, PIPE_GONE = 2, ENDPOINT_LISTENERS_MAX = 4 };
@@ -163,6 +150,7 @@ void endpoint_restart(struct endpoint *endpoint);
 void link_free(struct link *link);
 
 void loop_assert_owner(struct rpc_loop *loop);
+const struct rpc_secret *loop_secret(const struct rpc_loop *loop);
 struct rpc_message *loop_take_message(struct rpc_loop *loop);
 void loop_give_message(struct rpc_loop *loop, struct rpc_message *message);
 struct rpc_buffer *loop_take_buffer(struct rpc_loop *loop);

@@ -59,6 +59,7 @@ struct rpc_loop {
     uint32_t free_message_count;
     struct rpc_buffer *free_buffers;
     uint64_t random;
+    struct rpc_secret secret;
 };
 
 static bool open_messages(struct rpc_loop *loop)
@@ -133,6 +134,14 @@ void rpc_loop_close(struct rpc_loop *loop)
 }
 
 void loop_assert_owner(struct rpc_loop *loop) { assert_always(!loop->owned || pthread_equal(loop->owner, pthread_self())); }
+
+void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret)
+{
+    assert_always(!loop->endpoints);
+    loop->secret = *secret;
+}
+
+const struct rpc_secret *loop_secret(const struct rpc_loop *loop) { return &loop->secret; }
 
 uint32_t loop_random(struct rpc_loop *loop)
 {

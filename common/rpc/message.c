@@ -1,16 +1,13 @@
-/* message.c: received messages and their arenas, outgoing buffers, the handshake's message. */
+/* message.c: received messages and their arenas, outgoing buffers. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/base/options.h"
 #include "common/rpc/internal.h"
-#include "envelope.pb-c.h"
 
 /* A packed message of n bytes may take CAP_BASE + CAP_FACTOR * n bytes unpacked, and no more than CAP_MOST: sub-messages of
  * two bytes become structs of a hundred. Worked number: a prompt of 8,192 ids is 24 KB packed and 32 KB unpacked. */
 enum { CHUNK_BYTES = 4096, CHUNK_KEPT_BYTES = 1 << 18, CAP_BASE = 1 << 16, CAP_FACTOR = 100, CAP_MOST = 256 << 20 };
-enum { PEER_BYTES_LEAST = 4096 }; /* every peer takes an error: whoever says less is sent that much */
 
 void *arena_take(struct arena *arena, size_t size)
 {
@@ -158,51 +155,4 @@ struct frame *pack_message(struct rpc_loop *loop, const struct envelope *head, c
     if (payload)
         protobuf_c_message_pack(payload, bytes);
     return buffer_take(buffer);
-}
-
-struct frame *pack_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes,
-                         const struct lane_offer *lane)
-{
-    Fastdecode__PeerHello message = FASTDECODE__PEER_HELLO__INIT;
-    struct envelope head = {.kind = ENVELOPE_HELLO};
-
-    message.protocol = RPC_PROTOCOL;
-    message.service = (char *)hello->service;
-    message.version = (char *)FASTDECODE_VERSION;
-    message.incarnation = hello->incarnation;
-    message.fingerprint = hello->fingerprint;
-    message.max_message_bytes = max_message_bytes;
-    if (lane) {
-        message.lane = (char *)lane->name;
-        message.lane_token = lane->token;
-        message.lane_answer = lane->answer;
-    }
-    return pack_message(loop, &head, &message.base);
-}
-
-static void copy_text(char *to, size_t to_bytes, const char *from)
-{
-    size_t at = 0;
-    for (; from && from[at] && at + 1 < to_bytes; at++)
-        to[at] = (unsigned char)from[at] < 0x20 || from[at] == 0x7f ? '?' : from[at];
-    to[at] = '\0';
-}
-
-bool parse_hello(struct rpc_message *message, struct greeting *out)
-{
-    const Fastdecode__PeerHello *hello = rpc_message_unpack(message, &fastdecode__peer_hello__descriptor);
-
-    if (!hello)
-        return false;
-    copy_text(out->peer.service, sizeof out->peer.service, hello->service);
-    copy_text(out->peer.version, sizeof out->peer.version, hello->version);
-    out->peer.incarnation = hello->incarnation;
-    out->peer.fingerprint = hello->fingerprint;
-    out->protocol = hello->protocol;
-    out->lane = (struct lane_offer){.token = hello->lane_token, .answer = hello->lane_answer};
-    if (strlen(hello->lane) < sizeof out->lane.name)
-        memcpy(out->lane.name, hello->lane, strlen(hello->lane));
-    out->max_message_bytes = hello->max_message_bytes ? hello->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
-    out->max_message_bytes = MAX(out->max_message_bytes, (uint64_t)PEER_BYTES_LEAST);
-    return true;
 }

@@ -29,6 +29,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "common/base/status.h"
+#include "common/rpc/secret.h"
 
 enum {
     RPC_PROTOCOL = 1,
@@ -51,6 +52,10 @@ struct rpc_loop;
 enum status rpc_loop_open(struct rpc_loop **out) MUST_CHECK;
 /* All servers and channels on it must be closed, kept messages freed before. What was posted and has not run will not. */
 void rpc_loop_close(struct rpc_loop *loop);
+
+// Before the first server and channel of the loop: from then on all of them prove to their peers that they know the secret, and
+// talk to none that does not. It is copied. One that is not set changes nothing.
+void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret);
 
 /* Handles what has arrived; waits for it up to timeout_us (0: not at all; UINT64_MAX: for ever), of that spin_us busily
  * (where there are at least four CPUs: with fewer, spinning keeps nng's threads from bringing what is waited for; measured on
@@ -131,7 +136,8 @@ struct rpc_server_config {
     void *user;
 };
 
-/* Listens. The Health service is added. UNAVAILABLE names an address that cannot be listened on. */
+/* Listens. The Health service is added. UNAVAILABLE names an address that cannot be listened on; INVALID_ARGUMENT one that others
+ * than this machine reach, where the loop has no secret. */
 enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_config *config, struct rpc_server **out,
                             struct error *error) MUST_CHECK;
 /* Calls that are not ended yet are dropped; their handlers' owners must not touch them afterwards. */

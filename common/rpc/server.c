@@ -126,36 +126,65 @@ static void start_call(struct connection *connection, struct rpc_message *messag
 
 /* --- messages of clients --------------------------------------------------------------------------------------------- */
 
+// The client closes, or its time to say hello runs out; until then nothing is taken from it.
+static void refuse(struct connection *connection, const char *format, ...) PRINTF_LIKE(2, 3);
+static void refuse(struct connection *connection, const char *format, ...)
+{
+    struct envelope refused = {.kind = ENVELOPE_REFUSED};
+    char quoted[320];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(refused.error, sizeof refused.error, format, args);
+    va_end(args);
+    connection->refused = true;
+    connection_send_now(connection, pack_message(connection->server->loop, &refused, NULL));
+    log_warn("RPC-REFUSED", "service=%s why=%s", connection->server->service, log_quote(quoted, sizeof quoted, refused.error));
+}
+
+static void welcome(struct connection *connection)
+{
+    struct rpc_server *server = connection->server;
+    struct lane_offer lane;
+
+    connection_greeted(connection);
+    bool offered = endpoint_offer_lane(&server->endpoint, connection->pipe, &lane);
+    connection_send_now(connection, handshake_server_hello(server->loop, &server->config.hello, server->max_message_bytes,
+                                                           offered ? &lane : NULL, &connection->handshake));
+}
+
 static void on_hello(struct connection *connection, struct rpc_message *message)
 {
     struct rpc_server *server = connection->server;
     const struct greeting *greeting = &connection->greeting;
-    struct envelope refused = {.kind = ENVELOPE_REFUSED};
     uint64_t own = server->config.hello.fingerprint;
-    struct lane_offer lane;
-    char quoted[320];
-    bool offered;
 
-    if (connection->greeted || connection->refused || !parse_hello(message, &connection->greeting)) {
+    if (connection->greeted || connection->refused || connection->handshake.challenged ||
+        !handshake_parse_hello(message, &connection->greeting))
         connection_kick(connection, "a bad handshake");
-        return;
-    }
-    if (greeting->protocol != RPC_PROTOCOL)
-        snprintf(refused.error, sizeof refused.error, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service,
-                 RPC_PROTOCOL, greeting->peer.service, greeting->protocol);
+    else if (greeting->protocol != RPC_PROTOCOL)
+        refuse(connection, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service, RPC_PROTOCOL,
+               greeting->peer.service, greeting->protocol);
+    else if (loop_secret(server->loop)->is_set && !greeting->has_nonce)
+        refuse(connection, "%s wants the mesh secret, and %s has none: start it with --" RPC_SECRET_OPTION, server->service,
+               greeting->peer.service);
     else if (own && greeting->peer.fingerprint && own != greeting->peer.fingerprint)
-        snprintf(refused.error, sizeof refused.error, "%s and %s do not agree on the model or its KV shape", server->service,
-                 greeting->peer.service);
-    if (refused.error[0]) {
-        connection->refused = true;
-        connection_send_now(connection, pack_message(server->loop, &refused, NULL));
-        log_warn("RPC-REFUSED", "service=%s why=%s", server->service, log_quote(quoted, sizeof quoted, refused.error));
-        return; /* the client closes, or its time to say hello runs out; until then nothing is taken from it */
-    }
-    connection_greeted(connection);
-    offered = endpoint_offer_lane(&server->endpoint, connection->pipe, &lane);
-    connection_send_now(connection,
-                        pack_hello(server->loop, &server->config.hello, server->max_message_bytes, offered ? &lane : NULL));
+        refuse(connection, "%s and %s do not agree on the model or its KV shape", server->service, greeting->peer.service);
+    else if (loop_secret(server->loop)->is_set)
+        connection_send_now(connection, handshake_challenge(message, &connection->handshake));
+    else
+        welcome(connection);
+}
+
+static void on_proof(struct connection *connection, struct rpc_message *message)
+{
+    if (connection->greeted || connection->refused || !connection->handshake.challenged)
+        connection_kick(connection, "a bad handshake");
+    else if (handshake_client_is_proven(message, &connection->handshake))
+        welcome(connection);
+    else
+        refuse(connection, "%s and %s have different mesh secrets (--" RPC_SECRET_OPTION ")", connection->server->service,
+               connection->greeting.peer.service);
 }
 
 /* Takes the message. */
@@ -163,7 +192,9 @@ static void on_envelope(struct connection *connection, struct rpc_message *messa
 {
     const struct envelope *envelope = &message->envelope;
 
-    if (envelope->kind != ENVELOPE_HELLO && !connection->greeted) {
+    if (envelope->kind == ENVELOPE_PROOF) {
+        on_proof(connection, message);
+    } else if (envelope->kind != ENVELOPE_HELLO && !connection->greeted) {
         connection_kick(connection, "a message before the handshake");
     } else if (envelope->kind == ENVELOPE_REQUEST) {
         if (!find_call(connection, envelope->call_id)) {
@@ -347,6 +378,12 @@ static enum status listen_on(struct rpc_server *server, const char *address, str
 
     if (server->address_count == ENDPOINT_LISTENERS_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "more than %d addresses to listen on", ENDPOINT_LISTENERS_MAX);
+    if (!loop_secret(server->loop)->is_set && !rpc_address_is_local(address))
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "%s may not listen on '%s' without a shared secret, since anyone who reaches that address could act as any "
+            "service: give all services of the mesh the same --" RPC_SECRET_OPTION " (openssl rand -hex 32 makes one)",
+            server->service, address);
     if ((rv = endpoint_listen(&server->endpoint, address, &port)))
         return error_set(error, STATUS_UNAVAILABLE, "cannot listen on '%s': %s", address, nng_strerror(rv));
     snprintf(bound, sizeof server->addresses[0], "%s", address);

@@ -2,6 +2,7 @@
 #ifndef FD_RPC_SERVER_INTERNAL_H
 #define FD_RPC_SERVER_INTERNAL_H
 
+#include "common/rpc/handshake.h"
 #include "common/rpc/internal.h"
 
 enum { CALL_BUCKETS = 4096, CONNECTION_BUCKETS = 256, METHODS_MAX = 32 };
@@ -14,6 +15,7 @@ struct connection {
     uint32_t pipe, in_flight, unacked;
     bool greeted, refused, dead;
     struct greeting greeting;
+    struct handshake handshake;
     uint64_t timer;         /* the handshake's deadline */
     struct rpc_call *calls; /* not ended and not cancelled */
     struct frame **backlog; /* ring [backlog_capacity] */

@@ -59,7 +59,7 @@ static void on_down(void *user, const char *why)
         snprintf(probe->why, sizeof probe->why, "%.250s", why);
 }
 
-static int ask(const char *address, uint32_t timeout_ms)
+static int ask(const char *address, uint32_t timeout_ms, const struct rpc_secret *secret)
 {
     struct probe probe = {.why = "nothing answers there"};
     uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
@@ -72,6 +72,7 @@ static int ask(const char *address, uint32_t timeout_ms)
         fprintf(stderr, "fastdecode health: no memory\n");
         return 1;
     }
+    rpc_loop_set_secret(loop, secret);
     if (rpc_channel_open(loop, &config, &probe.channel, &error)) {
         fprintf(stderr, "fastdecode health: %s\n", error.text);
         rpc_loop_close(loop);
@@ -90,9 +91,12 @@ static int ask(const char *address, uint32_t timeout_ms)
 
 int health_main(int argc, char **argv)
 {
+    const char *mesh_secret_file = NULL;
+    struct rpc_secret secret;
     uint32_t timeout_ms = 2000;
     const struct option options[] = {
         {"timeout-ms", OPTION_U32, &timeout_ms, "MS", "how long to wait for the answer", 1, 600000},
+        {RPC_SECRET_OPTION, OPTION_STRING, &mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
     };
     struct program program = {.name = "fastdecode health",
                               .purpose = "asks a service whether it is ready (exit status 0: it is)",
@@ -101,7 +105,7 @@ int health_main(int argc, char **argv)
                               .operand_name = "ADDRESS"};
     struct error error;
 
-    if (options_parse(&program, argc, argv, &error)) {
+    if (options_parse(&program, argc, argv, &error) || rpc_secret_read(mesh_secret_file, &secret, &error)) {
         fprintf(stderr, "fastdecode health: %s\n", error.text);
         return 2;
     }
@@ -109,5 +113,5 @@ int health_main(int argc, char **argv)
         fprintf(stderr, "fastdecode health: want one ADDRESS such as tcp://127.0.0.1:7400 or ipc:///folder/s-part.sock\n");
         return 2;
     }
-    return program.check_only ? 0 : ask(program.operands[0], timeout_ms);
+    return program.check_only ? 0 : ask(program.operands[0], timeout_ms, &secret);
 }

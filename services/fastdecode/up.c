@@ -25,6 +25,7 @@
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
+#include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
 #include "common/trace/trace.h"
 #include "services/fastdecode/http_probe.h"
@@ -34,7 +35,7 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *kv_type, *local_pool,
-        *admission, *placement, *kv_worker_isa, *trace;
+        *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
         worker_timeout_ms;
     uint64_t kv_memory;
@@ -136,6 +137,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none",
+         "shared secret of the services; default: a new one in the run directory", 0, 0},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR", "pid files, logs and sockets; default: a new folder under /tmp", 0, 0},
     };
     struct program program = {.name = "fastdecode up",
@@ -193,6 +196,8 @@ static struct child *add(struct up *up, const char *name, const char *program)
     supervise_argument(child, "--log-level=%s", levels[log_threshold]);
     if (up->settings.log_json)
         supervise_argument(child, "--log-json");
+    if (up->settings.mesh_secret_file)
+        supervise_argument(child, "--" RPC_SECRET_OPTION "=%s", up->settings.mesh_secret_file);
     if (up->settings.trace) {
         supervise_argument(child, "--trace=%s", up->settings.trace);
         supervise_argument(child, "--trace-append");
@@ -316,6 +321,18 @@ static enum status pick_port(struct up_settings *s, struct error *error)
     return STATUS_OK;
 }
 
+// Every start of the mesh has a secret of its own, unless one was given.
+static enum status make_secret(struct up *up, struct error *error)
+{
+    static char path[160];
+
+    if (up->settings.mesh_secret_file)
+        return STATUS_OK;
+    snprintf(path, sizeof path, "%s/mesh-secret", up->supervisor.run_dir);
+    up->settings.mesh_secret_file = path;
+    return rpc_secret_create(path, error);
+}
+
 static void add_all(struct up *up)
 {
     uint64_t free_bytes = memory_available_bytes();
@@ -434,7 +451,7 @@ int up_main(int argc, char **argv)
     }
     const struct trace_config trace = {.path = up.settings.trace, .process = "fastdecode up", .order = 9};
     if (pick_port(&up.settings, &error) || supervise_open(&up.supervisor, up.settings.run_dir, &error) ||
-        trace_open(&trace, &error)) {
+        make_secret(&up, &error) || trace_open(&trace, &error)) {
         fprintf(stderr, "fastdecode up: %s\n", error.text);
         return 2;
     }

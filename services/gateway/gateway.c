@@ -7,6 +7,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/rpc/secret.h"
 #include "services/gateway/gateway_internal.h"
 
 enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384 };
@@ -105,12 +106,15 @@ static enum status open_language(const struct gateway_config *config, struct lan
 
 enum status gateway_check(const struct gateway_config *config, struct error *error)
 {
+    struct rpc_secret mesh_secret;
     struct language *language = NULL;
     struct keys *keys = NULL;
     enum status status = open_language(config, &language, error);
 
     if (status == STATUS_OK && config->api_key_file)
         status = keys_open(config->api_key_file, &keys, error);
+    if (status == STATUS_OK)
+        status = rpc_secret_read(config->mesh_secret_file, &mesh_secret, error);
     keys_close(keys);
     language_close(language);
     return status;
@@ -121,6 +125,7 @@ static enum status open_mesh(struct gateway *gateway, struct error *error)
     const struct gateway_config *config = &gateway->config;
     struct mesh_config mesh = {.scheduler = config->scheduler,
                                .listen = config->listen,
+                               .mesh_secret_file = config->mesh_secret_file,
                                .max_calls = RPC_CALLS,
                                .fingerprint = language_fingerprint(gateway->language),
                                .changed = on_mesh_changed,

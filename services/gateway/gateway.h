@@ -23,7 +23,8 @@ struct gateway_config {
     const char *scheduler; /* address */
     const char *listen;    /* of the health service; NULL: none */
     const char *model, *chat_template, *served_model_name, *api_key_file;
-    const char *trace; /* NULL: none */
+    const char *mesh_secret_file; /* NULL, "none": no secret */
+    const char *trace;            /* NULL: none */
     const char *cors_origin;
     uint32_t context; /* 0: the model's */
     uint32_t max_connections, max_queue, threads;

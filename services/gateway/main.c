@@ -13,6 +13,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
+#include "common/rpc/secret.h"
 #include "common/trace/trace.h"
 #include "services/gateway/gateway.h"
 
@@ -31,6 +32,7 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"port-file", OPTION_STRING, &s->port_file, "FILE", "write the port there once it listens", 0, 0},
         {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "of the scheduler (required)", 0, 0},
         {"listen", OPTION_STRING, &g->listen, "ADDRESS", "of this gateway's own health service", 0, 0},
+        {RPC_SECRET_OPTION, OPTION_STRING, &g->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"model", OPTION_STRING, &g->model, "FILE", "GGUF file, for its tokenizer and template (required)", 0, 0},
         {"served-model-name", OPTION_STRING, &g->served_model_name, "NAME", "the model's id; default: the file's stem", 0, 0},
         {"chat-template", OPTION_STRING, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},

@@ -365,9 +365,14 @@ static void *mesh_run(void *arg)
 
 enum status mesh_open(const struct mesh_config *config, struct mesh **out, struct error *error)
 {
-    struct mesh *mesh = calloc(1, sizeof *mesh);
+    struct rpc_secret secret;
+    enum status status = rpc_secret_read(config->mesh_secret_file, &secret, error);
+    struct mesh *mesh;
 
     *out = NULL;
+    if (status != STATUS_OK)
+        return status;
+    mesh = calloc(1, sizeof *mesh);
     if (!mesh)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     mesh->config = *config;
@@ -375,6 +380,7 @@ enum status mesh_open(const struct mesh_config *config, struct mesh **out, struc
         free(mesh);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot open the RPC loop");
     }
+    rpc_loop_set_secret(mesh->loop, &secret);
     pthread_mutex_init(&mesh->mutex, NULL);
     pthread_cond_init(&mesh->start_done, NULL);
     *out = mesh;

@@ -30,6 +30,7 @@ struct mesh_state {
 struct mesh_config {
     const char *scheduler; /* address */
     const char *listen;    /* of the health service; NULL: none */
+    const char *mesh_secret_file;
     uint32_t max_calls;
     uint64_t fingerprint;       /* of the model file here; a mesh with another one is not ready. 0: unknown */
     void (*changed)(void *arg); /* loop thread: the state changed */

@@ -77,6 +77,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "the control socket as the scheduler reaches it", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS",
          "the tensor socket as the s-part and other workers reach it", 0, 0},
+        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "it runs on the s-part's cores", 0, 0},
@@ -101,6 +102,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     }
     if (!status)
         status = member_check_name(s->name, error);
+    if (!status)
+        status = rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error);
     return status ? status : kernels_init(s->isa, error);
 }
 
@@ -121,6 +124,8 @@ static enum status start(struct error *error)
     if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), &worker.pool) ||
         rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
+    rpc_loop_set_secret(worker.control_loop, &worker.settings.mesh_secret);
+    rpc_loop_set_secret(worker.tensor_loop, &worker.settings.mesh_secret);
     if (worker.settings.calibrate)
         worker.bytes_per_second = read_rate_measure(worker.pool, MEASURE_BYTES, 5, MEASURE_US);
     if ((status = open_tensors(error)) || (status = control_open(&worker, error)))

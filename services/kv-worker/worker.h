@@ -31,7 +31,8 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *mesh_secret_file;
+    struct rpc_secret mesh_secret;
     bool trace_append, calibrate, shares_cores;
     uint64_t kv_memory;
     uint32_t threads;

@@ -31,7 +31,8 @@ enum { SEQUENCES_MAX = 16384 };
 
 static struct s_part {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *kv_type_name,
-        *isa, *trace, *device_name;
+        *isa, *trace, *device_name, *mesh_secret_file;
+    struct rpc_secret mesh_secret;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
     uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s;
@@ -76,6 +77,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "that of --listen-tensors as KV workers reach it", 0,
          0},
+        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
         {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
         {"device-timeout", OPTION_U32, &s->device_timeout_s, "S", "seconds after which a GPU that computes nothing is given up", 1,
@@ -109,6 +111,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     if (!s->model_path)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
     if ((status = member_check_name(s->name, error)))
+        return status;
+    if ((status = rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error)))
         return status;
     if ((status = kv_type_parse(s->kv_type_name, &s->kv_type, error)))
         return status;
@@ -506,6 +510,8 @@ static enum status start(struct error *error)
     if (thread_pool_open(s_part.threads ? s_part.threads : cpu_count_usable(), &s_part.pool) ||
         rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&engine->loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
+    rpc_loop_set_secret(s_part.control_loop, &s_part.mesh_secret);
+    rpc_loop_set_secret(engine->loop, &s_part.mesh_secret);
     if ((status = load(error)))
         return status;
     engine->shape = s_part.model->shape;

@@ -31,6 +31,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     const char *admission = "sls", *placement = "auto";
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where gateways, s-part and KV workers connect", 0, 0},
+        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: one or two, as is predicted to be faster",
@@ -54,7 +55,7 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     *check_only = program.check_only;
     s->greedy = !strcmp(admission, "greedy");
     s->placement = sched_placement_named(placement);
-    return status;
+    return status ? status : rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error);
 }
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
@@ -103,6 +104,7 @@ static enum status start(struct error *error)
     scheduler.settling = calloc(SETTLING_MAX, sizeof *scheduler.settling);
     if (!scheduler.settling || rpc_loop_open(&scheduler.loop) || token_logs_open(requests + SETTLING_MAX, &scheduler.logs))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to start with");
+    rpc_loop_set_secret(scheduler.loop, &scheduler.settings.mesh_secret);
     const struct rpc_server_config config = {
         .addresses = &scheduler.settings.listen,
         .address_count = 1,

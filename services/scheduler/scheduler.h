@@ -38,7 +38,8 @@ enum {
 };
 
 struct scheduler_settings {
-    const char *listen, *trace;
+    const char *listen, *trace, *mesh_secret_file;
+    struct rpc_secret mesh_secret;
     bool trace_append, greedy, prefix_cache;
     enum sched_placement placement;
     double step_target_ms;

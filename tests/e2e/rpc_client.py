@@ -3,11 +3,14 @@
 A message is "FDR1", its length as u32 little-endian, and an Envelope (proto/envelope.proto). Fields are written one by one
 (`varint(3, 7)`), so that anything can be said, well-formed or not. `decode()` gives {number: [values]}.
 """
+import hashlib
+import hmac
+import os
 import socket
 import struct
 import time
 
-HELLO, REQUEST, CANCEL, STREAM, REPLY, ACK, REFUSED = range(1, 8)
+HELLO, REQUEST, CANCEL, STREAM, REPLY, ACK, REFUSED, CHALLENGE, PROOF = range(1, 10)
 STATUS = ("OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED "
           "RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS "
           "UNAUTHENTICATED").split()
@@ -104,20 +107,58 @@ class Answer:
         return f"{self.status} {self.error!r}" + (f" and {len(self.messages)} messages" if self.messages else "")
 
 
-class Connection:
-    """A client that has said hello as whoever it likes. address: "ipc://path"."""
+class Refused(Exception):
+    """The server's reason for ending the handshake."""
 
-    def __init__(self, address, service="tester", incarnation=0, timeout=20):
+
+def secret_of_run_dir(address):
+    """What `up` made for the mesh whose run directory the socket is in."""
+    try:
+        with open(os.path.join(os.path.dirname(address[6:]), "mesh-secret"), "rb") as file:
+            return file.read().rstrip()
+    except FileNotFoundError:
+        return None
+
+
+class Connection:
+    """A client that has said hello as whoever it likes. address: "ipc://path". secret: the mesh's; None: it knows none."""
+
+    def __init__(self, address, service="tester", incarnation=0, timeout=20, secret=secret_of_run_dir):
         assert address.startswith("ipc://")
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(timeout)
         self.socket.connect(address[6:])
         self.calls = self.unacknowledged = 0
-        self.send(varint(1, HELLO) + blob(15, varint(1, 1) + blob(2, service) + fixed64(4, incarnation) + varint(6, 1 << 26)))
-        told = self.receive()
+        self.key = None
+        secret = secret(address) if callable(secret) else secret
+        if secret:
+            self.key = hashlib.blake2b(secret, digest_size=32).digest()
+        told = self._shake_hands(service, incarnation)
+        if one(told, 1) == REFUSED:
+            raise Refused(one(told, 5, b"").decode())
         assert one(told, 1) == HELLO, told
         peer = decode(one(told, 15, b""))
         self.service, self.incarnation = one(peer, 2, b"").decode(), one(peer, 4)
+
+    def _shake_hands(self, service, incarnation):
+        hello = varint(1, 1) + blob(2, service) + fixed64(4, incarnation) + varint(6, 1 << 26)
+        if self.key:
+            hello += blob(10, os.urandom(32))
+        self.send(varint(1, HELLO) + blob(15, hello))
+        told = self.receive()
+        if not self.key or one(told, 1) != CHALLENGE:
+            return told
+        covered = hashlib.blake2b(hello, digest_size=32).digest() + one(decode(one(told, 15)), 1)
+        self.send(varint(1, PROOF) + blob(15, blob(1, self._prove(b"fastdecode mesh 1 client" + covered))))
+        told = self.receive()
+        if one(told, 1) == HELLO:
+            payload = one(told, 15)
+            assert payload[-34:-32] == bytes([11 << 3 | 2, 32])
+            assert payload[-32:] == self._prove(b"fastdecode mesh 1 server" + covered + payload[:-34]), "no proof of the server"
+        return told
+
+    def _prove(self, covered):
+        return hmac.new(self.key, covered, hashlib.sha512).digest()[:32]
 
     def send(self, body):
         self.socket.sendall(b"FDR1" + struct.pack("<I", len(body)) + body)

@@ -13,8 +13,8 @@ import threading
 
 import pytest
 
-from conftest import BUILD, Mesh
-from rpc_client import Connection, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
+from conftest import BUILD, MODEL, Mesh
+from rpc_client import Connection, Refused, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
 from streams import Stream, assert_same, body, run_all, words
 
 pytestmark = pytest.mark.sanitizer
@@ -157,13 +157,56 @@ def strangers(*methods):
     return [("not a method of it", method, b"", "UNIMPLEMENTED", "has no method") for method in methods]
 
 
+# --- the mesh secret ----------------------------------------------------------------------------------------------------------
+
+
+def test_strangers_are_refused(target):
+    """Whoever does not know the secret that `up` has made is told so and reaches no method, at any service."""
+    path = os.path.join(target.run_dir, "mesh-secret")
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    for name in ("gateway", "scheduler", "s-part", "kv-worker-0", "kv-worker-0-t"):
+        with pytest.raises(Refused, match="tester has none: start it with --mesh-secret-file"):
+            Connection(ipc(target, name), secret=None)
+        with pytest.raises(Refused, match="different mesh secrets"):
+            Connection(ipc(target, name), "scheduler", secret=b"another mesh's secret")
+    health = [os.path.join(BUILD, "bin", "fastdecode"), "health", ipc(target, "scheduler")]
+    without = subprocess.run(health, capture_output=True, text=True, timeout=60, check=False)
+    assert without.returncode == 1 and "--mesh-secret-file" in without.stderr, without
+    within = subprocess.run([*health, "--mesh-secret-file", path], capture_output=True, text=True, timeout=60, check=False)
+    assert within.returncode == 0 and "ready" in within.stdout, within
+
+
+def test_listening_beyond_loopback_needs_a_secret(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("not a short one, this secret\n")
+    model = ["--model", MODEL, "--calibrate", "off"]
+    for program, options, extra in (("scheduler", ["--listen"], []), ("s-part", ["--listen"], model),
+                                    ("kv-worker", ["--listen"], ["--advertise", "tcp://127.0.0.1:1", "--calibrate", "off"]),
+                                    ("kv-worker", ["--listen-tensors"], ["--advertise-tensors", "tcp://127.0.0.1:1", "--calibrate", "off"]),
+                                    ("gateway", ["--listen"], ["--model", MODEL, "--scheduler", "tcp://127.0.0.1:1", "--port", "0"])):
+        command = [os.path.join(BUILD, "bin", program), *options, "tcp://0.0.0.0:0", *extra]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode != 0 and "without a shared secret" in done.stderr and "--mesh-secret-file" in done.stderr, done
+        checked = subprocess.run([*command, "--check", "--mesh-secret-file", str(tmp_path / "none there")], capture_output=True,
+                                 text=True, timeout=120, check=False)
+        assert checked.returncode == 2 and "none there" in checked.stderr, checked
+    running = subprocess.Popen([os.path.join(BUILD, "bin", "scheduler"), "--listen", "tcp://0.0.0.0:0", "--mesh-secret-file", str(secret)],
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        assert any("SCHEDULER " in line for line in running.stderr)
+    finally:
+        running.terminate()
+        running.communicate(timeout=60)
+    assert running.returncode == 0
+
+
 # --- frames -------------------------------------------------------------------------------------------------------------------
 
 
 def test_malformed_frames(target):
     sockets = ("gateway", "scheduler", "s-part", "kv-worker-0", "kv-worker-0-t")
     program = os.path.join(BUILD, "tests", "integration", "test_rpc_frames")
-    done = subprocess.run([program, *(ipc(target, name) for name in sockets)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([program, os.path.join(target.run_dir, "mesh-secret"), *(ipc(target, name) for name in sockets)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = [int(line.rsplit(": ", 1)[1].split()[0]) for line in done.stdout.splitlines() if "malformed" in line]
     assert len(counts) == len(sockets) and min(counts) >= FRAMES_AT_LEAST, done.stdout

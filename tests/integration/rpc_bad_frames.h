@@ -10,6 +10,7 @@
 #include "common/rpc/rpc.h"
 #include "envelope.pb-c.h"
 #include "tests/integration/frame_socket.h"
+#include "tests/integration/secret_proof.h"
 
 enum frame_outcome {
     FRAME_CLOSED,  /* the sender loses its connection */
@@ -98,12 +99,13 @@ static const struct bad_frame bad_frames[] = {
     {"an acknowledgement of nothing", LEVEL_GREETED, FRAME_IGNORED, 0, B("\x08\x06")},
 };
 
+/* Of the mesh whose servers are tried; NULL: it has none. */
+static const struct rpc_secret *bad_frame_secret;
+
 static inline bool bad_frame_hello(struct frame_socket *client)
 {
-    unsigned char body[FRAME_BODY_MAX];
-    /* HELLO { protocol = 1, service = "tester", max_message_bytes = 65536 } */
-    return frame_send(client, B("\x08\x01\x7a\x0e\x08\x01\x12\x06tester\x30\x80\x80\x04")) && frame_receive(client, body) > 2 &&
-           body[1] == 1;
+    struct proof_client proof;
+    return proof_handshake(client, bad_frame_secret, &proof) == FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_HELLO;
 }
 
 /* The next envelope that comes; NULL: closed. */

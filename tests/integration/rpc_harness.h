@@ -13,6 +13,7 @@
 
 struct harness_server {
     struct rpc_server_config config; /* addresses are set by harness_start */
+    struct rpc_secret secret;
     pthread_t thread;
     struct rpc_loop *loop;
     char address[256];
@@ -26,6 +27,7 @@ static inline void *harness_serve(void *arg)
     struct error error;
 
     assert_always(rpc_loop_open(&server->loop) == STATUS_OK);
+    rpc_loop_set_secret(server->loop, &server->secret);
     if (rpc_server_open(server->loop, &server->config, &rpc, &error)) {
         fprintf(stderr, "%s\n", error.text);
         assert_always(!"listening");
@@ -60,6 +62,7 @@ static inline void harness_stop(struct harness_server *server)
 
 struct harness_client {
     struct rpc_channel_config config; /* may be set before harness_open */
+    struct rpc_secret secret;
     struct rpc_loop *loop;
     struct rpc_channel *channel;
     uint32_t ups, downs;
@@ -89,6 +92,7 @@ static inline void harness_open(struct harness_client *client, const char *addre
     client->config.on_down = harness_down;
     client->config.user = client;
     assert_always(rpc_loop_open(&client->loop) == STATUS_OK);
+    rpc_loop_set_secret(client->loop, &client->secret);
     assert_always(rpc_channel_open(client->loop, &client->config, &client->channel, &error) == STATUS_OK);
 }
 

@@ -1,7 +1,8 @@
 /* test_rpc_frames.c: malformed messages, to a server from a hostile client and to a channel from a hostile server.
  *
- * With arguments it is the hostile client alone: the malformed messages go to the servers at these addresses (the end-to-end
- * tests send them to the services); the exit status is 0 if all of them came to what they must.
+ * With arguments, SECRET-FILE ADDRESS..., it is the hostile client alone: the malformed messages go to the servers at these addresses,
+ * whose mesh has that secret ("none": it has none). The end-to-end tests send them to the services. The exit status is 0 if all
+ * of them came to what they must.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -244,10 +245,19 @@ static void a_channel_survives_bad_answers(void **state)
 
 int main(int argc, char **argv)
 {
+    struct rpc_secret secret;
+    struct error error;
     uint32_t failed = 0;
 
     log_init("test", LOG_ERROR, false);
-    for (int i = 1; i < argc; i++) {
+    if (argc > 1) {
+        if (rpc_secret_read(argv[1], &secret, &error)) {
+            fprintf(stderr, "%s\n", error.text);
+            return 1;
+        }
+        bad_frame_secret = secret.is_set ? &secret : NULL;
+    }
+    for (int i = 2; i < argc; i++) {
         failed += bad_frames_run(argv[i]);
         printf("%s: %zu malformed messages\n", argv[i], ARRAY_COUNT(bad_frames));
     }
