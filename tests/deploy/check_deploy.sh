@@ -234,7 +234,8 @@ unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null ||
     { echo "check-deploy: this machine lets nobody make namespaces, so no container can run here" >&2; exit 77; }
 [ -f "models/$model" ] || die "models/$model is missing: make model"
 mkdir -p "$state/debs"
-echo FD_API_KEY_FILE=/models/keys >"$state/env" # as in an .env: what is only handed on from the environment would not see it
+# as in an .env: what is only handed on from the environment would not see it
+printf '%s\n' FD_API_KEY_FILE=/models/keys "FD_MESH_SECRET=$state/mesh-secret" >"$state/env"
 if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
     python3 -m venv "$state/venv"
     "$state/venv/bin/pip" install -q --disable-pip-version-check -r tests/deploy/requirements.txt
@@ -264,6 +265,9 @@ mkdir "$FD_MODELS"
 cp "models/$model" "$FD_MODELS"
 echo "$key" >"$FD_MODELS/keys"
 chmod 644 "$FD_MODELS/keys"
+od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$state/mesh-secret"
+chown 65532 "$state/mesh-secret"
+chmod 400 "$state/mesh-secret"
 url=http://127.0.0.1:$FD_PORT
 say "starting compose with $workers KV workers"
 compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 ||

@@ -2,7 +2,8 @@
 """check_manifests.py DIR: the Kubernetes manifests of a kustomization, without a cluster.
 
 Each document against the API's schema (kubernetes-validate, strict: an unknown field is an error), and what a schema
-cannot say: every file is listed, every reference (ConfigMap key, claim, selector, port name, serviceName) leads somewhere.
+cannot say: every file is listed, every reference (ConfigMap key, claim, selector, port name, serviceName) leads somewhere,
+every service has the mesh secret, and no RPC port is open to other pods.
 """
 import copy
 import sys
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import kubernetes_validate
 import yaml
+
+
+SECRETS = {"fastdecode-mesh": "mesh-secret"}  # made by hand (deploy/README.md): Secret and the key that is its file
+OPEN_PORTS = {"http"}  # for everyone; all others are for the mesh's own pods
 
 
 def merge(into, patch):
@@ -67,13 +72,17 @@ def check_schema(documents):
             yield f"{name}: {document['kind']} {document['metadata']['name']}: {error.message}"
 
 
-def check_container(where, container, config, images):
+def check_container(where, container, config, images, volumes):
     if container["image"] not in images:
         yield f"{where}: image {container['image']} is not in kustomization.yaml"
     for entry in container.get("env", []):
         reference = entry.get("valueFrom", {}).get("configMapKeyRef")
         if reference and reference["key"] not in config.get(reference["name"], {}).get("data", {}):
             yield f"{where}: no ConfigMap {reference['name']} with key {reference['key']}"
+    files = {f"{mount['mountPath']}/{SECRETS[volumes[mount['name']]['secret']['secretName']]}" for mount in container.get("volumeMounts", [])
+             if volumes.get(mount["name"], {}).get("secret", {}).get("secretName") in SECRETS}
+    if not files & {entry.get("value") for entry in container.get("env", []) if entry["name"] == "FD_MESH_SECRET_FILE"}:
+        yield f"{where}: FD_MESH_SECRET_FILE is not the file of a mounted secret"
     ports = {port["name"] for port in container["ports"]}
     for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
         if kind not in container:
@@ -98,10 +107,13 @@ def check_references(kustomization, documents):
             yield f"{name}: no Service {spec['serviceName']}"
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
         for volume in volumes.values():
-            if volume["persistentVolumeClaim"]["claimName"] not in claims:
+            if "secret" in volume:
+                if volume["secret"]["secretName"] not in SECRETS:
+                    yield f"{name}: no secret {volume['secret']['secretName']}"
+            elif volume["persistentVolumeClaim"]["claimName"] not in claims:
                 yield f"{name}: no claim {volume['persistentVolumeClaim']['claimName']}"
         for container in pod["spec"]["containers"]:
-            yield from check_container(name, container, config, images)
+            yield from check_container(name, container, config, images, volumes)
             for mount in container.get("volumeMounts", []):
                 if mount["name"] not in volumes:
                     yield f"{name}: no volume {mount['name']}"
@@ -117,8 +129,41 @@ def check_references(kustomization, documents):
                 yield f"Service {name}: no port {port['targetPort']} in its pods"
 
 
+def selects(selector, labels):
+    """True if a LabelSelector of matchLabels and `In` expressions takes these labels."""
+    return (selector.get("matchLabels", {}).items() <= labels.items() and
+            all(labels.get(expression["key"]) in expression["values"] for expression in selector.get("matchExpressions", [])))
+
+
+def check_network(documents):
+    """Every pod is behind a policy, and each of its ports but HTTP takes connections of the mesh's pods alone."""
+    workloads = {**find(documents, "Deployment"), **find(documents, "StatefulSet")}
+    pods = {name: workload["spec"]["template"] for name, workload in workloads.items()}
+    policies = find(documents, "NetworkPolicy")
+    known = {port["name"] for pod in pods.values() for port in pod["spec"]["containers"][0]["ports"]}
+    for name, policy in policies.items():
+        for rule in policy["spec"]["ingress"]:
+            ports = {port["port"] for port in rule["ports"]}
+            if ports - known:
+                yield f"NetworkPolicy {name}: no pod has a port {', '.join(sorted(ports - known))}"
+            if "from" not in rule and ports - OPEN_PORTS:
+                yield f"NetworkPolicy {name}: {', '.join(sorted(ports - OPEN_PORTS))} is open to everyone"
+    for name, pod in pods.items():
+        over = [policy["spec"] for policy in policies.values() if selects(policy["spec"]["podSelector"], pod["metadata"]["labels"])]
+        if not over:
+            yield f"{name}: no NetworkPolicy selects it"
+        for port in pod["spec"]["containers"][0]["ports"]:
+            rules = [rule for spec in over for rule in spec["ingress"] if {"port": port["name"]} in rule["ports"]]
+            for other, peer in pods.items():
+                if port["name"] not in OPEN_PORTS and not any(selects(source["podSelector"], peer["metadata"]["labels"])
+                                                              for rule in rules for source in rule.get("from", [])):
+                    yield f"{name}: {other} may not connect to its port {port['name']}"
+            if port["name"] in OPEN_PORTS and not any("from" not in rule for rule in rules):
+                yield f"{name}: its port {port['name']} is not open"
+
+
 def check(kustomization, documents):
-    return [*check_schema(documents), *check_references(kustomization, documents)]
+    return [*check_schema(documents), *check_references(kustomization, documents), *check_network(documents)]
 
 
 def break_each(kustomization, documents):
@@ -129,6 +174,9 @@ def break_each(kustomization, documents):
     def pod(broken):
         return worker(broken)["template"]["spec"]["containers"][0]
 
+    def policy(broken, name):
+        return find(broken, "NetworkPolicy")[name]["spec"]
+
     breaks = {
         "unknown field": lambda broken: worker(broken).update(replica=2),
         "wrong type": lambda broken: worker(broken).update(replicas="two"),
@@ -137,6 +185,13 @@ def break_each(kustomization, documents):
         "service port": lambda broken: find(broken, "Service")["gateway"]["spec"]["ports"][0].update(targetPort="web"),
         "claim": lambda broken: find(broken, "PersistentVolumeClaim")["fastdecode-models"]["metadata"].update(name="other"),
         "probe": lambda broken: pod(broken).pop("readinessProbe"),
+        "secret's name": lambda broken: worker(broken)["template"]["spec"]["volumes"][0]["secret"].update(secretName="other"),
+        "secret's file": lambda broken: pod(broken)["volumeMounts"].pop(),
+        "policy's pods": lambda broken: policy(broken, "mesh")["podSelector"]["matchExpressions"][0]["values"].remove("kv-worker"),
+        "policy's peers": lambda broken: policy(broken, "mesh")["ingress"][0]["from"][0]["podSelector"]["matchExpressions"][0]["values"].pop(),
+        "policy's ports": lambda broken: policy(broken, "mesh")["ingress"][0]["ports"].pop(),
+        "policy without peers": lambda broken: policy(broken, "mesh")["ingress"][0].pop("from"),
+        "policy of HTTP": lambda broken: policy(broken, "gateway-http")["ingress"][0]["ports"][0].update(port="rpc"),
         "image": lambda broken: pod(broken).update(image="other"),
     }
     for name, damage in breaks.items():
