@@ -35,7 +35,7 @@ static void tell_up(struct member *member)
     member->cleaning = false;
     if (!scheduler->core || !member->registered || member->up || !member->channel || !rpc_channel_is_up(member->channel))
         return; /* without a core: it is told once the s-part has said what the model is */
-    member->up = member->was_up = true;
+    member->up = true;
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, member->place, (unsigned long long)member->pages_total);
     if (member->place == 0)
         scheduler_event(scheduler, &event);
@@ -129,8 +129,37 @@ static void on_down(void *user, const char *why) { tell_down(user, why); }
 
 /* --- registration --------------------------------------------------------------------------------------------------------- */
 
+static bool in_flight_there(const struct scheduler *scheduler, uint32_t place)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        const struct flight *flight = &scheduler->flights[i];
+        for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
+            if (flight->runs[r].place == place)
+                return true;
+    }
+    return false;
+}
+
+/* Its place may become another's: it is down, and nothing that the core or a call under way knows of is there. */
+static bool is_forgettable(const struct scheduler *scheduler, const struct member *member, uint64_t now_us)
+{
+    struct sched_place_info info = {0};
+    bool silent = now_us - member->heard_us > scheduler->settings.worker_timeout_ms * 1000ull;
+
+    if (member->registered || member->up || member->cleaning || member->draining || !silent)
+        return false;
+    if (scheduler->core)
+        sched_get_place(scheduler->core, member->place, &info);
+    return !info.up && info.sequences == 0 && info.pages_used == 0 && !in_flight_there(scheduler, member->place);
+}
+
+/* The member of that name, or a new one. Where all places have a name, the one that has been silent longest loses its own. NULL: every
+ * place is in use. */
 static struct member *find_or_add(struct scheduler *scheduler, bool s_part, const char *name)
 {
+    struct member *oldest = NULL;
+    uint64_t now_us = clock_now_us();
+
     if (s_part)
         return &scheduler->members[0];
     for (uint32_t i = 1; i < scheduler->member_count; i++)
@@ -138,17 +167,17 @@ static struct member *find_or_add(struct scheduler *scheduler, bool s_part, cons
             return &scheduler->members[i];
     if (scheduler->member_count < SCHED_PLACES_MAX)
         return &scheduler->members[scheduler->member_count++];
-    for (uint32_t i = 1; i < SCHED_PLACES_MAX;
-         i++) { /* the entry of one that was never there: a wrong address, a worker of another mesh */
+    for (uint32_t i = 1; i < SCHED_PLACES_MAX; i++) {
         struct member *member = &scheduler->members[i];
-        bool silent = clock_now_us() - member->heard_us > scheduler->settings.worker_timeout_ms * 1000ull;
-        if (!member->registered && !member->was_up && !member->cleaning && silent) {
-            drop_channel(member);
-            *member = (struct member){0};
-            return member;
-        }
+        if ((!oldest || member->heard_us < oldest->heard_us) && is_forgettable(scheduler, member, now_us))
+            oldest = member;
     }
-    return NULL;
+    if (!oldest)
+        return NULL;
+    log_info("PLACE-REUSED", "place=%u was=%s is=%s", oldest->place, oldest->name, name);
+    drop_channel(oldest);
+    *oldest = (struct member){0};
+    return oldest;
 }
 
 static uint64_t page_bytes(const Fastdecode__KvShape *kv)

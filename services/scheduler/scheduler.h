@@ -57,7 +57,6 @@ struct member {
     struct scheduler *scheduler;
     bool registered; /* has said who it is, and is not known to be dead */
     bool up;         /* the core was told */
-    bool was_up;     /* once: the core may know sequences there */
     bool cleaning;   /* stale sequences are being freed there: not up before */
     bool drained;    /* nothing is left there: it may go */
     uint64_t lost;   /* times it went without that */

@@ -132,6 +132,7 @@ static inline void mesh_close(void)
 /* --- a KV worker ------------------------------------------------------------------------------------------------------ */
 
 static struct {
+    const char *name; /* NULL: "kv-worker" */
     struct rpc_server *server;
     struct rpc_channel *channel;     /* to the scheduler */
     struct rpc_call *held[HELD_MAX]; /* Free calls that are not answered yet */
@@ -156,8 +157,8 @@ static inline void answer_frees(void)
         rpc_call_reply(kv_worker.held[--kv_worker.held_count], &reply.base);
 }
 
-/* It holds sequences first, first + 1, ... with so many positions each, of which so many were no guesses. */
-static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
+/* Registers; it holds sequences first, first + 1, ... with so many positions each, of which so many were no guesses. */
+static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
 {
     static const char *const addresses[] = {"inproc://test-kv-worker"};
     static Fastdecode__HeldSequence items[HELD_MAX], *pointers[HELD_MAX];
@@ -183,7 +184,7 @@ static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t posit
         items[i].certain = certain;
     }
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
-    request.name = (char *)"kv-worker";
+    request.name = (char *)(kv_worker.name ? kv_worker.name : "kv-worker");
     request.incarnation = hello.incarnation;
     request.control_address = (char *)addresses[0];
     request.tensor_address = (char *)"inproc://test-kv-worker-t";
@@ -197,7 +198,12 @@ static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t posit
                                     &callbacks, &outcome, NULL, &error),
                      STATUS_OK);
     UNTIL(outcome.ended);
-    assert_int_equal(outcome.status, STATUS_OK);
+    return outcome;
+}
+
+static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
+{
+    assert_int_equal(kv_worker_register(first, count, positions, certain).status, STATUS_OK);
     UNTIL(scheduler->members[1].up);
 }
 

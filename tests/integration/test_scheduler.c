@@ -334,6 +334,44 @@ static void a_stall_of_the_scheduler_loses_no_member(void **state)
     mesh_close();
 }
 
+static struct member *member_named(const char *name)
+{
+    for (uint32_t i = 0; i < scheduler->member_count; i++)
+        if (!strcmp(scheduler->members[i].name, name))
+            return &scheduler->members[i];
+    return NULL;
+}
+
+/* Containers that are made anew have new names. Each takes the place of one that is gone; only where all may come back none is taken. */
+static void names_that_do_not_come_back_give_way(void **state)
+{
+    enum { NAMES = SCHED_PLACES_MAX + 43 };
+    char name[32];
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker.name = name;
+    for (uint32_t i = 0; i < NAMES; i++) {
+        snprintf(name, sizeof name, "kv-worker-%u", i);
+        assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
+        UNTIL(member_named(name)->up);
+        kv_worker_close();
+        UNTIL(!member_named(name)->up);
+        member_named(name)->heard_us = i + 1; /* long ago */
+    }
+    assert_null(member_named("kv-worker-43"));
+    assert_non_null(member_named("kv-worker-44"));
+    for (uint32_t i = 1; i < scheduler->member_count; i++)
+        scheduler->members[i].heard_us = clock_now_us();
+    snprintf(name, sizeof name, "kv-worker-%u", NAMES);
+    struct outcome outcome = kv_worker_register(0, 0, 0, 0);
+    assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(outcome.text, "too many"));
+    kv_worker.name = NULL;
+    kv_worker_close();
+    mesh_close();
+}
+
 /* `up --device auto`: a worker beside an s-part says that they share cores, which is so unless the s-part says that it has a device. */
 static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
 {
@@ -386,6 +424,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_may_have_been_guessed_is_computed_again),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
+        cmocka_unit_test(names_that_do_not_come_back_give_way),
         cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
