@@ -19,28 +19,19 @@ enum { JUDGE_STEPS = 32 };
 /* Microseconds in which every sequence that runs gets a token. */
 static double round_us(const struct sched *s, uint32_t batches)
 {
-    double rows = 0, here_us = 0, here_link_us = 0, away_us = 0, r_us = 0;
+    double rows = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         rows += s->mini_batches[m].member_count;
+    struct sched_round round = {.s_part_us = model_s_part_us(s, rows / batches, rows / batches)};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct place *p = &s->places[i];
         uint64_t load = 0;
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
             load += p->load[m];
-        if (!p->up || load == 0)
-            continue;
-        double us = (double)load * p->token_us / batches;
-        if (p->local || p->shares_cores) {
-            here_us += us;
-            here_link_us = MAX(here_link_us, p->link_step_us);
-        } else {
-            away_us = MAX(away_us, us + p->link_step_us);
-            r_us = MAX(r_us, us);
-        }
+        if (p->up && load > 0)
+            sched_round_add(&round, p->local || p->shares_cores, (double)load * p->token_us / batches, p->link_step_us);
     }
-    here_us += here_link_us;
-    double s_us = model_s_part_us(s, rows / batches, rows / batches);
-    return MAX(MAX(batches * (s_us + here_us), s_us + MAX(here_us, away_us)), batches * r_us);
+    return sched_round_us(&round, batches);
 }
 
 static bool anything_in_flight(const struct sched *s)

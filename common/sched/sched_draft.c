@@ -61,8 +61,9 @@ static double line_at(const struct line *line, double x)
 /* From one step of the mini-batch to the next. */
 static double step_us(const struct sched *s, const struct mini_batch *b, double rows, double gap_us)
 {
-    double s_us = model_s_part_us(s, rows, rows);
-    return MAX(s->batches * s_us, s_us + line_at(&b->other, rows) + gap_us);
+    struct sched_round round = {.s_part_us = model_s_part_us(s, rows, rows)};
+    sched_round_add(&round, false, 0, line_at(&b->other, rows) + gap_us);
+    return sched_round_us(&round, s->batches);
 }
 
 /* Guessed tokens that a sequence's row may have behind it: what it may generate but for the one that is sampled after them. */

@@ -215,23 +215,16 @@ static void run_lost(struct sched *s, uint32_t slot)
 /* What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet. */
 static double step_predict_us(const struct sched *s, const struct step *step, const struct sched_step_done *done, uint32_t sampled)
 {
-    double s_us = model_s_part_us(s, step->row_count, sampled), here_us = 0, here_link_us = 0, away_us = 0;
+    struct sched_round round = {.s_part_us = model_s_part_us(s, step->row_count, sampled)};
     if (s->s_model.rows_seen == 0)
         return 0;
     for (uint32_t i = 0; i < done->place_count; i++) {
         if (done->places[i].place >= s->config.max_places)
             continue;
         const struct place *p = &s->places[done->places[i].place];
-        double us = place_attend_us(p, done->places[i].tokens_read);
-        if (p->local || p->shares_cores) {
-            here_us += us;
-            here_link_us = MAX(here_link_us, p->link_step_us);
-        } else {
-            away_us = MAX(away_us, us + p->link_step_us);
-        }
+        sched_round_add(&round, p->local || p->shares_cores, place_attend_us(p, done->places[i].tokens_read), p->link_step_us);
     }
-    here_us += here_link_us;
-    return MAX(s->batches * (s_us + here_us), s_us + here_us + away_us);
+    return sched_round_us(&round, s->batches);
 }
 
 /* Attention of a step on the s-part's cores: what its workers say, and of the local pool what it takes alone. It attends while they do,

@@ -98,17 +98,14 @@ static double away_us(const struct sides *x, double count)
 /* Tokens a microsecond of n sequences, h of them local. */
 static double rate(const struct sched *s, const struct sides *x, double n, double h)
 {
-    double here_us = h * x->context * x->local_us, link_us = 0, best = 0; // of calls on the s-part's cores: once a mini-batch
-    if (n > h && x->workers == 0) {
-        here_us += (n - h) * x->context * x->sharing_us;
-        link_us = x->sharing_link_us;
-    }
+    bool away = n > h && x->workers > 0, sharing = n > h && x->workers == 0;
+    double here_us = h * x->context * x->local_us + (sharing ? (n - h) * x->context * x->sharing_us : 0), best = 0;
     for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; k <= s->config.mini_batches; k++) {
-        bool away = n > h && x->workers > 0;
-        double r_us = away ? away_us(x, (n - h) / k) : 0, wait_us = away ? r_us + x->link_us : 0;
-        double s_us = model_s_part_us(s, n / k, n / k);
-        double round_us = MAX(k * (s_us + link_us) + here_us, s_us + MAX(here_us / k, wait_us));
-        best = MAX(best, n / MAX(round_us, k * r_us));
+        struct sched_round round = {.s_part_us = model_s_part_us(s, n / k, n / k)};
+        sched_round_add(&round, true, here_us / k, sharing ? x->sharing_link_us : 0);
+        if (away)
+            sched_round_add(&round, false, away_us(x, (n - h) / k), x->link_us);
+        best = MAX(best, n / sched_round_us(&round, k));
     }
     return best;
 }

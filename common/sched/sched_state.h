@@ -35,6 +35,7 @@
 #include "common/sched/sched_heap.h"
 #include "common/sched/sched_load.h"
 #include "common/sched/sched_prefix.h"
+#include "common/sched/sched_time.h"
 
 #define NONE UINT32_MAX
 #define FRESH_KEY (UINT64_C(1) << 63) // waiting order: rebuilt ones first, then by arrival

@@ -109,9 +109,32 @@ static void work_on_the_same_cores_is_reckoned_once(void **state)
     }
 }
 
+/* Workers elsewhere attend while the local pool does: a step takes the longer of both, and is predicted to. */
+static void attention_here_and_elsewhere_overlaps(void **state)
+{
+    const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch;
+    const double pages = rule_pages(batch, prompt + tokens), token_us = 300 / (batch * (prompt + tokens / 2.0));
+    (void)state;
+    for (uint32_t k = 0; k < count; k++)
+        requests[k] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = tokens};
+    for (uint32_t mini_batches = 1; mini_batches <= 2; mini_batches++) {
+        struct sim_config config = rule_config(places, requests, count, batch, LAYERS);
+        config.sched.mini_batches = mini_batches;
+        config.sched.mini_batch_auto = false;
+        cost_curve_add(&config.s_part.layer, 1, 300);
+        cost_curve_add(&config.s_part.layer, batch, 400);
+        rule_places(places, (struct rule_place){token_us, token_us / 20, 0, pages * 0.5},
+                    (struct rule_place){2 * token_us, token_us / 20, 20, pages});
+        struct sim_result r = sim_of(&config);
+        printf("%u mini-batches: predicted %.3f of what steps took\n", mini_batches, r.predicted);
+        assert_true(fabs(r.predicted - 1) < (mini_batches > 1 ? 0.1 : 0.03)); // of two, each takes the other for its like
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_fast_as_the_better),
-                                       cmocka_unit_test(work_on_the_same_cores_is_reckoned_once)};
+                                       cmocka_unit_test(work_on_the_same_cores_is_reckoned_once),
+                                       cmocka_unit_test(attention_here_and_elsewhere_overlaps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,41 @@
+// sched_time.h: how long a step takes: the one formula by which the core predicts. Private to common/sched.
+//
+// M mini-batches are in flight. A step of each consists of, over all layers:
+//
+//   S      the s-part's own work: the layers by rows, head and sampling by the rows that are sampled
+//   H      attention on the s-part's cores: the local pool and the workers that share them. Their work adds up; their calls are
+//          out together, so the longest of their round trips counts once
+//   R, L   attention at the slowest worker elsewhere, and its round trips
+//
+// The s-part does S and H of all mini-batches one after the other. The workers elsewhere attend meanwhile, so one mini-batch
+// waits for the longer of H and R + L. A worker serves all mini-batches, too. From one step of a mini-batch to its next:
+//
+//     round(M) = max( M·(S + H),  S + R + L,  M·R )
+//
+// Example: S = 10 ms, H = 2 ms, R = 7 ms, L = 1 ms: one mini-batch takes max(12, 18, 7) = 18 ms, two take max(24, 18, 14) = 24 ms
+// for twice the rows.
+#ifndef FD_SCHED_SCHED_TIME_H
+#define FD_SCHED_SCHED_TIME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// The parts of a step, microseconds over all layers.
+struct sched_round {
+    double s_part_us;               // S
+    double here_us, here_link_us;   // H without its round trips; the longest of those
+    double away_us, away_answer_us; // R; R + L of the worker that answers last
+};
+
+// Adds what a place reads for the step: `here` on the s-part's cores.
+void sched_round_add(struct sched_round *round, bool here, double read_us, double link_us);
+
+double sched_round_us(const struct sched_round *round, uint32_t mini_batches);
+
+// What one mini-batch waits for attention: max(H, R + L).
+double sched_round_attend_us(const struct sched_round *round);
+
+// The most that R may be so that a round of M mini-batches keeps to limit_us, by R alone: 0 or less where S and L fill it already.
+double sched_round_away_most_us(double limit_us, double s_part_us, double link_us, uint32_t mini_batches);
+
+#endif
