@@ -56,10 +56,7 @@ struct reach {
     double limit;         // and that keep both parts busy, or are read when starts are evenly spaced: W_lim
 };
 
-static double s_part_us(const struct sched *s, double rows)
-{
-    return s->s_model.base_us + rows * s->s_model.row_us + (s->heads.rows_seen > 0 ? model_us(&s->heads, rows) : 0);
-}
+static double s_part_us(const struct sched *s, double rows) { return model_s_part_us(s, rows, rows); }
 
 /* Context tokens that a mini-batch of so many rows may read so that its steps keep to their limit. Of M mini-batches in flight each
  * waits until the workers have served the others, so a step takes S + link + R, and M·R at least. As long as the S-part takes the
@@ -67,7 +64,7 @@ static double s_part_us(const struct sched *s, double rows)
 static double timely_load(const struct sched *s, const struct reach *r, double rows)
 {
     double limit_us = s->config.step_limit_us, s_us = s_part_us(s, rows * (1 + s->lengths.prompt_tokens / s->lengths.tokens));
-    double r_us = MIN(limit_us / s->batches, limit_us - s_us - r->link_us);
+    double r_us = sched_round_away_most_us(limit_us, s_us, r->link_us, s->batches);
     return limit_us == 0 ? INFINITY : MAX(MAX(r_us, s_us - r->link_us), 0) * r->tokens_per_us;
 }
 
@@ -296,8 +293,9 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
         waiting -= start;
         running += start;
         load += start * prompt + running * step / 2;
-        double s_us = s_part_us(s, running), r_us = load / r->tokens_per_us + r->link_us;
-        us += step * (s->batches > 1 ? MAX(s_us, r_us) : s_us + r_us);
+        struct sched_round round = {.s_part_us = s_part_us(s, running)};
+        sched_round_add(&round, false, load / r->tokens_per_us, r->link_us);
+        us += step * sched_round_us(&round, s->batches);
         load += running * step / 2;
     }
     return us;

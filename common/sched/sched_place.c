@@ -4,9 +4,8 @@
  * pages_releasing belong to sequences that are leaving. Load is counted per place and mini-batch, because a mini-batch
  * waits for its slowest place only.
  *
- * The choice is the place after which the mini-batch's R-part is predicted shortest:
- *
- *     max( sum of T over places that share the s-part's cores, largest T of the others ),  T = load x token_us + link
+ * The choice is the place after which the mini-batch waits least for attention, by the formula of sched_time.h; a place reads
+ * load x token_us.
  *
  * Example: local pool at 0.02 us a token, one remote worker as fast with 30 layers x 60 us of link. A first sequence of
  * 1,000 tokens: local 20 us, remote 1,820 us: local. With 90,000 tokens in the local pool: local 1,820 us at the
@@ -170,27 +169,56 @@ bool place_fits(const struct place *p, uint32_t pages, bool evicting)
     return spare >= pages && spare - pages >= place_spared(p);
 }
 
+// Attention of a mini-batch at all places.
+struct attention {
+    double here_us, here_link_us; // on the s-part's cores, as in struct sched_round
+    double first_us, second_us;   // until the two slowest elsewhere have answered
+    uint32_t first;
+};
+
+static bool attends_here(const struct place *p) { return p->local || p->shares_cores; }
+
+static struct attention attention_of(const struct sched *s, uint32_t mini_batch, double weight)
+{
+    struct attention a = {.first = NONE};
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct place *p = &s->places[i];
+        double read_us = p->up ? place_read_us(s, p, mini_batch, 0, weight) : 0;
+        if (read_us <= 0)
+            continue;
+        double answer_us = read_us + p->link_step_us;
+        if (attends_here(p)) {
+            a.here_us += read_us;
+            a.here_link_us = MAX(a.here_link_us, p->link_step_us);
+        } else if (answer_us > a.first_us) {
+            a.second_us = a.first_us;
+            a.first_us = answer_us;
+            a.first = i;
+        } else {
+            a.second_us = MAX(a.second_us, answer_us);
+        }
+    }
+    return a;
+}
+
+// The same, once that place reads so many tokens more.
+static double attend_us_with(const struct sched *s, const struct attention *a, uint32_t place, uint32_t mini_batch, uint32_t tokens,
+                             double weight)
+{
+    const struct place *p = &s->places[place];
+    double here_us = a->here_us - (attends_here(p) ? place_read_us(s, p, mini_batch, 0, weight) : 0);
+    struct sched_round round = {
+        .here_us = here_us, .here_link_us = a->here_link_us, .away_answer_us = place == a->first ? a->second_us : a->first_us};
+    sched_round_add(&round, attends_here(p), place_read_us(s, p, mini_batch, tokens, weight), p->link_step_us);
+    return sched_round_attend_us(&round);
+}
+
 uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this,
                       uint32_t kinds)
 {
     // not_this: the place that is being left; then only places that take pages over count.
-    double shared_us = 0, first_us = 0, second_us = 0, weight = load_weight(s);
-    uint32_t first = NONE;
-    for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (!p->up)
-            continue;
-        double us = place_time_us(s, p, mini_batch, 0, weight);
-        if (p->local || p->shares_cores) {
-            shared_us += us;
-        } else if (us > first_us) {
-            second_us = first_us;
-            first_us = us;
-            first = i;
-        } else {
-            second_us = MAX(second_us, us);
-        }
-    }
+    double weight = load_weight(s);
+    const struct attention now = attention_of(s, mini_batch, weight);
     uint32_t best = NONE, sharing = NONE;
     double best_us = 0, best_own_us = 0;
     double sharing_load = 0;
@@ -199,7 +227,6 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         if (!(kinds & (p->local ? KIND_LOCAL : KIND_WORKERS)) || !place_takes(s, p) || !place_permitted(s, p) ||
             !place_fits(p, pages, not_this == NONE) || i == not_this || (not_this != NONE && !p->accepts_moves))
             continue;
-        double own_us = place_time_us(s, p, mini_batch, tokens, weight);
         if (p->shares_cores && !p->local) {
             // Their times add up whichever takes it, so the sum says nothing: they share the context evenly, a slow one as
             // much less as it is slower.
@@ -211,8 +238,8 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
             }
             continue;
         }
-        double us = p->local ? MAX(shared_us - place_time_us(s, p, mini_batch, 0, weight) + own_us, first_us)
-                             : MAX(shared_us, MAX(own_us, i == first ? second_us : first_us));
+        double own_us = place_time_us(s, p, mini_batch, tokens, weight);
+        double us = attend_us_with(s, &now, i, mini_batch, tokens, weight);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
             best_us = us;
@@ -220,9 +247,8 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         }
     }
     if (sharing != NONE) {
-        const struct place *p = &s->places[sharing];
-        double own_us = place_time_us(s, p, mini_batch, tokens, weight);
-        double us = MAX(shared_us - place_time_us(s, p, mini_batch, 0, weight) + own_us, first_us);
+        double own_us = place_time_us(s, &s->places[sharing], mini_batch, tokens, weight);
+        double us = attend_us_with(s, &now, sharing, mini_batch, tokens, weight);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;
     }

@@ -32,12 +32,18 @@ double place_token_us(const struct sched *s, const struct place *p)
     return MAX(!p->slow && s->sharing_us > 0 ? s->sharing_us : p->token_us, local_token_us(s));
 }
 
-/* What it reads now, what is on its way to it, and what so many will read. */
-double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+// What it reads now, what is on its way to it, and what so many will read.
+double place_read_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
 {
     double load = (double)(p->load[mini_batch] + p->incoming[mini_batch]) + tokens;
     load += (p->readers[mini_batch] + (tokens > 0)) * weight;
-    return load == 0 ? 0 : load * place_token_us(s, p) + p->link_step_us;
+    return load == 0 ? 0 : load * place_token_us(s, p);
+}
+
+double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+{
+    double read_us = place_read_us(s, p, mini_batch, tokens, weight);
+    return read_us > 0 ? read_us + p->link_step_us : 0;
 }
 
 double place_attend_us(const struct place *p, uint64_t tokens_read)

@@ -335,6 +335,7 @@ bool place_none_can_hold(struct sched *s, uint32_t pages); // now or within grac
 
 /* sched_speed.c */
 double place_token_us(const struct sched *s, const struct place *p); // to compare places by
+double place_read_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight);
 double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight);
 double place_attend_us(const struct place *p, uint64_t tokens_read); // of a step, p->step_pairs of the tokens by prefill rows
 void place_measure(struct sched *s, const struct sched_place_time *time,
