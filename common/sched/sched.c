@@ -10,8 +10,6 @@
 
 #include "common/sched/sched_state.h"
 
-#define ROUNDS_MAX 16 // of one tick; what is left then is for the next
-
 static struct sched_action *next_action(struct sched *s, enum sched_action_kind kind)
 {
     if (s->action_count == s->action_capacity)
@@ -132,7 +130,7 @@ size_t sched_step(struct sched *s, uint64_t now_us, const struct sched_event *ev
     while (s->deadlines.count > 0 && s->deadlines.entries[0].key <= s->now_us)
         seq_finish(s, s->deadlines.entries[0].slot, SCHED_DEADLINE);
     s->unsettled = true;
-    for (int round = 0; round < ROUNDS_MAX && s->unsettled && s->action_count < s->action_capacity; round++) {
+    for (int round = 0; round < TUNE_TICK_ROUNDS_MAX && s->unsettled && s->action_count < s->action_capacity; round++) {
         shortage_resolve(s);
         drain_advance(s);
         balance(s);

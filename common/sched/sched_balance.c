@@ -19,19 +19,6 @@
 
 #include "common/sched/sched_state.h"
 
-enum {
-    AT_ONCE = 4, // of a mini-batch, each time
-    LISTED = 64, // sequences of a cell that are looked at
-};
-#define RELABEL_ABOVE 0.03 // of its level, that a cell must be above it
-#define MOVE_ABOVE 0.05
-#define SHARING_ABOVE 0.15 // the same, where it is in others' way and they in its
-#define STEP_ABOVE 0.02    // of the whole step: below, nobody would notice
-#define NOISE_ABOVE 0.5    // of what measurements differ by: some three standard deviations of the smoothed mean
-#define GROSS 0.2          // above it, handing over may take so much more of the worker's time
-#define GAIN 0.4           // of what it is above, or
-#define GAIN_LEVEL 0.01    // of its level, that an exchange must take away
-
 struct cell {
     uint32_t place, batch;
     double us, level_us, token_us;
@@ -76,7 +63,8 @@ static double level_of(const struct sched *s, uint32_t batch)
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
     uint32_t count = 0;
-    for (uint32_t slot = s->places[cell->place].holders.tail; slot != NONE && count < LISTED; slot = s->cold[slot].place_prev) {
+    for (uint32_t slot = s->places[cell->place].holders.tail; slot != NONE && count < TUNE_BALANCE_LISTED;
+         slot = s->cold[slot].place_prev) {
         if (s->seqs[slot].mini_batch == cell->batch && !s->seqs[slot].starved && seq_may_go(s, slot))
             slots[count++] = slot;
     }
@@ -86,7 +74,7 @@ static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32
 /* Whichever leaves both cells nearest to their levels. Pages of what goes and comes must fit. */
 static struct exchange exchange_find(const struct sched *s, const struct cell *from, const struct cell *to, bool swap)
 {
-    uint32_t gives[LISTED], takes[LISTED];
+    uint32_t gives[TUNE_BALANCE_LISTED], takes[TUNE_BALANCE_LISTED];
     uint32_t give_count = list_cell(s, from, gives), take_count = swap ? list_cell(s, to, takes) : 0;
     double above_us = from->us - from->level_us, below_us = to->level_us - to->us;
     struct exchange best = {NONE, NONE, INFINITY};
@@ -107,7 +95,7 @@ static struct exchange exchange_find(const struct sched *s, const struct cell *f
 static double residue_most_us(const struct cell *from)
 {
     double above_us = from->us - from->level_us;
-    return above_us - MIN(GAIN * above_us, GAIN_LEVEL * from->level_us);
+    return above_us - MIN(TUNE_BALANCE_GAIN * above_us, TUNE_BALANCE_GAIN_LEVEL * from->level_us);
 }
 
 /* The even load of mini-batches comes before that of workers. */
@@ -127,7 +115,7 @@ static bool relabel(struct sched *s, const struct cell *from, const double *leve
 {
     struct exchange best = {NONE, NONE, residue_most_us(from)};
     uint32_t batch = 0;
-    if (s->relabelling + 2 > RELABELS_MAX)
+    if (s->relabelling + 2 > TUNE_MOVE_RELABELS_MAX)
         return false;
     for (uint32_t m = 0; m < s->batches; m++) {
         struct cell to = cell_of(s, from->place, m, levels_us[m]);
@@ -182,7 +170,7 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
         prefix_make_room(s, to.place, pages + place_spared(p));
         return false;
     }
-    hand_over(s, best.give, to.place, pages, to.batch, MIN(1, GROSS * from->level_us / above_us));
+    hand_over(s, best.give, to.place, pages, to.batch, MIN(1, TUNE_BALANCE_URGENT_ABOVE * from->level_us / above_us));
     return true;
 }
 
@@ -198,12 +186,13 @@ static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
             worst = cell;
     }
     double above_us = worst.us - worst.level_us;
-    if (above_us > RELABEL_ABOVE * worst.level_us && relabel(s, &worst, levels_us))
+    if (above_us > TUNE_BALANCE_RELABEL_ABOVE * worst.level_us && relabel(s, &worst, levels_us))
         return true;
     const struct place *p = &s->places[worst.place];
-    double margin = MAX(p->shares_cores && !p->slow ? SHARING_ABOVE : MOVE_ABOVE, NOISE_ABOVE * p->token_noise);
+    double margin = MAX(p->shares_cores && !p->slow ? TUNE_BALANCE_SHARING_ABOVE : TUNE_BALANCE_MOVE_ABOVE,
+                        TUNE_BALANCE_NOISE * p->token_noise);
     double step_us = s->model.base_us + s->mini_batches[batch].member_count * s->model.row_us;
-    return above_us > MAX(margin * worst.level_us, STEP_ABOVE * step_us) && move_away(s, &worst, levels_us);
+    return above_us > MAX(margin * worst.level_us, TUNE_BALANCE_STEP_ABOVE * step_us) && move_away(s, &worst, levels_us);
 }
 
 void balance(struct sched *s)
@@ -215,5 +204,5 @@ void balance(struct sched *s)
     for (uint32_t m = 0; m < s->batches; m++)
         levels_us[m] = level_of(s, m);
     for (uint32_t m = 0; m < s->batches && !isnan(levels_us[m]); m++)
-        for (uint32_t i = 0; i < AT_ONCE && improve(s, m, levels_us); i++) {}
+        for (uint32_t i = 0; i < TUNE_BALANCE_MOVES && improve(s, m, levels_us); i++) {}
 }

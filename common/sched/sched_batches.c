@@ -13,9 +13,6 @@
  */
 #include "common/sched/sched_state.h"
 
-enum { JUDGE_STEPS = 32 };
-#define WORTH 0.9
-
 /* Microseconds in which every sequence that runs gets a token. */
 static double round_us(const struct sched *s, uint32_t batches)
 {
@@ -79,7 +76,7 @@ static void judge(struct sched *s)
     double best_us = round_us(s, best);
     for (uint32_t k = 1; k <= s->config.mini_batches; k++) {
         double us = round_us(s, k);
-        if (us < WORTH * best_us || (best != s->batches && us < best_us)) {
+        if (us < TUNE_BATCHES_WORTH * best_us || (best != s->batches && us < best_us)) {
             best = k;
             best_us = us;
         }
@@ -92,7 +89,7 @@ bool batches_settled(struct sched *s)
 {
     if (!s->config.mini_batch_auto || s->config.mini_batches == 1)
         return true;
-    if (s->batches_wanted == s->batches && s->stats.steps >= s->batches_judged + JUDGE_STEPS)
+    if (s->batches_wanted == s->batches && s->stats.steps >= s->batches_judged + TUNE_BATCHES_JUDGE_STEPS)
         judge(s);
     if (s->batches_wanted == s->batches)
         return true;

@@ -27,19 +27,6 @@
  */
 #include "common/sched/sched_state.h"
 
-#define STRETCH 2.4 // of the time of a step's decode rows alone, that a step may take whatever the target
-#define PATIENCE 4  // times the target, at most, where more wait than run
-#define CRUMB 2     // of a tile, that a step has at least
-#define AS_GOOD 0.98
-#define GAIN 0.25            // of one step in the corrections
-#define FARTHEST 4.0         // that those of prefill go: rows and pairs have been measured
-#define BACK 0.01            // of what is left to 1 they go back there in a step: what they need not explain h does
-#define FARTHEST_DECODE 64.0 // that the one of decode rows goes before any step without prefill
-#define ROOM 1.1             // and afterwards, times the growth of what they read
-#define GAIN_DECODES 0.1     // of one step among those without prefill
-#define MOVE_DECODES 0.02    // the most by which one moves what they take
-#define CONTEXT_OF_A_ROW 2e3 // attention to so much context takes as long as a row's products: until something is known
-
 uint32_t chunk_cap(const struct sched *s)
 {
     uint32_t cap = s->config.chunk_tokens != 0 ? s->config.chunk_tokens : s->config.chunk_max_tokens;
@@ -64,7 +51,7 @@ static double products_us(const struct sched *s, double decode_rows, double rows
 static double attention_us(const struct sched *s, uint32_t place, double at, double rows)
 {
     double row_us = s->s_model.rows_seen > 0 ? s->s_model.row_us : s->model.row_us;
-    double pair_us = s->places[place].pair_us > 0 ? s->places[place].pair_us : row_us / CONTEXT_OF_A_ROW;
+    double pair_us = s->places[place].pair_us > 0 ? s->places[place].pair_us : row_us / TUNE_CHUNK_ROW_CONTEXT;
     return s->chunk.attention * rows * (at + (rows + 1) / 2) * pair_us;
 }
 
@@ -102,10 +89,10 @@ static void learn_decodes(struct sched *s, uint32_t rows, double total_us)
     struct step_time *d = decodes_of(m, rows);
     double before_us = seen_decode_us(s, rows);
     // Their median rather than their mean: by a few that were disturbed a target must not grow.
-    double gain = 1 / (d->count + 1), most = d->us * MOVE_DECODES;
-    d->count = MIN(d->count + 1, 1 / GAIN_DECODES);
+    double gain = 1 / (d->count + 1), most = d->us * TUNE_CHUNK_DECODE_MOVE;
+    d->count = MIN(d->count + 1, 1 / TUNE_CHUNK_DECODE_GAIN);
     d->rows += gain * (rows - d->rows);
-    d->us += gain > GAIN_DECODES ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
+    d->us += gain > TUNE_CHUNK_DECODE_GAIN ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
     if (before_us > 0)
         m->decode *= before_us / seen_decode_us(s, rows); // what it corrected has moved
 }
@@ -116,7 +103,7 @@ static void learn_contexts(struct chunk_model *m, const struct step *step, uint3
     double sum = 0;
     for (uint32_t i = 0; i < decode_rows; i++)
         sum += step->runs[i].position + 1;
-    m->context += (m->context > 0 ? GAIN : 1) * (sum - m->context);
+    m->context += (m->context > 0 ? TUNE_CHUNK_GAIN : 1) * (sum - m->context);
     if (step->prefill_rows == 0)
         m->seen_context = m->context;
 }
@@ -127,13 +114,16 @@ static void learn_contexts(struct chunk_model *m, const struct step *step, uint3
 static void correct_decode(struct chunk_model *m, double by)
 {
     double grown = m->seen_context > 0 ? m->context / m->seen_context : 0;
-    double least = grown > 0 ? MIN(grown, 1) / ROOM : 1 / FARTHEST_DECODE,
-           most = grown > 0 ? MAX(grown, 1) * ROOM : FARTHEST_DECODE;
+    double least = grown > 0 ? MIN(grown, 1) / TUNE_CHUNK_DECODE_ROOM : 1 / TUNE_CHUNK_DECODE_FACTOR_MAX,
+           most = grown > 0 ? MAX(grown, 1) * TUNE_CHUNK_DECODE_ROOM : TUNE_CHUNK_DECODE_FACTOR_MAX;
     // One step may be disturbed: a target must not grow by that at once.
-    m->decode = MIN(MAX(m->decode * (1 + MIN(MAX(by, -MOVE_DECODES), MOVE_DECODES)), least), most);
+    m->decode = MIN(MAX(m->decode * (1 + MIN(MAX(by, -TUNE_CHUNK_DECODE_MOVE), TUNE_CHUNK_DECODE_MOVE)), least), most);
 }
 
-static void correct(double *factor, double by) { *factor = MIN(MAX(*factor * (1 + by), 1 / FARTHEST), FARTHEST); }
+static void correct(double *factor, double by)
+{
+    *factor = MIN(MAX(*factor * (1 + by), 1 / TUNE_CHUNK_FACTOR_MAX), TUNE_CHUNK_FACTOR_MAX);
+}
 
 void chunk_learn(struct sched *s, const struct step *step, double total_us)
 {
@@ -150,16 +140,16 @@ void chunk_learn(struct sched *s, const struct step *step, double total_us)
         return;
     double alone = decode_us(s, decode_rows), predicted = alone + products + attention;
     if (predicted <= 0)
-        return;                                                                     // nothing is known yet
-    double wrong = GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
+        return;                                                                                // nothing is known yet
+    double wrong = TUNE_CHUNK_GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
     learn_contexts(m, step, decode_rows);
     correct_decode(m, wrong * alone);
     if (step->prefill_rows == 0)
         return;
     correct(&m->products, wrong * products);
     correct(&m->attention, wrong * attention);
-    m->products += BACK * (1 - m->products);
-    m->attention += BACK * (1 - m->attention);
+    m->products += TUNE_CHUNK_FACTOR_DECAY * (1 - m->products);
+    m->attention += TUNE_CHUNK_FACTOR_DECAY * (1 - m->attention);
 }
 
 void chunk_init(struct sched *s) { s->chunk = (struct chunk_model){.decode = 1, .products = 1, .attention = 1}; }
@@ -219,7 +209,7 @@ static double throughput(const struct outlook *o, double chunk, double added_us)
     return o->rows / (o->wanted / chunk * added_us + o->us);
 }
 
-static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / CRUMB, 1u); }
+static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
 
 static double target_us(const struct sched *s, uint32_t decoding)
 {
@@ -228,7 +218,7 @@ static double target_us(const struct sched *s, uint32_t decoding)
         return s->config.step_target_us;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         waiting += s->mini_batches[m].prefill_count;
-    return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), PATIENCE);
+    return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
 }
 
 /* The chosen size; `first` is the least that fills a tile, `cap` the most. */
@@ -237,7 +227,7 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
 {
     double alone_us = decode_us(s, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
     const struct outlook later = outlook(s, decode_rows + b->prefill_count);
-    most_us = MAX(most_us, STRETCH * alone_us);
+    most_us = MAX(most_us, TUNE_CHUNK_STRETCH * alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
     double tried = 2 * (s->s_model.rows_seen > 0 ? s->s_model.rows_seen : s->model.rows_seen);
     struct prompts next = {.slot = b->prefill_head, .at = s->seqs[b->prefill_head].next_pos};
@@ -256,7 +246,7 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
         of_a_row = best == 0 ? attention / rows : of_a_row;
         // Without decode rows (they are elsewhere, or lack pages) there is no rate, and as much is best as there is time for.
         double rate = decode_rows == 0 ? 1 : throughput(&later, rows, products_us(s, later.rows, rows) + rows * of_a_row);
-        if (rate >= AS_GOOD * best_rate)
+        if (rate >= TUNE_CHUNK_AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);
     }

@@ -23,15 +23,6 @@
 
 #include "common/sched/sched_state.h"
 
-#define GAIN 0.1    // of one step in what is smoothed
-#define WORTH 1.05  // what drafts must gain before steps wait for them
-#define SLOWEST 1.1 // times as long as without may anybody wait for a token, by what is expected
-#define PROBE 16    // of steps, one is without: what those take, and places do for them, is not forgotten
-#define LONGEST 2   // of what a step takes without, where that is more than its target
-#define GAP_US 200  // until one was measured
-#define KEEP 0.97   // of what was learned of a step's rows, with each
-#define SPREAD 0.01 // of the rows' mean, squared, that they must differ by for a line through them
-
 /* One sequence's guess. */
 struct guess {
     uint32_t count, taken;
@@ -42,8 +33,8 @@ struct guess {
 
 static void line_learn(struct line *line, double x, double y)
 {
-    *line = (struct line){KEEP * line->count + 1, KEEP * line->x + x, KEEP * line->y + y, KEEP * line->xx + x * x,
-                          KEEP * line->xy + x * y};
+    *line = (struct line){TUNE_DRAFT_FORGET * line->count + 1, TUNE_DRAFT_FORGET * line->x + x, TUNE_DRAFT_FORGET * line->y + y,
+                          TUNE_DRAFT_FORGET * line->xx + x * x, TUNE_DRAFT_FORGET * line->xy + x * y};
 }
 
 /* Where all points have about the same x, as if y grew with it from 0 on: drafts are not taken for cheaper than rows were. */
@@ -53,7 +44,7 @@ static double line_at(const struct line *line, double x)
         return 0;
     double mean_x = line->x / line->count, mean_y = line->y / line->count, spread = line->xx / line->count - mean_x * mean_x;
     double slope = mean_y / mean_x;
-    if (spread > SPREAD * mean_x * mean_x)
+    if (spread > TUNE_DRAFT_SPREAD * mean_x * mean_x)
         slope = MIN(MAX((line->xy / line->count - mean_x * mean_y) / spread, 0), slope);
     return mean_y + slope * (x - mean_x);
 }
@@ -119,13 +110,13 @@ static double least_tokens(const struct guess *guesses, uint32_t count)
 /* The best number of drafts of each; returns what they gain. */
 static double choose(const struct sched *s, const struct mini_batch *b, uint8_t *drafts)
 {
-    struct guess guesses[DRAFT_MEMBERS_MAX];
+    struct guess guesses[TUNE_DRAFT_SEQUENCES_MAX];
     uint32_t rows = ask(s, b, guesses), most = rows < s->rows_max ? s->rows_max - rows : 0;
-    double gap_us = b->gap_us > 0 ? b->gap_us : GAP_US, logs = 0;
+    double gap_us = b->gap_us > 0 ? b->gap_us : TUNE_DRAFT_GAP_US, logs = 0;
     if (rows == 0)
         return 0;
     double plain_us = step_us(s, b, rows, 0), best = plain_us / step_us(s, b, rows, gap_us);
-    double most_us = MAX(s->config.step_target_us, LONGEST * plain_us);
+    double most_us = MAX(s->config.step_target_us, TUNE_DRAFT_STEP_MAX * plain_us);
     struct guess *next;
     for (uint32_t d = 1; d <= most && (next = best_next(guesses, b->member_count)) != NULL; d++) {
         logs += log(1 + next->next / next->tokens);
@@ -135,7 +126,7 @@ static double choose(const struct sched *s, const struct mini_batch *b, uint8_t 
         double us = step_us(s, b, rows + d, gap_us), gain = exp(logs / rows) * plain_us / us;
         if (us > most_us)
             break;
-        if (gain <= best || us > SLOWEST * plain_us * least_tokens(guesses, b->member_count))
+        if (gain <= best || us > TUNE_DRAFT_SLOWEST * plain_us * least_tokens(guesses, b->member_count))
             continue;
         best = gain;
         for (uint32_t i = 0; i < b->member_count; i++)
@@ -148,7 +139,7 @@ static double choose(const struct sched *s, const struct mini_batch *b, uint8_t 
 static bool could_pay(const struct sched *s, const struct mini_batch *b)
 {
     double rows = b->member_count;
-    return 2 * step_us(s, b, rows, 0) > WORTH * step_us(s, b, 2 * rows, 0);
+    return 2 * step_us(s, b, rows, 0) > TUNE_DRAFT_WORTH * step_us(s, b, 2 * rows, 0);
 }
 
 uint32_t draft_fit(struct sched *s, struct seq *q, uint32_t drafts)
@@ -163,13 +154,13 @@ uint32_t draft_fit(struct sched *s, struct seq *q, uint32_t drafts)
 
 bool draft_plan(struct sched *s, struct mini_batch *b, uint8_t *drafts)
 {
-    for (uint32_t i = 0; i < DRAFT_MEMBERS_MAX; i++)
+    for (uint32_t i = 0; i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
     if (b->in_flight_count > 0 && b->in_flight[b->in_flight_count - 1]->draft_rows > 0)
         return false; // where their sequences will be is not known
     // Rows beside prompts are the prompts': they are wanted for certain.
     if (!s->config.drafts || !s->rows_alike || b->prefill_count > 0 || b->member_count == 0 ||
-        b->member_count > DRAFT_MEMBERS_MAX || s->s_model.rows_seen == 0 || !could_pay(s, b)) {
+        b->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->s_model.rows_seen == 0 || !could_pay(s, b)) {
         b->drafting = false;
         return true;
     }
@@ -177,11 +168,11 @@ bool draft_plan(struct sched *s, struct mini_batch *b, uint8_t *drafts)
         return false;
     double gain = choose(s, b, drafts);
     if (gain > 0)
-        b->draft_gain += (b->draft_gain > 0 ? GAIN : 1) * (gain - b->draft_gain);
-    b->drafting = b->draft_gain > WORTH;
+        b->draft_gain += (b->draft_gain > 0 ? TUNE_DRAFT_GAIN : 1) * (gain - b->draft_gain);
+    b->drafting = b->draft_gain > TUNE_DRAFT_WORTH;
     bool waits = b->in_flight_count > 0; // then what was guessed follows what is being sampled
-    bool probes = !waits && s->stats.steps / s->batches % PROBE == 0;
-    for (uint32_t i = 0; (waits || probes) && i < DRAFT_MEMBERS_MAX; i++)
+    bool probes = !waits && s->stats.steps / s->batches % TUNE_DRAFT_PROBE_STEPS == 0;
+    for (uint32_t i = 0; (waits || probes) && i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
     return !(waits && b->drafting);
 }
@@ -204,5 +195,6 @@ void draft_learn(struct sched *s, const struct step *step, const struct sched_st
     if (step->queued || away_us <= done->total_us)
         return;
     double gap_us = away_us - done->total_us; // one may be disturbed, and others come only while drafts pay
-    b->gap_us = b->gap_us > 0 ? b->gap_us + GAIN * (MIN(gap_us, 2 * b->gap_us) - b->gap_us) : MIN(gap_us, 4 * GAP_US);
+    b->gap_us = b->gap_us > 0 ? b->gap_us + TUNE_DRAFT_GAIN * (MIN(gap_us, 2 * b->gap_us) - b->gap_us)
+                              : MIN(gap_us, 4 * TUNE_DRAFT_GAP_US);
 }

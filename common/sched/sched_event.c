@@ -206,7 +206,7 @@ static void run_lost(struct sched *s, uint32_t slot)
     for (uint32_t i = 0; i < s->config.max_places; i++)
         others = others || (s->places[i].up && i != q->place);
     if (others)
-        seq_place(s, q)->avoid_until_us = s->now_us + LOST_AVOID_US;
+        seq_place(s, q)->avoid_until_us = s->now_us + TUNE_PLACE_LOST_AVOID_US;
     s->stats.rebuilt++;
     s->stats.rebuilt_tokens += q->known;
     seq_requeue(s, slot);
@@ -384,7 +384,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->up = true;
     p->local = up->local;
     if (s->grace_until_us == 0 && place_permitted(s, p)) // where all is local, there is no other
-        s->grace_until_us = s->now_us + (s->config.placement == SCHED_PLACE_LOCAL ? 0 : START_GRACE_US);
+        s->grace_until_us = s->now_us + (s->config.placement == SCHED_PLACE_LOCAL ? 0 : TUNE_PLACE_START_US);
     p->beside_s_part = up->shares_cores;
     p->shares_cores = p->beside_s_part && !s->s_part_on_device;
     p->accepts_moves = up->accepts_moves;

@@ -146,7 +146,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
     s->next_step = s->next_move = 1;
     s->grace_wake_us = SCHED_NEVER;
     s->places = calloc(filled.max_places, sizeof(*s->places));
-    s->moving = calloc(filled.max_moves + RELABELS_MAX, sizeof(*s->moving));
+    s->moving = calloc(filled.max_moves + TUNE_MOVE_RELABELS_MAX, sizeof(*s->moving));
     bool sequences = init_sequences(s);
     bool steps = init_steps(s);
     bool prefix = init_prefix(s);

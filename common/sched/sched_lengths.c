@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "common/base/checked.h"
+#include "common/sched/sched_tuning.h"
 
-enum { MEMORY = 256 }; // starts that are remembered
 #define UNIT_MAX 1e100
 
 void lengths_init(struct lengths *l) { *l = (struct lengths){.unit = 1}; }
@@ -54,12 +54,12 @@ static void weigh_anew(struct lengths *l)
 void lengths_note(struct lengths *l, struct survival *survival, uint32_t prompt, uint32_t cutoff)
 {
     uint32_t bucket = survival_bucket(MAX(cutoff, 1));
-    if (l->count >= MEMORY) { // instead of all that came before weighing less, the next one weighs more
-        l->unit /= 1 - 1.0 / MEMORY;
+    if (l->count >= TUNE_LENGTHS_STARTS) { // instead of all that came before weighing less, the next one weighs more
+        l->unit /= 1 - 1.0 / TUNE_LENGTHS_STARTS;
     }
     if (l->unit > UNIT_MAX)
         weigh_anew(l);
-    l->count = MIN(l->count + 1, MEMORY);
+    l->count = MIN(l->count + 1, TUNE_LENGTHS_STARTS);
     l->asked[bucket].weight += l->unit;
     l->asked[bucket].cutoffs += l->unit * MAX(cutoff, 1);
     l->asked[bucket].prompts += l->unit * prompt;

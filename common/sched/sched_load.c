@@ -5,17 +5,6 @@
 
 #include "common/sched/sched_state.h"
 
-enum {
-    DENSE = 48,      // points of the projection up to the expected length, equally far apart; beyond it 1.2 times as far each
-    PARTS = 8,       // of a life, in each of which about as many start
-    WEIGHT = 8,      // of the mean context, see load_weight()
-    SIM_STEPS = 32,  // of an expected length, where both ways of starting are reckoned through
-    SIM_ROUNDS = 10, // so many full mini-batches waiting are no short queue
-};
-#define CHANGE 1.04       // a little faster is no reason to go back to even starts with few that wait
-#define CLOSER (1.0 / 32) // that starts may come to each other than when evenly spread
-#define SPACING 32        // F is the expected length over this, unless it is given
-
 /* --- what is expected ------------------------------------------------------------------------------------------------- */
 
 void load_init(struct sched *s)
@@ -39,11 +28,11 @@ static double mean_context(const struct sched *s)
     return s->lengths.count > 0 ? s->lengths.context_tokens / s->lengths.tokens : 0;
 }
 
-double load_weight(const struct sched *s) { return s->lengths.count > 0 ? WEIGHT * mean_context(s) : 0; }
+double load_weight(const struct sched *s) { return s->lengths.count > 0 ? TUNE_LOAD_WEIGHT * mean_context(s) : 0; }
 
 static double spacing_steps(const struct sched *s)
 {
-    return s->config.spacing_steps ? s->config.spacing_steps : MAX(s->lengths.tokens / SPACING, 1);
+    return s->config.spacing_steps ? s->config.spacing_steps : MAX(s->lengths.tokens / TUNE_LOAD_SPACING_PART, 1);
 }
 
 /* What places can do, and what follows for a mini-batch. */
@@ -132,7 +121,7 @@ uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
 
 static double next_point(const struct load_plan *plan, double point)
 {
-    return MAX(point + MAX(plan->tokens / DENSE, 1), point < plan->tokens ? 0 : point * 1.2);
+    return MAX(point + MAX(plan->tokens / TUNE_LOAD_POINTS_DENSE, 1), point < plan->tokens ? 0 : point * 1.2);
 }
 
 /* Adds sequences alike to a projection. Between two points a sequence counts as alive if it was at the first, and with the context
@@ -192,7 +181,7 @@ static bool fits(const struct sched *s, const struct load_plan *plan, uint32_t s
 
 static uint32_t cohort_find(const struct sched *s, const struct load_plan *plan, int64_t start, uint32_t cutoff)
 {
-    double wide = MAX(s->lengths.tokens / DENSE, 1), nearest_far = INFINITY;
+    double wide = MAX(s->lengths.tokens / TUNE_LOAD_POINTS_DENSE, 1), nearest_far = INFINITY;
     uint32_t empty = NONE, nearest = 0;
     for (uint32_t i = 0; i < COHORTS_MAX; i++) {
         const struct cohort *c = &plan->cohorts[i];
@@ -273,17 +262,18 @@ static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
  * room, or apart: `rate` a step and one for each end. A step takes the longer of both parts where another mini-batch is in flight. */
 static double reckon_us(const struct sched *s, const struct load_plan *plan, double waiting, const struct reach *r, bool apart)
 {
-    double tokens = s->lengths.tokens, step = tokens / SIM_STEPS, rate = r->full / tokens, running = 0, load = 0, us = 0;
-    double prompt = MAX(s->lengths.context_tokens / tokens - tokens / 2, 0), ends[SIM_STEPS] = {0};
+    double tokens = s->lengths.tokens, step = tokens / TUNE_LOAD_TRIAL_STEPS, rate = r->full / tokens, running = 0, load = 0,
+           us = 0;
+    double prompt = MAX(s->lengths.context_tokens / tokens - tokens / 2, 0), ends[TUNE_LOAD_TRIAL_STEPS] = {0};
     for (uint32_t i = 0; i < COHORTS_MAX; i++) {
         const struct cohort *c = &plan->cohorts[i];
         double age = (double)((int64_t)plan->step - c->start), left = MAX(tokens - age, 0);
-        ends[(uint32_t)MIN(left / step, SIM_STEPS - 1)] += c->count;
+        ends[(uint32_t)MIN(left / step, TUNE_LOAD_TRIAL_STEPS - 1)] += c->count;
         running += c->count;
         load += c->base + c->count * age;
     }
-    for (uint32_t i = 0; i < SIM_STEPS * (SIM_ROUNDS + 3) && (waiting > 0 || running > 0); i++) {
-        double *ending = &ends[i % SIM_STEPS], ended = *ending;
+    for (uint32_t i = 0; i < TUNE_LOAD_TRIAL_STEPS * (TUNE_LOAD_TRIAL_ROUNDS + 3) && (waiting > 0 || running > 0); i++) {
+        double *ending = &ends[i % TUNE_LOAD_TRIAL_STEPS], ended = *ending;
         running -= ended;
         load = MAX(load - ended * (prompt + tokens), 0);
         double start = MAX(MIN(waiting, r->full - running), 0);
@@ -307,11 +297,13 @@ static bool together_is_faster(const struct sched *s, const struct load_plan *pl
     uint32_t sizes = 0;
     for (uint32_t i = 0; i < STEP_SIZES; i++)
         sizes += s->s_model.sizes[i].rows > 0;
-    if (waiting >= r->full * SIM_ROUNDS || MIN(waiting, r->full) * (s->lengths.prompt_tokens + s->lengths.tokens) > r->hard)
+    if (waiting >= r->full * TUNE_LOAD_TRIAL_ROUNDS ||
+        MIN(waiting, r->full) * (s->lengths.prompt_tokens + s->lengths.tokens) > r->hard)
         return false;
     if (sizes < 2)
         return waiting <= 2 * r->full; // T(b) is not known yet
-    return reckon_us(s, plan, waiting, r, false) < (plan->together ? CHANGE : 1) * reckon_us(s, plan, waiting, r, true);
+    return reckon_us(s, plan, waiting, r, false) <
+           (plan->together ? TUNE_LOAD_TOGETHER_STAYS : 1) * reckon_us(s, plan, waiting, r, true);
 }
 
 /* Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
@@ -322,7 +314,7 @@ static bool together_is_faster(const struct sched *s, const struct load_plan *pl
 static void credit(struct sched *s, struct load_plan *plan, double full)
 {
     double rate = full / s->lengths.tokens, steps = (double)(plan->step - plan->credited), differ = 4 * s->lengths.variation;
-    double spread = rate * (1 + CLOSER + differ), close = MIN(differ, 1) * sqrt(full / PARTS);
+    double spread = rate * (1 + TUNE_LOAD_CLOSER + differ), close = MIN(differ, 1) * sqrt(full / TUNE_LOAD_LIFE_PARTS);
     plan->credit = MIN(plan->credit + rate * steps + plan->ends, starts_max(rate));
     plan->room = MIN(plan->room + spread * steps, 1 + spread + close);
     plan->credited = plan->step;

@@ -15,13 +15,6 @@
 
 #include "common/sched/sched_state.h"
 
-enum {
-    MIGRATE_STEPS = 8,
-    LISTED = 64,
-    LOOKED_AT_A_STEP = 64, // sequences, on average
-    HORIZON = 256,         // tokens that each must have room for at least: lengths seen so far are those of the short ones
-};
-
 static uint32_t local_place(const struct sched *s)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++)
@@ -43,8 +36,8 @@ static bool crowd_of(const struct sched *s, struct crowd *out)
             const struct seq *q = &s->seqs[b->members[i]];
             tokens += q->known;
             squares += (double)q->known * q->known;
-            double end = q->known +
-                         MIN((double)(q->limit - MIN(q->known, q->limit)), MAX(seq_steps_left(s, b->members[i]), HORIZON));
+            double end = q->known + MIN((double)(q->limit - MIN(q->known, q->limit)),
+                                        MAX(seq_steps_left(s, b->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
             ends += end;
             if (!s->places[q->place].local)
                 continue;
@@ -66,7 +59,8 @@ static bool crowd_of(const struct sched *s, struct crowd *out)
 /* One sequence from a place to another kind of places; false: none of it may go, or none would pay. */
 static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain_us, uint32_t *looked)
 {
-    for (uint32_t slot = s->places[from].holders.tail; slot != NONE && *looked < LISTED; slot = s->cold[slot].place_prev) {
+    for (uint32_t slot = s->places[from].holders.tail; slot != NONE && *looked < TUNE_MIGRATE_LISTED;
+         slot = s->cold[slot].place_prev) {
         const struct seq *q = &s->seqs[slot];
         if (q->starved || !seq_may_go(s, slot) || !move_pays(s, slot, gain_us))
             continue;
@@ -87,7 +81,7 @@ void migrate(struct sched *s)
     uint32_t local, looked = 0;
 
     if (!s->config.balance || s->config.placement != SCHED_PLACE_AUTO || s->waiting.count > 0 || s->moving_count > s->relabelling ||
-        s->stats.steps < s->migrated + MIGRATE_STEPS + s->running / LOOKED_AT_A_STEP)
+        s->stats.steps < s->migrated + TUNE_MIGRATE_STEPS + s->running / TUNE_MIGRATE_SEQUENCES_A_STEP)
         return;
     s->migrated = s->stats.steps;
     if ((local = local_place(s)) == NONE || !crowd_of(s, &crowd) || !overlap_wish(s, &crowd, &wish))

@@ -12,13 +12,6 @@
 
 #include "common/sched/sched_state.h"
 
-enum { AGE_STEPS = 256, AWAY_STEPS = 16 }; // a class unseen so long weighs a quarter; is away, and moves with what is seen
-#define GAIN 0.1                           // of a step among those of its class: about the last ten
-#define GAIN_BACK 0.5                      // after a long absence
-#define OLD 4                              // ages
-#define NOISE 0.05                         // of the drift
-#define ERROR_GAIN 0.02                    // of a step in the mean error: about the last fifty
-
 static uint32_t class_of(double rows)
 {
     uint32_t index = 0;
@@ -27,15 +20,18 @@ static uint32_t class_of(double rows)
     return index;
 }
 
-static double age(const struct step_model *m, const struct step_size *size) { return (double)(m->steps - size->seen) / AGE_STEPS; }
+static double age(const struct step_model *m, const struct step_size *size)
+{
+    return (double)(m->steps - size->seen) / TUNE_MODEL_AGE_STEPS;
+}
 
 /* What moved the classes that were seen since, in full once it is away; little is noise. Those that come in turn must not move each
  * other at once: what raised one lowered the other, for ever. */
 static double class_us(const struct step_model *m, const struct step_size *size)
 {
-    double away = MIN((double)(m->steps - size->seen) / AWAY_STEPS, 1);
+    double away = MIN((double)(m->steps - size->seen) / TUNE_MODEL_AWAY_STEPS, 1);
     double factor = m->drift / size->drift;
-    return m->whole || fabs(factor - 1) < NOISE ? size->us : size->us * (1 + away * (factor - 1));
+    return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
 /* A line through the sizes of step that were seen, by relative error: then neither a hundred decode steps that are all alike, whose
@@ -53,7 +49,7 @@ static void fit_line(struct step_model *m)
         y += weight * us;
         xx += weight * size->rows * size->rows;
         xy += weight * size->rows * us;
-        if (least_row_us == 0 || age(m, size) < OLD)
+        if (least_row_us == 0 || age(m, size) < TUNE_MODEL_OLD_AGES)
             least_row_us = us / size->rows;
         m->rows_seen = size->rows;
     }
@@ -74,7 +70,7 @@ void model_learn(struct step_model *m, double rows, double total_us)
     if (size->rows == 0) {
         *size = (struct step_size){.rows = rows, .us = us};
     } else {
-        double gain = MIN(GAIN + age(m, size) * (GAIN_BACK - GAIN), GAIN_BACK);
+        double gain = MIN(TUNE_MODEL_GAIN + age(m, size) * (TUNE_MODEL_RETURN_GAIN - TUNE_MODEL_GAIN), TUNE_MODEL_RETURN_GAIN);
         double before_us = class_us(m, size), line_us = m->base_us + size->rows * m->row_us;
         size->rows += gain * (rows - size->rows);
         size->us = before_us + gain * (MIN(MAX(us, before_us / 2), before_us * 2) - before_us); // one may be disturbed
@@ -130,7 +126,7 @@ double model_s_part_us(const struct sched *s, double rows, double sampled)
 void model_judge(struct model_error *e, double predicted_us, double measured_us)
 {
     double error = fabs(predicted_us - measured_us) / MAX(measured_us, 1);
-    e->ratio += (e->steps++ == 0 ? 1 : ERROR_GAIN) * (error - e->ratio);
+    e->ratio += (e->steps++ == 0 ? 1 : TUNE_MODEL_ERROR_GAIN) * (error - e->ratio);
     e->predicted_us += predicted_us;
     e->measured_us += measured_us;
 }

@@ -5,52 +5,44 @@
  */
 #include "common/sched/sched_state.h"
 
-enum {
-    STAY_STEPS = 64, // of all mini-batches, before one goes again
-    MOVE_SHARE = 8,  // of a worker's time that handing over may take: one in so many
-    MOVE_PASSES = 2, // over its pages that handing a sequence over takes
-    MOVE_PAYS = 2,   // times its cost must be gained
-    LIVES = 256,     // steps that a sequence is taken to live yet while nothing is known of lengths
-};
-
 bool seq_may_go(const struct sched *s, uint32_t slot)
 {
     const struct seq *q = &s->seqs[slot];
     return q->state == SEQ_DECODE && !q->fenced && q->pins == 0 && !q->sharing && s->cold[slot].stays_until <= s->stats.steps;
 }
 
-void seq_stay(struct sched *s, uint32_t slot) { s->cold[slot].stays_until = s->stats.steps + STAY_STEPS; }
+void seq_stay(struct sched *s, uint32_t slot) { s->cold[slot].stays_until = s->stats.steps + TUNE_MOVE_STAY_STEPS; }
 
 void seq_move_ended(struct sched *s, uint32_t slot, bool ok)
 {
     struct seq_cold *c = &s->cold[slot];
     c->moves_failed = ok ? 0 : MIN(c->moves_failed + 1u, 16u);
     if (!ok)
-        c->stays_until = s->stats.steps + ((uint64_t)STAY_STEPS << c->moves_failed);
+        c->stays_until = s->stats.steps + ((uint64_t)TUNE_MOVE_STAY_STEPS << c->moves_failed);
 }
 
 double seq_steps_left(const struct sched *s, uint32_t slot)
 {
     const struct seq *q = &s->seqs[slot];
-    double lives = s->lengths.count > 0 ? s->lengths.tokens : LIVES;
+    double lives = s->lengths.count > 0 ? s->lengths.tokens : TUNE_MOVE_LIFE_STEPS;
     return MIN((double)(q->limit - MIN(q->known, q->limit)), lives);
 }
 
 double seq_move_us(const struct sched *s, uint32_t slot)
 {
-    return MOVE_PASSES * place_token_us(s, &s->places[s->seqs[slot].place]) * s->seqs[slot].load;
+    return TUNE_MOVE_PASSES * place_token_us(s, &s->places[s->seqs[slot].place]) * s->seqs[slot].load;
 }
 
 bool move_pays(const struct sched *s, uint32_t slot, double gain_us)
 {
-    return gain_us * seq_steps_left(s, slot) >= MOVE_PAYS * seq_move_us(s, slot);
+    return gain_us * seq_steps_left(s, slot) >= TUNE_MOVE_PAYS * seq_move_us(s, slot);
 }
 
 bool place_rests(const struct sched *s, uint32_t place) { return s->now_us < s->places[place].moves_from_us; }
 
 void hand_over(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch, double hurry)
 {
-    uint64_t rested_us = s->now_us + (uint64_t)(MOVE_SHARE * seq_move_us(s, slot) * hurry);
+    uint64_t rested_us = s->now_us + (uint64_t)(TUNE_MOVE_TIME_PART * seq_move_us(s, slot) * hurry);
     seq_stay(s, slot);
     for (uint32_t i = 0; i < 2; i++) {
         struct place *p = &s->places[i ? to : s->seqs[slot].place];

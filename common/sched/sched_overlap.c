@@ -12,20 +12,14 @@
  * Workers that read as fast, 4 ms for 16: both 32 / (10 + max(4, 4)) = 2.3. Workers a tenth as fast: 32 / (10 + 40) = 0.64: local only.
  *
  * The other way round, too: with two mini-batches a local token delays both, so fast workers are better left alone with it.
+ *
+ * Both together must promise more than either alone (TUNE_OVERLAP_LOCAL_ODDS, TUNE_OVERLAP_WORKERS_ODDS): in a mixed step one side waits
+ * for the other more than on average. In the sweep of test_sched_rule.c, with requests waiting all the time (96 sequences, two workers an
+ * eighth as fast), a promise of 6 % over the local pool was missed by 10 %, and one of 4 % over workers by 7 %.
  */
 #include <math.h>
 
 #include "common/sched/sched_state.h"
-
-enum { SHARES = 16, JUDGE_STEPS = 8 };
-#define BETTER 1.02 // than what is in force
-// What both must promise more than the local pool alone, and than workers alone. A promise of 6 % over the local pool was missed by 10 %
-// in the sweep of test_sched_rule.c, with requests waiting all the time (96 sequences, two workers an eighth as fast), one of 4 % over
-// workers by 7 %: in a mixed step one side waits for the other more than on average.
-#define MIXED_LOCAL 1.08
-#define MIXED_WORKERS 1.06
-// What those that run must gain before any of them is handed over.
-#define MIGRATE_BETTER 1.1
 
 /* What there is, gathered in one pass. */
 struct sides {
@@ -55,7 +49,8 @@ static void contexts(const struct sched *s, struct sides *out)
 /* Sequences that pages hold, those that are long included. */
 static double count_of(const struct sched *s, const struct sides *x, const struct place *p)
 {
-    double tokens = x->context + MARGIN_PAGES * s->config.page_tokens, all = (double)p->pages_total * s->config.page_tokens;
+    double tokens = x->context + TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens,
+           all = (double)p->pages_total * s->config.page_tokens;
     double root = (sqrt(x->deviation * x->deviation + tokens * all) - x->deviation) / tokens;
     return floor(root * root);
 }
@@ -116,7 +111,8 @@ void overlap_judge(struct sched *s)
     if (s->config.placement != SCHED_PLACE_AUTO || s->waiting.count == 0)
         return;
     double n = MIN((double)s->running + s->waiting.count + s->coming_back, s->config.max_running);
-    if (s->overlap_judged > 0 && s->stats.steps < s->overlap_judged + JUDGE_STEPS && fabs(n - s->overlap_count) < 0.1 * n)
+    if (s->overlap_judged > 0 && s->stats.steps < s->overlap_judged + TUNE_OVERLAP_JUDGE_STEPS &&
+        fabs(n - s->overlap_count) < 0.1 * n)
         return;
     s->overlap_judged = s->stats.steps + 1;
     s->overlap_count = n;
@@ -131,16 +127,16 @@ void overlap_judge(struct sched *s)
     rates[OVERLAP_WORKERS] = rate(s, &x, away, 0);
     // What does not fit any more goes to the workers from the beginning: to be paused for want of pages costs more.
     double least = MAX(all - x.worker_count, 0), most = MAX(MIN(all, x.local_ends), least);
-    for (uint32_t i = 0; i <= SHARES; i++) {
-        double h = least + (most - least) * i / SHARES, r = rate(s, &x, all, h);
+    for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
+        double h = least + (most - least) * i / TUNE_OVERLAP_SHARES, r = rate(s, &x, all, h);
         if (r > rates[OVERLAP_BOTH]) {
             rates[OVERLAP_BOTH] = r;
             share = h / all;
         }
     }
-    rates[OVERLAP_LOCAL] *= MIXED_LOCAL;
-    rates[OVERLAP_WORKERS] *= MIXED_WORKERS;
-    rates[s->overlap] *= BETTER; // of OVERLAP_UNKNOWN it is 0
+    rates[OVERLAP_LOCAL] *= TUNE_OVERLAP_LOCAL_ODDS;
+    rates[OVERLAP_WORKERS] *= TUNE_OVERLAP_WORKERS_ODDS;
+    rates[s->overlap] *= TUNE_OVERLAP_STAY; // of OVERLAP_UNKNOWN it is 0
     enum overlap best = OVERLAP_BOTH;
     for (enum overlap o = OVERLAP_LOCAL; o <= OVERLAP_WORKERS; o++)
         best = rates[o] > rates[best] ? o : best;
@@ -156,7 +152,7 @@ struct promise {
 static struct promise promise_of(const struct sched *s, const struct sides *x, double n, double h)
 {
     double r = rate(s, x, n, h);
-    return (struct promise){r, r * (h >= n ? MIXED_LOCAL : h <= 0 ? MIXED_WORKERS : 1)};
+    return (struct promise){r, r * (h >= n ? TUNE_OVERLAP_LOCAL_ODDS : h <= 0 ? TUNE_OVERLAP_WORKERS_ODDS : 1)};
 }
 
 bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish *out)
@@ -169,10 +165,10 @@ bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish 
     // Crowded: one less will do, unless something else is better by far.
     out->local = out->crowded ? MAX(MIN(crowd->local - 1, most), 0) : crowd->local;
     struct promise now = promise_of(s, &x, n, out->local), best = now;
-    for (uint32_t i = 0; i <= SHARES; i++) {
-        double h = least + (most - least) * i / SHARES;
+    for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
+        double h = least + (most - least) * i / TUNE_OVERLAP_SHARES;
         struct promise p = promise_of(s, &x, n, h);
-        if (p.weighed > best.weighed && MIN(p.rate / now.rate, p.weighed / now.weighed) > MIGRATE_BETTER) {
+        if (p.weighed > best.weighed && MIN(p.rate / now.rate, p.weighed / now.weighed) > TUNE_OVERLAP_MIGRATE_GAIN) {
             best = p;
             out->local = h;
         }

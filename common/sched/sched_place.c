@@ -149,7 +149,7 @@ uint32_t pages_wanted(const struct sched *s, uint32_t slot)
 {
     const struct seq *q = &s->seqs[slot];
     uint32_t known = MAX(q->known, q->next_pos + 1);
-    uint32_t margin = MIN(q->limit > known ? q->limit - known : 0, MARGIN_PAGES * s->config.page_tokens);
+    uint32_t margin = MIN(q->limit > known ? q->limit - known : 0, TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens);
     uint32_t wanted = pages_for(s, known + margin);
     // The margin is a wish: a place that the sequence fills alone must still take it.
     uint32_t largest = 0;
@@ -266,7 +266,7 @@ bool place_none_can_hold(struct sched *s, uint32_t pages)
             continue;
         if (p->up)
             return false;
-        uint64_t until_us = p->down_since_us + PLACE_GRACE_US;
+        uint64_t until_us = p->down_since_us + TUNE_PLACE_RETURN_US;
         if (until_us > s->now_us)
             wake_us = MIN(wake_us, until_us);
     }

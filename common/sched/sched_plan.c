@@ -37,7 +37,7 @@ static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *ste
             if (!grown)
                 continue;
         }
-        uint32_t guessed = at < DRAFT_MEMBERS_MAX ? draft_fit(s, q, drafts[at]) : 0;
+        uint32_t guessed = at < TUNE_DRAFT_SEQUENCES_MAX ? draft_fit(s, q, drafts[at]) : 0;
         struct sched_run *run = add_run(step, q, slot, 1u + guessed);
         run->sample = true;
         run->drafts = (uint8_t)guessed;
@@ -110,7 +110,7 @@ bool plan_step(struct sched *s, uint32_t mini_batch)
     struct mini_batch *b = &s->mini_batches[mini_batch];
     if (b->spare_count == 0 || s->action_count == s->action_capacity || b->member_count + b->prefill_count == 0)
         return false;
-    uint8_t drafts[DRAFT_MEMBERS_MAX];
+    uint8_t drafts[TUNE_DRAFT_SEQUENCES_MAX];
     if (!draft_plan(s, b, drafts))
         return false;
     struct step *step = b->spare[b->spare_count - 1];

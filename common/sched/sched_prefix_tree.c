@@ -1,8 +1,6 @@
 /* sched_prefix_tree.c: the named pages of all places, who holds them, and who has what they hold (sched_prefix.h). */
 #include "common/sched/sched_state.h"
 
-enum { LOOK_MAX = 64 }; // holders and pages beside the asker's own that are looked at for one that has its pages
-
 static uint32_t *bucket_of(const struct prefix_tree *t, const struct sched_page_name *name)
 {
     return &t->buckets[(uint32_t)(name->low ^ name->high >> 32) & t->bucket_mask]; // names are uniform already
@@ -177,7 +175,7 @@ struct prefix_found prefix_look(const struct sched *s, uint32_t place, const str
                                 uint32_t have)
 {
     const struct prefix_tree *t = &s->prefix;
-    uint32_t deepest = NONE, next, looks = LOOK_MAX;
+    uint32_t deepest = NONE, next, looks = TUNE_PREFIX_LOOKS_MAX;
     for (uint32_t i = have; i < count && (next = prefix_node_find(t, &names[i], place)) != NONE; i++)
         deepest = next;
     struct prefix_found best = {.source = NONE, .pages = have};

@@ -52,9 +52,6 @@ double place_attend_us(const struct place *p, uint64_t tokens_read)
     return (double)(tokens_read - pairs) * p->token_us + (double)pairs * p->pair_us;
 }
 
-#define SLOW 1.6  // times the fastest worker's time on the same cores: a worker is slow, until
-#define SWIFT 1.3 // it is down to this
-
 static void compare_sharing(struct sched *s, struct place *measured)
 {
     double least_us = INFINITY;
@@ -64,11 +61,8 @@ static void compare_sharing(struct sched *s, struct place *measured)
             least_us = MIN(least_us, p->token_us);
     }
     s->sharing_us = least_us;
-    measured->slow = measured->token_us > (measured->slow ? SWIFT : SLOW) * least_us;
+    measured->slow = measured->token_us > (measured->slow ? TUNE_SPEED_SLOW_NO_MORE : TUNE_SPEED_SLOW) * least_us;
 }
-
-#define LATEST 0.1  // gain of one step: about the last ten count
-#define STEADY 0.03 // about the last thirty
 
 /* The first prefill rows there took what is left of the step. A pair takes no longer than a token that is read for one row. */
 static void guess_pair(struct place *p, double rest_us, double pairs)
@@ -85,10 +79,11 @@ static void correct(struct place *p, double ratio, double share)
     if (p->token_last_us > 0)
         p->token_noise += (p->token_noise == 0 ? 1 : 0.05) * (fabs(us / p->token_last_us - 1) * M_SQRT1_2 - p->token_noise);
     p->token_last_us = us;
-    p->off += LATEST * (off - p->off);
-    double gain = fabs(p->off) > p->token_noise ? LATEST : STEADY; // some three standard deviations of that mean
+    p->off += TUNE_SPEED_GAIN_CHANGED * (off - p->off);
+    double gain = fabs(p->off) > p->token_noise ? TUNE_SPEED_GAIN_CHANGED
+                                                : TUNE_SPEED_GAIN_STEADY; // some three standard deviations of that mean
     p->token_us *= 1 + gain * share * off;
-    p->pair_us *= 1 + LATEST * (1 - share) * off;
+    p->pair_us *= 1 + TUNE_SPEED_GAIN_CHANGED * (1 - share) * off;
 }
 
 /* Calls to workers on the s-part's cores are out together, and answered when the cores have attended for all of them: what is left of the
@@ -101,14 +96,13 @@ static void measure_link(struct place *p, const struct sched_place_time *time, d
 
 void place_measure(struct sched *s, const struct sched_place_time *time, double here_us)
 {
-    enum { TOKENS_MIN = 256 }; // below, the clock and the link say more than the memory
     struct place *p = &s->places[time->place];
     if (!p->up || time->tokens_read == 0)
         return;
     uint64_t pairs = MIN(p->step_pairs, time->tokens_read);
     double reads_us = (double)(time->tokens_read - pairs) * p->token_us, pairs_us = (double)pairs * p->pair_us;
     double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->link_step_us;
-    bool few = time->tokens_read < TOKENS_MIN;
+    bool few = time->tokens_read < TUNE_SPEED_TOKENS_MIN;
     // It says itself what was not the link; or the guess about the link was wrong.
     if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0))
         measure_link(p, time, time->attend_us > 0 ? time->attend_us : few ? reads_us : 0, here_us);

@@ -36,14 +36,10 @@
 #include "common/sched/sched_load.h"
 #include "common/sched/sched_prefix.h"
 #include "common/sched/sched_time.h"
+#include "common/sched/sched_tuning.h"
 
 #define NONE UINT32_MAX
 #define FRESH_KEY (UINT64_C(1) << 63) // waiting order: rebuilt ones first, then by arrival
-#define MARGIN_PAGES 2                // reserved beyond what is known when a sequence is placed
-#define LOST_AVOID_US 1000000         // a place that lost rows gets nothing new for so long: is it dead?
-#define RELABELS_MAX 64               // sequences at once on their way to another mini-batch
-#define PLACE_GRACE_US 60000000       // a place that went down is expected back for so long
-#define START_GRACE_US 5000000        // others are expected for so long after the first place has come up
 
 enum seq_state {
     SEQ_FREE = 0,
@@ -420,9 +416,8 @@ uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t 
 uint32_t chunk_cap(const struct sched *s);
 
 /* sched_draft.c. plan: of each member (by index) how many guessed tokens its row of the next step should have behind it, into
- * drafts[DRAFT_MEMBERS_MAX]; false: the step is to wait for those in flight. fit: those that its pages have room for behind its row,
+ * drafts[TUNE_DRAFT_SEQUENCES_MAX]; false: the step is to wait for those in flight. fit: those that its pages have room for behind its row,
  * with pages that nobody else wants. learn: from an answered step; forget: what was learned. */
-#define DRAFT_MEMBERS_MAX 32
 bool draft_plan(struct sched *s, struct mini_batch *b, uint8_t *drafts);
 uint32_t draft_fit(struct sched *s, struct seq *q, uint32_t drafts);
 void draft_forget(struct mini_batch *b);

@@ -2,9 +2,7 @@
 #include "common/sched/sched_survival.h"
 
 #include "common/base/checked.h"
-
-#define FORGET 0.998
-#define ALIVE_MIN 1e-6
+#include "common/sched/sched_tuning.h"
 
 /* First length of a bucket: 0 to 7, 8, 10, 12, 14, 16, 20, 24, 28, 32 ... */
 static double bucket_begin(uint32_t bucket)
@@ -31,7 +29,7 @@ void survival_settle(struct survival *s)
     s->stale = false;
     for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
         s->alive[i] = alive;
-        alive = MAX(alive * (1 - s->ended[i] / (s->reached[i] + 1)), ALIVE_MIN);
+        alive = MAX(alive * (1 - s->ended[i] / (s->reached[i] + 1)), TUNE_SURVIVAL_ALIVE_MIN);
     }
     s->alive[SURVIVAL_BUCKETS] = alive;
 }
@@ -60,8 +58,8 @@ void survival_end(struct survival *s, uint32_t tokens, bool ended)
     uint32_t last = survival_bucket(tokens);
     double begin = bucket_begin(last);
     for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
-        s->reached[i] *= FORGET;
-        s->ended[i] *= FORGET;
+        s->reached[i] *= TUNE_SURVIVAL_FORGET;
+        s->ended[i] *= TUNE_SURVIVAL_FORGET;
     }
     s->reached[last] += ended ? 1 : (tokens - begin) / (bucket_begin(last + 1) - begin);
     s->ended[last] += ended;
