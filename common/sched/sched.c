@@ -163,25 +163,6 @@ uint64_t sched_next_wake_us(const struct sched *s)
     return wake_us;
 }
 
-uint64_t sched_predicted_wait_us(const struct sched *s)
-{
-    uint64_t rows = 0;
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        rows += s->mini_batches[m].prefill_rows;
-    for (uint32_t i = 0; i < s->waiting.count && i < 64; i++)
-        rows += s->seqs[s->waiting.entries[i].slot].known;
-    if (s->waiting.count > 64)
-        rows = rows / 64 * s->waiting.count;
-    double row_us = s->model.row_us > 0 ? s->model.row_us : 100;
-    double prefill_us = (double)rows * row_us;
-    if (s->waiting.count == 0 && s->running < s->config.max_running)
-        return (uint64_t)prefill_us;
-    // Places become free one by one, as those that run come to their end.
-    double lifetime_us = s->lifetime_us > 0 ? s->lifetime_us : 128.0 * s->config.step_target_us;
-    double turn_us = lifetime_us * (s->waiting.count + 1) / MAX(s->running, 1);
-    return (uint64_t)MAX(prefill_us, turn_us);
-}
-
 bool sched_knows(const struct sched *s, uint64_t sequence) { return map_find(s, sequence) != NONE; }
 
 void sched_get_stats(const struct sched *s, struct sched_stats *out)

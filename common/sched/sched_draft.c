@@ -145,7 +145,7 @@ static bool could_pay(const struct sched *s, const struct mini_batch *b)
 uint32_t draft_fit(struct sched *s, struct seq *q, uint32_t drafts)
 {
     while (q->next_pos + drafts >= (uint64_t)q->pages * s->config.page_tokens) {
-        if (place_fits(seq_place(s, q), 1, false) && place_grow(s, q))
+        if (place_fits(seq_place(s, q), 1, false) && prefix_grow(s, q))
             continue;
         return q->pages * s->config.page_tokens - q->next_pos - 1;
     }

@@ -32,7 +32,7 @@ static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *ste
         if (q->known + q->samples >= q->limit || seq_blocked(s, q))
             continue;
         if (q->next_pos >= (uint64_t)q->pages * s->config.page_tokens) {
-            bool grown = place_grow(s, q);
+            bool grown = prefix_grow(s, q);
             place_starve(s, q, !grown);
             if (!grown)
                 continue;
@@ -50,6 +50,16 @@ static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *ste
         seq_set_load(s, q, q->next_pos);
     }
     b->cursor = at;
+}
+
+// Whether it has all the shared pages that it will find, so that the rest is its to compute.
+static bool has_gathered(struct sched *s, uint32_t slot)
+{
+    uint32_t unpin = NONE;
+    bool gathered = !s->seqs[slot].gathering || prefix_gather(s, slot, &unpin);
+    if (unpin != NONE)
+        seq_unpin(s, unpin);
+    return gathered;
 }
 
 static void plan_prefill(struct sched *s, struct mini_batch *b, struct step *step, uint32_t slot, uint32_t room)
@@ -121,7 +131,7 @@ bool plan_step(struct sched *s, uint32_t mini_batch)
     uint32_t next;
     for (uint32_t slot = b->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
         next = s->cold[slot].prefill_next;
-        if (!seq_blocked(s, &s->seqs[slot]) && (!s->seqs[slot].gathering || prefix_gather(s, slot)))
+        if (!seq_blocked(s, &s->seqs[slot]) && has_gathered(s, slot))
             plan_prefill(s, b, step, slot, room - step->prefill_rows);
     }
     if (step->row_count == 0)

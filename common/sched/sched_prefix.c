@@ -78,29 +78,27 @@ static void descend(struct sched *s, uint32_t slot, uint32_t node)
     s->seqs[slot].shared++;
 }
 
-/* From whom it will have its first pages: pinned. */
-static void pin(struct sched *s, uint32_t slot, uint32_t source)
+// Pins the sequence that gives it its first pages. Returns the one that was pinned before, which the caller unpins; NONE: nobody was.
+static uint32_t pin(struct sched *s, uint32_t slot, uint32_t source)
 {
     struct seq_cold *c = &s->cold[slot];
-    s->seqs[slot].sharing = true;
-    if (c->source == source)
-        return;
     uint32_t before = c->source;
+    s->seqs[slot].sharing = true;
+    if (before == source)
+        return NONE;
     c->source = source;
     s->seqs[source].pins++;
     touch(s, source);
-    if (before != NONE)
-        seq_unpin(s, before);
+    return before;
 }
 
 /* Down the tree as far as pages are there. True: the next one is coming. */
-static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count)
+static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count, uint32_t *unpin)
 {
     struct seq *q = &s->seqs[slot];
     uint32_t before = q->shared;
     struct prefix_found found = prefix_look(s, q->place, names, count, before);
-    if (found.pages > before)
-        pin(s, slot, found.source);
+    *unpin = found.pages > before ? pin(s, slot, found.source) : NONE;
     while (q->shared < found.pages)
         descend(s, slot, prefix_node_find(&s->prefix, &names[q->shared], q->place));
     s->stats.shared_tokens += (q->shared - before) * s->config.page_tokens;
@@ -126,18 +124,20 @@ void prefix_begin(struct sched *s, uint32_t slot)
     struct seq *q = &s->seqs[slot];
     uint32_t count;
     const struct sched_page_name *names = begin_names(s, slot, &count);
-    q->gathering = gather(s, slot, names, count);
+    uint32_t unpin;
+    q->gathering = gather(s, slot, names, count, &unpin);
+    assert_always(unpin == NONE);
     q->pages += q->shared; // counted already
     if (!q->gathering)
         name_rest(s, slot, names, count);
 }
 
-bool prefix_gather(struct sched *s, uint32_t slot)
+bool prefix_gather(struct sched *s, uint32_t slot, uint32_t *unpin)
 {
     struct seq *q = &s->seqs[slot];
     uint32_t count, before = q->shared;
     const struct sched_page_name *names = begin_names(s, slot, &count);
-    q->gathering = gather(s, slot, names, count);
+    q->gathering = gather(s, slot, names, count, unpin);
     s->places[q->place].pages_used -= q->shared - before; // those it was placed with are not needed
     s->mini_batches[q->mini_batch].prefill_rows -= (q->shared - before) * s->config.page_tokens;
     if (!q->gathering)
@@ -185,7 +185,7 @@ static void stay(struct sched *s, uint32_t slot, bool stays)
         s->prefix.nodes[node].stays += stays ? 1 : UINT32_MAX;
 }
 
-void prefix_stop(struct sched *s, uint32_t slot)
+uint32_t prefix_stop(struct sched *s, uint32_t slot)
 {
     struct seq *q = &s->seqs[slot];
     struct seq_cold *c = &s->cold[slot];
@@ -196,8 +196,7 @@ void prefix_stop(struct sched *s, uint32_t slot)
     if (!c->keep)
         stay(s, slot, false);
     c->source = NONE;
-    if (source != NONE)
-        seq_unpin(s, source);
+    return source;
 }
 
 void prefix_resume(struct sched *s, uint32_t slot) { stay(s, slot, true); }
@@ -222,6 +221,16 @@ uint32_t prefix_own_pages(const struct sched *s, uint32_t slot)
          node = s->prefix.nodes[node].parent)
         pages++;
     return pages;
+}
+
+bool prefix_grow(struct sched *s, struct seq *q)
+{
+    const struct place *p = seq_place(s, q);
+    if (!place_grow(s, q))
+        return false;
+    if (p->kept.head != NONE) // ahead of need: it takes a moment
+        prefix_make_room(s, q->place, place_spared(p));
+    return true;
 }
 
 /* --- keeping -------------------------------------------------------------------------------------------------------- */
@@ -298,10 +307,12 @@ void prefix_evict(struct sched *s, uint32_t slot)
     list_remove(s, &p->kept, slot);
     place_list(s, p, slot);
     stay(s, slot, false);
-    leaving_begin(s, slot);
+    leaving_begin(s, slot, prefix_own_pages(s, slot));
     q->state = SEQ_DRAINING;
-    q->pins++; // the one that is given back now says so
-    seq_unpin(s, slot);
+    if (q->pins > 0 || q->in_flight > 0)
+        return; // the last of them to come back says so
+    q->fenced = false;
+    out_release(s, slot);
 }
 
 void prefix_make_room(struct sched *s, uint32_t place, uint32_t pages)

@@ -49,6 +49,7 @@ struct prefix_hit {
 enum { PREFIX_HITS_MAX = 8 };
 
 struct sched;
+struct seq;
 
 /* What can be had of a beginning at a place. */
 struct prefix_found {
@@ -85,15 +86,20 @@ uint32_t prefix_ready_pages(struct sched *s, uint32_t slot, uint32_t place);
  * is being computed: then it gathers. */
 void prefix_begin(struct sched *s, uint32_t slot);
 
-/* Of one that gathers, before its first rows are planned: what has come since. False: it waits on. */
-bool prefix_gather(struct sched *s, uint32_t slot);
+/* Of one that gathers, before its first rows are planned: what has come since. False: it waits on. *unpin: a slot that the caller
+ * unpins afterwards (another has more of the beginning now), NONE. */
+bool prefix_gather(struct sched *s, uint32_t slot, uint32_t *unpin);
 
 /* The slot of whom it has its first pages from, to be pinned by the step that says so; NONE: it has them. */
 uint32_t prefix_take_source(struct sched *s, uint32_t slot);
 
-/* It is about to leave its place: what it has not computed is for others to compute. What it has stays counted until it is gone. */
-void prefix_stop(struct sched *s, uint32_t slot);
+/* It is about to leave its place: what it has not computed is for others to compute. What it has stays counted until it is gone. Returns
+ * the slot that it would have had its first pages from, which the caller unpins; NONE. */
+uint32_t prefix_stop(struct sched *s, uint32_t slot);
 void prefix_resume(struct sched *s, uint32_t slot); // it stays after all
+
+/* One page more, and room for the next ones: those that are kept make way. False: its place has none. */
+bool prefix_grow(struct sched *s, struct seq *q);
 
 /* It has gone: it holds no named page any more, and `pages` are those that nobody else has. */
 void prefix_leave(struct sched *s, uint32_t slot);

@@ -6,48 +6,15 @@
  */
 #include "common/sched/sched_state.h"
 
-void out_queue(struct sched *s, uint32_t slot)
+static void leave_place(struct sched *s, uint32_t slot)
 {
-    struct seq_cold *c = &s->cold[slot];
-    if (c->out_queued)
+    if (s->seqs[slot].place == SEQ_NO_PLACE)
         return;
-    c->out_queued = true;
-    c->out_next = NONE;
-    *(s->out_tail == NONE ? &s->out_head : &s->cold[s->out_tail].out_next) = slot;
-    s->out_tail = slot;
+    prefix_leave(s, slot);
+    place_detach(s, slot);
 }
 
 /* --- mini-batch membership ---------------------------------------------------------------------------------------- */
-
-static void prefill_link(struct sched *s, struct mini_batch *b, uint32_t slot)
-{
-    struct seq_cold *c = &s->cold[slot];
-    uint32_t after = b->prefill_tail;
-    while (after != NONE && s->cold[after].arrival > c->arrival)
-        after = s->cold[after].prefill_prev;
-    uint32_t before = after == NONE ? b->prefill_head : s->cold[after].prefill_next;
-    c->prefill_prev = after;
-    c->prefill_next = before;
-    *(after == NONE ? &b->prefill_head : &s->cold[after].prefill_next) = slot;
-    *(before == NONE ? &b->prefill_tail : &s->cold[before].prefill_prev) = slot;
-    b->prefill_count++;
-}
-
-void prefill_unlink(struct sched *s, uint32_t slot)
-{
-    struct mini_batch *b = &s->mini_batches[s->seqs[slot].mini_batch];
-    uint32_t after = s->cold[slot].prefill_prev, before = s->cold[slot].prefill_next;
-    *(after == NONE ? &b->prefill_head : &s->cold[after].prefill_next) = before;
-    *(before == NONE ? &b->prefill_tail : &s->cold[before].prefill_prev) = after;
-    b->prefill_count--;
-}
-
-static void member_add(struct sched *s, uint32_t slot)
-{
-    struct mini_batch *b = &s->mini_batches[s->seqs[slot].mini_batch];
-    s->seqs[slot].member = b->member_count;
-    b->members[b->member_count++] = slot;
-}
 
 void mini_batch_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
@@ -85,13 +52,6 @@ void mini_batch_leave(struct sched *s, uint32_t slot)
     }
     seq_set_load(s, q, 0);
     load_leave(s, slot);
-}
-
-void prefill_done(struct sched *s, uint32_t slot)
-{
-    prefill_unlink(s, slot);
-    s->seqs[slot].state = SEQ_DECODE;
-    member_add(s, slot);
 }
 
 /* --- rows in flight ------------------------------------------------------------------------------------------------- */
@@ -174,6 +134,14 @@ void seq_unpin(struct sched *s, uint32_t slot)
         settle(s, slot);
 }
 
+// It is about to leave its place: whoever was to give it its first pages is let go.
+static void stop_sharing(struct sched *s, uint32_t slot)
+{
+    uint32_t source = prefix_stop(s, slot);
+    if (source != NONE)
+        seq_unpin(s, source);
+}
+
 /* --- leaving -------------------------------------------------------------------------------------------------------- */
 
 /* Out of whatever it is in, into DRAINING; pages, if it has any, are on their way to be released. */
@@ -195,9 +163,9 @@ static void drain(struct sched *s, uint32_t slot)
     seq_void(s, slot);
     q->state = SEQ_DRAINING;
     s->retiring++;
-    prefix_stop(s, slot);
+    stop_sharing(s, slot);
     if (p != NULL && !s->cold[slot].keep)
-        leaving_begin(s, slot);
+        leaving_begin(s, slot, prefix_own_pages(s, slot));
 }
 
 void seq_requeue(struct sched *s, uint32_t slot)
@@ -214,7 +182,7 @@ void seq_lost(struct sched *s, uint32_t slot)
     struct seq *q = &s->seqs[slot];
     struct seq_cold *c = &s->cold[slot];
     if (q->state == SEQ_WAITING) { // waited with pages held; keeps its turn
-        place_detach(s, slot);
+        leave_place(s, slot);
         q->held = q->next_pos = 0;
         return;
     }
@@ -227,7 +195,7 @@ void seq_lost(struct sched *s, uint32_t slot)
         s->coming_back++;
     }
     leaving_end(s, slot);
-    place_detach(s, slot);
+    leave_place(s, slot);
     if (q->state == SEQ_RELEASING) {
         seq_released(s, slot);
     } else if (q->in_flight == 0) {
@@ -273,7 +241,7 @@ void seq_released(struct sched *s, uint32_t slot)
     struct place *p = seq_place(s, q);
     if (p != NULL) {
         leaving_end(s, slot);
-        place_detach(s, slot);
+        leave_place(s, slot);
     }
     q->held = q->next_pos = 0;
     if (c->over && c->last_said) {
@@ -324,8 +292,8 @@ void move_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uin
     mini_batch_leave(s, slot);
     q->state = SEQ_MOVING;
     if (!c->relabels)
-        prefix_stop(s, slot);
-    leaving_begin(s, slot);
+        stop_sharing(s, slot);
+    leaving_begin(s, slot, prefix_own_pages(s, slot));
     c->move_to = to;
     c->move_pages = pages;
     c->move_id = 0;
@@ -359,8 +327,8 @@ void move_landed(struct sched *s, uint32_t slot)
 {
     uint32_t to = s->cold[slot].move_to, pages = s->cold[slot].move_pages;
     leaving_end(s, slot);
-    place_detach(s, slot);
+    leave_place(s, slot);
     move_forget(s, slot);
     place_attach(s, slot, to, pages);
-    leaving_begin(s, slot); // as all that is MOVING
+    leaving_begin(s, slot, prefix_own_pages(s, slot)); // as all that is MOVING
 }

@@ -308,7 +308,7 @@ void map_erase(struct sched *s, uint64_t id);
 /* sched_place.c */
 void place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages); // pages are counted as used
 void place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
-void leaving_begin(struct sched *s, uint32_t slot);                                // what it has there will soon be free
+void leaving_begin(struct sched *s, uint32_t slot, uint32_t pages);                // what it has there will soon be free
 void leaving_end(struct sched *s, uint32_t slot);
 void list_insert(struct sched *s, struct slot_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
 void list_remove(struct sched *s, struct slot_list *list, uint32_t slot);
@@ -353,12 +353,27 @@ void overlap_judge(struct sched *s);
 bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish *out); // false: they are best where they are
 uint32_t overlap_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages);
 
-/* sched_sequence.c */
+/* sched_outbox.c */
 void out_queue(struct sched *s, uint32_t slot);
+void out_release(struct sched *s, uint32_t slot);
+
+/* sched_batch.c */
+void prefill_link(struct sched *s, struct mini_batch *b, uint32_t slot);
+void prefill_unlink(struct sched *s, uint32_t slot);
+void member_add(struct sched *s, uint32_t slot);
+void prefill_done(struct sched *s, uint32_t slot); // PREFILL -> DECODE: all rows below target are planned
+
+/* sched_answer.c */
+struct step *step_find(struct sched *s, uint64_t id); // in flight; NULL: unknown, or void already
+void step_void(struct sched *s, struct step *step);
+void step_done(struct sched *s, const struct sched_step_done *done);
+
+/* sched_learn.c */
+void step_learn(struct sched *s, const struct step *step, const struct sched_step_done *done);
+
+/* sched_sequence.c */
 void mini_batch_join(struct sched *s, uint32_t slot, uint32_t mini_batch); // as PREFILL or DECODE, by what is held
 void mini_batch_leave(struct sched *s, uint32_t slot);
-void prefill_done(struct sched *s, uint32_t slot); // PREFILL -> DECODE: all rows below target are planned
-void prefill_unlink(struct sched *s, uint32_t slot);
 void seq_void(struct sched *s, uint32_t slot);    // rows in flight will be ignored
 void seq_rewind(struct sched *s, uint32_t slot);  // and are planned again
 void seq_requeue(struct sched *s, uint32_t slot); // gives its pages up and waits to be rebuilt
