@@ -1,4 +1,4 @@
-/* cgroup.c: see cgroup.h. */
+// cgroup.c: see cgroup.h.
 #include "common/base/cgroup.h"
 
 #include <math.h>
@@ -9,8 +9,10 @@
 
 enum { FOLDER_MAX = 1024, FILE_MAX = FOLDER_MAX + 64 };
 #define GROUPS "/proc/self/cgroup"
+// Version 1 has no word for "no limit": it shows LLONG_MAX rounded down to a page.
+#define UNLIMITED_BYTES (1ull << 62)
 
-/* The numbers at the start of a file, at most `count`; returns how many there are. */
+// Reads at most `count` numbers from the start of a file; returns how many it found.
 static int numbers_in(const char *folder, const char *name, int count, long long *out)
 {
     char path[FILE_MAX];
@@ -26,14 +28,14 @@ static int numbers_in(const char *folder, const char *name, int count, long long
     return found;
 }
 
-/* 0: none, or "max". */
+// Returns 0 if there is no such file or it says "max".
 static uint64_t number_in(const char *folder, const char *name)
 {
     long long value;
     return numbers_in(folder, name, 1, &value) && value > 0 ? (uint64_t)value : 0;
 }
 
-/* A counter of memory.stat; 0: it is not there. key: "active_file" */
+// Returns a counter of memory.stat, such as "active_file"; 0 if it is not there.
 static uint64_t stat_of(const char *folder, const char *key)
 {
     unsigned long long value = 0, found = 0;
@@ -53,7 +55,21 @@ static uint64_t stat_of(const char *folder, const char *key)
     return found;
 }
 
-/* From the group to the root: false when there is none above. */
+// Version 1 counts the group alone in "active_file" and the groups below it too in "total_active_file".
+static uint64_t cache_of(const char *folder)
+{
+    uint64_t total = stat_of(folder, "total_active_file") + stat_of(folder, "total_inactive_file");
+    return total ? total : stat_of(folder, "active_file") + stat_of(folder, "inactive_file");
+}
+
+// Version 2's file or, if it is absent, version 1's.
+static uint64_t either_number_in(const char *folder, const char *name, const char *name_v1)
+{
+    uint64_t value = number_in(folder, name);
+    return value ? value : number_in(folder, name_v1);
+}
+
+// Cuts the last component off; false at the root.
 static bool go_up(const char *root, char folder[FOLDER_MAX])
 {
     char *slash = strrchr(folder, '/');
@@ -70,17 +86,17 @@ void cgroup_memory(const char *root, const char *path, uint64_t *limit_bytes, ui
     *limit_bytes = *left_bytes = UINT64_MAX;
     snprintf(folder, sizeof folder, "%s%s", root, path);
     do {
-        uint64_t limit = number_in(folder, "memory.max"), used = number_in(folder, "memory.current");
-        uint64_t cache = stat_of(folder, "active_file") + stat_of(folder, "inactive_file");
-        used -= MIN(cache, used);
-        if (limit) {
+        uint64_t limit = either_number_in(folder, "memory.max", "memory.limit_in_bytes");
+        uint64_t used = either_number_in(folder, "memory.current", "memory.usage_in_bytes");
+        used -= MIN(cache_of(folder), used);
+        if (limit && limit < UNLIMITED_BYTES) {
             *limit_bytes = MIN(*limit_bytes, limit);
             *left_bytes = MIN(*left_bytes, limit > used ? limit - used : 0);
         }
     } while (go_up(root, folder));
 }
 
-/* v2: "QUOTA PERIOD" or "max PERIOD" in cpu.max; v1: two files, with a quota of -1 for none. */
+// Version 2: "QUOTA PERIOD" or "max PERIOD" in cpu.max. Version 1: two files; a quota of -1 is no limit.
 static double cpus_of(const char *folder)
 {
     long long value[2] = {0, 0};
@@ -103,7 +119,7 @@ double cgroup_cpus(const char *root, const char *path)
     return cpus;
 }
 
-/* Of a line "4:cpu,cpuacct:/path" or, of v2, "0::/path". */
+// Returns the path in a line "4:cpu,cpuacct:/path" (version 1) or "0::/path" (version 2), NULL if it is another controller's.
 static const char *path_of_line(const char *line, const char *controller)
 {
     const char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
@@ -136,11 +152,23 @@ void cgroup_path(const char *groups, const char *controller, char path[CGROUP_PA
         path[0] = '\0';
 }
 
+void cgroup_memory_of(const char *root, const char *groups, uint64_t *limit_bytes, uint64_t *left_bytes)
+{
+    char path[CGROUP_PATH_MAX], mount[FOLDER_MAX];
+    uint64_t limit_v1, left_v1;
+
+    cgroup_path(groups, "", path);
+    cgroup_memory(root, path, limit_bytes, left_bytes);
+    cgroup_path(groups, "memory", path);
+    snprintf(mount, sizeof mount, "%s/memory", root);
+    cgroup_memory(mount, path, &limit_v1, &left_v1);
+    *limit_bytes = MIN(*limit_bytes, limit_v1);
+    *left_bytes = MIN(*left_bytes, left_v1);
+}
+
 void cgroup_own_memory(uint64_t *limit_bytes, uint64_t *left_bytes)
 {
-    char path[CGROUP_PATH_MAX];
-    cgroup_path(GROUPS, "", path);
-    cgroup_memory(CGROUP_ROOT, path, limit_bytes, left_bytes);
+    cgroup_memory_of(CGROUP_ROOT, GROUPS, limit_bytes, left_bytes);
 }
 
 double cgroup_cpus_of(const char *root, const char *groups)

@@ -1,9 +1,10 @@
-/* cgroup.h: what the control groups of Linux allow: memory (v2) and time on CPUs (v2, v1).
- *
- * A limit of a group holds for all below it, so each function takes the least of the group `path` and of all above it, up to
- * the mount `root`. Where a container sees a path that is not below its mount (v1 without a namespace of its own), the mount itself
- * is its group, which is where that walk ends.
- */
+// cgroup.h: limits that Linux control groups put on this process: memory and CPU time, in version 1, version 2, or both.
+//
+// A group's limit also holds for every group below it, so each function takes the lowest limit on the way from the group `path` up
+// to the mount `root`. In a container without a cgroup namespace the path may not exist below the mount; the mount itself is then
+// the container's group, and the walk ends there.
+//
+// CPU sets need no reading: sched_getaffinity() already returns only CPUs of the set, in both versions.
 #ifndef FD_BASE_CGROUP_H
 #define FD_BASE_CGROUP_H
 
@@ -12,20 +13,23 @@
 #define CGROUP_ROOT "/sys/fs/cgroup"
 enum { CGROUP_PATH_MAX = 900 };
 
-/* A process's group as `groups`, a file such as /proc/self/cgroup, has it; "" for the root or where it does not say. controller: "" for v2,
- * "cpu" for v1's. */
+// Writes the group of a process into path, as `groups` (a file such as /proc/self/cgroup) names it; "" for the root group or if the
+// file does not name one. controller: "" for version 2, else the name of a version 1 controller such as "cpu".
 void cgroup_path(const char *groups, const char *controller, char path[CGROUP_PATH_MAX]);
 
-/* What it allows, and what it leaves. Files that are only cached count as left: the kernel drops them first. UINT64_MAX: no limit. */
+// Returns the memory limit of one group and how much of it is free. Page cache counts as free: the kernel reclaims it first.
+// UINT64_MAX: no limit. Reads the files of whichever version it finds.
 void cgroup_memory(const char *root, const char *path, uint64_t *limit_bytes, uint64_t *left_bytes);
 
-/* CPUs' worth of time (`docker run --cpus`, Kubernetes' limits.cpu): 2.5 where it may run for 250 ms of every 100. INFINITY: no limit. */
+// Returns the CPU time of one group in CPUs (`docker run --cpus`, Kubernetes' limits.cpu): 2.5 means 250 ms in every 100 ms.
+// INFINITY: no limit.
 double cgroup_cpus(const char *root, const char *path);
 
-/* The same of a process whose groups the file says, by both versions. */
+// The same for the process whose groups the file `groups` names, the lower of both versions.
+void cgroup_memory_of(const char *root, const char *groups, uint64_t *limit_bytes, uint64_t *left_bytes);
 double cgroup_cpus_of(const char *root, const char *groups);
 
-/* Of this process. */
+// The same for this process.
 void cgroup_own_memory(uint64_t *limit_bytes, uint64_t *left_bytes);
 double cgroup_own_cpus(void);
 

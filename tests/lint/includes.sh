@@ -30,7 +30,6 @@ only_in 'nng/' common/rpc
 only_in 'microhttpd' services/gateway
 only_in '(cblas|openblas)' kernels/backend
 only_in '(cuda|cublas)' kernels/cuda
-only_in 'glpk' common/plan
 never common/base '(common/(rpc|wire|model|tokenizer|sampler|kv|sched|plan|sim)|kernels|services)/'
 for folder in tokenizer sampler sched; do
     never common/$folder '(common/(rpc|wire|model|kv|plan|sim)|kernels|services)/'

@@ -15,7 +15,7 @@
 #include "common/base/thread_pool.h"
 
 struct root {
-    char path[32], inner[64]; /* "cpu" is where the first version has its CPUs */
+    char path[32], inner[64], memory[64]; // "cpu" and "memory" are where version 1 mounts these controllers
 };
 
 static void put(const char *folder, const char *name, const char *text)
@@ -35,21 +35,25 @@ static int make_root(void **state)
     assert_non_null(mkdtemp(root.path));
     snprintf(root.inner, sizeof root.inner, "%s/cpu", root.path);
     assert_int_equal(mkdir(root.inner, 0700), 0);
+    snprintf(root.memory, sizeof root.memory, "%s/memory", root.path);
+    assert_int_equal(mkdir(root.memory, 0700), 0);
     *state = &root;
     return 0;
 }
 
 static int remove_root(void **state)
 {
-    static const char *const names[] = {"memory.max", "memory.current",    "memory.stat",     "cpu.max",
-                                        "groups",     "cpu.cfs_period_us", "cpu.cfs_quota_us"};
+    static const char *const names[] = {
+        "memory.max",       "memory.current",        "memory.stat",          "cpu.max", "groups", "cpu.cfs_period_us",
+        "cpu.cfs_quota_us", "memory.limit_in_bytes", "memory.usage_in_bytes"};
     const struct root *root = *state;
-    for (size_t i = 0; i < 2 * ARRAY_COUNT(names); i++) {
+    const char *const folders[] = {root->inner, root->memory, root->path};
+    for (size_t i = 0; i < 3 * ARRAY_COUNT(names); i++) {
         char path[300];
-        snprintf(path, sizeof path, "%s/%s", i % 2 ? root->path : root->inner, names[i / 2]);
+        snprintf(path, sizeof path, "%s/%s", folders[i % 3], names[i / 3]);
         remove(path);
     }
-    return remove(root->inner) || remove(root->path);
+    return remove(root->inner) || remove(root->memory) || remove(root->path);
 }
 
 /* A model's file that was read lies in the page cache, which counts against the limit and goes when memory is wanted. */
@@ -75,6 +79,32 @@ static void cached_files_are_room(void **state)
     cgroup_memory(root->path, "/cpu", &limit, &left);
     assert_int_equal(limit, 610000);
     assert_int_equal(left, 10000);
+}
+
+static void version_1_limits_memory_too(void **state)
+{
+    const struct root *root = *state;
+    uint64_t limit, left;
+    char groups[300];
+
+    snprintf(groups, sizeof groups, "%s/groups", root->path);
+    put(root->path, "groups", "4:memory:/docker/0123\n0::/\n");
+    put(root->memory, "memory.limit_in_bytes", "9223372036854771712\n"); // what version 1 shows for "no limit"
+    put(root->memory, "memory.usage_in_bytes", "700000\n");
+    cgroup_memory_of(root->path, groups, &limit, &left);
+    assert_true(limit == UINT64_MAX && left == UINT64_MAX);
+    put(root->memory, "memory.limit_in_bytes", "1000000\n");
+    cgroup_memory_of(root->path, groups, &limit, &left);
+    assert_int_equal(limit, 1000000);
+    assert_int_equal(left, 300000);
+    // Version 1 counts a group's own pages in these two and its children's too in total_.
+    put(root->memory, "memory.stat", "active_file 1\ninactive_file 2\ntotal_inactive_file 400000\ntotal_active_file 50000\n");
+    cgroup_memory_of(root->path, groups, &limit, &left);
+    assert_int_equal(left, 750000);
+    put(root->path, "memory.max", "900000\n"); // version 2 beside it: the lower limit holds
+    cgroup_memory_of(root->path, groups, &limit, &left);
+    assert_int_equal(limit, 900000);
+    assert_int_equal(left, 750000);
 }
 
 static double cpus(const struct root *root, const char *path) { return cgroup_cpus(root->path, path); }
@@ -174,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(cached_files_are_room, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(version_1_limits_memory_too, make_root, remove_root),
         cmocka_unit_test_setup_teardown(the_least_limit_of_cpus_holds, make_root, remove_root),
         cmocka_unit_test_setup_teardown(so_does_that_of_the_first_version, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_process_has_the_least_of_both_versions, make_root, remove_root),
