@@ -1,30 +1,39 @@
-/* log.h: one line an event, a stable ID first, then key=value; or JSON lines.
- *
- * Usage: log_warn("KV-POOL-FULL", "worker=%u free_pages=%u", worker, free_pages);
- * The level is tested before arguments are evaluated. Safe from any thread; a line is one write(2) to stderr.
- * Values that come from outside (request text, peer names) must pass through log_quote() first.
- */
+// log.h: one line per event, a stable ID first, then key=value; or JSON lines.
+//
+// Usage: log_warn("KV-POOL-FULL", "worker=%u free_pages=%u", worker, free_pages);
+// The level is tested before arguments are evaluated. Safe from any thread, but not from a signal handler.
+// Values that come from outside (request text, peer names) must pass through log_quote() first.
+//
+// A line is one write(2) that never waits: if the reader of a pipe or terminal has stalled, the line is dropped and counted, and
+// the next line that gets through is preceded by LOG-DROPPED with the count. A serving loop therefore never stops for its log.
 #ifndef FD_BASE_LOG_H
 #define FD_BASE_LOG_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/base/status.h"
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
-extern enum log_level log_threshold; /* written once at start, before threads */
+extern enum log_level log_threshold; // written once at start, before threads
 
-/* service: a static string, e.g. "s-part". json: JSON lines instead of text. Call once, before threads start. */
+// Sets how lines look and that they go to stderr. service: a static string, e.g. "s-part". json: JSON lines instead of text. Call
+// once, before threads start and after any redirection of stderr.
 void log_init(const char *service, enum log_level threshold, bool json);
 
-/* "debug", "info", "warn", "error" -> level. */
+// Appends to `path` instead, and makes it stdout and stderr of the process, so that whatever else is printed goes there too. When
+// the file has max_bytes it becomes path.1, path.1 becomes path.2 and so on; at most keep_count old files are kept. path is copied.
+// On an error nothing has changed.
+enum status log_to_file(const char *path, uint64_t max_bytes, uint32_t keep_count, struct error *error) MUST_CHECK;
+
+// "debug", "info", "warn", "error" -> level.
 enum status log_parse_level(const char *name, enum log_level *out) MUST_CHECK;
 
 void log_write(enum log_level level, const char *id, const char *format, ...) PRINTF_LIKE(3, 4);
 
-/* Copies text into buffer in double quotes, control bytes and quotes escaped, cut to fit. Returns buffer. */
+// Copies text into buffer in double quotes, control bytes and quotes escaped, cut to fit. Returns buffer.
 const char *log_quote(char *buffer, size_t buffer_bytes, const char *text);
 
 #define log_at(level, id, ...) ((level) >= log_threshold ? log_write((level), (id), __VA_ARGS__) : (void)0)

@@ -8,15 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/checked.h"
 #include "common/base/log.h"
 
-enum { FILE_LINE_BYTES = 4096, COMMON_COUNT = 3 };
+enum { FILE_LINE_BYTES = 4096, COMMON_COUNT = 6 };
 
 /* settings that every program has */
 struct common {
     const char *config_path;
-    const char *log_level;
+    const char *log_level, *log_file;
     bool log_json;
+    uint64_t log_max_bytes;
+    uint32_t log_keep;
     const char **operands; /* the last parse's; freed by the next */
     struct option table[COMMON_COUNT];
 };
@@ -315,9 +318,10 @@ void options_forget_environment(const struct program *program)
         env_name(program->options[i].name, name, sizeof name);
         unsetenv(name);
     }
-    unsetenv("FD_CONFIG");
-    unsetenv("FD_LOG_LEVEL");
-    unsetenv("FD_LOG_JSON");
+    static const char *const shared[] = {"FD_CONFIG",   "FD_LOG_LEVEL",    "FD_LOG_JSON",
+                                         "FD_LOG_FILE", "FD_LOG_MAX_SIZE", "FD_LOG_KEEP"};
+    for (size_t i = 0; i < ARRAY_COUNT(shared); i++)
+        unsetenv(shared[i]);
 }
 
 /* A scan of argv; apply=false only looks for --config, --help and --version. */
@@ -375,10 +379,16 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
     enum status status;
 
     free(common.operands);
-    common = (struct common){.log_level = "info"};
+    common = (struct common){.log_level = "info", .log_max_bytes = 16 << 20, .log_keep = 3};
     common.table[0] = (struct option){"config", OPTION_STRING, &common.config_path, "FILE", "settings file", 0, 0};
     common.table[1] = (struct option){"log-level", OPTION_STRING, &common.log_level, "LEVEL", "debug, info, warn or error", 0, 0};
     common.table[2] = (struct option){"log-json", OPTION_BOOL, &common.log_json, NULL, "logs as JSON lines", 0, 0};
+    common.table[3] = (struct option){
+        "log-file", OPTION_STRING, &common.log_file, "FILE", "append logs and all other output there; default: stderr", 0, 0};
+    common.table[4] = (struct option){
+        "log-max-size", OPTION_SIZE, &common.log_max_bytes, "SIZE", "with --log-file: start a new file at this size", 4096, 1e15};
+    common.table[5] = (struct option){
+        "log-keep", OPTION_U32, &common.log_keep, "N", "with --log-file: old files to keep (FILE.1 is the newest)", 0, 1000};
     program->operands = common.operands = calloc((size_t)argc + 1, sizeof *program->operands);
     if (!program->operands)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the arguments");
@@ -397,5 +407,7 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
         return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", common.log_level);
     program->log_json = common.log_json;
     log_init(program->name, level, common.log_json);
+    if (common.log_file && !program->check_only)
+        return log_to_file(common.log_file, common.log_max_bytes, common.log_keep, error);
     return STATUS_OK;
 }

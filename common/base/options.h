@@ -1,7 +1,7 @@
 /* options.h: a program's settings: flag, then FD_* environment, then file (--config), then default.
  *
  * A program declares a table; options_parse() fills the targets. `--kv-type` is FD_KV_TYPE and `kv-type = f16` in a file.
- * Every program also has --help, --version, --check, --config FILE, --log-level, --log-json.
+ * Every program also has --help, --version, --check, --config FILE, --log-level, --log-json, --log-file, --log-max-size, --log-keep.
  */
 #ifndef FD_BASE_OPTIONS_H
 #define FD_BASE_OPTIONS_H
