@@ -1,4 +1,4 @@
-/* status.c: names of statuses, texts of errors, and the assertion that stays on. */
+// status.c: names of statuses, texts of errors, and the assertion that stays on.
 #include "common/base/status.h"
 
 #include <stdio.h>
@@ -24,6 +24,7 @@ enum status error_set(struct error *error, enum status status, const char *forma
         va_list args;
         va_start(args, format);
         error->status = status;
+        error->about_model = false;
         vsnprintf(error->text, sizeof error->text, format, args);
         va_end(args);
     }
@@ -40,7 +41,7 @@ enum status error_prefix(struct error *error, const char *format, ...)
     vsnprintf(prefix, sizeof prefix, format, args);
     va_end(args);
     memcpy(old, error->text, sizeof old);
-    old[sizeof old - sizeof prefix - 3] = '\0'; /* what both need together always fits */
+    old[sizeof old - sizeof prefix - 3] = '\0'; // so that both always fit
     snprintf(error->text, sizeof error->text, "%s: %s", prefix, old);
     return error->status;
 }

@@ -1,14 +1,14 @@
-/* status.h: the one error code of the project, and the text that goes with it.
- *
- * The numbers are those of gRPC (grpc.io/docs/guides/status-codes), so that a status crosses the mesh unchanged.
- * Functions that can fail for reasons outside the program return `enum status` (must be checked) and, where a
- * human will read the reason, fill a `struct error`: one line that names what was wrong and where.
- * Broken invariants are not statuses: they are assert_always().
- */
+// status.h: the one error code of the project, and the text that goes with it.
+//
+// The numbers are gRPC's (grpc.io/docs/guides/status-codes), so a status crosses the mesh unchanged.
+// A function that can fail for reasons outside the program returns `enum status` (must be checked) and, where a
+// person will read the reason, fills a `struct error`: one line that names what was wrong and where.
+// A broken invariant is not a status: it is an assert_always().
 #ifndef FD_BASE_STATUS_H
 #define FD_BASE_STATUS_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 enum status {
@@ -34,22 +34,23 @@ enum status {
 #define MUST_CHECK __attribute__((warn_unused_result))
 #define PRINTF_LIKE(format_index, first_arg) __attribute__((format(printf, format_index, first_arg)))
 
-/* A reason for a human. Lives on the caller's stack; text is always terminated. */
+// A reason for a person. Lives on the caller's stack; text is always terminated.
 struct error {
     enum status status;
+    bool about_model; // the model file is to blame; set by model_open()
     char text[512];
 };
 
-/* The gRPC name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for a number that is none. Never NULL. */
+// Returns the gRPC name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for any other number. Never NULL.
 const char *status_name(enum status status);
 
-/* Writes status and text into *error (which may be NULL: then only the status is returned). Returns status. */
+// Writes status and text into *error unless that is NULL. Returns status.
 enum status error_set(struct error *error, enum status status, const char *format, ...) PRINTF_LIKE(3, 4);
 
-/* Prefixes the text with a context, e.g. the file's name: "ctx: old text". Returns error->status. */
+// Puts a context before the text, e.g. the file's name: "context: old text". Returns error->status.
 enum status error_prefix(struct error *error, const char *format, ...) PRINTF_LIKE(2, 3);
 
-/* An assertion that stays on in release builds: prints the expression and place, then aborts. */
+// An assertion that stays on in release builds: prints the expression and its place, then aborts.
 #define assert_always(condition) ((condition) ? (void)0 : assert_failed(#condition, __FILE__, __LINE__))
 _Noreturn void assert_failed(const char *expression, const char *file, int line);
 

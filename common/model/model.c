@@ -221,11 +221,19 @@ static enum status fill(struct model *model, struct error *error)
     return STATUS_OK;
 }
 
+/* The file is to blame for any failure but a lack of memory. */
+static enum status blame_file(enum status status, struct error *error)
+{
+    if (error)
+        error->about_model = status != STATUS_OK && status != STATUS_RESOURCE_EXHAUSTED;
+    return status;
+}
+
 /* Takes gguf, or its failure. */
 static enum status finish_open(struct gguf *gguf, enum status status, struct model **out, struct error *error)
 {
     if (status)
-        return status;
+        return blame_file(status, error);
     struct model *model = calloc(1, sizeof *model);
     if (!model) {
         gguf_close(gguf);
@@ -237,7 +245,7 @@ static enum status finish_open(struct gguf *gguf, enum status status, struct mod
         model_close(model);
     else
         *out = model;
-    return status;
+    return blame_file(status, error);
 }
 
 enum status model_open(const char *path, struct model **out, struct error *error)

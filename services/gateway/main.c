@@ -1,31 +1,28 @@
-/* main.c: the gateway's program: settings, signals, exit status.
- *
- * SIGTERM or SIGINT: no new connections, running requests are answered for --drain-timeout, exit 0. A second signal ends
- * it at once.
- */
+// main.c: the gateway's program: settings, start, drain.
+//
+// SIGTERM or SIGINT: no new connections, requests in flight have --drain-timeout to end, exit 0. A second signal ends it at once.
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/base/options.h"
 #include "common/rpc/secret.h"
+#include "common/service/service.h"
 #include "common/trace/trace.h"
 #include "services/gateway/gateway.h"
 
-struct settings {
-    struct gateway_config gateway;
+struct gateway_program {
+    struct gateway_config config;
     const char *port_file;
     double drain_timeout_s;
+    struct gateway *gateway;
 };
 
-static enum status parse(struct settings *s, int argc, char **argv, bool *check_only, struct error *error)
+static enum status configure(struct service *service, void *state, struct error *error)
 {
-    struct gateway_config *g = &s->gateway;
+    struct gateway_program *s = state;
+    struct gateway_config *g = &s->config;
     const struct option options[] = {
         {"host", OPTION_STRING, &g->host, "ADDRESS", "where the HTTP server listens", 0, 0},
         {"port", OPTION_U32, &g->port, "N", "its port; 0 picks a free one", 0, 65535},
@@ -61,19 +58,14 @@ static enum status parse(struct settings *s, int argc, char **argv, bool *check_
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
         {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM running requests may take this long", 0, 86400},
     };
-    struct program program = {.name = "gateway",
-                              .purpose = "HTTP front of the mesh: the OpenAI API over the scheduler's RPC",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options)};
-    enum status status = options_parse(&program, argc, argv, error);
+    enum status status = service_options(service, options, ARRAY_COUNT(options), error);
 
-    *check_only = program.check_only;
     if (g->api_key_file && !strcmp(g->api_key_file, "none"))
         g->api_key_file = NULL;
     return status;
 }
 
-/* The file is complete when it appears. */
+// Renamed into place, so a reader never sees half of it.
 static enum status write_port(const char *path, uint32_t port, struct error *error)
 {
     char temporary[4096];
@@ -91,59 +83,60 @@ static enum status write_port(const char *path, uint32_t port, struct error *err
     return STATUS_OK;
 }
 
-static enum status serve(const struct settings *s, const sigset_t *signals, struct error *error)
+static enum status start(void *state, struct error *error)
 {
-    const struct trace_config trace = {
-        .path = s->gateway.trace, .append = s->gateway.trace_append, .process = "gateway", .order = 1};
-    struct gateway *gateway;
+    struct gateway_program *g = state;
+    const struct trace_config trace = {.path = g->config.trace, .append = g->config.trace_append, .process = "gateway", .order = 1};
     enum status status = trace_open(&trace, error);
-    int number = 0;
 
-    if (status == STATUS_OK)
-        status = gateway_open(&s->gateway, &gateway, error);
-    if (status != STATUS_OK)
+    if (!status)
+        status = gateway_open(&g->config, &g->gateway, error);
+    if (status)
         return status;
-    log_info("GATEWAY-LISTENS", "host=%s port=%u api_key=%s", s->gateway.host, gateway_port(gateway),
-             s->gateway.api_key_file ? "needed" : "none");
-    printf("listening on http://%s:%u\n", s->gateway.host, gateway_port(gateway));
+    log_info("GATEWAY-LISTENS", "host=%s port=%u api_key=%s", g->config.host, gateway_port(g->gateway),
+             g->config.api_key_file ? "needed" : "none");
+    printf("listening on http://%s:%u\n", g->config.host, gateway_port(g->gateway));
     fflush(stdout);
-    if (s->port_file)
-        status = write_port(s->port_file, gateway_port(gateway), error);
-    if (status == STATUS_OK) {
-        sigwait(signals, &number);
-        log_info("GATEWAY-ENDS", "signal=%d", number);
-        pthread_sigmask(SIG_UNBLOCK, signals, NULL); /* the next one ends the process */
-        if (!gateway_drain(gateway, s->drain_timeout_s))
-            log_warn("GATEWAY-CUT-OFF", "limit_s=%g", s->drain_timeout_s);
-    }
-    gateway_close(gateway);
+    return g->port_file ? write_port(g->port_file, gateway_port(g->gateway), error) : STATUS_OK;
+}
+
+static enum status serve(struct service *service, void *state, struct error *error)
+{
+    struct gateway_program *g = state;
+
+    (void)error;
+    service_wait_stop(service);
+    log_info("GATEWAY-ENDS", "drain_timeout_s=%g", g->drain_timeout_s);
+    if (!gateway_drain(g->gateway, g->drain_timeout_s))
+        log_warn("GATEWAY-CUT-OFF", "limit_s=%g", g->drain_timeout_s);
+    return STATUS_OK;
+}
+
+static void finish(void *state)
+{
+    struct gateway_program *g = state;
+
+    gateway_close(g->gateway);
     trace_close();
-    return status;
+}
+
+static enum status check(void *state, struct error *error)
+{
+    return gateway_check(&((struct gateway_program *)state)->config, error);
 }
 
 int main(int argc, char **argv)
 {
-    struct settings settings = {.drain_timeout_s = 10};
-    struct error error = {0};
-    bool check_only = false;
-    enum status status;
-    sigset_t signals;
+    static const struct service_program program = {.name = "gateway",
+                                                   .purpose = "HTTP front of the mesh: the OpenAI API over the scheduler's RPC",
+                                                   .configure = configure,
+                                                   .check = check,
+                                                   .start = start,
+                                                   .serve = serve,
+                                                   .close = finish};
+    struct gateway_program gateway = {.drain_timeout_s = 10};
 
-    gateway_defaults(&settings.gateway);
-    settings.gateway.api_key_file = "none";
-    status = parse(&settings, argc, argv, &check_only, &error);
-    if (status == STATUS_OK && check_only)
-        status = gateway_check(&settings.gateway, &error);
-    if (status == STATUS_OK && !check_only) {
-        signal(SIGPIPE, SIG_IGN);
-        sigemptyset(&signals);
-        sigaddset(&signals, SIGTERM);
-        sigaddset(&signals, SIGINT);
-        pthread_sigmask(SIG_BLOCK, &signals, NULL); /* before any thread, so that only sigwait() takes them */
-        status = serve(&settings, &signals, &error);
-    }
-    if (status == STATUS_OK)
-        return 0;
-    fprintf(stderr, "gateway: %s\n", error.text);
-    return status == STATUS_INVALID_ARGUMENT || status == STATUS_NOT_FOUND ? 2 : 1; /* 2: trying again cannot help */
+    gateway_defaults(&gateway.config);
+    gateway.config.api_key_file = "none";
+    return service_run(&program, &gateway, argc, argv);
 }

@@ -1,6 +1,7 @@
-/* main.c: kv-worker: holds KV pages and attends over them. */
+// main.c: the kv-worker's program: holds KV pages and attends over them.
+//
+// The first signal drains: other workers take the pages over. A second one ends without that, a third one at once.
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,65 +11,63 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/base/options.h"
 #include "common/base/read_rate.h"
+#include "common/service/service.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 
 enum { SPIN_US = 30, MEASURE_US = 100000 };
 
-static struct worker worker;
-static volatile sig_atomic_t asked_to_stop;
-
-static void on_signal(int number)
-{
-    (void)number;
-    asked_to_stop++;
-    if (worker.control_loop)
-        rpc_loop_wake(worker.control_loop);
-}
+struct worker_program {
+    struct worker worker; // first
+    char name[96];        // the default of --name
+};
 
 /* --- the tensor thread ----------------------------------------------------------------------------------------------- */
 
-static enum status open_tensors(struct error *error)
+static enum status open_tensors(struct worker *worker, struct error *error)
 {
     const struct rpc_method methods[] = {
-        {&fastdecode__kv_worker__descriptor, "Attend", attend_handler, &worker},
-        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &worker.handover},
+        {&fastdecode__kv_worker__descriptor, "Attend", attend_handler, worker},
+        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &worker->handover},
     };
     const struct rpc_server_config config = {
-        .addresses = &worker.settings.listen_tensors,
+        .addresses = &worker->settings.listen_tensors,
         .address_count = 1,
         .methods = methods,
-        .hello = {.service = "kv-worker", .incarnation = worker.incarnation},
+        .hello = {.service = "kv-worker", .incarnation = worker->incarnation},
         .method_count = 2,
         .max_message_bytes = 1ull << 30,
     };
-    enum status status = rpc_server_open(worker.tensor_loop, &config, &worker.tensor_server, error);
+    enum status status = rpc_server_open(worker->tensor_loop, &config, &worker->tensor_server, error);
 
     if (status)
         return status;
-    snprintf(worker.tensor_address, sizeof worker.tensor_address, "%s",
-             worker.settings.advertise_tensors ? worker.settings.advertise_tensors : rpc_server_address(worker.tensor_server, 0));
-    return member_check_address(worker.tensor_address, "advertise-tensors", error);
+    snprintf(worker->tensor_address, sizeof worker->tensor_address, "%s",
+             worker->settings.advertise_tensors ? worker->settings.advertise_tensors
+                                                : rpc_server_address(worker->tensor_server, 0));
+    return member_check_address(worker->tensor_address, "advertise-tensors", error);
 }
 
 static void *tensor_main(void *arg)
 {
-    (void)arg;
-    while (!atomic_load_explicit(&worker.stop, memory_order_relaxed))
-        rpc_loop_run(worker.tensor_loop, 1000000, SPIN_US);
-    handover_close_all(&worker.handover);
-    rpc_server_close(worker.tensor_server);
-    attend_close(&worker);
+    struct worker *worker = arg;
+
+    while (!atomic_load_explicit(&worker->stop, memory_order_relaxed))
+        rpc_loop_run(worker->tensor_loop, 1000000, SPIN_US);
+    handover_close_all(&worker->handover);
+    rpc_server_close(worker->tensor_server);
+    attend_close(worker);
     return NULL;
 }
 
 /* --- start and end --------------------------------------------------------------------------------------------------- */
 
-static enum status parse(int argc, char **argv, bool *check_only, struct error *error)
+static enum status configure(struct service *service, void *state, struct error *error)
 {
-    struct worker_settings *s = &worker.settings;
+    struct worker_program *program = state;
+    struct worker *worker = &program->worker;
+    struct worker_settings *s = &worker->settings;
     const struct option options[] = {
         {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts; default: kv-worker-HOST", 0, 0},
         {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "where the scheduler is", 0, 0},
@@ -86,19 +85,13 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
-    struct program program = {.name = "kv-worker",
-                              .purpose = "holds the KV cache of sequences and attends over it",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options)};
-    static char name[96];
-    static char host[64];
-    enum status status = options_parse(&program, argc, argv, error);
+    enum status status = service_options(service, options, ARRAY_COUNT(options), error);
 
-    *check_only = program.check_only;
     if (!status && !s->name) {
+        char host[64] = "";
         gethostname(host, sizeof host - 1);
-        snprintf(name, sizeof name, "kv-worker-%s", host);
-        s->name = strlen(name) < MEMBER_NAME_BYTES ? name : host; /* whose end tells it from its neighbours */
+        int length = snprintf(program->name, sizeof program->name, "kv-worker-%s", host);
+        s->name = length < MEMBER_NAME_BYTES ? program->name : program->name + strlen("kv-worker-"); // the host tells workers apart
     }
     if (!status)
         status = member_check_name(s->name, error);
@@ -107,83 +100,94 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
     return status ? status : kernels_init(s->isa, error);
 }
 
-static enum status start(struct error *error)
+static enum status start(void *state, struct error *error)
 {
-    const struct memory_plan memory = {.start_bytes = worker.settings.calibrate ? MEASURE_BYTES : 0,
-                                       .pool_bytes = worker.settings.kv_memory};
+    struct worker *worker = state;
+    const struct memory_plan memory = {.start_bytes = worker->settings.calibrate ? MEASURE_BYTES : 0,
+                                       .pool_bytes = worker->settings.kv_memory};
     const struct trace_config trace = {
-        .path = worker.settings.trace, .append = worker.settings.trace_append, .process = worker.settings.name, .order = 4};
+        .path = worker->settings.trace, .append = worker->settings.trace_append, .process = worker->settings.name, .order = 4};
     enum status status = memory_plan_check(&memory, "", error);
 
     if (!status)
         status = trace_open(&trace, error);
     if (status)
         return status;
-    worker.track = trace_track_open("R-part");
-    worker.incarnation = member_incarnation();
-    if (thread_pool_open(worker.settings.threads ? worker.settings.threads : cpu_count_usable(), &worker.pool) ||
-        rpc_loop_open(&worker.control_loop) || rpc_loop_open(&worker.tensor_loop))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
-    rpc_loop_set_secret(worker.control_loop, &worker.settings.mesh_secret);
-    rpc_loop_set_secret(worker.tensor_loop, &worker.settings.mesh_secret);
-    if (worker.settings.calibrate)
-        worker.bytes_per_second = read_rate_measure(worker.pool, MEASURE_BYTES, 5, MEASURE_US);
-    if ((status = open_tensors(error)) || (status = control_open(&worker, error)))
+    worker->track = trace_track_open("R-part");
+    worker->incarnation = member_incarnation();
+    if (thread_pool_open(worker->settings.threads ? worker->settings.threads : cpu_count_usable(), &worker->pool) ||
+        rpc_loop_open(&worker->control_loop) || rpc_loop_open(&worker->tensor_loop))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the loops and threads");
+    rpc_loop_set_secret(worker->control_loop, &worker->settings.mesh_secret);
+    rpc_loop_set_secret(worker->tensor_loop, &worker->settings.mesh_secret);
+    if (worker->settings.calibrate)
+        worker->bytes_per_second = read_rate_measure(worker->pool, MEASURE_BYTES, 5, MEASURE_US);
+    if ((status = open_tensors(worker, error)) || (status = control_open(worker, error)))
         return status;
-    if (pthread_create(&worker.tensor_thread, NULL, tensor_main, NULL))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread for tensors");
+    if (pthread_create(&worker->tensor_thread, NULL, tensor_main, worker))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot create the tensor thread");
     log_info("KV-WORKER", "name=%s control=%s tensors=%s threads=%u cpus=%s kernels=%s kv_memory=%llu read_gb_per_s=%.1f",
-             worker.settings.name, worker.control_address, worker.tensor_address, thread_pool_threads(worker.pool),
-             thread_pool_cpus(worker.pool), kernels_level_name(), (unsigned long long)worker.settings.kv_memory,
-             worker.bytes_per_second / 1e9);
+             worker->settings.name, worker->control_address, worker->tensor_address, thread_pool_threads(worker->pool),
+             thread_pool_cpus(worker->pool), kernels_level_name(), (unsigned long long)worker->settings.kv_memory,
+             worker->bytes_per_second / 1e9);
     return STATUS_OK;
 }
 
-static void serve(void)
+static enum status serve(struct service *service, void *state, struct error *error)
 {
-    /* The first signal drains; a second one ends at once. */
-    while (!worker.drained && asked_to_stop < 2) {
-        rpc_loop_run(worker.control_loop, 1000000, 0);
-        if (asked_to_stop && !worker.draining)
-            control_drain(&worker);
+    struct worker *worker = state;
+
+    (void)error;
+    while (!worker->drained && service_stop_count(service) < 2) {
+        rpc_loop_run(worker->control_loop, 1000000, 0);
+        if (service_stop_count(service) && !worker->draining)
+            control_drain(worker);
     }
-    atomic_store_explicit(&worker.stop, true, memory_order_relaxed);
-    rpc_loop_wake(worker.tensor_loop);
-    pthread_join(worker.tensor_thread, NULL);
-    rpc_loop_run(worker.control_loop, 0, 0); /* what the tensor thread posted last */
-    control_close(&worker);
-    rpc_loop_close(worker.tensor_loop);
-    rpc_loop_close(worker.control_loop);
-    thread_pool_close(worker.pool);
+    return STATUS_OK;
+}
+
+static void wake(void *state) { rpc_loop_wake(((struct worker *)state)->control_loop); }
+
+static void finish(void *state)
+{
+    struct worker *worker = state;
+
+    atomic_store_explicit(&worker->stop, true, memory_order_relaxed);
+    rpc_loop_wake(worker->tensor_loop);
+    pthread_join(worker->tensor_thread, NULL);
+    rpc_loop_run(worker->control_loop, 0, 0); // what the tensor thread posted last
+    control_close(worker);
+    rpc_loop_close(worker->tensor_loop);
+    rpc_loop_close(worker->control_loop);
+    thread_pool_close(worker->pool);
     trace_close();
-    log_info("END", "name=%s", worker.settings.name);
+    log_info("END", "name=%s", worker->settings.name);
 }
 
 int main(int argc, char **argv)
 {
-    struct sigaction action = {.sa_handler = on_signal};
-    struct error error;
-    bool check_only;
+    static const struct service_program program = {.name = "kv-worker",
+                                                   .purpose = "holds the KV cache of sequences and attends over it",
+                                                   .signals_handled = 2,
+                                                   .configure = configure,
+                                                   .start = start,
+                                                   .serve = serve,
+                                                   .wake = wake,
+                                                   .close = finish};
+    struct worker_program *state = calloc(1, sizeof *state);
 
-    worker.settings = (struct worker_settings){
+    if (!state) {
+        fprintf(stderr, "kv-worker: cannot allocate %zu bytes\n", sizeof *state);
+        return SERVICE_EXIT_ENVIRONMENT;
+    }
+    state->worker.settings = (struct worker_settings){
         .scheduler = "tcp://127.0.0.1:7400",
         .listen = "tcp://127.0.0.1:0",
         .listen_tensors = "tcp://127.0.0.1:0",
         .kv_memory = 1ull << 30,
         .calibrate = true,
     };
-    if (parse(argc, argv, &check_only, &error)) {
-        fprintf(stderr, "kv-worker: %s\n", error.text);
-        return 2;
-    }
-    if (check_only)
-        return 0;
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    if (start(&error)) {
-        fprintf(stderr, "kv-worker: %s\n", error.text);
-        return 2;
-    }
-    serve();
-    return 0;
+    int code = service_run(&program, state, argc, argv);
+    free(state);
+    return code;
 }

@@ -1,5 +1,4 @@
-/* main.c: scheduler: the queue, placement, mini-batches, membership. One thread. */
-#include <signal.h>
+// main.c: the scheduler's program: the queue, placement, mini-batches, membership. One thread.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,26 +7,16 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/base/options.h"
 #include "common/member/member.h"
+#include "common/service/service.h"
 #include "services/scheduler/scheduler.h"
 
 enum { SPIN_US = 20, SETTLING_MAX = 1 << 16 };
 
-static struct scheduler scheduler; /* large: events, places */
-static volatile sig_atomic_t asked_to_stop;
-
-static void on_signal(int number)
+static enum status configure(struct service *service, void *state, struct error *error)
 {
-    (void)number;
-    asked_to_stop = 1;
-    if (scheduler.loop)
-        rpc_loop_wake(scheduler.loop);
-}
-
-static enum status parse(int argc, char **argv, bool *check_only, struct error *error)
-{
-    struct scheduler_settings *s = &scheduler.settings;
+    struct scheduler *scheduler = state;
+    struct scheduler_settings *s = &scheduler->settings;
     const char *admission = "sls", *placement = "auto";
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where gateways, s-part and KV workers connect", 0, 0},
@@ -47,12 +36,8 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a member that is silent so long is dead", 100, 600000},
     };
-    struct program program = {.name = "scheduler",
-                              .purpose = "queues, places and batches sequences; knows who is in the mesh",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options)};
-    enum status status = options_parse(&program, argc, argv, error);
-    *check_only = program.check_only;
+    enum status status = service_options(service, options, ARRAY_COUNT(options), error);
+
     s->greedy = !strcmp(admission, "greedy");
     s->placement = sched_placement_named(placement);
     return status ? status : rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error);
@@ -60,30 +45,32 @@ static enum status parse(int argc, char **argv, bool *check_only, struct error *
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
 {
-    (void)user;
-    if (scheduler.members[0].up)
+    const struct scheduler *scheduler = user;
+
+    if (scheduler->members[0].up)
         return true;
     snprintf(reason, reason_bytes, "no s-part is up");
     return false;
 }
 
-/* What a request takes here beside its tokens: its log, its place in the core's tables, its row of a step. */
+// Memory of a request beside its tokens: its log, its entries in the core's tables, its row of a step.
 enum { REQUEST_BYTES = 1024 };
 
-static enum status start(struct error *error)
+static enum status start(void *state, struct error *error)
 {
+    struct scheduler *scheduler = state;
     const struct rpc_method methods[] = {
-        {&fastdecode__generator__descriptor, "Generate", generate_handler, &scheduler},
-        {&fastdecode__generator__descriptor, "Watch", watch_handler, &scheduler},
-        {&fastdecode__generator__descriptor, "Metrics", metrics_handler, &scheduler},
-        {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, &scheduler},
-        {&fastdecode__cluster__descriptor, "Heartbeat", heartbeat_handler, &scheduler},
-        {&fastdecode__cluster__descriptor, "Drain", drain_handler, &scheduler},
+        {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
+        {&fastdecode__generator__descriptor, "Watch", watch_handler, scheduler},
+        {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "Heartbeat", heartbeat_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "Drain", drain_handler, scheduler},
     };
-    uint32_t requests = scheduler.settings.max_queue + scheduler.settings.max_batch;
-    const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler.settling};
+    uint32_t requests = scheduler->settings.max_queue + scheduler->settings.max_batch;
+    const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->settling};
     const struct trace_config trace = {
-        .path = scheduler.settings.trace, .append = scheduler.settings.trace_append, .process = "scheduler", .order = 2};
+        .path = scheduler->settings.trace, .append = scheduler->settings.trace_append, .process = "scheduler", .order = 2};
     char parts[64];
     enum status status;
 
@@ -93,68 +80,90 @@ static enum status start(struct error *error)
         status = trace_open(&trace, error);
     if (status)
         return status;
-    scheduler.track = trace_track_open("scheduler");
-    scheduler.track_steps = trace_track_open("steps in flight");
-    scheduler.incarnation = member_incarnation();
-    scheduler.next_sequence = scheduler.incarnation + 1;
-    scheduler.started_us = clock_now_us();
-    scheduler.member_count = 1; /* place 0 is the s-part's */
-    scheduler.members[0].scheduler = &scheduler;
-    scheduler.settling_capacity = SETTLING_MAX;
-    scheduler.settling = calloc(SETTLING_MAX, sizeof *scheduler.settling);
-    if (!scheduler.settling || rpc_loop_open(&scheduler.loop) || token_logs_open(requests + SETTLING_MAX, &scheduler.logs))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to start with");
-    rpc_loop_set_secret(scheduler.loop, &scheduler.settings.mesh_secret);
+    scheduler->track = trace_track_open("scheduler");
+    scheduler->track_steps = trace_track_open("steps in flight");
+    scheduler->incarnation = member_incarnation();
+    scheduler->next_sequence = scheduler->incarnation + 1;
+    scheduler->started_us = clock_now_us();
+    scheduler->member_count = 1; /* place 0 is the s-part's */
+    scheduler->members[0].scheduler = scheduler;
+    scheduler->settling_capacity = SETTLING_MAX;
+    scheduler->settling = calloc(SETTLING_MAX, sizeof *scheduler->settling);
+    if (!scheduler->settling || rpc_loop_open(&scheduler->loop) || token_logs_open(requests + SETTLING_MAX, &scheduler->logs))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the queue of %u requests", requests);
+    rpc_loop_set_secret(scheduler->loop, &scheduler->settings.mesh_secret);
     const struct rpc_server_config config = {
-        .addresses = &scheduler.settings.listen,
+        .addresses = &scheduler->settings.listen,
         .address_count = 1,
         .methods = methods,
         .method_count = ARRAY_COUNT(methods),
-        .hello = {.service = "scheduler", .incarnation = scheduler.incarnation},
+        .hello = {.service = "scheduler", .incarnation = scheduler->incarnation},
         .ready = ready,
+        .user = scheduler,
     };
-    status = rpc_server_open(scheduler.loop, &config, &scheduler.server, error);
+    status = rpc_server_open(scheduler->loop, &config, &scheduler->server, error);
     if (!status)
-        log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler.server, 0),
-                 (unsigned long long)scheduler.incarnation);
+        log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler->server, 0),
+                 (unsigned long long)scheduler->incarnation);
     return status;
 }
 
-static uint64_t wait_us(void)
+static uint64_t wait_us(const struct scheduler *scheduler)
 {
-    uint64_t now_us = clock_now_us(), wake_us = scheduler.core ? sched_next_wake_us(scheduler.core) : SCHED_NEVER;
+    uint64_t now_us = clock_now_us(), wake_us = scheduler->core ? sched_next_wake_us(scheduler->core) : SCHED_NEVER;
     return wake_us <= now_us ? 0 : MIN((uint64_t)CHECK_EVERY_US, wake_us - now_us);
 }
 
-static void serve(void)
+static enum status serve(struct service *service, void *state, struct error *error)
 {
-    while (!asked_to_stop) {
-        rpc_loop_run(scheduler.loop, wait_us(), scheduler.core ? SPIN_US : 0);
+    struct scheduler *scheduler = state;
+    (void)error;
+    while (!service_stop_count(service)) {
+        rpc_loop_run(scheduler->loop, wait_us(scheduler), scheduler->core ? SPIN_US : 0);
         uint64_t now_us = clock_now_us();
-        if (now_us - scheduler.checked_us > CHECK_EVERY_US)
-            members_check(&scheduler, now_us);
-        if (scheduler.settling_count)
-            generate_settle(&scheduler);
-        scheduler_tick(&scheduler);
-        watch_publish(&scheduler, now_us);
+        if (now_us - scheduler->checked_us > CHECK_EVERY_US)
+            members_check(scheduler, now_us);
+        if (scheduler->settling_count)
+            generate_settle(scheduler);
+        scheduler_tick(scheduler);
+        watch_publish(scheduler, now_us);
     }
-    members_close(&scheduler);
-    rpc_server_close(scheduler.server);
-    while (rpc_loop_run(scheduler.loop, 0, 0)) {} /* channels that were to be closed */
-    rpc_loop_close(scheduler.loop);
-    token_logs_close(scheduler.logs);
-    scheduler_close_core(&scheduler);
+    return STATUS_OK;
+}
+
+static void wake(void *state) { rpc_loop_wake(((struct scheduler *)state)->loop); }
+
+static void finish(void *state)
+{
+    struct scheduler *scheduler = state;
+
+    members_close(scheduler);
+    rpc_server_close(scheduler->server);
+    while (rpc_loop_run(scheduler->loop, 0, 0)) {} // channels that are being closed
+    rpc_loop_close(scheduler->loop);
+    token_logs_close(scheduler->logs);
+    scheduler_close_core(scheduler);
+    free(scheduler->settling);
     trace_close();
-    log_info("END", "incarnation=%llx", (unsigned long long)scheduler.incarnation);
+    log_info("END", "incarnation=%llx", (unsigned long long)scheduler->incarnation);
 }
 
 int main(int argc, char **argv)
 {
-    struct sigaction action = {.sa_handler = on_signal};
-    struct error error;
-    bool check_only;
+    static const struct service_program program = {.name = "scheduler",
+                                                   .purpose = "queues, places and batches sequences; knows who is in the mesh",
+                                                   .configure = configure,
+                                                   .start = start,
+                                                   .serve = serve,
+                                                   .wake = wake,
+                                                   .close = finish};
+    struct scheduler *scheduler = calloc(1, sizeof *scheduler); // large: events, places
 
-    scheduler.settings = (struct scheduler_settings){
+    if (!scheduler) {
+        fprintf(stderr, "scheduler: cannot allocate %zu bytes\n", sizeof *scheduler);
+        return SERVICE_EXIT_ENVIRONMENT;
+    }
+    scheduler->settings = (struct scheduler_settings){
         .listen = "tcp://127.0.0.1:7400",
         .max_queue = 1024,
         .max_batch = 128,
@@ -162,18 +171,7 @@ int main(int argc, char **argv)
         .draft_tokens = SCHED_DRAFT_TOKENS,
         .worker_timeout_ms = 2000,
     };
-    if (parse(argc, argv, &check_only, &error)) {
-        fprintf(stderr, "scheduler: %s\n", error.text);
-        return 2;
-    }
-    if (check_only)
-        return 0;
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    if (start(&error)) {
-        fprintf(stderr, "scheduler: %s\n", error.text);
-        return 2;
-    }
-    serve();
-    return 0;
+    int code = service_run(&program, scheduler, argc, argv);
+    free(scheduler);
+    return code;
 }

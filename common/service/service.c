@@ -1,0 +1,170 @@
+// service.c: see service.h.
+#include "common/service/service.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+
+enum { REPEAT_US = 300 * 1000 };
+
+struct service {
+    const struct service_program *program;
+    void *state;
+    int argc;
+    char **argv;
+    bool check_only;
+    atomic_uint stop_count; // relaxed: whoever waits for it is woken after it has grown
+    pthread_mutex_t lock;
+    pthread_cond_t stopped;
+    bool serving; // under the lock: wake() may be called
+    sigset_t signals;
+    pthread_t signal_thread;
+};
+
+enum status service_options(struct service *service, const struct option *options, uint32_t option_count, struct error *error)
+{
+    struct program program = {
+        .name = service->program->name, .purpose = service->program->purpose, .options = options, .option_count = option_count};
+    enum status status = options_parse(&program, service->argc, service->argv, error);
+
+    service->check_only = program.check_only;
+    return status;
+}
+
+uint32_t service_stop_count(const struct service *service)
+{
+    return atomic_load_explicit(&service->stop_count, memory_order_relaxed);
+}
+
+void service_wait_stop(struct service *service)
+{
+    pthread_mutex_lock(&service->lock);
+    while (!service_stop_count(service))
+        pthread_cond_wait(&service->stopped, &service->lock);
+    pthread_mutex_unlock(&service->lock);
+}
+
+// --- signals -------------------------------------------------------------------------------------------------------------
+
+// As if nobody had blocked the signal.
+static _Noreturn void end_by(int number)
+{
+    sigset_t set;
+
+    signal(number, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    raise(number); // stays pending until the next line
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    _exit(128 + number);
+}
+
+static void *signal_main(void *arg)
+{
+    struct service *service = arg;
+    const uint32_t handled = service->program->signals_handled ? service->program->signals_handled : 1;
+    uint64_t last_us = 0;
+
+    for (;;) {
+        int number = 0, before;
+        if (sigwait(&service->signals, &number))
+            continue;
+        uint64_t now_us = clock_now_us();
+        if (last_us && now_us - last_us < REPEAT_US)
+            continue;
+        last_us = now_us;
+        if (service_stop_count(service) >= handled)
+            end_by(number);
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); // not while the lock is held
+        pthread_mutex_lock(&service->lock);
+        atomic_fetch_add_explicit(&service->stop_count, 1, memory_order_relaxed);
+        pthread_cond_broadcast(&service->stopped);
+        if (service->serving && service->program->wake)
+            service->program->wake(service->state);
+        pthread_mutex_unlock(&service->lock);
+        pthread_setcancelstate(before, NULL);
+    }
+    return NULL;
+}
+
+static enum status take_signals(struct service *service, struct error *error)
+{
+    signal(SIGPIPE, SIG_IGN); // a peer or a reader of the log that has gone is an error of that write
+    sigemptyset(&service->signals);
+    sigaddset(&service->signals, SIGTERM);
+    sigaddset(&service->signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &service->signals, NULL); // threads inherit it
+    pthread_mutex_init(&service->lock, NULL);
+    pthread_cond_init(&service->stopped, NULL);
+    if (pthread_create(&service->signal_thread, NULL, signal_main, service))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot create a thread for signals");
+    return STATUS_OK;
+}
+
+static void set_serving(struct service *service, bool serving)
+{
+    pthread_mutex_lock(&service->lock);
+    service->serving = serving;
+    pthread_mutex_unlock(&service->lock);
+}
+
+// --- the run -------------------------------------------------------------------------------------------------------------
+
+static enum status run(struct service *service, struct error *error)
+{
+    const struct service_program *program = service->program;
+    enum status status = take_signals(service, error);
+
+    if (status)
+        return status;
+    if ((status = program->start(service->state, error)))
+        return status;
+    set_serving(service, true);
+    status = program->serve(service, service->state, error);
+    set_serving(service, false);
+    program->close(service->state);
+    pthread_cancel(service->signal_thread);
+    pthread_join(service->signal_thread, NULL);
+    return status;
+}
+
+int service_run(const struct service_program *program, void *state, int argc, char **argv)
+{
+    struct service service = {.program = program, .state = state, .argc = argc, .argv = argv};
+    struct error error = {.text = ""};
+    enum status status = program->configure(&service, state, &error);
+
+    if (!status && service.check_only)
+        status = program->check ? program->check(state, &error) : STATUS_OK;
+    else if (!status)
+        status = run(&service, &error);
+    if (!status)
+        return SERVICE_EXIT_OK;
+    fprintf(stderr, "%s: %s\n", program->name, error.text);
+    return service_exit_of(&error);
+}
+
+enum service_exit service_exit_of(const struct error *error)
+{
+    if (error->about_model)
+        return SERVICE_EXIT_MODEL;
+    switch (error->status) {
+    case STATUS_OK: return SERVICE_EXIT_OK;
+    case STATUS_INVALID_ARGUMENT:
+    case STATUS_NOT_FOUND:
+    case STATUS_FAILED_PRECONDITION:
+    case STATUS_OUT_OF_RANGE: return SERVICE_EXIT_SETTINGS;
+    case STATUS_RESOURCE_EXHAUSTED:
+    case STATUS_UNAVAILABLE:
+    case STATUS_ALREADY_EXISTS:
+    case STATUS_PERMISSION_DENIED:
+    case STATUS_DEADLINE_EXCEEDED: return SERVICE_EXIT_ENVIRONMENT;
+    case STATUS_DATA_LOSS:
+    case STATUS_UNIMPLEMENTED: return SERVICE_EXIT_MODEL;
+    default: return SERVICE_EXIT_INTERNAL;
+    }
+}

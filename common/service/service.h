@@ -1,0 +1,67 @@
+// service.h: what every service's main() does: settings, --check, signals, serve, exit code.
+//
+//     configure ──▶ check ──▶ start ──▶ serve ──▶ close
+//                     │                   ▲
+//                  --check                │ wake()
+//                                  signal thread (sigwait): SIGTERM, SIGINT
+//
+// Signals are blocked in every thread and taken by one thread of this module, so there are no signal handlers. wake() is called
+// only between the end of start() and the end of serve(): close() may free what wake() uses. SIGPIPE is ignored.
+//
+// A service has no state at file scope: its main() owns a struct and hands it over as `state`.
+#ifndef FD_SERVICE_SERVICE_H
+#define FD_SERVICE_SERVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/options.h"
+#include "common/base/status.h"
+
+// Exit codes by what has to change before another start can succeed. docs/operations.md lists them.
+enum service_exit {
+    SERVICE_EXIT_OK = 0,          // ended as it was asked to
+    SERVICE_EXIT_INTERNAL = 1,    // a defect of the program
+    SERVICE_EXIT_SETTINGS = 2,    // an option, or a file that one names
+    SERVICE_EXIT_ENVIRONMENT = 3, // a busy port, too little memory, no device, no permission: may be over at the next try
+    SERVICE_EXIT_MODEL = 4,       // the model file is missing, damaged or of a kind that is not supported
+};
+
+struct service;
+
+struct service_program {
+    const char *name;    // "s-part"
+    const char *purpose; // one line of --help
+    // How many signals in a row the service handles itself; the next one ends the process at once. 0 means 1.
+    uint32_t signals_handled;
+    // Reads the settings with service_options() and checks them; must leave nothing behind that needs an end.
+    enum status (*configure)(struct service *service, void *state, struct error *error);
+    // What --check does beyond configure(). NULL: nothing.
+    enum status (*check)(void *state, struct error *error);
+    // After a failure the process ends; nothing needs to be undone.
+    enum status (*start)(void *state, struct error *error);
+    // Returns soon after service_stop_count() has left 0, or with an error.
+    enum status (*serve)(struct service *service, void *state, struct error *error);
+    // Called on the signal thread each time service_stop_count() has grown. NULL if serve() uses service_wait_stop().
+    void (*wake)(void *state);
+    void (*close)(void *state);
+};
+
+// Runs the program to its end and returns the exit code; a reason for another one than 0 goes to stderr.
+int service_run(const struct service_program *program, void *state, int argc, char **argv);
+
+// Parses the command line, the environment and --config into the targets of the table. For configure().
+enum status service_options(struct service *service, const struct option *options, uint32_t option_count,
+                            struct error *error) MUST_CHECK;
+
+// How often the process has been asked to end. Any thread. A signal repeated within 300 ms counts once: timeout(1) and some shells
+// send one request twice.
+uint32_t service_stop_count(const struct service *service);
+
+// Blocks until service_stop_count() is not 0.
+void service_wait_stop(struct service *service);
+
+// The exit code for a failure.
+enum service_exit service_exit_of(const struct error *error);
+
+#endif
