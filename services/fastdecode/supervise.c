@@ -19,6 +19,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/service/service.h"
 
 enum { BACKOFF_FIRST_MS = 100, BACKOFF_MOST_MS = 5000, STEADY_US = 10 * 1000 * 1000 };
 enum { SAME_WISH_US = 300 * 1000 }; /* timeout(1) and some shells send one signal twice */
@@ -32,17 +33,43 @@ static void watched_signals(sigset_t *set)
     sigaddset(set, SIGHUP);
 }
 
+// A folder that others may write to, or one that they own, would let them read prompts in logs and put sockets of their own in the
+// services' place. A symbolic link could be pointed elsewhere later.
+static enum status check_run_dir(const char *run_dir, struct error *error)
+{
+    struct stat info;
+    int fd = open(run_dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool known = fd >= 0 && fstat(fd, &info) == 0;
+    int reason = errno;
+
+    if (fd >= 0)
+        close(fd);
+    if (!known)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: %s", run_dir, strerror(reason));
+    if (info.st_uid != geteuid())
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s belongs to user %u: name a folder of your own, or none",
+                         run_dir, (unsigned)info.st_uid);
+    if (info.st_mode & 077)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--run-dir %s has mode %03o and would be open to other users: chmod 700 it", run_dir,
+                         (unsigned)info.st_mode & 0777);
+    return STATUS_OK;
+}
+
 enum status supervise_open(struct supervisor *supervisor, const char *run_dir, struct error *error)
 {
     sigset_t set;
     char path[160];
 
     memset(supervisor, 0, sizeof *supervisor);
+    supervisor->signal_fd = supervisor->lock_fd = -1;
     if (strlen(run_dir) >= sizeof supervisor->run_dir - 32)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: longer than %zu bytes (socket paths in it would not fit)",
                          run_dir, sizeof supervisor->run_dir - 32);
     if (mkdir(run_dir, 0700) && errno != EEXIST)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--run-dir %s: %s", run_dir, strerror(errno));
+    if (check_run_dir(run_dir, error))
+        return error->status;
     snprintf(supervisor->run_dir, sizeof supervisor->run_dir, "%s", run_dir);
     snprintf(path, sizeof path, "%s/lock", run_dir);
     supervisor->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -68,8 +95,10 @@ void supervise_close(struct supervisor *supervisor)
         for (char **argument = supervisor->children[i].arguments; *argument; argument++)
             free(*argument);
     }
-    close(supervisor->signal_fd);
-    close(supervisor->lock_fd);
+    if (supervisor->signal_fd >= 0)
+        close(supervisor->signal_fd);
+    if (supervisor->lock_fd >= 0)
+        close(supervisor->lock_fd);
 }
 
 struct child *supervise_add(struct supervisor *supervisor, const char *name, const char *program)
@@ -90,9 +119,11 @@ void supervise_argument(struct child *child, const char *format, ...)
         at++;
     assert_always(at + 1 < SUPERVISE_ARGUMENTS_MAX);
     va_start(args, format);
-    int length = vasprintf(&child->arguments[at], format, args);
+    if (vasprintf(&child->arguments[at], format, args) < 0) {
+        child->arguments[at] = NULL;
+        child->incomplete = true;
+    }
     va_end(args);
-    assert_always(length >= 0);
 }
 
 static void write_pid(const struct supervisor *supervisor, const struct child *child)
@@ -124,7 +155,7 @@ static _Noreturn void become(const struct child *child, int log_fd, pid_t parent
     dup2(log_fd, STDERR_FILENO);
     execv(child->arguments[0], child->arguments);
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", child->arguments[0], strerror(errno));
-    _exit(SUPERVISE_EXIT_HOPELESS);
+    _exit(SERVICE_EXIT_SETTINGS);
 }
 
 enum status supervise_start(struct supervisor *supervisor, struct child *child, struct error *error)
@@ -133,6 +164,8 @@ enum status supervise_start(struct supervisor *supervisor, struct child *child, 
     pid_t parent = getpid();
     int log_fd;
 
+    if (child->incomplete)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the arguments of %s", child->name);
     snprintf(path, sizeof path, "%s/%s.log", supervisor->run_dir, child->name);
     log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (log_fd < 0)
@@ -170,7 +203,8 @@ static bool died(const struct supervisor *supervisor, struct child *child, bool 
     log_warn("CHILD-DIED", "name=%s pid=%d status=%d restart_in_ms=%u last_line=%s", child->name, (int)child->pid,
              child->exit_status, child->backoff_ms, log_quote(quoted, sizeof quoted, line));
     return failed && soon && !supervisor->has_started &&
-           (child->exit_status == SUPERVISE_EXIT_HOPELESS || child->failed_starts >= SUPERVISE_FAILED_STARTS_MAX);
+           (child->exit_status == SERVICE_EXIT_SETTINGS || child->exit_status == SERVICE_EXIT_MODEL ||
+            child->failed_starts >= SUPERVISE_FAILED_STARTS_MAX);
 }
 
 static struct child *reap(struct supervisor *supervisor)

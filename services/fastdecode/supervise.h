@@ -14,9 +14,9 @@
 enum {
     SUPERVISE_CHILDREN_MAX = 80,
     SUPERVISE_ARGUMENTS_MAX = 64,
-    /* A child that ends with this status says that starting it again cannot help: a bad setting or model file. */
-    SUPERVISE_EXIT_HOPELESS = 2,
-    SUPERVISE_FAILED_STARTS_MAX = 3, /* with another status: the port may become free, but not for ever */
+    /* Starts that may fail in a row, before the mesh serves, with an exit code that leaves hope (a busy port may become free). With
+     * SERVICE_EXIT_SETTINGS or SERVICE_EXIT_MODEL one is enough. */
+    SUPERVISE_FAILED_STARTS_MAX = 3,
 };
 
 struct child {
@@ -26,6 +26,7 @@ struct child {
     uint64_t started_us, restart_at_us;
     uint32_t backoff_ms;
     uint32_t failed_starts; /* exits with an error soon after a start, in a row */
+    bool incomplete;        /* an argument is missing, for want of memory: it cannot be started */
     bool stopping, done;    /* done: ended after stopping */
     int exit_status;        /* as a shell shows it: code, or 128 + signal */
 };
@@ -43,7 +44,8 @@ struct supervisor {
     uint64_t stop_asked_us;
 };
 
-/* Makes the folder (mode 0700) if it is missing, blocks the signals that supervise_wait() reads. */
+/* Makes the folder (mode 0700) if it is missing; one that is there must be this user's and closed to others. Blocks the signals that
+ * supervise_wait() reads. */
 enum status supervise_open(struct supervisor *supervisor, const char *run_dir, struct error *error) MUST_CHECK;
 void supervise_close(struct supervisor *supervisor);
 

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@
 #include "common/model/compute.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
+#include "common/service/service.h"
 #include "common/trace/trace.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
@@ -139,7 +141,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none",
          "shared secret of the services; default: a new one in the run directory", 0, 0},
-        {"run-dir", OPTION_STRING, &s->run_dir, "DIR", "pid files, logs and sockets; default: a new folder under /tmp", 0, 0},
+        {"run-dir", OPTION_STRING, &s->run_dir, "DIR",
+         "folder for pid files, logs and sockets, yours alone (mode 700); default: a new one under /tmp", 0, 0},
     };
     struct program program = {.name = "fastdecode up",
                               .purpose = "serves a model on this machine",
@@ -194,6 +197,7 @@ static struct child *add(struct up *up, const char *name, const char *program)
     snprintf(path, sizeof path, "%s/%s", up->program_dir, program);
     struct child *child = supervise_add(&up->supervisor, name, path);
     supervise_argument(child, "--log-level=%s", levels[log_threshold]);
+    supervise_argument(child, "--log-file=%s/%s.log", up->supervisor.run_dir, name); /* rotated there */
     if (up->settings.log_json)
         supervise_argument(child, "--log-json");
     if (up->settings.mesh_secret_file)
@@ -383,7 +387,7 @@ static void print_ready(const struct up *up)
     fflush(stdout);
 }
 
-/* Until a stop is asked for (0) or a child is hopeless (1). */
+/* Returns 0 once it is asked to stop, or the exit code of a child that cannot start. */
 static int watch(struct up *up)
 {
     bool ready = false;
@@ -394,7 +398,7 @@ static int watch(struct up *up)
             char line[1024];
             supervise_last_line(&up->supervisor, hopeless, line, sizeof line);
             fprintf(stderr, "fastdecode up: %s cannot start: %s\n", hopeless->name, line);
-            return 1;
+            return hopeless->exit_status <= SERVICE_EXIT_MODEL ? hopeless->exit_status : SERVICE_EXIT_INTERNAL;
         }
         if (!ready && http_probe_ready(up->settings.host, (uint16_t)up->settings.port)) {
             ready = up->supervisor.has_started = true;
@@ -405,7 +409,7 @@ static int watch(struct up *up)
     return 0;
 }
 
-/* Every program reads its own settings with --check: the first that does not like them says why. */
+/* Every program reads its own settings with --check: the first that refuses them says why, and its exit code is returned. */
 static int check_all(struct up *up)
 {
     snprintf(up->supervisor.run_dir, sizeof up->supervisor.run_dir, "/tmp");
@@ -419,46 +423,56 @@ static int check_all(struct up *up)
         int failed = posix_spawn(&pid, child->arguments[0], NULL, NULL, child->arguments, environ);
         if (failed) {
             fprintf(stderr, "fastdecode up: cannot run %s: %s\n", child->arguments[0], strerror(failed));
-            return 2;
+            return SERVICE_EXIT_SETTINGS;
         }
-        if (waitpid(pid, &status, 0) != pid || status)
-            return 2;
+        if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
+            return SERVICE_EXIT_INTERNAL;
+        if (WEXITSTATUS(status))
+            return WEXITSTATUS(status);
     }
     return 0;
+}
+
+/* The folder of logs and sockets, the port, the trace. */
+static enum status prepare(struct up *up, struct error *error)
+{
+    static char made[] = "/tmp/fastdecode-XXXXXX";
+    const struct trace_config trace = {.path = up->settings.trace, .process = "fastdecode up", .order = 9};
+    enum status status;
+
+    if (!up->settings.run_dir) {
+        if (!mkdtemp(made))
+            return error_set(error, STATUS_UNAVAILABLE, "%s: %s", made, strerror(errno));
+        up->settings.run_dir = made;
+    }
+    if ((status = pick_port(&up->settings, error)) || (status = supervise_open(&up->supervisor, up->settings.run_dir, error)))
+        return status;
+    status = make_secret(up, error);
+    return status ? status : trace_open(&trace, error);
+}
+
+static int fail(const struct error *error)
+{
+    fprintf(stderr, "fastdecode up: %s\n", error->text);
+    return service_exit_of(error);
 }
 
 int up_main(int argc, char **argv)
 {
     static struct up up; /* 80 children with their arguments: too large for a stack */
-    char made[64] = "/tmp/fastdecode-XXXXXX";
+    struct error error = {0};
     bool check_only;
-    struct error error;
-    int code = 1;
+    int code;
 
+    signal(SIGPIPE, SIG_IGN); /* a reader of its output that has gone must not end the mesh */
     up.settings = defaults;
-    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error)) {
-        fprintf(stderr, "fastdecode up: %s\n", error.text);
-        return 2;
-    }
+    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error))
+        return fail(&error);
     if (check_only)
         return check_all(&up);
-    if (!up.settings.run_dir) {
-        if (!mkdtemp(made)) {
-            fprintf(stderr, "fastdecode up: %s: %s\n", made, strerror(errno));
-            return 1;
-        }
-        up.settings.run_dir = made;
-    }
-    const struct trace_config trace = {.path = up.settings.trace, .process = "fastdecode up", .order = 9};
-    if (pick_port(&up.settings, &error) || supervise_open(&up.supervisor, up.settings.run_dir, &error) ||
-        make_secret(&up, &error) || trace_open(&trace, &error)) {
-        fprintf(stderr, "fastdecode up: %s\n", error.text);
-        return 2;
-    }
-    if (start_all(&up, &error))
-        fprintf(stderr, "fastdecode up: %s\n", error.text);
-    else
-        code = watch(&up);
+    if (prepare(&up, &error))
+        return fail(&error);
+    code = start_all(&up, &error) ? fail(&error) : watch(&up);
     up.supervisor.no_restarts = code != 0;
     stop_all(&up);
     trace_close(); /* the services have written theirs */

@@ -34,14 +34,14 @@ def test_port_in_use(folder):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = up(folder, "--port", str(port))
-    assert done.returncode == 1
+    assert done.returncode == 3  # the environment
     assert f"gateway cannot start: gateway: cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--api-key-file", "--chat-template"])
 def test_missing_file(folder, option):
     done = up(folder, "--port", "0", option, str(folder / "nothing"))
-    assert done.returncode == 1
+    assert done.returncode == 2  # settings
     assert "gateway cannot start: gateway: " in done.stderr and "nothing: No such file or directory" in done.stderr
 
 
@@ -54,16 +54,31 @@ def test_nothing_starts_again_while_it_ends(folder):
 def test_run_dir_that_is_a_file(folder):
     (folder / "run").write_text("")
     done = up(folder, "--port", "0")
-    assert done.returncode == 2 and "cannot write there: Not a directory" in done.stderr
+    assert done.returncode == 2 and "run: Not a directory" in done.stderr
 
 
-@pytest.mark.parametrize("options, says", [
-    (["--kv-type", "f8"], "--kv-type is 'f8'"), (["--compute", "q"], '--compute is "q"'), (["--kv-worker-isa", "avx9"], "'avx9'"),
-    (["--api-key-file", "/nothing"], "/nothing: No such file"), (["--model", "/"], "/: not a regular file"),
-    (["--device", "cuda", "--kv-type", "int8", "--kv-workers", "0"], "--kv-type int8 on a GPU wants KV workers")])
-def test_check_says_what_is_wrong(folder, options, says):
+def test_run_dir_that_others_can_open(folder):
+    """Logs have prompts in them, and whoever may write there could put a socket in a service's place."""
+    (folder / "run").mkdir(mode=0o755)
+    done = up(folder, "--port", "0")
+    assert done.returncode == 2 and "has mode 755" in done.stderr and "chmod 700" in done.stderr
+    assert not list((folder / "run").iterdir())
+
+
+def test_damaged_model(folder):
+    (folder / "damaged.gguf").write_bytes(pathlib.Path(MODEL).read_bytes()[:100_000])
+    done = up(folder, "--port", "0", "--model", str(folder / "damaged.gguf"))
+    assert done.returncode == 4 and "damaged.gguf: " in done.stderr  # the model file
+
+
+@pytest.mark.parametrize("options, code, says", [
+    (["--kv-type", "f8"], 2, "--kv-type is 'f8'"), (["--compute", "q"], 2, '--compute is "q"'),
+    (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
+    (["--model", "/"], 4, "/: not a regular file"),
+    (["--device", "cuda", "--kv-type", "int8", "--kv-workers", "0"], 2, "--kv-type int8 on a GPU wants KV workers")])
+def test_check_says_what_is_wrong(folder, options, code, says):
     done = up(folder, "--check", *options)
-    assert done.returncode == 2 and says in done.stderr
+    assert done.returncode == code and says in done.stderr
     assert not (folder / "run").exists()
 
 
