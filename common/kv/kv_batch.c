@@ -102,7 +102,7 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
         if (walk.first || block->row_count == store->block_rows) {
             block = &batch->blocks[batch->block_count++];
             *block = (struct block){.slot = walk.slot,
-                                    .generation = store->ledger.sequences[walk.slot].generation,
+                                    .generation = kv_ledger_generation(&store->ledger, walk.slot),
                                     .first_row = row,
                                     .partial = KV_NONE};
         }
@@ -407,7 +407,7 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
     batch->q = q, batch->k = k, batch->v = v, batch->o = o;
     for (uint32_t i = 0; i < batch->block_count; i++) {
         struct block *block = &batch->blocks[i];
-        block->alive = store->ledger.sequences[block->slot].generation == block->generation;
+        block->alive = kv_ledger_is_current(&store->ledger, block->slot, block->generation);
         block->wanted = false;
         for (uint32_t row = 0; block->alive && row < block->row_count; row++)
             block->wanted |= o[block->first_row + row] != NULL;

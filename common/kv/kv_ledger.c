@@ -1,6 +1,5 @@
-/* kv_ledger.c: see kv_ledger.h. Free pages and free slots are stacks, low numbers on top, so that a pool that was never full never
- * touches its upper end. A sequence is found by open addressing over at most half full buckets; removal closes the gap.
- */
+/* kv_ledger.c: see kv_ledger.h. Free pages are a stack, low numbers on top, so that a pool that was never full never touches its upper
+ * end. Slots are an id_map's. */
 #include "common/kv/kv_ledger.h"
 
 #include <string.h>
@@ -11,17 +10,13 @@
 
 /* --- memory -------------------------------------------------------------------------------------------------------------- */
 
-enum { SLICE_COUNT = 6, ALIGN = 64 };
+enum { SLICE_COUNT = 4, ALIGN = 64 };
 
 static void set_sizes(struct kv_ledger *ledger)
 {
     const struct kv_ledger_shape *shape = &ledger->shape;
-    uint32_t buckets = 2;
 
     ledger->table_length = MIN((shape->max_context + shape->page_tokens - 1) / shape->page_tokens, shape->pages);
-    while (buckets < 2 * shape->max_sequences)
-        buckets *= 2;
-    ledger->bucket_mask = buckets - 1;
 }
 
 static void set_slices(struct kv_ledger *ledger, struct slice *slices)
@@ -32,8 +27,6 @@ static void set_slices(struct kv_ledger *ledger, struct slice *slices)
         {(void **)&ledger->references, pages * sizeof(uint32_t)},
         {(void **)&ledger->sequences, sequences * sizeof(struct kv_sequence)},
         {(void **)&ledger->tables, sequences * ledger->table_length * sizeof(uint32_t)},
-        {(void **)&ledger->free_slots, sequences * sizeof(uint32_t)},
-        {(void **)&ledger->buckets, ((uint64_t)ledger->bucket_mask + 1) * sizeof(uint32_t)},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -45,7 +38,7 @@ struct kv_ledger_plan kv_ledger_plan(const struct kv_ledger_shape *shape)
 
     set_sizes(&ledger);
     return (struct kv_ledger_plan){
-        .fixed_bytes = ((uint64_t)ledger.bucket_mask + 1 + shape->max_sequences + shape->pages) * sizeof(uint32_t),
+        .fixed_bytes = id_map_bytes(shape->max_sequences) + shape->pages * sizeof(uint32_t),
         .table_bytes = sequences * (sizeof(struct kv_sequence) + ledger.table_length * sizeof(uint32_t)) +
                        (uint64_t)shape->pages * sizeof(uint32_t),
     };
@@ -62,9 +55,12 @@ enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger
     set_sizes(ledger);
     set_slices(ledger, slices);
     ledger->memory_bytes = slices_bytes(slices, SLICE_COUNT, ALIGN);
+    if (id_map_open(shape->max_sequences, &ledger->slots))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV pages: no memory for %u sequences", shape->max_sequences);
     ledger->memory = mmap(NULL, ledger->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (ledger->memory == MAP_FAILED) {
         ledger->memory = NULL;
+        id_map_close(&ledger->slots);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "KV pages: no memory for %llu bytes of tables",
                          (unsigned long long)ledger->memory_bytes);
     }
@@ -72,10 +68,6 @@ enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger
     for (uint32_t i = 0; i < shape->pages; i++)
         ledger->free_pages[i] = shape->pages - 1 - i;
     ledger->free_count = shape->pages;
-    for (uint32_t i = 0; i < shape->max_sequences; i++)
-        ledger->free_slots[i] = shape->max_sequences - 1 - i;
-    ledger->free_slot_count = shape->max_sequences;
-    memset(ledger->buckets, 0xff, ((size_t)ledger->bucket_mask + 1) * sizeof *ledger->buckets);
     return STATUS_OK;
 }
 
@@ -84,48 +76,10 @@ void kv_ledger_close(struct kv_ledger *ledger)
     if (ledger->memory)
         munmap(ledger->memory, ledger->memory_bytes);
     ledger->memory = NULL;
+    id_map_close(&ledger->slots);
 }
 
 /* --- sequences and their pages ------------------------------------------------------------------------------------------- */
-
-static uint32_t bucket_of(const struct kv_ledger *ledger, uint64_t sequence)
-{
-    uint64_t z = (sequence ^ sequence >> 32) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(z >> 32) & ledger->bucket_mask;
-}
-
-uint32_t kv_ledger_slot(const struct kv_ledger *ledger, uint64_t sequence)
-{
-    for (uint32_t at = bucket_of(ledger, sequence);; at = (at + 1) & ledger->bucket_mask) {
-        uint32_t slot = ledger->buckets[at];
-        if (slot == KV_NONE || ledger->sequences[slot].id == sequence)
-            return slot;
-    }
-}
-
-static void bucket_insert(struct kv_ledger *ledger, uint64_t sequence, uint32_t slot)
-{
-    uint32_t at = bucket_of(ledger, sequence);
-    while (ledger->buckets[at] != KV_NONE)
-        at = (at + 1) & ledger->bucket_mask;
-    ledger->buckets[at] = slot;
-}
-
-/* Empties the sequence's bucket and moves later ones of its run back, each no further than its own place. */
-static void bucket_remove(struct kv_ledger *ledger, uint64_t sequence)
-{
-    uint32_t hole = bucket_of(ledger, sequence);
-    while (ledger->sequences[ledger->buckets[hole]].id != sequence)
-        hole = (hole + 1) & ledger->bucket_mask;
-    for (uint32_t at = (hole + 1) & ledger->bucket_mask; ledger->buckets[at] != KV_NONE; at = (at + 1) & ledger->bucket_mask) {
-        uint32_t home = bucket_of(ledger, ledger->sequences[ledger->buckets[at]].id);
-        if (((at - home) & ledger->bucket_mask) >= ((at - hole) & ledger->bucket_mask)) {
-            ledger->buckets[hole] = ledger->buckets[at];
-            hole = at;
-        }
-    }
-    ledger->buckets[hole] = KV_NONE;
-}
 
 static uint32_t pages_for(const struct kv_ledger *ledger, uint32_t positions)
 {
@@ -169,13 +123,13 @@ static struct kv_copy replace_shared(struct kv_ledger *ledger, uint32_t slot)
 
 static enum status add_sequence(struct kv_ledger *ledger, uint64_t sequence, uint32_t *slot, struct error *error)
 {
-    if (!ledger->free_slot_count)
+    uint32_t added = id_map_add(&ledger->slots, sequence);
+
+    if (added == ID_MAP_NONE)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: there are %u sequences, the most allowed",
                          (unsigned long long)sequence, ledger->shape.max_sequences);
-    *slot = ledger->free_slots[--ledger->free_slot_count];
-    ledger->sequences[*slot] =
-        (struct kv_sequence){.id = sequence, .generation = ledger->sequences[*slot].generation, .used = true};
-    bucket_insert(ledger, sequence, *slot);
+    *slot = added;
+    ledger->sequences[added] = (struct kv_sequence){.id = sequence};
     return STATUS_OK;
 }
 
@@ -215,10 +169,7 @@ void kv_ledger_free(struct kv_ledger *ledger, uint64_t sequence)
     if (slot == KV_NONE)
         return;
     drop_pages(ledger, slot, 0);
-    bucket_remove(ledger, sequence);
-    ledger->sequences[slot].used = false;
-    ledger->sequences[slot].generation++;
-    ledger->free_slots[ledger->free_slot_count++] = slot;
+    id_map_remove(&ledger->slots, sequence);
 }
 
 enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t positions, uint64_t to, struct error *error)
@@ -253,7 +204,7 @@ void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t po
 
     if (slot == KV_NONE || positions >= (uint64_t)ledger->sequences[slot].page_count * ledger->shape.page_tokens)
         return;
-    ledger->sequences[slot].generation++;
+    id_map_renew(&ledger->slots, slot);
     ledger->sequences[slot].complete = MIN(ledger->sequences[slot].complete, positions);
     ledger->sequences[slot].certain = MIN(ledger->sequences[slot].certain, positions);
     drop_pages(ledger, slot, pages_for(ledger, positions));
@@ -305,14 +256,11 @@ static struct kv_held held_of(const struct kv_sequence *sequence)
 
 bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out)
 {
-    while (*cursor < ledger->shape.max_sequences) {
-        const struct kv_sequence *sequence = &ledger->sequences[(*cursor)++];
-        if (sequence->used) {
-            *out = held_of(sequence);
-            return true;
-        }
-    }
-    return false;
+    uint32_t slot = id_map_next(&ledger->slots, cursor);
+    if (slot == ID_MAP_NONE)
+        return false;
+    *out = held_of(&ledger->sequences[slot]);
+    return true;
 }
 
 bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv_held *out)

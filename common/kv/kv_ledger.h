@@ -1,12 +1,12 @@
 /* kv_ledger.h: who has which pages: sequences, their page tables, reference counts and free pages, wherever the pages themselves
  * lie: in memory (kv_store), or on a device.
  *
- *     id ─hash▶ bucket ─▶ slot ─▶ { generation, complete, certain, page_count }, tables[slot] ─▶ page numbers ─▶ references
+ *     id ─id_map▶ slot ─▶ sequences[slot] { complete, certain, page_count }, tables[slot] ─▶ page numbers ─▶ references
  *
- * A slot's generation grows when the sequence is freed or truncated, so that rows planned before notice. The structs are plain;
- * who plans a step reads them, and changes nothing but `complete` and, by kv_ledger_check_row, `certain`.
+ * A slot's generation changes when the sequence is freed or truncated, so that rows planned before notice. The structs are plain;
+ * the planner of a step reads them, and changes nothing but `complete` and, by kv_ledger_check_row, `certain`.
  *
- * Threads: one at a time. Memory: one mapping, taken by open, resident as it is touched; nothing is allocated afterwards.
+ * Threads: one at a time. Memory is taken by open and resident as it is touched; nothing is allocated afterwards.
  */
 #ifndef FD_KV_KV_LEDGER_H
 #define FD_KV_KV_LEDGER_H
@@ -15,23 +15,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/status.h"
+#include "common/base/id_map.h"
 
-#define KV_NONE UINT32_MAX
+#define KV_NONE ID_MAP_NONE
 
 /* Each at least 1, and at most 2^30. (A plan may have 0 pages.) */
 struct kv_ledger_shape {
     uint32_t pages, page_tokens, max_sequences, max_context;
 };
 
-/* A known sequence, or a free slot. */
 struct kv_sequence {
     uint64_t id;
-    uint32_t generation; /* grows when planned rows of this slot lose their meaning */
     uint32_t page_count;
     uint32_t complete; /* positions through the last layer */
     uint32_t certain;  /* those before the first row of the latest step: tokens from there on may have been guessed */
-    bool used;
 };
 
 struct kv_ledger {
@@ -42,17 +39,14 @@ struct kv_ledger {
     struct kv_sequence *sequences;   /* [max_sequences] */
     uint32_t *tables;                /* [max_sequences][table_length] page numbers */
     uint32_t table_length;
-    uint32_t *free_slots; /* [max_sequences], a stack */
-    uint32_t free_slot_count;
-    uint32_t *buckets; /* [bucket_mask + 1] slot numbers or KV_NONE: open addressing */
-    uint32_t bucket_mask;
-    void *memory; /* the one mapping of all of the above */
+    struct id_map slots; /* of `sequences` and `tables` */
+    void *memory;        /* the one mapping of all arrays above */
     uint64_t memory_bytes;
 };
 
 /* For the memory plan. */
 struct kv_ledger_plan {
-    uint64_t fixed_bytes; /* lists of free slots and pages */
+    uint64_t fixed_bytes; /* the map of ids, the list of free pages */
     uint64_t table_bytes; /* at most: page tables and reference counts, touched in step with the pages in use */
 };
 struct kv_ledger_plan kv_ledger_plan(const struct kv_ledger_shape *shape);
@@ -62,7 +56,20 @@ enum status kv_ledger_open(const struct kv_ledger_shape *shape, struct kv_ledger
 void kv_ledger_close(struct kv_ledger *ledger);
 
 /* The slot of a sequence, or KV_NONE. */
-uint32_t kv_ledger_slot(const struct kv_ledger *ledger, uint64_t sequence);
+static inline uint32_t kv_ledger_slot(const struct kv_ledger *ledger, uint64_t sequence)
+{
+    return id_map_find(&ledger->slots, sequence);
+}
+
+/* What kv_ledger_is_current() is asked with later: whether the slot's sequence is still there, and was not truncated. */
+static inline uint32_t kv_ledger_generation(const struct kv_ledger *ledger, uint32_t slot)
+{
+    return ledger->slots.generations[slot];
+}
+static inline bool kv_ledger_is_current(const struct kv_ledger *ledger, uint32_t slot, uint32_t generation)
+{
+    return id_map_is_current(&ledger->slots, slot, generation);
+}
 
 /* The page numbers of the sequence in `slot`. */
 static inline const uint32_t *kv_ledger_table(const struct kv_ledger *ledger, uint32_t slot)

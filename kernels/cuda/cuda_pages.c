@@ -167,7 +167,7 @@ enum status cuda_pool_import(struct backend *backend, uint64_t sequence, uint32_
     copy->in = page;
     struct kv_sequence *to = &backend->ledger.sequences[copy->slot];
     to->complete = page_index * GPU_PAGE_TOKENS; /* what it held of this page is held again when all of it has come */
-    copy->generation = to->generation;
+    copy->generation = kv_ledger_generation(&backend->ledger, copy->slot);
     copy->complete = page_index * GPU_PAGE_TOKENS + positions;
     advance_in(backend);
     return STATUS_OK;
@@ -187,7 +187,7 @@ bool cuda_pool_copied(struct backend *backend)
         return false;
     copy->active = false;
     struct kv_sequence *sequence = &backend->ledger.sequences[copy->slot];
-    if (!copy->out && sequence->used && sequence->generation == copy->generation)
+    if (!copy->out && kv_ledger_is_current(&backend->ledger, copy->slot, copy->generation))
         sequence->complete = copy->complete;
     return true;
 }

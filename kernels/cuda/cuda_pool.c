@@ -298,8 +298,9 @@ void cuda_complete(struct backend_batch *batch)
 
     batch->completes = false;
     for (uint32_t i = 0; i < batch->local_count; i++) {
+        const uint32_t slot = kv_ledger_slot(&backend->ledger, batch->kv_rows[i].sequence);
         struct kv_sequence *sequence = &backend->ledger.sequences[batch->slots[i]];
-        if (sequence->used && sequence->id == batch->kv_rows[i].sequence)
+        if (slot == batch->slots[i]) /* it was not released meanwhile */
             sequence->complete = MAX(sequence->complete, batch->kv_rows[i].position + 1);
     }
 }

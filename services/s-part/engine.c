@@ -156,12 +156,9 @@ static void finish(struct mini_batch *batch)
     const struct step_plan *plan = &batch->plan;
     uint64_t at_ns = SPAN(batch, "head", batch->started_ns, {"outputs", batch->kept_count}), step = batch->request->step;
 
-    for (uint32_t i = 0; i < plan->run_count; i++) {
-        struct step_run *run = &batch->plan.runs[i];
-        run->sequence = sequence_table_find(engine->sequences, run->run->sequence); /* the table may have moved it */
-        if (run->sequence && !run->lost)
+    for (uint32_t i = 0; i < plan->run_count; i++)
+        if (plan->runs[i].sequence && !plan->runs[i].lost)
             step_plan_take(&batch->plan, i);
-    }
     take_times(batch);
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);

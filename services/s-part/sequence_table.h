@@ -13,7 +13,7 @@
 #include "common/sampler/sampler.h"
 
 struct sequence {
-    uint64_t id; /* 0: empty slot */
+    uint64_t id; /* 0: free */
     struct sampler *sampler;
     uint32_t prompt_tokens;
     uint32_t last_token; /* the last of prompt and generated */
@@ -33,7 +33,7 @@ enum status sequence_table_put(struct sequence_table *table, uint64_t id, const 
                                const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens,
                                struct error *error) MUST_CHECK;
 
-/* NULL if it is not there. Valid until the next put or remove. */
+/* NULL if it is not there. Valid until the sequence is removed. */
 struct sequence *sequence_table_find(struct sequence_table *table, uint64_t id);
 void sequence_table_remove(struct sequence_table *table, uint64_t id);
 uint32_t sequence_table_count(const struct sequence_table *table);

@@ -173,7 +173,6 @@ void step_plan_rebuild(struct step_plan *plan)
     plan->place_count = plan->output_count = 0;
     for (uint32_t i = 0; i < plan->run_count; i++) {
         struct step_run *run = &plan->runs[i];
-        run->sequence = sequence_table_find(plan->table, run->run->sequence); /* the table may have moved it */
         run->first_row = row;
         run->row_count = run->output_count = run->sample_count = 0;
         if (!run->sequence || run->lost)
@@ -205,7 +204,6 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
     if (status)
         return status;
     plan->request = request;
-    plan->table = table;
     step_plan_rebuild(plan);
     return STATUS_OK;
 }

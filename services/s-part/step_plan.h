@@ -42,7 +42,6 @@ struct step_place {
 struct step_plan {
     uint32_t max_rows;
     const Fastdecode__StepRequest *request;
-    struct sequence_table *table;
     uint32_t run_count, row_count, place_count, output_count;
     struct step_run *runs;    /* [max_rows] in row order */
     struct backend_row *rows; /* [max_rows] */
@@ -60,8 +59,8 @@ void step_plan_close(struct step_plan *plan);
 enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, uint32_t vocab,
                             uint32_t context_tokens, struct error *error) MUST_CHECK;
 
-/* Fills the plan from a request that was checked. The request must outlive it. Runs of sequences that the table does not
- * know have no rows and sequence NULL. INVALID_ARGUMENT: a sequence has two runs; the plan is not to be used. No allocation. */
+/* Fills the plan from a request that was checked. The request must outlive it, and its sequences must stay in the table. Runs of
+ * sequences that the table does not know have no rows and sequence NULL. INVALID_ARGUMENT: a sequence has two runs; the plan is not to be used. No allocation. */
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                            struct error *error) MUST_CHECK;
 

@@ -65,7 +65,7 @@ static void check_counts(const struct kv_ledger *ledger)
     assert_true(ledger->pages_peak >= used);
     for (uint32_t i = 0; i < ledger->free_count; i++)
         assert_int_equal(references[ledger->free_pages[i]]++, 0); /* free, and listed once */
-    assert_int_equal(ledger->free_slot_count, SEQUENCES - known);
+    assert_int_equal(ledger->slots.count, known);
 }
 
 static void check_content(const struct kv_ledger *ledger, const struct model *model)
@@ -103,7 +103,7 @@ static struct reservation expect(const struct kv_ledger *ledger, const struct mo
 
     r.shared = end > own->complete && own->complete % PAGE_TOKENS &&
                ledger->references[kv_ledger_table(ledger, slot)[own->complete / PAGE_TOKENS]] > 1;
-    r.room = r.pages - own->pages + r.shared <= ledger->free_count && (own->known || ledger->free_slot_count);
+    r.room = r.pages - own->pages + r.shared <= ledger->free_count && (own->known || ledger->slots.count < ledger->slots.capacity);
     return r;
 }
 
@@ -219,13 +219,13 @@ static void truncate(struct kv_ledger *ledger, struct model *model, uint32_t ind
 {
     struct modelled *own = &model->of[index];
     uint32_t positions = draw(model, CONTEXT), slot = kv_ledger_slot(ledger, id_of(index));
-    uint32_t generation = own->known ? ledger->sequences[slot].generation : 0;
+    uint32_t generation = own->known ? kv_ledger_generation(ledger, slot) : 0;
 
     kv_ledger_truncate(ledger, id_of(index), positions);
     if (!own->known)
         return;
     bool drops = positions < own->pages * PAGE_TOKENS;
-    assert_int_equal(ledger->sequences[slot].generation, generation + drops);
+    assert_int_equal(kv_ledger_is_current(ledger, slot, generation), !drops);
     if (!drops)
         return;
     own->complete = MIN(own->complete, positions);
