@@ -26,6 +26,8 @@
 #include "services/s-part/watchdog.h"
 
 enum { ENGINE_BATCHES_MAX = 8, ENGINE_QUEUE_MAX = 8, ENGINE_LINKS_MAX = SCHED_WORKERS_MAX, DEFERRED_MAX = 1024 };
+// Twice those that run at most (a step has 8,192 rows, its chunk among them): as many may be kept or about to leave.
+enum { ENGINE_SEQUENCES_MAX = 16384 };
 
 struct engine;
 struct mini_batch;
@@ -55,8 +57,7 @@ struct link_use {
     uint32_t r_part_us, attend_us; /* of the step so far: from sent to answered; what the worker says it took */
 };
 
-/* From BATCH_COMPUTING on, a place that is lost takes its rows with it. */
-enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_SAMPLING, BATCH_COMPUTING, BATCH_WAITING, BATCH_READY };
+enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_COMPUTING, BATCH_WAITING, BATCH_READY, BATCH_SAMPLING };
 
 /* A step that waits for its turn. The request lies in the call's memory. */
 struct queued_step {
@@ -130,17 +131,30 @@ struct engine {
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };
 
-/* max_rows: rows of a step; batch_count: mini-batches. The backend is the engine's to use, the caller's to close. */
+// A span of a step on the S-part's track. Gives the time.
+#define ENGINE_SPAN(batch, name, began_ns, ...)                                                                                 \
+    trace_span((batch)->engine->track_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
+               ##__VA_ARGS__)
+
+// max_rows: rows of a step; batch_count: mini-batches. The backend is the engine's to use, the caller's to close.
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
 
-/* Goes on with what a device has computed or copied, and starts the segment that has waited longest. False: there is none of it. */
+// Goes on with what a device has computed or copied, and starts the segment that has waited longest. False: there is nothing of that.
 bool engine_advance(struct engine *engine);
 
-/* Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. */
+// Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence.
 bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);
-/* Begins the next step that is queued, if none is under way. */
+
+// engine_begin.c. Begins the next step that is queued, if none is under way.
 void engine_start_next(struct mini_batch *batch);
+// A link went down or came up.
+void engine_link_changed(struct engine *engine, struct link *link);
+
+// engine_compute.c. start: the next segment of a mini-batch that is READY. poll: goes on with what the backend has computed; false: it
+// computes nothing of this mini-batch.
+void engine_compute_start(struct mini_batch *batch);
+bool engine_compute_poll(struct mini_batch *batch);
 
 /* What waited for the step that has just ended. */
 void engine_release_deferred(struct engine *engine);
@@ -178,8 +192,5 @@ void engine_attend_local(struct mini_batch *batch, uint32_t layer);     /* local
 void engine_lose_place(struct mini_batch *batch, struct link_use *use); /* its rows, in mid-step: the rest of the step goes on */
 void engine_drop_link(struct link *link);                               /* its rows in flight are lost */
 void engine_make_ready(struct mini_batch *batch);                       /* all answers are there, or given up */
-
-/* engine.c: a link went down or came up. */
-void engine_link_changed(struct engine *engine, struct link *link);
 
 #endif

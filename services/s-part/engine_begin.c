@@ -1,0 +1,165 @@
+// engine_begin.c: the start of a step: what the request asks is checked and planned, the places' links are found, waited for where they
+// are still connecting, and the backend takes the rows that can run.
+#include "services/s-part/engine.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/wire/sampling.h"
+
+static enum status open_sequences(struct mini_batch *batch, struct error *error)
+{
+    struct sampler_bias bias[SAMPLER_BIAS_MAX];
+    struct sampler_params params;
+
+    for (size_t i = 0; i < batch->request->n_open; i++) {
+        const Fastdecode__SequenceOpen *open = batch->request->open[i];
+        if (engine_in_use(batch->engine, open->sequence, batch))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx is opened, and in a step of another mini-batch",
+                             (unsigned long long)open->sequence);
+        enum status status = sampling_parse(open->sampling, batch->engine->shape.vocab, bias, &params, error);
+        if (!status)
+            status = sequence_table_put(batch->engine->sequences, open->sequence, &params, open->sampling->prompt_logprobs,
+                                        open->tokens, (uint32_t)open->n_tokens, open->prompt_tokens, error);
+        if (status)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+// Finds the links of the step's places. True: one of them is still connecting.
+static bool find_links(struct mini_batch *batch)
+{
+    bool connecting = false;
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        struct step_place *place = &batch->plan.places[p];
+        const Fastdecode__Place *wanted = batch->request->places[place->index];
+        struct link_use *use = &batch->uses[p];
+        *use = (struct link_use){.batch = batch, .place = place};
+        if (wanted->worker == 0 || wanted->tensor_address[0] == '\0')
+            continue;
+        use->link = link_get(batch->engine, wanted);
+        if (use->link && !use->link->down && !rpc_channel_is_up(use->link->channel))
+            connecting = true;
+    }
+    return connecting;
+}
+
+// Shares pages for local runs that begin with another sequence's positions. Workers are told of theirs with layer 0.
+static void share_local(struct mini_batch *batch)
+{
+    const struct engine *engine = batch->engine;
+    struct error error;
+
+    for (uint32_t i = 0; i < batch->plan.run_count; i++) {
+        struct step_run *run = &batch->plan.runs[i];
+        if (!run->run->share_from || !run->sequence || batch->request->places[run->place]->worker != 0 ||
+            !engine->ops->pool_share(engine->backend, run->run->share_from, run->run->share_positions, run->run->sequence, &error))
+            continue;
+        log_warn("NOT-SHARED", "%s", error.text);
+        run->lost = true;
+    }
+}
+
+// Begins the step without what cannot run: places without a link, and local sequences that are not held.
+static void begin_step(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    struct step_plan *plan = &batch->plan;
+    uint64_t began_ns = trace_clock(engine->track_s_part);
+    uint32_t bad_row;
+    struct error error;
+
+    batch->state = BATCH_BEGINNING; // a link that is replaced below calls back: it must not begin once more
+    for (uint32_t p = 0; p < plan->place_count; p++) {
+        const Fastdecode__Place *wanted = batch->request->places[plan->places[p].index];
+        struct link *link = wanted->worker && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
+        if (wanted->worker == 0 || (link && !link->down && rpc_channel_is_up(link->channel)))
+            continue;
+        log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
+        for (uint32_t i = 0; i < plan->run_count; i++)
+            if (plan->runs[i].place == plan->places[p].index && plan->runs[i].sequence)
+                plan->runs[i].lost = true;
+    }
+    share_local(batch);
+    if (plan->run_count)
+        step_plan_rebuild(plan);
+    while (plan->row_count && engine->ops->begin(batch->backend, plan->rows, plan->row_count, &bad_row, &error)) {
+        log_warn("ROW-NOT-BEGUN", "sequence=%llx why=\"%s\"", (unsigned long long)plan->rows[bad_row].sequence, error.text);
+        step_plan_drop(plan, plan->row_run[bad_row]);
+    }
+    find_links(batch);
+    batch->segment = 0;
+    ENGINE_SPAN(batch, "begin", began_ns, {"rows", plan->row_count});
+    if (plan->row_count == 0) {
+        reply_send(batch);
+        batch->state = BATCH_IDLE;
+        engine_release_deferred(engine);
+        engine_start_next(batch);
+        return;
+    }
+    batch->sent_us = clock_now_us();
+    engine_make_ready(batch);
+}
+
+static void refuse(struct mini_batch *batch, const struct error *error)
+{
+    log_warn("STEP-REFUSED", "mini_batch=%u why=\"%s\"", batch->index, error->text);
+    rpc_call_fail(batch->call, error->status, "%s", error->text);
+    batch->call = NULL;
+}
+
+void engine_start_next(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    struct error error;
+
+    while (batch->state == BATCH_IDLE && batch->queue_count) {
+        batch->call = batch->queue[batch->queue_head].call;
+        batch->request = batch->queue[batch->queue_head].request;
+        batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
+        batch->queue_count--;
+        batch->plan.run_count = 0;
+        batch->began_us = clock_now_us();
+        batch->began_ns = trace_clock(batch->track);
+        batch->s_part_us = batch->r_part_us = 0;
+        if (batch->request->scheduler_incarnation < engine_newest_scheduler(engine)) { // it was not when the step was queued
+            error_set(&error, STATUS_FAILED_PRECONDITION, "a scheduler that started later is known here");
+            refuse(batch, &error);
+            continue;
+        }
+        if (step_plan_check(&batch->plan, batch->request, engine->shape.vocab, engine->context_tokens, &error) ||
+            open_sequences(batch, &error) || step_plan_fill(&batch->plan, batch->request, engine->sequences, &error)) {
+            batch->plan.run_count = 0;
+            refuse(batch, &error);
+            continue;
+        }
+        bool connecting = find_links(batch);
+        ENGINE_SPAN(batch, "plan", batch->began_ns);
+        if (connecting)
+            batch->state = BATCH_CONNECTING; // engine_link_changed() goes on
+        else
+            begin_step(batch);
+    }
+}
+
+// Whether a place that is lost takes rows of the step with it; before, the step has not begun there; behind, its rows are done.
+static bool in_layers(const struct mini_batch *batch)
+{
+    return batch->state == BATCH_COMPUTING || batch->state == BATCH_WAITING || batch->state == BATCH_READY;
+}
+
+void engine_link_changed(struct engine *engine, struct link *link)
+{
+    for (uint32_t b = 0; b < engine->batch_count; b++) {
+        struct mini_batch *batch = &engine->batches[b];
+        bool connecting = false;
+        for (uint32_t p = 0; batch->state != BATCH_IDLE && p < batch->plan.place_count; p++) {
+            struct link_use *use = &batch->uses[p];
+            if (use->link == link && link->down && in_layers(batch))
+                engine_lose_place(batch, use);
+            connecting |= use->link && !use->link->down && !rpc_channel_is_up(use->link->channel);
+        }
+        if (batch->state == BATCH_CONNECTING && !connecting)
+            begin_step(batch);
+    }
+}

@@ -1,0 +1,192 @@
+// engine_compute.c: segments and the head of a step on the backend, and what follows when they are done: rows are sent, tokens replied.
+#include "services/s-part/engine.h"
+
+#include "common/base/clock.h"
+
+// Prepares the messages that the segment writes q, k and v into. True: some rows are at workers.
+static bool prepare(struct mini_batch *batch)
+{
+    bool remote = false;
+
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        struct link_use *use = &batch->uses[p];
+        if (!use->link)
+            continue;
+        if (!use->dead && !(use->request = engine_prepare(batch, use, batch->segment)))
+            engine_lose_place(batch, use);
+        if (use->dead)
+            engine_point_nowhere(batch, use->place);
+        remote = true;
+    }
+    return remote;
+}
+
+// Books the time of the segment or head that has ended.
+static void part_ended(struct mini_batch *batch)
+{
+    uint64_t now_us = clock_now_us();
+    batch->s_part_us += now_us - batch->started_us;
+    watchdog_done(&batch->engine->watchdog, now_us);
+}
+
+// Polls. True once everything queued is done or, mid-segment on a device, once q, k and v have arrived.
+static bool computed(struct mini_batch *batch)
+{
+    const struct backend_ops *ops = batch->engine->ops;
+
+    if (!(batch->state == BATCH_COMPUTING && ops->handed_out ? ops->handed_out : ops->done)(batch->backend))
+        return false;
+    engine_free_replies(batch);
+    part_ended(batch);
+    return true;
+}
+
+// The messages are out and the local rows done: the mini-batch is ready when the last answer is in.
+static void go_on(struct mini_batch *batch)
+{
+    if (--batch->waiting == 0)
+        engine_make_ready(batch);
+    else
+        batch->wait_from_ns = trace_clock(batch->track);
+}
+
+// Sends q, k and v, which have arrived, and attends to the local rows.
+static void send_rows(struct mini_batch *batch)
+{
+    uint64_t at_ns =
+        ENGINE_SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
+
+    engine_send(batch);
+    ENGINE_SPAN(batch, "send", at_ns, {"layer", batch->segment - 1});
+    if (!batch->engine->ops->handed_out)
+        engine_attend_local(batch, batch->segment - 1);
+    go_on(batch);
+}
+
+static void start_head(struct mini_batch *batch);
+
+void engine_compute_start(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    bool last = batch->segment == engine->shape.layers, remote;
+
+    batch->started_us = clock_now_us();
+    batch->started_ns = trace_clock(engine->track_s_part);
+    trace_span(batch->track, "queued", batch->ready_ns, {"step", batch->request->step}, {"layer", batch->segment});
+    engine_point_to_replies(batch);
+    remote = !last && prepare(batch);
+    if (remote)
+        batch->started_ns = ENGINE_SPAN(batch, "prepare", batch->started_ns, {"layer", batch->segment});
+    watchdog_begun(&engine->watchdog, batch->started_us);
+    engine->ops->segment(batch->backend, batch->segment, &batch->links);
+    batch->segment++;
+    batch->state = BATCH_COMPUTING;
+    if (remote && engine->ops->handed_out)
+        engine_attend_local(batch, batch->segment - 1); // queued: it goes on while q, k and v travel
+    if (remote) {
+        if (computed(batch))
+            send_rows(batch);
+        return;
+    }
+    part_ended(batch); // or it is queued, and the head will wait for it
+    ENGINE_SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
+    if (last) {
+        start_head(batch);
+    } else {
+        engine_send(batch); // no message: it sets the state and the time
+        engine_attend_local(batch, batch->segment - 1);
+        go_on(batch);
+    }
+}
+
+// --- the end of a step ---
+
+// Takes over what a device says of its own time, which the clock here does not see.
+static void take_times(struct mini_batch *batch)
+{
+    const struct backend_ops *ops = batch->engine->ops;
+    struct backend_step_times times;
+    bool remote = false;
+
+    if (!ops->times)
+        return;
+    ops->times(batch->backend, &times);
+    batch->s_part_us = times.segments_us;
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        if (batch->uses[p].link)
+            batch->uses[p].r_part_us += times.copies_us; // part of its link's time: a message counts as sent when it is complete
+        else
+            batch->uses[p].r_part_us = batch->uses[p].attend_us = times.attend_us;
+        remote |= batch->uses[p].link != NULL;
+    }
+    batch->r_part_us = remote ? batch->r_part_us + times.copies_us : times.attend_us;
+}
+
+// Puts on record what the device has done in the step.
+static void trace_device(struct mini_batch *batch, uint64_t step)
+{
+    struct engine *engine = batch->engine;
+
+    if (!engine->device_spans)
+        return;
+    uint32_t count = engine->ops->spans(batch->backend, engine->device_spans, engine->device_spans_max);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct backend_span *span = &engine->device_spans[i];
+        trace_past(batch->device_tracks[span->track], span->name, span->began_ns, span->ended_ns, {"step", step},
+                   {"layer", span->layer});
+    }
+}
+
+static void finish(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    const struct step_plan *plan = &batch->plan;
+    uint64_t at_ns = ENGINE_SPAN(batch, "head", batch->started_ns, {"outputs", batch->kept_count}), step = batch->request->step;
+
+    for (uint32_t i = 0; i < plan->run_count; i++)
+        if (plan->runs[i].sequence && !plan->runs[i].lost)
+            step_plan_take(&batch->plan, i);
+    take_times(batch);
+    atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
+    atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
+    reply_send(batch); // the request is freed with it
+    trace_span(engine->track_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
+    trace_device(batch, step);
+    trace_span(batch->track, "step", batch->began_ns, {"step", step}, {"rows", plan->row_count}, {"outputs", batch->kept_count},
+               {"places", plan->place_count});
+    batch->state = BATCH_IDLE;
+    engine_release_deferred(engine);
+    engine_start_next(batch);
+}
+
+// Starts sampling and scoring for the runs that are not lost.
+static void start_head(struct mini_batch *batch)
+{
+    const struct step_plan *plan = &batch->plan;
+
+    batch->started_us = clock_now_us();
+    batch->started_ns = trace_clock(batch->engine->track_s_part);
+    batch->kept_count = 0;
+    for (uint32_t i = 0; i < plan->output_count; i++)
+        if (!plan->runs[plan->row_run[plan->output_row[i]]].lost) {
+            batch->kept_rows[batch->kept_count] = plan->output_row[i];
+            batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
+        }
+    watchdog_begun(&batch->engine->watchdog, batch->started_us);
+    if (batch->kept_count)
+        batch->engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, batch->kept_count);
+    batch->state = BATCH_SAMPLING;
+    if (computed(batch))
+        finish(batch);
+}
+
+bool engine_compute_poll(struct mini_batch *batch)
+{
+    bool sampling = batch->state == BATCH_SAMPLING;
+
+    if (!sampling && batch->state != BATCH_COMPUTING)
+        return false;
+    if (computed(batch))
+        (sampling ? finish : send_rows)(batch);
+    return true;
+}

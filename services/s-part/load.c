@@ -1,0 +1,171 @@
+// load.c: the model, the device, and what both take of memory: planned and checked before anything is loaded.
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "services/s-part/s_part.h"
+
+static struct backend_config backend_config(const struct s_part *s_part)
+{
+    return (struct backend_config){
+        .model = s_part->model,
+        .compute = !strcmp(s_part->settings.compute, "f32")    ? COMPUTE_F32
+                   : !strcmp(s_part->settings.compute, "int8") ? COMPUTE_INT8
+                                                               : COMPUTE_AUTO,
+        .pool = s_part->pool,
+        .max_rows = s_part->settings.max_rows,
+        .max_batches = s_part->settings.mini_batches,
+        .context_tokens = s_part->settings.context,
+        .kv_type = s_part->settings.kv_type,
+        .page_tokens = S_PART_PAGE_TOKENS,
+        .max_sequences = ENGINE_SEQUENCES_MAX,
+        .local_pool_bytes = s_part->settings.local_pool,
+        .device = s_part->device.index,
+        .trace = s_part->settings.trace,
+        .batch_invariant = s_part->settings.batch_invariant,
+    };
+}
+
+static enum status check_plan(const struct s_part *s_part, struct error *error)
+{
+    const struct backend_plan *plan = &s_part->plan;
+    char parts[160];
+    const struct memory_plan memory = {
+        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
+        .start_bytes = MAX(plan->start_bytes, s_part->settings.calibrate ? CALIBRATE_BYTES : 0),
+        .page_bytes = (plan->pool_on_device ? 0 : plan->pool_page_bytes) +
+                      (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
+        .pool_bytes = plan->pool_on_device ? 0 : s_part->settings.local_pool,
+    };
+    snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
+             (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
+             (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
+    return memory_plan_check(&memory, parts, error);
+}
+
+// --pool-fills-device: the pool is what weights and activations leave, less a twentieth; none where the device cannot hold this KV type.
+static enum status fill_device(struct s_part *s_part, struct backend_config *config, struct error *error)
+{
+    struct backend_plan plan;
+
+    if (s_part->device.ops == &backend_cpu || !s_part->settings.pool_fills_device)
+        return STATUS_OK;
+    if (config->kv_type != KV_F16)
+        config->local_pool_bytes = 0;
+    enum status status = s_part->device.ops->plan(config, &plan, error);
+    uint64_t used = status ? 0 : plan.device_weight_bytes + plan.device_activation_bytes;
+    if (!status && config->local_pool_bytes)
+        config->local_pool_bytes = plan.device_free_bytes > used ? (plan.device_free_bytes - used) / 20 * 19 : 0;
+    if (!status && config->local_pool_bytes < plan.pool_page_bytes)
+        config->local_pool_bytes = 0;
+    if (!status && s_part->settings.local_pool && !config->local_pool_bytes)
+        log_warn("POOL-LEFT-OUT", "why=\"%s\"",
+                 config->kv_type != KV_F16 ? "on a GPU the local pool is f16: KV is on workers only"
+                                           : "weights and activations leave less than a page of the GPU's memory");
+    s_part->settings.local_pool = config->local_pool_bytes;
+    return status;
+}
+
+// Checks and logs the memory of a device that has its own.
+static enum status check_device(const struct s_part *s_part, struct error *error)
+{
+    const struct backend_plan *plan = &s_part->plan;
+    uint64_t pool = plan->pool_pages * plan->pool_page_bytes;
+    uint64_t sum = plan->device_weight_bytes + plan->device_activation_bytes + pool;
+    const double mib = 1048576;
+
+    if (!plan->pool_on_device)
+        return STATUS_OK;
+    log_info("DEVICE-MEMORY", "weights_mib=%.1f activations_mib=%.1f pool_mib=%.1f pages=%llu free_mib=%.1f",
+             (double)plan->device_weight_bytes / mib, (double)plan->device_activation_bytes / mib, (double)pool / mib,
+             (unsigned long long)plan->pool_pages, (double)plan->device_free_bytes / mib);
+    if (sum <= plan->device_free_bytes)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_RESOURCE_EXHAUSTED,
+        "%s: %.0f MiB are needed and %.0f are free: weights %.0f, activations %.0f (--max-rows, --mini-batches), local "
+        "pool %.0f (--local-pool; KV workers hold the rest)",
+        s_part->device.line, (double)sum / mib, (double)plan->device_free_bytes / mib, (double)plan->device_weight_bytes / mib,
+        (double)plan->device_activation_bytes / mib, (double)pool / mib);
+}
+
+// Has messages lie where the device reads and writes them itself.
+static enum status lend_memory(const struct engine *engine, struct error *error)
+{
+    uint64_t bytes;
+    void *lent;
+
+    if (!engine->ops->host_memory)
+        return STATUS_OK;
+    engine->ops->host_memory(engine->backend, &lent, &bytes);
+    return lent && rpc_lend_memory(lent, bytes) ? error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for messages") : STATUS_OK;
+}
+
+enum status load_model(struct s_part *s_part, struct error *error)
+{
+    struct engine *engine = &s_part->engine;
+    uint64_t began_us = clock_now_us();
+    enum status status = model_open(s_part->settings.model_path, &s_part->model, error);
+
+    if (status)
+        return status;
+    if (!s_part->settings.context || s_part->settings.context > s_part->model->shape.context_length)
+        s_part->settings.context = s_part->model->shape.context_length;
+    model_release_file(s_part->model); // the pages that were read to check it: the plan counts from here
+    if ((status = device_choose(s_part->settings.device_name, &s_part->device, error)))
+        return status;
+    struct backend_config config = backend_config(s_part);
+    engine->ops = s_part->device.ops;
+    if (!strcmp(s_part->settings.device_name, "auto") && engine->ops == &backend_cpu) // a warning: the device may have been lost
+        log_warn("DEVICE", "chosen=\"%s\"", s_part->device.line);
+    else
+        log_info("DEVICE", "chosen=\"%s\"", s_part->device.line);
+    if ((status = fill_device(s_part, &config, error)) || (status = engine->ops->plan(&config, &s_part->plan, error)))
+        return status;
+    if ((status = check_device(s_part, error)) || (status = check_plan(s_part, error)))
+        return status;
+    if (s_part->settings.local_pool && s_part->plan.pool_pages == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool %llu bytes is less than one page (%llu)",
+                         (unsigned long long)s_part->settings.local_pool, (unsigned long long)s_part->plan.pool_page_bytes);
+    if ((status = engine->ops->open(&config, &engine->backend, error)))
+        return status;
+    model_release_file(s_part->model);
+    if ((status = lend_memory(engine, error)))
+        return status;
+    struct backend_info info;
+    engine->ops->info(engine->backend, &info);
+    snprintf(s_part->level, sizeof s_part->level, "%s", info.level);
+    log_info("MODEL-LOADED", "file=%s device=%s level=%s context=%u max_rows=%u threads=%u cpus=%s load_ms=%llu",
+             s_part->settings.model_path, info.device, info.level, s_part->settings.context, s_part->settings.max_rows,
+             thread_pool_threads(s_part->pool), thread_pool_cpus(s_part->pool),
+             (unsigned long long)(clock_now_us() - began_us) / 1000);
+    return STATUS_OK;
+}
+
+void load_measure(struct s_part *s_part)
+{
+    struct engine *engine = &s_part->engine;
+    const struct model_shape *shape = &engine->shape;
+    const struct kv_shape kv = {.heads = shape->heads,
+                                .kv_heads = shape->kv_heads,
+                                .head_dim = shape->head_dim,
+                                .page_tokens = S_PART_PAGE_TOKENS,
+                                .type = s_part->settings.kv_type};
+    const struct attend_measure what = {.ops = engine->ops,
+                                        .backend = engine->backend,
+                                        .batch = engine->batches[0].backend,
+                                        .shape = shape,
+                                        .pages = s_part->plan.pool_on_device ? s_part->plan.pool_pages : 0,
+                                        .page_tokens = S_PART_PAGE_TOKENS,
+                                        .max_rows = s_part->settings.max_rows,
+                                        .context_tokens = s_part->settings.context};
+    struct error error;
+
+    if (!s_part->settings.calibrate)
+        return;
+    if (calibrate(&what, &kv, s_part->pool, s_part->settings.max_batch, &s_part->calibration, &error))
+        log_warn("NOT-CALIBRATED", "why=\"%s\"", error.text);
+}

@@ -1,0 +1,185 @@
+// membership.c: what the scheduler is told of the s-part: the registration, with what the local pool holds, and heartbeats.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "services/s-part/s_part.h"
+
+enum { END_TOKENS_MAX = 16 };
+
+// What the local pool holds: from the engine's loop to the control loop.
+struct held_list {
+    struct s_part *s_part;
+    struct backend_held *items;
+    uint32_t count;
+};
+
+static uint32_t end_tokens(const struct model_tokenizer *t, uint32_t *tokens)
+{
+    const uint32_t candidates[] = {t->eos, t->eot, t->eom};
+    uint32_t count = 0;
+    for (size_t i = 0; i < ARRAY_COUNT(candidates); i++) {
+        bool known = candidates[i] == MODEL_NO_TOKEN;
+        for (uint32_t k = 0; k < count; k++)
+            known |= tokens[k] == candidates[i];
+        if (!known)
+            tokens[count++] = candidates[i];
+    }
+    return count;
+}
+
+// Whether the local pool has pages, in the form in which workers take and give them.
+static bool pages_are_workers(const struct s_part *s_part)
+{
+    const struct model_shape *shape = &s_part->model->shape;
+    const struct kv_shape kv = {.layers = shape->layers,
+                                .heads = shape->heads,
+                                .kv_heads = shape->kv_heads,
+                                .head_dim = shape->head_dim,
+                                .page_tokens = S_PART_PAGE_TOKENS,
+                                .type = s_part->settings.kv_type,
+                                .max_sequences = 1,
+                                .max_context = s_part->settings.context};
+    uint64_t bytes = engine_page_bytes(&s_part->engine);
+    return bytes && bytes == kv_page_bytes(&kv);
+}
+
+// The messages of a registration: they point at each other, and at `held`.
+struct registration {
+    Fastdecode__RegisterRequest request;
+    Fastdecode__ModelInfo info;
+    Fastdecode__KvShape kv;
+    uint32_t ends[END_TOKENS_MAX];
+    char name[256];
+};
+
+static void fill_model(const struct s_part *s_part, struct registration *r)
+{
+    const struct model *model = s_part->model;
+
+    fastdecode__kv_shape__init(&r->kv);
+    r->kv.layers = model->shape.layers;
+    r->kv.heads = model->shape.heads;
+    r->kv.kv_heads = model->shape.kv_heads;
+    r->kv.head_dim = model->shape.head_dim;
+    r->kv.page_tokens = S_PART_PAGE_TOKENS;
+    r->kv.type = (Fastdecode__KvType)s_part->settings.kv_type;
+    r->kv.context_tokens = s_part->settings.context;
+    fastdecode__model_info__init(&r->info);
+    snprintf(r->name, sizeof r->name, "%.*s", (int)MIN(model->name.length, sizeof r->name - 1), model->name.data);
+    r->info.name = r->name;
+    r->info.vocab = model->shape.vocab;
+    r->info.context_tokens = s_part->settings.context;
+    r->info.n_end_token = end_tokens(&model->tokenizer, r->ends);
+    r->info.end_token = r->ends;
+    r->info.fingerprint = model->fingerprint;
+    r->info.kv = &r->kv;
+}
+
+static void fill_registration(struct s_part *s_part, struct registration *r)
+{
+    Fastdecode__RegisterRequest *request = &r->request;
+
+    fill_model(s_part, r);
+    fastdecode__register_request__init(request);
+    request->kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
+    request->control_address = s_part->address;
+    request->tensor_address = s_part->tensor_address;
+    request->pool_kv = pages_are_workers(s_part) ? &r->kv : NULL;
+    request->model = &r->info;
+    request->kv_bytes = s_part->settings.local_pool;
+    request->pages_total = s_part->plan.pool_pages;
+    request->numeric_level = s_part->level;
+    request->one_kind_of_place = s_part->settings.batch_invariant && s_part->plan.pool_on_device;
+    request->rows_alike = s_part->plan.rows_alike;
+    request->on_device = s_part->device.ops != &backend_cpu;
+    request->max_rows = s_part->settings.max_rows;
+    request->mini_batches = s_part->settings.mini_batches;
+    request->threads = thread_pool_threads(s_part->pool);
+    if (s_part->calibration.done) {
+        request->calibration = &s_part->calibration.message;
+        request->kv_costs = &s_part->calibration.kv_message;
+    }
+}
+
+// On the control loop.
+static void send_registration(void *arg)
+{
+    struct held_list *list = arg;
+    struct registration registration;
+    Fastdecode__HeldSequence *items = calloc(list->count + 1u, sizeof *items),
+                             **pointers = calloc(list->count + 1u, sizeof *pointers);
+
+    assert_always(items && pointers);
+    for (uint32_t i = 0; i < list->count; i++) {
+        fastdecode__held_sequence__init(&items[i]);
+        items[i].sequence = list->items[i].sequence;
+        items[i].positions = list->items[i].positions;
+        items[i].certain = list->items[i].certain;
+        pointers[i] = &items[i];
+    }
+    fill_registration(list->s_part, &registration);
+    registration.request.n_held = list->count;
+    registration.request.held = pointers;
+    member_register(list->s_part->member, &registration.request);
+    free(items);
+    free(pointers);
+    free(list->items);
+    free(list);
+}
+
+// On the engine's loop.
+static void list_held(void *arg)
+{
+    struct s_part *s_part = arg;
+    const struct engine *engine = &s_part->engine;
+    struct held_list *list = calloc(1, sizeof *list);
+    uint32_t count = engine->ops->pool_held(engine->backend, NULL, 0);
+
+    assert_always(list);
+    list->s_part = s_part;
+    list->items = calloc(count + 1u, sizeof *list->items);
+    assert_always(list->items);
+    list->count = MIN(count, engine->ops->pool_held(engine->backend, list->items, count));
+    rpc_loop_post(s_part->control_loop, send_registration, list);
+}
+
+static void on_connect(void *user)
+{
+    struct s_part *s_part = user;
+    rpc_loop_post(s_part->engine.loop, list_held, s_part);
+}
+
+static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
+{
+    struct s_part *s_part = user;
+    atomic_store_explicit(&s_part->engine.scheduler_incarnation, reply->scheduler_incarnation, memory_order_relaxed);
+    log_info("REGISTERED", "scheduler=%s", s_part->settings.scheduler);
+}
+
+static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
+{
+    const struct s_part *s_part = user;
+    const struct engine *engine = &s_part->engine;
+
+    heartbeat->pages_used = atomic_load_explicit(&engine->pages_used, memory_order_relaxed);
+    heartbeat->pages_peak = atomic_load_explicit(&engine->pages_peak, memory_order_relaxed);
+    heartbeat->kv_bytes_read = atomic_load_explicit(&engine->kv_bytes_read, memory_order_relaxed);
+    heartbeat->busy_us = atomic_load_explicit(&engine->busy_us, memory_order_relaxed);
+    heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
+}
+
+enum status membership_open(struct s_part *s_part, struct error *error)
+{
+    const struct member_config config = {
+        .scheduler = s_part->settings.scheduler,
+        .hello = {.service = "s-part", .incarnation = s_part->incarnation},
+        .name = s_part->settings.name,
+        .on_connect = on_connect,
+        .on_registered = on_registered,
+        .fill_heartbeat = fill_heartbeat,
+        .user = s_part,
+    };
+    return member_open(s_part->control_loop, &config, &s_part->member, error);
+}

@@ -1,0 +1,69 @@
+// s_part.h: what the files of the s-part share besides the engine.
+//
+// Two threads. The engine's computes and serves Step; the main one keeps the membership, so that a long segment never delays a
+// heartbeat.
+//
+//     settings.c ─▶ load.c: model, device, memory plan, backend ─▶ serve.c: server, engine thread ─▶ membership.c: registration, beats
+#ifndef FD_SERVICES_S_PART_S_PART_H
+#define FD_SERVICES_S_PART_S_PART_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/kv/kv_store.h"
+#include "common/member/member.h"
+#include "kernels/backend/device.h"
+#include "services/s-part/calibrate.h"
+#include "services/s-part/engine.h"
+
+enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200 };
+
+struct s_part_settings {
+    const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *kv_type_name,
+        *isa, *trace, *device_name, *mesh_secret_file;
+    struct rpc_secret mesh_secret;
+    bool trace_append, calibrate, pool_fills_device, batch_invariant;
+    enum kv_type kv_type;
+    uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s;
+    uint64_t local_pool;
+};
+
+struct s_part {
+    struct s_part_settings settings; // load.c puts what the model and the device make of `context` and `local_pool` in their place
+    uint64_t incarnation;
+    struct model *model;
+    struct thread_pool *pool;
+    struct rpc_loop *control_loop;
+    struct rpc_server *server; // on the engine's loop
+    struct member *member;
+    struct engine engine;
+    struct device_choice device;
+    struct backend_plan plan;
+    struct calibration calibration;
+    pthread_t engine_thread;
+    atomic_bool stop; // relaxed: the loop is woken after it is set
+    char address[S_PART_ADDRESS_BYTES], tensor_address[S_PART_ADDRESS_BYTES];
+    char level[32]; // of the numbers
+};
+
+// settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.
+enum status settings_parse(struct s_part_settings *settings, int argc, char **argv, bool *check_only,
+                           struct error *error) MUST_CHECK;
+
+// load.c: opens model and backend once their memory plan has been found to fit. Logs the plan.
+enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;
+// Measures what steps take, if the settings ask for it. A failure is logged: a mesh that knows less of itself is better than none.
+void load_measure(struct s_part *s_part);
+
+// membership.c: on the control loop.
+enum status membership_open(struct s_part *s_part, struct error *error) MUST_CHECK;
+
+// serve.c. open: loads, listens, registers, and starts the engine's thread. run: until *asked_to_stop is not zero. close: ends all that
+// open has begun; call it after a successful open.
+enum status serve_open(struct s_part *s_part, struct error *error) MUST_CHECK;
+void serve_run(struct s_part *s_part, const volatile int *asked_to_stop);
+void serve_close(struct s_part *s_part);
+
+#endif

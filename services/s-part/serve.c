@@ -1,0 +1,154 @@
+// serve.c: the server, the engine's thread, start and end.
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "services/s-part/s_part.h"
+
+enum { SPIN_US = 50 };
+
+static void publish(struct engine *engine)
+{
+    struct backend_info info;
+    engine->ops->info(engine->backend, &info);
+    atomic_store_explicit(&engine->pages_used, info.pages_used, memory_order_relaxed);
+    atomic_store_explicit(&engine->pages_peak, info.pages_peak, memory_order_relaxed);
+    atomic_store_explicit(&engine->kv_bytes_read, info.attend_bytes, memory_order_relaxed);
+}
+
+static void *engine_main(void *arg)
+{
+    struct s_part *s_part = arg;
+    struct engine *engine = &s_part->engine;
+
+    while (!atomic_load_explicit(&s_part->stop, memory_order_relaxed)) {
+        watchdog_turn(&engine->watchdog);
+        if (engine_advance(engine)) {
+            rpc_loop_run(engine->loop, 0, 0);
+        } else {
+            publish(engine);
+            rpc_loop_run(engine->loop, 1000000, SPIN_US);
+        }
+    }
+    handover_close_all(&engine->handover);
+    rpc_loop_run(engine->loop, 0, 0); // what that posted
+    link_close_all(engine);           // what ends so looks at its step's request, which the server frees
+    rpc_server_close(s_part->server);
+    engine_close(engine);
+    return NULL;
+}
+
+static bool ready(void *user, char *reason, size_t reason_bytes)
+{
+    const struct s_part *s_part = user;
+    if (member_is_registered(s_part->member))
+        return true;
+    snprintf(reason, reason_bytes, "not registered with the scheduler at %s", s_part->settings.scheduler);
+    return false;
+}
+
+static enum status open_server(struct s_part *s_part, struct error *error)
+{
+    const struct s_part_settings *s = &s_part->settings;
+    struct engine *engine = &s_part->engine;
+    const struct rpc_method methods[] = {
+        {&fastdecode__spart__descriptor, "Step", engine_step_handler, engine},
+        {&fastdecode__spart__descriptor, "Release", engine_release_handler, engine},
+        {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
+        {&fastdecode__kv_control__descriptor, "Fetch", engine_fetch_handler, engine},
+        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &engine->handover},
+    };
+    const char *addresses[] = {s->listen, s->listen_tensors};
+    const struct rpc_server_config config = {
+        .addresses = addresses,
+        .address_count = s->listen_tensors ? 2 : 1,
+        .methods = methods,
+        .method_count = ARRAY_COUNT(methods),
+        .ready = ready,
+        .user = s_part,
+        .hello = {.service = "s-part", .incarnation = s_part->incarnation},
+    };
+    enum status status = rpc_server_open(engine->loop, &config, &s_part->server, error);
+    if (status)
+        return status;
+    snprintf(s_part->address, sizeof s_part->address, "%s", s->advertise ? s->advertise : rpc_server_address(s_part->server, 0));
+    snprintf(s_part->tensor_address, sizeof s_part->tensor_address, "%s",
+             s->advertise_tensors ? s->advertise_tensors
+             : s->listen_tensors  ? rpc_server_address(s_part->server, 1)
+                                  : s_part->address);
+    if ((status = member_check_address(s_part->address, "advertise", error)))
+        return status;
+    return member_check_address(s_part->tensor_address, "advertise-tensors", error);
+}
+
+enum status serve_open(struct s_part *s_part, struct error *error)
+{
+    const struct s_part_settings *s = &s_part->settings;
+    const struct trace_config trace = {.path = s->trace, .append = s->trace_append, .process = s->name, .order = 3};
+    struct engine *engine = &s_part->engine;
+    enum status status = trace_open(&trace, error);
+
+    if (status)
+        return status;
+    s_part->incarnation = member_incarnation();
+    if (thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &s_part->pool) || rpc_loop_open(&s_part->control_loop) ||
+        rpc_loop_open(&engine->loop))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
+    rpc_loop_set_secret(s_part->control_loop, &s->mesh_secret);
+    rpc_loop_set_secret(engine->loop, &s->mesh_secret);
+    if ((status = load_model(s_part, error)))
+        return status;
+    engine->shape = s_part->model->shape;
+    engine->context_tokens = s->context;
+    engine->max_rows = s->max_rows;
+    engine->batch_count = s->mini_batches;
+    engine->incarnation = s_part->incarnation;
+    if ((status = engine_open(engine, error)))
+        return status;
+    load_measure(s_part);
+    if ((status = open_server(s_part, error)) || (status = membership_open(s_part, error)))
+        return status;
+    if (pthread_create(&s_part->engine_thread, NULL, engine_main, s_part))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread for the engine");
+    return STATUS_OK;
+}
+
+void serve_run(struct s_part *s_part, const volatile int *asked_to_stop)
+{
+    const uint64_t limit_us = s_part->settings.device_timeout_s * 1000000ull;
+    uint64_t stuck_us;
+
+    while (!*asked_to_stop) {
+        rpc_loop_run(s_part->control_loop, 1000000, 0);
+        if (watchdog_bites(&s_part->engine.watchdog, clock_now_us(), limit_us, &stuck_us)) {
+            log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
+                      (double)stuck_us * 1e-6);
+            _exit(EXIT_FAILURE);
+        }
+    }
+}
+
+void serve_close(struct s_part *s_part)
+{
+    struct engine *engine = &s_part->engine;
+
+    atomic_store_explicit(&s_part->stop, true, memory_order_relaxed);
+    rpc_loop_wake(engine->loop);
+    pthread_join(s_part->engine_thread, NULL);
+    rpc_loop_run(s_part->control_loop, 0, 0); // what the engine's thread posted last
+    member_close(s_part->member);
+    rpc_loop_close(engine->loop);
+    rpc_loop_close(s_part->control_loop);
+    if (rpc_take_memory_back())
+        engine->ops->close(engine->backend);
+    else
+        log_error("MESSAGES-LEFT", "what=\"the device's memory is left to the end of the process\"");
+    thread_pool_close(s_part->pool);
+    model_close(s_part->model);
+    trace_close();
+    log_info("END", "name=%s", s_part->settings.name);
+}

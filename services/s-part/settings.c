@@ -1,0 +1,84 @@
+// settings.c: the options of the s-part.
+#include "common/base/checked.h"
+#include "common/base/options.h"
+#include "common/model/compute.h"
+#include "common/sched/sched_settings.h"
+#include "kernels/dispatch/kernels.h"
+#include "services/s-part/s_part.h"
+
+enum { CHUNK_ROWS = 512 };
+
+static struct s_part_settings defaults(void)
+{
+    return (struct s_part_settings){
+        .scheduler = "tcp://127.0.0.1:7400",
+        .listen = "tcp://127.0.0.1:0",
+        .name = "s-part",
+        .device_timeout_s = 60,
+        .compute = "auto",
+        .device_name = "cpu",
+        .calibrate = true,
+        .kv_type_name = "f16",
+        .local_pool = 1ull << 30,
+        .max_batch = 128,
+        .mini_batches = 2,
+    };
+}
+
+static enum status check(struct s_part_settings *s, struct error *error)
+{
+    enum status status;
+
+    if (!s->model_path)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
+    if ((status = member_check_name(s->name, error)) || (status = rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error)) ||
+        (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)))
+        return status;
+    if (!s->max_rows)
+        s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
+    return kernels_init(s->isa, error);
+}
+
+enum status settings_parse(struct s_part_settings *s, int argc, char **argv, bool *check_only, struct error *error)
+{
+    const struct option options[] = {
+        {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
+        {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "where the scheduler is", 0, 0},
+        {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where steps come in", 0, 0},
+        {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS",
+         "where KV workers read pages of the local pool; default: where steps come in", 0, 0},
+        {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "that address as the scheduler reaches it", 0, 0},
+        {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "that of --listen-tensors as KV workers reach it", 0,
+         0},
+        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
+        {"name", OPTION_STRING, &s->name, "NAME", "stable over restarts", 0, 0},
+        {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
+        {"device-timeout", OPTION_U32, &s->device_timeout_s, "S", "seconds after which a GPU that computes nothing is given up", 1,
+         86400},
+        {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
+        {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
+        {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV held here; 0: none", 0, 1e15},
+        {"pool-fills-device", OPTION_BOOL, &s->pool_fills_device, NULL, "on a GPU the local pool is what is left of its memory", 0,
+         0},
+        {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
+        {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
+        {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
+        {"threads", OPTION_U32, &s->threads, "N",
+         "compute threads; 0: as many as usable CPUs (each has its own where no limit of CPU time leaves fewer)", 0, 1024},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
+        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
+        {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
+    };
+    struct program program = {.name = "s-part",
+                              .purpose = "weights, forward pass, sampling and the local KV pool",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
+    *s = defaults();
+    enum status status = options_parse(&program, argc, argv, error);
+
+    *check_only = program.check_only;
+    return status ? status : check(s, error);
+}
