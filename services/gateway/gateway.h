@@ -28,6 +28,8 @@ struct gateway_config {
     const char *cors_origin;
     uint32_t context; /* 0: the model's */
     uint32_t max_connections, max_queue, threads;
+    uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
+    double key_share;                     // of the queue, that one of several keys may fill
     uint64_t max_body_bytes;
     uint32_t max_request_tokens; // choices x tokens x (1 + alternatives) of one request
     uint64_t max_unsent_bytes;   // of all answers that clients have not taken yet

@@ -25,6 +25,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "services/gateway/addresses.h"
 #include "services/gateway/http_framing.h"
 #include "services/gateway/http_internal.h"
 #include "services/gateway/schema.h"
@@ -37,6 +38,7 @@ enum {
     BODIES_FACTOR = 32,
     TICK_MS = 100,
     FILES_BESIDE = 128, /* descriptors that are no connection */
+    REFUSED_SHARE = 8,  // so many times less than its limit an address may have beyond it, to be told so
 };
 
 struct http_server {
@@ -46,8 +48,9 @@ struct http_server {
     uint32_t port;
     atomic_uint active; /* relaxed: a count to look at */
     struct http_totals totals;
-    atomic_bool quiescing; /* relaxed: nothing else depends on it */
-    atomic_bool stopping;  /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
+    struct addresses *addresses; // polling thread
+    atomic_bool quiescing;       /* relaxed: nothing else depends on it */
+    atomic_bool stopping;        /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
 };
 
 /* A record lives in libmicrohttpd's socket context; the context of a connection is its watch id. */
@@ -59,11 +62,44 @@ static uint64_t connection_id(struct MHD_Connection *connection)
 
 static uint64_t deadline_after(double seconds) { return clock_now_us() + (uint64_t)(seconds * 1e6); }
 
+/* --- limits of an address: on the polling thread -------------------------------------------------------------------- */
+static const struct sockaddr *address_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return info ? info->client_addr : NULL;
+}
+
+static uint32_t address_limit(const struct http_server *server, const struct sockaddr *address)
+{
+    if (server->config.max_connections_per_address)
+        return server->config.max_connections_per_address;
+    return addresses_is_loopback(address) ? server->config.max_connections : MAX(server->config.max_connections / 2, 1u);
+}
+
+static bool is_crowded(const struct http_server *server, struct MHD_Connection *connection)
+{
+    const struct sockaddr *address = address_of(connection);
+
+    return address && addresses_count(server->addresses, address) > address_limit(server, address);
+}
+
+// A few connections beyond an address's limit are let in and get status 429; more are closed at once.
+static enum MHD_Result accept_address(void *arg, const struct sockaddr *address, socklen_t address_bytes)
+{
+    const struct http_server *server = arg;
+    uint32_t limit = address_limit(server, address);
+
+    (void)address_bytes;
+    return addresses_count(server->addresses, address) <= limit + limit / REFUSED_SHARE ? MHD_YES : MHD_NO;
+}
+
 static void on_connection(void *arg, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code)
 {
     struct http_server *server = arg;
     uint64_t id;
 
+    if (address_of(connection))
+        (code == MHD_CONNECTION_NOTIFY_STARTED ? addresses_add : addresses_remove)(server->addresses, address_of(connection));
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         id = info ? watch_open(server->watch, info->connect_fd) : 0;
@@ -142,6 +178,13 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
         api_fail(&error, 400, "bad_framing", NULL,
                  "malformed headers: a header's name is a token and its value is on the same line; a body has one "
                  "Content-Length, or Transfer-Encoding: chunked");
+        respond_error(exchange, &error);
+        exchange->handled = true;
+        return exchange_advance(exchange, true, server->config.cors_origin);
+    }
+    if (is_crowded(server, connection)) {
+        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many connections from this address");
+        error.retry_after_s = 1;
         respond_error(exchange, &error);
         exchange->handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
@@ -329,29 +372,34 @@ enum status http_server_start(const struct http_config *config, struct http_serv
     server->totals.max_unsent_bytes = config->max_unsent_bytes;
     server->totals.min_read_rate = config->min_read_rate;
     server->totals.read_grace_us = (uint64_t)(config->idle_timeout_s * 1e6);
+    server->addresses = addresses_open(config->max_connections + FILES_BESIDE);
+    if (!server->addresses) {
+        http_server_free(server);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
     raise_file_limit(config->max_connections);
     listener = open_listener(config, &server->port, error);
     if (listener < 0) {
-        free(server);
+        http_server_free(server);
         return error ? error->status : STATUS_UNAVAILABLE;
     }
     status = watch_start(&watch, &server->watch, error);
     if (status != STATUS_OK) {
         close(listener);
-        free(server);
+        http_server_free(server);
         return status;
     }
     *out = server; /* first: a request may arrive before the call returns */
     server->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
-        server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)config->idle_timeout_s + 1, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_END);
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, accept_address, server,
+        on_access, server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)config->idle_timeout_s + 1,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_END);
     if (!server->daemon) {
         watch_stop(server->watch);
         close(listener);
-        free(server);
+        http_server_free(server);
         *out = NULL;
         return error_set(error, STATUS_INTERNAL, "cannot start the HTTP server: %m");
     }
@@ -387,4 +435,10 @@ void http_server_stop(struct http_server *server)
     watch_stop(server->watch);
 }
 
-void http_server_free(struct http_server *server) { free(server); }
+void http_server_free(struct http_server *server)
+{
+    if (!server)
+        return;
+    addresses_close(server->addresses);
+    free(server);
+}

@@ -41,6 +41,7 @@ struct http_config {
     const char *host;
     uint32_t port; /* 0: a free one */
     uint32_t max_connections;
+    uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
     uint64_t max_body_bytes;
     uint64_t max_unsent_bytes; // of all answers together that clients have not taken yet
     uint64_t min_read_rate;    // bytes a second that a client must take of an answer, beyond idle_timeout_s; 0: no limit

@@ -241,7 +241,7 @@ static bool make_choices(const struct language *language, uint32_t n, struct req
     return true;
 }
 
-bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, const char *tenant,
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
                      struct request **out, struct api_error *error)
 {
     const struct language *language = requests->config.language;
@@ -271,7 +271,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     request->start_us = exchange_start_us(exchange);
     if (requests->config.request_timeout_s > 0)
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
-    snprintf(request->tenant, sizeof request->tenant, "%s", tenant);
+    request->key = key;
     ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
     snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl", exchange_request_id(exchange));
     request->head = (struct respond_head){.kind = api->kind,
@@ -291,8 +291,19 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         request_discard(request);
         return false;
     }
+    if (key) {
+        request->key_waiting = request->choice_count;
+        atomic_fetch_add_explicit(&key->waiting, request->key_waiting - 1, memory_order_relaxed);
+    }
     *out = request;
     return true;
+}
+
+void request_stop_waiting(struct request *request)
+{
+    if (request->key)
+        atomic_fetch_sub_explicit(&request->key->waiting, request->key_waiting, memory_order_relaxed);
+    request->key_waiting = 0;
 }
 
 void request_discard(struct request *request)
@@ -310,6 +321,7 @@ void request_discard(struct request *request)
         free(request->prompts[i].top_counts);
         free(request->prompts[i].tops);
     }
+    request_stop_waiting(request);
     free(request->choices);
     free(request->prompts);
     free(request->bias_items);

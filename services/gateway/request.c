@@ -234,6 +234,7 @@ static void measure(struct choice *choice, uint32_t new_tokens)
     metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
     if (!request->first_token_seen) {
         request->first_token_seen = true;
+        request_stop_waiting(request);
         trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
                           {"prompt_tokens", choice->prompt->count});
         metrics_observe(requests->config.metrics, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
@@ -376,7 +377,8 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
     out->n_generated = choice->generated_count;
     out->generated = choice->generated;
     out->sequence = choice->sequence;
-    out->tenant = request->tenant;
+    if (request->key)
+        out->tenant = request->key->tenant;
     if (request->cache_salt)
         out->cache_salt = request->cache_salt;
     uint32_t end_count;

@@ -11,6 +11,7 @@
 #define FD_GATEWAY_REQUEST_H
 
 #include "services/gateway/http.h"
+#include "services/gateway/keys.h"
 #include "services/gateway/language.h"
 #include "services/gateway/mesh.h"
 #include "services/gateway/metrics.h"
@@ -35,8 +36,9 @@ enum status requests_open(const struct requests_config *config, struct requests 
 void requests_close(struct requests *requests);
 
 /* Any thread that may block: tokenizes, checks lengths, makes the request. The exchange is held by it. api is moved from
- * (on failure too). tenant is copied. */
-bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, const char *tenant,
+ * (on failure too). key: who asks, or NULL; it outlives the request. It counts one
+ * sequence that waits already, which becomes the request's; all of the request's count as waiting until one has a token. */
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
                      struct request **out, struct api_error *error);
 
 /* Frees a request that was not started. */

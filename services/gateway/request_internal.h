@@ -8,7 +8,7 @@
 #include "services/gateway/request.h"
 #include "services/gateway/respond.h"
 
-enum { ID_BYTES = 128 + 16, TENANT_BYTES = 40 };
+enum { ID_BYTES = 128 + 16 };
 
 struct prompt_top {
     uint32_t token;
@@ -67,8 +67,9 @@ struct request {
     struct exchange *exchange;
     enum api_kind kind;
     char id[ID_BYTES];
-    char tenant[TENANT_BYTES];
-    char *cache_salt; /* owned; NULL: none */
+    struct key *key;      // NULL: none was needed
+    uint32_t key_waiting; // counted in key->waiting
+    char *cache_salt;     /* owned; NULL: none */
     struct respond_head head;
     bool stream, echo, logprobs, ignore_eos, include_usage;
     uint32_t top_logprobs, max_tokens;
@@ -97,6 +98,9 @@ struct requests {
     /* relaxed: numbers to look at */
     atomic_uint running, waiting;
 };
+
+/* prepare.c: its sequences wait no longer, as far as the key's share goes. */
+void request_stop_waiting(struct request *request);
 
 /* choice.c */
 bool choice_open(struct choice *choice, const struct language *language);

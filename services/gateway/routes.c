@@ -16,7 +16,7 @@
 #include "services/gateway/respond.h"
 
 /* QUICK_BYTES: bodies up to that are tokenized in less time than a step takes. */
-enum { METRICS_WAIT_US = 500000, TENANT_BYTES = 40, QUICK_BYTES = 4096 };
+enum { METRICS_WAIT_US = 500000, QUICK_BYTES = 4096 };
 
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
@@ -76,10 +76,9 @@ static void answer_preflight(struct exchange *exchange)
 
 static bool check_key(struct gateway *gateway, struct exchange *exchange, struct api_error *error)
 {
-    char tenant[TENANT_BYTES];
     const char *given = exchange_header(exchange, "Authorization");
 
-    if (!gateway->keys || keys_accept(gateway->keys, given, tenant, sizeof tenant))
+    if (!gateway->keys || keys_find(gateway->keys, given))
         return true;
     if (*given == '\0')
         return api_fail(error, 401, "invalid_api_key", NULL, "an API key is required: Authorization: Bearer KEY");
@@ -279,8 +278,30 @@ static void answer_metrics(struct gateway *gateway, struct exchange *exchange)
 struct work {
     struct exchange *exchange; /* held */
     enum api_kind kind;
-    char tenant[TENANT_BYTES];
+    struct key *key; // NULL: none is needed
 };
+
+// Sequences of one key that may wait at a time.
+static uint32_t key_limit(const struct gateway *gateway, const struct mesh_state *state)
+{
+    uint32_t queue = state->max_queue ? state->max_queue : gateway->config.max_queue;
+
+    return keys_count(gateway->keys) > 1 ? (uint32_t)MAX(queue * gateway->config.key_share, 1) : UINT32_MAX;
+}
+
+static void add_waiting(struct key *key, int32_t count)
+{
+    if (key)
+        atomic_fetch_add_explicit(&key->waiting, (uint32_t)count, memory_order_relaxed);
+}
+
+static void free_work(struct work *work)
+{
+    add_waiting(work->key, -1);
+    exchange_drop_body(work->exchange);
+    exchange_release(work->exchange);
+    free(work);
+}
 
 static void queue_work(struct gateway *gateway, struct exchange *exchange)
 {
@@ -288,11 +309,19 @@ static void queue_work(struct gateway *gateway, struct exchange *exchange)
     struct api_error error = {0};
     struct mesh_state state;
     struct work *work;
+    struct key *key;
     size_t bytes;
 
     mesh_state(gateway->mesh, &state);
     if ((kind & (API_COMPLETION | API_CHAT)) && state.ready && state.max_queue && state.waiting >= state.max_queue) {
         api_fail(&error, 429, "rate_limit_exceeded", NULL, "the queue is full (%u requests wait), try again later", state.waiting);
+        error.retry_after_s = retry_after_s(state.predicted_wait_ms);
+        respond_error(exchange, &error);
+        return;
+    }
+    key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
+    if (key && atomic_load_explicit(&key->waiting, memory_order_relaxed) >= key_limit(gateway, &state)) {
+        api_fail(&error, 429, "rate_limit_exceeded", NULL, "this API key has its share of the queue, try again later");
         error.retry_after_s = retry_after_s(state.predicted_wait_ms);
         respond_error(exchange, &error);
         return;
@@ -305,16 +334,15 @@ static void queue_work(struct gateway *gateway, struct exchange *exchange)
     }
     work->exchange = exchange_hold(exchange);
     work->kind = kind;
-    if (gateway->keys && !keys_accept(gateway->keys, exchange_header(exchange, "Authorization"), work->tenant, sizeof work->tenant))
-        work->tenant[0] = '\0';
+    work->key = key;
+    add_waiting(key, 1);
     exchange_body(exchange, &bytes);
     if (work_pool_push(bytes <= QUICK_BYTES ? gateway->quick : gateway->pool, work) == STATUS_OK)
         return;
     api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many requests wait to be read, try again later");
     error.retry_after_s = retry_after_s(state.predicted_wait_ms);
     respond_error(exchange, &error);
-    exchange_release(work->exchange);
-    free(work);
+    free_work(work);
 }
 
 static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, const struct api_request *api)
@@ -387,16 +415,19 @@ static void start_on_loop(void *arg)
 }
 
 /* Takes api over. */
-static void start_request(struct gateway *gateway, const struct work *work, struct api_request *api)
+static void start_request(struct gateway *gateway, struct work *work, struct api_request *api)
 {
     struct start *start = malloc(sizeof *start);
     struct request *request = NULL;
     struct api_error error = {0};
 
-    if (!request_prepare(gateway->requests, work->exchange, api, work->tenant, &request, &error)) {
+    if (!request_prepare(gateway->requests, work->exchange, api, work->key, &request, &error)) {
         respond_error(work->exchange, &error);
         free(start);
-    } else if (start) {
+        return;
+    }
+    work->key = NULL; // counted by the request from here on
+    if (start) {
         *start = (struct start){gateway, request};
         mesh_post(gateway->mesh, start_on_loop, start);
     } else {
@@ -432,7 +463,5 @@ void routes_work(void *arg, void *item)
             start_request(gateway, work, &api); /* and empties api */
     }
     api_request_free(&api);
-    exchange_drop_body(work->exchange);
-    exchange_release(work->exchange);
-    free(work);
+    free_work(work);
 }

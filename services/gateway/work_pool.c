@@ -2,10 +2,12 @@
 #include "services/gateway/work_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "common/trace/trace.h"
+
+enum { LEAST_PRIORITY = 19 }; // as of nice(1)
 
 struct work_pool {
     pthread_mutex_t mutex;
@@ -24,9 +26,8 @@ static void *run(void *arg)
     struct work_pool *pool = arg;
     struct trace_track *track = trace_track_open(pool->yields ? "parse and tokenize, long" : "parse and tokenize");
 
-    if (pool->yields)
-        (void)sched_setscheduler(0, SCHED_IDLE,
-                                 &(struct sched_param){0}); /* of this thread; without it work is done all the same */
+    if (pool->yields) /* on Linux of this thread alone; without it work is done all the same */
+        (void)setpriority(PRIO_PROCESS, 0, LEAST_PRIORITY);
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
         uint64_t began_ns;

@@ -1,10 +1,10 @@
 /* work_pool.h: threads for work that takes too long for the polling and RPC threads: parsing and tokenizing. The queue is
  * bounded; full is a status that reaches the client.
  *
- * Long work yields to the computing threads of the same machine (SCHED_IDLE): it gets what they leave, and a thread that
- * wakes to compute takes the core back at once instead of waiting for a time slice to end. On cores that compute without a
- * pause it still gets 3/1027 of each: 4,000 tokens, 2 ms of work, then take about a third of a second, which is a tenth of
- * what their prefill takes there.
+ * Long work yields to the computing threads of the same machine (nice 19): a thread that wakes to compute takes the core back
+ * almost at once, and on cores that compute without a pause the work gets 15/1039 of each: 4,000 tokens, 2 ms of work, then take
+ * about 140 ms. It is not SCHED_IDLE, whose 3/1027 would be too little: these threads share locks with the polling thread (the
+ * queue's, an exchange's, the allocator's), which would wait as long for one that is held by a thread without a core.
  */
 #ifndef FD_GATEWAY_WORK_POOL_H
 #define FD_GATEWAY_WORK_POOL_H

@@ -194,12 +194,124 @@ static void test_slow_reader(void **state)
     free(body);
 }
 
+// An address that has its connections is told so; what is far beyond is closed without a word. Others' connections are not touched.
+static void test_connections_of_an_address(void **state)
+{
+    enum { LIMIT = 16, REFUSED = LIMIT / 8 + 1 };
+    struct gateway_config config = make_config();
+    struct gateway *small;
+    struct http_reply reply;
+    int idle[LIMIT], i, refused = 0, closed = 0;
+    uint32_t at;
+    (void)state;
+
+    config.max_connections_per_address = LIMIT;
+    config.header_timeout_s = 20;
+    small = open_with(&config);
+    at = gateway_port(small);
+    for (i = 0; i < LIMIT; i++)
+        idle[i] = http_connect(at);
+    struct http_reply more[2 * REFUSED];
+    for (i = 0; i < 2 * REFUSED; i++)
+        more[i] = (struct http_reply){.fd = http_connect(at)};
+    for (i = 0; i < 2 * REFUSED; i++) {
+        static const char request[] = "GET /health HTTP/1.1\r\nHost: t\r\n\r\n";
+        (void)!send(more[i].fd, request, sizeof request - 1, MSG_NOSIGNAL);
+        http_read_all(&more[i]);
+        refused += http_status(&more[i]) == 429;
+        closed += http_status(&more[i]) == 0;
+        http_free(&more[i]);
+    }
+    assert_in_range(refused, 1, REFUSED); // an answer may be lost where the connection is reset
+    assert_int_equal(refused + closed, 2 * REFUSED);
+    for (i = 0; i < LIMIT; i++)
+        close(idle[i]);
+    wait_ready(at);
+    reply = http_call(at, "GET", "/health", "", "");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    gateway_close(small);
+}
+
+// Clients of this host are not limited unless it is asked for: a proxy in front of the gateway is one.
+static void test_this_hosts_connections(void **state)
+{
+    enum { CONNECTIONS = 16 };
+    struct gateway_config config = make_config();
+    struct gateway *small;
+    struct http_reply reply;
+    int idle[CONNECTIONS - 2];
+    uint32_t i;
+    (void)state;
+
+    config.max_connections = CONNECTIONS;
+    config.header_timeout_s = 20;
+    small = open_with(&config);
+    for (i = 0; i < CONNECTIONS - 2; i++)
+        idle[i] = http_connect(gateway_port(small));
+    reply = http_call(gateway_port(small), "GET", "/health", "", "");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    for (i = 0; i < CONNECTIONS - 2; i++)
+        close(idle[i]);
+    gateway_close(small);
+}
+
+#define KEY(name) "Authorization: Bearer " name "\r\n"
+#define ASK "{" PROMPT5 ",\"max_tokens\":3}"
+
+static void test_share_of_a_key(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *shared;
+    struct http_reply waiting[2], other, reply;
+    uint32_t i, at, open = fake_look(&fake).open;
+    char path[64];
+    (void)state;
+
+    snprintf(path, sizeof path, "%s/shares", folder);
+    write_file(path, "first\nsecond\n", 13);
+    config.api_key_file = path;
+    fake_set(&fake, true, false, 0, 4); // of which a key may fill two
+    fake_set_tokens(&fake, 0, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    shared = open_with(&config);
+    at = gateway_port(shared);
+    for (i = 0; i < 2; i++)
+        waiting[i] = http_send(at, "POST", COMPLETION, KEY("first"), ASK);
+    assert_true(fake_wait(&fake, saw_open, open + 2));
+    reply = http_call(at, "POST", COMPLETION, KEY("first"), ASK);
+    assert_int_equal(http_status(&reply), 429);
+    assert_non_null(strstr(reply.data, "Retry-After: "));
+    http_free(&reply);
+    other = http_send(at, "POST", COMPLETION, KEY("second"), ASK);
+    assert_true(fake_wait(&fake, saw_open, open + 3));
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    for (i = 0; i < 2; i++) {
+        http_read_all(&waiting[i]);
+        assert_int_equal(http_status(&waiting[i]), 200);
+        http_free(&waiting[i]);
+    }
+    http_read_all(&other);
+    assert_int_equal(http_status(&other), 200);
+    http_free(&other);
+    for (i = 0; i < 5; i++) { // those that have ended count no longer
+        reply = http_call(at, "POST", COMPLETION, KEY("first"), ASK);
+        assert_int_equal(http_status(&reply), 200);
+        http_free(&reply);
+        reply = http_call(at, "POST", COMPLETION, KEY("first"), "{\"prompt\":5}");
+        assert_int_equal(http_status(&reply), 400);
+        http_free(&reply);
+    }
+    gateway_close(shared);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_budget_of_a_request), CASE(test_budget_of_a_chat), CASE(test_choices_share_the_scores),
-        CASE(test_budget_of_tokenize),  CASE(test_unsent_answers),   CASE(test_slow_reader),
+        CASE(test_budget_of_a_request),       CASE(test_budget_of_a_chat),       CASE(test_choices_share_the_scores),
+        CASE(test_budget_of_tokenize),        CASE(test_unsent_answers),         CASE(test_slow_reader),
+        CASE(test_connections_of_an_address), CASE(test_this_hosts_connections), CASE(test_share_of_a_key),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
