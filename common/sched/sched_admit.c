@@ -4,23 +4,27 @@
  * behind it is let past, so nobody starves. A sequence is placed with the pages of what is known of it and a margin,
  * and grows page by page afterwards (sched_shortage.c).
  */
+#include "common/sched/sched_admit.h"
+#include "common/sched/sched_choice.h"
+#include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
 /* Of the mini-batches that take the head of the queue now, the one that is expected to stay lightest; NONE: none does. */
 static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
     // One mini-batch while there are few: the S-part's time hardly depends on the rows then, so two take twice as long.
-    uint32_t used = MIN(s->batches, s->running / s->config.mini_batch_fill + 1);
-    uint64_t ahead = 2 * (uint64_t)chunk_cap(s); // prefill in a mini-batch before more is placed: pages are not idle
-    double weight = load_weight(s);
+    uint32_t used = MIN(s->batches.in_use, s->running / s->config.mini_batch_fill + 1);
+    uint64_t ahead = 2 * (uint64_t)sched_chunk_max(s); // prefill in a mini-batch before more is placed: pages are not idle
+    double weight = sched_load_weight(s);
     uint32_t best = NONE;
     double best_load = 0;
     for (uint32_t m = 0; m < used; m++) {
-        const struct mini_batch *b = &s->mini_batches[m];
+        const struct sched_batch *b = &s->batches.of[m];
         uint32_t count = b->member_count + b->prefill_count;
         // What it reads now, and what so many will read: those that are young now grow.
-        double load = (double)b->load + count * weight;
-        if (count >= s->rows_max || b->prefill_rows >= ahead || (best != NONE && load >= best_load) || !load_lets_in(s, head, m))
+        double load = (double)s->places.batch_load[m] + count * weight;
+        if (count >= s->s_part.rows_max || b->prefill_rows >= ahead || (best != NONE && load >= best_load) ||
+            !sched_load_lets_in(s, head, m))
             continue;
         best = m;
         best_load = load;
@@ -30,38 +34,37 @@ static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 
 static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct seq_cold *c = &s->cold[slot];
-    heap_remove(&s->waiting, slot);
-    s->fresh_waiting -= !c->rebuild;
+    struct sched_seq_cold *c = &s->cold[slot];
+    sched_queue_remove(s, slot);
     s->running++;
     c->admitted_us = s->now_us;
     s->seqs[slot].open = true;
-    mini_batch_join(s, slot, mini_batch);
-    load_started(s, slot, mini_batch);
+    sched_sequence_join(s, slot, mini_batch);
+    sched_load_started(s, slot, mini_batch);
 }
 
 /* A place that has more of its beginning than the chosen one, if the rows saved are worth more than what it reads longer there in
  * all the steps to come. */
 static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batch, uint32_t pages, uint32_t chosen)
 {
-    struct prefix_hit hits[PREFIX_HITS_MAX];
-    const struct seq *q = &s->seqs[slot];
-    uint32_t count = prefix_hits(s, slot, hits), best = chosen, there = 0;
+    struct sched_prefix_hit hits[SCHED_PREFIX_HITS_MAX];
+    const struct sched_seq *q = &s->seqs[slot];
+    uint32_t count = sched_prefix_hits(s, slot, hits), best = chosen, there = 0;
     if (count == 0)
         return chosen;
     double most = q->limit - q->known, gain_us = 0;
-    double steps = s->lengths.tokens > 0 ? MIN(s->lengths.tokens, most) : most;
-    double page_us = s->config.page_tokens * (s->model.row_us > 0 ? s->model.row_us : 100);
-    double chosen_us = chosen == NONE ? 0 : place_time_us(s, &s->places[chosen], mini_batch, q->known, 0);
+    double steps = s->load.lengths.tokens > 0 ? MIN(s->load.lengths.tokens, most) : most;
+    double page_us = s->config.page_tokens * (s->time.whole.row_us > 0 ? s->time.whole.row_us : 100);
+    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], mini_batch, q->known, 0);
     for (uint32_t i = 0; i < count; i++)
         there = hits[i].place == chosen ? hits[i].pages : there;
     for (uint32_t i = 0; i < count; i++) {
-        const struct place *p = &s->places[hits[i].place];
-        uint32_t ready = prefix_ready_pages(s, slot, hits[i].place);
-        if (hits[i].place == chosen || !place_takes(s, p) || !place_permitted(s, p) ||
-            !place_fits(p, pages - MIN(ready, pages), true))
+        const struct sched_place *p = &s->places.of[hits[i].place];
+        uint32_t ready = sched_prefix_ready_pages(s, slot, hits[i].place);
+        if (hits[i].place == chosen || !sched_place_takes(s, p) || !sched_place_permitted(s, p) ||
+            !sched_place_fits(p, pages - MIN(ready, pages), true))
             continue;
-        double longer_us = chosen == NONE ? 0 : place_time_us(s, p, mini_batch, q->known, 0) - chosen_us;
+        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, p, mini_batch, q->known, 0) - chosen_us;
         double us = ((double)hits[i].pages - there) * page_us - MAX(longer_us, 0) * steps;
         if (us > gain_us) {
             gain_us = us;
@@ -74,19 +77,19 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
 /* The head of the queue. Returns false if it has to wait (and everybody behind it). */
 static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct seq *q = &s->seqs[slot];
-    uint32_t pages = pages_wanted(s, slot);
-    struct place *p = seq_place(s, q);
+    struct sched_seq *q = &s->seqs[slot];
+    uint32_t pages = sched_choice_pages(s, slot);
+    struct sched_place *p = sched_place_of(s, q);
     if (p != NULL) { // it holds pages already
-        if (!place_takes(s, p))
+        if (!sched_place_takes(s, p))
             return false;
         uint32_t more = pages > q->pages ? pages - q->pages : 0;
         if (p->pages_total - p->pages_used < more && p->kept.head != NONE) {
-            prefix_make_room(s, q->place, more);
+            sched_prefix_make_room(s, q->place, more);
             return false;
         }
         if (p->pages_total - p->pages_used < more) {
-            seq_requeue(s, slot);
+            sched_sequence_requeue(s, slot);
             return true;
         }
         p->pages_used += more;
@@ -94,23 +97,23 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         start(s, slot, mini_batch);
         return true;
     }
-    uint32_t place = overlap_choose(s, mini_batch, q->known, pages);
+    uint32_t place = sched_overlap_place(s, mini_batch, q->known, pages);
     place = prefer_prefix(s, slot, mini_batch, pages, place);
     if (place != NONE) {
-        p = &s->places[place];
-        uint32_t need = pages - prefix_ready_pages(s, slot, place);
+        p = &s->places.of[place];
+        uint32_t need = pages - sched_prefix_ready_pages(s, slot, place);
         if (p->pages_total - p->pages_used < need) { // what is kept goes first; its pages are free in a moment
-            prefix_make_room(s, place, need + place_spared(p));
+            sched_prefix_make_room(s, place, need + sched_place_spared(p));
             return false;
         }
-        place_attach(s, slot, place, need);
-        prefix_begin(s, slot);
+        sched_place_attach(s, slot, place, need);
+        sched_prefix_begin(s, slot);
         start(s, slot, mini_batch);
         return true;
     }
-    if (!place_none_can_hold(s, pages_for(s, q->known)))
+    if (!sched_choice_none_can_hold(s, sched_place_pages(s, q->known)))
         return false;
-    seq_finish(s, slot, SCHED_NO_SPACE);
+    sched_sequence_finish(s, slot, SCHED_NO_SPACE);
     return true;
 }
 
@@ -118,24 +121,24 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
 static bool holders_yield(struct sched *s, uint32_t head)
 {
     uint32_t youngest = NONE;
-    for (uint32_t i = 0; i < s->waiting.count; i++) {
-        uint32_t slot = s->waiting.entries[i].slot;
-        if (slot != head && s->seqs[slot].place != SEQ_NO_PLACE &&
+    for (uint32_t i = 0; i < s->queue.waiting.count; i++) {
+        uint32_t slot = s->queue.waiting.entries[i].slot;
+        if (slot != head && s->seqs[slot].place != SCHED_SEQ_NO_PLACE &&
             (youngest == NONE || s->cold[slot].arrival > s->cold[youngest].arrival))
             youngest = slot;
     }
     if (youngest == NONE)
         return false;
-    seq_requeue(s, youngest);
+    sched_sequence_requeue(s, youngest);
     return true;
 }
 
-void admit(struct sched *s)
+void sched_admit(struct sched *s)
 {
-    s->grace_wake_us = SCHED_NEVER;
-    overlap_judge(s);
-    while (s->s_part_up && s->waiting.count > 0 && s->running < s->config.max_running) {
-        uint32_t head = s->waiting.entries[0].slot;
+    s->places.grace_wake_us = SCHED_NEVER;
+    sched_overlap_judge(s);
+    while (s->s_part.up && s->queue.waiting.count > 0 && s->running < s->config.max_running) {
+        uint32_t head = s->queue.waiting.entries[0].slot;
         // Those whose KV was lost or taken are back in a moment: their pages and turns are not for newcomers.
         if (s->coming_back > 0 && !s->cold[head].rebuild)
             return;
@@ -154,17 +157,17 @@ uint64_t sched_predicted_wait_us(const struct sched *s)
 {
     uint64_t rows = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        rows += s->mini_batches[m].prefill_rows;
-    for (uint32_t i = 0; i < s->waiting.count && i < 64; i++)
-        rows += s->seqs[s->waiting.entries[i].slot].known;
-    if (s->waiting.count > 64)
-        rows = rows / 64 * s->waiting.count;
-    double row_us = s->model.row_us > 0 ? s->model.row_us : 100;
+        rows += s->batches.of[m].prefill_rows;
+    for (uint32_t i = 0; i < s->queue.waiting.count && i < 64; i++)
+        rows += s->seqs[s->queue.waiting.entries[i].slot].known;
+    if (s->queue.waiting.count > 64)
+        rows = rows / 64 * s->queue.waiting.count;
+    double row_us = s->time.whole.row_us > 0 ? s->time.whole.row_us : 100;
     double prefill_us = (double)rows * row_us;
-    if (s->waiting.count == 0 && s->running < s->config.max_running)
+    if (s->queue.waiting.count == 0 && s->running < s->config.max_running)
         return (uint64_t)prefill_us;
     // Places become free one by one, as those that run come to their end.
-    double lifetime_us = s->lifetime_us > 0 ? s->lifetime_us : 128.0 * s->config.step_target_us;
-    double turn_us = lifetime_us * (s->waiting.count + 1) / MAX(s->running, 1);
+    double lifetime_us = s->queue.lifetime_us > 0 ? s->queue.lifetime_us : 128.0 * s->config.step_target_us;
+    double turn_us = lifetime_us * (s->queue.waiting.count + 1) / MAX(s->running, 1);
     return (uint64_t)MAX(prefill_us, turn_us);
 }

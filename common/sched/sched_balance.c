@@ -17,6 +17,9 @@
  */
 #include <math.h>
 
+#include "common/sched/sched_choice.h"
+#include "common/sched/sched_handover.h"
+#include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
 struct cell {
@@ -30,13 +33,13 @@ struct exchange {
     double residue_us;   // that the worse of both cells is off its level afterwards
 };
 
-static bool counts(const struct place *p) { return p->up && !p->local && p->token_us > 0; }
+static bool counts(const struct sched_place *p) { return p->up && !p->local && p->speed.token_us > 0; }
 
 static struct cell cell_of(const struct sched *s, uint32_t place, uint32_t batch, double level_us)
 {
-    const struct place *p = &s->places[place];
-    double token_us = place_token_us(s, p), load = (double)(p->load[batch] + p->incoming[batch]);
-    return (struct cell){place, batch, load * token_us + (load > 0 ? p->link_step_us : 0), level_us, token_us};
+    const struct sched_place *p = &s->places.of[place];
+    double token_us = sched_speed_token_us(s, p), load = (double)(p->load[batch] + p->incoming[batch]);
+    return (struct cell){place, batch, load * token_us + (load > 0 ? p->speed.link_step_us : 0), level_us, token_us};
 }
 
 /* NAN: less than two places take part. */
@@ -45,15 +48,15 @@ static double level_of(const struct sched *s, uint32_t batch)
     double load = 0, speed = 0, link = 0;
     uint32_t places = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
+        const struct sched_place *p = &s->places.of[i];
         if (!counts(p))
             continue;
-        double token_us = place_token_us(s, p);
+        double token_us = sched_speed_token_us(s, p);
         load += (double)(p->load[batch] + p->incoming[batch]);
         if (p->draining)
             continue;
         speed += 1 / token_us;
-        link += p->link_step_us / token_us;
+        link += p->speed.link_step_us / token_us;
         places++;
     }
     return places < 2 ? NAN : (load + link) / speed;
@@ -63,9 +66,9 @@ static double level_of(const struct sched *s, uint32_t batch)
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
     uint32_t count = 0;
-    for (uint32_t slot = s->places[cell->place].holders.tail; slot != NONE && count < TUNE_BALANCE_LISTED;
-         slot = s->cold[slot].place_prev) {
-        if (s->seqs[slot].mini_batch == cell->batch && !s->seqs[slot].starved && seq_may_go(s, slot))
+    for (uint32_t slot = s->places.of[cell->place].holders.tail; slot != NONE && count < TUNE_BALANCE_LISTED;
+         slot = s->cold[slot].place.prev) {
+        if (s->seqs[slot].mini_batch == cell->batch && !s->seqs[slot].starved && sched_handover_allowed(s, slot))
             slots[count++] = slot;
     }
     return count;
@@ -102,12 +105,12 @@ static double residue_most_us(const struct cell *from)
 static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from, uint32_t to)
 {
     uint64_t give = s->seqs[e->give].load, take = e->take == NONE ? 0 : s->seqs[e->take].load;
-    if (from == to || s->mini_batches[to].load + give <= s->mini_batches[from].load)
+    if (from == to || s->places.batch_load[to] + give <= s->places.batch_load[from])
         return true; // or they become more even by it
     if (e->take == NONE && s->config.step_limit_us == 0)
-        return load_has_room(s, e->give, to); // later, too; where a step's time is limited the slowest worker counts for more
+        return sched_load_has_room(s, e->give, to); // later, too; where a step's time is limited the slowest worker counts for more
     uint32_t heavier = give > take ? to : from;
-    return s->mini_batches[heavier].load + MAX(give, take) - MIN(give, take) <= sched_load_limit(s, heavier);
+    return s->places.batch_load[heavier] + MAX(give, take) - MIN(give, take) <= sched_load_limit(s, heavier);
 }
 
 /* Between a worker's mini-batches. */
@@ -115,9 +118,9 @@ static bool relabel(struct sched *s, const struct cell *from, const double *leve
 {
     struct exchange best = {NONE, NONE, residue_most_us(from)};
     uint32_t batch = 0;
-    if (s->relabelling + 2 > TUNE_MOVE_RELABELS_MAX)
+    if (s->moves.relabelling + 2 > TUNE_MOVE_RELABELS_MAX)
         return false;
-    for (uint32_t m = 0; m < s->batches; m++) {
+    for (uint32_t m = 0; m < s->batches.in_use; m++) {
         struct cell to = cell_of(s, from->place, m, levels_us[m]);
         if (m == from->batch || to.us >= to.level_us)
             continue;
@@ -129,11 +132,11 @@ static bool relabel(struct sched *s, const struct cell *from, const double *leve
     }
     if (best.give == NONE || !load_allows(s, &best, from->batch, batch))
         return false;
-    seq_stay(s, best.give);
-    relabel_start(s, best.give, batch);
+    sched_handover_stay(s, best.give);
+    sched_sequence_relabel(s, best.give, batch);
     if (best.take != NONE) {
-        seq_stay(s, best.take);
-        relabel_start(s, best.take, from->batch);
+        sched_handover_stay(s, best.take);
+        sched_sequence_relabel(s, best.take, from->batch);
     }
     return true;
 }
@@ -142,13 +145,13 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
 {
     struct cell to = {.place = NONE};
     double lack_us = 0, above_us = from->us - from->level_us;
-    if (s->moving_count - s->relabelling >= s->config.max_moves || place_rests(s, from->place) || s->places[from->place].draining)
+    if (!sched_move_is_free(s) || sched_handover_place_rests(s, from->place) || s->places.of[from->place].draining)
         return false;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (i == from->place || !counts(p) || !p->accepts_moves || !place_takes(s, p) || place_rests(s, i))
+        const struct sched_place *p = &s->places.of[i];
+        if (i == from->place || !counts(p) || !p->accepts_moves || !sched_place_takes(s, p) || sched_handover_place_rests(s, i))
             continue;
-        for (uint32_t m = 0; m < s->batches; m++) {
+        for (uint32_t m = 0; m < s->batches.in_use; m++) {
             struct cell cell = cell_of(s, i, m, levels_us[m]);
             if (cell.level_us - cell.us > lack_us) {
                 lack_us = cell.level_us - cell.us;
@@ -161,16 +164,16 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     struct exchange best = exchange_find(s, from, &to, false);
     if (best.give == NONE || best.residue_us > residue_most_us(from))
         return false;
-    uint32_t pages = pages_wanted(s, best.give);
-    const struct place *p = &s->places[to.place];
-    if (!move_pays(s, best.give, above_us - best.residue_us) || !place_fits(p, pages, true) ||
+    uint32_t pages = sched_choice_pages(s, best.give);
+    const struct sched_place *p = &s->places.of[to.place];
+    if (!sched_handover_pays(s, best.give, above_us - best.residue_us) || !sched_place_fits(p, pages, true) ||
         !load_allows(s, &best, from->batch, to.batch))
         return false;
-    if (!place_fits(p, pages, false)) { // what is kept there makes way, and one goes when it has
-        prefix_make_room(s, to.place, pages + place_spared(p));
+    if (!sched_place_fits(p, pages, false)) { // what is kept there makes way, and one goes when it has
+        sched_prefix_make_room(s, to.place, pages + sched_place_spared(p));
         return false;
     }
-    hand_over(s, best.give, to.place, pages, to.batch, MIN(1, TUNE_BALANCE_URGENT_ABOVE * from->level_us / above_us));
+    sched_handover_start(s, best.give, to.place, pages, to.batch, MIN(1, TUNE_BALANCE_URGENT_ABOVE * from->level_us / above_us));
     return true;
 }
 
@@ -179,7 +182,7 @@ static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
 {
     struct cell worst = {.place = 0};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        if (!counts(&s->places[i]))
+        if (!counts(&s->places.of[i]))
             continue;
         struct cell cell = cell_of(s, i, batch, levels_us[batch]);
         if (cell.us > worst.us)
@@ -188,21 +191,21 @@ static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
     double above_us = worst.us - worst.level_us;
     if (above_us > TUNE_BALANCE_RELABEL_ABOVE * worst.level_us && relabel(s, &worst, levels_us))
         return true;
-    const struct place *p = &s->places[worst.place];
-    double margin = MAX(p->shares_cores && !p->slow ? TUNE_BALANCE_SHARING_ABOVE : TUNE_BALANCE_MOVE_ABOVE,
-                        TUNE_BALANCE_NOISE * p->token_noise);
-    double step_us = s->model.base_us + s->mini_batches[batch].member_count * s->model.row_us;
+    const struct sched_place *p = &s->places.of[worst.place];
+    double margin = MAX(p->shares_cores && !p->speed.slow ? TUNE_BALANCE_SHARING_ABOVE : TUNE_BALANCE_MOVE_ABOVE,
+                        TUNE_BALANCE_NOISE * p->speed.token_noise);
+    double step_us = s->time.whole.base_us + s->batches.of[batch].member_count * s->time.whole.row_us;
     return above_us > MAX(margin * worst.level_us, TUNE_BALANCE_STEP_ABOVE * step_us) && move_away(s, &worst, levels_us);
 }
 
-void balance(struct sched *s)
+void sched_balance_workers(struct sched *s)
 {
-    if (!s->config.balance || s->stats.steps < s->balanced + s->batches)
+    if (!s->config.balance || s->stats.steps < s->balance.balanced + s->batches.in_use)
         return;
-    s->balanced = s->stats.steps;
+    s->balance.balanced = s->stats.steps;
     double levels_us[SCHED_MINI_BATCHES_MAX];
-    for (uint32_t m = 0; m < s->batches; m++)
+    for (uint32_t m = 0; m < s->batches.in_use; m++)
         levels_us[m] = level_of(s, m);
-    for (uint32_t m = 0; m < s->batches && !isnan(levels_us[m]); m++)
+    for (uint32_t m = 0; m < s->batches.in_use && !isnan(levels_us[m]); m++)
         for (uint32_t i = 0; i < TUNE_BALANCE_MOVES && improve(s, m, levels_us); i++) {}
 }

@@ -8,21 +8,22 @@
  * next 1,000, remote max(1,800, 1,820): from here on both grow alike. Workers on the s-part's cores among themselves: the
  * one with the least load, so that each holds its share and the death of one loses no more than that.
  */
+#include "common/sched/sched_choice.h"
 #include "common/sched/sched_state.h"
 
-uint32_t pages_wanted(const struct sched *s, uint32_t slot)
+uint32_t sched_choice_pages(const struct sched *s, uint32_t slot)
 {
-    const struct seq *q = &s->seqs[slot];
+    const struct sched_seq *q = &s->seqs[slot];
     uint32_t known = MAX(q->known, q->next_pos + 1);
     uint32_t margin = MIN(q->limit > known ? q->limit - known : 0, TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens);
-    uint32_t wanted = pages_for(s, known + margin);
+    uint32_t wanted = sched_place_pages(s, known + margin);
     // The margin is a wish: a place that the sequence fills alone must still take it.
     uint32_t largest = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        if (s->places[i].up && !s->places[i].draining && place_permitted(s, &s->places[i]))
-            largest = MAX(largest, s->places[i].pages_total);
+        if (s->places.of[i].up && !s->places.of[i].draining && sched_place_permitted(s, &s->places.of[i]))
+            largest = MAX(largest, s->places.of[i].pages_total);
     }
-    return MAX(pages_for(s, known), MIN(wanted, largest));
+    return MAX(sched_place_pages(s, known), MIN(wanted, largest));
 }
 
 // Attention of a mini-batch at all places.
@@ -32,20 +33,18 @@ struct attention {
     uint32_t first;
 };
 
-static bool attends_here(const struct place *p) { return p->local || p->shares_cores; }
-
 static struct attention attention_of(const struct sched *s, uint32_t mini_batch, double weight)
 {
     struct attention a = {.first = NONE};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        double read_us = p->up ? place_read_us(s, p, mini_batch, 0, weight) : 0;
+        const struct sched_place *p = &s->places.of[i];
+        double read_us = p->up ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0;
         if (read_us <= 0)
             continue;
-        double answer_us = read_us + p->link_step_us;
-        if (attends_here(p)) {
+        double answer_us = read_us + p->speed.link_step_us;
+        if (sched_place_is_here(p)) {
             a.here_us += read_us;
-            a.here_link_us = MAX(a.here_link_us, p->link_step_us);
+            a.here_link_us = MAX(a.here_link_us, p->speed.link_step_us);
         } else if (answer_us > a.first_us) {
             a.second_us = a.first_us;
             a.first_us = answer_us;
@@ -61,40 +60,40 @@ static struct attention attention_of(const struct sched *s, uint32_t mini_batch,
 static double attend_us_with(const struct sched *s, const struct attention *a, uint32_t place, uint32_t mini_batch, uint32_t tokens,
                              double weight)
 {
-    const struct place *p = &s->places[place];
-    double here_us = a->here_us - (attends_here(p) ? place_read_us(s, p, mini_batch, 0, weight) : 0);
+    const struct sched_place *p = &s->places.of[place];
+    double here_us = a->here_us - (sched_place_is_here(p) ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0);
     struct sched_round round = {
         .here_us = here_us, .here_link_us = a->here_link_us, .away_answer_us = place == a->first ? a->second_us : a->first_us};
-    sched_round_add(&round, attends_here(p), place_read_us(s, p, mini_batch, tokens, weight), p->link_step_us);
+    sched_round_add(&round, sched_place_is_here(p), sched_speed_read_us(s, p, mini_batch, tokens, weight), p->speed.link_step_us);
     return sched_round_attend_us(&round);
 }
 
-uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t not_this,
-                      uint32_t kinds)
+uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t leaving,
+                            uint32_t kinds)
 {
-    // not_this: the place that is being left; then only places that take pages over count.
-    double weight = load_weight(s);
+    double weight = sched_load_weight(s);
     const struct attention now = attention_of(s, mini_batch, weight);
     uint32_t best = NONE, sharing = NONE;
     double best_us = 0, best_own_us = 0;
     double sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (!(kinds & (p->local ? KIND_LOCAL : KIND_WORKERS)) || !place_takes(s, p) || !place_permitted(s, p) ||
-            !place_fits(p, pages, not_this == NONE) || i == not_this || (not_this != NONE && !p->accepts_moves))
+        const struct sched_place *p = &s->places.of[i];
+        if (!(kinds & (p->local ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS)) || !sched_place_takes(s, p) ||
+            !sched_place_permitted(s, p) || !sched_place_fits(p, pages, leaving == NONE) || i == leaving ||
+            (leaving != NONE && !p->accepts_moves))
             continue;
         if (p->shares_cores && !p->local) {
             // Their times add up whichever takes it, so the sum says nothing: they share the context evenly, a slow one as
             // much less as it is slower.
             double load = (double)(p->load[mini_batch] + p->incoming[mini_batch] + tokens) *
-                          (p->slow ? p->token_us / s->sharing_us : 1);
+                          (p->speed.slow ? p->speed.token_us / s->places.sharing_us : 1);
             if (sharing == NONE || load < sharing_load) {
                 sharing = i;
                 sharing_load = load;
             }
             continue;
         }
-        double own_us = place_time_us(s, p, mini_batch, tokens, weight);
+        double own_us = sched_speed_answer_us(s, p, mini_batch, tokens, weight);
         double us = attend_us_with(s, &now, i, mini_batch, tokens, weight);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
@@ -103,7 +102,7 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
         }
     }
     if (sharing != NONE) {
-        double own_us = place_time_us(s, &s->places[sharing], mini_batch, tokens, weight);
+        double own_us = sched_speed_answer_us(s, &s->places.of[sharing], mini_batch, tokens, weight);
         double us = attend_us_with(s, &now, sharing, mini_batch, tokens, weight);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;
@@ -111,14 +110,14 @@ uint32_t place_choose(const struct sched *s, uint32_t mini_batch, uint32_t token
     return best;
 }
 
-bool place_none_can_hold(struct sched *s, uint32_t pages)
+bool sched_choice_none_can_hold(struct sched *s, uint32_t pages)
 {
     bool any_up = false;
-    uint64_t wake_us = s->grace_until_us > s->now_us ? s->grace_until_us : SCHED_NEVER;
+    uint64_t wake_us = s->places.grace_until_us > s->now_us ? s->places.grace_until_us : SCHED_NEVER;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
+        const struct sched_place *p = &s->places.of[i];
         any_up = any_up || p->up;
-        if (p->pages_total < pages || !place_permitted(s, p))
+        if (p->pages_total < pages || !sched_place_permitted(s, p))
             continue;
         if (p->up)
             return false;
@@ -127,6 +126,6 @@ bool place_none_can_hold(struct sched *s, uint32_t pages)
             wake_us = MIN(wake_us, until_us);
     }
     if (any_up && wake_us != SCHED_NEVER)
-        s->grace_wake_us = MIN(s->grace_wake_us, wake_us);
+        s->places.grace_wake_us = MIN(s->places.grace_wake_us, wake_us);
     return any_up && wake_us == SCHED_NEVER;
 }

@@ -27,49 +27,36 @@
  */
 #include "common/sched/sched_state.h"
 
-uint32_t chunk_cap(const struct sched *s)
+uint32_t sched_chunk_max(const struct sched *s)
 {
     uint32_t cap = s->config.chunk_tokens != 0 ? s->config.chunk_tokens : s->config.chunk_max_tokens;
-    return MIN(cap, s->rows_max);
+    return MIN(cap, s->s_part.rows_max);
 }
 
 /* --- what a step takes ---------------------------------------------------------------------------------------------- */
 
-static double rows_us(const struct sched *s, double rows)
-{
-    return s->s_model.rows_seen > 0 ? model_us(&s->s_model, rows) : model_us(&s->model, rows);
-}
-
 /* What prefill rows add to the s-part's work. */
 static double products_us(const struct sched *s, double decode_rows, double rows)
 {
-    double row_us = s->s_model.rows_seen > 0 ? s->s_model.row_us : s->model.row_us;
     // Measured points may lie so that more rows take less; no row is free.
-    return s->chunk.products * MAX(rows_us(s, decode_rows + rows) - rows_us(s, decode_rows), rows * row_us / 4);
+    return s->chunk.products *
+           MAX(sched_time_rows_us(s, decode_rows + rows) - sched_time_rows_us(s, decode_rows), rows * sched_time_row_us(s) / 4);
 }
 
 static double attention_us(const struct sched *s, uint32_t place, double at, double rows)
 {
-    double row_us = s->s_model.rows_seen > 0 ? s->s_model.row_us : s->model.row_us;
-    double pair_us = s->places[place].pair_us > 0 ? s->places[place].pair_us : row_us / TUNE_CHUNK_ROW_CONTEXT;
-    return s->chunk.attention * rows * (at + (rows + 1) / 2) * pair_us;
-}
-
-static struct step_time *decodes_of(struct chunk_model *m, uint32_t rows)
-{
-    uint32_t index = 0;
-    while (index + 1 < STEP_SIZES && rows >= 2u << index)
-        index++;
-    return &m->decodes[index];
+    double pair_us = s->places.of[place].speed.pair_us > 0 ? s->places.of[place].speed.pair_us
+                                                           : sched_time_row_us(s) / TUNE_CHUNK_ROW_CONTEXT;
+    return s->chunk.attention * sched_speed_pairs(at, rows) * pair_us;
 }
 
 /* Steps without prefill of about as many rows, or of the nearest number that was seen. */
 static double seen_decode_us(const struct sched *s, uint32_t rows)
 {
-    const struct step_time *nearest = NULL;
+    const struct sched_chunk_decodes *nearest = NULL;
     double distance = 0;
-    for (uint32_t i = 0; i < STEP_SIZES; i++) {
-        const struct step_time *d = &s->chunk.decodes[i];
+    for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++) {
+        const struct sched_chunk_decodes *d = &s->chunk.decodes[i];
         double away = d->rows > rows ? d->rows / rows : rows / MAX(d->rows, 1);
         if (d->rows > 0 && (!nearest || away < distance)) {
             nearest = d;
@@ -77,16 +64,16 @@ static double seen_decode_us(const struct sched *s, uint32_t rows)
         }
     }
     if (!nearest)
-        return rows_us(s, rows);
-    return MAX(nearest->us + rows_us(s, rows) - rows_us(s, nearest->rows), nearest->us / 4);
+        return sched_time_rows_us(s, rows);
+    return MAX(nearest->us + sched_time_rows_us(s, rows) - sched_time_rows_us(s, nearest->rows), nearest->us / 4);
 }
 
 static double decode_us(const struct sched *s, uint32_t rows) { return s->chunk.decode * seen_decode_us(s, rows); }
 
 static void learn_decodes(struct sched *s, uint32_t rows, double total_us)
 {
-    struct chunk_model *m = &s->chunk;
-    struct step_time *d = decodes_of(m, rows);
+    struct sched_chunk *m = &s->chunk;
+    struct sched_chunk_decodes *d = &m->decodes[sched_curve_class(rows)];
     double before_us = seen_decode_us(s, rows);
     // Their median rather than their mean: by a few that were disturbed a target must not grow.
     double gain = 1 / (d->count + 1), most = d->us * TUNE_CHUNK_DECODE_MOVE;
@@ -98,7 +85,7 @@ static void learn_decodes(struct sched *s, uint32_t rows, double total_us)
 }
 
 /* Smoothed: what decode rows read, in all steps and in those without prefill. */
-static void learn_contexts(struct chunk_model *m, const struct step *step, uint32_t decode_rows)
+static void learn_contexts(struct sched_chunk *m, const struct sched_flight *step, uint32_t decode_rows)
 {
     double sum = 0;
     for (uint32_t i = 0; i < decode_rows; i++)
@@ -111,7 +98,7 @@ static void learn_contexts(struct chunk_model *m, const struct step *step, uint3
 /* Decode rows do not take longer by more than what they read has grown since they were seen alone, nor less by more than it has shrunk.
  * Where rows of prompts cost more than is known that would otherwise be taken for it, too, and stretch the target, and the chunk with
  * it, again and again. */
-static void correct_decode(struct chunk_model *m, double by)
+static void correct_decode(struct sched_chunk *m, double by)
 {
     double grown = m->seen_context > 0 ? m->context / m->seen_context : 0;
     double least = grown > 0 ? MIN(grown, 1) / TUNE_CHUNK_DECODE_ROOM : 1 / TUNE_CHUNK_DECODE_FACTOR_MAX,
@@ -125,9 +112,9 @@ static void correct(double *factor, double by)
     *factor = MIN(MAX(*factor * (1 + by), 1 / TUNE_CHUNK_FACTOR_MAX), TUNE_CHUNK_FACTOR_MAX);
 }
 
-void chunk_learn(struct sched *s, const struct step *step, double total_us)
+void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double total_us)
 {
-    struct chunk_model *m = &s->chunk;
+    struct sched_chunk *m = &s->chunk;
     uint32_t decode_rows = step->row_count - step->prefill_rows;
     double products = 0, attention = 0;
     if (step->prefill_rows == 0)
@@ -152,7 +139,7 @@ void chunk_learn(struct sched *s, const struct step *step, double total_us)
     m->attention += TUNE_CHUNK_FACTOR_DECAY * (1 - m->attention);
 }
 
-void chunk_init(struct sched *s) { s->chunk = (struct chunk_model){.decode = 1, .products = 1, .attention = 1}; }
+void sched_chunk_init(struct sched *s) { s->chunk = (struct sched_chunk){.decode = 1, .products = 1, .attention = 1}; }
 
 /* --- the rows of prompts, oldest first ------------------------------------------------------------------------------ */
 
@@ -165,15 +152,15 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
 {
     uint32_t taken = 0;
     while (taken < rows && next->slot != NONE) {
-        const struct seq *q = &s->seqs[next->slot];
-        uint32_t count = seq_blocked(s, q) ? 0 : MIN(q->target - next->at, rows - taken);
+        const struct sched_seq *q = &s->seqs[next->slot];
+        uint32_t count = sched_place_blocks(s, q) ? 0 : MIN(q->target - next->at, rows - taken);
         if (count > 0)
             *us += attention_us(s, q->place, next->at, count);
         taken += count;
         next->at += count;
         if (count > 0 && next->at < q->target)
             break;
-        next->slot = s->cold[next->slot].prefill_next;
+        next->slot = s->cold[next->slot].batch.next;
         next->at = next->slot == NONE ? 0 : s->seqs[next->slot].next_pos;
     }
     return taken;
@@ -182,7 +169,7 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
 /* Prefill rows that so many running sequences need beside a decode row each, so that starts keep up with ends. */
 static double wanted_rows(const struct sched *s, uint32_t decode_rows)
 {
-    return s->lengths.tokens > 0 ? decode_rows * s->lengths.prompt_tokens / s->lengths.tokens : 0;
+    return s->load.lengths.tokens > 0 ? decode_rows * s->load.lengths.prompt_tokens / s->load.lengths.tokens : 0;
 }
 
 /* When the prompts at hand are done. */
@@ -213,23 +200,23 @@ static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / 
 
 static double target_us(const struct sched *s, uint32_t decoding)
 {
-    double waiting = s->waiting.count;
+    double waiting = s->queue.waiting.count;
     if (!s->config.step_target_auto)
         return s->config.step_target_us;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        waiting += s->mini_batches[m].prefill_count;
+        waiting += s->batches.of[m].prefill_count;
     return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
 }
 
 /* The chosen size; `first` is the least that fills a tile, `cap` the most. */
-static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
+static uint32_t choose(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
                        double most_us)
 {
     double alone_us = decode_us(s, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
     const struct outlook later = outlook(s, decode_rows + b->prefill_count);
     most_us = MAX(most_us, TUNE_CHUNK_STRETCH * alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
-    double tried = 2 * (s->s_model.rows_seen > 0 ? s->s_model.rows_seen : s->model.rows_seen);
+    double tried = 2 * (s->time.layers.rows_seen > 0 ? s->time.layers.rows_seen : s->time.whole.rows_seen);
     struct prompts next = {.slot = b->prefill_head, .at = s->seqs[b->prefill_head].next_pos};
     uint32_t best = 0, rows = 0;
     for (uint32_t chunk = MIN(first, cap); rows < chunk; chunk = MIN(chunk + s->config.tile_rows, cap)) {
@@ -253,9 +240,9 @@ static uint32_t choose(const struct sched *s, const struct mini_batch *b, uint32
     return MAX(best, 1); // whoever is left without rows here would wait for ever
 }
 
-uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t decode_rows)
+uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows)
 {
-    uint32_t tile = s->config.tile_rows, cap = MIN(chunk_cap(s), s->rows_max - decode_rows);
+    uint32_t tile = s->config.tile_rows, cap = MIN(sched_chunk_max(s), s->s_part.rows_max - decode_rows);
     uint32_t aligned = (decode_rows + cap) / tile * tile;
     if (aligned > decode_rows)
         cap = aligned - decode_rows; // else less than what fills the tile, but never nothing: prefill must get on
@@ -263,12 +250,12 @@ uint32_t chunk_rows(const struct sched *s, const struct mini_batch *b, uint32_t 
         return cap;
     uint32_t decoding = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        decoding += s->mini_batches[m].member_count;
+        decoding += s->batches.of[m].member_count;
     if (decoding == 0)
         return cap;
     uint32_t first = tile - decode_rows % tile;
     first += first < crumb(s) ? tile : 0;
-    if (s->model.rows_seen == 0)
+    if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
     return choose(s, b, decode_rows, first, cap, target_us(s, decoding));
 }

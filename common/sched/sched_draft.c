@@ -31,14 +31,15 @@ struct guess {
     bool runs;           // it has a row
 };
 
-static void line_learn(struct line *line, double x, double y)
+static void line_learn(struct sched_draft_line *line, double x, double y)
 {
-    *line = (struct line){TUNE_DRAFT_FORGET * line->count + 1, TUNE_DRAFT_FORGET * line->x + x, TUNE_DRAFT_FORGET * line->y + y,
-                          TUNE_DRAFT_FORGET * line->xx + x * x, TUNE_DRAFT_FORGET * line->xy + x * y};
+    *line = (struct sched_draft_line){TUNE_DRAFT_FORGET * line->count + 1, TUNE_DRAFT_FORGET * line->x + x,
+                                      TUNE_DRAFT_FORGET * line->y + y, TUNE_DRAFT_FORGET * line->xx + x * x,
+                                      TUNE_DRAFT_FORGET * line->xy + x * y};
 }
 
 /* Where all points have about the same x, as if y grew with it from 0 on: drafts are not taken for cheaper than rows were. */
-static double line_at(const struct line *line, double x)
+static double line_at(const struct sched_draft_line *line, double x)
 {
     if (line->count == 0)
         return 0;
@@ -50,15 +51,15 @@ static double line_at(const struct line *line, double x)
 }
 
 /* From one step of the mini-batch to the next. */
-static double step_us(const struct sched *s, const struct mini_batch *b, double rows, double gap_us)
+static double step_us(const struct sched *s, const struct sched_draft *d, double rows, double gap_us)
 {
-    struct sched_round round = {.s_part_us = model_s_part_us(s, rows, rows)};
-    sched_round_add(&round, false, 0, line_at(&b->other, rows) + gap_us);
-    return sched_round_us(&round, s->batches);
+    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows, rows)};
+    sched_round_add(&round, false, 0, line_at(&d->other, rows) + gap_us);
+    return sched_round_us(&round, s->batches.in_use);
 }
 
 /* Guessed tokens that a sequence's row may have behind it: what it may generate but for the one that is sampled after them. */
-static uint32_t room(const struct sched *s, const struct mini_batch *b, const struct seq *q)
+static uint32_t room(const struct sched *s, const struct sched_batch *b, const struct sched_seq *q)
 {
     uint32_t tokens = q->known + q->samples + 1;
     // Rows in flight though its mini-batch has none: it has come from another.
@@ -68,13 +69,13 @@ static uint32_t room(const struct sched *s, const struct mini_batch *b, const st
 }
 
 /* How many rows the members will have without drafts, and what is guessed of each. */
-static uint32_t ask(const struct sched *s, const struct mini_batch *b, struct guess *guesses)
+static uint32_t ask(const struct sched *s, const struct sched_batch *b, struct guess *guesses)
 {
     uint32_t rows = 0;
     for (uint32_t i = 0; i < b->member_count; i++) {
-        const struct seq *q = &s->seqs[b->members[i]];
+        const struct sched_seq *q = &s->seqs[b->members[i]];
         guesses[i] = (struct guess){.tokens = 1};
-        if (q->known + q->samples >= q->limit || seq_blocked(s, q))
+        if (q->known + q->samples >= q->limit || sched_place_blocks(s, q))
             continue;
         rows++;
         guesses[i].runs = true;
@@ -108,22 +109,22 @@ static double least_tokens(const struct guess *guesses, uint32_t count)
 }
 
 /* The best number of drafts of each; returns what they gain. */
-static double choose(const struct sched *s, const struct mini_batch *b, uint8_t *drafts)
+static double choose(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d, uint8_t *drafts)
 {
     struct guess guesses[TUNE_DRAFT_SEQUENCES_MAX];
-    uint32_t rows = ask(s, b, guesses), most = rows < s->rows_max ? s->rows_max - rows : 0;
-    double gap_us = b->gap_us > 0 ? b->gap_us : TUNE_DRAFT_GAP_US, logs = 0;
+    uint32_t rows = ask(s, b, guesses), most = rows < s->s_part.rows_max ? s->s_part.rows_max - rows : 0;
+    double gap_us = d->gap_us > 0 ? d->gap_us : TUNE_DRAFT_GAP_US, logs = 0;
     if (rows == 0)
         return 0;
-    double plain_us = step_us(s, b, rows, 0), best = plain_us / step_us(s, b, rows, gap_us);
+    double plain_us = step_us(s, d, rows, 0), best = plain_us / step_us(s, d, rows, gap_us);
     double most_us = MAX(s->config.step_target_us, TUNE_DRAFT_STEP_MAX * plain_us);
     struct guess *next;
-    for (uint32_t d = 1; d <= most && (next = best_next(guesses, b->member_count)) != NULL; d++) {
+    for (uint32_t drafted = 1; drafted <= most && (next = best_next(guesses, b->member_count)) != NULL; drafted++) {
         logs += log(1 + next->next / next->tokens);
         next->tokens += next->next;
         next->next *= next->chance;
         next->taken++;
-        double us = step_us(s, b, rows + d, gap_us), gain = exp(logs / rows) * plain_us / us;
+        double us = step_us(s, d, rows + drafted, gap_us), gain = exp(logs / rows) * plain_us / us;
         if (us > most_us)
             break;
         if (gain <= best || us > TUNE_DRAFT_SLOWEST * plain_us * least_tokens(guesses, b->member_count))
@@ -136,65 +137,66 @@ static double choose(const struct sched *s, const struct mini_batch *b, uint8_t 
 }
 
 /* Whether drafts of all would pay if they were right for certain: where rows cost as much as tokens are worth, nobody is asked. */
-static bool could_pay(const struct sched *s, const struct mini_batch *b)
+static bool could_pay(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d)
 {
     double rows = b->member_count;
-    return 2 * step_us(s, b, rows, 0) > TUNE_DRAFT_WORTH * step_us(s, b, 2 * rows, 0);
+    return 2 * step_us(s, d, rows, 0) > TUNE_DRAFT_WORTH * step_us(s, d, 2 * rows, 0);
 }
 
-uint32_t draft_fit(struct sched *s, struct seq *q, uint32_t drafts)
+uint32_t sched_draft_fit(struct sched *s, struct sched_seq *q, uint32_t drafts)
 {
     while (q->next_pos + drafts >= (uint64_t)q->pages * s->config.page_tokens) {
-        if (place_fits(seq_place(s, q), 1, false) && prefix_grow(s, q))
+        if (sched_place_fits(sched_place_of(s, q), 1, false) && sched_prefix_grow(s, q))
             continue;
         return q->pages * s->config.page_tokens - q->next_pos - 1;
     }
     return drafts;
 }
 
-bool draft_plan(struct sched *s, struct mini_batch *b, uint8_t *drafts)
+bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts)
 {
+    const struct sched_batch *b = &s->batches.of[mini_batch];
+    struct sched_draft *d = &s->drafts[mini_batch];
     for (uint32_t i = 0; i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
     if (b->in_flight_count > 0 && b->in_flight[b->in_flight_count - 1]->draft_rows > 0)
         return false; // where their sequences will be is not known
     // Rows beside prompts are the prompts': they are wanted for certain.
-    if (!s->config.drafts || !s->rows_alike || b->prefill_count > 0 || b->member_count == 0 ||
-        b->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->s_model.rows_seen == 0 || !could_pay(s, b)) {
-        b->drafting = false;
+    if (!s->config.drafts || !s->s_part.rows_alike || b->prefill_count > 0 || b->member_count == 0 ||
+        b->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->time.layers.rows_seen == 0 || !could_pay(s, b, d)) {
+        d->drafting = false;
         return true;
     }
-    if (b->in_flight_count > 0 && b->drafting)
+    if (b->in_flight_count > 0 && d->drafting)
         return false;
-    double gain = choose(s, b, drafts);
+    double gain = choose(s, b, d, drafts);
     if (gain > 0)
-        b->draft_gain += (b->draft_gain > 0 ? TUNE_DRAFT_GAIN : 1) * (gain - b->draft_gain);
-    b->drafting = b->draft_gain > TUNE_DRAFT_WORTH;
+        d->gain += (d->gain > 0 ? TUNE_DRAFT_GAIN : 1) * (gain - d->gain);
+    d->drafting = d->gain > TUNE_DRAFT_WORTH;
     bool waits = b->in_flight_count > 0; // then what was guessed follows what is being sampled
-    bool probes = !waits && s->stats.steps / s->batches % TUNE_DRAFT_PROBE_STEPS == 0;
+    bool probes = !waits && s->stats.steps / s->batches.in_use % TUNE_DRAFT_PROBE_STEPS == 0;
     for (uint32_t i = 0; (waits || probes) && i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
-    return !(waits && b->drafting);
+    return !(waits && d->drafting);
 }
 
-void draft_forget(struct mini_batch *b)
+void sched_draft_init(struct sched *s)
 {
-    b->other = (struct line){0};
-    b->gap_us = b->draft_gain = 0;
-    b->drafting = false;
+    for (uint32_t m = 0; m < SCHED_MINI_BATCHES_MAX; m++)
+        s->drafts[m] = (struct sched_draft){.drafting = false};
 }
 
-void draft_learn(struct sched *s, const struct step *step, const struct sched_step_done *done)
+void sched_draft_learn(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
 {
-    struct mini_batch *b = &s->mini_batches[step->mini_batch];
+    struct sched_draft *d = &s->drafts[step->mini_batch];
     if (done->total_us == 0 || done->s_part_us == 0 || step->prefill_rows > 0)
         return;
     double other_us = done->total_us > done->s_part_us ? done->total_us - done->s_part_us : 0;
-    line_learn(&b->other, step->row_count, other_us);
+    line_learn(&d->other, step->row_count, other_us);
     double away_us = (double)(s->now_us - step->emitted_us);
     if (step->queued || away_us <= done->total_us)
         return;
     double gap_us = away_us - done->total_us; // one may be disturbed, and others come only while drafts pay
-    b->gap_us = b->gap_us > 0 ? b->gap_us + TUNE_DRAFT_GAIN * (MIN(gap_us, 2 * b->gap_us) - b->gap_us)
+    d->gap_us = d->gap_us > 0 ? d->gap_us + TUNE_DRAFT_GAIN * (MIN(gap_us, 2 * d->gap_us) - d->gap_us)
                               : MIN(gap_us, 4 * TUNE_DRAFT_GAP_US);
 }

@@ -6,7 +6,7 @@
 
 #include "common/base/status.h"
 
-bool heap_init(struct sched_heap *heap, uint32_t capacity)
+bool sched_heap_init(struct sched_heap *heap, uint32_t capacity)
 {
     heap->entries = calloc(capacity, sizeof(*heap->entries));
     heap->where = calloc(capacity, sizeof(*heap->where));
@@ -18,7 +18,7 @@ bool heap_init(struct sched_heap *heap, uint32_t capacity)
     return true;
 }
 
-void heap_fini(struct sched_heap *heap)
+void sched_heap_fini(struct sched_heap *heap)
 {
     free(heap->entries);
     free(heap->where);
@@ -26,13 +26,13 @@ void heap_fini(struct sched_heap *heap)
     heap->where = NULL;
 }
 
-static void put(struct sched_heap *heap, uint32_t index, struct heap_entry entry)
+static void put(struct sched_heap *heap, uint32_t index, struct sched_heap_entry entry)
 {
     heap->entries[index] = entry;
     heap->where[entry.slot] = index;
 }
 
-static void sift_up(struct sched_heap *heap, uint32_t index, struct heap_entry entry)
+static void sift_up(struct sched_heap *heap, uint32_t index, struct sched_heap_entry entry)
 {
     while (index > 0) {
         uint32_t parent = (index - 1) / 2;
@@ -44,7 +44,7 @@ static void sift_up(struct sched_heap *heap, uint32_t index, struct heap_entry e
     put(heap, index, entry);
 }
 
-static void sift_down(struct sched_heap *heap, uint32_t index, struct heap_entry entry)
+static void sift_down(struct sched_heap *heap, uint32_t index, struct sched_heap_entry entry)
 {
     for (;;) {
         uint32_t child = 2 * index + 1;
@@ -60,23 +60,23 @@ static void sift_down(struct sched_heap *heap, uint32_t index, struct heap_entry
     put(heap, index, entry);
 }
 
-void heap_push(struct sched_heap *heap, uint32_t slot, uint64_t key)
+void sched_heap_push(struct sched_heap *heap, uint32_t slot, uint64_t key)
 {
-    assert_always(heap->where[slot] == HEAP_ABSENT && heap->count < heap->capacity);
+    assert_always(heap->where[slot] == SCHED_HEAP_ABSENT && heap->count < heap->capacity);
     heap->count++;
-    sift_up(heap, heap->count - 1, (struct heap_entry){.key = key, .slot = slot});
+    sift_up(heap, heap->count - 1, (struct sched_heap_entry){.key = key, .slot = slot});
 }
 
-void heap_remove(struct sched_heap *heap, uint32_t slot)
+void sched_heap_remove(struct sched_heap *heap, uint32_t slot)
 {
     uint32_t index = heap->where[slot];
-    if (index == HEAP_ABSENT)
+    if (index == SCHED_HEAP_ABSENT)
         return;
-    heap->where[slot] = HEAP_ABSENT;
+    heap->where[slot] = SCHED_HEAP_ABSENT;
     heap->count--;
     if (index == heap->count)
         return;
-    struct heap_entry moved = heap->entries[heap->count];
+    struct sched_heap_entry moved = heap->entries[heap->count];
     if (index > 0 && moved.key < heap->entries[(index - 1) / 2].key)
         sift_up(heap, index, moved);
     else

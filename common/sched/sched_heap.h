@@ -5,26 +5,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HEAP_ABSENT UINT32_MAX
+#define SCHED_HEAP_ABSENT UINT32_MAX
 
-struct heap_entry {
+struct sched_heap_entry {
     uint64_t key;
     uint32_t slot;
 };
 
 struct sched_heap {
-    struct heap_entry *entries; // [count of capacity]
-    uint32_t *where;            // [capacity]: index of a slot's entry, or HEAP_ABSENT
+    struct sched_heap_entry *entries; // [count of capacity]
+    uint32_t *where;                  // [capacity]: index of a slot's entry, or SCHED_HEAP_ABSENT
     uint32_t count, capacity;
 };
 
-/* Allocates for slots 0 to capacity - 1; false: no memory (heap_fini() is still right). */
-bool heap_init(struct sched_heap *heap, uint32_t capacity);
-void heap_fini(struct sched_heap *heap);
+/* Allocates for slots 0 to capacity - 1; false: no memory (sched_heap_fini() is still right). */
+bool sched_heap_init(struct sched_heap *heap, uint32_t capacity);
+void sched_heap_fini(struct sched_heap *heap);
 
-void heap_push(struct sched_heap *heap, uint32_t slot, uint64_t key); // the slot must be absent
-void heap_remove(struct sched_heap *heap, uint32_t slot);             // absent: nothing
+void sched_heap_push(struct sched_heap *heap, uint32_t slot, uint64_t key); // the slot must be absent
+void sched_heap_remove(struct sched_heap *heap, uint32_t slot);             // absent: nothing
 
-static inline bool heap_has(const struct sched_heap *heap, uint32_t slot) { return heap->where[slot] != HEAP_ABSENT; }
+static inline bool sched_heap_has(const struct sched_heap *heap, uint32_t slot) { return heap->where[slot] != SCHED_HEAP_ABSENT; }
 
 #endif

@@ -47,7 +47,7 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         {"draft_tokens", c->draft_tokens, 1, SCHED_DRAFT_TOKENS_MAX},
         {"page_tokens", c->page_tokens, 1, 65536},
         {"context_tokens", c->context_tokens, 2, LIMIT_TOKENS},
-        {"max_places", c->max_places, 1, SEQ_NO_PLACE - 1},
+        {"max_places", c->max_places, 1, SCHED_SEQ_NO_PLACE - 1},
         {"max_moves", c->max_moves, 1, 65536},
         {"max_kept", c->max_kept, 0, LIMIT_SEQUENCES},
         {"max_named_pages", c->max_named_pages, 1, LIMIT_TOKENS},
@@ -66,21 +66,21 @@ static bool init_sequences(struct sched *s)
     size_t bytes = (size_t)n * sizeof(*s->seqs);
     s->seqs = aligned_alloc(64, bytes); // a line each, else two are touched a row
     s->cold = calloc(n, sizeof(*s->cold));
-    s->free_slots = calloc(n, sizeof(*s->free_slots));
+    s->ids.free_slots = calloc(n, sizeof(*s->ids.free_slots));
     uint32_t buckets = 2;
     while (buckets < 2 * n)
         buckets *= 2;
-    s->map = calloc(buckets, sizeof(*s->map));
-    s->map_mask = buckets - 1;
-    bool heaps = heap_init(&s->waiting, n);
-    heaps = heap_init(&s->deadlines, n) && heaps;
-    if (s->seqs == NULL || s->cold == NULL || s->free_slots == NULL || s->map == NULL || !heaps)
+    s->ids.map = calloc(buckets, sizeof(*s->ids.map));
+    s->ids.map_mask = buckets - 1;
+    bool heaps = sched_heap_init(&s->queue.waiting, n);
+    heaps = sched_heap_init(&s->queue.deadlines, n) && heaps;
+    if (s->seqs == NULL || s->cold == NULL || s->ids.free_slots == NULL || s->ids.map == NULL || !heaps)
         return false;
     memset(s->seqs, 0, bytes);
-    memset(s->map, 0xff, buckets * sizeof(*s->map));
+    memset(s->ids.map, 0xff, buckets * sizeof(*s->ids.map));
     for (uint32_t i = 0; i < n; i++)
-        s->free_slots[i] = n - 1 - i;
-    s->free_count = n;
+        s->ids.free_slots[i] = n - 1 - i;
+    s->ids.free_count = n;
     return true;
 }
 
@@ -88,17 +88,17 @@ static bool init_steps(struct sched *s)
 {
     uint32_t rows = s->config.max_batch_rows;
     uint32_t ahead = s->config.plan_ahead;
-    s->steps = calloc((size_t)s->config.mini_batches * ahead, sizeof(*s->steps));
-    if (s->steps == NULL)
+    s->batches.flights = calloc((size_t)s->config.mini_batches * ahead, sizeof(*s->batches.flights));
+    if (s->batches.flights == NULL)
         return false;
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
-        struct mini_batch *b = &s->mini_batches[m];
+        struct sched_batch *b = &s->batches.of[m];
         b->prefill_head = b->prefill_tail = NONE;
         b->members = calloc(s->config.max_sequences, sizeof(*b->members));
         if (b->members == NULL)
             return false;
         for (uint32_t k = 0; k < ahead; k++) {
-            struct step *step = &s->steps[m * ahead + k];
+            struct sched_flight *step = &s->batches.flights[m * ahead + k];
             step->runs = calloc(rows, sizeof(*step->runs));
             step->refs = calloc(rows, sizeof(*step->refs));
             if (step->runs == NULL || step->refs == NULL)
@@ -111,7 +111,7 @@ static bool init_steps(struct sched *s)
 
 static bool init_prefix(struct sched *s)
 {
-    struct prefix_tree *t = &s->prefix;
+    struct sched_prefix *t = &s->prefix;
     t->free_head = NONE;
     if (s->config.page_names == NULL)
         return true;
@@ -140,26 +140,26 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
     if (s == NULL)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for its state");
     s->config = filled;
-    s->rows_max = filled.max_batch_rows;
-    s->batches = s->batches_wanted = filled.mini_batch_auto ? 1 : filled.mini_batches;
-    s->out_head = s->out_tail = NONE;
-    s->next_step = s->next_move = 1;
-    s->grace_wake_us = SCHED_NEVER;
-    s->places = calloc(filled.max_places, sizeof(*s->places));
-    s->moving = calloc(filled.max_moves + TUNE_MOVE_RELABELS_MAX, sizeof(*s->moving));
+    s->s_part.rows_max = filled.max_batch_rows;
+    s->batches.in_use = s->batches.wanted = filled.mini_batch_auto ? 1 : filled.mini_batches;
+    s->outbox.head = s->outbox.tail = NONE;
+    s->batches.next_step = s->moves.next_id = 1;
+    s->places.grace_wake_us = SCHED_NEVER;
+    s->places.of = calloc(filled.max_places, sizeof(*s->places.of));
+    s->moves.slots = calloc(filled.max_moves + TUNE_MOVE_RELABELS_MAX, sizeof(*s->moves.slots));
     bool sequences = init_sequences(s);
     bool steps = init_steps(s);
     bool prefix = init_prefix(s);
-    if (s->places == NULL || s->moving == NULL || !sequences || !steps || !prefix) {
+    if (s->places.of == NULL || s->moves.slots == NULL || !sequences || !steps || !prefix) {
         sched_fini(s);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for %u sequences and steps of %u rows",
                          filled.max_sequences, filled.max_batch_rows);
     }
     for (uint32_t p = 0; p < filled.max_places; p++)
-        s->places[p].holders = s->places[p].kept = (struct slot_list){NONE, NONE};
-    s->model.whole = true;
-    load_init(s);
-    chunk_init(s);
+        s->places.of[p].holders = s->places.of[p].kept = (struct sched_list){NONE, NONE};
+    sched_time_init(s);
+    sched_load_init(s);
+    sched_chunk_init(s);
     *out = s;
     return STATUS_OK;
 }
@@ -168,70 +168,24 @@ void sched_fini(struct sched *s)
 {
     if (s == NULL)
         return;
-    if (s->steps != NULL) {
+    if (s->batches.flights != NULL) {
         for (uint32_t i = 0; i < s->config.mini_batches * s->config.plan_ahead; i++) {
-            free(s->steps[i].runs);
-            free(s->steps[i].refs);
+            free(s->batches.flights[i].runs);
+            free(s->batches.flights[i].refs);
         }
     }
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        free(s->mini_batches[m].members);
-    free(s->steps);
+        free(s->batches.of[m].members);
+    free(s->batches.flights);
     free(s->prefix.nodes);
     free(s->prefix.buckets);
-    heap_fini(&s->waiting);
-    heap_fini(&s->deadlines);
-    free(s->map);
-    free(s->free_slots);
+    sched_heap_fini(&s->queue.waiting);
+    sched_heap_fini(&s->queue.deadlines);
+    free(s->ids.map);
+    free(s->ids.free_slots);
     free(s->cold);
     free(s->seqs);
-    free(s->moving);
-    free(s->places);
+    free(s->moves.slots);
+    free(s->places.of);
     free(s);
-}
-
-/* Ids are often consecutive or share their upper bits (incarnation): mix all bits into the low ones. */
-static uint32_t hash_id(uint64_t id)
-{
-    id ^= id >> 31;
-    id *= UINT64_C(0x9e3779b97f4a7c15);
-    id ^= id >> 29;
-    id *= UINT64_C(0xbf58476d1ce4e5b9);
-    return (uint32_t)(id >> 32);
-}
-
-uint32_t map_find(const struct sched *s, uint64_t id)
-{
-    for (uint32_t i = hash_id(id) & s->map_mask; s->map[i] != NONE; i = (i + 1) & s->map_mask) {
-        if (s->seqs[s->map[i]].id == id)
-            return s->map[i];
-    }
-    return NONE;
-}
-
-void map_insert(struct sched *s, uint64_t id, uint32_t slot)
-{
-    uint32_t i = hash_id(id) & s->map_mask;
-    while (s->map[i] != NONE)
-        i = (i + 1) & s->map_mask;
-    s->map[i] = slot;
-}
-
-void map_erase(struct sched *s, uint64_t id)
-{
-    uint32_t i = hash_id(id) & s->map_mask;
-    while (s->seqs[s->map[i]].id != id)
-        i = (i + 1) & s->map_mask;
-    // Later entries of the same run move up, so that no search meets a hole before its entry.
-    for (uint32_t j = i;;) {
-        j = (j + 1) & s->map_mask;
-        if (s->map[j] == NONE)
-            break;
-        uint32_t home = hash_id(s->seqs[s->map[j]].id) & s->map_mask;
-        if (((j - home) & s->map_mask) >= ((j - i) & s->map_mask)) {
-            s->map[i] = s->map[j];
-            i = j;
-        }
-    }
-    s->map[i] = NONE;
 }

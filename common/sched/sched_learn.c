@@ -1,19 +1,22 @@
 /* sched_learn.c: what the answer to a step says of the models, and what they had predicted of it. */
+#include "common/sched/sched_answer.h"
 #include "common/sched/sched_state.h"
 
 /* What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet. */
-static double step_predict_us(const struct sched *s, const struct step *step, const struct sched_step_done *done, uint32_t sampled)
+static double step_predict_us(const struct sched *s, const struct sched_flight *step, const struct sched_step_done *done,
+                              uint32_t sampled)
 {
-    struct sched_round round = {.s_part_us = model_s_part_us(s, step->row_count, sampled)};
-    if (s->s_model.rows_seen == 0)
+    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, step->row_count, sampled)};
+    if (s->time.layers.rows_seen == 0)
         return 0;
     for (uint32_t i = 0; i < done->place_count; i++) {
         if (done->places[i].place >= s->config.max_places)
             continue;
-        const struct place *p = &s->places[done->places[i].place];
-        sched_round_add(&round, p->local || p->shares_cores, place_attend_us(p, done->places[i].tokens_read), p->link_step_us);
+        const struct sched_place *p = &s->places.of[done->places[i].place];
+        sched_round_add(&round, sched_place_is_here(p), sched_speed_attend_us(p, done->places[i].tokens_read),
+                        p->speed.link_step_us);
     }
-    return sched_round_us(&round, s->batches);
+    return sched_round_us(&round, s->batches.in_use);
 }
 
 /* Attention of a step on the s-part's cores: what its workers say, and of the local pool what it takes alone. It attends while they do,
@@ -26,42 +29,43 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
         const struct sched_place_time *time = &done->places[i];
         if (time->place >= s->config.max_places)
             continue;
-        const struct place *p = &s->places[time->place];
-        if (p->local || p->shares_cores)
-            us += !p->local && time->attend_us > 0 ? time->attend_us : place_attend_us(p, time->tokens_read);
+        const struct sched_place *p = &s->places.of[time->place];
+        if (sched_place_is_here(p))
+            us += !p->local && time->attend_us > 0 ? time->attend_us : sched_speed_attend_us(p, time->tokens_read);
         *workers = *workers || (p->shares_cores && !p->local && time->tokens_read > 0);
     }
     return us;
 }
 
 /* What a step says of the model, and the model of it. */
-void step_learn(struct sched *s, const struct step *step, const struct sched_step_done *done)
+void sched_learn_step(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
 {
     uint32_t sampled = 0;
     for (uint32_t i = 0; i < done->place_count; i++) {
         if (done->places[i].place < s->config.max_places)
-            s->places[done->places[i].place].step_pairs = 0;
+            s->places.of[done->places[i].place].speed.step_pairs = 0;
     }
     for (uint32_t i = 0; i < step->run_count; i++) {
         const struct sched_run *run = &step->runs[i];
         sampled += run->sample ? 1u + run->drafts : 0;
         if (run->count > 1)
-            s->places[run->place].step_pairs += (uint64_t)run->count * run->position + (uint64_t)run->count * (run->count + 1) / 2;
+            s->places.of[run->place].speed.step_pairs += (uint64_t)run->count * run->position +
+                                                         (uint64_t)run->count * (run->count + 1) / 2;
     }
     // Attention of a row and of its drafts reads the same context: what it takes is neither as of rows nor as of a prompt.
     bool drafted = step->draft_rows > 0;
     double predicted_us = drafted ? 0 : step_predict_us(s, step, done, sampled);
     if (predicted_us > 0 && done->total_us > 0)
-        model_judge(&s->error, predicted_us, done->total_us);
+        sched_time_judge(&s->time.error, predicted_us, done->total_us);
     if (done->total_us > 0 && !drafted)
-        chunk_learn(s, step, done->total_us);
+        sched_chunk_learn(s, step, done->total_us);
     if (done->total_us > 0)
-        model_learn(&s->model, step->row_count, done->total_us);
+        sched_curve_learn(&s->time.whole, step->row_count, done->total_us);
     if (done->s_part_us > 0) {
-        double head_us = model_s_part_us(s, step->row_count, sampled) - model_us(&s->s_model, step->row_count);
-        model_learn(&s->s_model, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
+        double head_us = sched_time_s_part_us(s, step->row_count, sampled) - sched_curve_us(&s->time.layers, step->row_count);
+        sched_curve_learn(&s->time.layers, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
     }
-    draft_learn(s, step, done);
+    sched_draft_learn(s, step, done);
     if (drafted)
         return;
     bool workers_here;
@@ -70,12 +74,12 @@ void step_learn(struct sched *s, const struct step *step, const struct sched_ste
         uint32_t place = done->places[i].place;
         if (place >= s->config.max_places)
             continue;
-        const struct place *p = &s->places[place];
+        const struct sched_place *p = &s->places.of[place];
         // Beside workers on its cores the local pool may take longer than it does alone, never less.
-        if (p->local && workers_here && done->places[i].attend_us >= place_attend_us(p, done->places[i].tokens_read))
+        if (p->local && workers_here && done->places[i].attend_us >= sched_speed_attend_us(p, done->places[i].tokens_read))
             continue;
         // Beside prefill elsewhere on the same cores decode rows' attention says nothing.
-        if (step->prefill_rows == 0 || p->step_pairs > 0 || !(p->local || p->shares_cores))
-            place_measure(s, &done->places[i], here_us);
+        if (step->prefill_rows == 0 || p->speed.step_pairs > 0 || !(sched_place_is_here(p)))
+            sched_speed_learn(s, &done->places[i], here_us);
     }
 }

@@ -8,21 +8,21 @@
 
 #define UNIT_MAX 1e100
 
-void lengths_init(struct lengths *l) { *l = (struct lengths){.unit = 1}; }
+void sched_lengths_init(struct sched_lengths *l) { *l = (struct sched_lengths){.unit = 1}; }
 
 /* All buckets in one pass: an integral over the survival function that grows with the cutoff. */
-static void reckon(struct lengths *l, struct survival *survival)
+static void reckon(struct sched_lengths *l, struct sched_survival *survival)
 {
-    struct survival_mean life = {0};
+    struct sched_survival_mean life = {0};
     double weights = 0, prompts = 0, tokens = 0, token_squares = 0, context = 0, squares = 0;
-    survival_settle(survival);
+    sched_survival_settle(survival);
     l->learned = survival->learned;
-    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+    for (uint32_t i = 0; i < SCHED_SURVIVAL_BUCKETS; i++) {
         double weight = l->asked[i].weight;
         if (weight > 0) {
-            struct survival_mean to = life;
+            struct sched_survival_mean to = life;
             double prompt = l->asked[i].prompts / weight;
-            survival_mean_add(survival, i, l->asked[i].cutoffs / weight, &to);
+            sched_survival_mean_add(survival, i, l->asked[i].cutoffs / weight, &to);
             to.tokens = MAX(to.tokens, 1);
             weights += weight;
             prompts += l->asked[i].prompts;
@@ -31,7 +31,7 @@ static void reckon(struct lengths *l, struct survival *survival)
             context += weight * (prompt * to.tokens + to.ages);
             squares += l->asked[i].prompt_squares * to.tokens + weight * (2 * prompt * to.ages + to.squares);
         }
-        survival_mean_add(survival, i, INFINITY, &life);
+        sched_survival_mean_add(survival, i, INFINITY, &life);
     }
     l->tokens = tokens / weights;
     l->prompt_tokens = prompts / weights;
@@ -40,9 +40,9 @@ static void reckon(struct lengths *l, struct survival *survival)
     l->context_squares = squares / weights;
 }
 
-static void weigh_anew(struct lengths *l)
+static void weigh_anew(struct sched_lengths *l)
 {
-    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+    for (uint32_t i = 0; i < SCHED_SURVIVAL_BUCKETS; i++) {
         l->asked[i].weight /= l->unit;
         l->asked[i].cutoffs /= l->unit;
         l->asked[i].prompts /= l->unit;
@@ -51,9 +51,9 @@ static void weigh_anew(struct lengths *l)
     l->unit = 1;
 }
 
-void lengths_note(struct lengths *l, struct survival *survival, uint32_t prompt, uint32_t cutoff)
+void sched_lengths_note(struct sched_lengths *l, struct sched_survival *survival, uint32_t prompt, uint32_t cutoff)
 {
-    uint32_t bucket = survival_bucket(MAX(cutoff, 1));
+    uint32_t bucket = sched_survival_bucket(MAX(cutoff, 1));
     if (l->count >= TUNE_LENGTHS_STARTS) { // instead of all that came before weighing less, the next one weighs more
         l->unit /= 1 - 1.0 / TUNE_LENGTHS_STARTS;
     }
@@ -67,7 +67,7 @@ void lengths_note(struct lengths *l, struct survival *survival, uint32_t prompt,
     reckon(l, survival);
 }
 
-void lengths_refresh(struct lengths *l, struct survival *survival)
+void sched_lengths_refresh(struct sched_lengths *l, struct sched_survival *survival)
 {
     if (l->count > 0 && l->learned != survival->learned)
         reckon(l, survival);

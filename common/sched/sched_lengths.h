@@ -13,10 +13,10 @@
 
 #include "common/sched/sched_survival.h"
 
-struct lengths {
+struct sched_lengths {
     struct {
         double weight, cutoffs, prompts, prompt_squares; // sums over starts, old ones weighing less
-    } asked[SURVIVAL_BUCKETS];                           // by cutoff
+    } asked[SCHED_SURVIVAL_BUCKETS];                     // by cutoff
     double count;                                        // starts seen, as far as they still weigh; 0: nothing is expected
     double unit;                                         // weight of the next start
     uint64_t learned;                                    // of the survival, when the following were reckoned
@@ -27,12 +27,12 @@ struct lengths {
     double context_squares;
 };
 
-void lengths_init(struct lengths *lengths);
+void sched_lengths_init(struct sched_lengths *lengths);
 
 /* One starts, of that prompt, generating at most cutoff tokens. O(buckets). */
-void lengths_note(struct lengths *lengths, struct survival *survival, uint32_t prompt, uint32_t cutoff);
+void sched_lengths_note(struct sched_lengths *lengths, struct sched_survival *survival, uint32_t prompt, uint32_t cutoff);
 
 /* Takes in what the survival has learned. O(buckets), and O(1) if it has learned nothing. */
-void lengths_refresh(struct lengths *lengths, struct survival *survival);
+void sched_lengths_refresh(struct sched_lengths *lengths, struct sched_survival *survival);
 
 #endif

@@ -7,12 +7,12 @@
 
 /* --- what is expected ------------------------------------------------------------------------------------------------- */
 
-void load_init(struct sched *s)
+void sched_load_init(struct sched *s)
 {
-    survival_init(&s->survival);
-    lengths_init(&s->lengths);
+    sched_survival_init(&s->load.survival);
+    sched_lengths_init(&s->load.lengths);
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        s->mini_batches[m].plan.stale = true;
+        s->load.plans[m].stale = true;
 }
 
 static uint32_t generated(const struct sched *s, uint32_t slot) { return s->seqs[slot].known - s->cold[slot].prompt; }
@@ -20,19 +20,19 @@ static uint32_t generated(const struct sched *s, uint32_t slot) { return s->seqs
 static void note_start(struct sched *s, uint32_t slot)
 {
     uint32_t prompt = s->cold[slot].prompt;
-    lengths_note(&s->lengths, &s->survival, prompt, s->seqs[slot].limit - prompt);
+    sched_lengths_note(&s->load.lengths, &s->load.survival, prompt, s->seqs[slot].limit - prompt);
 }
 
 static double mean_context(const struct sched *s)
 {
-    return s->lengths.count > 0 ? s->lengths.context_tokens / s->lengths.tokens : 0;
+    return s->load.lengths.count > 0 ? s->load.lengths.context_tokens / s->load.lengths.tokens : 0;
 }
 
-double load_weight(const struct sched *s) { return s->lengths.count > 0 ? TUNE_LOAD_WEIGHT * mean_context(s) : 0; }
+double sched_load_weight(const struct sched *s) { return s->load.lengths.count > 0 ? TUNE_LOAD_WEIGHT * mean_context(s) : 0; }
 
 static double spacing_steps(const struct sched *s)
 {
-    return s->config.spacing_steps ? s->config.spacing_steps : MAX(s->lengths.tokens / TUNE_LOAD_SPACING_PART, 1);
+    return s->config.spacing_steps ? s->config.spacing_steps : MAX(s->load.lengths.tokens / TUNE_LOAD_SPACING_PART, 1);
 }
 
 /* What places can do, and what follows for a mini-batch. */
@@ -45,22 +45,23 @@ struct reach {
     double limit;         // and that keep both parts busy, or are read when starts are evenly spaced: W_lim
 };
 
-static double s_part_us(const struct sched *s, double rows) { return model_s_part_us(s, rows, rows); }
+static double s_part_us(const struct sched *s, double rows) { return sched_time_s_part_us(s, rows, rows); }
 
 /* Context tokens that a mini-batch of so many rows may read so that its steps keep to their limit. Of M mini-batches in flight each
  * waits until the workers have served the others, so a step takes S + link + R, and M·R at least. As long as the S-part takes the
  * workers may take in any case: then it is not their load that is too much. */
 static double timely_load(const struct sched *s, const struct reach *r, double rows)
 {
-    double limit_us = s->config.step_limit_us, s_us = s_part_us(s, rows * (1 + s->lengths.prompt_tokens / s->lengths.tokens));
-    double r_us = sched_round_away_most_us(limit_us, s_us, r->link_us, s->batches);
+    double limit_us = s->config.step_limit_us,
+           s_us = s_part_us(s, rows * (1 + s->load.lengths.prompt_tokens / s->load.lengths.tokens));
+    double r_us = sched_round_away_most_us(limit_us, s_us, r->link_us, s->batches.in_use);
     return limit_us == 0 ? INFINITY : MAX(MAX(r_us, s_us - r->link_us), 0) * r->tokens_per_us;
 }
 
 /* What so many sequences read when their starts are evenly spaced, and `deviations` standard deviations more. */
 static double steady_load(const struct sched *s, double rows, double deviations)
 {
-    const struct lengths *l = &s->lengths;
+    const struct sched_lengths *l = &s->load.lengths;
     double mean = mean_context(s), variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
     return rows * (mean + spacing_steps(s) / 2) + deviations * sqrt(rows * variance);
 }
@@ -90,18 +91,18 @@ static struct reach reach(const struct sched *s)
 {
     struct reach r = {0};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
+        const struct sched_place *p = &s->places.of[i];
         if (!p->up)
             continue;
-        r.page_tokens += p->draining ? 0 : (double)p->pages_total * s->config.page_tokens / s->batches;
-        if (p->local || p->shares_cores || p->token_us <= 0)
+        r.page_tokens += p->draining ? 0 : (double)p->pages_total * s->config.page_tokens / s->batches.in_use;
+        if (p->local || p->shares_cores || p->speed.token_us <= 0)
             continue;
-        r.tokens_per_us += 1 / p->token_us;
-        r.link_us = MAX(r.link_us, p->link_step_us);
+        r.tokens_per_us += 1 / p->speed.token_us;
+        r.link_us = MAX(r.link_us, p->speed.link_step_us);
     }
     if (r.tokens_per_us == 0)
         return r;
-    r.full = full_rows(s, &r, MAX((double)s->config.max_running / s->batches, 1));
+    r.full = full_rows(s, &r, MAX((double)s->config.max_running / s->batches.in_use, 1));
     double balance = MAX(s_part_us(s, r.full) - r.link_us, 0) * r.tokens_per_us; // read while the S-part has the other mini-batch
     r.hard = hard_load(s, &r, r.full);
     r.limit = MIN(MAX(steady_load(s, r.full, 2), balance), r.hard);
@@ -111,29 +112,29 @@ static struct reach reach(const struct sched *s)
 uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
 {
     assert_always(mini_batch < s->config.mini_batches);
-    if (s->config.admission == SCHED_GREEDY || s->lengths.count == 0)
+    if (s->config.admission == SCHED_GREEDY || s->load.lengths.count == 0)
         return UINT64_MAX;
     struct reach r = reach(s);
-    return r.tokens_per_us > 0 ? (uint64_t)(s->mini_batches[mini_batch].plan.together ? r.hard : r.limit) : UINT64_MAX;
+    return r.tokens_per_us > 0 ? (uint64_t)(s->load.plans[mini_batch].together ? r.hard : r.limit) : UINT64_MAX;
 }
 
 /* --- the projection --------------------------------------------------------------------------------------------------- */
 
-static double next_point(const struct load_plan *plan, double point)
+static double next_point(const struct sched_load_plan *plan, double point)
 {
     return MAX(point + MAX(plan->tokens / TUNE_LOAD_POINTS_DENSE, 1), point < plan->tokens ? 0 : point * 1.2);
 }
 
 /* Adds sequences alike to a projection. Between two points a sequence counts as alive if it was at the first, and with the context
  * it has at the second, so that no peak falls between them. Returns how many points it reaches. */
-static uint32_t project(const struct sched *s, const struct load_plan *plan, const struct cohort *c, double age, double *mean,
-                        double *variance)
+static uint32_t project(const struct sched *s, const struct sched_load_plan *plan, const struct sched_load_cohort *c, double age,
+                        double *mean, double *variance)
 {
-    double left = c->cutoff - age, alive = survival_at(&s->survival, age), point = 0;
+    double left = c->cutoff - age, alive = sched_survival_at(&s->load.survival, age), point = 0;
     uint32_t k = 0;
-    for (; k < LOAD_POINTS && point < left; k++) {
+    for (; k < SCHED_LOAD_POINTS && point < left; k++) {
         double next = next_point(plan, point);
-        double share = MIN(survival_at(&s->survival, age + point) / alive, 1);
+        double share = MIN(sched_survival_at(&s->load.survival, age + point) / alive, 1);
         double context = c->base + c->count * (age + MIN(next, left));
         mean[k] += share * context;
         variance[k] += share * (1 - share) * context * context / c->count;
@@ -142,16 +143,16 @@ static uint32_t project(const struct sched *s, const struct load_plan *plan, con
     return k;
 }
 
-static void refresh(struct sched *s, struct load_plan *plan)
+static void refresh(struct sched *s, struct sched_load_plan *plan)
 {
     if (!plan->stale)
         return;
     plan->stale = false;
-    plan->tokens = s->lengths.tokens;
-    for (uint32_t k = 0; k < LOAD_POINTS; k++)
+    plan->tokens = s->load.lengths.tokens;
+    for (uint32_t k = 0; k < SCHED_LOAD_POINTS; k++)
         plan->mean[k] = plan->variance[k] = 0;
-    for (uint32_t i = 0; i < COHORTS_MAX; i++) {
-        const struct cohort *c = &plan->cohorts[i];
+    for (uint32_t i = 0; i < SCHED_LOAD_COHORTS; i++) {
+        const struct sched_load_cohort *c = &plan->cohorts[i];
         double age = (double)((int64_t)plan->step - c->start);
         if (c->count > 0)
             project(s, plan, c, MIN(age, c->cutoff - 1.0), plan->mean, plan->variance);
@@ -159,17 +160,17 @@ static void refresh(struct sched *s, struct load_plan *plan)
 }
 
 /* A sequence by itself. */
-static struct cohort alone(const struct sched *s, uint32_t slot)
+static struct sched_load_cohort alone(const struct sched *s, uint32_t slot)
 {
     uint32_t prompt = s->cold[slot].prompt;
-    return (struct cohort){.count = 1, .cutoff = s->seqs[slot].limit - prompt, .base = prompt};
+    return (struct sched_load_cohort){.count = 1, .cutoff = s->seqs[slot].limit - prompt, .base = prompt};
 }
 
 /* Whether `count` sequences like that one would leave the load under the limit, now and later. */
-static bool fits(const struct sched *s, const struct load_plan *plan, uint32_t slot, double count, double limit)
+static bool fits(const struct sched *s, const struct sched_load_plan *plan, uint32_t slot, double count, double limit)
 {
-    double mean[LOAD_POINTS] = {0}, variance[LOAD_POINTS] = {0};
-    struct cohort one = alone(s, slot);
+    double mean[SCHED_LOAD_POINTS] = {0}, variance[SCHED_LOAD_POINTS] = {0};
+    struct sched_load_cohort one = alone(s, slot);
     uint32_t points = project(s, plan, &one, generated(s, slot), mean, variance);
     for (uint32_t k = 0; k < points; k++)
         if (plan->mean[k] + count * mean[k] + 2 * sqrt(plan->variance[k] + count * variance[k]) > limit)
@@ -179,12 +180,12 @@ static bool fits(const struct sched *s, const struct load_plan *plan, uint32_t s
 
 /* --- cohorts ---------------------------------------------------------------------------------------------------------- */
 
-static uint32_t cohort_find(const struct sched *s, const struct load_plan *plan, int64_t start, uint32_t cutoff)
+static uint32_t cohort_find(const struct sched *s, const struct sched_load_plan *plan, int64_t start, uint32_t cutoff)
 {
-    double wide = MAX(s->lengths.tokens / TUNE_LOAD_POINTS_DENSE, 1), nearest_far = INFINITY;
+    double wide = MAX(s->load.lengths.tokens / TUNE_LOAD_POINTS_DENSE, 1), nearest_far = INFINITY;
     uint32_t empty = NONE, nearest = 0;
-    for (uint32_t i = 0; i < COHORTS_MAX; i++) {
-        const struct cohort *c = &plan->cohorts[i];
+    for (uint32_t i = 0; i < SCHED_LOAD_COHORTS; i++) {
+        const struct sched_load_cohort *c = &plan->cohorts[i];
         if (c->count == 0) {
             empty = i;
             continue;
@@ -201,56 +202,56 @@ static uint32_t cohort_find(const struct sched *s, const struct load_plan *plan,
     return empty != NONE ? empty : nearest;
 }
 
-void load_join(struct sched *s, uint32_t slot)
+void sched_load_join(struct sched *s, uint32_t slot)
 {
-    const struct seq *q = &s->seqs[slot];
-    struct seq_cold *cold = &s->cold[slot];
-    struct load_plan *plan = &s->mini_batches[q->mini_batch].plan;
+    const struct sched_seq *q = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    struct sched_load_plan *plan = &s->load.plans[q->mini_batch];
     int64_t start = (int64_t)plan->step - generated(s, slot);
     uint32_t cutoff = q->limit - cold->prompt;
-    cold->cohort = (uint8_t)cohort_find(s, plan, start, cutoff);
-    struct cohort *c = &plan->cohorts[cold->cohort];
+    cold->load.cohort = (uint8_t)cohort_find(s, plan, start, cutoff);
+    struct sched_load_cohort *c = &plan->cohorts[cold->load.cohort];
     if (c->count == 0)
-        *c = (struct cohort){.start = start, .cutoff = cutoff};
-    cold->cohort_base = (double)q->known - (double)((int64_t)plan->step - c->start);
+        *c = (struct sched_load_cohort){.start = start, .cutoff = cutoff};
+    cold->load.cohort_base = (double)q->known - (double)((int64_t)plan->step - c->start);
     c->count++;
-    c->base += cold->cohort_base;
+    c->base += cold->load.cohort_base;
     if (!plan->stale) {
-        struct cohort one = alone(s, slot);
+        struct sched_load_cohort one = alone(s, slot);
         project(s, plan, &one, generated(s, slot), plan->mean, plan->variance);
     }
 }
 
-void load_leave(struct sched *s, uint32_t slot)
+void sched_load_leave(struct sched *s, uint32_t slot)
 {
-    struct load_plan *plan = &s->mini_batches[s->seqs[slot].mini_batch].plan;
-    struct cohort *c = &plan->cohorts[s->cold[slot].cohort];
+    struct sched_load_plan *plan = &s->load.plans[s->seqs[slot].mini_batch];
+    struct sched_load_cohort *c = &plan->cohorts[s->cold[slot].load.cohort];
     assert_always(c->count > 0);
     plan->ends++;
     c->count--;
-    c->base -= s->cold[slot].cohort_base;
+    c->base -= s->cold[slot].load.cohort_base;
     plan->stale = true;
 }
 
-void load_stepped(struct sched *s, uint32_t mini_batch)
+void sched_load_stepped(struct sched *s, uint32_t mini_batch)
 {
-    s->mini_batches[mini_batch].plan.step++;
-    s->mini_batches[mini_batch].plan.stale = true;
-    lengths_refresh(&s->lengths, &s->survival);
+    s->load.plans[mini_batch].step++;
+    s->load.plans[mini_batch].stale = true;
+    sched_lengths_refresh(&s->load.lengths, &s->load.survival);
 }
 
-void load_leapt(struct sched *s, uint32_t slot, uint32_t tokens)
+void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens)
 {
-    struct load_plan *plan = &s->mini_batches[s->seqs[slot].mini_batch].plan;
-    s->cold[slot].cohort_base += tokens;
-    plan->cohorts[s->cold[slot].cohort].base += tokens;
+    struct sched_load_plan *plan = &s->load.plans[s->seqs[slot].mini_batch];
+    s->cold[slot].load.cohort_base += tokens;
+    plan->cohorts[s->cold[slot].load.cohort].base += tokens;
     plan->stale = true;
 }
 
-void load_grew(struct sched *s, uint32_t slot)
+void sched_load_grew(struct sched *s, uint32_t slot)
 {
-    survival_pass(&s->survival, generated(s, slot));
-    s->seqs[slot].passes_at = s->cold[slot].prompt + survival_next(generated(s, slot));
+    sched_survival_pass(&s->load.survival, generated(s, slot));
+    s->seqs[slot].passes_at = s->cold[slot].prompt + sched_survival_next(generated(s, slot));
 }
 
 /* --- together or apart ------------------------------------------------------------------------------------------------ */
@@ -260,13 +261,14 @@ static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
 
 /* Microseconds until what runs in a mini-batch and `waiting` more of the expected kind are through, all starting as soon as there is
  * room, or apart: `rate` a step and one for each end. A step takes the longer of both parts where another mini-batch is in flight. */
-static double reckon_us(const struct sched *s, const struct load_plan *plan, double waiting, const struct reach *r, bool apart)
+static double reckon_us(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r,
+                        bool apart)
 {
-    double tokens = s->lengths.tokens, step = tokens / TUNE_LOAD_TRIAL_STEPS, rate = r->full / tokens, running = 0, load = 0,
+    double tokens = s->load.lengths.tokens, step = tokens / TUNE_LOAD_TRIAL_STEPS, rate = r->full / tokens, running = 0, load = 0,
            us = 0;
-    double prompt = MAX(s->lengths.context_tokens / tokens - tokens / 2, 0), ends[TUNE_LOAD_TRIAL_STEPS] = {0};
-    for (uint32_t i = 0; i < COHORTS_MAX; i++) {
-        const struct cohort *c = &plan->cohorts[i];
+    double prompt = MAX(s->load.lengths.context_tokens / tokens - tokens / 2, 0), ends[TUNE_LOAD_TRIAL_STEPS] = {0};
+    for (uint32_t i = 0; i < SCHED_LOAD_COHORTS; i++) {
+        const struct sched_load_cohort *c = &plan->cohorts[i];
         double age = (double)((int64_t)plan->step - c->start), left = MAX(tokens - age, 0);
         ends[(uint32_t)MIN(left / step, TUNE_LOAD_TRIAL_STEPS - 1)] += c->count;
         running += c->count;
@@ -285,20 +287,20 @@ static double reckon_us(const struct sched *s, const struct load_plan *plan, dou
         load += start * prompt + running * step / 2;
         struct sched_round round = {.s_part_us = s_part_us(s, running)};
         sched_round_add(&round, false, load / r->tokens_per_us, r->link_us);
-        us += step * sched_round_us(&round, s->batches);
+        us += step * sched_round_us(&round, s->batches.in_use);
         load += running * step / 2;
     }
     return us;
 }
 
 /* Whether what waits is through as soon, or sooner, if it all starts as soon as there is room. */
-static bool together_is_faster(const struct sched *s, const struct load_plan *plan, double waiting, const struct reach *r)
+static bool together_is_faster(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r)
 {
     uint32_t sizes = 0;
-    for (uint32_t i = 0; i < STEP_SIZES; i++)
-        sizes += s->s_model.sizes[i].rows > 0;
+    for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++)
+        sizes += s->time.layers.sizes[i].rows > 0;
     if (waiting >= r->full * TUNE_LOAD_TRIAL_ROUNDS ||
-        MIN(waiting, r->full) * (s->lengths.prompt_tokens + s->lengths.tokens) > r->hard)
+        MIN(waiting, r->full) * (s->load.lengths.prompt_tokens + s->load.lengths.tokens) > r->hard)
         return false;
     if (sizes < 2)
         return waiting <= 2 * r->full; // T(b) is not known yet
@@ -311,9 +313,10 @@ static bool together_is_faster(const struct sched *s, const struct load_plan *pl
  * life: where all live alike hardly more start there than when all are evenly spread; where lengths differ ends are random, and
  * starts that follow them may come as much faster, and up to a standard deviation at once. So what came close together for whatever reason (a queue that was short at first, a change of mini-batches, a
  * limit that bound) is apart a life later, where lengths alone would not see to it. */
-static void credit(struct sched *s, struct load_plan *plan, double full)
+static void credit(struct sched *s, struct sched_load_plan *plan, double full)
 {
-    double rate = full / s->lengths.tokens, steps = (double)(plan->step - plan->credited), differ = 4 * s->lengths.variation;
+    double rate = full / s->load.lengths.tokens, steps = (double)(plan->step - plan->credited),
+           differ = 4 * s->load.lengths.variation;
     double spread = rate * (1 + TUNE_LOAD_CLOSER + differ), close = MIN(differ, 1) * sqrt(full / TUNE_LOAD_LIFE_PARTS);
     plan->credit = MIN(plan->credit + rate * steps + plan->ends, starts_max(rate));
     plan->room = MIN(plan->room + spread * steps, 1 + spread + close);
@@ -321,15 +324,15 @@ static void credit(struct sched *s, struct load_plan *plan, double full)
     plan->ends = 0;
 }
 
-bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
+bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct mini_batch *b = &s->mini_batches[mini_batch];
-    struct load_plan *plan = &b->plan;
+    struct sched_batch *b = &s->batches.of[mini_batch];
+    struct sched_load_plan *plan = &s->load.plans[mini_batch];
     if (s->config.admission == SCHED_GREEDY)
         return true;
-    if (s->lengths.count == 0)
+    if (s->load.lengths.count == 0)
         note_start(s, slot);
-    lengths_refresh(&s->lengths, &s->survival);
+    sched_lengths_refresh(&s->load.lengths, &s->load.survival);
     struct reach r = reach(s);
     if (r.tokens_per_us == 0)
         return true;
@@ -337,7 +340,8 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (s->cold[slot].rebuild || b->member_count + b->prefill_count == 0)
         return true; // it ran before; or it runs alone
     refresh(s, plan);
-    double share = ((double)s->waiting.count + s->running) / s->batches - b->member_count - b->prefill_count; // of what waits
+    double share = ((double)s->queue.waiting.count + s->running) / s->batches.in_use - b->member_count -
+                   b->prefill_count; // of what waits
     double waiting = MAX(ceil(share), 1);
     if (fits(s, plan, slot, waiting, r.limit))
         return true;
@@ -351,10 +355,10 @@ bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
 }
 
-bool load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
+bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct load_plan *plan = &s->mini_batches[mini_batch].plan;
-    if (s->config.admission == SCHED_GREEDY || s->lengths.count == 0)
+    struct sched_load_plan *plan = &s->load.plans[mini_batch];
+    if (s->config.admission == SCHED_GREEDY || s->load.lengths.count == 0)
         return true;
     struct reach r = reach(s);
     if (r.tokens_per_us == 0)
@@ -363,9 +367,9 @@ bool load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
 }
 
-void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)
+void sched_load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct load_plan *plan = &s->mini_batches[mini_batch].plan;
+    struct sched_load_plan *plan = &s->load.plans[mini_batch];
     plan->credit = MAX(plan->credit - 1, 0);
     plan->room = MAX(plan->room - 1, 0);
     if (s->cold[slot].rebuild)

@@ -27,51 +27,64 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/sched/sched.h"
 #include "common/sched/sched_lengths.h"
 
-enum { COHORTS_MAX = 128, LOAD_POINTS = 96 };
+enum { SCHED_LOAD_COHORTS = 128, SCHED_LOAD_POINTS = 96 };
 
-struct cohort {
+struct sched_load_cohort {
     uint32_t count, cutoff; // sequences; tokens that each generates at most, nearly
     int64_t start;          // step at which their age was 0
     double base;            // sum of context less age
 };
 
 /* Of one mini-batch. */
-struct load_plan {
-    struct cohort cohorts[COHORTS_MAX];
-    uint64_t step;                                   // planned so far
-    double credit;                                   // starts that are due
-    double room;                                     // for starts that keep clear of one another
-    uint64_t credited;                               // step up to which
-    uint32_t ends;                                   // since then
-    bool together;                                   // decided at that step: what waits starts at once
-    uint64_t decided;                                // step + 1; 0: never
-    bool stale;                                      // the projection is older than what runs
-    double tokens;                                   // E[L] by which its points were laid
-    double mean[LOAD_POINTS], variance[LOAD_POINTS]; // between two points in time, at most
+struct sched_load_plan {
+    struct sched_load_cohort cohorts[SCHED_LOAD_COHORTS];
+    uint64_t step;                                               // planned so far
+    double credit;                                               // starts that are due
+    double room;                                                 // for starts that keep clear of one another
+    uint64_t credited;                                           // step up to which
+    uint32_t ends;                                               // since then
+    bool together;                                               // decided at that step: what waits starts at once
+    uint64_t decided;                                            // step + 1; 0: never
+    bool stale;                                                  // the projection is older than what runs
+    double tokens;                                               // E[L] by which its points were laid
+    double mean[SCHED_LOAD_POINTS], variance[SCHED_LOAD_POINTS]; // between two points in time, at most
+};
+
+// Of a sequence.
+struct sched_load_link {
+    double cohort_base; // what it adds to its cohort's
+    uint8_t cohort;     // of its mini-batch, while it runs
+};
+
+struct sched_load {
+    struct sched_survival survival;
+    struct sched_lengths lengths;
+    struct sched_load_plan plans[SCHED_MINI_BATCHES_MAX];
 };
 
 struct sched;
 
-void load_init(struct sched *s);
-void load_join(struct sched *s, uint32_t slot);  // it runs in its mini-batch from now on
-void load_leave(struct sched *s, uint32_t slot); // and no longer
-void load_stepped(struct sched *s, uint32_t mini_batch);
-void load_grew(struct sched *s, uint32_t slot); // it has generated as many tokens as begin another bucket of lengths
-void load_leapt(struct sched *s, uint32_t slot, uint32_t tokens); // it has got so many more than one of a step
+void sched_load_init(struct sched *s);
+void sched_load_join(struct sched *s, uint32_t slot);  // it runs in its mini-batch from now on
+void sched_load_leave(struct sched *s, uint32_t slot); // and no longer
+void sched_load_stepped(struct sched *s, uint32_t mini_batch);
+void sched_load_grew(struct sched *s, uint32_t slot); // it has generated as many tokens as begin another bucket of lengths
+void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens); // it has got so many more than one of a step
 
-/* Whether the sequence, the first of those that wait, may start in that mini-batch now. If it does, load_started(). */
-bool load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch);
-void load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
+/* Whether the sequence, the first of those that wait, may start in that mini-batch now. If it does, sched_load_started(). */
+bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch);
+void sched_load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
 
 /* Whether one that runs may come to that mini-batch from another: its load stays under the limit, now and later. */
-bool load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch);
+bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch);
 
 /* Context tokens that a place or a mini-batch counts for each of its sequences when it is compared with others, beside what they
  * read now: several times the mean over a life. By the present load alone the one whose sequences are young would get all the new
  * ones and be the slowest a life later, and so on for ever (a loop with a dead time of a life: its gain must be well below 1).
  * 0: nothing is known of any. */
-double load_weight(const struct sched *s);
+double sched_load_weight(const struct sched *s);
 
 #endif

@@ -13,33 +13,35 @@
  */
 #include <math.h>
 
+#include "common/sched/sched_choice.h"
+#include "common/sched/sched_handover.h"
 #include "common/sched/sched_state.h"
 
 static uint32_t local_place(const struct sched *s)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++)
-        if (s->places[i].up && s->places[i].local && s->places[i].accepts_moves)
+        if (s->places.of[i].up && s->places.of[i].local && s->places.of[i].accepts_moves)
             return i;
     return NONE;
 }
 
-/* Those that decode, as a crowd. False: there are none, or others are about to join or to leave them. */
-static bool crowd_of(const struct sched *s, struct crowd *out)
+/* Those that decode. False: there are none, or others are about to join or to leave them. */
+static bool running_load(const struct sched *s, struct sched_running_load *out)
 {
     double tokens = 0, squares = 0, ends = 0, local = 0, here = 0;
-    *out = (struct crowd){.count = 0};
-    for (uint32_t m = 0; m < s->batches; m++) {
-        const struct mini_batch *b = &s->mini_batches[m];
+    *out = (struct sched_running_load){.count = 0};
+    for (uint32_t m = 0; m < s->batches.in_use; m++) {
+        const struct sched_batch *b = &s->batches.of[m];
         if (b->prefill_count > 0)
             return false;
         for (uint32_t i = 0; i < b->member_count; i++) {
-            const struct seq *q = &s->seqs[b->members[i]];
+            const struct sched_seq *q = &s->seqs[b->members[i]];
             tokens += q->known;
             squares += (double)q->known * q->known;
             double end = q->known + MIN((double)(q->limit - MIN(q->known, q->limit)),
-                                        MAX(seq_steps_left(s, b->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
+                                        MAX(sched_handover_steps_left(s, b->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
             ends += end;
-            if (!s->places[q->place].local)
+            if (!s->places.of[q->place].local)
                 continue;
             local += q->known;
             here += end + s->config.page_tokens;
@@ -59,47 +61,48 @@ static bool crowd_of(const struct sched *s, struct crowd *out)
 /* One sequence from a place to another kind of places; false: none of it may go, or none would pay. */
 static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain_us, uint32_t *looked)
 {
-    for (uint32_t slot = s->places[from].holders.tail; slot != NONE && *looked < TUNE_MIGRATE_LISTED;
-         slot = s->cold[slot].place_prev) {
-        const struct seq *q = &s->seqs[slot];
-        if (q->starved || !seq_may_go(s, slot) || !move_pays(s, slot, gain_us))
+    for (uint32_t slot = s->places.of[from].holders.tail; slot != NONE && *looked < TUNE_MIGRATE_LISTED;
+         slot = s->cold[slot].place.prev) {
+        const struct sched_seq *q = &s->seqs[slot];
+        if (q->starved || !sched_handover_allowed(s, slot) || !sched_handover_pays(s, slot, gain_us))
             continue;
         ++*looked;
-        uint32_t pages = pages_wanted(s, slot), to = place_choose(s, q->mini_batch, q->known, pages, from, kinds);
-        if (to == NONE || place_rests(s, to))
+        uint32_t pages = sched_choice_pages(s, slot), to = sched_choice_place(s, q->mini_batch, q->known, pages, from, kinds);
+        if (to == NONE || sched_handover_place_rests(s, to))
             continue;
-        hand_over(s, slot, to, pages, q->mini_batch, 1);
+        sched_handover_start(s, slot, to, pages, q->mini_batch, 1);
         return true;
     }
     return false;
 }
 
-void migrate(struct sched *s)
+void sched_balance_local_pool(struct sched *s)
 {
-    struct crowd crowd;
-    struct wish wish;
+    struct sched_running_load running;
+    struct sched_rebalance_target target;
     uint32_t local, looked = 0;
 
-    if (!s->config.balance || s->config.placement != SCHED_PLACE_AUTO || s->waiting.count > 0 || s->moving_count > s->relabelling ||
-        s->stats.steps < s->migrated + TUNE_MIGRATE_STEPS + s->running / TUNE_MIGRATE_SEQUENCES_A_STEP)
+    if (!s->config.balance || s->config.placement != SCHED_PLACE_AUTO || s->queue.waiting.count > 0 ||
+        s->moves.count > s->moves.relabelling ||
+        s->stats.steps < s->balance.migrated + TUNE_MIGRATE_STEPS + s->running / TUNE_MIGRATE_SEQUENCES_A_STEP)
         return;
-    s->migrated = s->stats.steps;
-    if ((local = local_place(s)) == NONE || !crowd_of(s, &crowd) || !overlap_wish(s, &crowd, &wish))
+    s->balance.migrated = s->stats.steps;
+    if ((local = local_place(s)) == NONE || !running_load(s, &running) || !sched_overlap_rebalance(s, &running, &target))
         return;
-    double count = fabs(wish.local - crowd.local);
+    double count = fabs(target.local - running.local);
     if (count < 0.5)
         return;
-    if (wish.local < crowd.local) {
-        if (!place_rests(s, local))
-            send_one(s, local, KIND_WORKERS, wish.crowded ? INFINITY : wish.step_us / count, &looked);
+    if (target.local < running.local) {
+        if (!sched_handover_place_rests(s, local))
+            send_one(s, local, SCHED_CHOICE_WORKERS, target.pool_full ? INFINITY : target.saved_us / count, &looked);
         return;
     }
-    if (!place_takes(s, &s->places[local]))
+    if (!sched_place_takes(s, &s->places.of[local]))
         return;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (p->up && !p->local && !p->draining && p->count > 0 && !place_rests(s, i) &&
-            send_one(s, i, KIND_LOCAL, wish.step_us / count, &looked))
+        const struct sched_place *p = &s->places.of[i];
+        if (p->up && !p->local && !p->draining && p->count > 0 && !sched_handover_place_rests(s, i) &&
+            send_one(s, i, SCHED_CHOICE_LOCAL, target.saved_us / count, &looked))
             return;
     }
 }

@@ -1,19 +1,28 @@
-/* sched_outbox.c: of whom there is something to say. */
+// sched_outbox.c: see sched_outbox.h.
 #include "common/sched/sched_state.h"
 
-void out_queue(struct sched *s, uint32_t slot)
+void sched_outbox_add(struct sched *s, uint32_t slot)
 {
-    struct seq_cold *c = &s->cold[slot];
-    if (c->out_queued)
+    struct sched_seq_cold *c = &s->cold[slot];
+    if (c->out.queued)
         return;
-    c->out_queued = true;
-    c->out_next = NONE;
-    *(s->out_tail == NONE ? &s->out_head : &s->cold[s->out_tail].out_next) = slot;
-    s->out_tail = slot;
+    c->out.queued = true;
+    c->out.next = NONE;
+    *(s->outbox.tail == NONE ? &s->outbox.head : &s->cold[s->outbox.tail].out.next) = slot;
+    s->outbox.tail = slot;
 }
 
-void out_release(struct sched *s, uint32_t slot)
+void sched_outbox_release(struct sched *s, uint32_t slot)
 {
-    s->cold[slot].out_release = true;
-    out_queue(s, slot);
+    s->cold[slot].out.release = true;
+    sched_outbox_add(s, slot);
+}
+
+struct sched_action *sched_outbox_action(struct sched *s, enum sched_action_kind kind)
+{
+    if (s->outbox.count == s->outbox.capacity)
+        return NULL;
+    struct sched_action *a = &s->outbox.actions[s->outbox.count++];
+    *a = (struct sched_action){.kind = kind};
+    return a;
 }

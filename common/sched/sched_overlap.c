@@ -19,10 +19,11 @@
  */
 #include <math.h>
 
+#include "common/sched/sched_choice.h"
 #include "common/sched/sched_state.h"
 
 /* What there is, gathered in one pass. */
-struct sides {
+struct capacity {
     double context, deviation;                 // tokens of a sequence, mean of its life
     double end;                                // tokens at its end
     double local_us, local_count, local_ends;  // a token; sequences that fit; that fit if all are at their end
@@ -32,10 +33,10 @@ struct sides {
 };
 
 /* Mean context of a sequence over its life, and by how much one differs. */
-static void contexts(const struct sched *s, struct sides *out)
+static void contexts(const struct sched *s, struct capacity *out)
 {
-    const struct seq *head = &s->seqs[s->waiting.entries[0].slot];
-    const struct lengths *l = &s->lengths;
+    const struct sched_seq *head = &s->seqs[s->queue.waiting.entries[0].slot];
+    const struct sched_lengths *l = &s->load.lengths;
     out->context = (head->known + MAX(head->limit, head->known)) / 2.0;
     out->end = MAX(head->limit, head->known);
     out->deviation = (MAX(head->limit, head->known) - head->known) / 3.5; // evenly spread
@@ -47,7 +48,7 @@ static void contexts(const struct sched *s, struct sides *out)
 }
 
 /* Sequences that pages hold, those that are long included. */
-static double count_of(const struct sched *s, const struct sides *x, const struct place *p)
+static double count_of(const struct sched *s, const struct capacity *x, const struct sched_place *p)
 {
     double tokens = x->context + TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens,
            all = (double)p->pages_total * s->config.page_tokens;
@@ -56,13 +57,13 @@ static double count_of(const struct sched *s, const struct sides *x, const struc
 }
 
 /* Of sequences as `out` says they are. False: there is nothing to choose between, or too little known. */
-static bool gather(const struct sched *s, struct sides *out)
+static bool gather(const struct sched *s, struct capacity *out)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
+        const struct sched_place *p = &s->places.of[i];
         if (!p->up || p->draining || p->pages_total == 0)
             continue;
-        double count = count_of(s, out, p), us = place_token_us(s, p);
+        double count = count_of(s, out, p), us = sched_speed_token_us(s, p);
         if (p->local) {
             out->local_us = us;
             out->local_count += count;
@@ -73,30 +74,30 @@ static bool gather(const struct sched *s, struct sides *out)
         out->worker_count += count;
         if (p->shares_cores) {
             out->sharing_us = MAX(out->sharing_us, us);
-            out->sharing_link_us = MAX(out->sharing_link_us, p->link_step_us);
+            out->sharing_link_us = MAX(out->sharing_link_us, p->speed.link_step_us);
         } else {
             out->speed += 1 / us;
             out->workers++;
-            out->link_us = MAX(out->link_us, p->link_step_us);
+            out->link_us = MAX(out->link_us, p->speed.link_step_us);
         }
     }
-    return out->local_count > 0 && out->worker_count > 0 && s->s_model.rows_seen > 0;
+    return out->local_count > 0 && out->worker_count > 0 && s->time.layers.rows_seen > 0;
 }
 
 /* The slowest worker's time for `count` sequences of a mini-batch: they are whole, and differ. */
-static double away_us(const struct sides *x, double count)
+static double away_us(const struct capacity *x, double count)
 {
     double each = ceil(count / x->workers);
     return (each * x->context + x->deviation * sqrt(each) / 2) * x->workers / x->speed;
 }
 
 /* Tokens a microsecond of n sequences, h of them local. */
-static double rate(const struct sched *s, const struct sides *x, double n, double h)
+static double rate(const struct sched *s, const struct capacity *x, double n, double h)
 {
     bool away = n > h && x->workers > 0, sharing = n > h && x->workers == 0;
     double here_us = h * x->context * x->local_us + (sharing ? (n - h) * x->context * x->sharing_us : 0), best = 0;
     for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; k <= s->config.mini_batches; k++) {
-        struct sched_round round = {.s_part_us = model_s_part_us(s, n / k, n / k)};
+        struct sched_round round = {.s_part_us = sched_time_s_part_us(s, n / k, n / k)};
         sched_round_add(&round, true, here_us / k, sharing ? x->sharing_link_us : 0);
         if (away)
             sched_round_add(&round, false, away_us(x, (n - h) / k), x->link_us);
@@ -105,43 +106,43 @@ static double rate(const struct sched *s, const struct sides *x, double n, doubl
     return best;
 }
 
-void overlap_judge(struct sched *s)
+void sched_overlap_judge(struct sched *s)
 {
-    struct sides x = {.context = 0};
-    if (s->config.placement != SCHED_PLACE_AUTO || s->waiting.count == 0)
+    struct capacity x = {.context = 0};
+    if (s->config.placement != SCHED_PLACE_AUTO || s->queue.waiting.count == 0)
         return;
-    double n = MIN((double)s->running + s->waiting.count + s->coming_back, s->config.max_running);
-    if (s->overlap_judged > 0 && s->stats.steps < s->overlap_judged + TUNE_OVERLAP_JUDGE_STEPS &&
-        fabs(n - s->overlap_count) < 0.1 * n)
+    double n = MIN((double)s->running + s->queue.waiting.count + s->coming_back, s->config.max_running);
+    if (s->overlap.judged > 0 && s->stats.steps < s->overlap.judged + TUNE_OVERLAP_JUDGE_STEPS &&
+        fabs(n - s->overlap.count) < 0.1 * n)
         return;
-    s->overlap_judged = s->stats.steps + 1;
-    s->overlap_count = n;
+    s->overlap.judged = s->stats.steps + 1;
+    s->overlap.count = n;
     contexts(s, &x);
     if (!gather(s, &x)) {
-        s->overlap = OVERLAP_UNKNOWN;
+        s->overlap.choice = SCHED_OVERLAP_UNKNOWN;
         return;
     }
-    double rates[OVERLAPS] = {0}, share = 0;
+    double rates[SCHED_OVERLAP_CHOICES] = {0}, share = 0;
     double local = MIN(n, x.local_count), away = MIN(n, x.worker_count), all = MIN(n, x.local_count + x.worker_count);
-    rates[OVERLAP_LOCAL] = rate(s, &x, local, local);
-    rates[OVERLAP_WORKERS] = rate(s, &x, away, 0);
+    rates[SCHED_OVERLAP_LOCAL] = rate(s, &x, local, local);
+    rates[SCHED_OVERLAP_WORKERS] = rate(s, &x, away, 0);
     // What does not fit any more goes to the workers from the beginning: to be paused for want of pages costs more.
     double least = MAX(all - x.worker_count, 0), most = MAX(MIN(all, x.local_ends), least);
     for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
         double h = least + (most - least) * i / TUNE_OVERLAP_SHARES, r = rate(s, &x, all, h);
-        if (r > rates[OVERLAP_BOTH]) {
-            rates[OVERLAP_BOTH] = r;
+        if (r > rates[SCHED_OVERLAP_BOTH]) {
+            rates[SCHED_OVERLAP_BOTH] = r;
             share = h / all;
         }
     }
-    rates[OVERLAP_LOCAL] *= TUNE_OVERLAP_LOCAL_ODDS;
-    rates[OVERLAP_WORKERS] *= TUNE_OVERLAP_WORKERS_ODDS;
-    rates[s->overlap] *= TUNE_OVERLAP_STAY; // of OVERLAP_UNKNOWN it is 0
-    enum overlap best = OVERLAP_BOTH;
-    for (enum overlap o = OVERLAP_LOCAL; o <= OVERLAP_WORKERS; o++)
+    rates[SCHED_OVERLAP_LOCAL] *= TUNE_OVERLAP_LOCAL_ODDS;
+    rates[SCHED_OVERLAP_WORKERS] *= TUNE_OVERLAP_WORKERS_ODDS;
+    rates[s->overlap.choice] *= TUNE_OVERLAP_STAY; // of SCHED_OVERLAP_UNKNOWN it is 0
+    enum sched_overlap_choice best = SCHED_OVERLAP_BOTH;
+    for (enum sched_overlap_choice o = SCHED_OVERLAP_LOCAL; o <= SCHED_OVERLAP_WORKERS; o++)
         best = rates[o] > rates[best] ? o : best;
-    s->overlap = best;
-    s->local_share = share;
+    s->overlap.choice = best;
+    s->overlap.local_share = share;
 }
 
 /* Tokens a microsecond, and the odds that one kind of places alone has over both. */
@@ -149,21 +150,21 @@ struct promise {
     double rate, weighed;
 };
 
-static struct promise promise_of(const struct sched *s, const struct sides *x, double n, double h)
+static struct promise promise_of(const struct sched *s, const struct capacity *x, double n, double h)
 {
     double r = rate(s, x, n, h);
     return (struct promise){r, r * (h >= n ? TUNE_OVERLAP_LOCAL_ODDS : h <= 0 ? TUNE_OVERLAP_WORKERS_ODDS : 1)};
 }
 
-bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish *out)
+bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_load *running, struct sched_rebalance_target *out)
 {
-    struct sides x = {.context = crowd->context, .deviation = crowd->deviation, .end = crowd->end};
+    struct capacity x = {.context = running->context, .deviation = running->deviation, .end = running->end};
     if (!gather(s, &x))
         return false;
-    double n = crowd->count, least = MAX(n - x.worker_count, 0), most = MAX(MIN(n, x.local_ends), least);
-    out->crowded = crowd->local_end > x.local_tokens;
+    double n = running->count, least = MAX(n - x.worker_count, 0), most = MAX(MIN(n, x.local_ends), least);
+    out->pool_full = running->local_end > x.local_tokens;
     // Crowded: one less will do, unless something else is better by far.
-    out->local = out->crowded ? MAX(MIN(crowd->local - 1, most), 0) : crowd->local;
+    out->local = out->pool_full ? MAX(MIN(running->local - 1, most), 0) : running->local;
     struct promise now = promise_of(s, &x, n, out->local), best = now;
     for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
         double h = least + (most - least) * i / TUNE_OVERLAP_SHARES;
@@ -173,40 +174,49 @@ bool overlap_wish(const struct sched *s, const struct crowd *crowd, struct wish 
             out->local = h;
         }
     }
-    out->step_us = n / now.rate - n / best.rate;
-    if (out->crowded && promise_of(s, &x, n - (crowd->local - out->local), out->local).weighed >= best.weighed)
+    out->saved_us = n / now.rate - n / best.rate;
+    if (out->pool_full && promise_of(s, &x, n - (running->local - out->local), out->local).weighed >= best.weighed)
         return false; // better paused than there
-    return out->local != crowd->local;
+    return out->local != running->local;
 }
 
 static bool could_hold(const struct sched *s, uint32_t kinds, uint32_t pages)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (p->up && !p->draining && (kinds & (p->local ? KIND_LOCAL : KIND_WORKERS)) && p->pages_total >= pages)
+        const struct sched_place *p = &s->places.of[i];
+        if (p->up && !p->draining && (kinds & (p->local ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS)) && p->pages_total >= pages)
             return true;
     }
     return false;
 }
 
-uint32_t overlap_choose(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages)
+uint32_t sched_overlap_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages)
 {
-    uint32_t first = KIND_LOCAL | KIND_WORKERS, second = 0;
-    if (s->config.placement != SCHED_PLACE_AUTO || s->overlap == OVERLAP_UNKNOWN)
-        return place_choose(s, mini_batch, tokens, pages, NONE, first);
-    if (s->overlap == OVERLAP_BOTH) {
+    uint32_t first = SCHED_CHOICE_ANY, second = 0;
+    if (s->config.placement != SCHED_PLACE_AUTO || s->overlap.choice == SCHED_OVERLAP_UNKNOWN)
+        return sched_choice_place(s, mini_batch, tokens, pages, NONE, first);
+    if (s->overlap.choice == SCHED_OVERLAP_BOTH) {
         double local = 0, all = tokens;
         for (uint32_t i = 0; i < s->config.max_places; i++) {
-            double load = (double)(s->places[i].load[mini_batch] + s->places[i].incoming[mini_batch]);
-            local += s->places[i].local ? load : 0;
+            double load = (double)(s->places.of[i].load[mini_batch] + s->places.of[i].incoming[mini_batch]);
+            local += s->places.of[i].local ? load : 0;
             all += load;
         }
-        first = local + tokens / 2.0 < s->local_share * all ? KIND_LOCAL : KIND_WORKERS;
-        second = KIND_LOCAL | KIND_WORKERS;
+        first = local + tokens / 2.0 < s->overlap.local_share * all ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS;
+        second = SCHED_CHOICE_ANY;
     } else {
-        first = s->overlap == OVERLAP_LOCAL ? KIND_LOCAL : KIND_WORKERS;
-        second = could_hold(s, first, pages) ? 0 : KIND_LOCAL | KIND_WORKERS;
+        first = s->overlap.choice == SCHED_OVERLAP_LOCAL ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS;
+        second = could_hold(s, first, pages) ? 0 : SCHED_CHOICE_ANY;
     }
-    uint32_t place = place_choose(s, mini_batch, tokens, pages, NONE, first);
-    return place == NONE && second != 0 ? place_choose(s, mini_batch, tokens, pages, NONE, second) : place;
+    uint32_t place = sched_choice_place(s, mini_batch, tokens, pages, NONE, first);
+    return place == NONE && second != 0 ? sched_choice_place(s, mini_batch, tokens, pages, NONE, second) : place;
+}
+
+uint32_t sched_overlap_kinds(const struct sched *s)
+{
+    switch (s->overlap.choice) {
+    case SCHED_OVERLAP_LOCAL: return SCHED_CHOICE_LOCAL;
+    case SCHED_OVERLAP_WORKERS: return SCHED_CHOICE_WORKERS;
+    default: return SCHED_CHOICE_ANY;
+    }
 }

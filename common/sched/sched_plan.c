@@ -3,12 +3,14 @@
  * First one row for every sequence of the mini-batch that decodes, and its drafts (sched_draft.c), then prefill into the rows that
  * sched_chunk.c leaves for it: oldest prompt first, several prompts if they fit.
  */
+#include "common/sched/sched_plan.h"
+#include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-static struct sched_run *add_run(struct step *step, const struct seq *q, uint32_t slot, uint32_t count)
+static struct sched_run *add_run(struct sched_flight *step, const struct sched_seq *q, uint32_t slot, uint32_t count)
 {
     struct sched_run *run = &step->runs[step->run_count];
-    step->refs[step->run_count++] = (struct step_ref){.slot = slot, .epoch = q->epoch, .source = NONE};
+    step->refs[step->run_count++] = (struct sched_flight_run){.slot = slot, .epoch = q->epoch, .source = NONE};
     step->row_count += count;
     *run = (struct sched_run){
         .sequence = q->id,
@@ -20,24 +22,24 @@ static struct sched_run *add_run(struct step *step, const struct seq *q, uint32_
     return run;
 }
 
-static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *step, const uint8_t *drafts)
+static void plan_decodes(struct sched *s, struct sched_batch *b, struct sched_flight *step, const uint8_t *drafts)
 {
     uint32_t count = b->member_count;
-    uint32_t at = count > s->rows_max ? b->cursor % count : 0;
-    for (uint32_t i = 0; i < count && step->row_count < s->rows_max; i++, at = at + 1 == count ? 0 : at + 1) {
+    uint32_t at = count > s->s_part.rows_max ? b->cursor % count : 0;
+    for (uint32_t i = 0; i < count && step->row_count < s->s_part.rows_max; i++, at = at + 1 == count ? 0 : at + 1) {
         uint32_t slot = b->members[at];
-        struct seq *q = &s->seqs[slot];
+        struct sched_seq *q = &s->seqs[slot];
         if (at + 8 < count)
             __builtin_prefetch(&s->seqs[b->members[at + 8]], 1);
-        if (q->known + q->samples >= q->limit || seq_blocked(s, q))
+        if (q->known + q->samples >= q->limit || sched_place_blocks(s, q))
             continue;
         if (q->next_pos >= (uint64_t)q->pages * s->config.page_tokens) {
-            bool grown = prefix_grow(s, q);
-            place_starve(s, q, !grown);
+            bool grown = sched_prefix_grow(s, q);
+            sched_place_starve(s, q, !grown);
             if (!grown)
                 continue;
         }
-        uint32_t guessed = at < TUNE_DRAFT_SEQUENCES_MAX ? draft_fit(s, q, drafts[at]) : 0;
+        uint32_t guessed = at < TUNE_DRAFT_SEQUENCES_MAX ? sched_draft_fit(s, q, drafts[at]) : 0;
         struct sched_run *run = add_run(step, q, slot, 1u + guessed);
         run->sample = true;
         run->drafts = (uint8_t)guessed;
@@ -47,7 +49,7 @@ static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *ste
         q->next_pos += 1u + guessed;
         q->samples += (uint16_t)(1u + guessed);
         q->in_flight++;
-        seq_set_load(s, q, q->next_pos);
+        sched_place_set_load(s, q, q->next_pos);
     }
     b->cursor = at;
 }
@@ -56,16 +58,16 @@ static void plan_decodes(struct sched *s, struct mini_batch *b, struct step *ste
 static bool has_gathered(struct sched *s, uint32_t slot)
 {
     uint32_t unpin = NONE;
-    bool gathered = !s->seqs[slot].gathering || prefix_gather(s, slot, &unpin);
+    bool gathered = !s->seqs[slot].gathering || sched_prefix_gather(s, slot, &unpin);
     if (unpin != NONE)
-        seq_unpin(s, unpin);
+        sched_sequence_unpin(s, unpin);
     return gathered;
 }
 
-static void plan_prefill(struct sched *s, struct mini_batch *b, struct step *step, uint32_t slot, uint32_t room)
+static void plan_prefill(struct sched *s, struct sched_batch *b, struct sched_flight *step, uint32_t slot, uint32_t room)
 {
-    struct seq *q = &s->seqs[slot];
-    const struct seq_cold *c = &s->cold[slot];
+    struct sched_seq *q = &s->seqs[slot];
+    const struct sched_seq_cold *c = &s->cold[slot];
     uint32_t count = MIN(q->target - q->next_pos, room);
     bool score = q->scoring && q->next_pos >= c->scored && q->next_pos < c->prompt;
     if (score) // rows of a run are scored all or none
@@ -74,8 +76,8 @@ static void plan_prefill(struct sched *s, struct mini_batch *b, struct step *ste
         count = MIN(count, c->scored - q->next_pos);
     struct sched_run *run = add_run(step, q, slot, count);
     run->score = score;
-    if (q->sharing && s->cold[slot].source != NONE) {
-        uint32_t source = prefix_take_source(s, slot);
+    if (q->sharing && s->cold[slot].prefix.source != NONE) {
+        uint32_t source = sched_prefix_take_source(s, slot);
         step->refs[step->run_count - 1].source = source;
         run->share_from = s->seqs[source].id;
     }
@@ -87,22 +89,22 @@ static void plan_prefill(struct sched *s, struct mini_batch *b, struct step *ste
     b->prefill_rows -= count;
     step->prefill_rows += count;
     if (q->next_pos == q->target)
-        prefill_done(s, slot);
+        sched_batch_prefill_done(s, slot);
 }
 
-static void emit(struct sched *s, struct mini_batch *b, struct step *step)
+static void emit(struct sched *s, struct sched_batch *b, struct sched_flight *step)
 {
     b->spare_count--;
     step->queued = b->in_flight_count > 0;
     step->emitted_us = s->now_us;
     b->in_flight[b->in_flight_count++] = step;
-    step->id = s->next_step++;
+    step->id = s->batches.next_step++;
     s->stats.steps++;
-    load_stepped(s, step->mini_batch);
+    sched_load_stepped(s, step->mini_batch);
     s->stats.prefill_rows += step->prefill_rows;
     s->stats.decode_rows += step->row_count - step->prefill_rows;
     s->stats.drafted += step->draft_rows;
-    s->actions[s->action_count++] = (struct sched_action){
+    s->outbox.actions[s->outbox.count++] = (struct sched_action){
         .kind = SCHED_STEP,
         .step =
             {
@@ -115,23 +117,23 @@ static void emit(struct sched *s, struct mini_batch *b, struct step *step)
     };
 }
 
-bool plan_step(struct sched *s, uint32_t mini_batch)
+bool sched_plan_step(struct sched *s, uint32_t mini_batch)
 {
-    struct mini_batch *b = &s->mini_batches[mini_batch];
-    if (b->spare_count == 0 || s->action_count == s->action_capacity || b->member_count + b->prefill_count == 0)
+    struct sched_batch *b = &s->batches.of[mini_batch];
+    if (b->spare_count == 0 || s->outbox.count == s->outbox.capacity || b->member_count + b->prefill_count == 0)
         return false;
     uint8_t drafts[TUNE_DRAFT_SEQUENCES_MAX];
-    if (!draft_plan(s, b, drafts))
+    if (!sched_draft_plan(s, mini_batch, drafts))
         return false;
-    struct step *step = b->spare[b->spare_count - 1];
+    struct sched_flight *step = b->spare[b->spare_count - 1];
     step->mini_batch = mini_batch;
     step->run_count = step->row_count = step->prefill_rows = step->draft_rows = 0;
     plan_decodes(s, b, step, drafts);
-    uint32_t room = b->prefill_count > 0 ? chunk_rows(s, b, step->row_count) : 0;
+    uint32_t room = b->prefill_count > 0 ? sched_chunk_rows(s, b, step->row_count) : 0;
     uint32_t next;
     for (uint32_t slot = b->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
-        next = s->cold[slot].prefill_next;
-        if (!seq_blocked(s, &s->seqs[slot]) && has_gathered(s, slot))
+        next = s->cold[slot].batch.next;
+        if (!sched_place_blocks(s, &s->seqs[slot]) && has_gathered(s, slot))
             plan_prefill(s, b, step, slot, room - step->prefill_rows);
     }
     if (step->row_count == 0)

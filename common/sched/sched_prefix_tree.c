@@ -1,7 +1,7 @@
 /* sched_prefix_tree.c: the named pages of all places, who holds them, and who has what they hold (sched_prefix.h). */
 #include "common/sched/sched_state.h"
 
-static uint32_t *bucket_of(const struct prefix_tree *t, const struct sched_page_name *name)
+static uint32_t *bucket_of(const struct sched_prefix *t, const struct sched_page_name *name)
 {
     return &t->buckets[(uint32_t)(name->low ^ name->high >> 32) & t->bucket_mask]; // names are uniform already
 }
@@ -12,33 +12,34 @@ static bool same_name(const struct sched_page_name *a, const struct sched_page_n
 }
 
 /* The next node of that name behind `node`, at whatever place. */
-static uint32_t same_name_from(const struct prefix_tree *t, const struct sched_page_name *name, uint32_t node)
+static uint32_t same_name_from(const struct sched_prefix *t, const struct sched_page_name *name, uint32_t node)
 {
     while (node != NONE && !same_name(&t->nodes[node].name, name))
         node = t->nodes[node].bucket_next;
     return node;
 }
 
-uint32_t prefix_node_first(const struct prefix_tree *t, const struct sched_page_name *name)
+uint32_t sched_prefix_node_first(const struct sched_prefix *t, const struct sched_page_name *name)
 {
     return same_name_from(t, name, *bucket_of(t, name));
 }
 
-uint32_t prefix_node_next(const struct prefix_tree *t, uint32_t node)
+uint32_t sched_prefix_node_next(const struct sched_prefix *t, uint32_t node)
 {
     return same_name_from(t, &t->nodes[node].name, t->nodes[node].bucket_next);
 }
 
-uint32_t prefix_node_find(const struct prefix_tree *t, const struct sched_page_name *name, uint32_t place)
+uint32_t sched_prefix_node_find(const struct sched_prefix *t, const struct sched_page_name *name, uint32_t place)
 {
-    uint32_t node = prefix_node_first(t, name);
+    uint32_t node = sched_prefix_node_first(t, name);
     while (node != NONE && t->nodes[node].place != place)
-        node = prefix_node_next(t, node);
+        node = sched_prefix_node_next(t, node);
     return node;
 }
 
 /* NONE: there are as many as there may be. */
-uint32_t prefix_node_add(struct prefix_tree *t, const struct sched_page_name *name, uint32_t place, uint32_t parent, uint32_t depth)
+uint32_t sched_prefix_node_add(struct sched_prefix *t, const struct sched_page_name *name, uint32_t place, uint32_t parent,
+                               uint32_t depth)
 {
     uint32_t node = t->free_head, *bucket = bucket_of(t, name);
     if (node != NONE)
@@ -47,39 +48,39 @@ uint32_t prefix_node_add(struct prefix_tree *t, const struct sched_page_name *na
         node = t->touched++;
     else
         return NONE;
-    struct prefix_node *n = &t->nodes[node];
-    *n = (struct prefix_node){.name = *name,
-                              .place = place,
-                              .depth = depth,
-                              .parent = parent,
-                              .first_child = NONE,
-                              .last_child = NONE,
-                              .prev_sibling = NONE,
-                              .next_sibling = NONE,
-                              .first_holder = NONE,
-                              .last_holder = NONE,
-                              .bucket_next = *bucket};
+    struct sched_prefix_node *n = &t->nodes[node];
+    *n = (struct sched_prefix_node){.name = *name,
+                                    .place = place,
+                                    .depth = depth,
+                                    .parent = parent,
+                                    .first_child = NONE,
+                                    .last_child = NONE,
+                                    .prev_sibling = NONE,
+                                    .next_sibling = NONE,
+                                    .first_holder = NONE,
+                                    .last_holder = NONE,
+                                    .bucket_next = *bucket};
     *bucket = node;
     t->count++;
     if (parent == NONE)
         return node;
-    struct prefix_node *p = &t->nodes[parent];
+    struct sched_prefix_node *p = &t->nodes[parent];
     n->prev_sibling = p->last_child;
     *(p->last_child == NONE ? &p->first_child : &t->nodes[p->last_child].next_sibling) = node;
     p->last_child = node;
     return node;
 }
 
-void prefix_node_remove(struct prefix_tree *t, uint32_t node)
+void sched_prefix_node_remove(struct sched_prefix *t, uint32_t node)
 {
-    struct prefix_node *n = &t->nodes[node];
+    struct sched_prefix_node *n = &t->nodes[node];
     uint32_t *at = bucket_of(t, &n->name);
     assert_always(n->first_child == NONE && n->first_holder == NONE && n->live == 0);
     while (*at != node)
         at = &t->nodes[*at].bucket_next;
     *at = n->bucket_next;
     if (n->parent != NONE) {
-        struct prefix_node *p = &t->nodes[n->parent];
+        struct sched_prefix_node *p = &t->nodes[n->parent];
         *(n->prev_sibling == NONE ? &p->first_child : &t->nodes[n->prev_sibling].next_sibling) = n->next_sibling;
         *(n->next_sibling == NONE ? &p->last_child : &t->nodes[n->next_sibling].prev_sibling) = n->prev_sibling;
     }
@@ -88,37 +89,38 @@ void prefix_node_remove(struct prefix_tree *t, uint32_t node)
     t->count--;
 }
 
-void prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot)
+void sched_prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot)
 {
-    struct seq_cold *c = &s->cold[slot];
-    c->named = node;
+    struct sched_seq_cold *c = &s->cold[slot];
+    c->prefix.node = node;
     if (node == NONE)
         return;
-    struct prefix_node *n = &s->prefix.nodes[node];
-    c->holder_prev = n->last_holder;
-    c->holder_next = NONE;
-    *(n->last_holder == NONE ? &n->first_holder : &s->cold[n->last_holder].holder_next) = slot;
+    struct sched_prefix_node *n = &s->prefix.nodes[node];
+    c->prefix.holder_prev = n->last_holder;
+    c->prefix.holder_next = NONE;
+    *(n->last_holder == NONE ? &n->first_holder : &s->cold[n->last_holder].prefix.holder_next) = slot;
     n->last_holder = slot;
 }
 
-void prefix_holder_unlink(struct sched *s, uint32_t slot)
+void sched_prefix_holder_unlink(struct sched *s, uint32_t slot)
 {
-    const struct seq_cold *c = &s->cold[slot];
-    if (c->named == NONE)
+    const struct sched_seq_cold *c = &s->cold[slot];
+    if (c->prefix.node == NONE)
         return;
-    struct prefix_node *n = &s->prefix.nodes[c->named];
-    *(c->holder_prev == NONE ? &n->first_holder : &s->cold[c->holder_prev].holder_next) = c->holder_next;
-    *(c->holder_next == NONE ? &n->last_holder : &s->cold[c->holder_next].holder_prev) = c->holder_prev;
+    struct sched_prefix_node *n = &s->prefix.nodes[c->prefix.node];
+    *(c->prefix.holder_prev == NONE ? &n->first_holder : &s->cold[c->prefix.holder_prev].prefix.holder_next) =
+        c->prefix.holder_next;
+    *(c->prefix.holder_next == NONE ? &n->last_holder : &s->cold[c->prefix.holder_next].prefix.holder_prev) = c->prefix.holder_prev;
 }
 
-void prefix_holder_first(struct sched *s, uint32_t slot)
+void sched_prefix_holder_first(struct sched *s, uint32_t slot)
 {
-    struct seq_cold *c = &s->cold[slot];
-    struct prefix_node *n = &s->prefix.nodes[c->named];
-    prefix_holder_unlink(s, slot);
-    c->holder_prev = NONE;
-    c->holder_next = n->first_holder;
-    *(n->first_holder == NONE ? &n->last_holder : &s->cold[n->first_holder].holder_prev) = slot;
+    struct sched_seq_cold *c = &s->cold[slot];
+    struct sched_prefix_node *n = &s->prefix.nodes[c->prefix.node];
+    sched_prefix_holder_unlink(s, slot);
+    c->prefix.holder_prev = NONE;
+    c->prefix.holder_next = n->first_holder;
+    *(n->first_holder == NONE ? &n->last_holder : &s->cold[n->first_holder].prefix.holder_prev) = slot;
     n->first_holder = slot;
 }
 
@@ -127,16 +129,16 @@ void prefix_holder_first(struct sched *s, uint32_t slot)
 /* Pages from the first one on that are complete where it is, and stay there until it is let go. */
 static uint32_t has(const struct sched *s, uint32_t slot)
 {
-    const struct seq *q = &s->seqs[slot];
-    bool stays = seq_runs(q) || q->state == SEQ_KEPT || (q->state == SEQ_DRAINING && s->cold[slot].keep);
+    const struct sched_seq *q = &s->seqs[slot];
+    bool stays = sched_seq_runs(q) || q->state == SCHED_SEQ_KEPT || (q->state == SCHED_SEQ_DRAINING && s->cold[slot].prefix.keep);
     return stays && !q->sharing ? q->held / s->config.page_tokens : 0;
 }
 
 /* A holder more: true if no more may be looked at, or it has all that is wanted. */
-static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struct prefix_found *found, uint32_t *looks)
+static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struct sched_prefix_found *found, uint32_t *looks)
 {
     uint32_t pages = MIN(has(s, slot), wanted);
-    found->coming = found->coming || seq_runs(&s->seqs[slot]);
+    found->coming = found->coming || sched_seq_runs(&s->seqs[slot]);
     if (pages > found->pages) {
         found->source = slot;
         found->pages = pages;
@@ -145,12 +147,12 @@ static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struc
 }
 
 /* Whoever of those below a node, but not below `seen`, has most of its path, oldest first. Every leaf has a holder. */
-static void look_below(const struct sched *s, uint32_t node, uint32_t seen, struct prefix_found *found, uint32_t *looks)
+static void look_below(const struct sched *s, uint32_t node, uint32_t seen, struct sched_prefix_found *found, uint32_t *looks)
 {
-    const struct prefix_tree *t = &s->prefix;
+    const struct sched_prefix *t = &s->prefix;
     uint32_t wanted = t->nodes[node].depth + 1;
     for (uint32_t at = node, down;;) {
-        for (uint32_t slot = t->nodes[at].first_holder; slot != NONE; slot = s->cold[slot].holder_next) {
+        for (uint32_t slot = t->nodes[at].first_holder; slot != NONE; slot = s->cold[slot].prefix.holder_next) {
             if (look_at(s, slot, wanted, found, looks))
                 return;
         }
@@ -171,14 +173,14 @@ static void look_below(const struct sched *s, uint32_t node, uint32_t seen, stru
 
 /* From the last page that the tree has of it upwards, to those that the asker has: whoever is below a page was looked at for more
  * already if it is below the next one, too. */
-struct prefix_found prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names, uint32_t count,
-                                uint32_t have)
+struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names,
+                                            uint32_t count, uint32_t have)
 {
-    const struct prefix_tree *t = &s->prefix;
+    const struct sched_prefix *t = &s->prefix;
     uint32_t deepest = NONE, next, looks = TUNE_PREFIX_LOOKS_MAX;
-    for (uint32_t i = have; i < count && (next = prefix_node_find(t, &names[i], place)) != NONE; i++)
+    for (uint32_t i = have; i < count && (next = sched_prefix_node_find(t, &names[i], place)) != NONE; i++)
         deepest = next;
-    struct prefix_found best = {.source = NONE, .pages = have};
+    struct sched_prefix_found best = {.source = NONE, .pages = have};
     if (deepest == NONE)
         return best;
     looks += t->nodes[deepest].depth + 1 - have;

@@ -18,102 +18,115 @@
 
 static double local_token_us(const struct sched *s)
 {
-    const struct place *p = &s->places[0]; // by convention
-    return p->up && p->local ? p->token_us : 0;
+    const struct sched_place *p = &s->places.of[0]; // by convention
+    return p->up && p->local ? p->speed.token_us : 0;
 }
 
 /* Workers on the s-part's cores are in each other's way: what one measures is the others' doing as much as its own. So they count as
  * equally fast, but for one that is far slower than the fastest of them; and never as faster than the local pool, which reads with
  * the same cores: that would be noise, and a long way to go for it each layer. */
-double place_token_us(const struct sched *s, const struct place *p)
+double sched_speed_token_us(const struct sched *s, const struct sched_place *p)
 {
     if (!p->shares_cores || p->local)
-        return p->token_us;
-    return MAX(!p->slow && s->sharing_us > 0 ? s->sharing_us : p->token_us, local_token_us(s));
+        return p->speed.token_us;
+    return MAX(!p->speed.slow && s->places.sharing_us > 0 ? s->places.sharing_us : p->speed.token_us, local_token_us(s));
 }
 
 // What it reads now, what is on its way to it, and what so many will read.
-double place_read_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+double sched_speed_read_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens, double weight)
 {
     double load = (double)(p->load[mini_batch] + p->incoming[mini_batch]) + tokens;
     load += (p->readers[mini_batch] + (tokens > 0)) * weight;
-    return load == 0 ? 0 : load * place_token_us(s, p);
+    return load == 0 ? 0 : load * sched_speed_token_us(s, p);
 }
 
-double place_time_us(const struct sched *s, const struct place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+double sched_speed_answer_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens,
+                             double weight)
 {
-    double read_us = place_read_us(s, p, mini_batch, tokens, weight);
-    return read_us > 0 ? read_us + p->link_step_us : 0;
+    double read_us = sched_speed_read_us(s, p, mini_batch, tokens, weight);
+    return read_us > 0 ? read_us + p->speed.link_step_us : 0;
 }
 
-double place_attend_us(const struct place *p, uint64_t tokens_read)
+double sched_speed_attend_us(const struct sched_place *p, uint64_t tokens_read)
 {
-    uint64_t pairs = MIN(p->step_pairs, tokens_read);
-    return (double)(tokens_read - pairs) * p->token_us + (double)pairs * p->pair_us;
+    uint64_t pairs = MIN(p->speed.step_pairs, tokens_read);
+    return (double)(tokens_read - pairs) * p->speed.token_us + (double)pairs * p->speed.pair_us;
 }
 
-static void compare_sharing(struct sched *s, struct place *measured)
+static void compare_sharing(struct sched *s, struct sched_place *measured)
 {
     double least_us = INFINITY;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
-        if (p->up && p->shares_cores && !p->local && p->attends_measured)
-            least_us = MIN(least_us, p->token_us);
+        const struct sched_place *p = &s->places.of[i];
+        if (p->up && p->shares_cores && !p->local && p->speed.attends_measured)
+            least_us = MIN(least_us, p->speed.token_us);
     }
-    s->sharing_us = least_us;
-    measured->slow = measured->token_us > (measured->slow ? TUNE_SPEED_SLOW_NO_MORE : TUNE_SPEED_SLOW) * least_us;
+    s->places.sharing_us = least_us;
+    measured->speed.slow = measured->speed.token_us > (measured->speed.slow ? TUNE_SPEED_SLOW_NO_MORE : TUNE_SPEED_SLOW) * least_us;
 }
 
 /* The first prefill rows there took what is left of the step. A pair takes no longer than a token that is read for one row. */
-static void guess_pair(struct place *p, double rest_us, double pairs)
+static void guess_pair(struct sched_place *p, double rest_us, double pairs)
 {
-    p->pair_us = MIN(MAX(rest_us / pairs, p->token_us / 100), p->token_us);
+    p->speed.pair_us = MIN(MAX(rest_us / pairs, p->speed.token_us / 100), p->speed.token_us);
 }
 
 /* Attention took `ratio` times what was expected, of which reading for decode rows was `share`. */
-static void correct(struct place *p, double ratio, double share)
+static void correct(struct sched_place *p, double ratio, double share)
 {
     // One odd step (a page fault, a stolen core) must not turn placement over.
-    double off = MIN(MAX(ratio, 0.25), 4) - 1, us = (1 + off) * p->token_us;
+    double off = MIN(MAX(ratio, 0.25), 4) - 1, us = (1 + off) * p->speed.token_us;
     // By how much one differs from the one before: of a speed that has changed, too, it says how sure it is.
-    if (p->token_last_us > 0)
-        p->token_noise += (p->token_noise == 0 ? 1 : 0.05) * (fabs(us / p->token_last_us - 1) * M_SQRT1_2 - p->token_noise);
-    p->token_last_us = us;
-    p->off += TUNE_SPEED_GAIN_CHANGED * (off - p->off);
-    double gain = fabs(p->off) > p->token_noise ? TUNE_SPEED_GAIN_CHANGED
-                                                : TUNE_SPEED_GAIN_STEADY; // some three standard deviations of that mean
-    p->token_us *= 1 + gain * share * off;
-    p->pair_us *= 1 + TUNE_SPEED_GAIN_CHANGED * (1 - share) * off;
+    if (p->speed.token_last_us > 0)
+        p->speed.token_noise += (p->speed.token_noise == 0 ? 1 : 0.05) *
+                                (fabs(us / p->speed.token_last_us - 1) * M_SQRT1_2 - p->speed.token_noise);
+    p->speed.token_last_us = us;
+    p->speed.off += TUNE_SPEED_GAIN_CHANGED * (off - p->speed.off);
+    double gain = fabs(p->speed.off) > p->speed.token_noise ? TUNE_SPEED_GAIN_CHANGED
+                                                            : TUNE_SPEED_GAIN_STEADY; // some three standard deviations of that mean
+    p->speed.token_us *= 1 + gain * share * off;
+    p->speed.pair_us *= 1 + TUNE_SPEED_GAIN_CHANGED * (1 - share) * off;
 }
 
 /* Calls to workers on the s-part's cores are out together, and answered when the cores have attended for all of them: what is left of the
  * time from a send to its answer is their link's, and once a step, however many they are. */
-static void measure_link(struct place *p, const struct sched_place_time *time, double read_us, double here_us)
+static void measure_link(struct sched_place *p, const struct sched_place_time *time, double read_us, double here_us)
 {
     double others_us = p->shares_cores ? MAX(here_us - read_us, 0) : 0;
-    p->link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - p->link_step_us);
+    p->speed.link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - p->speed.link_step_us);
 }
 
-void place_measure(struct sched *s, const struct sched_place_time *time, double here_us)
+void sched_speed_learn(struct sched *s, const struct sched_place_time *time, double here_us)
 {
-    struct place *p = &s->places[time->place];
+    struct sched_place *p = &s->places.of[time->place];
     if (!p->up || time->tokens_read == 0)
         return;
-    uint64_t pairs = MIN(p->step_pairs, time->tokens_read);
-    double reads_us = (double)(time->tokens_read - pairs) * p->token_us, pairs_us = (double)pairs * p->pair_us;
-    double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->link_step_us;
+    uint64_t pairs = MIN(p->speed.step_pairs, time->tokens_read);
+    double reads_us = (double)(time->tokens_read - pairs) * p->speed.token_us, pairs_us = (double)pairs * p->speed.pair_us;
+    double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->speed.link_step_us;
     bool few = time->tokens_read < TUNE_SPEED_TOKENS_MIN;
     // It says itself what was not the link; or the guess about the link was wrong.
     if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0))
         measure_link(p, time, time->attend_us > 0 ? time->attend_us : few ? reads_us : 0, here_us);
     if (few || attend_us < 0)
         return;
-    if (pairs > 0 && p->pair_us == 0) {
+    if (pairs > 0 && p->speed.pair_us == 0) {
         guess_pair(p, attend_us - reads_us, (double)pairs);
         return;
     }
     correct(p, attend_us / (reads_us + pairs_us), reads_us / (reads_us + pairs_us));
-    p->attends_measured = time->attend_us > 0;
-    if (p->shares_cores && !p->local && p->attends_measured)
+    p->speed.attends_measured = time->attend_us > 0;
+    if (p->shares_cores && !p->local && p->speed.attends_measured)
         compare_sharing(s, p);
+}
+
+void sched_speed_guess(struct sched *s, struct sched_place *p, const struct sched_place_up *up)
+{
+    double bytes_per_us = up->bytes_per_second > 0 ? (double)up->bytes_per_second / 1e6 : 1e4;
+    uint64_t bytes = s->config.kv_bytes_per_token > 0 ? s->config.kv_bytes_per_token : 1;
+    p->speed = (struct sched_speed){
+        .token_us = (double)bytes / bytes_per_us,
+        .pair_us = up->prefill_pair_us,
+        .link_step_us = (double)up->link_us * s->config.layers,
+    };
 }

@@ -13,51 +13,51 @@ static double bucket_begin(uint32_t bucket)
     return (double)((8 + 2 * quarter) << octave);
 }
 
-uint32_t survival_bucket(uint32_t tokens)
+uint32_t sched_survival_bucket(uint32_t tokens)
 {
     if (tokens < 8)
         return tokens;
     uint32_t octave = 31 - (uint32_t)__builtin_clz(tokens);
-    return MIN(8 + 4 * (octave - 3) + (tokens >> (octave - 2) & 3), SURVIVAL_BUCKETS - 1);
+    return MIN(8 + 4 * (octave - 3) + (tokens >> (octave - 2) & 3), SCHED_SURVIVAL_BUCKETS - 1);
 }
 
-void survival_settle(struct survival *s)
+void sched_survival_settle(struct sched_survival *s)
 {
     double alive = 1;
     if (!s->stale)
         return;
     s->stale = false;
-    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+    for (uint32_t i = 0; i < SCHED_SURVIVAL_BUCKETS; i++) {
         s->alive[i] = alive;
         alive = MAX(alive * (1 - s->ended[i] / (s->reached[i] + 1)), TUNE_SURVIVAL_ALIVE_MIN);
     }
-    s->alive[SURVIVAL_BUCKETS] = alive;
+    s->alive[SCHED_SURVIVAL_BUCKETS] = alive;
 }
 
-void survival_init(struct survival *s)
+void sched_survival_init(struct sched_survival *s)
 {
-    *s = (struct survival){.stale = true};
-    survival_settle(s);
+    *s = (struct sched_survival){.stale = true};
+    sched_survival_settle(s);
 }
 
-uint32_t survival_next(uint32_t tokens)
+uint32_t sched_survival_next(uint32_t tokens)
 {
-    uint32_t bucket = survival_bucket(tokens);
-    return bucket == SURVIVAL_BUCKETS - 1 ? UINT32_MAX / 2 : (uint32_t)bucket_begin(bucket + 1);
+    uint32_t bucket = sched_survival_bucket(tokens);
+    return bucket == SCHED_SURVIVAL_BUCKETS - 1 ? UINT32_MAX / 2 : (uint32_t)bucket_begin(bucket + 1);
 }
 
-void survival_pass(struct survival *s, uint32_t tokens)
+void sched_survival_pass(struct sched_survival *s, uint32_t tokens)
 {
-    s->reached[survival_bucket(tokens) - 1]++;
+    s->reached[sched_survival_bucket(tokens) - 1]++;
     s->learned++;
     s->stale = true;
 }
 
-void survival_end(struct survival *s, uint32_t tokens, bool ended)
+void sched_survival_end(struct sched_survival *s, uint32_t tokens, bool ended)
 {
-    uint32_t last = survival_bucket(tokens);
+    uint32_t last = sched_survival_bucket(tokens);
     double begin = bucket_begin(last);
-    for (uint32_t i = 0; i < SURVIVAL_BUCKETS; i++) {
+    for (uint32_t i = 0; i < SCHED_SURVIVAL_BUCKETS; i++) {
         s->reached[i] *= TUNE_SURVIVAL_FORGET;
         s->ended[i] *= TUNE_SURVIVAL_FORGET;
     }
@@ -67,14 +67,14 @@ void survival_end(struct survival *s, uint32_t tokens, bool ended)
     s->stale = true;
 }
 
-double survival_at(const struct survival *s, double tokens)
+double sched_survival_at(const struct sched_survival *s, double tokens)
 {
-    uint32_t bucket = survival_bucket(tokens < 0 ? 0 : (uint32_t)MIN(tokens, 4e9));
+    uint32_t bucket = sched_survival_bucket(tokens < 0 ? 0 : (uint32_t)MIN(tokens, 4e9));
     double begin = bucket_begin(bucket), share = MIN((tokens - begin) / (bucket_begin(bucket + 1) - begin), 1);
     return s->alive[bucket] + share * (s->alive[bucket + 1] - s->alive[bucket]);
 }
 
-void survival_mean_add(const struct survival *s, uint32_t bucket, double cutoff, struct survival_mean *mean)
+void sched_survival_mean_add(const struct sched_survival *s, uint32_t bucket, double cutoff, struct sched_survival_mean *mean)
 {
     double begin = bucket_begin(bucket), end = MIN(bucket_begin(bucket + 1), cutoff);
     double share = (end - begin) / (bucket_begin(bucket + 1) - begin);

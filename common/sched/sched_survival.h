@@ -16,42 +16,44 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SURVIVAL_BUCKETS = 8 + 4 * 18 }; // up to 2^21 tokens
+enum { SCHED_SURVIVAL_BUCKETS = 8 + 4 * 18 }; // up to 2^21 tokens
 
-struct survival {
-    double reached[SURVIVAL_BUCKETS], ended[SURVIVAL_BUCKETS]; // decayed counts: that passed this bucket or ended in it; that ended
-    double alive[SURVIVAL_BUCKETS + 1];                        // P(L >= its first length)
-    uint64_t learned;                                          // grows with whatever is observed
-    bool stale;                                                // alive is older than that
+struct sched_survival {
+    double reached[SCHED_SURVIVAL_BUCKETS],
+        ended[SCHED_SURVIVAL_BUCKETS];        // decayed counts: that passed this bucket or ended in it; that ended
+    double alive[SCHED_SURVIVAL_BUCKETS + 1]; // P(L >= its first length)
+    uint64_t learned;                         // grows with whatever is observed
+    bool stale;                               // alive is older than that
 };
 
 /* What a cutoff makes of it: L is the length, at most the cutoff. */
-struct survival_mean {
+struct sched_survival_mean {
     double tokens;  // E[L]
     double ages;    // E[L (L + 1) / 2]: the sum over a life of its age
     double squares; // likewise of its age squared
 };
 
-void survival_init(struct survival *survival);
+void sched_survival_init(struct sched_survival *survival);
 
 /* The first length of the bucket after that of so many tokens. */
-uint32_t survival_next(uint32_t tokens);
+uint32_t sched_survival_next(uint32_t tokens);
 
 /* A sequence lives on with so many tokens, the first of a bucket. */
-void survival_pass(struct survival *survival, uint32_t tokens);
+void sched_survival_pass(struct sched_survival *survival, uint32_t tokens);
 
 /* A sequence is over: by itself (ended), or cut off at that length. It has passed all buckets before. */
-void survival_end(struct survival *survival, uint32_t tokens, bool ended);
+void sched_survival_end(struct sched_survival *survival, uint32_t tokens, bool ended);
 
 /* Takes in what has passed and ended since; before the following are asked. O(buckets), and O(1) if nothing has. */
-void survival_settle(struct survival *survival);
+void sched_survival_settle(struct sched_survival *survival);
 
 /* P(L >= tokens). Never 0: who got there against all odds has to be reckoned with. */
-double survival_at(const struct survival *survival, double tokens);
+double sched_survival_at(const struct sched_survival *survival, double tokens);
 
-uint32_t survival_bucket(uint32_t tokens);
+uint32_t sched_survival_bucket(uint32_t tokens);
 
 /* Adds what a life has between a bucket's first length and the least of its end and the cutoff. */
-void survival_mean_add(const struct survival *survival, uint32_t bucket, double cutoff, struct survival_mean *mean);
+void sched_survival_mean_add(const struct sched_survival *survival, uint32_t bucket, double cutoff,
+                             struct sched_survival_mean *mean);
 
 #endif

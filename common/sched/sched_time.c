@@ -1,7 +1,7 @@
 // sched_time.c: see sched_time.h.
-#include "common/sched/sched_time.h"
+#include <math.h>
 
-#include "common/base/checked.h"
+#include "common/sched/sched_state.h"
 
 void sched_round_add(struct sched_round *round, bool here, double read_us, double link_us)
 {
@@ -29,4 +29,45 @@ double sched_round_attend_us(const struct sched_round *round)
 double sched_round_away_most_us(double limit_us, double s_part_us, double link_us, uint32_t mini_batches)
 {
     return MIN(limit_us / mini_batches, limit_us - s_part_us - link_us);
+}
+
+void sched_time_init(struct sched *s)
+{
+    s->time.layers = s->time.heads = (struct sched_curve){0};
+    s->time.whole = (struct sched_curve){.whole = true};
+}
+
+void sched_time_calibrate(struct sched *s, const struct sched_s_part_up *up)
+{
+    sched_curve_calibrate(&s->time.layers, up->layers, up->layer_count);
+    sched_curve_calibrate(&s->time.heads, up->heads, up->head_count);
+    for (uint32_t i = 0; i < up->layer_count; i++) { // as if all its rows were sampled, as those of decode steps are
+        struct sched_time whole = up->layers[i];
+        whole.us = sched_time_s_part_us(s, whole.rows, whole.rows);
+        sched_curve_calibrate(&s->time.whole, &whole, 1);
+    }
+}
+
+double sched_time_s_part_us(const struct sched *s, double rows, double sampled)
+{
+    double head_us = sampled > 0 ? sched_curve_us(&s->time.heads, sampled) : 0;
+    return sched_curve_us(&s->time.layers, rows) + head_us;
+}
+
+void sched_time_judge(struct sched_time_error *e, double predicted_us, double measured_us)
+{
+    double error = fabs(predicted_us - measured_us) / MAX(measured_us, 1);
+    e->ratio += (e->steps++ == 0 ? 1 : TUNE_MODEL_ERROR_GAIN) * (error - e->ratio);
+    e->predicted_us += predicted_us;
+    e->measured_us += measured_us;
+}
+
+double sched_time_rows_us(const struct sched *s, double rows)
+{
+    return sched_curve_us(s->time.layers.rows_seen > 0 ? &s->time.layers : &s->time.whole, rows);
+}
+
+double sched_time_row_us(const struct sched *s)
+{
+    return s->time.layers.rows_seen > 0 ? s->time.layers.row_us : s->time.whole.row_us;
 }

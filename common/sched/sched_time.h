@@ -20,6 +20,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/sched/sched_curve.h"
+
+struct sched;
+
+// What is known of step times; the speeds of places are theirs (sched_speed.h).
+struct sched_times {
+    struct sched_curve whole;         // whole steps, by rows
+    struct sched_curve layers, heads; // the s-part's own work: the layers by rows, head and sampling by sampled rows
+    struct sched_time_error {         // of predictions of steps that were then measured
+        uint64_t steps;
+        double ratio;                     // |predicted - measured| / measured, smoothed
+        double predicted_us, measured_us; // sums
+    } error;
+};
+
 // The parts of a step, microseconds over all layers.
 struct sched_round {
     double s_part_us;               // S
@@ -37,5 +52,17 @@ double sched_round_attend_us(const struct sched_round *round);
 
 // The most that R may be so that a round of M mini-batches keeps to limit_us, by R alone: 0 or less where S and L fill it already.
 double sched_round_away_most_us(double limit_us, double s_part_us, double link_us, uint32_t mini_batches);
+
+void sched_time_init(struct sched *s); // nothing is known of the s-part, or no longer
+void sched_time_calibrate(struct sched *s, const struct sched_s_part_up *up);
+
+// S: 0 while nothing is known.
+double sched_time_s_part_us(const struct sched *s, double rows, double sampled);
+
+// The layers of a step, or the whole step while nothing is known of them alone; what a row more takes by the same measure.
+double sched_time_rows_us(const struct sched *s, double rows);
+double sched_time_row_us(const struct sched *s);
+
+void sched_time_judge(struct sched_time_error *error, double predicted_us, double measured_us);
 
 #endif

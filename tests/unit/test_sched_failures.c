@@ -381,7 +381,7 @@ static void a_move_outlives_its_mini_batch(void **state)
         }
     }
     assert_true(moving > 0);
-    m->sched->batches_wanted = 1; // as if one were judged to be faster now
+    m->sched->batches.wanted = 1; // as if one were judged to be faster now
     for (int i = 0; i < 100 && stats_of(m).mini_batches > 1; i++)
         mesh_next_tick(m);
     assert_int_equal(stats_of(m).mini_batches, 1);

@@ -271,57 +271,57 @@ static void nobody_is_paused_for_pages(void **state)
 /* --- how long sequences live ------------------------------------------------------------------------------------------ */
 
 /* A whole life at once. */
-static void learn(struct survival *s, uint32_t tokens, bool ended)
+static void learn(struct sched_survival *s, uint32_t tokens, bool ended)
 {
-    for (uint32_t passed = survival_next(0); passed <= MIN(tokens, 1u << 20); passed = survival_next(passed))
-        survival_pass(s, passed);
-    survival_end(s, tokens, ended);
-    survival_settle(s);
+    for (uint32_t passed = sched_survival_next(0); passed <= MIN(tokens, 1u << 20); passed = sched_survival_next(passed))
+        sched_survival_pass(s, passed);
+    sched_survival_end(s, tokens, ended);
+    sched_survival_settle(s);
 }
 
-static struct survival_mean mean(const struct survival *s, uint32_t cutoff)
+static struct sched_survival_mean mean(const struct sched_survival *s, uint32_t cutoff)
 {
-    struct survival_mean mean = {0};
+    struct sched_survival_mean mean = {0};
 
-    for (uint32_t bucket = 0; bucket <= survival_bucket(cutoff); bucket++)
-        survival_mean_add(s, bucket, cutoff, &mean);
+    for (uint32_t bucket = 0; bucket <= sched_survival_bucket(cutoff); bucket++)
+        sched_survival_mean_add(s, bucket, cutoff, &mean);
     return mean;
 }
 
 static void lengths_that_were_cut_off_do_not_shorten(void **state)
 {
-    struct survival s;
+    struct sched_survival s;
     (void)state;
 
-    survival_init(&s);
-    assert_true(survival_at(&s, 1e6) == 1); // nothing is known: everybody lives to the cutoff
+    sched_survival_init(&s);
+    assert_true(sched_survival_at(&s, 1e6) == 1); // nothing is known: everybody lives to the cutoff
     assert_true(fabs(mean(&s, 100).tokens - 100) < 1e-9);
     assert_true(fabs(mean(&s, 100).ages - 5050) < 51);
     for (int i = 0; i < 2000; i++) { // half would end at 40 of themselves, but every other one is cut off at 20
         bool cut = i % 2 == 0, ends = below(2);
         learn(&s, cut ? 20 : ends ? 40 : 200, !cut && ends);
     }
-    assert_true(survival_at(&s, 30) > 0.99);
-    assert_true(fabs(survival_at(&s, 60) - 0.5) < 0.1);
-    assert_true(fabs(survival_at(&s, 190) - 0.5) < 0.1);
+    assert_true(sched_survival_at(&s, 30) > 0.99);
+    assert_true(fabs(sched_survival_at(&s, 60) - 0.5) < 0.1);
+    assert_true(fabs(sched_survival_at(&s, 190) - 0.5) < 0.1);
 }
 
 static void old_lengths_are_forgotten(void **state)
 {
-    struct survival s;
+    struct sched_survival s;
     (void)state;
 
-    survival_init(&s);
+    sched_survival_init(&s);
     for (int i = 0; i < 3000; i++)
         learn(&s, 10, true);
-    assert_true(survival_at(&s, 20) < 0.02);
+    assert_true(sched_survival_at(&s, 20) < 0.02);
     for (int i = 0; i < 3000; i++)
         learn(&s, 1000, true);
-    assert_true(survival_at(&s, 500) > 0.95);
+    assert_true(sched_survival_at(&s, 500) > 0.95);
     assert_true(fabs(mean(&s, 4096).tokens - 1000) < 100);
-    survival_end(&s, UINT32_MAX, true); // no bucket is so far out
+    sched_survival_end(&s, UINT32_MAX, true); // no bucket is so far out
     learn(&s, 0, false);
-    assert_true(survival_at(&s, 4e9) >= 0);
+    assert_true(sched_survival_at(&s, 4e9) >= 0);
 }
 
 int main(void)

@@ -13,49 +13,49 @@
 
 static double true_us(double rows, double slow) { return slow * (4000 + 400 * rows); }
 
-static void learn(struct step_model *m, uint32_t steps, double rows, double slow)
+static void learn(struct sched_curve *m, uint32_t steps, double rows, double slow)
 {
     for (uint32_t i = 0; i < steps; i++)
-        model_learn(m, rows, true_us(rows, slow) * (i % 2 ? 1.03 : 0.97));
+        sched_curve_learn(m, rows, true_us(rows, slow) * (i % 2 ? 1.03 : 0.97));
 }
 
 static void calibration_is_believed_until_steps_say_otherwise(void **state)
 {
     static const struct sched_time points[] = {{1, 4400}, {8, 7200}, {64, 29600}, {256, 106400}};
-    struct step_model m = {0};
+    struct sched_curve m = {0};
     (void)state;
 
-    assert_true(model_us(&m, 10) <= 0);
-    model_calibrate(&m, points, ARRAY_COUNT(points));
-    assert_about(model_us(&m, 8), 7200, 0.001);
-    assert_about(model_us(&m, 160), true_us(160, 1), 0.001);
+    assert_true(sched_curve_us(&m, 10) <= 0);
+    sched_curve_calibrate(&m, points, ARRAY_COUNT(points));
+    assert_about(sched_curve_us(&m, 8), 7200, 0.001);
+    assert_about(sched_curve_us(&m, 160), true_us(160, 1), 0.001);
     assert_about(m.row_us, 400, 0.05);
     learn(&m, 60, 8, 1);
-    assert_about(model_us(&m, 8), 7200, 0.04);
-    assert_about(model_us(&m, 160), true_us(160, 1), 0.06);
+    assert_about(sched_curve_us(&m, 8), 7200, 0.04);
+    assert_about(sched_curve_us(&m, 160), true_us(160, 1), 0.06);
 }
 
 /* Steps of 128 rows were fast; then the machine slows to half its speed, and only steps of 8 rows come. */
 static void a_class_that_was_fast_does_not_outweigh_what_is_new(void **state)
 {
-    struct step_model m = {0};
+    struct sched_curve m = {0};
     (void)state;
 
     learn(&m, 50, 8, 1);
     learn(&m, 50, 128, 1);
-    assert_about(model_us(&m, 128), true_us(128, 1), 0.04);
+    assert_about(sched_curve_us(&m, 128), true_us(128, 1), 0.04);
     learn(&m, 60, 8, 2);
-    assert_about(model_us(&m, 8), true_us(8, 2), 0.05);
-    assert_about(model_us(&m, 128), true_us(128, 2), 0.15);
+    assert_about(sched_curve_us(&m, 8), true_us(8, 2), 0.05);
+    assert_about(sched_curve_us(&m, 128), true_us(128, 2), 0.15);
     assert_about(m.base_us + 128 * m.row_us, true_us(128, 2), 0.15);
     learn(&m, 12, 128, 2);
-    assert_about(model_us(&m, 128), true_us(128, 2), 0.05);
+    assert_about(sched_curve_us(&m, 128), true_us(128, 2), 0.05);
 }
 
 /* Of whole steps the slope is that of what is seen, as soon as a few of a size have come. */
 static void whole_steps_forget_old_classes(void **state)
 {
-    struct step_model m = {.whole = true};
+    struct sched_curve m = {.whole = true};
     (void)state;
 
     learn(&m, 50, 8, 1);
@@ -71,7 +71,7 @@ static void whole_steps_forget_old_classes(void **state)
 /* What only that size takes longer for is not put upon the others for good. */
 static void a_class_alone_that_changes_comes_out_right(void **state)
 {
-    struct step_model m = {0};
+    struct sched_curve m = {0};
     (void)state;
 
     learn(&m, 50, 8, 1);
@@ -80,22 +80,22 @@ static void a_class_alone_that_changes_comes_out_right(void **state)
         learn(&m, 1, 8, 1.5); // longer contexts, say
         learn(&m, 1, 128, 1);
     }
-    assert_about(model_us(&m, 8), true_us(8, 1.5), 0.06);
-    assert_about(model_us(&m, 128), true_us(128, 1), 0.06);
+    assert_about(sched_curve_us(&m, 8), true_us(8, 1.5), 0.06);
+    assert_about(sched_curve_us(&m, 128), true_us(128, 1), 0.06);
 }
 
 static void one_disturbed_step_changes_little(void **state)
 {
-    struct step_model m = {0};
+    struct sched_curve m = {0};
     (void)state;
 
     learn(&m, 50, 8, 1);
     learn(&m, 50, 128, 1);
-    model_learn(&m, 8, 20 * true_us(8, 1));
-    assert_about(model_us(&m, 8), true_us(8, 1), 0.25);
-    assert_about(model_us(&m, 128), true_us(128, 1), 0.05);
+    sched_curve_learn(&m, 8, 20 * true_us(8, 1));
+    assert_about(sched_curve_us(&m, 8), true_us(8, 1), 0.25);
+    assert_about(sched_curve_us(&m, 128), true_us(128, 1), 0.05);
     learn(&m, 60, 8, 1);
-    assert_about(model_us(&m, 8), true_us(8, 1), 0.06);
+    assert_about(sched_curve_us(&m, 8), true_us(8, 1), 0.06);
 }
 
 static void s_part_up(struct sched *s, bool on_device, const struct sched_time *layers, uint32_t count)
@@ -125,27 +125,27 @@ static void another_device_is_another_model(void **state)
 
     assert_int_equal(sched_init(&config, &s, &error), STATUS_OK);
     s_part_up(s, true, device, 3);
-    assert_about(model_us(&s->s_model, 64), 500, 0.001);
-    learn(&s->s_model, 60, 8, 0.1);
+    assert_about(sched_curve_us(&s->time.layers, 64), 500, 0.001);
+    learn(&s->time.layers, 60, 8, 0.1);
     s_part_up(s, true, device, 3);
-    assert_about(model_us(&s->s_model, 8), true_us(8, 0.1), 0.05);
+    assert_about(sched_curve_us(&s->time.layers, 8), true_us(8, 0.1), 0.05);
     s_part_up(s, false, cores, 2);
-    assert_about(model_us(&s->s_model, 64), 29600, 0.001);
-    assert_about(model_us(&s->s_model, 1), 4400, 0.001);
-    assert_about(model_us(&s->model, 64), 29600, 0.001);
-    assert_true(s->model.whole);
+    assert_about(sched_curve_us(&s->time.layers, 64), 29600, 0.001);
+    assert_about(sched_curve_us(&s->time.layers, 1), 4400, 0.001);
+    assert_about(sched_curve_us(&s->time.whole, 64), 29600, 0.001);
+    assert_true(s->time.whole.whole);
     sched_fini(s);
 }
 
 static void the_error_is_the_mean_of_the_latest(void **state)
 {
-    struct model_error e = {0};
+    struct sched_time_error e = {0};
     (void)state;
 
     for (uint32_t i = 0; i < 400; i++)
-        model_judge(&e, 50, 100);
+        sched_time_judge(&e, 50, 100);
     for (uint32_t i = 0; i < 400; i++)
-        model_judge(&e, i % 2 ? 110 : 90, 100);
+        sched_time_judge(&e, i % 2 ? 110 : 90, 100);
     assert_about(e.ratio, 0.1, 0.01);
     assert_true(e.steps == 800);
     assert_about(e.predicted_us, 400 * 50.0 + 400 * 100.0, 1e-6);

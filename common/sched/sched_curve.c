@@ -1,33 +1,26 @@
-/* sched_model.c: how long a step takes by its rows: what calibration said at the start, corrected by each step.
- *
- * Steps are gathered in size classes, each with the mean of its latest. A class that has not been seen for a while knows the machine
- * as it was then: so what moves the class that is seen (the clock, other programs, contexts that grow) moves those that are away by
- * the same factor, and one that comes back learns faster and weighs less until then. Example: 8 rows took 8 ms, 128 rows 60 ms; the
- * machine slows, and only steps of 8 rows come: once they are at 12 ms, 128 rows are at 90 ms before one was seen. This holds of the
- * s-part's own work; whole steps have what workers read on top, which is no factor: there old classes only lose weight.
- *
- * Two forms of the same: a curve through the classes, to predict a step; and a line, base + row x rows, for what needs a slope.
- */
+// sched_curve.c: see sched_curve.h.
 #include <math.h>
 
-#include "common/sched/sched_state.h"
+#include "common/base/checked.h"
+#include "common/sched/sched_curve.h"
+#include "common/sched/sched_tuning.h"
 
-static uint32_t class_of(double rows)
+uint32_t sched_curve_class(double rows)
 {
     uint32_t index = 0;
-    while (index + 1 < STEP_SIZES && rows >= 2u << index)
+    while (index + 1 < SCHED_CURVE_SIZES && rows >= 2u << index)
         index++;
     return index;
 }
 
-static double age(const struct step_model *m, const struct step_size *size)
+static double age(const struct sched_curve *m, const struct sched_curve_size *size)
 {
     return (double)(m->steps - size->seen) / TUNE_MODEL_AGE_STEPS;
 }
 
 /* What moved the classes that were seen since, in full once it is away; little is noise. Those that come in turn must not move each
  * other at once: what raised one lowered the other, for ever. */
-static double class_us(const struct step_model *m, const struct step_size *size)
+static double class_us(const struct sched_curve *m, const struct sched_curve_size *size)
 {
     double away = MIN((double)(m->steps - size->seen) / TUNE_MODEL_AWAY_STEPS, 1);
     double factor = m->drift / size->drift;
@@ -36,11 +29,11 @@ static double class_us(const struct step_model *m, const struct step_size *size)
 
 /* A line through the sizes of step that were seen, by relative error: then neither a hundred decode steps that are all alike, whose
  * differences are noise, nor one that was disturbed makes the slope. */
-static void fit_line(struct step_model *m)
+static void fit_line(struct sched_curve *m)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0, least_row_us = 0;
-    for (uint32_t i = 0; i < STEP_SIZES; i++) {
-        const struct step_size *size = &m->sizes[i];
+    for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++) {
+        const struct sched_curve_size *size = &m->sizes[i];
         if (size->rows == 0)
             continue;
         double us = class_us(m, size), fresh = 1 / (1 + age(m, size)), weight = fresh * fresh / (us * us);
@@ -60,15 +53,15 @@ static void fit_line(struct step_model *m)
     m->base_us = MAX(0, (y - m->row_us * x) / n);
 }
 
-void model_learn(struct step_model *m, double rows, double total_us)
+void sched_curve_learn(struct sched_curve *m, double rows, double total_us)
 {
-    struct step_size *size = &m->sizes[class_of(rows)];
+    struct sched_curve_size *size = &m->sizes[sched_curve_class(rows)];
     double us = MAX(total_us, 1);
     m->steps++;
     if (m->drift == 0)
         m->drift = 1;
     if (size->rows == 0) {
-        *size = (struct step_size){.rows = rows, .us = us};
+        *size = (struct sched_curve_size){.rows = rows, .us = us};
     } else {
         double gain = MIN(TUNE_MODEL_GAIN + age(m, size) * (TUNE_MODEL_RETURN_GAIN - TUNE_MODEL_GAIN), TUNE_MODEL_RETURN_GAIN);
         double before_us = class_us(m, size), line_us = m->base_us + size->rows * m->row_us;
@@ -82,12 +75,12 @@ void model_learn(struct step_model *m, double rows, double total_us)
     fit_line(m);
 }
 
-void model_calibrate(struct step_model *m, const struct sched_time *points, uint32_t count)
+void sched_curve_calibrate(struct sched_curve *m, const struct sched_time *points, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        struct step_size *size = &m->sizes[class_of(points[i].rows)];
+        struct sched_curve_size *size = &m->sizes[sched_curve_class(points[i].rows)];
         if (size->rows == 0 && points[i].rows > 0 && points[i].us > 0)
-            *size = (struct step_size){.rows = points[i].rows, .us = points[i].us, .drift = 1};
+            *size = (struct sched_curve_size){.rows = points[i].rows, .us = points[i].us, .drift = 1};
     }
     if (count == 0)
         return;
@@ -95,11 +88,11 @@ void model_calibrate(struct step_model *m, const struct sched_time *points, uint
     fit_line(m);
 }
 
-double model_us(const struct step_model *m, double rows)
+double sched_curve_us(const struct sched_curve *m, double rows)
 {
-    const struct step_size *low = NULL, *high = NULL;
-    for (uint32_t i = 0; i < STEP_SIZES; i++) {
-        const struct step_size *size = &m->sizes[i];
+    const struct sched_curve_size *low = NULL, *high = NULL;
+    for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++) {
+        const struct sched_curve_size *size = &m->sizes[i];
         if (size->rows == 0)
             continue;
         if (size->rows <= rows)
@@ -115,18 +108,4 @@ double model_us(const struct step_model *m, double rows)
     if (!high)
         return low_us + (rows - low->rows) * m->row_us;
     return low_us + (rows - low->rows) / (high->rows - low->rows) * (high_us - low_us);
-}
-
-double model_s_part_us(const struct sched *s, double rows, double sampled)
-{
-    double head_us = sampled > 0 ? model_us(&s->heads, sampled) : 0;
-    return model_us(&s->s_model, rows) + head_us;
-}
-
-void model_judge(struct model_error *e, double predicted_us, double measured_us)
-{
-    double error = fabs(predicted_us - measured_us) / MAX(measured_us, 1);
-    e->ratio += (e->steps++ == 0 ? 1 : TUNE_MODEL_ERROR_GAIN) * (error - e->ratio);
-    e->predicted_us += predicted_us;
-    e->measured_us += measured_us;
 }

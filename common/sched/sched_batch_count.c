@@ -11,6 +11,8 @@
  *
  * A change waits until what is in flight has come back, a step or two; so it must promise a tenth, and is judged every 32 steps.
  */
+#include "common/sched/sched_batch_count.h"
+#include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
 /* Microseconds in which every sequence that runs gets a token. */
@@ -18,15 +20,15 @@ static double round_us(const struct sched *s, uint32_t batches)
 {
     double rows = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        rows += s->mini_batches[m].member_count;
-    struct sched_round round = {.s_part_us = model_s_part_us(s, rows / batches, rows / batches)};
+        rows += s->batches.of[m].member_count;
+    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows / batches, rows / batches)};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct place *p = &s->places[i];
+        const struct sched_place *p = &s->places.of[i];
         uint64_t load = 0;
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
             load += p->load[m];
         if (p->up && load > 0)
-            sched_round_add(&round, p->local || p->shares_cores, (double)load * p->token_us / batches, p->link_step_us);
+            sched_round_add(&round, sched_place_is_here(p), (double)load * p->speed.token_us / batches, p->speed.link_step_us);
     }
     return sched_round_us(&round, batches);
 }
@@ -34,7 +36,7 @@ static double round_us(const struct sched *s, uint32_t batches)
 static bool anything_in_flight(const struct sched *s)
 {
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
-        if (s->mini_batches[m].in_flight_count > 0)
+        if (s->batches.of[m].in_flight_count > 0)
             return true;
     }
     return false;
@@ -44,58 +46,58 @@ static bool anything_in_flight(const struct sched *s)
 static void deal(struct sched *s)
 {
     double loads[SCHED_MINI_BATCHES_MAX] = {0};
-    for (uint32_t m = 0; m < s->batches; m++)
-        loads[m] = (double)s->mini_batches[m].load + load_weight(s) * s->mini_batches[m].member_count;
+    for (uint32_t m = 0; m < s->batches.in_use; m++)
+        loads[m] = (double)s->places.batch_load[m] + sched_load_weight(s) * s->batches.of[m].member_count;
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
-        struct mini_batch *b = &s->mini_batches[m];
+        struct sched_batch *b = &s->batches.of[m];
         uint32_t next = NONE;
         for (uint32_t i = b->member_count; i > 0; i--) { // from the end: leaving puts the last one in its stead
             uint32_t slot = b->members[i - 1], to = 0;
-            for (uint32_t k = 1; k < s->batches; k++)
+            for (uint32_t k = 1; k < s->batches.in_use; k++)
                 to = loads[k] < loads[to] ? k : to;
-            double weight = s->seqs[slot].load + load_weight(s);
-            if (to == m || (m < s->batches && loads[m] - weight < loads[to] + weight))
+            double weight = s->seqs[slot].load + sched_load_weight(s);
+            if (to == m || (m < s->batches.in_use && loads[m] - weight < loads[to] + weight))
                 continue;
             loads[m] -= weight;
             loads[to] += weight;
-            mini_batch_leave(s, slot);
-            mini_batch_join(s, slot, to);
+            sched_sequence_leave(s, slot);
+            sched_sequence_join(s, slot, to);
         }
-        for (uint32_t slot = b->prefill_head; slot != NONE && m >= s->batches; slot = next) {
-            next = s->cold[slot].prefill_next;
-            mini_batch_leave(s, slot);
-            mini_batch_join(s, slot, m % s->batches);
+        for (uint32_t slot = b->prefill_head; slot != NONE && m >= s->batches.in_use; slot = next) {
+            next = s->cold[slot].batch.next;
+            sched_sequence_leave(s, slot);
+            sched_sequence_join(s, slot, m % s->batches.in_use);
         }
-        b->plan.ends = 0; // nobody has ended
+        s->load.plans[m].ends = 0; // nobody has ended
     }
 }
 
 static void judge(struct sched *s)
 {
-    uint32_t best = s->batches;
+    uint32_t best = s->batches.in_use;
     double best_us = round_us(s, best);
     for (uint32_t k = 1; k <= s->config.mini_batches; k++) {
         double us = round_us(s, k);
-        if (us < TUNE_BATCHES_WORTH * best_us || (best != s->batches && us < best_us)) {
+        if (us < TUNE_BATCHES_WORTH * best_us || (best != s->batches.in_use && us < best_us)) {
             best = k;
             best_us = us;
         }
     }
-    s->batches_wanted = best;
-    s->batches_judged = s->stats.steps;
+    s->batches.wanted = best;
+    s->batches.judged = s->stats.steps;
 }
 
-bool batches_settled(struct sched *s)
+bool sched_batch_count_settled(struct sched *s)
 {
     if (!s->config.mini_batch_auto || s->config.mini_batches == 1)
         return true;
-    if (s->batches_wanted == s->batches && s->stats.steps >= s->batches_judged + TUNE_BATCHES_JUDGE_STEPS)
+    if (s->batches.wanted == s->batches.in_use && s->stats.steps >= s->batches.judged + TUNE_BATCHES_JUDGE_STEPS)
         judge(s);
-    if (s->batches_wanted == s->batches)
+    if (s->batches.wanted == s->batches.in_use)
         return true;
     if (anything_in_flight(s))
         return false;
-    s->batches = s->batches_wanted;
+    s->batches.in_use = s->batches.wanted;
     deal(s);
     return true;
 }

@@ -1,0 +1,23 @@
+// sched_choice.h: the choice of a place for a sequence. Private to common/sched.
+#ifndef FD_SCHED_SCHED_CHOICE_H
+#define FD_SCHED_SCHED_CHOICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sched;
+
+enum { SCHED_CHOICE_LOCAL = 1, SCHED_CHOICE_WORKERS = 2, SCHED_CHOICE_ANY = 3 }; // kinds of places, added up
+
+// Pages that a sequence needs to be placed: of what is known of it, and a margin.
+uint32_t sched_choice_pages(const struct sched *s, uint32_t slot);
+
+// The place of those kinds at which a sequence of so many tokens delays its mini-batch least; NONE: none has room. `leaving`: NONE, or
+// the place that it is to leave; then only places count that take pages over.
+uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t leaving,
+                            uint32_t kinds);
+
+// Whether no place can hold so many pages, now or within grace. May set places.grace_wake_us.
+bool sched_choice_none_can_hold(struct sched *s, uint32_t pages);
+
+#endif

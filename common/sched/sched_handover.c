@@ -1,0 +1,55 @@
+/* sched_move.c: the terms on which a sequence is handed over, whoever wants it to go: sched_balance.c, sched_migrate.c, sched_admit.c.
+ *
+ * Against ping-pong: whoever went stays for a while, longer each time it fails; pages that move must be paid for by what the steps
+ * to come gain, and may take a worker an eighth of its time.
+ */
+#include "common/sched/sched_handover.h"
+#include "common/sched/sched_sequence.h"
+#include "common/sched/sched_state.h"
+
+bool sched_handover_allowed(const struct sched *s, uint32_t slot)
+{
+    const struct sched_seq *q = &s->seqs[slot];
+    return q->state == SCHED_SEQ_DECODE && !q->fenced && q->pins == 0 && !q->sharing &&
+           s->cold[slot].move.stays_until <= s->stats.steps;
+}
+
+void sched_handover_stay(struct sched *s, uint32_t slot) { s->cold[slot].move.stays_until = s->stats.steps + TUNE_MOVE_STAY_STEPS; }
+
+void sched_handover_ended(struct sched *s, uint32_t slot, bool ok)
+{
+    struct sched_seq_cold *c = &s->cold[slot];
+    c->move.failures = ok ? 0 : MIN(c->move.failures + 1u, 16u);
+    if (!ok)
+        c->move.stays_until = s->stats.steps + ((uint64_t)TUNE_MOVE_STAY_STEPS << c->move.failures);
+}
+
+double sched_handover_steps_left(const struct sched *s, uint32_t slot)
+{
+    const struct sched_seq *q = &s->seqs[slot];
+    double lives = s->load.lengths.count > 0 ? s->load.lengths.tokens : TUNE_MOVE_LIFE_STEPS;
+    return MIN((double)(q->limit - MIN(q->known, q->limit)), lives);
+}
+
+static double handover_cost_us(const struct sched *s, uint32_t slot)
+{
+    return TUNE_MOVE_PASSES * sched_speed_token_us(s, &s->places.of[s->seqs[slot].place]) * s->seqs[slot].load;
+}
+
+bool sched_handover_pays(const struct sched *s, uint32_t slot, double gain_us)
+{
+    return gain_us * sched_handover_steps_left(s, slot) >= TUNE_MOVE_PAYS * handover_cost_us(s, slot);
+}
+
+bool sched_handover_place_rests(const struct sched *s, uint32_t place) { return s->now_us < s->places.of[place].moves_from_us; }
+
+void sched_handover_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch, double hurry)
+{
+    uint64_t rested_us = s->now_us + (uint64_t)(TUNE_MOVE_TIME_PART * handover_cost_us(s, slot) * hurry);
+    sched_handover_stay(s, slot);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct sched_place *p = &s->places.of[i ? to : s->seqs[slot].place];
+        p->moves_from_us = MAX(p->moves_from_us, rested_us);
+    }
+    sched_sequence_move(s, slot, to, pages, mini_batch);
+}

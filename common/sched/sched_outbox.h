@@ -1,0 +1,30 @@
+// sched_outbox.h: of whom there is something to say. Private to common/sched.
+//
+// The outbox is a queue of sequences, not of messages: each has flags for what is still to be said about it, so its
+// size is bounded by max_sequences, and what does not fit this call's actions simply stays queued. sched.c empties it.
+#ifndef FD_SCHED_SCHED_OUTBOX_H
+#define FD_SCHED_SCHED_OUTBOX_H
+
+#include "common/sched/sched.h"
+
+struct sched;
+
+// Of a sequence.
+struct sched_outbox_link {
+    uint32_t next;
+    bool queued, finished, release, kept, move; // what is to be said
+    bool last_said;                             // its last RELEASE was emitted
+};
+
+struct sched_outbox {
+    uint32_t head, tail;
+    struct sched_action *actions; // of the call in progress
+    size_t count, capacity;
+};
+
+// The next action of this call; NULL: there is no room.
+struct sched_action *sched_outbox_action(struct sched *s, enum sched_action_kind kind);
+void sched_outbox_add(struct sched *s, uint32_t slot);     // something is to be said about it
+void sched_outbox_release(struct sched *s, uint32_t slot); // its pages may be freed
+
+#endif

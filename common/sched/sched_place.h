@@ -1,0 +1,84 @@
+// sched_place.h: where KV lives: the places, their page ledger and their load. Private to common/sched.
+//
+// Ledger: pages_used = pages of the sequences in the place's list + pages_incoming, never above pages_total; of them
+// pages_releasing belong to sequences that are leaving. Load is counted by place and mini-batch, because a mini-batch
+// waits for its slowest place only.
+#ifndef FD_SCHED_SCHED_PLACE_H
+#define FD_SCHED_SCHED_PLACE_H
+
+#include "common/sched/sched.h"
+#include "common/sched/sched_seq.h"
+#include "common/sched/sched_speed.h"
+
+struct sched;
+
+// Slots, linked by their struct sched_place_link: a slot is in one list at most.
+struct sched_list {
+    uint32_t head, tail;
+};
+
+// Of a sequence.
+struct sched_place_link {
+    uint32_t prev, next; // holders of pages in a place, oldest first; or those kept, least recently used first
+    uint32_t written;    // pages that its place may have for rows that were planned and did not count
+    uint32_t leaving;    // pages of it that are counted as releasing in its place
+};
+
+struct sched_place {
+    uint64_t suspect_until_us; // no rows
+    uint64_t avoid_until_us;   // no new sequences
+    uint64_t moves_from_us;    // nothing is handed over from it or to it before, unless it must be
+    uint64_t load[SCHED_MINI_BATCHES_MAX];
+    uint64_t incoming[SCHED_MINI_BATCHES_MAX]; // load of sequences that are being handed over to it
+    uint32_t readers[SCHED_MINI_BATCHES_MAX];  // sequences whose context that is
+    struct sched_speed speed;
+    bool up, draining, drained, local, accepts_moves;
+    bool beside_s_part; // on its machine's cores
+    bool shares_cores;  // so it is, and the s-part that is up computes on them
+    uint32_t pages_total;
+    uint32_t pages_used;       // all that is not free: held, releasing and incoming
+    uint32_t pages_releasing;  // of sequences that are leaving
+    uint32_t pages_incoming;   // reserved for sequences that are being handed over to it
+    uint32_t pages_idle;       // that only kept sequences have
+    uint32_t starved;          // sequences that wait for a page
+    struct sched_list holders; // of pages, those that are kept aside; oldest first
+    struct sched_list kept;    // least recently used first
+    uint32_t count;            // of holders
+    uint64_t down_since_us;
+};
+
+struct sched_places {
+    struct sched_place *of;                      // [max_places]
+    uint64_t batch_load[SCHED_MINI_BATCHES_MAX]; // sums over places
+    uint32_t draining, starved;                  // places
+    uint64_t grace_until_us;                     // places that were never up are expected until then; 0: there was none yet
+    uint64_t grace_wake_us;                      // when the head of the queue is judged again, SCHED_NEVER
+    double sharing_us;                           // a context token at the fastest worker on the s-part's cores; 0: not measured
+};
+
+uint32_t sched_place_pages(const struct sched *s, uint32_t positions);                   // that hold so many
+struct sched_place *sched_place_of(struct sched *s, const struct sched_seq *q);          // NULL: it has none
+void sched_place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages); // counts its pages as used
+void sched_place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
+void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages);                // so many will soon be free
+void sched_place_left(struct sched *s, uint32_t slot);                                   // they are free, or it stays
+bool sched_place_grow(struct sched *s, struct sched_seq *q);                             // one page more; false: none is free
+void sched_place_starve(struct sched *s, struct sched_seq *q, bool starved);             // whether it waits for a page
+void sched_place_reserve(struct sched *s, uint32_t place, uint32_t pages);               // for one that is handed over
+void sched_place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
+void sched_place_set_load(struct sched *s, struct sched_seq *q, uint32_t load);
+void sched_place_list(struct sched *s, struct sched_place *p, uint32_t slot); // among the holders of pages
+void sched_place_unlist(struct sched *s, struct sched_place *p, uint32_t slot);
+void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
+void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot);
+
+uint32_t sched_place_spared(const struct sched_place *p);                          // pages that newcomers leave to those that grow
+bool sched_place_fits(const struct sched_place *p, uint32_t pages, bool evicting); // evicting: what is kept may go for it
+bool sched_place_takes(const struct sched *s, const struct sched_place *p); // new ones: up, not draining or suspect, nobody starved
+bool sched_place_permitted(const struct sched *s, const struct sched_place *p); // by config.placement
+bool sched_place_blocks(const struct sched *s, const struct sched_seq *q);      // no rows of it are planned at present
+
+// On the s-part's cores: the local pool, and workers that share them.
+static inline bool sched_place_is_here(const struct sched_place *p) { return p->local || p->shares_cores; }
+
+#endif

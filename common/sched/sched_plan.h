@@ -1,0 +1,13 @@
+// sched_plan.h: the rows of one step. Private to common/sched.
+#ifndef FD_SCHED_SCHED_PLAN_H
+#define FD_SCHED_SCHED_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sched;
+
+// Emits one step of a mini-batch. False: there is nothing to do.
+bool sched_plan_step(struct sched *s, uint32_t mini_batch);
+
+#endif

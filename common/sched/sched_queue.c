@@ -1,0 +1,19 @@
+// sched_queue.c: see sched_queue.h.
+#include "common/sched/sched_state.h"
+
+#define FRESH_KEY (UINT64_C(1) << 63) // waiting order: rebuilt ones first, then by arrival
+
+void sched_queue_add(struct sched *s, uint32_t slot)
+{
+    const struct sched_seq_cold *c = &s->cold[slot];
+    sched_heap_push(&s->queue.waiting, slot, c->arrival | (c->rebuild ? 0 : FRESH_KEY));
+    s->queue.fresh += !c->rebuild;
+}
+
+void sched_queue_remove(struct sched *s, uint32_t slot)
+{
+    if (!sched_heap_has(&s->queue.waiting, slot))
+        return;
+    sched_heap_remove(&s->queue.waiting, slot);
+    s->queue.fresh -= !s->cold[slot].rebuild;
+}
