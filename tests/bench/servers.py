@@ -41,8 +41,8 @@ class Ours(Mesh):
 
     def __init__(self, *options, model=MODEL, drafts=False, **settings):
         began = time.monotonic()
-        super().__init__("--prefix-cache", "off", *(() if drafts else ("--draft-tokens", 0)), *options, model=model, calibrate=True,
-                         **settings)
+        super().__init__("--prefix-cache", "off", *(() if drafts else ("--draft-tokens", 0)), *options, model=model, threads=0,
+                         calibrate=True, **settings)
         self.start_s = time.monotonic() - began
 
     def services(self):

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pace import seconds
+
 
 @pytest.fixture(scope="session")
 def server(request):
@@ -20,12 +22,12 @@ def server(request):
 
 def connect(server, timeout=60):
     parts = urlsplit(server.url)
-    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds(timeout))
 
 
 def raw_socket(server, timeout=60):
     parts = urlsplit(server.url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=timeout)
+    return socket.create_connection((parts.hostname, parts.port), timeout=seconds(timeout))
 
 
 def call(server, method, path, body=None, headers=None):

@@ -1,30 +1,54 @@
 """A mesh for tests: real processes, a port that the kernel picks, ended by process id.
 
-`mesh` is one mesh for the whole session with the default settings; `start_mesh(...)` starts another with its own. A mesh dies with
-the process that runs the tests, and SIGINT to that process ends all meshes."""
+`mesh` is one mesh for the whole session with the default settings; `start_mesh(...)` starts another with its own. Both serve a small model of
+random weights (tiny_model.py), on one thread a service; `real_mesh` serves the default model, for tests that are about language. A mesh dies
+with the process that runs the tests, and SIGINT to that process ends all meshes. Time limits are scaled by pace.py."""
 import glob
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
-import time
 import urllib.request
 
 import pytest
 
+import pace
 import results
-from results import (pytest_collectreport, pytest_configure, pytest_keyboard_interrupt, pytest_runtest_logfinish,  # noqa: F401 (hooks)
-                     pytest_runtest_logreport, pytest_runtest_logstart)
+import tiny_model
+from pace import SANITIZED, seconds, wait_until  # noqa: F401 (tests have them from here)
+from results import (pytest_collectreport, pytest_configure, pytest_keyboard_interrupt, pytest_report_header,  # noqa: F401 (hooks)
+                     pytest_runtest_logfinish, pytest_runtest_logreport, pytest_runtest_logstart, pytest_terminal_summary)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
-SANITIZED = bool(os.environ.get("FD_SANITIZED"))  # then all is several times slower, and tests do less of it
 HARDWARE = os.path.join(ROOT, "deploy", "hardware")
 MODEL = os.environ.get("FD_TEST_MODEL", os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+def seed():
+    """What picks the sample of a product that this run looks at: FD_SEED, or the number of commits, so that each has another one."""
+    given = os.environ.get("FD_SEED")
+    if not given:
+        counted = subprocess.run(["git", "-C", ROOT, "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
+        given = counted.stdout.strip() or "0"
+    return int(given)
+
+
+SEED = seed()
+
+
+def shard(everything, parts):
+    """One part of so many, by the seed: in as many commits one after the other all of it comes. `make check-full` takes everything."""
+    shuffled = random.Random(1).sample(everything, len(everything))
+    return shuffled[SEED % parts::parts]
+
+
+results.settings = f"FD_SEED={SEED} FD_PACE={pace.factor():.2f}"  # beside every failure
 
 
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
@@ -34,11 +58,25 @@ def spawn(command, **settings):
     """subprocess.Popen, and the process is killed when this one dies. (The services of `up` die with `up`.)"""
     return subprocess.Popen([*DIES_WITH_US, *command], stdin=subprocess.DEVNULL, **settings)
 
+# For tests in which something happens to streams: attention of each of the four layers takes 3 ms at least, so that a step takes 12 and the
+# streams last as long as it takes, on any machine.
+PACED = {"slow_workers": ("kv-worker", "s-part"), "env": {"FD_SLOW_LAYER_US": "3000"}}
+
+
+def run(command, timeout=60, **settings):
+    """subprocess.run() of a command, whose output is taken."""
+    return subprocess.run([*DIES_WITH_US, *map(str, command)], **{
+        "capture_output": True, "text": True, "timeout": seconds(timeout), "check": False, **settings})
+
 
 def fastdecode(subcommand, *options, timeout=240, **settings):
     """Runs `fastdecode SUBCOMMAND OPTIONS` to its end; settings are subprocess.run()'s."""
-    return subprocess.run([*DIES_WITH_US, os.path.join(BUILD, "bin", "fastdecode"), subcommand, *map(str, options)], **{
-        "capture_output": True, "text": True, "timeout": timeout, "check": False, **settings})
+    return run([os.path.join(BUILD, "bin", "fastdecode"), subcommand, *options], timeout, **settings)
+
+
+def tiny():
+    """The small model's file."""
+    return tiny_model.path(os.path.join(BUILD, "tests"), MODEL)
 
 
 def sanitizer_report(run_dir, output):
@@ -57,15 +95,16 @@ def sanitizer_report(run_dir, output):
 class Mesh:
     """A running `fastdecode up`. Use as a context manager, or call stop()."""
 
-    def __init__(self, *options, model=MODEL, env=None, ready_s=90, calibrate=False, slow_workers=False):
-        """calibrate: as users have it. Tests that do not look at predictions start a second earlier without.
+    def __init__(self, *options, model=None, threads=1, env=None, ready_s=90, calibrate=False, slow_workers=False):
+        """model: the small one. threads: of each service; 0: as many as there are cores.
+        calibrate: as users have it. Tests that do not look at predictions start a second earlier without.
         slow_workers: signals make a worker slow (slow_worker.c); or names of services, of which signals make the s-part slow as well,
         and the scheduler empty the local pool (moving_scheduler.c)."""
         self.model = "default"
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir = os.path.join(self.folder.name, "run")
-        command = [os.path.join(self.programs(slow_workers), "fastdecode"), "up", "--model", model, "--port", "0",
-                   "--run-dir", self.run_dir, *([] if calibrate else ["--calibrate", "off"]), *map(str, options)]
+        command = [os.path.join(self.programs(slow_workers), "fastdecode"), "up", "--model", model or tiny(), "--port", "0",
+                   "--run-dir", self.run_dir, f"--threads={threads}", *([] if calibrate else ["--calibrate", "off"]), *map(str, options)]
         self.output = []
         self.process = spawn(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, **(env or {})))
         self.url = None
@@ -73,10 +112,10 @@ class Mesh:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(ready_s * (4 if SANITIZED else 1)) or self.url is None:
+        if not self._ready.wait(seconds(ready_s)) or self.url is None:
             text = self.logs()
             self.stop()
-            raise RuntimeError(f"the mesh is not ready after {ready_s} s:\n{text}")
+            raise RuntimeError(f"the mesh is not ready after {seconds(ready_s):.0f} s:\n{text}")
 
     def programs(self, slow_workers):
         """The folder of the services: `up` starts those that lie beside it."""
@@ -119,12 +158,12 @@ class Mesh:
         return pid
 
     def get(self, path, timeout=30):
-        with urllib.request.urlopen(self.url + path, timeout=timeout) as reply:
+        with urllib.request.urlopen(self.url + path, timeout=seconds(timeout)) as reply:
             return reply.read().decode()
 
     def post(self, path, body, timeout=120):
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=timeout) as reply:
+        with urllib.request.urlopen(request, timeout=seconds(timeout)) as reply:
             return json.loads(reply.read())
 
     def metric(self, name):
@@ -144,13 +183,14 @@ class Mesh:
 
     def wait_metric(self, name, accept, limit_s=30):
         """Polls until accept(value); returns the value. An assertion with the last value where it never is."""
-        deadline = time.monotonic() + limit_s
-        while True:
-            value = self.metric(name)
-            if accept(value):
-                return value
-            assert time.monotonic() < deadline, f"{name} is {value} after {limit_s} s\n" + self.logs()
-            time.sleep(0.05)
+        values = []
+
+        def accepted():
+            values[:] = [self.metric(name)]
+            return accept(values[0])
+
+        wait_until(accepted, limit_s, lambda: f"{name} is {values[0]}\n" + self.logs(), 0.05)
+        return values[0]
 
     def stop(self):
         results.logs_of_meshes.discard(self.logs)
@@ -159,7 +199,7 @@ class Mesh:
         elif self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(120 if SANITIZED else 30)
+                self.process.wait(seconds(30))
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -182,6 +222,12 @@ class Mesh:
 @pytest.fixture(scope="session")
 def mesh():
     with Mesh() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def real_mesh():
+    with Mesh(model=MODEL, threads=0) as running:
         yield running
 
 

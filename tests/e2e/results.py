@@ -27,12 +27,15 @@ class Running:
 
 
 running = None
+settings = ""           # of this run, told beside failures
 interrupted = False     # then whatever runs is killed, not asked to end
 logs_of_meshes = set()  # functions that return text; conftest.py fills it
 
 
 def write(outcome, name, seconds, text):
     path = os.environ.get("FD_RESULTS")
+    if outcome == "failed":
+        text = f"{settings}\n{text}"
     if path:
         line = json.dumps({"outcome": outcome, "name": name, "seconds": round(seconds, 3), "text": text})
         with open(path, "a", encoding="utf-8") as file:
@@ -62,6 +65,15 @@ def pytest_runtest_logfinish():
 def pytest_collectreport(report):
     if report.failed:
         write("failed", report.nodeid or "collection", 0, report.longreprtext)
+
+
+def pytest_report_header():
+    return settings
+
+
+def pytest_terminal_summary(terminalreporter):
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(settings)
 
 
 def pytest_keyboard_interrupt(excinfo):

@@ -10,6 +10,8 @@ import socket
 import struct
 import time
 
+from pace import seconds
+
 HELLO, REQUEST, CANCEL, STREAM, REPLY, ACK, REFUSED, CHALLENGE, PROOF = range(1, 10)
 STATUS = ("OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED "
           "RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS "
@@ -126,7 +128,7 @@ class Connection:
     def __init__(self, address, service="tester", incarnation=0, timeout=20, secret=secret_of_run_dir):
         assert address.startswith("ipc://")
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(timeout)
+        self.socket.settimeout(seconds(timeout))
         self.socket.connect(address[6:])
         self.calls = self.unacknowledged = 0
         self.key = None
@@ -224,7 +226,7 @@ class Connection:
 
 
 def wait_closed(connection, limit_s=10):
-    connection.socket.settimeout(limit_s)
+    connection.socket.settimeout(seconds(limit_s))
     began = time.monotonic()
     try:
         while connection.socket.recv(65536):

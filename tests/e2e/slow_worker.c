@@ -5,7 +5,10 @@
  *
  * FD_SLOW_READ_MBS=N: attention takes as long as on a host that reads N MB of K and V a second; what is left when it has been
  * computed is slept. So several workers on one core take what each would on a host of its own, and the times that they report for
- * each call are that host's (not their busy seconds). SIGUSR1: half that speed, until the next one. */
+ * each call are that host's (not their busy seconds). SIGUSR1: half that speed, until the next one.
+ *
+ * FD_SLOW_LAYER_US=N: attention of a layer takes at least that long, so that streams last, on whatever machine, while something happens
+ * to them. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,6 +25,7 @@ enum { PAGE_MS = 30, BATCHES = 64 };
 
 static atomic_bool slow_pages, half_speed; /* whichever thread takes the signal */
 static double read_mbs;                    /* 0: as fast as it can */
+static uint64_t layer_ns;                  /* least time of attention; 0: none */
 static struct opened {
     const struct kv_batch *batch;
     const struct kv_store *store;
@@ -36,10 +40,11 @@ static void on_signal(int number)
 __attribute__((constructor)) static void prepare(void)
 {
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    const char *text = getenv("FD_SLOW_READ_MBS");
+    const char *text = getenv("FD_SLOW_READ_MBS"), *layer_us = getenv("FD_SLOW_LAYER_US");
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
     read_mbs = text ? strtod(text, NULL) : 0;
+    layer_ns = layer_us ? (uint64_t)(1e3 * strtod(layer_us, NULL)) : 0;
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 }
 
@@ -92,14 +97,14 @@ static uint64_t bytes_read(const struct kv_batch *batch)
 void __wrap_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
                             const float *const *v, float *const *o)
 {
-    if (read_mbs <= 0) {
+    if (read_mbs <= 0 && !layer_ns) {
         __real_kv_batch_attend(batch, layer, q, k, v, o);
         return;
     }
     uint64_t began_ns = clock_now_ns(), before = bytes_read(batch);
     __real_kv_batch_attend(batch, layer, q, k, v, o);
     double bytes = (double)(bytes_read(batch) - before), mbs = read_mbs / (atomic_load(&half_speed) ? 2 : 1);
-    uint64_t due_ns = began_ns + (uint64_t)(1e3 * bytes / mbs);
+    uint64_t due_ns = began_ns + MAX(layer_ns, read_mbs > 0 ? (uint64_t)(1e3 * bytes / mbs) : 0);
     const struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000u), .tv_nsec = (long)(due_ns % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL) == EINTR)
         ;

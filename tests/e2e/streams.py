@@ -11,6 +11,8 @@ import threading
 import time
 from urllib.parse import urlsplit
 
+from pace import Deadline, seconds
+
 WORDS = ("harbour lamp seven river garden window copper letter winter bread station mountain orange ladder silver engine "
          "forest paper bridge candle thunder mirror village pocket anchor basket meadow needle marble pepper saddle tunnel").split()
 
@@ -61,7 +63,7 @@ class Stream(threading.Thread):
 
     def _talk(self):
         parts = urlsplit(self.url)
-        connection = self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.timeout)
+        connection = self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds(self.timeout))
         wanted = {**self.request, "stream": True, "stream_options": {"include_usage": True}}
         connection.request("POST", "/v1/completions", json.dumps(wanted), {"Content-Type": "application/json"})
         self._socket = connection.sock
@@ -102,9 +104,11 @@ class Stream(threading.Thread):
             self._news.notify_all()
 
     def wait_tokens(self, count, limit_s=120):
+        deadline = Deadline(limit_s)
         with self._news:
-            arrived = self._news.wait_for(lambda: self.done or len(self.tokens) >= count, limit_s)
-        assert arrived and len(self.tokens) >= count, f"{len(self.tokens)} of {count} tokens after {limit_s} s: {self.error}"
+            while not self._news.wait_for(lambda: self.done or len(self.tokens) >= count, deadline.left()) and not deadline.passed():
+                pass
+        assert len(self.tokens) >= count, f"{len(self.tokens)} of {count} tokens after {deadline}: {self.error}"
 
     def leave(self):
         """The client is gone: the connection is reset in mid-answer."""
@@ -130,11 +134,12 @@ def start_all(url, requests):
 
 
 def join_all(streams, limit_s=240):
-    deadline = time.monotonic() + limit_s
+    deadline = Deadline(limit_s)
     for stream in streams:
-        stream.join(max(0.0, deadline - time.monotonic()))
+        while stream.is_alive() and not deadline.passed():
+            stream.join(deadline.left())
     late = [i for i, stream in enumerate(streams) if not stream.done]
-    assert not late, f"streams {late} have not ended after {limit_s} s: {[len(streams[i].tokens) for i in late]} tokens"
+    assert not late, f"streams {late} have not ended after {deadline}: {[len(streams[i].tokens) for i in late]} tokens"
     return streams
 
 

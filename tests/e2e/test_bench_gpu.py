@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from conftest import BUILD, ROOT, SANITIZED
+from conftest import BUILD, ROOT, SANITIZED, seconds
 
 PROGRAM = os.path.join(ROOT, "tests", "bench", "bench_gpu.py")
-LIMIT_S = 240  # of a loaded machine; 25 where nothing else runs
+LIMIT_S = 120
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="the emulated device switches stacks, which sanitizers do not follow")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(SANITIZED, reason="the emulated device switches 
 def bench_gpu(tmp_path, *options, **env):
     return subprocess.run([sys.executable, PROGRAM, "--build", BUILD, "--out", str(tmp_path / "figures.json"), *options],
                           env={**os.environ, "FD_BENCH_FOLDER": str(tmp_path / "models"), **env}, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+                          timeout=seconds(LIMIT_S), check=False)
 
 
 @pytest.mark.full
@@ -48,5 +48,5 @@ def test_without_a_gpu_it_says_so(tmp_path):
     said = bench_gpu(tmp_path, "--emulated", FD_EMULATE_DEVICE_BYTES="0")
     assert said.returncode == 0 and "bench-gpu: no CUDA device: " in said.stdout and said.stdout.endswith(": nothing is measured\n")
     script = os.path.join(ROOT, "tests", "bench", "gpu", "bench_gpu.sh")
-    said = subprocess.run([script, str(tmp_path), "-", sys.executable], capture_output=True, text=True, check=False, timeout=30)
+    said = subprocess.run([script, str(tmp_path), "-", sys.executable], capture_output=True, text=True, check=False, timeout=seconds(30))
     assert said.returncode == 0 and "bench-gpu: no nvcc (CUDA_HOME=DIR says where the toolkit is)" in said.stdout

@@ -6,8 +6,8 @@ def talk(mesh, *options):
     return fastdecode("chat", "--url", mesh.url, *options, input="Say hello.\n", timeout=60)
 
 
-def test_an_answer(mesh):
-    said = talk(mesh, "--max-tokens", "8", "--temperature", "0")
+def test_an_answer(real_mesh):
+    said = talk(real_mesh, "--max-tokens", "8", "--temperature", "0")
     assert said.returncode == 0 and said.stdout.strip() and not said.stderr
 
 

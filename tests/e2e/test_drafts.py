@@ -2,7 +2,7 @@
 take fewer steps."""
 import pytest
 
-from conftest import Mesh
+from conftest import MODEL, Mesh
 from streams import assert_same, body, run_all, words
 
 DRAFTED, RIGHT, STEPS = "fastdecode_draft_tokens_total", "fastdecode_draft_tokens_right_total", "fastdecode_steps_total"
@@ -25,7 +25,7 @@ PROBES = [
 @pytest.fixture(scope="module")
 def plain():
     """What they are without: each alone."""
-    with Mesh("--kv-workers", 0, "--draft-tokens", 0) as mesh:
+    with Mesh("--kv-workers", 0, "--draft-tokens", 0, model=MODEL, threads=0) as mesh:
         streams = [run_all(mesh.url, [probe])[0] for probe in PROBES]
         assert mesh.metric(DRAFTED) == 0
         yield streams, mesh.metric(STEPS)
@@ -38,7 +38,7 @@ PLACES = {"local": ("--kv-workers", 0), "workers": ("--local-pool", 0, "--kv-wor
 @pytest.mark.parametrize("place", ["workers", *(pytest.param(place, marks=pytest.mark.full) for place in ("local", "mini-batches"))])
 def test_the_same_bytes(start_mesh, plain, place):
     wanted, steps = plain
-    mesh = start_mesh(*PLACES[place])
+    mesh = start_mesh(*PLACES[place], model=MODEL, threads=0)
     assert_same([run_all(mesh.url, [probe])[0] for probe in PROBES], wanted)
     right, drafted = mesh.metric(RIGHT), mesh.metric(DRAFTED)
     print(f"{right:.0f} of {drafted:.0f} drafts were right; {mesh.metric(STEPS):.0f} steps, {steps:.0f} without")
@@ -54,7 +54,7 @@ def test_the_same_bytes_in_other_numbers(start_mesh, place):
     """V in words of four tokens: a wrong draft shares one with what was right."""
     streams = {}
     for drafts in (0, 8):
-        mesh = start_mesh("--kv-workers", 0, *PLACES[place], "--draft-tokens", drafts)
+        mesh = start_mesh("--kv-workers", 0, *PLACES[place], "--draft-tokens", drafts, model=MODEL, threads=0)
         streams[drafts] = [run_all(mesh.url, [probe])[0] for probe in PROBES[:4]]
         assert (mesh.metric(RIGHT) > 50) == (drafts > 0)
         mesh.stop()

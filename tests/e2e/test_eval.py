@@ -53,9 +53,9 @@ def test_f16():
     assert said.returncode == 0 and "perplexity" in said.stdout and "KV f16" in said.stdout
 
 
-# Mean KL against f32 KV: what a type promises on the default model; int4x promises nothing but to be a distribution still.
+# Mean KL against f32 KV: what a type promises on the default model; int4x promises nothing, and costs 0.08.
 @pytest.mark.full
-@pytest.mark.parametrize("kv_type, most", [("f16", 2e-6), ("bf16", 1e-4), ("int8", 1e-3), ("int4", 1e-2), ("int4x", 1)])
+@pytest.mark.parametrize("kv_type, most", [("f16", 2e-6), ("bf16", 1e-4), ("int8", 1e-3), ("int4", 1e-2), ("int4x", 0.2)])
 def test_what_a_type_costs(kv_type, most):
     got = figures("--text", TEXT, "--kv-type", kv_type, "--tokens", 2000)
     print(f"{kv_type}: mean KL {got['kl_mean']:.2e} +- {got['kl_standard_error']:.0e}, largest {got['kl_max']:.2g}, perplexity "

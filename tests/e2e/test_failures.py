@@ -1,27 +1,22 @@
 """What happens when something fails: the table of failures, row by row, on real processes.
 
-Each test first runs its streams on an undisturbed mesh. What they get is what they must get again, token for token, when a
-service is killed, stopped or drained half-way.
+What the streams get on an undisturbed mesh is what they must get again, token for token, when a service is killed, stopped or drained
+half-way. How long they pause is `make bench`'s.
 """
 import os
 import re
 import signal
 import socket
-import statistics
 import subprocess
 import time
 
 import pytest
 
-from conftest import BUILD, MODEL, SANITIZED, Mesh, spawn
+from conftest import BUILD, PACED, SANITIZED, Mesh, seconds, spawn, tiny, wait_until
 from streams import Stream, assert_same, body, join_all, of_place, run_all, run_whole, samples, start_all, words
 
 STREAMS, TOKENS = (6, 64) if SANITIZED else (16, 96)
-DETECTION_S = 1.0
-MOVED = "fastdecode_sequences_moved_total"
-SILENCE_S = 2.0  # of a worker that is stopped, until it is dead
-# From then on, until it is rebuilt elsewhere, on two cores that are busy. Under ThreadSanitizer these streams are 2.5 times as slow.
-NOTICE_S = 1.25 if SANITIZED else 0.5
+MOVED, REBUILT = "fastdecode_sequences_moved_total", "fastdecode_sequences_rebuilt_total"
 REQUESTS = [body(words(24 + 9 * i, i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
 TWO_WORKERS = ("--kv-workers", 2, "--local-pool", 0, "--kv-memory", "512M")
 ALL_LOCAL = ("--kv-workers", 0, "--local-pool", "1G")
@@ -39,17 +34,18 @@ def idle(mesh, limit_s=10):
         mesh.wait_metric(name, lambda value: value == 0, limit_s)
 
 
-def undisturbed(mesh):
-    """The streams with nothing wrong, and the prefill speed in tokens a second: of one prompt of 1,000 tokens, alone."""
-    streams = run_whole(mesh.url, REQUESTS)
-    idle(mesh)
-    probe = run_all(mesh.url, [body(words(1000, 77), 1)])[0]
-    assert probe.error is None
-    return streams, probe.usage["prompt_tokens"] / (probe.times[0] - probe.began)
+@pytest.fixture(scope="module")
+def wanted(mesh):
+    """The streams with nothing wrong; wherever their pages lie, they are the same."""
+    return run_whole(mesh.url, REQUESTS)
+
+
+def prompt_tokens(streams):
+    return sum(stream.usage["prompt_tokens"] for stream in streams)
 
 
 def half_way(mesh):
-    """The streams again, each with half of its tokens or nearly so."""
+    """The streams again, each with half of its tokens or nearly so; the mesh is a paced one."""
     streams = start_all(mesh.url, REQUESTS)
     for stream in streams:
         stream.wait_tokens(TOKENS // 2 - 8)
@@ -73,14 +69,16 @@ def at_most(known, count):
 
 def wait_for_log(mesh, service, pattern, limit_s=20, since=0):
     """The match in what a service has logged after its first `since` characters."""
-    deadline = time.monotonic() + limit_s
-    while True:
+    def found():
         with open(os.path.join(mesh.run_dir, service + ".log"), encoding="utf-8", errors="replace") as file:
-            found = re.search(pattern, file.read()[since:])
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{service} has not logged {pattern!r} within {limit_s} s\n" + mesh.logs()
-        time.sleep(0.02)
+            return re.search(pattern, file.read()[since:])
+
+    return wait_until(found, limit_s, lambda: f"{service} has not logged {pattern!r}\n" + mesh.logs())
+
+
+def wait_for_output(mesh, pattern, limit_s=20):
+    """What `up` itself says."""
+    wait_until(lambda: re.search(pattern, "".join(mesh.output)), limit_s, lambda: f"no {pattern!r} in:\n" + "".join(mesh.output[-20:]))
 
 
 def assert_used_again(mesh, place, streams):
@@ -88,10 +86,9 @@ def assert_used_again(mesh, place, streams):
     mesh.wait_metric("fastdecode_place_up", lambda _: of_place(mesh, "fastdecode_place_up", place) == 1)
     # with a salt of their own, or all would go where their prompts' pages are
     again = start_all(mesh.url, [{**request, "cache_salt": "again"} for request in REQUESTS])
-    deadline = time.monotonic() + 30
-    while of_place(mesh, "fastdecode_place_sequences", place) == 0:
-        assert time.monotonic() < deadline and not all(stream.done for stream in again), f"nothing was placed on {place}"
-        time.sleep(0.02)
+    wait_until(lambda: of_place(mesh, "fastdecode_place_sequences", place) > 0 or all(stream.done for stream in again), 30,
+               lambda: f"nothing was placed on {place}")
+    assert not all(stream.done for stream in again), f"nothing was placed on {place}"
     assert_same(join_all(again), streams)
     idle(mesh)
 
@@ -99,33 +96,24 @@ def assert_used_again(mesh, place, streams):
 # --- kv-worker ----------------------------------------------------------------------------------------------------------------
 
 
-def test_worker_killed(start_mesh):
+def test_worker_killed(start_mesh, wanted):
     """kill -9 of one of two workers under 16 streams: all complete with the text they would have had."""
-    mesh = start_mesh(*TWO_WORKERS)
-    wanted, tokens_per_s = undisturbed(mesh)
-    longest_step = max(stream.longest_gap() for stream in wanted)  # with a chunk of prompts in it
-    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    mesh = start_mesh(*TWO_WORKERS, **PACED)
     streams = half_way(mesh)
     moved = mesh.metric(MOVED)
     victim, lost_count = fuller_worker(mesh)
     assert 0 < lost_count < STREAMS, f"{lost_count} of {STREAMS} sequences are on the worker that is to be killed"
     old_pid = mesh.kill(victim)
-    killed = time.monotonic()
     known = known_tokens(streams)
     wait_for_log(mesh, "scheduler", f"PLACE-DOWN name={victim}")
     moved = mesh.metric(MOVED) - moved  # balanced away between the count and the kill
     assert_same(join_all(streams), wanted)
 
-    rebuilt, lost = int(mesh.metric("fastdecode_sequences_rebuilt_total")), mesh.metric(REBUILT_TOKENS)
-    extra = needed(mesh) - prefill - prompts
-    assert abs(rebuilt - lost_count) <= moved and rebuilt < STREAMS
+    rebuilt, lost = int(mesh.metric(REBUILT)), mesh.metric(REBUILT_TOKENS)
+    extra = needed(mesh) - prompt_tokens(wanted)
+    print(f"{rebuilt} rebuilt, {lost:.0f} tokens")
+    assert abs(rebuilt - lost_count) <= moved and 0 < rebuilt < STREAMS
     assert 0 < extra <= lost <= at_most(known, rebuilt), f"{extra:.0f} rows were computed anew, {lost:.0f} tokens were lost"
-    gaps = sorted(stream.longest_gap(killed) for stream in streams)
-    limit = DETECTION_S + 1.5 * lost / tokens_per_s
-    print(f"{rebuilt} rebuilt, {lost:.0f} tokens at {tokens_per_s:.0f} a second: gaps {gaps[0]:.3f} to {gaps[-1]:.3f} s, limit "
-          f"{limit:.3f} s; the longest step undisturbed {longest_step:.3f} s")
-    assert gaps[-1] <= limit
-    assert gaps[STREAMS - rebuilt - 1] <= 3 * longest_step, "streams of the other worker paused for more than 3 steps"
 
     idle(mesh)
     assert mesh.pid(victim) != old_pid
@@ -134,28 +122,22 @@ def test_worker_killed(start_mesh):
 
 
 @pytest.mark.sanitizer
-def test_worker_stopped(start_mesh):
+def test_worker_stopped(start_mesh, wanted):
     """SIGSTOP: its connections stand, but it says nothing. It is dead after the time-out, and used again when it wakes."""
-    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(SILENCE_S * 1000))
-    wanted, tokens_per_s = undisturbed(mesh)
-    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(seconds(1000)), **PACED)
     streams = half_way(mesh)
     moved = mesh.metric(MOVED)
     victim, lost_count = fuller_worker(mesh)
     assert lost_count > 0
     pid = mesh.kill(victim, signal.SIGSTOP)
-    stopped = time.monotonic()
     known = known_tokens(streams)
     try:
         assert_same(join_all(streams), wanted)
         assert of_place(mesh, "fastdecode_place_up", victim) == 0
         assert of_place(mesh, "fastdecode_place_lost_total", victim) == 1
-        rebuilt, lost = int(mesh.metric("fastdecode_sequences_rebuilt_total")), mesh.metric(REBUILT_TOKENS)
-        extra = needed(mesh) - prefill - prompts
+        rebuilt, lost = int(mesh.metric(REBUILT)), mesh.metric(REBUILT_TOKENS)
+        extra = needed(mesh) - prompt_tokens(wanted)
         assert abs(rebuilt - lost_count) <= mesh.metric(MOVED) - moved and 0 < extra <= lost <= at_most(known, rebuilt)
-        gap, limit = max(stream.longest_gap(stopped) for stream in streams), SILENCE_S + NOTICE_S + 1.5 * lost / tokens_per_s
-        print(f"{rebuilt} rebuilt, {lost:.0f} tokens at {tokens_per_s:.0f} a second: longest gap {gap:.3f} s, limit {limit:.3f} s")
-        assert gap <= limit
         assert_same(run_all(mesh.url, REQUESTS[:4]), wanted[:4])
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -165,23 +147,20 @@ def test_worker_stopped(start_mesh):
 
 
 @pytest.mark.sanitizer
-def test_worker_drains(start_mesh):
+def test_worker_drains(start_mesh, wanted):
     """SIGTERM: its pages are handed over, nothing is computed anew, it ends with status 0, and its successor is used."""
-    mesh = start_mesh(*TWO_WORKERS)
-    wanted, _ = undisturbed(mesh)
-    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    mesh = start_mesh(*TWO_WORKERS, **PACED)
     streams = half_way(mesh)
     victim, held = fuller_worker(mesh)
     assert held > 0
-    moved = mesh.metric("fastdecode_sequences_moved_total")  # to balance the load
+    log = os.path.getsize(os.path.join(mesh.run_dir, "scheduler.log"))
     pid = mesh.kill(victim, signal.SIGTERM)
-    wait_for_log(mesh, "scheduler", rf"PLACE-DRAINED name={victim}")
-    drained = time.monotonic()
+    drained = wait_for_log(mesh, "scheduler", rf"(?s).*PLACE-DRAINED name={victim}", since=log).group()
+    ended = mesh.metric("fastdecode_sequences_finished_total")  # these may have had nothing left to hand over
+    assert max(1, held - ended) <= len(re.findall(r"MOVED .* ok=1", drained)) <= STREAMS
     assert_same(join_all(streams), wanted)
-    ended = sum(stream.times[-1] < drained + 0.1 for stream in streams)  # these may have had nothing left to hand over
-    assert max(1, held - ended) <= mesh.metric("fastdecode_sequences_moved_total") - moved <= held
-    assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
-    assert needed(mesh) - prefill == prompts, "something was computed anew"
+    assert mesh.metric(REBUILT) == 0
+    assert needed(mesh) == prompt_tokens(wanted), "something was computed anew"
     wait_for_log(mesh, victim, rf"END name={victim}")
     wait_for_output(mesh, rf"CHILD-DIED name={victim} pid={pid} status=0 ")
     idle(mesh)
@@ -189,85 +168,75 @@ def test_worker_drains(start_mesh):
     assert_used_again(mesh, victim, wanted)
 
 
-def wait_for_output(mesh, pattern, limit_s=20):
-    deadline = time.monotonic() + limit_s
-    while not re.search(pattern, "".join(mesh.output)):
-        assert time.monotonic() < deadline, f"no {pattern!r} in:\n" + "".join(mesh.output[-20:])
-        time.sleep(0.02)
-
-
 # --- s-part and scheduler ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sanitizer
-def test_scheduler_stopped(start_mesh):
+def test_scheduler_stopped(start_mesh, wanted):
     """SIGSTOP of the scheduler for longer than a member may be silent: nobody was dead, so nothing is lost or computed anew."""
-    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(SILENCE_S * 1000))
-    wanted, _ = undisturbed(mesh)
-    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    silence_s = seconds(1)
+    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(silence_s * 1000), **PACED)
     streams = half_way(mesh)
     pid = mesh.kill("scheduler", signal.SIGSTOP)
-    time.sleep(1.5 * SILENCE_S)  # the stall itself
+    time.sleep(1.5 * silence_s)  # the stall itself
     os.kill(pid, signal.SIGCONT)
     assert_same(join_all(streams), wanted)
     wait_for_log(mesh, "scheduler", "SCHEDULER-STALLED")
     for place in ("local", "kv-worker-0", "kv-worker-1"):
         assert of_place(mesh, "fastdecode_place_lost_total", place) == 0
-    assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
-    assert needed(mesh) - prefill == prompts, "something was computed anew"
+    assert mesh.metric(REBUILT) == 0
+    assert needed(mesh) == prompt_tokens(wanted), "something was computed anew"
     idle(mesh)
 
 
 @pytest.mark.sanitizer
-def test_s_part_killed_with_everything_local(start_mesh):
+def test_s_part_killed_with_everything_local(start_mesh, wanted):
     """Its pool is gone with it: all is rebuilt from token logs."""
-    mesh = start_mesh(*ALL_LOCAL)
-    wanted, _ = undisturbed(mesh)
-    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    mesh = start_mesh(*ALL_LOCAL, **PACED)
     streams = half_way(mesh)
     mesh.kill("s-part")
     lost_at_most = sum(known_tokens(streams)) + 8 * STREAMS
     assert_same(join_all(streams), wanted)
-    assert 0 < needed(mesh) - prefill - prompts <= lost_at_most
+    assert 0 < needed(mesh) - prompt_tokens(wanted) <= lost_at_most
     idle(mesh)
     assert of_place(mesh, "fastdecode_place_lost_total", "local") == 1 and mesh.metric("fastdecode_s_part_up") == 1
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 
 
 @pytest.mark.sanitizer
-def test_s_part_killed_with_everything_at_workers(start_mesh):
+def test_s_part_killed_with_everything_at_workers(start_mesh, wanted):
     """The workers keep their pages: the step is repeated, and nothing else."""
-    mesh = start_mesh(*TWO_WORKERS)
-    wanted, _ = undisturbed(mesh)
-    prefill, prompts = needed(mesh), sum(stream.usage["prompt_tokens"] for stream in wanted)
+    mesh = start_mesh(*TWO_WORKERS, **PACED)
     streams = half_way(mesh)
     mesh.kill("s-part")
     assert_same(join_all(streams), wanted)
-    assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
-    assert needed(mesh) - prefill == prompts, "pages that workers held were computed anew"
+    assert mesh.metric(REBUILT) == 0
+    assert needed(mesh) == prompt_tokens(wanted), "pages that workers held were computed anew"
     idle(mesh)
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 
 
+def usage(streams):
+    return [(stream.usage["prompt_tokens"], stream.usage["completion_tokens"]) for stream in streams]
+
+
 @pytest.mark.sanitizer
-def test_scheduler_killed(start_mesh):
+def test_scheduler_killed(start_mesh, wanted):
     """The gateway submits its token logs to the next one; the workers say what they hold, and that is used."""
-    mesh = start_mesh(*TWO_WORKERS)
-    wanted, _ = undisturbed(mesh)
+    mesh = start_mesh(*TWO_WORKERS, **PACED)
     streams = half_way(mesh)
     mesh.kill("scheduler")
     assert_same(join_all(streams), wanted)
-    assert all(stream.usage == other.usage for stream, other in zip(streams, wanted))
+    assert usage(streams) == usage(wanted)
     computed = mesh.metric(PREFILL)  # by the new scheduler, which counts from zero
     assert computed <= 8 * STREAMS, f"{computed:.0f} rows were computed anew although workers held them"
     idle(mesh)
     assert_same(run_all(mesh.url, REQUESTS[:2]), wanted[:2])
 
 
-def test_scheduler_killed_with_everything_local(start_mesh):
+def test_scheduler_killed_with_everything_local(start_mesh, wanted):
     """As before, with the pages in the s-part's pool."""
-    mesh = start_mesh(*ALL_LOCAL)
-    wanted, _ = undisturbed(mesh)
+    mesh = start_mesh(*ALL_LOCAL, **PACED)
     streams = half_way(mesh)
     mesh.kill("scheduler")
     assert_same(join_all(streams), wanted)
@@ -284,6 +253,14 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def is_ready(gateway):
+    try:
+        Mesh.get(gateway, "/ready")
+        return True
+    except OSError:
+        return False
+
+
 class SecondGateway:
     """Another gateway of the same mesh."""
 
@@ -292,87 +269,47 @@ class SecondGateway:
         self.url, self.output = f"http://127.0.0.1:{port}", open(os.path.join(mesh.run_dir, "second.log"), "wb")
         self.process = spawn(
             [os.path.join(BUILD, "bin", "gateway"), f"--scheduler=ipc://{mesh.run_dir}/scheduler.sock", "--host=127.0.0.1",
-             f"--port={port}", f"--model={MODEL}", f"--listen=ipc://{mesh.run_dir}/second.sock"],
+             f"--port={port}", f"--model={tiny()}", f"--listen=ipc://{mesh.run_dir}/second.sock",
+             f"--mesh-secret-file={mesh.run_dir}/mesh-secret"],
             stdout=self.output, stderr=subprocess.STDOUT)
-        get, deadline = Mesh.get, time.monotonic() + 20
-        while True:
-            try:
-                get(self, "/ready")
-                return
-            except OSError:
-                assert time.monotonic() < deadline and self.process.poll() is None, "the second gateway is not ready"
-                time.sleep(0.05)
+        wait_until(self.ready, 20, lambda: f"the second gateway is not ready: {self.process.poll()}")
+
+    def ready(self):
+        return is_ready(self)
 
     def close(self):
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(seconds(30))
         self.output.close()
 
 
 @pytest.mark.sanitizer
-def test_gateway_killed(start_mesh):
+def test_gateway_killed(start_mesh, wanted):
     """Its clients lose their connection and come back; the scheduler cancels what it had; another gateway notices nothing."""
-    mesh = start_mesh()
-    wanted, _ = undisturbed(mesh)
-    second = SecondGateway(mesh)
+    mesh = start_mesh(**PACED)
+    second, services = SecondGateway(mesh), ("scheduler", "s-part", "kv-worker-0")
     try:
         others = start_all(second.url, REQUESTS[:4])
         lost = [Stream(mesh.url, body(words(30, 200 + i), 4000, i)) for i in range(8)]
         for stream in lost + others:
             stream.wait_tokens(8)
-        pids = [mesh.pid(service) for service in ("scheduler", "s-part", "kv-worker-0")]
+        pids = [mesh.pid(service) for service in services]
         mesh.kill("gateway")
         join_all(lost, 10)
         assert all(stream.error for stream in lost)
         assert_same(join_all(others), wanted[:4])
-        deadline = time.monotonic() + 10  # the one gateway's count of the mesh, then the other's
-        while re.search(r"^fastdecode_requests_running (\S+)$", Mesh.get(second, "/metrics"), re.M).group(1) != "0":
-            assert time.monotonic() < deadline, "the dead gateway's requests still run"
-            time.sleep(0.02)
-        while True:
-            try:
-                mesh.get("/ready")
-                break
-            except OSError:
-                assert time.monotonic() < deadline + 20, "the gateway is not back"
-                time.sleep(0.05)
+        # the one gateway's count of the mesh, then the other's
+        wait_until(lambda: re.search(r"^fastdecode_requests_running (\S+)$", Mesh.get(second, "/metrics"), re.M).group(1) == "0", 10,
+                   "the dead gateway's requests still run")
+        wait_until(lambda: is_ready(mesh), 30, "the gateway is not back")
         assert_same(run_all(mesh.url, REQUESTS[:4]), wanted[:4])
-        assert pids == [mesh.pid(service) for service in ("scheduler", "s-part", "kv-worker-0")]
+        assert pids == [mesh.pid(service) for service in services]
     finally:
         second.close()
     idle(mesh)
 
 
-@pytest.mark.sanitizer
-def test_client_leaves_in_decode(mesh):
-    """Its pages and rows are free before the second next step; here: before a few dozen tokens of 6,000 were computed."""
-    idle(mesh)
-    stream = Stream(mesh.url, body(words(20, 3), 6000))
-    stream.wait_tokens(5)
-    before = mesh.metric("fastdecode_decode_tokens_total")
-    cancelled = mesh.metric("fastdecode_sequences_cancelled_total")
-    left = time.monotonic()
-    stream.leave()
-    idle(mesh, 3)
-    took = time.monotonic() - left
-    assert mesh.metric("fastdecode_sequences_cancelled_total") == cancelled + 1
-    step = statistics.median(b - a for a, b in zip(stream.times, stream.times[1:])) if len(stream.times) > 1 else 0.1
-    assert mesh.metric("fastdecode_decode_tokens_total") - before <= 3 + took / max(step, 1e-3)
-    assert took < 1.0, f"its pages were held for {took:.2f} s after it had left"
-
-
-def test_client_leaves_in_prefill(mesh):
-    """A prompt of 7,000 tokens, left in its first second: most of it is never computed."""
-    idle(mesh)
-    before = mesh.metric(PREFILL)
-    stream = Stream(mesh.url, body(words(7000, 4), 10))
-    mesh.wait_metric(PREFILL, lambda value: value > before, 10)
-    left = time.monotonic()
-    stream.leave()
-    idle(mesh, 3)
-    assert time.monotonic() - left < 2.0
-    assert mesh.metric(PREFILL) - before < 6000 and not stream.tokens
-
+# a client that leaves in decode, in prefill or while it waits: test_leaving.py
 
 @pytest.mark.sanitizer
 def test_client_leaves_before_a_whole_answer(mesh):
@@ -383,7 +320,7 @@ def test_client_leaves_before_a_whole_answer(mesh):
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
                        % len(text) + text)
         mesh.wait_metric("fastdecode_requests_running", lambda value: value == 1, 10)
-    idle(mesh, 3)
+    idle(mesh)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------------------
@@ -392,7 +329,7 @@ def test_client_leaves_before_a_whole_answer(mesh):
 @pytest.mark.sanitizer
 def test_queue_full(start_mesh):
     """What does not fit gets 429 with a time to come back, at once; the others finish."""
-    mesh = start_mesh("--max-queue", 2, "--max-batch", 2)
+    mesh = start_mesh("--max-queue", 2, "--max-batch", 2, **PACED)
     streams = start_all(mesh.url, [body(words(10, i), 120) for i in range(12)])
     refused = [stream for stream in join_all(streams) if stream.status == 429]
     served = [stream for stream in streams if stream.status == 200]
@@ -406,14 +343,13 @@ def test_queue_full(start_mesh):
 
 def test_deadline(start_mesh):
     """The sequence ends with what it has."""
-    mesh = start_mesh("--request-timeout", 1.5)
+    mesh = start_mesh("--request-timeout", seconds(1), **PACED)
     request = body(words(10, 1), 6000)
     streams = run_all(mesh.url, [request, request])
     whole = mesh.post("/v1/completions", request)["choices"][0]
     for stream in streams:
         assert stream.error is None and 0 < len(stream.tokens) < 6000
         assert (stream.finish_reason, stream.stop_reason) == ("length", "deadline")
-        assert 1.0 < stream.times[-1] - stream.began < 4.0
     assert (whole["finish_reason"], whole["stop_reason"]) == ("length", "deadline") and whole["text"]
     idle(mesh)
 
@@ -422,7 +358,7 @@ def test_out_of_pages(start_mesh, mesh):
     """Eight sequences that grow to four times what the pages hold together: some pause, all end as if they had been alone."""
     requests = [body(words(40 + i, 300 + i), 300, i, sampled=i % 2 == 1) for i in range(8)]
     wanted = run_all(mesh.url, requests)
-    small = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "16M")
+    small = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "1M")
     assert 20 <= small.metric("fastdecode_kv_pages_total") <= 60
     assert_same(run_all(small.url, requests), wanted)
     assert small.metric("fastdecode_sequences_preempted_total") > 0
@@ -432,7 +368,7 @@ def test_out_of_pages(start_mesh, mesh):
 @pytest.mark.sanitizer
 def test_prompt_larger_than_all_pages(start_mesh):
     """What can never fit is refused with a reason; others go on."""
-    mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "16M")
+    mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "1M")
     stream, other = run_all(mesh.url, [body(words(3000, 1), 10), body("One", 10)])
     assert stream.error and "memory" in stream.error and not stream.tokens
     assert other.error is None and len(other.tokens) == 10
@@ -440,10 +376,9 @@ def test_prompt_larger_than_all_pages(start_mesh):
 
 
 @pytest.mark.full
-def test_worker_killed_again_and_again(start_mesh):
+def test_worker_killed_again_and_again(start_mesh, wanted):
     """One worker or the other, every second, under streams that never stop."""
-    mesh = start_mesh(*TWO_WORKERS)
-    wanted, _ = undisturbed(mesh)
+    mesh = start_mesh(*TWO_WORKERS, **PACED)
     for turn in range(6):
         streams = half_way(mesh)
         mesh.kill(f"kv-worker-{turn % 2}")

@@ -5,14 +5,14 @@ Log-probabilities of given tokens come from echo with max_tokens 0, the best tok
 alternative. Tokens are compared by the name that the server gives them: one id, one name.
 """
 import json
-import math
 import os
 import statistics
 
 import pytest
 
-from conftest import MODEL, ROOT
+from conftest import MODEL, ROOT, shard
 
+REAL = {"model": MODEL, "threads": 0}
 UNSURE = 0.005  # logits this close may come out either way
 
 with open(os.path.join(ROOT, "tests", "golden", "oracle.json"), encoding="utf-8") as file:
@@ -40,12 +40,11 @@ def names_of(mesh, ids):
 
 
 class Scores:
-    """All scored texts through one mesh, or those of up to `longest` tokens."""
+    """Scored texts through one mesh; another may say the tokens' names, which takes as long."""
 
-    def __init__(self, mesh, longest=math.inf):
+    def __init__(self, mesh, texts=ORACLE["scored"], namer=None):
         self.differences, self.agreed, self.sure_disagreed, self.positions = [], 0, [], 0
-        texts = [text for text in ORACLE["scored"] if len(text["tokens"]) <= longest]
-        names = names_of(mesh, [i for text in texts for i in text["argmax"]])
+        names = names_of(namer or mesh, [i for text in texts for i in text["argmax"]])
         for text in texts:
             found = echo(mesh, text["tokens"])
             for i, (want, best, margin) in enumerate(zip(text["log_probability"], text["argmax"], text["margin"])):
@@ -78,33 +77,37 @@ def check_greedy(mesh):
     assert unsure <= 2, "the oracle is unsure at 3 tokens of all"
 
 
-def test_f32(start_mesh):
+@pytest.mark.parametrize("texts", [pytest.param(shard(ORACLE["scored"], 3), id="some"),
+                                   pytest.param(ORACLE["scored"], id="all", marks=pytest.mark.full)])
+def test_f32(start_mesh, texts):
     """The reference: float weights, float KV, everything in the local pool."""
-    mesh = start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 0)
-    scores = Scores(mesh)
-    assert scores.positions >= 4000 and scores.mean <= 5e-4
+    mesh = start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 0, **REAL)
+    scores = Scores(mesh, texts)
+    assert scores.positions == sum(len(text["tokens"]) - 1 for text in texts) and scores.mean <= 5e-4
     assert not scores.sure_disagreed
     check_greedy(mesh)
 
 
-def test_f32_with_f16_kv(start_mesh):
+@pytest.mark.parametrize("texts", [pytest.param(shard(ORACLE["scored"], 6), id="some"),
+                                   pytest.param(ORACLE["scored"], id="all", marks=pytest.mark.full)])
+def test_f32_with_f16_kv(start_mesh, texts):
     """KV rounded to f16, and held by a worker."""
-    mesh = start_mesh("--compute", "f32", "--kv-type", "f16", "--kv-workers", 1, "--local-pool", 0)
-    scores = Scores(mesh)
-    assert scores.positions >= 4000 and scores.mean <= 5e-3
+    mesh = start_mesh("--compute", "f32", "--kv-type", "f16", "--kv-workers", 1, "--local-pool", 0, **REAL)
+    scores = Scores(mesh, texts)
+    assert scores.positions == sum(len(text["tokens"]) - 1 for text in texts) and scores.mean <= 5e-3
 
 
 @pytest.mark.full
 def test_f32_at_a_worker(start_mesh):
     """The same figures where the pages are a worker's."""
-    mesh = start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 2, "--local-pool", 0)
+    mesh = start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 2, "--local-pool", 0, **REAL)
     assert Scores(mesh).mean <= 5e-4
     check_greedy(mesh)
 
 
-def test_int8(mesh):
+def test_int8(real_mesh):
     """The default for quantized files."""
-    scores = Scores(mesh)
+    scores = Scores(real_mesh)
     assert scores.positions >= 4000
     assert scores.agreed >= 0.965 * scores.positions
     assert scores.mean <= 0.033

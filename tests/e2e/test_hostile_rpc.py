@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from conftest import BUILD, MODEL, Mesh
+from conftest import BUILD, Mesh, run, seconds, spawn, tiny
 from rpc_client import Connection, Refused, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
 from streams import Stream, assert_same, body, run_all, words
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sanitizer
 SERVICES = ("gateway", "scheduler", "s-part", "kv-worker-0")
 FRAMES_AT_LEAST, CALLS_AT_LEAST = 50, 30
 U32, U64 = 2**32 - 1, 2**64 - 1
-LONGEST_PAUSE_S = 1.5
+LONGEST_PAUSE_S = 2
 NAN, INFINITY = math.nan, math.inf
 
 GARBAGE = {
@@ -59,25 +59,25 @@ class Bystander(threading.Thread):
 
     def __enter__(self):
         self.start()
-        assert self.streaming.wait(30)
+        assert self.streaming.wait(seconds(30))
         return self
 
     def __exit__(self, kind, *_):
         self.asked_to_stop.set()
-        self.join(60)
+        self.join(seconds(60))
         if kind is None:
             assert self.streams and not self.is_alive()
             assert_same(self.streams, self.wanted * len(self.streams))
             gap, before = (max(stream.longest_gap() for stream in streams) for streams in (self.streams, self.wanted))
             print(f"{len(self.streams)} completions beside it, longest gap {gap:.3f} s, {before:.3f} s before")
-            assert gap < max(LONGEST_PAUSE_S, 10 * before)  # sanitizers make everything slow
+            assert gap < max(seconds(LONGEST_PAUSE_S), 10 * before)
 
 
 @pytest.fixture(scope="module")
 def attacked():
     """A mesh that does all attention at its one worker, for its local pool has room for nobody, and what its processes are."""
     # no page is kept on purpose: each that is not free at the end was lost
-    with Mesh("--kv-workers", 1, "--local-pool", "1M", "--kv-memory", "256M", "--prefix-cache", "off") as mesh:
+    with Mesh("--kv-workers", 1, "--local-pool", "68K", "--kv-memory", "256M", "--prefix-cache", "off") as mesh:
         mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
         yield mesh, {service: mesh.pid(service) for service in SERVICES}
 
@@ -170,33 +170,32 @@ def test_strangers_are_refused(target):
         with pytest.raises(Refused, match="different mesh secrets"):
             Connection(ipc(target, name), "scheduler", secret=b"another mesh's secret")
     health = [os.path.join(BUILD, "bin", "fastdecode"), "health", ipc(target, "scheduler")]
-    without = subprocess.run(health, capture_output=True, text=True, timeout=60, check=False)
+    without = run(health)
     assert without.returncode == 1 and "--mesh-secret-file" in without.stderr, without
-    within = subprocess.run([*health, "--mesh-secret-file", path], capture_output=True, text=True, timeout=60, check=False)
+    within = run([*health, "--mesh-secret-file", path])
     assert within.returncode == 0 and "ready" in within.stdout, within
 
 
 def test_listening_beyond_loopback_needs_a_secret(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("not a short one, this secret\n")
-    model = ["--model", MODEL, "--calibrate", "off"]
+    model = ["--model", tiny(), "--calibrate", "off"]
     for program, options, extra in (("scheduler", ["--listen"], []), ("s-part", ["--listen"], model),
                                     ("kv-worker", ["--listen"], ["--advertise", "tcp://127.0.0.1:1", "--calibrate", "off"]),
                                     ("kv-worker", ["--listen-tensors"], ["--advertise-tensors", "tcp://127.0.0.1:1", "--calibrate", "off"]),
-                                    ("gateway", ["--listen"], ["--model", MODEL, "--scheduler", "tcp://127.0.0.1:1", "--port", "0"])):
+                                    ("gateway", ["--listen"], ["--model", tiny(), "--scheduler", "tcp://127.0.0.1:1", "--port", "0"])):
         command = [os.path.join(BUILD, "bin", program), *options, "tcp://0.0.0.0:0", *extra]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = run(command)
         assert done.returncode != 0 and "without a shared secret" in done.stderr and "--mesh-secret-file" in done.stderr, done
-        checked = subprocess.run([*command, "--check", "--mesh-secret-file", str(tmp_path / "none there")], capture_output=True,
-                                 text=True, timeout=120, check=False)
+        checked = run([*command, "--check", "--mesh-secret-file", tmp_path / "none there"])
         assert checked.returncode == 2 and "none there" in checked.stderr, checked
-    running = subprocess.Popen([os.path.join(BUILD, "bin", "scheduler"), "--listen", "tcp://0.0.0.0:0", "--mesh-secret-file", str(secret)],
-                               stderr=subprocess.PIPE, text=True)
+    running = spawn([os.path.join(BUILD, "bin", "scheduler"), "--listen", "tcp://0.0.0.0:0", "--mesh-secret-file", str(secret)],
+                    stderr=subprocess.PIPE, text=True)
     try:
         assert any("SCHEDULER " in line for line in running.stderr)
     finally:
         running.terminate()
-        running.communicate(timeout=60)
+        running.communicate(timeout=seconds(60))
     assert running.returncode == 0
 
 
@@ -206,7 +205,7 @@ def test_listening_beyond_loopback_needs_a_secret(tmp_path):
 def test_malformed_frames(target):
     sockets = ("gateway", "scheduler", "s-part", "kv-worker-0", "kv-worker-0-t")
     program = os.path.join(BUILD, "tests", "integration", "test_rpc_frames")
-    done = subprocess.run([program, os.path.join(target.run_dir, "mesh-secret"), *(ipc(target, name) for name in sockets)], capture_output=True, text=True, timeout=120, check=False)
+    done = run([program, os.path.join(target.run_dir, "mesh-secret"), *(ipc(target, name) for name in sockets)], 120)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = [int(line.rsplit(": ", 1)[1].split()[0]) for line in done.stdout.splitlines() if "malformed" in line]
     assert len(counts) == len(sockets) and min(counts) >= FRAMES_AT_LEAST, done.stdout

@@ -1,26 +1,25 @@
 """A client that leaves, in each phase: what it had is free before the second next step of its mini-batch.
 
-Counted in steps and rows, not in seconds: the scheduler's numbers come in one piece (one scrape), so what was computed after
-it knew that the client had left shows. A step that was sent already ends; with the one planned ahead that makes two.
+Counted in rows, not in seconds: those whose result was not used are what was computed for it after the scheduler knew. A step that was sent
+already ends; with the one planned ahead that makes two.
 """
 import re
-import time
 
 import pytest
 
-from conftest import Mesh
+from conftest import PACED, Mesh
 from streams import Stream, assert_same, body, run_all, words
 from test_failures import idle
 
 CHUNK = 64
-CANCELLED, PREFILL = "fastdecode_sequences_cancelled_total", "fastdecode_prefill_tokens_total"
+CANCELLED, PREFILL, WASTED = (f"fastdecode_{name}_total" for name in ("sequences_cancelled", "prefill_tokens", "wasted_rows"))
 STEPS_AT_MOST = 2
 
 
 @pytest.fixture(scope="module", params=[("--kv-workers", 0), ("--local-pool", 0)], ids=["local", "worker"])
 def small(request):
     """Few sequences and small chunks: everything takes several steps. The pages are local, or a worker's."""
-    with Mesh(*request.param, "--chunk", CHUNK, "--max-batch", 2, "--draft-tokens", 0) as mesh:
+    with Mesh(*request.param, "--chunk", CHUNK, "--max-batch", 2, "--draft-tokens", 0, **PACED) as mesh:
         yield mesh
 
 
@@ -32,41 +31,26 @@ def numbers(mesh):
     return {**found, "pages": sum(map(float, pages))}
 
 
-def leave_and_watch(mesh, stream, pages_left):
-    """(the last numbers before the scheduler knew, the first ones with no more than pages_left in use)."""
-    before = known = numbers(mesh)
-    stream.leave()
-    deadline = time.monotonic() + 10
-    while True:
-        now = numbers(mesh)
-        if now[CANCELLED] == before[CANCELLED]:
-            known = now
-        elif now["pages"] <= pages_left:
-            return known, now
-        assert time.monotonic() < deadline, f"{now['pages']} pages are still held"
-
-
+@pytest.mark.sanitizer
 def test_in_decode(small):
     """Beside one that goes on."""
-    wanted = run_all(small.url, [body(words(20, 7), 150)])
+    wanted = run_all(small.url, [body(words(20, 7), 100)])
     idle(small)
-    other = Stream(small.url, body(words(20, 7), 150))
-    other.wait_tokens(2)
     begun = numbers(small)
+    other = Stream(small.url, body(words(20, 7), 100))
+    other.wait_tokens(2)
     stream = Stream(small.url, body(words(300, 3), 4000))
     stream.wait_tokens(5)
-    before, after = leave_and_watch(small, stream, begun["pages"] + 150 / 16 + 1)
-    steps = after["fastdecode_steps_total"] - before["fastdecode_steps_total"]
+    stream.leave()
+    small.wait_metric(CANCELLED, lambda value: value == begun[CANCELLED] + 1)
+    small.wait_metric("fastdecode_requests_running", lambda value: value <= 1)
     other.join()
     assert_same([other], wanted)
     idle(small)
-    end = numbers(small)
-    wasted = end["fastdecode_wasted_rows_total"] - begun["fastdecode_wasted_rows_total"]
-    print(f"{steps:.0f} steps from before it was known until the pages were free, {wasted:.0f} rows for nothing")
-    # a scrape takes about as long as a step: one each before and after the moment
-    assert steps <= STEPS_AT_MOST + 2
+    wasted = numbers(small)[WASTED] - begun[WASTED]
+    print(f"{wasted:.0f} rows for nothing")
     assert wasted <= STEPS_AT_MOST + 1, "of the other stream's end one more"
-    assert end[CANCELLED] == begun[CANCELLED] + 1
+    assert len(stream.tokens) < 100
 
 
 def test_in_prefill(small):
@@ -75,12 +59,12 @@ def test_in_prefill(small):
     begun = numbers(small)
     stream = Stream(small.url, body(words(4000, 4), 10))
     small.wait_metric(PREFILL, lambda value: value > begun[PREFILL] + 2 * CHUNK, 10)
-    before, after = leave_and_watch(small, stream, 0)
+    stream.leave()
     idle(small)
-    rows = numbers(small)[PREFILL] - before[PREFILL]
-    print(f"{rows:.0f} rows of prefill after the last look at which it was not known")
-    assert rows <= (STEPS_AT_MOST + 2) * CHUNK and numbers(small)[PREFILL] - begun[PREFILL] < 3000
-    assert after[CANCELLED] == begun[CANCELLED] + 1 and not stream.tokens
+    end = numbers(small)
+    print(f"{end[PREFILL] - begun[PREFILL]:.0f} rows of prefill, {end[WASTED] - begun[WASTED]:.0f} of them after it was known")
+    assert end[WASTED] - begun[WASTED] <= STEPS_AT_MOST * CHUNK and end[PREFILL] - begun[PREFILL] < 4000
+    assert end[CANCELLED] == begun[CANCELLED] + 1 and not stream.tokens
 
 
 def test_while_waiting(small):
@@ -90,10 +74,10 @@ def test_while_waiting(small):
     for stream in running:
         stream.wait_tokens(1)
     waiting = Stream(small.url, body(words(1000, 9), 10))
-    small.wait_metric("fastdecode_requests_waiting", lambda value: value == 1, 5)
+    small.wait_metric("fastdecode_requests_waiting", lambda value: value == 1)
     begun = numbers(small)
     waiting.leave()
-    small.wait_metric("fastdecode_requests_waiting", lambda value: value == 0, 5)
+    small.wait_metric("fastdecode_requests_waiting", lambda value: value == 0)
     assert numbers(small)[CANCELLED] == begun[CANCELLED] + 1
     for stream in running:
         stream.join()

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from conftest import SANITIZED
+from conftest import PACED, SANITIZED
 from streams import assert_same, body, join_all, run_all, run_whole, start_all, words
 from test_cuda import device
 from test_failures import idle, needed, wait_for_log
@@ -53,7 +53,7 @@ def held_by_nobody(mesh):
 
 @pytest.mark.sanitizer
 def test_there_and_back(start_mesh, wanted):
-    mesh = start_mesh(*MESH, slow_workers=("scheduler",))
+    mesh = start_mesh(*MESH, slow_workers=PARTS, env=PACED["env"])
     log, streams = Log(mesh, whole=True), half_way(mesh)
     prompts = needed(mesh)
     empty_pool(mesh, log, STREAMS)
@@ -76,7 +76,7 @@ def test_there_and_back(start_mesh, wanted):
 @pytest.mark.parametrize("kv_type", ["int8", "int4"])
 @pytest.mark.full
 def test_other_types(start_mesh, kv_type):
-    mesh = start_mesh(*MESH, "--kv-type", kv_type, slow_workers=("scheduler",))
+    mesh = start_mesh(*MESH, "--kv-type", kv_type, slow_workers=PARTS, env=PACED["env"])
     same, log = run_all(mesh.url, REQUESTS), Log(mesh)
     streams = half_way(mesh)
     empty_pool(mesh, log, STREAMS)
@@ -105,7 +105,7 @@ class Travelling:
 @pytest.mark.parametrize("to_worker", [True, False])
 @pytest.mark.parametrize("victim", ["s-part", "kv-worker-0", "scheduler"])
 def test_killed_half_way(start_mesh, wanted, victim, to_worker):
-    mesh = start_mesh(*MESH, slow_workers=PARTS)
+    mesh = start_mesh(*MESH, slow_workers=PARTS, env=PACED["env"])
     moving = Travelling(mesh, to_worker)
     mesh.kill(victim)
     assert_same(join_all(moving.streams), wanted)
@@ -114,7 +114,7 @@ def test_killed_half_way(start_mesh, wanted, victim, to_worker):
 
 def test_the_taker_is_killed_and_nothing_is_lost(start_mesh, wanted):
     """What was on its way to the worker goes on where it is: it is not computed anew."""
-    mesh = start_mesh(*MESH, slow_workers=PARTS)
+    mesh = start_mesh(*MESH, slow_workers=PARTS, env=PACED["env"])
     moving = Travelling(mesh, to_worker=True)
     mesh.kill("kv-worker-0")
     moving.log.wait("PLACE-DOWN name=kv-worker-0")

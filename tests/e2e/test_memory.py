@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from conftest import MODEL, pace
 from streams import body, join_all, samples, start_all, words
 
 MIB = 1048576.0
@@ -38,13 +39,13 @@ def planned_mib(mesh, service):
     return plan["process_mib"] + plan["fixed_mib"] + max(plan["start_mib"], pages * plan["page_kib"] / 1024), pages
 
 
-@pytest.mark.parametrize("options", [(), ("--kv-workers", 1, "--local-pool", 0), ("--mini-batches", 2, "--kv-workers", 2)],
+@pytest.mark.parametrize("options", [(), ("--kv-workers", 1, "--local-pool", 0), pytest.param(("--mini-batches", 2, "--kv-workers", 2), marks=pytest.mark.full)],
                          ids=["default", "worker", "two-workers"])
 def test_plan_and_peak(start_mesh, options):
-    mesh = start_mesh(*options, calibrate=True)
-    streams = join_all(start_all(mesh.url, [body(words(20 + 7 * i, i), 48, i, i % 2 == 0) for i in range(64)]))
+    mesh = start_mesh(*options, calibrate=True, model=MODEL, threads=0)
+    streams = join_all(start_all(mesh.url, [body(words(20 + 12 * i, i), 12, i, i % 2 == 0) for i in range(24)]))
     assert [stream.error for stream in streams if stream.error] == []
-    deadline = time.monotonic() + 10
+    deadline = pace.Deadline(10)
     while True:  # the peaks of pages come with heartbeats, and only grow
         planned, peak, told = 0.0, 0.0, []
         for service in services(mesh):
@@ -52,7 +53,7 @@ def test_plan_and_peak(start_mesh, options):
             told.append(f"{service}: planned {mine:.1f} MiB, peak {rss:.1f} MiB, {pages:.0f} pages")
             planned, peak = planned + mine, peak + rss
         told.append(f"all: planned {planned:.1f} MiB, peak {peak:.1f} MiB, {planned / peak - 1:+.1%}")
-        if abs(planned - peak) <= 0.1 * peak or time.monotonic() > deadline:
+        if abs(planned - peak) <= 0.1 * peak or deadline.passed():
             break
         time.sleep(0.2)
     print("\n".join(told))
@@ -60,20 +61,20 @@ def test_plan_and_peak(start_mesh, options):
 
 
 def test_kv_memory_is_kept_to(start_mesh):
-    """A worker with 32 MiB for pages takes no more for them, whatever is asked of it."""
-    mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "32M")
-    streams = start_all(mesh.url, [body(words(100, i), 64, i) for i in range(16)])
+    """A worker with 4 MiB for pages takes no more for them, whatever is asked of it."""
+    mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "4M")
+    streams = start_all(mesh.url, [body(words(200, i), 64, i) for i in range(24)])
     before = peak_rss(mesh.pid("kv-worker-0"))
     assert [stream.error for stream in join_all(streams) if stream.error] == []
     total = mesh.metric("fastdecode_kv_pages_total")
     plan = plan_of(mesh, "s-part")
-    assert total * plan["page_kib"] * 1024 <= 32 * MIB
-    assert peak_rss(mesh.pid("kv-worker-0")) - before <= 32 * MIB + 8 * MIB
+    assert total * plan["page_kib"] * 1024 <= 4 * MIB
+    assert peak_rss(mesh.pid("kv-worker-0")) - before <= 4 * MIB + 4 * MIB
 
 
-def test_file_map_is_released(mesh):
+def test_file_map_is_released(real_mesh):
     """After repacking, the model file takes no memory of the s-part: nothing of its map is resident."""
-    with open(f"/proc/{mesh.pid('s-part')}/smaps", encoding="ascii", errors="replace") as file:
+    with open(f"/proc/{real_mesh.pid('s-part')}/smaps", encoding="ascii", errors="replace") as file:
         text = file.read()
     resident = [int(size) for size in re.findall(r"^\S+ \S+ \S+ \S+ \S+ +\S+\.gguf\n(?:.*\n)*?Rss: +(\d+) kB", text, re.M)]
     assert sum(resident) <= 8 * 1024, f"{resident} KiB of the model file are resident"

@@ -7,15 +7,15 @@ mesh, and no page may stay in use: neither in the scheduler's ledger nor, as the
 import os
 import re
 import signal
-import time
 from collections import Counter
 
 import pytest
 
+from conftest import PACED, wait_until
 from streams import assert_same, body, join_all, of_place, run_whole, start_all, words
 from test_failures import idle, wait_for_log
 
-STREAMS, WORDS, TOKENS, AT = 6, 100, 160, 8
+STREAMS, WORDS, TOKENS, AT = 6, 100, 120, 8
 WORKERS = ("kv-worker-0", "kv-worker-1", "kv-worker-2")
 # without the prefix cache a page in use is somebody's, and all of them must go
 MESH = ("--kv-workers", 3, "--local-pool", 0, "--kv-memory", "512M", "--prefix-cache", "off")
@@ -40,10 +40,7 @@ class Log:
             return re.findall(pattern, file.read())
 
     def wait(self, pattern, limit_s=20):
-        deadline = time.monotonic() + limit_s
-        while not self.find(pattern):
-            assert time.monotonic() < deadline, f"the scheduler has not logged {pattern!r}"
-            time.sleep(0.001)
+        wait_until(lambda: self.find(pattern), limit_s, f"the scheduler has not logged {pattern!r}", 0.001)
 
 
 class Travelling:
@@ -84,7 +81,7 @@ def assert_nothing_is_held(mesh):
 @pytest.mark.full
 def test_giver_killed(start_mesh, wanted):
     """What is there is rebuilt, and what has come of it is freed."""
-    mesh = start_mesh(*MESH, slow_workers=True)
+    mesh = start_mesh(*MESH, **PACED)
     moving = Travelling(mesh)
     mesh.kill(moving.giver)
     assert_same(join_all(moving.streams), wanted)
@@ -94,7 +91,7 @@ def test_giver_killed(start_mesh, wanted):
 
 def test_taker_killed(start_mesh, wanted):
     """What it had is rebuilt; what was on its way there goes to the third."""
-    mesh = start_mesh(*MESH, slow_workers=True)
+    mesh = start_mesh(*MESH, **PACED)
     moving = Travelling(mesh)
     place = moving.under_way()[0]
     taker, landed = moving.names[int(place)], moving.landed(place)
@@ -113,7 +110,7 @@ def test_taker_killed(start_mesh, wanted):
 @pytest.mark.full
 def test_scheduler_killed(start_mesh, wanted):
     """Nobody waits for the pages that arrive after it: who takes them lets them go again."""
-    mesh = start_mesh(*MESH, slow_workers=True)
+    mesh = start_mesh(*MESH, **PACED)
     moving = Travelling(mesh)
     mesh.kill("scheduler")
     assert_same(join_all(moving.streams), wanted)

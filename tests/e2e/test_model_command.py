@@ -43,7 +43,7 @@ def test_a_synthetic_model_is_served(start_mesh, tmp_path):
     streamed = fastdecode("model", "--synthetic", "llama-1b", "-", check=True, text=False).stdout
     with open(path, "rb") as file:
         assert file.read() == streamed
-    mesh = start_mesh("--local-pool", "256M", "--kv-memory", "64M", model=path)
+    mesh = start_mesh("--local-pool", "256M", "--kv-memory", "64M", model=path, threads=0)
     asked = body("bada kirono lutem", 8)
     stream = run_all(mesh.url, [asked])[0]
     assert stream.error is None and len(stream.tokens) == 8

@@ -1,48 +1,27 @@
-"""No stall: a long prompt that arrives beside running streams neither stops them nor waits for ever.
+"""No stall: a long prompt that arrives beside running streams neither stops them nor waits for ever. Counted in steps; what it costs in time
+is `make bench ONLY=stall`'s."""
+from conftest import PACED
+from streams import Stream, body, start_all, words
+from test_leaving import numbers
 
-The limits are wider than the bench's (`make bench ONLY=stall`: 3 times and 2.5 times), for a machine that does other things as well.
-"""
-import os
-import sys
-
-import pytest
-
-from conftest import ROOT, SANITIZED, Mesh
-
-sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
-
-from clients import completion, percentile  # noqa: E402
-from stall import alone, beside_streams, plain_streams  # noqa: E402
-
-ROUNDS = 3
+STREAMS, CHUNK, WORDS = 4, 64, 1000
 
 
-def no_stall(url, words, seed, between_limit, first_limit):
-    """In one of up to three rounds; a machine that is taken away for half a second spoils one."""
-    seen, streams = [], plain_streams(url, seed + 10, 120)
-    for turn in range(ROUNDS):
-        idle = alone(url, completion(words, 4, seed + 1000 * turn), 120)
-        got = beside_streams(url, completion(words, 4, seed + 1000 * turn + 1), streams, 120, before_s=0.5)
-        seen.append((round(percentile(got["during"], 0.99) / got["before"], 2), round(got["first"] / idle, 2)))
-        if seen[-1][0] <= between_limit and seen[-1][1] <= first_limit:
-            break
-    print(f"p99 between tokens over the median before, first token over that alone: {seen}")
-    assert seen[-1][0] <= between_limit and seen[-1][1] <= first_limit, seen
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """Each token by itself: what comes together says nothing of the time between tokens."""
-    with Mesh("--draft-tokens", 0) as mesh:
-        yield mesh
-
-
-@pytest.mark.skipif(SANITIZED, reason="times mean nothing there")
-def test_a_prompt_of_1000_words(plain):
-    no_stall(plain.url, 1000, 300, 8, 4)
-
-
-@pytest.mark.full
-@pytest.mark.skipif(SANITIZED, reason="times mean nothing there")
-def test_a_prompt_of_3000_words(plain):
-    no_stall(plain.url, 3000, 400, 7, 3.5)
+def test_a_long_prompt(start_mesh):
+    mesh = start_mesh("--chunk", CHUNK, "--draft-tokens", 0, **PACED)
+    streams = start_all(mesh.url, [body(words(20, i), 400, i) for i in range(STREAMS)])
+    for stream in streams:
+        stream.wait_tokens(2)
+    before = numbers(mesh)
+    late = Stream(mesh.url, body(words(WORDS, 9), 8))
+    late.wait_tokens(1)
+    after = numbers(mesh)
+    ended = [stream.done for stream in streams]
+    for stream in [*streams, late]:
+        stream.leave()
+    steps, decoded, prefilled = (after[name] - before[name] for name in (
+        "fastdecode_steps_total", "fastdecode_decode_tokens_total", "fastdecode_prefill_tokens_total"))
+    print(f"{steps:.0f} steps, {decoded:.0f} tokens of streams, {prefilled:.0f} rows of the prompt")
+    assert not any(ended), "the prompt waited until streams had ended"
+    assert prefilled >= WORDS and steps >= WORDS / CHUNK
+    assert decoded >= STREAMS * (steps - 2), "a step of the prompt left out the streams"

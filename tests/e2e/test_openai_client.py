@@ -1,10 +1,9 @@
 """The official `openai` package against a running mesh: answers, streams, errors, cancellation."""
-import time
-
 import openai
 import pytest
 
-from api_client import call, server  # noqa: F401 (a fixture)
+from api_client import call
+from conftest import seconds, wait_until
 
 pytestmark = pytest.mark.sanitizer
 
@@ -13,7 +12,12 @@ HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content":
 
 @pytest.fixture(scope="module")
 def client(server):
-    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=seconds(120))
+
+
+@pytest.fixture(scope="module")
+def server(real_mesh):
+    return real_mesh
 
 
 def test_models(client):
@@ -102,10 +106,7 @@ def test_cancel(client, server):
             break
     assert running(server) == 1
     stream.close()
-    deadline = time.monotonic() + 5
-    while running(server) > 0:
-        assert time.monotonic() < deadline, "the sequence still runs 5 s after its client left"
-        time.sleep(0.02)
+    wait_until(lambda: running(server) == 0, 5, "the sequence still runs although its client has left")
 
 
 def test_async_streams_beside_each_other(server):
@@ -120,7 +121,7 @@ def test_async_streams_beside_each_other(server):
         return text
 
     async def all_of_them():
-        async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120) as client:
+        async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=seconds(120)) as client:
             return await asyncio.gather(*[one(client, number % 4) for number in range(16)])
 
     texts = asyncio.run(all_of_them())

@@ -1,7 +1,6 @@
 """`fastdecode plan`: what it prints, what it refuses and with which numbers. The arithmetic is tests/unit/test_plan*.c's."""
 import json
 import os
-import time
 
 import pytest
 
@@ -153,9 +152,7 @@ def test_a_bad_line_of_a_file(tmp_path):
 
 def test_this_machine_is_measured(tmp_path):
     path = tmp_path / "here.conf"
-    began = time.monotonic()
     assert plan("--measure", path).returncode == 0
-    assert time.monotonic() - began < (60 if os.environ.get("FD_SANITIZED") else 10)  # 1 s where nothing else runs
     text = path.read_text()
     assert text.startswith("# Written by fastdecode plan --measure, ")
     found = planned("--model", MODEL, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 1)

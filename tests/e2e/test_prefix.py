@@ -1,12 +1,12 @@
 """Prompts that begin alike share pages: what is computed, what is held, who may share, and that no byte of an answer changes."""
 import time
 
-from conftest import SANITIZED
+from conftest import PACED, SANITIZED
 from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
 
 PAGE = 16  # tokens
-SYSTEM = words(200 if SANITIZED else 1500, 77)  # a word is a token
-TOGETHER = 8 if SANITIZED else 32
+SYSTEM = words(200 if SANITIZED else 400, 77)  # a word is a token
+TOGETHER = 8 if SANITIZED else 12
 
 
 def cached(stream):
@@ -24,11 +24,11 @@ def sum_of(mesh, *names):
 
 def test_a_system_prompt_is_computed_once(start_mesh):
     requests = prompts()
-    with start_mesh("--prefix-cache", "off", "--local-pool", "2GiB", "--kv-workers", "0") as plain:
+    with start_mesh("--prefix-cache", "off", "--kv-workers", 0) as plain:
         wanted = run_all(plain.url, requests)
         assert [cached(stream) for stream in wanted] == [0] * TOGETHER
         assert plain.metric("fastdecode_prefix_kept_sequences") == 0
-    with start_mesh("--local-pool", "2GiB", "--kv-workers", "0") as mesh:
+    with start_mesh("--kv-workers", 0, **PACED) as mesh:  # so that somebody sees what is shared
         streams, most_shared = start_all(mesh.url, requests), 0
         while not all(stream.done for stream in streams):
             most_shared = max(most_shared, mesh.metric("fastdecode_prefix_shared_pages"))
@@ -65,7 +65,7 @@ def test_a_conversation_goes_on_where_it_was(start_mesh):
 
 def test_what_is_kept_makes_way(start_mesh):
     """More prompts than the memory holds, again and again: whoever comes gets pages, and old ones go first."""
-    with start_mesh("--local-pool", "24MiB", "--kv-workers", "0") as mesh:
+    with start_mesh("--local-pool", "2MiB", "--kv-workers", "0") as mesh:
         total = mesh.metric("fastdecode_kv_pages_total")
         requests = [body(words(220, 300 + i), 8, i) for i in range(12)]
         wanted = [run_all(mesh.url, [request])[0] for request in requests]
@@ -79,7 +79,7 @@ def test_what_is_kept_makes_way(start_mesh):
 def test_a_worker_dies_with_shared_pages(start_mesh):
     """Those that shared them are rebuilt on the other worker, and share there."""
     requests = [body(f"{words(300, 9)} {i}", 40, i) for i in range(6)]
-    with start_mesh("--local-pool", "0", "--kv-workers", "2", "--kv-memory", "256MiB") as mesh:
+    with start_mesh("--local-pool", "0", "--kv-workers", "2", "--kv-memory", "256MiB", **PACED) as mesh:
         wanted = run_all(mesh.url, requests)
         streams = [Stream(mesh.url, request) for request in requests]
         for stream in streams:

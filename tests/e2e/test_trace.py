@@ -3,13 +3,13 @@ import collections
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
-import time
 
 import pytest
 
-from conftest import ROOT
+from conftest import PACED, ROOT, seconds, wait_until
 from streams import body, run_all, start_all, words
 from test_up import folder, up  # noqa: F401
 
@@ -76,8 +76,8 @@ def test_a_trace_says_where_steps_went(start_mesh, tmp_path, place):
     steps = profile_steps.steps_of(trace)
     assert len(steps) >= TOKENS and sum(step["outputs"] for step in steps) >= STREAMS * TOKENS
     assert all(step["rest"] >= -0.01 * step["us"] for step in steps), "parts overlap"
-    summary = profile_steps.summarize(trace)
-    assert summary["rest_us"] <= 0.05 * summary["step_us"], summary
+    # of most steps; from some the machine takes the time between two spans
+    assert statistics.median(step["rest"] / step["us"] for step in steps) <= 0.05, profile_steps.summarize(trace)
     layers = {e["args"]["layer"] for e in trace.named("segment")}
     assert layers == set(range(max(layers) + 1)) and len(trace.named("segment")) == len(steps) * len(layers)
     said = subprocess.run([TOOL, "--decode", path], capture_output=True, text=True, check=True).stdout
@@ -87,18 +87,15 @@ def test_a_trace_says_where_steps_went(start_mesh, tmp_path, place):
 def test_a_trace_that_was_cut_off_can_be_read(start_mesh, tmp_path):
     """Killed: the closing bracket is missing and nothing else, as the format allows. Then the file of the next mesh is new."""
     path = str(tmp_path / "trace.json")
-    mesh = start_mesh("--kv-workers", 0, "--trace", path, "--context", 1024, "--draft-tokens", 0)
+    mesh = start_mesh("--kv-workers", 0, "--trace", path, "--context", 1024, "--draft-tokens", 0, **PACED)
     first = mesh.pid("s-part")
     ask(mesh)
     begun = os.path.getsize(path)
     streams = start_all(mesh.url, [body(words(10), 500)])
-    deadline = time.monotonic() + 60
-    while os.path.getsize(path) < begun + 50000:
-        assert time.monotonic() < deadline, "nothing was written while a stream ran"
-        time.sleep(0.01)
+    wait_until(lambda: os.path.getsize(path) >= begun + 10000, 60, "nothing was written while a stream ran")
     mesh.process.kill()  # its services die with it
-    streams[0].join(60)
-    mesh.process.wait(10)
+    streams[0].join(seconds(60))
+    mesh.process.wait(seconds(10))
     with open(path, encoding="utf-8") as file:
         text = file.read()
     assert text.startswith("[\n")

@@ -5,14 +5,13 @@ import pathlib
 import re
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
 
 import pytest
 
-from conftest import BUILD, DIES_WITH_US, MODEL, Mesh
+from conftest import BUILD, PACED, Mesh, run, seconds, tiny, wait_until
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
 
@@ -26,8 +25,8 @@ def folder():
 
 def up(folder, *options, env=None):
     """Runs it to its end, which must come by itself."""
-    command = [PROGRAM, "up", "--model", MODEL, "--run-dir", str(folder / "run"), "--kv-memory", "64M", "--local-pool", "64M", *options]
-    return subprocess.run([*DIES_WITH_US, *command], capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ, **(env or {})))
+    command = [PROGRAM, "up", "--model", tiny(), "--run-dir", str(folder / "run"), "--kv-memory", "64M", "--local-pool", "64M", *options]
+    return run(command, env=dict(os.environ, **(env or {})))
 
 
 def test_port_in_use(folder):
@@ -84,7 +83,7 @@ def test_check_says_what_is_wrong(folder, options, code, says):
 
 def defaults_of(*command):
     """{option: what --help says is its default}"""
-    text = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    text = run([*command, "--help"], check=True).stdout
     return dict(re.findall(r"^  --([a-z-]+) .*\[([^][]*)\]$", text, re.M))
 
 
@@ -111,9 +110,11 @@ def test_check_of_good_settings(folder):
     (["--listen", "tcp://0.0.0.0:0"], "with --advertise which one"),
     (["--listen-tensors", "tcp://[::]:0"], "with --advertise-tensors which one"),
 ])
-def test_worker_that_could_not_be_reached(options, says):
-    command = [os.path.join(BUILD, "bin", "kv-worker"), "--kv-memory", "1M", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def test_worker_that_could_not_be_reached(tmp_path, options, says):
+    secret = tmp_path / "secret"
+    secret.write_text("not a short one, this secret\n")
+    command = [os.path.join(BUILD, "bin", "kv-worker"), "--kv-memory", "1M", "--mesh-secret-file", secret, *options]
+    done = run(command)
     assert done.returncode == 2 and says in done.stderr, done
 
 
@@ -135,25 +136,23 @@ def test_services_log_what_is_asked_for():
 
 def ask_for_long(mesh):
     try:
-        mesh.post("/v1/completions", {"model": "default", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True})
+        mesh.post("/v1/completions", {"model": "default", "prompt": "Once", "max_tokens": 6000, "ignore_eos": True})
     except OSError:
         pass  # cut off, as it should be
 
 
 def test_second_signal_ends_at_once():
     """The first one lets a running request end, which here takes longer than anybody waits."""
-    with Mesh("--kv-memory", "64M", "--local-pool", "64M") as mesh:
+    with Mesh("--kv-memory", "64M", "--local-pool", "64M", **PACED) as mesh:
         pids = [mesh.pid(name) for name in ("gateway", "scheduler", "s-part", "kv-worker-0")]
         asked = threading.Thread(target=ask_for_long, args=(mesh,))
         asked.start()
         mesh.wait_metric("fastdecode_gateway_requests_running", lambda value: value == 1)
         mesh.process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and not any("ending" in line for line in mesh.output):
-            time.sleep(0.02)
+        wait_until(lambda: any("ending" in line for line in mesh.output), 20, "it does not say that it is ending")
         time.sleep(0.5)  # sooner, it would count as the same wish
         assert mesh.process.poll() is None
         mesh.process.send_signal(signal.SIGINT)
-        assert mesh.process.wait(3) == 0
-        asked.join(10)
+        assert mesh.process.wait(seconds(10)) == 0
+        asked.join(seconds(10))
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
