@@ -37,19 +37,50 @@ static enum status measure_in_turn(struct worker *worker, const struct kv_shape 
     return status;
 }
 
-enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error)
+struct memory_plan attend_memory_plan(const struct worker *worker, const struct kv_shape *shape, uint64_t *pages)
 {
-    struct kv_plan plan = kv_store_plan(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, thread_pool_threads(worker->pool), 1);
-    const struct memory_plan memory = {
-        .fixed_bytes = plan.fixed_bytes,
+    const struct attend_batch *batch = NULL;
+    const uint64_t batch_row_bytes = sizeof *batch->kept + sizeof *batch->lost + sizeof *batch->sequences;
+    const uint64_t row_bytes = sizeof *worker->rows + sizeof *worker->q + sizeof *worker->k + sizeof *worker->v + sizeof *worker->o;
+    const struct kv_plan plan =
+        kv_store_plan(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, thread_pool_threads(worker->pool), WORKER_BATCHES_MAX);
+
+    *pages = plan.pages;
+    return (struct memory_plan){
+        .fixed_bytes = plan.fixed_bytes + WORKER_ROWS_MAX * (row_bytes + WORKER_BATCHES_MAX * batch_row_bytes),
         .start_bytes = worker->settings.calibrate ? MEASURE_BYTES : 0,
         .pool_bytes = worker->settings.kv_memory,
         .page_bytes = plan.page_bytes + (plan.pages ? plan.table_bytes / plan.pages : 0),
     };
+}
+
+// All that steps need, so that none of them allocates.
+static enum status open_tables(struct worker *worker)
+{
+    worker->rows = calloc(WORKER_ROWS_MAX, sizeof *worker->rows);
+    worker->q = calloc(WORKER_ROWS_MAX, sizeof *worker->q);
+    worker->k = calloc(WORKER_ROWS_MAX, sizeof *worker->k);
+    worker->v = calloc(WORKER_ROWS_MAX, sizeof *worker->v);
+    worker->o = calloc(WORKER_ROWS_MAX, sizeof *worker->o);
+    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o;
+    for (uint32_t i = 0; ok && i < WORKER_BATCHES_MAX; i++) {
+        struct attend_batch *batch = &worker->batches[i];
+        batch->kept = calloc(WORKER_ROWS_MAX, sizeof *batch->kept);
+        batch->lost = calloc(WORKER_ROWS_MAX, sizeof *batch->lost);
+        batch->sequences = calloc(WORKER_ROWS_MAX, sizeof *batch->sequences);
+        ok = batch->kept && batch->lost && batch->sequences && !kv_batch_open(worker->store, &batch->kv);
+    }
+    return ok ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
+}
+
+enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error)
+{
+    uint64_t pages;
+    const struct memory_plan memory = attend_memory_plan(worker, shape, &pages);
     char parts[64];
     enum status status;
 
-    snprintf(parts, sizeof parts, "pages=%llu", (unsigned long long)plan.pages);
+    snprintf(parts, sizeof parts, "pages=%llu", (unsigned long long)pages);
     if ((status = memory_plan_check(&memory, parts, error)) ||
         (status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->store, error)))
         return status;
@@ -62,22 +93,9 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
     worker->shape = *shape;
     worker->q_width = shape->heads * shape->head_dim;
     worker->kv_width = shape->kv_heads * shape->head_dim;
-    worker->rows = calloc(WORKER_ROWS_MAX, sizeof *worker->rows);
-    worker->q = calloc(WORKER_ROWS_MAX, sizeof *worker->q);
-    worker->k = calloc(WORKER_ROWS_MAX, sizeof *worker->k);
-    worker->v = calloc(WORKER_ROWS_MAX, sizeof *worker->v);
-    worker->o = calloc(WORKER_ROWS_MAX, sizeof *worker->o);
-    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o;
-    for (uint32_t i = 0; ok && i < WORKER_BATCHES_MAX; i++) {
-        struct attend_batch *batch = &worker->batches[i];
-        batch->kept = calloc(WORKER_ROWS_MAX, sizeof *batch->kept);
-        batch->lost = calloc(WORKER_ROWS_MAX, sizeof *batch->lost);
-        batch->sequences = calloc(WORKER_ROWS_MAX, sizeof *batch->sequences);
-        ok = batch->kept && batch->lost && batch->sequences;
-    }
-    if (!ok) {
+    if (open_tables(worker)) {
         attend_close(worker);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the tables of the KV worker");
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the tables of the KV worker");
     }
     attend_publish(worker);
     return STATUS_OK;
@@ -206,8 +224,6 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
     uint32_t bad = 0;
     enum status status;
 
-    if (!batch->kv && kv_batch_open(worker->store, &batch->kv))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->planned = false;
     batch->step = request->step;
     batch->row_count = batch->kept_count = request->row_count;

@@ -17,6 +17,7 @@
 #include "services/kv-worker/worker.h"
 
 enum { SPIN_US = 30, MEASURE_US = 100000 };
+enum { TURN_US = 250000 }; // a turn without work is shorter than the time between heartbeats: it shows in the next
 
 struct worker_program {
     struct worker worker; // first
@@ -53,8 +54,10 @@ static void *tensor_main(void *arg)
 {
     struct worker *worker = arg;
 
-    while (!atomic_load_explicit(&worker->stop, memory_order_relaxed))
-        rpc_loop_run(worker->tensor_loop, 1000000, SPIN_US);
+    while (!atomic_load_explicit(&worker->stop, memory_order_relaxed)) {
+        atomic_fetch_add_explicit(&worker->progress, 1, memory_order_relaxed);
+        rpc_loop_run(worker->tensor_loop, TURN_US, SPIN_US);
+    }
     handover_close_all(&worker->handover);
     rpc_server_close(worker->tensor_server);
     attend_close(worker);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
+#include "common/base/memory.h"
 #include "common/handover/handover.h"
 #include "common/kv/kv_measure.h"
 #include "common/member/member.h"
@@ -81,12 +82,14 @@ struct worker {
     struct handover handover; /* of pages, from and to others */
     atomic_bool stop;         /* relaxed: the loops are woken after it is set */
     atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done; /* relaxed: numbers for heartbeats */
-    atomic_bool tensors_ready;
+    atomic_ullong progress; // turns of the tensor loop, several a second: for heartbeats; relaxed, it stands alone
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };
 
 /* attend.c: on the tensor thread. */
 void attend_handler(struct rpc_call *call, void *user);
+/* What the store and its tables will take; all mini-batches are opened with it. *pages: of the store. */
+struct memory_plan attend_memory_plan(const struct worker *worker, const struct kv_shape *shape, uint64_t *pages);
 enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error) MUST_CHECK;
 void attend_close(struct worker *worker);
 void attend_publish(struct worker *worker);

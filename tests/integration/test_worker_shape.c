@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <malloc.h>
 #include <cmocka.h>
 
 #include "cluster.pb-c.h"
@@ -104,9 +105,34 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     thread_pool_close(worker.pool);
 }
 
+/* A step finds all that it needs: every mini-batch is open from the start, and together they take no more than was planned. */
+static void steps_allocate_nothing(void **state)
+{
+    struct kv_shape shape = good;
+    uint64_t pages;
+    struct error error;
+    (void)state;
+
+    shape.max_sequences = 64;
+    worker = (struct worker){.settings = {.name = "w", .kv_memory = 1 << 20}};
+    assert_int_equal(thread_pool_open(2, &worker.pool), STATUS_OK);
+    const uint64_t planned = attend_memory_plan(&worker, &shape, &pages).fixed_bytes;
+    const struct mallinfo2 before = mallinfo2();
+    assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
+    const struct mallinfo2 after = mallinfo2();
+    const uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+    assert_in_range(taken, 0, planned);
+    assert_int_equal(kv_store_pages_total(worker.store), pages);
+    for (uint32_t i = 0; i < WORKER_BATCHES_MAX; i++)
+        assert_non_null(worker.batches[i].kv);
+    attend_close(&worker);
+    thread_pool_close(worker.pool);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_shape_that_cannot_be_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_shape_that_cannot_be_is_refused),
+                                       cmocka_unit_test(steps_allocate_nothing)};
     struct error error;
     log_init("test", LOG_ERROR, false);
     assert_always(kernels_init(NULL, &error) == STATUS_OK);
