@@ -68,7 +68,8 @@ enum status engine_open(struct engine *engine, struct error *error)
     engine->attend_method = rpc_method_id(&fastdecode__kv_worker__descriptor, "Attend");
     engine->zeros = calloc(engine->q_width, sizeof *engine->zeros);
     if (!engine->zeros ||
-        sequence_table_open(ENGINE_SEQUENCES_MAX, engine->shape.vocab, engine->context_tokens, &engine->sequences))
+        sequence_table_open(ENGINE_SEQUENCES_MAX, engine->shape.vocab, engine->context_tokens, &engine->sequences) ||
+        engine_release_open(engine))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
     engine_pages_open(engine);
     engine->watchdog.armed = engine->ops->times; // without `times` the backend is synchronous
@@ -102,6 +103,7 @@ void engine_close(struct engine *engine)
         free(batch->kept_rows);
         free(batch->kept_outputs);
     }
+    engine_release_close(engine);
     sequence_table_close(engine->sequences);
     free(engine->device_spans);
     free(engine->zeros);

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
+#include "common/base/id_map.h"
 #include "common/handover/handover.h"
 #include "common/model/model.h"
 #include "common/rpc/rpc.h"
@@ -25,9 +26,14 @@
 #include "services/s-part/step_plan.h"
 #include "services/s-part/watchdog.h"
 
-enum { ENGINE_BATCHES_MAX = 8, ENGINE_QUEUE_MAX = 8, ENGINE_LINKS_MAX = SCHED_WORKERS_MAX, DEFERRED_MAX = 1024 };
-// Twice those that run at most (a step has 8,192 rows, its chunk among them): as many may be kept or about to leave.
-enum { ENGINE_SEQUENCES_MAX = 16384 };
+enum {
+    ENGINE_BATCHES_MAX = 8,
+    ENGINE_QUEUE_MAX = 8,
+    ENGINE_LINKS_MAX = SCHED_WORKERS_MAX,
+    ENGINE_RELEASE_CALLS_MAX = 256,
+    // Twice those that run at most (a step has 8,192 rows, its chunk among them): as many may be kept or about to leave.
+    ENGINE_SEQUENCES_MAX = 16384,
+};
 
 struct engine;
 struct mini_batch;
@@ -100,11 +106,17 @@ struct mini_batch {
     uint32_t kept_count;
 };
 
-/* A sequence that is over, or whose KV is elsewhere now. */
+// What is to go of a sequence that is over, or whose KV is elsewhere now.
 struct released {
-    uint64_t sequence;
-    bool keep_pages;   /* what the local pool holds of it may be shared by others */
-    bool keep_sampler; /* it goes on */
+    bool pages;   // of the local pool; without, others may share them
+    bool sampler; // without, it goes on
+};
+
+// A Release call that waits for its sequences to go.
+struct release_call {
+    struct rpc_call *call;
+    const Fastdecode__ReleaseRequest *request; // in the call's memory
+    size_t gone;                               // of its sequences, so many from the first on
 };
 
 struct engine {
@@ -125,8 +137,10 @@ struct engine {
     struct trace_track *track_s_part, *track_local; /* what this thread does: segments and the like; attention of local rows */
     struct backend_span *device_spans;              /* [device_spans_max] of a step; NULL: there is no trace, or no device */
     uint32_t device_spans_max;
-    struct released deferred[DEFERRED_MAX]; /* when no step uses them */
-    uint32_t deferred_count;
+    struct id_map deferred_ids; // sequences to release when no step uses them
+    struct released *deferred;  // [deferred_ids.capacity]
+    struct release_call release_calls[ENGINE_RELEASE_CALLS_MAX];
+    uint32_t release_call_count;
     struct watchdog watchdog;                                                             /* of the device */
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };
@@ -156,15 +170,19 @@ void engine_link_changed(struct engine *engine, struct link *link);
 void engine_compute_start(struct mini_batch *batch);
 bool engine_compute_poll(struct mini_batch *batch);
 
-/* What waited for the step that has just ended. */
+// engine_release.c. deferred: releases what waited for the step that has just ended. pages: releases those of the local pool alone, at
+// once or when the step that uses them has ended. forget_older(engine): drops the samplers that an older scheduler opened; its
+// successor opens those that it goes on with.
+enum status engine_release_open(struct engine *engine) MUST_CHECK;
+void engine_release_close(struct engine *engine);
 void engine_release_deferred(struct engine *engine);
-/* Pages of the local pool alone, at once or when the step that uses them has ended. */
 void engine_release_pages(struct engine *engine, uint64_t sequence);
+void engine_release_handler(struct rpc_call *call, void *user);
+void engine_forget_older(void *engine);
 
 /* engine_calls.c: handlers of the SPart service, and the scheduler that they listen to. */
 uint64_t engine_newest_scheduler(const struct engine *engine);
 void engine_step_handler(struct rpc_call *call, void *user);
-void engine_release_handler(struct rpc_call *call, void *user);
 void engine_exclude_handler(struct rpc_call *call, void *user);
 void engine_fetch_handler(struct rpc_call *call, void *user);
 
@@ -172,8 +190,10 @@ void engine_fetch_handler(struct rpc_call *call, void *user);
 uint64_t engine_page_bytes(const struct engine *engine);
 void engine_pages_open(struct engine *engine);
 
-/* links.c */
+// links.c. get: the link to a place, opened if need be; NULL: it cannot be, or the place is older than the worker there. drop: closes the
+// connection; its rows in flight are lost.
 struct link *link_get(struct engine *engine, const Fastdecode__Place *place);
+void link_drop(struct link *link);
 void link_close_all(struct engine *engine);
 
 /* reply.c: turns results into the StepReply and ends the call. */
@@ -190,7 +210,6 @@ void engine_free_replies(struct mini_batch *batch);
 void engine_send(struct mini_batch *batch);                             /* what has been prepared */
 void engine_attend_local(struct mini_batch *batch, uint32_t layer);     /* local rows, in place, beside the others */
 void engine_lose_place(struct mini_batch *batch, struct link_use *use); /* its rows, in mid-step: the rest of the step goes on */
-void engine_drop_link(struct link *link);                               /* its rows in flight are lost */
 void engine_make_ready(struct mini_batch *batch);                       /* all answers are there, or given up */
 
 #endif

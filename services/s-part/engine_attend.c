@@ -67,17 +67,6 @@ static void on_reply(void *user, struct rpc_message *message)
     use->o = reply.o;
 }
 
-/* Its rows are lost. */
-void engine_drop_link(struct link *link)
-{
-    struct rpc_channel *channel = link->channel;
-
-    link->down = true;
-    link->channel = NULL; /* first: what ends now may look for the link */
-    engine_link_changed(link->engine, link);
-    rpc_channel_close(channel); /* ends what is out: on_end */
-}
-
 static void on_end(void *user, enum status status, const char *text)
 {
     struct link_use *use = user;
@@ -93,7 +82,7 @@ static void on_end(void *user, enum status status, const char *text)
     if (--batch->waiting == 0 && batch->state == BATCH_WAITING)
         engine_make_ready(batch);
     if (status == STATUS_DEADLINE_EXCEEDED) /* nothing comes through, though nobody has closed it: a new connection may */
-        engine_drop_link(use->link);
+        link_drop(use->link);
 }
 
 /* Of the place's runs. */

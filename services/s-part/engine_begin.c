@@ -22,6 +22,7 @@ static enum status open_sequences(struct mini_batch *batch, struct error *error)
                                         open->tokens, (uint32_t)open->n_tokens, open->prompt_tokens, error);
         if (status)
             return status;
+        sequence_table_find(batch->engine->sequences, open->sequence)->opened_by = batch->request->scheduler_incarnation;
     }
     return STATUS_OK;
 }

@@ -75,6 +75,16 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     return STATUS_OK;
 }
 
+void link_drop(struct link *link)
+{
+    struct rpc_channel *channel = link->channel;
+
+    link->down = true;
+    engine_link_changed(link->engine, link); // steps that begin now find a link that is down, and open no other
+    link->channel = NULL;                    // before the close: the calls that it ends must not come upon a channel that is going
+    rpc_channel_close(channel);
+}
+
 struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
 {
     struct link *free_link = NULL;
@@ -96,10 +106,7 @@ struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
         }
         if (same && link->incarnation > place->incarnation)
             return NULL; /* the step is older than the worker */
-        link->down = true;
-        engine_link_changed(engine, link); /* steps that still use the old one lose its rows */
-        rpc_channel_close(link->channel);
-        link->channel = NULL;
+        link_drop(link); /* steps that still use the old one lose its rows */
         free_link = link;
         break;
     }

@@ -155,6 +155,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
 {
     struct s_part *s_part = user;
     atomic_store_explicit(&s_part->engine.scheduler_incarnation, reply->scheduler_incarnation, memory_order_relaxed);
+    rpc_loop_post(s_part->engine.loop, engine_forget_older, &s_part->engine);
     log_info("REGISTERED", "scheduler=%s", s_part->settings.scheduler);
 }
 

@@ -41,18 +41,13 @@ static void stop_copy(void *user)
 
 static void free_pages(void *user, uint64_t sequence) { engine_release_pages(user, sequence); }
 
-/* A device may still write to pages of a sequence that a step has, and what was to be released after that step is what is taken over now. */
+// A device may still write to pages of a sequence that a step has. Of one that no step has, no release is deferred.
 static enum status make_way(void *user, uint64_t sequence, struct error *error)
 {
     struct engine *engine = user;
-    uint32_t kept = 0;
 
     if (engine_in_use(engine, sequence, NULL))
         return error_set(error, STATUS_UNAVAILABLE, "a step uses sequence %llx", (unsigned long long)sequence);
-    for (uint32_t i = 0; i < engine->deferred_count; i++)
-        if (engine->deferred[i].sequence != sequence)
-            engine->deferred[kept++] = engine->deferred[i];
-    engine->deferred_count = kept;
     engine->ops->pool_release(engine->backend, sequence);
     return STATUS_OK;
 }

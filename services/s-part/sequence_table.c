@@ -85,6 +85,12 @@ enum status sequence_table_put(struct sequence_table *table, uint64_t id, const 
     return STATUS_OK;
 }
 
+struct sequence *sequence_table_next(struct sequence_table *table, uint32_t *cursor)
+{
+    uint32_t slot = id_map_next(&table->slots, cursor);
+    return slot == ID_MAP_NONE ? NULL : &table->sequences[slot];
+}
+
 void sequence_table_remove(struct sequence_table *table, uint64_t id)
 {
     struct sequence *sequence = sequence_table_find(table, id);

@@ -13,7 +13,8 @@
 #include "common/sampler/sampler.h"
 
 struct sequence {
-    uint64_t id; /* 0: free */
+    uint64_t id;        /* 0: free */
+    uint64_t opened_by; /* the incarnation of the scheduler that sent its log */
     struct sampler *sampler;
     uint32_t prompt_tokens;
     uint32_t last_token; /* the last of prompt and generated */
@@ -35,6 +36,8 @@ enum status sequence_table_put(struct sequence_table *table, uint64_t id, const 
 
 /* NULL if it is not there. Valid until the sequence is removed. */
 struct sequence *sequence_table_find(struct sequence_table *table, uint64_t id);
+/* Iterates over the sequences; *cursor starts at 0. NULL: there are no more. They may be removed meanwhile. */
+struct sequence *sequence_table_next(struct sequence_table *table, uint32_t *cursor);
 void sequence_table_remove(struct sequence_table *table, uint64_t id);
 uint32_t sequence_table_count(const struct sequence_table *table);
 

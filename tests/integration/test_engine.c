@@ -1,0 +1,402 @@
+// test_engine.c: the s-part's engine with a backend that is played, asked by a scheduler that is played, on one loop. The backend computes
+// nothing: each sample is token 5, and a step is held at its head for as long as a test wants.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/member/member.h"
+#include "common/wire/attend.h"
+#include "services/s-part/engine.h"
+#include "tests/integration/await.h"
+
+enum { ROWS = 2048, VOCAB = 32, CONTEXT = 64, HEADS = 2, HEAD_DIM = 16, WORKERS = 2 };
+
+// --- the backend ---
+
+struct backend {
+    bool held; // heads are not done
+    uint32_t released, heads;
+    uint64_t last_released;
+};
+struct backend_batch {
+    struct backend *backend;
+};
+
+static enum status played_batch_open(struct backend *backend, struct backend_batch **out, struct error *error)
+{
+    (void)error;
+    *out = calloc(1, sizeof **out);
+    (*out)->backend = backend;
+    return STATUS_OK;
+}
+
+static void played_batch_close(struct backend_batch *batch) { free(batch); }
+
+static enum status played_begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
+                                struct error *error)
+{
+    (void)batch, (void)rows, (void)row_count, (void)bad_row, (void)error;
+    return STATUS_OK;
+}
+
+static void played_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
+{
+    (void)batch, (void)s, (void)links;
+}
+
+static void played_attend(struct backend_batch *batch, uint32_t layer) { (void)batch, (void)layer; }
+
+static void played_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples,
+                        uint32_t count)
+{
+    (void)row_index;
+    for (uint32_t i = 0; i < count; i++)
+        *samples[i].result = (struct sampler_result){.token = 5};
+    batch->backend->heads++;
+}
+
+static bool played_done(struct backend_batch *batch) { return !batch->backend->held; }
+
+static void played_release(struct backend *backend, uint64_t sequence)
+{
+    backend->released++;
+    backend->last_released = sequence;
+}
+
+static const struct backend_ops played = {
+    .name = "played",
+    .batch_open = played_batch_open,
+    .batch_close = played_batch_close,
+    .begin = played_begin,
+    .segment = played_segment,
+    .attend = played_attend,
+    .head = played_head,
+    .done = played_done,
+    .pool_release = played_release,
+};
+
+// --- the mesh ---
+
+struct worker_played {
+    struct rpc_server *server;
+    struct rpc_call *asked; // not answered yet
+    uint32_t timeout_ms;    // of that
+    uint64_t incarnation;
+};
+
+static struct backend backend;
+static struct engine engine;
+static struct rpc_server *server;
+static struct rpc_channel *scheduler;
+static uint64_t scheduler_incarnation;
+static struct worker_played workers[WORKERS];
+static uint32_t steps_done, releases_done, releases_failed;
+static uint64_t step_number;
+static Fastdecode__RunOutcome last_outcome;
+
+static void turn(void)
+{
+    (void)engine_advance(&engine);
+    rpc_loop_run(engine.loop, 1000, 0);
+}
+
+static void connect_scheduler(uint64_t incarnation)
+{
+    const struct rpc_channel_config config = {.address = "inproc://test-engine",
+                                              .hello = {.service = "scheduler", .incarnation = incarnation}};
+    struct error error;
+
+    rpc_channel_close(scheduler);
+    scheduler_incarnation = incarnation;
+    assert_int_equal(rpc_channel_open(engine.loop, &config, &scheduler, &error), STATUS_OK);
+    AWAIT(turn(), rpc_channel_is_up(scheduler));
+}
+
+static int open_mesh(void **state)
+{
+    static const char *const addresses[] = {"inproc://test-engine"};
+    const struct rpc_method methods[] = {
+        {&fastdecode__spart__descriptor, "Step", engine_step_handler, &engine},
+        {&fastdecode__spart__descriptor, "Release", engine_release_handler, &engine},
+        {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, &engine},
+    };
+    const struct rpc_server_config config = {.addresses = addresses,
+                                             .address_count = 1,
+                                             .methods = methods,
+                                             .method_count = ARRAY_COUNT(methods),
+                                             .hello = {.service = "s-part", .incarnation = member_incarnation()}};
+    struct error error;
+
+    (void)state;
+    backend = (struct backend){0};
+    memset(&engine, 0, sizeof engine);
+    memset(workers, 0, sizeof workers);
+    steps_done = releases_done = releases_failed = 0;
+    engine.ops = &played;
+    engine.backend = &backend;
+    engine.shape = (struct model_shape){.layers = 2, .heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM, .vocab = VOCAB};
+    engine.context_tokens = CONTEXT;
+    engine.max_rows = ROWS;
+    engine.batch_count = 2;
+    engine.incarnation = member_incarnation();
+    assert_int_equal(rpc_loop_open(&engine.loop), STATUS_OK);
+    assert_int_equal(engine_open(&engine, &error), STATUS_OK);
+    assert_int_equal(rpc_server_open(engine.loop, &config, &server, &error), STATUS_OK);
+    connect_scheduler(member_incarnation());
+    return 0;
+}
+
+static int close_mesh(void **state)
+{
+    (void)state;
+    rpc_channel_close(scheduler);
+    scheduler = NULL;
+    handover_close_all(&engine.handover);
+    link_close_all(&engine);
+    for (uint32_t i = 0; i < WORKERS; i++)
+        if (workers[i].server)
+            rpc_server_close(workers[i].server);
+    rpc_server_close(server);
+    engine_close(&engine);
+    while (rpc_loop_run(engine.loop, 0, 0)) {}
+    rpc_loop_close(engine.loop);
+    return 0;
+}
+
+static void take_attend(struct rpc_call *call, void *user)
+{
+    struct worker_played *worker = user;
+    worker->asked = call;
+    worker->timeout_ms = rpc_call_timeout_ms(call);
+}
+
+static void start_worker(struct worker_played *worker, const char *address)
+{
+    const struct rpc_method method = {&fastdecode__kv_worker__descriptor, "Attend", take_attend, worker};
+    struct error error;
+
+    worker->incarnation = member_incarnation() + ++step_number;
+    const struct rpc_server_config config = {.addresses = &address,
+                                             .address_count = 1,
+                                             .methods = &method,
+                                             .method_count = 1,
+                                             .hello = {.service = "kv-worker", .incarnation = worker->incarnation}};
+    assert_int_equal(rpc_server_open(engine.loop, &config, &worker->server, &error), STATUS_OK);
+}
+
+static void on_step(void *user, struct rpc_message *message)
+{
+    const Fastdecode__StepReply *reply = rpc_message_unpack(message, &fastdecode__step_reply__descriptor);
+    (void)user;
+    assert_non_null(reply);
+    last_outcome = reply->results[0]->outcome;
+}
+
+static void on_step_end(void *user, enum status status, const char *text)
+{
+    (void)user;
+    if (status == STATUS_CANCELLED) // the scheduler that sent it is gone
+        return;
+    if (status)
+        fail_msg("a step was refused: %s", text);
+    steps_done++;
+}
+
+static void on_release_end(void *user, enum status status, const char *text)
+{
+    (void)user, (void)text;
+    releases_done++;
+    releases_failed += status != STATUS_OK;
+}
+
+// A step of `count` new sequences from `first` on, one token each. worker NULL: in the local pool.
+static void send_step(uint32_t mini_batch, uint64_t first, uint32_t count, const struct worker_played *worker, const char *address)
+{
+    static Fastdecode__SequenceOpen opens[ROWS], *open_pointers[ROWS];
+    static Fastdecode__Run runs[ROWS], *run_pointers[ROWS];
+    static uint32_t tokens[] = {3};
+    Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
+    Fastdecode__Place place = FASTDECODE__PLACE__INIT, *places[] = {&place};
+    Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {.on_message = on_step, .on_end = on_step_end};
+    struct error error;
+
+    sampling.top_p = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        fastdecode__sequence_open__init(&opens[i]);
+        opens[i].sequence = first + i;
+        opens[i].sampling = &sampling;
+        opens[i].prompt_tokens = 1;
+        opens[i].n_tokens = 1;
+        opens[i].tokens = tokens;
+        open_pointers[i] = &opens[i];
+        fastdecode__run__init(&runs[i]);
+        runs[i].sequence = first + i;
+        runs[i].n_tokens = 1;
+        runs[i].tokens = tokens;
+        runs[i].sample = true;
+        run_pointers[i] = &runs[i];
+    }
+    if (worker) {
+        place.worker = 1 + (uint32_t)(worker - workers);
+        place.incarnation = worker->incarnation;
+        place.tensor_address = (char *)address;
+    }
+    request.scheduler_incarnation = scheduler_incarnation;
+    request.step = ++step_number;
+    request.mini_batch = mini_batch;
+    request.n_open = request.n_runs = count;
+    request.open = open_pointers;
+    request.runs = run_pointers;
+    request.n_places = 1;
+    request.places = places;
+    assert_int_equal(rpc_call_start(scheduler, &fastdecode__spart__descriptor, "Step", &request.base, &(struct rpc_options){0},
+                                    &callbacks, NULL, NULL, &error),
+                     STATUS_OK);
+}
+
+static void send_release(uint64_t first, uint32_t count, bool keep_pages)
+{
+    static uint64_t ids[ROWS];
+    Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {.on_end = on_release_end};
+    struct error error;
+
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = first + i;
+    request.n_sequence = count;
+    request.sequence = ids;
+    request.keep_pages = keep_pages;
+    assert_int_equal(rpc_call_start(scheduler, &fastdecode__spart__descriptor, "Release", &request.base, &(struct rpc_options){0},
+                                    &callbacks, NULL, NULL, &error),
+                     STATUS_OK);
+}
+
+// --- releases ---
+
+// However many sequences a step has, all that are released while it runs are gone when it has ended, and only then is that said.
+static void releases_wait_for_the_step(void **state)
+{
+    enum { SEQUENCES = 2000, PER_CALL = 100, CALLS = SEQUENCES / PER_CALL };
+    (void)state;
+
+    backend.held = true;
+    send_step(0, 1000, SEQUENCES, NULL, NULL);
+    AWAIT(turn(), backend.heads == 1);
+    for (uint32_t i = 0; i < CALLS; i++)
+        send_release(1000 + i * PER_CALL, PER_CALL, false);
+    send_release(1000, PER_CALL, true); // said twice, once more with less
+    send_release(77, 1, false);         // one that no step uses: it goes at once, and its answer comes behind the others
+    AWAIT(turn(), releases_done > 0);
+    assert_int_equal(releases_done, 1);
+    assert_int_equal(backend.released, 1);
+    assert_int_equal(backend.last_released, 77);
+    assert_int_equal(sequence_table_count(engine.sequences), SEQUENCES);
+    backend.held = false;
+    AWAIT(turn(), steps_done == 1 && releases_done == CALLS + 2);
+    assert_int_equal(releases_failed, 0);
+    assert_int_equal(sequence_table_count(engine.sequences), 0);
+    assert_int_equal(backend.released, SEQUENCES + 1);
+}
+
+// A sequence that two mini-batches have goes when the second is over.
+static void a_sequence_of_two_steps_goes_with_the_last(void **state)
+{
+    (void)state;
+    send_step(0, 1000, 1, NULL, NULL);
+    AWAIT(turn(), steps_done == 1);
+    backend.held = true;
+    send_step(0, 2000, 2, NULL, NULL);
+    AWAIT(turn(), backend.heads == 2);
+    send_release(1000, 3, false);
+    send_release(2000, 1, true);
+    send_release(2000, 2, false);
+    send_release(78, 1, false);
+    AWAIT(turn(), releases_done == 2); // the first and the last
+    assert_int_equal(sequence_table_count(engine.sequences), 2);
+    backend.held = false;
+    AWAIT(turn(), releases_done == 4);
+    assert_int_equal(sequence_table_count(engine.sequences), 0);
+    assert_int_equal(backend.released, 3 + 2 + 1);
+}
+
+// Who waits for a long step is one of few: what does not fit is refused, and nothing of it is done.
+static void waiting_releases_are_limited(void **state)
+{
+    (void)state;
+    backend.held = true;
+    send_step(0, 1000, 1, NULL, NULL);
+    AWAIT(turn(), backend.heads == 1);
+    engine.release_call_count = ENGINE_RELEASE_CALLS_MAX; // as if so many waited
+    send_release(79, 1, false);
+    AWAIT(turn(), releases_done == 1);
+    assert_int_equal(releases_failed, 1);
+    assert_int_equal(backend.released, 0);
+    engine.release_call_count = 0;
+    backend.held = false;
+    AWAIT(turn(), steps_done == 1);
+}
+
+// The samplers of a scheduler's sequences that its successor does not open again go; a step that still runs keeps its own until it ends.
+static void a_new_scheduler_inherits_no_samplers(void **state)
+{
+    (void)state;
+    send_step(0, 1000, 10, NULL, NULL);
+    AWAIT(turn(), steps_done == 1);
+    backend.held = true;
+    send_step(1, 2000, 3, NULL, NULL);
+    AWAIT(turn(), backend.heads == 2);
+    connect_scheduler(scheduler_incarnation + (1 << 20));
+    send_step(0, 1005, 1, NULL, NULL); // it goes on with one of them
+    AWAIT(turn(), backend.heads == 3);
+    atomic_store(&engine.scheduler_incarnation, scheduler_incarnation);
+    engine_forget_older(&engine);
+    assert_int_equal(sequence_table_count(engine.sequences), 3 + 1);
+    backend.held = false;
+    AWAIT(turn(), steps_done == 2);
+    AWAIT(turn(), engine.batches[1].state == BATCH_IDLE);
+    assert_int_equal(sequence_table_count(engine.sequences), 1);
+    assert_non_null(sequence_table_find(engine.sequences, 1005));
+    assert_int_equal(backend.released, 0); // pages: the scheduler says what it does not claim
+}
+
+// --- workers ---
+
+// A worker that was started again at its old address: what is out at the one before is lost, its connection is closed once, and the step
+// that named the new one finds it.
+static void a_worker_that_comes_again_replaces_its_link(void **state)
+{
+    const char *address = "inproc://test-engine-w0";
+    (void)state;
+    start_worker(&workers[0], address);
+    workers[1] = (struct worker_played){.incarnation = workers[0].incarnation + 1};
+    send_step(0, 1000, 4, &workers[0], address);
+    AWAIT(turn(), workers[0].asked);
+    assert_int_equal(engine.batches[0].state, BATCH_WAITING);
+    send_step(1, 2000, 4, &workers[1], address); // by another name, too: the address tells
+    AWAIT(turn(), steps_done == 2);
+    assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
+    assert_int_equal(engine.links[0].incarnation, workers[1].incarnation);
+    assert_true(engine.links[0].down); // the worker said that it is not the one
+    assert_null(engine.links[1].channel);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(releases_wait_for_the_step, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_sequence_of_two_steps_goes_with_the_last, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(waiting_releases_are_limited, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_new_scheduler_inherits_no_samplers, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
+    };
+    log_init("test", LOG_ERROR, false);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
