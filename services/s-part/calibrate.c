@@ -49,6 +49,21 @@ static enum status measure_attention(const struct attend_measure *what, const st
     return kv_measure(&kv_layers, CALIBRATE_BYTES, pool, ATTENTION_US, out, error);
 }
 
+static double at_rows(const double *rows, const double *us, uint32_t count, uint32_t wanted)
+{
+    return count ? us[count - 1] * MAX(1.0, wanted / rows[count - 1]) : 0;
+}
+
+uint64_t calibration_slowest_us(const struct calibration *c, uint32_t rows, uint32_t context)
+{
+    if (!c->done)
+        return 0;
+    double layer = at_rows(c->times.layer_rows, c->times.layer_us, c->times.layer_count, rows);
+    double head = at_rows(c->times.head_rows, c->times.head_us, c->times.head_count, rows);
+    double attention = c->kv.call_us + rows * (c->kv.prefill_row_us + context * c->kv.pair_us);
+    return (uint64_t)MAX(layer + attention, head);
+}
+
 enum status calibrate(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_sampled,
                       struct calibration *out, struct error *error)
 {

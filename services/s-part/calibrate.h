@@ -23,4 +23,8 @@ struct calibration {
 enum status calibrate(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_sampled,
                       struct calibration *out, struct error *error) MUST_CHECK;
 
+// What the longest piece of work takes that an engine does without looking up: a layer of `rows` rows whose last has `context` tokens, or
+// their head. 0: not measured.
+uint64_t calibration_slowest_us(const struct calibration *calibration, uint32_t rows, uint32_t context);
+
 #endif

@@ -72,7 +72,6 @@ enum status engine_open(struct engine *engine, struct error *error)
         engine_release_open(engine))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
     engine_pages_open(engine);
-    engine->watchdog.armed = engine->ops->times; // without `times` the backend is synchronous
     engine->track_s_part = trace_track_open("S-part");
     engine->track_local = trace_track_open("R-part, local pool");
     if (engine->track_s_part && engine->ops->spans) { // a segment, attention and two copies a layer, the last segment, the head

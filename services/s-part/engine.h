@@ -18,6 +18,7 @@
 #include "attend.pb-c.h"
 #include "common/base/id_map.h"
 #include "common/handover/handover.h"
+#include "common/kv/kv_measure.h"
 #include "common/model/model.h"
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
@@ -48,6 +49,7 @@ struct link {
     bool down; /* refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again */
     uint64_t opened_us;
     bool was_up;
+    uint64_t expected_us; // what the calls that are out are expected to take, one after the other
 };
 
 /* A place in the step under way. */
@@ -59,7 +61,7 @@ struct link_use {
     struct rpc_buffer *request; /* of the layer that is computed: its q, k, v are written where they lie */
     struct rpc_message *reply;  /* of the layer before: o is read where it lies */
     const float *o;
-    uint64_t sent_us;
+    uint64_t sent_us, expected_us; // expected: of one layer; 0: not known
     uint32_t r_part_us, attend_us; /* of the step so far: from sent to answered; what the worker says it took */
 };
 
@@ -129,6 +131,7 @@ struct engine {
     uint64_t incarnation;
     atomic_ullong scheduler_incarnation; /* of the one that registration was answered by; relaxed: only ever compared */
     uint32_t attend_method;
+    struct kv_costs attend_costs; // of attention by the kernels of this host; token_us 0: not measured
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
     struct handover handover; /* of the local pool's pages, from and to workers */
@@ -141,7 +144,8 @@ struct engine {
     struct released *deferred;  // [deferred_ids.capacity]
     struct release_call release_calls[ENGINE_RELEASE_CALLS_MAX];
     uint32_t release_call_count;
-    struct watchdog watchdog;                                                             /* of the device */
+    struct watchdog watchdog; // of whatever computes
+    atomic_ullong progress;   // turns of the engine's thread, several a second: for heartbeats; relaxed, it stands alone
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
 };
 
@@ -203,6 +207,7 @@ void reply_send(struct mini_batch *batch);
 
 /* engine_attend.c, for one layer of a step. prepare: allocates the message of a place for the layer that the segment starts, and says
  * where its rows' q, k, v go; NULL: no memory, or its link is down. Rows of a lost place go nowhere and count for nothing. */
+void engine_expect(struct mini_batch *batch); // once a step: how long answers may take
 struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer);
 void engine_point_nowhere(struct mini_batch *batch, const struct step_place *place);
 void engine_point_to_replies(struct mini_batch *batch); /* o of the layer before, for the rows of workers */

@@ -9,9 +9,40 @@
 #include "common/wire/wire.h"
 #include "services/s-part/engine.h"
 
-/* A layer's attention that has not come by then does not come: the worker beats, and its tensors do not get through. Of one
- * decode row that is some thousand times what it takes; of a chunk it is what reference kernels take at a long context. */
-enum { ATTEND_TIMEOUT_MS = 10000, ATTEND_ROW_TIMEOUT_MS = 50 };
+// A layer's attention that has not come by its timeout does not come: the worker beats, and its tensors do not get through. The wait is a
+// multiple of what it is expected to take: a worker may be far slower than the machine here, and what was asked of it before comes first.
+enum { ATTEND_FLOOR_MS = 3000, ATTEND_MARGIN = 100 };
+// Without a calibration: of one decode row a thousand times what it takes; of a chunk what reference kernels take at a long context.
+enum { ATTEND_UNKNOWN_MS = 10000, ATTEND_UNKNOWN_ROW_MS = 50 };
+
+// What one layer of the place's rows is expected to take at a worker as fast as the machine here; 0: not known.
+static uint64_t expected_us(const struct mini_batch *batch, const struct step_place *place)
+{
+    const struct kv_costs *costs = &batch->engine->attend_costs;
+    double us = costs->call_us;
+
+    for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++) {
+        const bool decode = batch->plan.runs[batch->plan.row_run[row]].row_count == 1;
+        const uint32_t context = batch->plan.rows[row].position + 1;
+        us += decode ? costs->row_us + context * costs->token_us : costs->prefill_row_us + context * costs->pair_us;
+    }
+    return costs->token_us > 0 ? (uint64_t)us : 0;
+}
+
+void engine_expect(struct mini_batch *batch)
+{
+    for (uint32_t p = 0; p < batch->plan.place_count; p++)
+        batch->uses[p].expected_us = batch->uses[p].link ? expected_us(batch, batch->uses[p].place) : 0;
+}
+
+static uint32_t timeout_ms(const struct link_use *use)
+{
+    const uint64_t us = use->link->expected_us + use->expected_us;
+
+    if (!use->expected_us)
+        return ATTEND_UNKNOWN_MS + use->place->row_count * ATTEND_UNKNOWN_ROW_MS;
+    return (uint32_t)MIN(ATTEND_FLOOR_MS + us * ATTEND_MARGIN / 1000, (uint64_t)UINT32_MAX);
+}
 
 /* The rows of a place in mid-step: the rest of the step goes on. */
 void engine_lose_place(struct mini_batch *batch, struct link_use *use)
@@ -73,6 +104,7 @@ static void on_end(void *user, enum status status, const char *text)
     struct mini_batch *batch = use->batch;
 
     use->waiting = false;
+    use->link->expected_us -= use->expected_us;
     use->r_part_us += (uint32_t)(clock_now_us() - use->sent_us);
     if (status) {
         log_warn("ATTEND-FAILED", "worker=%u step=%llu status=%s why=\"%s\"", use->link->worker,
@@ -121,8 +153,7 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
     };
     unsigned char *payload;
     size_t size = attend_request_size(&form);
-    uint32_t timeout_ms = ATTEND_TIMEOUT_MS + place->row_count * ATTEND_ROW_TIMEOUT_MS;
-    struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, timeout_ms, size, &payload);
+    struct rpc_buffer *buffer = rpc_request_buffer(use->link->channel, engine->attend_method, timeout_ms(use), size, &payload);
 
     if (!buffer)
         return NULL;
@@ -185,9 +216,11 @@ void engine_send(struct mini_batch *batch)
             continue;
         use->sent_us = clock_now_us();
         use->waiting = true;
+        use->link->expected_us += use->expected_us;
         batch->waiting++;
         if (rpc_call_start_buffer(use->link->channel, request, &callbacks, use, NULL)) {
             use->waiting = false;
+            use->link->expected_us -= use->expected_us;
             batch->waiting--;
             engine_lose_place(batch, use);
         }

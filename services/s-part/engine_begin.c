@@ -89,6 +89,7 @@ static void begin_step(struct mini_batch *batch)
         step_plan_drop(plan, plan->row_run[bad_row]);
     }
     find_links(batch);
+    engine_expect(batch);
     batch->segment = 0;
     ENGINE_SPAN(batch, "begin", began_ns, {"rows", plan->row_count});
     if (plan->row_count == 0) {

@@ -54,6 +54,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     link->incarnation = place->incarnation;
     link->down = link->was_up = false;
     link->opened_us = clock_now_us();
+    link->expected_us = 0;
     snprintf(link->address, sizeof link->address, "%s", place->tensor_address);
     const struct rpc_channel_config config = {
         .address = link->address,

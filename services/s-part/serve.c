@@ -9,7 +9,7 @@
 #include "common/base/memory.h"
 #include "services/s-part/s_part.h"
 
-enum { SPIN_US = 50 };
+enum { SPIN_US = 50, TURN_US = 250000 }; // a turn without work is shorter than the time between heartbeats: it shows in the next
 
 static void publish(struct engine *engine)
 {
@@ -27,11 +27,12 @@ static void *engine_main(void *arg)
 
     while (!atomic_load_explicit(&s_part->stop, memory_order_relaxed)) {
         watchdog_turn(&engine->watchdog);
+        atomic_fetch_add_explicit(&engine->progress, 1, memory_order_relaxed);
         if (engine_advance(engine)) {
             rpc_loop_run(engine->loop, 0, 0);
         } else {
             publish(engine);
-            rpc_loop_run(engine->loop, 1000000, SPIN_US);
+            rpc_loop_run(engine->loop, TURN_US, SPIN_US);
         }
     }
     handover_close_all(&engine->handover);
@@ -117,9 +118,22 @@ enum status serve_open(struct s_part *s_part, struct error *error)
     return STATUS_OK;
 }
 
+// How long the engine may do without progress. A device is asked; a CPU does not look up before it has done what it has begun.
+static uint64_t silence_limit_us(const struct s_part *s_part)
+{
+    enum { MARGIN = 20, UNKNOWN = 10 };
+    const struct s_part_settings *s = &s_part->settings;
+    const uint64_t set_us = s->device_timeout_s * 1000000ull;
+    const uint64_t slowest_us = calibration_slowest_us(&s_part->calibration, s->max_rows, s->context);
+
+    if (s_part->engine.ops->times)
+        return set_us;
+    return slowest_us ? MAX(set_us, MARGIN * slowest_us) : UNKNOWN * set_us;
+}
+
 void serve_run(struct s_part *s_part, const volatile int *asked_to_stop)
 {
-    const uint64_t limit_us = s_part->settings.device_timeout_s * 1000000ull;
+    const uint64_t limit_us = silence_limit_us(s_part);
     uint64_t stuck_us;
 
     while (!*asked_to_stop) {

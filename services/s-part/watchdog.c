@@ -1,39 +1,29 @@
-/* watchdog.c: see watchdog.h. */
+// watchdog.c: see watchdog.h.
 #include "services/s-part/watchdog.h"
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
-enum { MOMENT_US = 500000 };
+enum { BETWEEN_LOOKS_US = 500000 };
 
 void watchdog_begun(struct watchdog *watchdog, uint64_t now_us)
 {
-    if (!watchdog->armed)
-        return;
     atomic_store_explicit(&watchdog->went_on_us, now_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&watchdog->under_way, 1, memory_order_release);
 }
 
 void watchdog_done(struct watchdog *watchdog, uint64_t now_us)
 {
-    if (!watchdog->armed)
-        return;
     atomic_store_explicit(&watchdog->went_on_us, now_us, memory_order_relaxed);
     atomic_fetch_sub_explicit(&watchdog->under_way, 1, memory_order_release);
 }
 
-void watchdog_turn(struct watchdog *watchdog)
-{
-    if (watchdog->armed)
-        atomic_store_explicit(&watchdog->turn_us, clock_now_us(), memory_order_relaxed);
-}
+void watchdog_turn(struct watchdog *watchdog) { atomic_store_explicit(&watchdog->turn_us, clock_now_us(), memory_order_relaxed); }
 
 static uint64_t age_us(uint64_t since_us, uint64_t now_us) { return since_us && now_us > since_us ? now_us - since_us : 0; }
 
 bool watchdog_bites(struct watchdog *watchdog, uint64_t now_us, uint64_t limit_us, uint64_t *stuck_us)
 {
-    if (!watchdog->armed)
-        return false;
     bool has_work = atomic_load_explicit(&watchdog->under_way, memory_order_acquire) > 0;
     uint64_t went_on_us = atomic_load_explicit(&watchdog->went_on_us, memory_order_relaxed);
     uint64_t turn_us = atomic_load_explicit(&watchdog->turn_us, memory_order_relaxed);
@@ -43,5 +33,5 @@ bool watchdog_bites(struct watchdog *watchdog, uint64_t now_us, uint64_t limit_u
         watchdog->suspected_us = 0;
     else if (!watchdog->suspected_us)
         watchdog->suspected_us = now_us;
-    return watchdog->suspected_us && now_us - watchdog->suspected_us >= MOMENT_US;
+    return watchdog->suspected_us && now_us - watchdog->suspected_us >= BETWEEN_LOOKS_US;
 }

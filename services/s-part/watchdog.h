@@ -1,33 +1,28 @@
-/* watchdog.h: whether a device still computes. One that hangs says nothing, and the engine's thread may wait inside of its library, so
- * another thread looks. Armed only for a backend that computes on its own; without it, and as long as it has no work, none of this says
- * a thing.
- */
-#ifndef FD_SPART_WATCHDOG_H
-#define FD_SPART_WATCHDOG_H
+// watchdog.h: whether the engine still computes. A device that hangs says nothing, and neither does a thread that waits inside of its
+// library or for a thread of the pool, so another thread looks. An engine without work, or not started yet, is never suspected.
+#ifndef FD_SERVICES_S_PART_WATCHDOG_H
+#define FD_SERVICES_S_PART_WATCHDOG_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct watchdog {
-    bool armed; /* set before the engine's thread starts */
-    /* under_way: segments and heads that the device has and has not done; released behind went_on_us, when it was last given one or
-     * had done one, so that who sees work sees no older time. turn_us: when the engine's thread was last in its loop, in which it
-     * never waits for long; relaxed, it stands alone. 0: it is not yet. */
+    // Segments and heads that were begun and are not done. Released behind went_on_us, so that a reader who sees work sees no older time.
     atomic_uint under_way;
-    atomic_ullong went_on_us, turn_us;
-    uint64_t suspected_us; /* watchdog_bites()'s own */
+    atomic_ullong went_on_us; // when one was last begun or done
+    atomic_ullong turn_us;    // when the engine's thread was last in its loop, where it never waits for long; relaxed; 0: not yet
+    uint64_t suspected_us;    // watchdog_bites()'s own
 };
 
-/* The engine's thread. The device was given one more, or has done one. */
+// On the engine's thread: a segment or head was begun, or is done.
 void watchdog_begun(struct watchdog *watchdog, uint64_t now_us);
 void watchdog_done(struct watchdog *watchdog, uint64_t now_us);
-/* Each turn of its loop. */
+// On the engine's thread, each turn of its loop.
 void watchdog_turn(struct watchdog *watchdog);
 
-/* One other thread, at least every second: whether the device has had work and done none of it, or has not let go of the engine's
- * thread, for more than limit_us; then stuck_us says for how long. Asked twice, half a second apart, before it says so: it may have been
- * this process that was stopped. */
+// On one other thread, at least every second. True: work was under way and none was done, or the engine's thread has not been in its
+// loop, for stuck_us, which is more than limit_us. It must find so twice, half a second apart: this process may have been stopped.
 bool watchdog_bites(struct watchdog *watchdog, uint64_t now_us, uint64_t limit_us, uint64_t *stuck_us);
 
 #endif

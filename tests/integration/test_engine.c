@@ -369,6 +369,53 @@ static void a_new_scheduler_inherits_no_samplers(void **state)
 
 // --- workers ---
 
+// How long a worker may take for a layer follows from what attention was measured to take, is never less than a floor, and counts what
+// the worker was asked before.
+static void answers_are_waited_for_as_long_as_they_may_take(void **state)
+{
+    const char *address = "inproc://test-engine-w0";
+    (void)state;
+    start_worker(&workers[0], address);
+    engine.attend_costs = (struct kv_costs){.call_us = 10, .row_us = 1, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
+    send_step(0, 1000, 1, &workers[0], address);
+    AWAIT(turn(), workers[0].asked);
+    const uint32_t floor_ms = workers[0].timeout_ms; // ten microseconds: the floor is what counts
+    workers[0].asked = NULL;
+    engine.attend_costs.row_us = 1e6;
+    send_step(1, 2000, 10, &workers[0], address);
+    AWAIT(turn(), workers[0].asked);
+    const uint32_t slow_ms = workers[0].timeout_ms; // ten seconds are expected
+    assert_in_range(floor_ms, 1000, 5000);
+    assert_true(slow_ms > 10 * 10000);
+    link_drop(&engine.links[0]);
+    AWAIT(turn(), steps_done == 2);
+    workers[0].asked = NULL;
+    engine.attend_costs = (struct kv_costs){0}; // not measured: more than the floor
+    send_step(0, 3000, 1, &workers[0], address);
+    AWAIT(turn(), workers[0].asked);
+    assert_true(workers[0].timeout_ms > floor_ms);
+}
+
+// Behind what is under way for the other mini-batch, a row waits longer.
+static void what_was_asked_before_counts(void **state)
+{
+    const char *address = "inproc://test-engine-w0";
+    (void)state;
+    start_worker(&workers[0], address);
+    engine.attend_costs = (struct kv_costs){.call_us = 10, .row_us = 1e6, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
+    send_step(0, 1000, 1, &workers[0], address);
+    AWAIT(turn(), workers[0].asked);
+    const uint32_t alone_ms = workers[0].timeout_ms;
+    workers[0].asked = NULL;
+    send_step(1, 2000, 1, &workers[0], address);
+    AWAIT(turn(), workers[0].asked);
+    assert_true(workers[0].timeout_ms > alone_ms + 50000);
+    link_drop(&engine.links[0]);
+    AWAIT(turn(), steps_done == 2);
+    assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
+    assert_int_equal(engine.links[0].expected_us, 0);
+}
+
 // A worker that was started again at its old address: what is out at the one before is lost, its connection is closed once, and the step
 // that named the new one finds it.
 static void a_worker_that_comes_again_replaces_its_link(void **state)
@@ -395,6 +442,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_sequence_of_two_steps_goes_with_the_last, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(waiting_releases_are_limited, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_new_scheduler_inherits_no_samplers, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(answers_are_waited_for_as_long_as_they_may_take, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(what_was_asked_before_counts, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
     };
     log_init("test", LOG_ERROR, false);
