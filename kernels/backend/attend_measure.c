@@ -40,7 +40,8 @@ static enum status begin(struct bench *b, uint32_t count, struct error *error)
 static void make_rows(struct bench *b, uint32_t first, uint32_t count, uint32_t last, bool one)
 {
     for (uint32_t i = 0; i < count; i++)
-        b->rows[i] = (struct backend_row){.sequence = 1 + first + (one ? 0 : i),
+        b->rows[i] = (struct backend_row){.needs_output = true,
+                                          .sequence = 1 + first + (one ? 0 : i),
                                           .token = (17 + 31 * i) % b->what->shape->vocab,
                                           .position = one ? last + 1 - count + i : last,
                                           .local = true};

@@ -11,7 +11,7 @@
  *
  * Entries may be asynchronous. Those of a batch run in the order of the calls; the caller polls (`done`: of all that was called
  * before) before it touches what an entry writes, or changes or frees what it reads: links, samples and all that they point at. For what
- * links point at, `handed_out` is enough.
+ * links point at, `qkv_ready` is enough.
  * So a step whose rows are all local can be queued as a whole. Entries on different batches may overlap. The CPU backend has
  * finished when it returns. All entries of one backend are called from one thread.
  *
@@ -71,8 +71,8 @@ struct backend_row {
     uint64_t sequence; /* used for local rows only */
     uint32_t token;
     uint32_t position;
-    bool local;    /* KV in the local pool */
-    bool headless; /* the head is not asked for it: its last layer need not be finished once its K and V are stored */
+    bool local;        /* KV in the local pool */
+    bool needs_output; /* the head may be asked for it; without, its last layer is not finished once its K and V are stored */
 };
 
 /* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. A row whose q is
@@ -139,7 +139,7 @@ struct backend_ops {
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
     /* Attention of the local rows for a layer: between segment(layer) and segment(layer + 1). */
     void (*attend)(struct backend_batch *batch, uint32_t layer);
-    /* Final norm, output projection and sampling or scoring for some rows, none headless, up to max_rows: row_index[i] answers samples[i].
+    /* Final norm, output projection and sampling or scoring for some rows, all with needs_output, up to max_rows: row_index[i] answers samples[i].
      * row_index is copied. samples, and the samplers, results and logits that they point to, stay where they are and as they are until done:
      * results and logits are written up to then, and a sampler may be read (sampler_see_generated() comes after done). */
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
@@ -156,7 +156,7 @@ struct backend_ops {
     void (*host_memory)(const struct backend *backend, void **memory, uint64_t *bytes);
     /* Optional, polled as `done` is, for a backend that computes attention of the local rows while those of workers travel: q, k and v of
      * the last segment are where its links point, and its o has been read. Attend may be called before. NULL: ask `done`, then attend. */
-    bool (*handed_out)(struct backend_batch *batch);
+    bool (*qkv_ready)(struct backend_batch *batch);
 
     void (*pool_release)(struct backend *backend, uint64_t sequence);
     /* Makes `to` a sequence of the local pool whose first positions are those of `from`, its pages shared (kv_store_share). Before

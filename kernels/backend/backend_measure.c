@@ -152,7 +152,7 @@ enum status backend_measure(const struct backend_ops *ops, struct backend_batch 
         status = sampler_open(&greedy, shape->vocab, 1, &b->sampler, error);
     if (!status) {
         for (uint32_t i = 0; i < max_rows; i++) {
-            b->rows[i] = (struct backend_row){.sequence = i + 1, .token = (17 + 31 * i) % shape->vocab};
+            b->rows[i] = (struct backend_row){.needs_output = true, .sequence = i + 1, .token = (17 + 31 * i) % shape->vocab};
             b->o[i] = b->zeros;
         }
         for (uint32_t i = 0; i < max_sampled; i++) {

@@ -273,11 +273,11 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
     assert_always(row_count <= backend->config.max_rows);
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
-    batch->headless_count = 0;
+    batch->kv_only_count = 0;
     for (uint32_t row = 0; row < row_count; row++) {
         *bad_row = row;
         batch->place[row] = row;
-        batch->headless_count += rows[row].headless;
+        batch->kv_only_count += !rows[row].needs_output;
         if (rows[row].token >= backend->shape.vocab || rows[row].position >= backend->config.context_tokens)
             return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: token %u or position %u out of range", row, rows[row].token,
                              rows[row].position);
@@ -289,10 +289,10 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
 }
 
 /* In the last layer: their K and V are stored, and that is all. */
-static void want_no_headless(struct backend_batch *batch)
+static void skip_attention_of_kv_only(struct backend_batch *batch)
 {
     for (uint32_t row = 0, local = 0; row < batch->row_count; row++) {
-        if (batch->rows[row].headless && batch->rows[row].local)
+        if (!batch->rows[row].needs_output && batch->rows[row].local)
             batch->kv_o[local] = NULL;
         local += batch->rows[row].local;
     }
@@ -305,8 +305,8 @@ static void cpu_attend(struct backend_batch *batch, uint32_t layer)
 
     if (!batch->local_count)
         return;
-    if (layer + 1 == backend->shape.layers && batch->headless_count)
-        want_no_headless(batch);
+    if (layer + 1 == backend->shape.layers && batch->kv_only_count)
+        skip_attention_of_kv_only(batch);
     kv_store_stats(backend->kv, &before);
     kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
     kv_store_stats(backend->kv, &after);

@@ -45,15 +45,15 @@ struct backend_batch {
     struct backend *backend;
     uint32_t row_count, local_count;
     struct backend_row *rows; /* [max_rows] */
-    uint32_t *place;          /* [max_rows] where a row's x is after the last segment: those of headless rows are gone */
-    uint32_t headless_count;
-    float *x;              /* [max_rows][hidden] f32: the residual stream */
-    float *h;              /* [max_rows][hidden] f32: normed */
-    float *qkv;            /* [max_rows][q_width + 2 kv_width] f32 */
-    float *att;            /* [max_rows][q_width] f32: o */
-    float *gate, *up;      /* [max_rows][ffn] f32 */
-    void *quant;           /* quantized rows of whichever width the phase has */
-    unsigned char *memory; /* the one allocation behind all of these */
+    uint32_t *place;          /* [max_rows] where a row's x is after the last segment: those of rows without output are gone */
+    uint32_t kv_only_count;   /* rows without output: their K and V are all that is wanted of the last layer */
+    float *x;                 /* [max_rows][hidden] f32: the residual stream */
+    float *h;                 /* [max_rows][hidden] f32: normed */
+    float *qkv;               /* [max_rows][q_width + 2 kv_width] f32 */
+    float *att;               /* [max_rows][q_width] f32: o */
+    float *gate, *up;         /* [max_rows][ffn] f32 */
+    void *quant;              /* quantized rows of whichever width the phase has */
+    unsigned char *memory;    /* the one allocation behind all of these */
     uint64_t memory_bytes;
     struct kv_batch *kv;
     struct kv_row *kv_rows;             /* [max_rows] local rows */

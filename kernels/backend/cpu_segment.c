@@ -328,13 +328,13 @@ static void segment_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
 
 /* Before the last layer is finished: x and o of the rows that the head may be asked for come to lie together, and the others end here. Most
  * rows of a prompt are of those: a thirtieth of a small model's work. */
-static void end_headless(struct backend_batch *batch, const struct backend_links *links)
+static void end_kv_only(struct backend_batch *batch, const struct backend_links *links)
 {
     uint32_t kept = 0;
 
     for (uint32_t row = 0; row < batch->row_count; row++) {
         const float *o = batch->rows[row].local ? batch->att + (size_t)row * batch->backend->q_width : links->o[row];
-        if (batch->rows[row].headless)
+        if (!batch->rows[row].needs_output)
             continue;
         memmove(batch->x + (size_t)kept * batch->backend->shape.hidden, batch->x + (size_t)row * batch->backend->shape.hidden,
                 batch->backend->shape.hidden * sizeof *batch->x);
@@ -349,8 +349,8 @@ static void end_headless(struct backend_batch *batch, const struct backend_links
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
     struct segment_job job = {batch, s, links};
-    if (s == batch->backend->shape.layers && batch->headless_count)
-        end_headless(batch, links);
+    if (s == batch->backend->shape.layers && batch->kv_only_count)
+        end_kv_only(batch, links);
     if (!batch->row_count)
         return;
     thread_pool_run(batch->backend->config.pool, segment_thread, &job);

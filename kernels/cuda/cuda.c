@@ -355,7 +355,7 @@ static bool cuda_done(struct backend_batch *batch)
     if (!cuda_has_come(batch->event, "a step"))
         return false;
     batch->ended_ns = clock_now_ns();
-    if (!cuda_handed_out(batch))
+    if (!cuda_qkv_ready(batch))
         return false;
     if (batch->completes)
         cuda_complete(batch);
@@ -380,7 +380,7 @@ static const struct backend_ops backend_cuda = {
     .times = cuda_times,
     .spans = cuda_spans,
     .host_memory = cuda_host_memory,
-    .handed_out = cuda_handed_out,
+    .qkv_ready = cuda_qkv_ready,
     .pool_release = cuda_pool_release,
     .pool_share = cuda_pool_share,
     .pool_held = cuda_pool_held,

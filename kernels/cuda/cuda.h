@@ -191,7 +191,7 @@ enum status cuda_wire_open(struct backend_batch *batch) MUST_CHECK;
 void cuda_wire_close(struct backend_batch *batch);
 void cuda_wire_up(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
 void cuda_wire_down(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
-bool cuda_handed_out(struct backend_batch *batch);
+bool cuda_qkv_ready(struct backend_batch *batch);
 
 /* cuda_try.c: tries the algorithms of the model's products, on the mini-batch's buffers; once a backend. */
 void cuda_try_products(struct backend_batch *batch);

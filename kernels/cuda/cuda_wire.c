@@ -224,7 +224,7 @@ void cuda_wire_down(struct backend_batch *batch, uint32_t s, const struct backen
     wire->links = links;
 }
 
-bool cuda_handed_out(struct backend_batch *batch)
+bool cuda_qkv_ready(struct backend_batch *batch)
 {
     struct cuda_wire *wire = &batch->wire;
 

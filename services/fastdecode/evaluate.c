@@ -263,7 +263,8 @@ enum status evaluation_run(struct evaluation *evaluation, const uint32_t *tokens
         for (uint32_t i = 0; i < rows; i++) {
             uint32_t position = begin + i;
             uint32_t token = position < shift ? evaluation->config.first_token : tokens[position - shift];
-            evaluation->rows[i] = (struct backend_row){.sequence = SEQUENCE, .token = token, .position = position};
+            evaluation->rows[i] =
+                (struct backend_row){.needs_output = true, .sequence = SEQUENCE, .token = token, .position = position};
             evaluation->kv_rows[i] = (struct kv_row){SEQUENCE, position};
             evaluation->next[i] = position + 1 < length ? tokens[position + 1 - shift] : MODEL_NO_TOKEN;
         }

@@ -34,7 +34,7 @@ static bool computed(struct mini_batch *batch)
 {
     const struct backend_ops *ops = batch->engine->ops;
 
-    if (!(batch->state == BATCH_COMPUTING && ops->handed_out ? ops->handed_out : ops->done)(batch->backend))
+    if (!(batch->state == BATCH_COMPUTING && ops->qkv_ready ? ops->qkv_ready : ops->done)(batch->backend))
         return false;
     engine_free_replies(batch);
     part_ended(batch);
@@ -58,7 +58,7 @@ static void send_rows(struct mini_batch *batch)
 
     engine_send(batch);
     ENGINE_SPAN(batch, "send", at_ns, {"layer", batch->segment - 1});
-    if (!batch->engine->ops->handed_out)
+    if (!batch->engine->ops->qkv_ready)
         engine_attend_local(batch, batch->segment - 1);
     go_on(batch);
 }
@@ -81,7 +81,7 @@ void engine_compute_start(struct mini_batch *batch)
     engine->ops->segment(batch->backend, batch->segment, &batch->links);
     batch->segment++;
     batch->state = BATCH_COMPUTING;
-    if (remote && engine->ops->handed_out)
+    if (remote && engine->ops->qkv_ready)
         engine_attend_local(batch, batch->segment - 1); // queued: it goes on while q, k and v travel
     if (remote) {
         if (computed(batch))

@@ -134,7 +134,7 @@ static void add_output(struct step_plan *plan, uint32_t row, const struct step_r
     struct backend_sample *output = &plan->outputs[at];
 
     plan->output_row[at] = row;
-    plan->rows[row].headless = false;
+    plan->rows[row].needs_output = true;
     *output = (struct backend_sample){.result = &plan->results[at]};
     if (score) {
         uint32_t next = row + 1 < run->first_row + run->row_count ? plan->rows[row + 1].token : run->run->next;
@@ -189,7 +189,6 @@ void step_plan_rebuild(struct step_plan *plan)
                 .token = run->run->n_tokens ? run->run->tokens[n] : run->sequence->last_token,
                 .position = run->run->position + n,
                 .local = plan->request->places[run->place]->worker == 0,
-                .headless = true, /* until it has an output */
             };
         }
         add_outputs(plan, run);

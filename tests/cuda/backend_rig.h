@@ -109,7 +109,8 @@ static inline uint32_t rig_rows(struct backend_row *rows, uint32_t at, uint64_t 
                                 bool local)
 {
     for (uint32_t i = 0; i < count; i++)
-        rows[at + i] = (struct backend_row){.sequence = sequence,
+        rows[at + i] = (struct backend_row){.needs_output = true,
+                                            .sequence = sequence,
                                             .token = (uint32_t)(sequence * 37 + (first + i) * 11) % 300 + 5,
                                             .position = first + i,
                                             .local = local};

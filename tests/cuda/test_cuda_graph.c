@@ -39,7 +39,8 @@ static void test_buckets(void **state)
 static void fill_rows(struct backend_row *rows, uint32_t count, uint32_t *held, uint32_t salt)
 {
     for (uint32_t i = 0; i < count; i++) {
-        rows[i] = (struct backend_row){.sequence = i + 1,
+        rows[i] = (struct backend_row){.needs_output = true,
+                                       .sequence = i + 1,
                                        .token = (i * 31 + held[i] * 7 + salt) % rig_model->shape.vocab,
                                        .position = held[i],
                                        .local = i % 5 != 1 && i % 5 != 2};
@@ -129,7 +130,8 @@ static void test_padding(void **state)
                   *pages = on_host(rig.backend->pool.pages, PAGES * page_bytes);
 
     for (uint32_t i = 0; i < COUNT; i++)
-        rows[i] = (struct backend_row){.sequence = 1000 + i, .token = 319, .position = 200 + i, .local = false};
+        rows[i] =
+            (struct backend_row){.needs_output = true, .sequence = 1000 + i, .token = 319, .position = 200 + i, .local = false};
     rig_step(&rig, rows, COUNT);
     assert_int_equal(rig.batch->padded_rows, PADDED);
     unsigned char *x_now = on_host(rig.batch->x, x_bytes), *qkv_now = on_host(rig.batch->qkv, qkv_bytes),
@@ -156,12 +158,13 @@ static void test_without_a_graph(void **state)
     rig_open(&rig, fastdecode_device.ops, rig_config(RIG_ROWS_MAX), PAGES);
     assert_int_equal(rig.batch->graphs.buckets, GPU_BUCKETS_MAX);
     for (uint32_t i = 0; i < PROMPT; i++)
-        rows[i] = (struct backend_row){.sequence = 1 + i / 150, .token = i % 300, .position = i % 150, .local = true};
+        rows[i] = (struct backend_row){
+            .needs_output = true, .sequence = 1 + i / 150, .token = i % 300, .position = i % 150, .local = true};
     rig_step(&rig, rows, PROMPT);
     assert_int_equal(rig.batch->padded_rows, 320);
     assert_int_equal(rig.batch->graphs.launched, 0);
     for (uint32_t i = 0; i < 2; i++) /* and then they decode */
-        rows[i] = (struct backend_row){.sequence = 1 + i, .token = 5, .position = 150, .local = true};
+        rows[i] = (struct backend_row){.needs_output = true, .sequence = 1 + i, .token = 5, .position = 150, .local = true};
     rig_step(&rig, rows, 2);
     assert_int_equal(rig.batch->graphs.launched, rig_model->shape.layers + 1);
     rig_close(&rig);

@@ -15,7 +15,7 @@ static void begin_rows(void)
 {
     struct backend_row rows[ROWS];
     for (uint32_t i = 0; i < ROWS; i++)
-        rows[i] = (struct backend_row){.sequence = i + 1, .token = (i * 31 + 5) % rig_model->shape.vocab};
+        rows[i] = (struct backend_row){.needs_output = true, .sequence = i + 1, .token = (i * 31 + 5) % rig_model->shape.vocab};
     rig_begin_step(&rig, rows, ROWS);
     rig_wait(&rig);
 }

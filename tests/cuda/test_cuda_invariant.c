@@ -12,7 +12,8 @@ enum { ROWS = 300, PAGES = 160, PROMPT = 37, TOKENS = 9, LENGTH = PROMPT + TOKEN
 /* Tokens of the sequence that is watched, and of others. */
 static struct backend_row row_of(uint64_t sequence, uint32_t position, bool local)
 {
-    return (struct backend_row){.sequence = sequence,
+    return (struct backend_row){.needs_output = true,
+                                .sequence = sequence,
                                 .token = (uint32_t)(sequence * 41 + position * 13 + position / 7) % rig_model->shape.vocab,
                                 .position = position,
                                 .local = local};

@@ -16,7 +16,8 @@ static void add(struct layout *layout, uint32_t place, uint64_t sequence, uint32
 {
     for (uint32_t i = 0; i < count; i++) {
         layout->place[layout->count] = place;
-        layout->rows[layout->count++] = (struct backend_row){.sequence = sequence,
+        layout->rows[layout->count++] = (struct backend_row){.needs_output = true,
+                                                             .sequence = sequence,
                                                              .token = (uint32_t)(sequence * 31 + (first + i) * 7) % 300 + 5,
                                                              .position = first + i,
                                                              .local = place == 0};
@@ -107,7 +108,7 @@ static void run_step(struct rig *rig, const struct layout *layout, const struct 
     for (uint32_t s = 0; s < layers; s++) {
         ops->segment(rig->batch, s, &links);
         ops->attend(rig->batch, s);
-        while (!ops->handed_out(rig->batch)) {}
+        while (!ops->qkv_ready(rig->batch)) {}
         for (uint32_t row = 0; row < layout->count; row++)
             if (layout->place[row] && rig->q[row]) {
                 put_sent(rig, rig->q[row], rig->q_width);

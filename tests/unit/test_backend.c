@@ -48,7 +48,7 @@ static void heads_that_attention_cannot_take_are_refused(void **state)
     assert_int_equal(plan(272, &error), STATUS_UNIMPLEMENTED);
 }
 
-/* --- headless rows -------------------------------------------------------------------------------------------------------- */
+/* --- rows without output -------------------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 32, VOCAB = 320, Q_WIDTH = 64, KV_WIDTH = 32, STEPS = 12, SEQUENCES = 4 };
 
@@ -77,7 +77,7 @@ static void open_mesh(struct mesh *mesh, const struct model *model, struct threa
     assert_int_equal(backend_cpu.batch_open(mesh->backend, &mesh->batch, &error), STATUS_OK);
 }
 
-/* All layers, then the logits of those that are not headless in `asked`. */
+/* All layers, then the logits of those that need output in `asked`. */
 static void step(struct mesh *mesh, const struct backend_row *rows, const struct backend_row *asked, uint32_t count)
 {
     static struct backend_sample samples[ROWS];
@@ -91,7 +91,7 @@ static void step(struct mesh *mesh, const struct backend_row *rows, const struct
     for (uint32_t row = 0; row < count; row++) {
         o[row] = q[row] = mesh->sent[row];
         k[row] = q[row] + Q_WIDTH, v[row] = k[row] + KV_WIDTH;
-        if (asked[row].headless)
+        if (!asked[row].needs_output)
             continue;
         samples[outputs] = (struct backend_sample){.token = 7, .result = &results[outputs], .logits = mesh->logits[outputs]};
         index[outputs++] = row;
@@ -106,7 +106,7 @@ static void step(struct mesh *mesh, const struct backend_row *rows, const struct
         backend_cpu.head(mesh->batch, index, samples, outputs);
 }
 
-/* Runs of each sequence, every other one at a worker; which rows are headless is drawn, in one step all and in another none. */
+/* Runs of each sequence, every other one at a worker; which rows need output is drawn, in one step all and in another none. */
 static uint32_t draw_rows(uint32_t number, uint64_t *seed, uint32_t *positions, struct backend_row *rows)
 {
     uint32_t count = 0;
@@ -116,13 +116,13 @@ static uint32_t draw_rows(uint32_t number, uint64_t *seed, uint32_t *positions, 
                                                  .token = (uint32_t)(gguf_random(seed) % VOCAB),
                                                  .position = positions[id - 1]++,
                                                  .local = id % 2 == 0,
-                                                 .headless = number != 3 && (number == 4 || gguf_random(seed) % 3)};
+                                                 .needs_output = number == 3 || (number != 4 && gguf_random(seed) % 3 == 0)};
     return count;
 }
 
-static void same_beside_headless(enum tensor_type type, enum compute_mode compute, float limit)
+static void same_beside_kv_only(enum tensor_type type, enum compute_mode compute, float limit)
 {
-    static struct mesh plain, headless;
+    static struct mesh plain, kv_only;
     struct gguf_build build = {0};
     struct tiny_llama tiny = TINY_LLAMA;
     uint32_t positions[SEQUENCES] = {0};
@@ -138,19 +138,19 @@ static void same_beside_headless(enum tensor_type type, enum compute_mode comput
     assert_int_equal(model_open_memory("tiny.gguf", bytes, size, &model, &error), STATUS_OK);
     assert_int_equal(thread_pool_open(2, &pool), STATUS_OK);
     open_mesh(&plain, model, pool, compute);
-    open_mesh(&headless, model, pool, compute);
+    open_mesh(&kv_only, model, pool, compute);
     for (uint32_t number = 0; number < STEPS; number++) {
         struct backend_row rows[ROWS], all[ROWS];
         uint32_t count = draw_rows(number, &seed, positions, rows);
         for (uint32_t row = 0; row < count; row++)
-            all[row] = rows[row], all[row].headless = false;
+            all[row] = rows[row], all[row].needs_output = true;
         step(&plain, all, rows, count);
-        step(&headless, rows, rows, count);
+        step(&kv_only, rows, rows, count);
         for (uint32_t row = 0; row < count; row++)
             for (uint32_t i = 0; i < VOCAB; i++)
-                assert_true(fabsf(plain.logits[row][i] - headless.logits[row][i]) <= limit);
+                assert_true(fabsf(plain.logits[row][i] - kv_only.logits[row][i]) <= limit);
     }
-    struct mesh *const both[] = {&plain, &headless};
+    struct mesh *const both[] = {&plain, &kv_only};
     for (uint32_t i = 0; i < ARRAY_COUNT(both); i++) {
         backend_cpu.batch_close(both[i]->batch);
         backend_cpu.close(both[i]->backend);
@@ -160,21 +160,21 @@ static void same_beside_headless(enum tensor_type type, enum compute_mode comput
     free(bytes);
 }
 
-static void others_do_not_notice_headless_rows(void **state)
+static void others_do_not_notice_rows_without_output(void **state)
 {
     struct error error;
     (void)state;
 
     assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
-    same_beside_headless(TENSOR_Q4_0, COMPUTE_INT8, 0);
-    same_beside_headless(TENSOR_Q8_0, COMPUTE_INT8, 0);
-    same_beside_headless(TENSOR_F16, COMPUTE_INT8, 0);
-    same_beside_headless(TENSOR_F32, COMPUTE_F32, 1e-5f);
+    same_beside_kv_only(TENSOR_Q4_0, COMPUTE_INT8, 0);
+    same_beside_kv_only(TENSOR_Q8_0, COMPUTE_INT8, 0);
+    same_beside_kv_only(TENSOR_F16, COMPUTE_INT8, 0);
+    same_beside_kv_only(TENSOR_F32, COMPUTE_F32, 1e-5f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(heads_that_attention_cannot_take_are_refused),
-                                       cmocka_unit_test(others_do_not_notice_headless_rows)};
+                                       cmocka_unit_test(others_do_not_notice_rows_without_output)};
     return cmocka_run_group_tests_name("backend", tests, NULL, NULL);
 }

@@ -120,12 +120,12 @@ static void each_row_from_the_known_one_on_is_sampled(void **state)
         assert_int_equal(plan.outputs[i].index, 9 + i + 1 - PROMPT);
     }
     for (uint32_t row = 0; row < 4; row++)
-        assert_int_equal(plan.rows[row].headless, row == 0);
+        assert_int_equal(plan.rows[row].needs_output, row != 0);
     runs[0].sample = false;
     runs[0].drafts = 0;
     fill(1);
     for (uint32_t row = 0; row < 4; row++)
-        assert_true(plan.rows[row].headless);
+        assert_false(plan.rows[row].needs_output);
 }
 
 static uint32_t taken(uint32_t run, const uint32_t *sampled) // [sample_count]

@@ -257,7 +257,8 @@ static struct step_us step(struct bench *b, uint32_t rows, bool waited)
     const uint32_t layers = b->model->shape.layers;
 
     for (uint32_t i = 0; i < rows; i++)
-        b->rows[i] = (struct backend_row){.sequence = i + 1, .token = (17 + 31 * i) % b->model->shape.vocab, .local = true};
+        b->rows[i] = (struct backend_row){
+            .needs_output = true, .sequence = i + 1, .token = (17 + 31 * i) % b->model->shape.vocab, .local = true};
     uint64_t began_ns = clock_now_ns();
     begin(b, rows);
     for (uint32_t s = 0; s <= layers; s++) {
@@ -350,7 +351,8 @@ static void run_quant(const char *wide, const char *narrow)
 static void make_rows(struct bench *b, uint32_t sequence, uint32_t first, uint32_t count, bool one)
 {
     for (uint32_t i = 0; i < count; i++)
-        b->rows[i] = (struct backend_row){.sequence = one ? sequence : i + 1,
+        b->rows[i] = (struct backend_row){.needs_output = true,
+                                          .sequence = one ? sequence : i + 1,
                                           .token = (17 + 31 * i) % b->model->shape.vocab,
                                           .position = one ? first + i : first,
                                           .local = true};
