@@ -1,6 +1,7 @@
 /* member.c: see member.h. */
 #include "common/member/member.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@ struct member {
     struct member_config config;
     char name[MEMBER_NAME_BYTES];
     uint64_t timer;
-    bool registered;
+    atomic_bool registered; // any thread reads it. relaxed: it orders nothing else
+    bool was_registered;    // once since the start: a later one of that name takes precedence from then on
     void (*on_drained)(void *user);
     void *drain_user;
 };
@@ -35,14 +37,22 @@ bool member_caller_is(struct rpc_call *call, const char *service, uint64_t incar
     else if (incarnation != peer->incarnation)
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "incarnation %llx in the message, %llx in the hello of the %s",
                       (unsigned long long)incarnation, (unsigned long long)peer->incarnation, service ? service : "caller");
-    else if (incarnation >> 20 > clock_wall_us() / 1000 + CLOCKS_APART_MS)
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "incarnation %llx is of the future", (unsigned long long)incarnation);
+    else if (incarnation > newest && incarnation >> 20 > clock_wall_us() / 1000 + CLOCKS_APART_MS)
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "incarnation %llx is more than a day in the future of this host's clock",
+                      (unsigned long long)incarnation);
     else if (incarnation < newest)
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "a %s that started later is known here", service ? service : "peer");
     else
         return true;
     return false;
 }
+
+static void set_registered(struct member *member, bool registered)
+{
+    atomic_store_explicit(&member->registered, registered, memory_order_relaxed);
+}
+
+bool member_is_registered(const struct member *member) { return atomic_load_explicit(&member->registered, memory_order_relaxed); }
 
 static void on_timer(void *arg);
 
@@ -55,11 +65,24 @@ static void arm(struct member *member, uint64_t delay_us)
 static void on_heartbeat_end(void *user, enum status status, const char *text)
 {
     struct member *member = user;
-    if (status == STATUS_FAILED_PRECONDITION && member->registered) {
+    if (status == STATUS_FAILED_PRECONDITION && member_is_registered(member)) {
         log_info("MEMBER-UNKNOWN", "scheduler=%s why=\"%s\"", member->config.scheduler, text);
-        member->registered = false;
+        set_registered(member, false);
         member->config.on_connect(member->config.user);
     }
+}
+
+static void tell_s_part(struct member *member, uint64_t incarnation)
+{
+    if (member->config.on_s_part)
+        member->config.on_s_part(member->config.user, incarnation);
+}
+
+static void on_heartbeat_reply(void *user, struct rpc_message *message)
+{
+    const Fastdecode__HeartbeatReply *reply = rpc_message_unpack(message, &fastdecode__heartbeat_reply__descriptor);
+    if (reply)
+        tell_s_part(user, reply->s_part_incarnation);
 }
 
 static void on_timer(void *arg)
@@ -67,14 +90,14 @@ static void on_timer(void *arg)
     struct member *member = arg;
     Fastdecode__HeartbeatRequest heartbeat = FASTDECODE__HEARTBEAT_REQUEST__INIT;
     const struct rpc_options options = {.timeout_ms = CALL_TIMEOUT_MS};
-    const struct rpc_callbacks callbacks = {.on_end = on_heartbeat_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_heartbeat_reply, .on_end = on_heartbeat_end};
     struct error error;
 
     member->timer = 0;
     if (!rpc_channel_is_up(member->channel))
         return; /* on_up starts over */
-    arm(member, member->registered ? HEARTBEAT_US : AGAIN_US);
-    if (!member->registered) {
+    arm(member, member_is_registered(member) ? HEARTBEAT_US : AGAIN_US);
+    if (!member_is_registered(member)) {
         member->config.on_connect(member->config.user);
         return;
     }
@@ -91,7 +114,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
     struct member *member = user;
     (void)peer;
     log_info("SCHEDULER-UP", "address=%s", member->config.scheduler);
-    member->registered = false;
+    set_registered(member, false);
     arm(member, AGAIN_US);
     member->config.on_connect(member->config.user);
 }
@@ -100,7 +123,7 @@ static void on_down(void *user, const char *why)
 {
     struct member *member = user;
     log_info("SCHEDULER-DOWN", "why=\"%s\"", why);
-    member->registered = false;
+    set_registered(member, false);
 }
 
 enum status member_check_name(const char *name, struct error *error)
@@ -151,14 +174,36 @@ void member_close(struct member *member)
     free(member);
 }
 
+// One of that name is known with a newer number. A member that has been registered before is the older one of two and stays out. One
+// that has just started is the later one: its clock is behind.
+static void take_refusal(struct member *member, uint64_t newest)
+{
+    if (member->was_registered || newest == UINT64_MAX) {
+        log_warn("REGISTER-REFUSED", "scheduler=%s why=\"one of that name that started later is known\"", member->config.scheduler);
+        return;
+    }
+    log_warn("CLOCK-BEHIND", "scheduler=%s own=%llx newest=%llx what=\"going on as the one after the newest\"",
+             member->config.scheduler, (unsigned long long)member->config.hello.incarnation, (unsigned long long)newest);
+    member->config.hello.incarnation = newest + 1;
+    member->config.on_incarnation(member->config.user, newest + 1);
+    rpc_channel_set_incarnation(member->channel, newest + 1);
+}
+
 static void on_register_reply(void *user, struct rpc_message *message)
 {
     struct member *member = user;
     const Fastdecode__RegisterReply *reply = rpc_message_unpack(message, &fastdecode__register_reply__descriptor);
-    if (reply) {
-        member->registered = true;
-        member->config.on_registered(member->config.user, reply);
+
+    if (!reply)
+        return;
+    if (reply->newest_incarnation) {
+        take_refusal(member, reply->newest_incarnation);
+        return;
     }
+    set_registered(member, true);
+    member->was_registered = true;
+    tell_s_part(member, reply->s_part_incarnation);
+    member->config.on_registered(member->config.user, reply);
 }
 
 static void on_register_end(void *user, enum status status, const char *text)
@@ -181,8 +226,6 @@ void member_register(struct member *member, Fastdecode__RegisterRequest *request
         log_debug("REGISTER-NOT-SENT", "why=\"%s\"", error.text);
 }
 
-bool member_is_registered(const struct member *member) { return member->registered; }
-
 static void on_drain_end(void *user, enum status status, const char *text)
 {
     struct member *member = user;
@@ -201,7 +244,7 @@ void member_drain(struct member *member, void (*on_done)(void *user), void *user
     member->drain_user = user;
     request.name = member->name;
     request.incarnation = member->config.hello.incarnation;
-    if (!member->registered || rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "Drain", &request.base, &options,
-                                              &callbacks, member, NULL, &error))
+    if (!member_is_registered(member) || rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "Drain", &request.base,
+                                                        &options, &callbacks, member, NULL, &error))
         on_done(user);
 }

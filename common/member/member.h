@@ -23,6 +23,11 @@ struct member_config {
     void (*on_connect)(void *user);
     void (*on_registered)(void *user, const Fastdecode__RegisterReply *reply);
     void (*fill_heartbeat)(void *user, Fastdecode__HeartbeatRequest *heartbeat);
+    // The member goes on as this incarnation, and registers once more: the service's own servers must say it in their hello before
+    // member_register() is called.
+    void (*on_incarnation)(void *user, uint64_t incarnation);
+    // With each answer of the scheduler: the incarnation of the s-part that it knows; 0: it knows none. NULL: nobody asks.
+    void (*on_s_part)(void *user, uint64_t incarnation);
     void *user;
 };
 
@@ -43,13 +48,13 @@ bool member_is_registered(const struct member *member);
 /* Asks the scheduler to move everything away; on_done(user) when nothing is left, or when the scheduler cannot be asked. */
 void member_drain(struct member *member, void (*on_done)(void *user), void *user);
 
-/* A number that grows at each start of a service: milliseconds since 1970, shifted to leave room for a counter below. */
+// A number that grows at each start of a service while the clock does: milliseconds since 1970, shifted to leave room for a counter below.
+// Where a member's clock was set back the scheduler names the newest number it knows, and the member takes the next one.
 uint64_t member_incarnation(void);
 
-/* Fencing. True: the caller said hello as `service` (NULL: as anyone), and `incarnation` is the one it said, not of the future, and not below
- * `newest`, the newest of that service known here. Otherwise the call has been ended: PERMISSION_DENIED, INVALID_ARGUMENT or
- * FAILED_PRECONDITION, with the reason. So a confused message cannot fence out those that are right; who may say hello as
- * what is for the transport's certificates. */
+// Fencing. True: the caller said hello as `service` (NULL: as anyone), `incarnation` is the one it said, and it is not below `newest`,
+// the newest of that service known here, nor a day or more beyond it and this host's clock. Otherwise the call has been ended:
+// PERMISSION_DENIED, INVALID_ARGUMENT or FAILED_PRECONDITION, with the reason.
 bool member_caller_is(struct rpc_call *call, const char *service, uint64_t incarnation, uint64_t newest);
 
 #endif

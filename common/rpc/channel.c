@@ -458,6 +458,15 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     return STATUS_OK;
 }
 
+void rpc_channel_set_incarnation(struct rpc_channel *channel, uint64_t incarnation)
+{
+    loop_assert_owner(channel->loop);
+    channel->config.hello.incarnation = incarnation;
+    enter(channel);
+    go_down(channel, "connecting again as another incarnation", true);
+    leave(channel);
+}
+
 void rpc_channel_close(struct rpc_channel *channel)
 {
     if (!channel || channel->closing)

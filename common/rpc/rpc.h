@@ -140,6 +140,8 @@ struct rpc_server_config {
  * than this machine reach, where the loop has no secret. */
 enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_config *config, struct rpc_server **out,
                             struct error *error) MUST_CHECK;
+// What clients that come from now on are told.
+void rpc_server_set_incarnation(struct rpc_server *server, uint64_t incarnation);
 /* Calls that are not ended yet are dropped; their handlers' owners must not touch them afterwards. */
 void rpc_server_close(struct rpc_server *server);
 /* The address as bound: with the real port. */
@@ -207,6 +209,8 @@ struct rpc_handle {
 /* Starts connecting. INVALID_ARGUMENT: an address that nng does not understand. */
 enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_config *config, struct rpc_channel **out,
                              struct error *error) MUST_CHECK;
+// Connects again, to say hello with this number. Calls in flight end with UNAVAILABLE first.
+void rpc_channel_set_incarnation(struct rpc_channel *channel, uint64_t incarnation);
 /* Calls in flight end with CANCELLED first. NULL is allowed. May be called in a callback of the channel. */
 void rpc_channel_close(struct rpc_channel *channel);
 bool rpc_channel_is_up(const struct rpc_channel *channel);

@@ -448,6 +448,12 @@ void rpc_server_close(struct rpc_server *server)
     free(server);
 }
 
+void rpc_server_set_incarnation(struct rpc_server *server, uint64_t incarnation)
+{
+    loop_assert_owner(server->loop);
+    server->config.hello.incarnation = incarnation;
+}
+
 const char *rpc_server_address(const struct rpc_server *server, uint32_t index)
 {
     assert_always(index < server->address_count);

@@ -316,7 +316,8 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    if (!member_caller_is(call, "s-part", request.incarnation, worker->s_part_incarnation))
+    if (!member_caller_is(call, "s-part", request.incarnation,
+                          atomic_load_explicit(&worker->s_part_incarnation, memory_order_relaxed)))
         return;
     if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->shape.layers) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: mini-batch %u of %d or layer %u of %u out of range",
@@ -327,7 +328,7 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    worker->s_part_incarnation = request.incarnation;
+    atomic_store_explicit(&worker->s_part_incarnation, request.incarnation, memory_order_relaxed);
     struct attend_batch *batch = &worker->batches[request.mini_batch];
     if (request.layer == 0 && plan(worker, batch, &request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);

@@ -254,6 +254,28 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     rpc_loop_post(worker->tensor_loop, open_store, job);
 }
 
+// On the tensor loop. The list of what is held, and with it the registration, comes behind.
+static void take_incarnation(void *arg)
+{
+    struct worker *worker = arg;
+    worker->handover.hello.incarnation = worker->incarnation;
+    rpc_server_set_incarnation(worker->tensor_server, worker->incarnation);
+}
+
+static void on_incarnation(void *user, uint64_t incarnation)
+{
+    struct worker *worker = user;
+    worker->incarnation = incarnation;
+    rpc_server_set_incarnation(worker->control_server, incarnation);
+    rpc_loop_post(worker->tensor_loop, take_incarnation, worker);
+}
+
+static void on_s_part(void *user, uint64_t incarnation)
+{
+    struct worker *worker = user;
+    atomic_store_explicit(&worker->s_part_incarnation, incarnation, memory_order_relaxed);
+}
+
 static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
 {
     struct worker *worker = user;
@@ -323,6 +345,8 @@ enum status control_open(struct worker *worker, struct error *error)
         .name = worker->settings.name,
         .on_connect = on_connect,
         .on_registered = on_registered,
+        .on_incarnation = on_incarnation,
+        .on_s_part = on_s_part,
         .fill_heartbeat = fill_heartbeat,
         .user = worker,
     };

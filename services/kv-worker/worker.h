@@ -65,7 +65,9 @@ struct worker {
     struct kv_store *store; /* NULL until the shape is known */
     struct kv_costs costs;  /* of attention with that shape; token_us 0: not measured */
     struct attend_batch batches[WORKER_BATCHES_MAX];
-    uint64_t s_part_incarnation; /* the newest seen: older ones are refused */
+    // Of the s-part that is registered with the scheduler, or of a newer one that attends: older ones are refused. relaxed: the tensor
+    // thread raises it, the control thread puts it right with each answer of the scheduler; either may go first
+    atomic_ullong s_part_incarnation;
     uint32_t q_width, kv_width;
     struct kv_row *rows; /* [WORKER_ROWS_MAX] scratch */
     const float **q, **k, **v;

@@ -105,7 +105,7 @@ struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
             link->worker = place->worker;
             return link;
         }
-        if (same && link->incarnation > place->incarnation)
+        if (same && link->incarnation > place->incarnation && !link->down)
             return NULL; /* the step is older than the worker */
         link_drop(link); /* steps that still use the old one lose its rows */
         free_link = link;

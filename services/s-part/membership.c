@@ -151,6 +151,22 @@ static void on_connect(void *user)
     rpc_loop_post(s_part->engine.loop, list_held, s_part);
 }
 
+// On the engine's loop. The list of what is held, and with it the registration, comes behind.
+static void take_incarnation(void *arg)
+{
+    struct s_part *s_part = arg;
+    s_part->engine.incarnation = s_part->incarnation;
+    s_part->engine.handover.hello.incarnation = s_part->incarnation;
+    rpc_server_set_incarnation(s_part->server, s_part->incarnation);
+}
+
+static void on_incarnation(void *user, uint64_t incarnation)
+{
+    struct s_part *s_part = user;
+    s_part->incarnation = incarnation;
+    rpc_loop_post(s_part->engine.loop, take_incarnation, s_part);
+}
+
 static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
 {
     struct s_part *s_part = user;
@@ -179,6 +195,7 @@ enum status membership_open(struct s_part *s_part, struct error *error)
         .name = s_part->settings.name,
         .on_connect = on_connect,
         .on_registered = on_registered,
+        .on_incarnation = on_incarnation,
         .fill_heartbeat = fill_heartbeat,
         .user = s_part,
     };

@@ -417,9 +417,13 @@ void register_handler(struct rpc_call *call, void *user)
         return;
     }
     member = find_or_add(scheduler, s_part, request->name);
-    if (!member || request->incarnation < member->incarnation) {
-        rpc_call_fail(call, STATUS_FAILED_PRECONDITION,
-                      member ? "one of that name that started later is known" : "there are too many workers");
+    if (!member) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "there are too many workers");
+        return;
+    }
+    if (request->incarnation < member->incarnation) {
+        reply.newest_incarnation = member->incarnation;
+        rpc_call_reply(call, &reply.base);
         return;
     }
     for (uint32_t i = 1; s_part && i < scheduler->member_count; i++)
@@ -432,6 +436,7 @@ void register_handler(struct rpc_call *call, void *user)
     else
         take_member(scheduler, member, request);
     reply.scheduler_incarnation = scheduler->incarnation;
+    reply.s_part_incarnation = scheduler->members[0].incarnation;
     reply.kv = scheduler->model_known ? &scheduler->kv : NULL;
     rpc_call_reply(call, &reply.base);
 }
@@ -450,7 +455,7 @@ void heartbeat_handler(struct rpc_call *call, void *user)
     Fastdecode__HeartbeatRequest *request = rpc_call_unpack(call, &fastdecode__heartbeat_request__descriptor);
     Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
 
-    if (!request || !member_caller_is(call, NULL, request->incarnation, 0))
+    if (!request || !member_caller_is(call, NULL, request->incarnation, request->incarnation))
         return;
     struct member *member = find_incarnation(scheduler, request->name, request->incarnation);
     bool wants_shape = member && member->place && !member->registered && member->pages_total == 0 && scheduler->model_known;
@@ -462,6 +467,7 @@ void heartbeat_handler(struct rpc_call *call, void *user)
     member->last = *request;
     member->last.name = NULL; /* it lies in the call */
     reply.scheduler_incarnation = scheduler->incarnation;
+    reply.s_part_incarnation = scheduler->members[0].incarnation;
     rpc_call_reply(call, &reply.base);
 }
 
@@ -477,7 +483,7 @@ void drain_handler(struct rpc_call *call, void *user)
     Fastdecode__DrainRequest *request = rpc_call_unpack(call, &fastdecode__drain_request__descriptor);
     Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
 
-    if (!request || !member_caller_is(call, NULL, request->incarnation, 0))
+    if (!request || !member_caller_is(call, NULL, request->incarnation, request->incarnation))
         return;
     struct member *member = find_incarnation(scheduler, request->name, request->incarnation);
     if (!member || !member->up || member->place == 0 || member->draining) {
