@@ -146,7 +146,8 @@ static enum status open_mesh(struct gateway *gateway, struct error *error)
     if (status != STATUS_OK)
         return status;
     requests.mesh = gateway->mesh;
-    if (requests_open(&requests, &gateway->requests) != STATUS_OK)
+    gateway->scrape = scrape_open(gateway->mesh);
+    if (!gateway->scrape || requests_open(&requests, &gateway->requests) != STATUS_OK)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     return mesh_start(gateway->mesh, error);
 }
@@ -232,6 +233,7 @@ void gateway_close(struct gateway *gateway)
     work_pool_stop(gateway->quick);
     work_pool_stop(gateway->pool);
     mesh_close(gateway->mesh);
+    scrape_close(gateway->scrape);
     http_server_free(gateway->http);
     requests_close(gateway->requests);
     metrics_close(gateway->metrics);

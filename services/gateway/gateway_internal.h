@@ -11,6 +11,7 @@
 #include "services/gateway/mesh.h"
 #include "services/gateway/metrics.h"
 #include "services/gateway/request.h"
+#include "services/gateway/scrape.h"
 #include "services/gateway/work_pool.h"
 
 struct gateway {
@@ -19,6 +20,7 @@ struct gateway {
     struct keys *keys; /* NULL: none needed */
     struct metrics *metrics;
     struct mesh *mesh;
+    struct scrape *scrape;
     struct requests *requests;
     struct work_pool *quick, *pool; /* for short bodies, and for long ones, which yield to those who compute */
     struct http_server *http;

@@ -122,13 +122,36 @@ static void gauge(struct text *out, struct families *families, const char *name,
     text_format(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
+// In quotes. The format knows three escapes and takes UTF-8 otherwise.
+static void label_value(struct text *out, const char *value)
+{
+    size_t left = strlen(value);
+
+    text_append(out, "\"", 1);
+    while (left > 0) {
+        size_t length = text_utf8_length(value, left);
+        if (length == 0)
+            text_string(out, "\xEF\xBF\xBD");
+        else if (*value == '\n')
+            text_append(out, "\\n", 2);
+        else if (*value == '"' || *value == '\\')
+            text_append(out, (const char[]){'\\', *value}, 2);
+        else
+            text_append(out, value, length);
+        length = MAX(length, 1u);
+        value += length;
+        left -= length;
+    }
+    text_append(out, "\"", 1);
+}
+
 /* A gauge with the label model_name, whose value may hold anything. */
 static void model_gauge(struct text *out, struct families *families, const char *name, const char *help, const char *model,
                         double value)
 {
     family(out, families, name, "gauge", help);
     text_format(out, "%s{model_name=", name);
-    text_json_string(out, model);
+    label_value(out, model);
     text_format(out, "} %.9g\n", value);
 }
 
@@ -149,22 +172,60 @@ static bool is_own(const struct families *families, const char *name, size_t byt
     return false;
 }
 
-/* Appends the lines of the scheduler's text whose family is not ours. */
+// The length of a metric's or a label's name at the beginning of text.
+static size_t name_length(const char *text)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_:0123456789";
+
+    return *text >= '0' && *text <= '9' ? 0 : strspn(text, letters);
+}
+
+// The byte after {name="value",...}, or NULL if this is none.
+static const char *skip_labels(const char *at)
+{
+    do {
+        size_t length = name_length(++at);
+        at += length;
+        if (length == 0 || at[0] != '=' || at[1] != '"')
+            return NULL;
+        for (at += 2; *at && *at != '"' && *at != '\n'; at++)
+            if (*at == '\\' && (*++at == '\0' || !strchr("n\"\\", *at)))
+                return NULL;
+        if (*at++ != '"')
+            return NULL;
+    } while (*at == ',');
+    return *at == '}' ? at + 1 : NULL;
+}
+
+// Whether a line, which ends with a line feed, is a comment or a sample. What a scheduler sends may hold names that others chose, and a
+// line that is none would make the whole page unreadable.
+static bool is_well_formed(const char *line)
+{
+    size_t length;
+    char *end;
+
+    if (strncmp(line, "# HELP ", 7) == 0 || strncmp(line, "# TYPE ", 7) == 0)
+        return (length = name_length(line + 7)) > 0 && line[7 + length] == ' ';
+    line += length = name_length(line);
+    if (length == 0)
+        return false;
+    if (*line == '{' && !(line = skip_labels(line)))
+        return false;
+    if (line[0] != ' ' || strchr(" \t\n", line[1]))
+        return false;
+    (void)strtod(line + 1, &end);
+    return *end == '\n';
+}
+
+/* Appends the well-formed lines of the scheduler's text whose family is not ours. */
 static void append_mesh(struct text *out, const struct families *families, const char *mesh_text)
 {
-    const char *line = mesh_text;
+    const char *line = mesh_text, *end;
 
-    while (*line) {
-        size_t length = strcspn(line, "\n");
-        const char *name = line;
-
-        if (strncmp(line, "# HELP ", 7) == 0 || strncmp(line, "# TYPE ", 7) == 0)
-            name = line + 7;
-        if (length > 0 && !is_own(families, name, strcspn(name, " {\n"))) {
-            text_append(out, line, length);
-            text_append(out, "\n", 1);
-        }
-        line += length + (line[length] == '\n');
+    for (; (end = strchr(line, '\n')); line = end + 1) { // a last line without its end was cut off
+        const char *name = *line == '#' ? line + 7 : line;
+        if (is_well_formed(line) && !is_own(families, name, name_length(name)))
+            text_append(out, line, (size_t)(end - line) + 1);
     }
 }
 

@@ -16,7 +16,7 @@
 #include "services/gateway/respond.h"
 
 /* QUICK_BYTES: bodies up to that are tokenized in less time than a step takes. */
-enum { METRICS_WAIT_US = 500000, QUICK_BYTES = 4096 };
+enum { QUICK_BYTES = 4096 };
 
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
@@ -225,15 +225,15 @@ static void answer_model(struct gateway *gateway, struct exchange *exchange)
 }
 
 /* --- metrics: the scheduler's are asked for, on the loop thread --------------------------------------------------- */
-struct scrape {
+struct metrics_ask {
     struct gateway *gateway;
     struct exchange *exchange; /* held */
 };
 
-static void finish_scrape(void *arg, const char *mesh_text)
+static void finish_metrics(void *arg, const char *mesh_text)
 {
-    struct scrape *scrape = arg;
-    struct gateway *gateway = scrape->gateway;
+    struct metrics_ask *ask = arg;
+    struct gateway *gateway = ask->gateway;
     struct metrics_gauges gauges = {.model_name = language_name(gateway->language)};
     struct mesh_state state;
     struct text body = {0};
@@ -246,28 +246,30 @@ static void finish_scrape(void *arg, const char *mesh_text)
     gauges.kv_pages_used = state.kv_pages_used;
     gauges.kv_pages_total = state.kv_pages_total;
     metrics_render(gateway->metrics, &gauges, mesh_text, &body);
-    exchange_respond(scrape->exchange, 200, METRICS_TYPE, &body);
-    exchange_release(scrape->exchange);
-    free(scrape);
+    exchange_respond(ask->exchange, 200, METRICS_TYPE, &body);
+    exchange_release(ask->exchange);
+    free(ask);
 }
 
-static void start_scrape(void *arg)
+static void ask_for_metrics(void *arg)
 {
-    struct scrape *scrape = arg;
-    mesh_metrics(scrape->gateway->mesh, METRICS_WAIT_US, finish_scrape, scrape);
+    struct metrics_ask *ask = arg;
+
+    if (!scrape_get(ask->gateway->scrape, finish_metrics, ask))
+        finish_metrics(ask, NULL);
 }
 
 static void answer_metrics(struct gateway *gateway, struct exchange *exchange)
 {
-    struct scrape *scrape = malloc(sizeof *scrape);
+    struct metrics_ask *ask = malloc(sizeof *ask);
     struct api_error error;
 
-    if (scrape) {
-        *scrape = (struct scrape){gateway, exchange_hold(exchange)};
+    if (ask) {
+        *ask = (struct metrics_ask){gateway, exchange_hold(exchange)};
         if (gateway->config.mesh_metrics)
-            mesh_post(gateway->mesh, start_scrape, scrape);
+            mesh_post(gateway->mesh, ask_for_metrics, ask);
         else
-            finish_scrape(scrape, NULL);
+            finish_metrics(ask, NULL);
         return;
     }
     api_fail(&error, 500, NULL, NULL, "out of memory");

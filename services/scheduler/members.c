@@ -16,6 +16,7 @@
 #include "services/scheduler/scheduler.h"
 
 enum { LINK_US_GUESS = 200, WINDOW = 4096, ROWS_MAX = 65536, STALL_LOGGED_US = 500000 };
+static const char NAME_LETTERS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"; // it is a label in metrics
 static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
 
 /* --- up and down -------------------------------------------------------------------------------------------------------- */
@@ -404,6 +405,10 @@ void register_handler(struct rpc_call *call, void *user)
         strlen(request->name) >= NAME_BYTES || !request->control_address[0] || strlen(request->control_address) >= ADDRESS_BYTES ||
         strlen(request->tensor_address) >= ADDRESS_BYTES || request->incarnation == 0) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "registration: kind, name, address or incarnation is missing or too long");
+        return;
+    }
+    if (request->name[strspn(request->name, NAME_LETTERS)]) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "registration: a name has letters, digits, '.', '_' and '-' only");
         return;
     }
     if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, 0))

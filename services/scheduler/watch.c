@@ -2,13 +2,14 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/scheduler/scheduler.h"
 
-enum { METRICS_BYTES = 1 << 18, PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };
+enum { PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };
 
 static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState *state)
 {
@@ -92,18 +93,31 @@ void watch_publish(struct scheduler *scheduler, uint64_t now_us)
 /* --- metrics ------------------------------------------------------------------------------------------------------------- */
 
 struct text {
-    char *bytes;
-    size_t length;
+    char *bytes; // terminated
+    size_t length, capacity;
+    bool failed; // out of memory: it ends with a whole line
 };
 
 static void add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
 static void add(struct text *text, const char *format, ...)
 {
+    char piece[1024];
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(text->bytes + text->length, METRICS_BYTES - text->length, format, args);
+    int length = vsnprintf(piece, sizeof piece, format, args);
     va_end(args);
-    text->length = MIN(text->length + (size_t)MAX(length, 0), (size_t)METRICS_BYTES - 1);
+    assert_always(length >= 0 && (size_t)length < sizeof piece);
+    if (!text->failed && text->length + (size_t)length >= text->capacity) {
+        size_t capacity = MAX(2 * text->capacity, (size_t)1 << 16);
+        char *bytes = realloc(text->bytes, capacity);
+        text->failed = !bytes;
+        text->bytes = bytes ? bytes : text->bytes;
+        text->capacity = bytes ? capacity : text->capacity;
+    }
+    if (text->failed)
+        return;
+    memcpy(text->bytes + text->length, piece, (size_t)length + 1);
+    text->length += (size_t)length;
 }
 
 static void one(struct text *text, const char *name, const char *type, const char *help, double value)
@@ -166,9 +180,8 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
 
 void metrics_handler(struct rpc_call *call, void *user)
 {
-    static char bytes[METRICS_BYTES];
     struct scheduler *scheduler = user;
-    struct text text = {bytes, 0};
+    struct text text = {0}; // one of 256 places takes half a megabyte
     Fastdecode__MetricsReply reply = FASTDECODE__METRICS_REPLY__INIT;
     struct sched_stats s = {0};
 
@@ -218,6 +231,8 @@ void metrics_handler(struct rpc_call *call, void *user)
         add_load_limit(&text, scheduler);
         add_places(&text, scheduler);
     }
-    reply.text = bytes;
+    if (text.bytes)
+        reply.text = text.bytes;
     rpc_call_reply(call, &reply.base);
+    free(text.bytes);
 }

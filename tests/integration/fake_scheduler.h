@@ -41,6 +41,8 @@ struct fake_settings {
     /* seen */
     uint32_t started, cancelled, open, resumed_at; /* resumed_at: tokens of the last resubmission */
     uint64_t resumed_sequence;
+    const char *metrics; /* NULL: the usual ones */
+    uint32_t metrics_calls;
 };
 
 struct fake_watch {
@@ -126,8 +128,11 @@ static inline void fake_on_metrics(struct rpc_call *call, void *user)
                   "# TYPE fastdecode_requests_waiting gauge\nfastdecode_requests_waiting 0\n"
                   "# TYPE fastdecode_kv_pages_used gauge\nfastdecode_kv_pages_used 25\n"
                   "# TYPE fastdecode_prefill_tokens_total counter\nfastdecode_prefill_tokens_total 7\n";
-    (void)user;
-    reply.text = text;
+    struct fake *fake = user;
+    pthread_mutex_lock(&fake->mutex);
+    reply.text = fake->settings.metrics ? (char *)(uintptr_t)fake->settings.metrics : text;
+    fake->settings.metrics_calls++;
+    pthread_mutex_unlock(&fake->mutex);
     rpc_call_reply(call, &reply.base);
 }
 
@@ -378,6 +383,14 @@ static inline void fake_set_tokens(struct fake *fake, uint32_t hold_at, uint32_t
     fake->settings.hold_at = hold_at;
     fake->settings.finish_at = finish_at;
     fake->settings.finish = finish;
+    pthread_mutex_unlock(&fake->mutex);
+}
+
+/* What Metrics answers; borrowed until it is set again. NULL: the usual text. */
+static inline void fake_set_metrics(struct fake *fake, const char *text)
+{
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.metrics = text;
     pthread_mutex_unlock(&fake->mutex);
 }
 

@@ -103,6 +103,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     assert_int_equal(token_logs_open(max_queue + max_batch + 1024, &scheduler->logs), STATUS_OK);
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
+        {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
         {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, scheduler},
     };
     const struct rpc_server_config config = {.addresses = addresses,
@@ -222,7 +223,7 @@ struct stream {
     struct rpc_handle handle;
 };
 
-static struct stream streams[CALLS_MAX];
+__attribute__((unused)) static struct stream streams[CALLS_MAX];
 
 static inline void on_event(void *user, struct rpc_message *message)
 {

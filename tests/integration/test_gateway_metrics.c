@@ -1,0 +1,108 @@
+// test_gateway_metrics.c: /metrics, which needs no key: what it costs the scheduler, and what it makes of the scheduler's text. The mesh
+// is gateway_rig.h's.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/integration/gateway_rig.h"
+
+// A gateway of its own, so that the scheduler's text is not the one kept from another test.
+static struct gateway *open_named(const char *model_name)
+{
+    struct gateway_config config = make_config();
+    struct gateway *opened;
+    struct error error;
+
+    config.served_model_name = model_name;
+    if (gateway_open(&config, &opened, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    wait_ready(gateway_port(opened));
+    return opened;
+}
+
+// Many clients cost the scheduler one call a second.
+static void test_scheduler_is_asked_once_a_second(void **state)
+{
+    enum { CLIENTS = 32, ROUNDS = 4 };
+    struct http_reply replies[CLIENTS];
+    uint64_t began_us = clock_now_us(), seconds;
+    uint32_t i, round, before = fake_look(&fake).metrics_calls;
+    (void)state;
+
+    for (round = 0; round < ROUNDS; round++) {
+        for (i = 0; i < CLIENTS; i++)
+            replies[i] = http_send(port, "GET", "/metrics", "", "");
+        for (i = 0; i < CLIENTS; i++) {
+            http_read_all(&replies[i]);
+            assert_int_equal(http_status(&replies[i]), 200);
+            assert_non_null(strstr(replies[i].data, "\nfastdecode_requests_running 5\n"));
+            http_free(&replies[i]);
+        }
+    }
+    seconds = (clock_now_us() - began_us) / 1000000;
+    assert_in_range(fake_look(&fake).metrics_calls - before, 0, seconds + 1);
+}
+
+// Lines that are none would make the page unreadable for who scrapes it.
+static void test_malformed_lines(void **state)
+{
+    static const char good[] = "# HELP fastdecode_x a \"text\" {\n# TYPE fastdecode_x gauge\nfastdecode_x{place=\"a.b-c_1\"} 1\n"
+                               "fastdecode_x{place=\"q\\\"\\\\\\n\",kind=\"\"} 2.5e-3\nfastdecode_x +Inf\nfastdecode_x NaN\n";
+    static const char bad[] =
+        "fastdecode_y{place=\"a\"b\"} 1\nfastdecode_y{place=\"a\n\"} 1\nfastdecode_y{place=\"\\q\"} 1\n"
+        "fastdecode_y{place=\"a\",} 1\nfastdecode_y{1=\"a\"} 1\nfastdecode_y\nfastdecode_y \nfastdecode_y 1x\n"
+        "fastdecode_y  1\n1fastdecode_y 1\n# fastdecode_y\n# HELP fastdecode_y\n\nfastdecode_y{} 1\n"
+        "fastdecode_y{place=\"a\"}1\nfastdecode_y 1 2 3\n";
+    char text[sizeof good + sizeof bad + 32];
+    struct gateway *named;
+    struct http_reply reply;
+    (void)state;
+
+    snprintf(text, sizeof text, "%s%sfastdecode_y 12", bad, good); // and the last line is cut off
+    fake_set_metrics(&fake, text);
+    named = open_named("a \"b\"\\\n\x01");
+    reply = http_call(gateway_port(named), "GET", "/metrics", "", "");
+    fake_set_metrics(&fake, NULL);
+    assert_non_null(strstr(reply.data, good));
+    assert_null(strstr(reply.data, "fastdecode_y"));
+    assert_non_null(strstr(reply.data, "vllm:num_requests_running{model_name=\"a \\\"b\\\"\\\\\\n\x01\"} 0\n"));
+    http_free(&reply);
+    gateway_close(named);
+}
+
+// The metrics of a mesh with 256 places.
+static void test_long_text(void **state)
+{
+    enum { LINES = 20000 };
+    char *text = malloc(LINES * 64), *at = text;
+    struct gateway *named;
+    struct http_reply reply;
+    uint32_t i;
+    (void)state;
+
+    for (i = 0; i < LINES; i++)
+        at += sprintf(at, "fastdecode_place_load_tokens{place=\"worker-%u\"} %u\n", i, i);
+    fake_set_metrics(&fake, text);
+    named = open_named("tiny");
+    reply = http_call(gateway_port(named), "GET", "/metrics", "", "");
+    fake_set_metrics(&fake, NULL);
+    assert_int_equal(http_count(&reply, "\nfastdecode_place_load_tokens{"), LINES);
+    http_free(&reply);
+    gateway_close(named);
+    free(text);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(fn) cmocka_unit_test_setup(fn, reset)
+    const struct CMUnitTest tests[] = {
+        CASE(test_scheduler_is_asked_once_a_second),
+        CASE(test_malformed_lines),
+        CASE(test_long_text),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,108 @@
+// test_scheduler_metrics.c: the scheduler's metrics: they grow with the number of places, and places' names are labels in them.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "tests/integration/scheduler_mesh.h"
+
+struct answer {
+    bool ended;
+    char *text;
+};
+
+static void on_metrics(void *user, struct rpc_message *message)
+{
+    const Fastdecode__MetricsReply *reply = rpc_message_unpack(message, &fastdecode__metrics_reply__descriptor);
+
+    assert_non_null(reply);
+    ((struct answer *)user)->text = strdup(reply->text);
+}
+
+static void on_metrics_end(void *user, enum status status, const char *text)
+{
+    (void)text;
+    assert_int_equal(status, STATUS_OK);
+    ((struct answer *)user)->ended = true;
+}
+
+static char *ask_for_metrics(void)
+{
+    const struct rpc_callbacks callbacks = {.on_message = on_metrics, .on_end = on_metrics_end};
+    Fastdecode__MetricsRequest request = FASTDECODE__METRICS_REQUEST__INIT;
+    struct rpc_channel *gateway = gateway_open();
+    struct answer answer = {0};
+    struct error error;
+
+    assert_int_equal(rpc_call_start(gateway, &fastdecode__generator__descriptor, "Metrics", &request.base, NULL, &callbacks,
+                                    &answer, NULL, &error),
+                     STATUS_OK);
+    UNTIL(answer.ended);
+    rpc_channel_close(gateway);
+    assert_non_null(answer.text);
+    return answer.text;
+}
+
+// 255 workers with long names: more than 256 KiB, and every place is in the last family that there is of places.
+static void many_places_are_all_in_the_metrics(void **state)
+{
+    char name[64], wanted[128];
+    uint32_t i;
+    (void)state;
+
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker.name = name;
+    for (i = 1; i < SCHED_PLACES_MAX; i++) {
+        snprintf(name, sizeof name, "kv-worker-of-a-rather-large-cluster-with-a-long-name-%u", i);
+        assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
+        kv_worker_close();
+    }
+    kv_worker.name = NULL;
+    char *text = ask_for_metrics();
+    assert_true(strlen(text) > 1 << 18);
+    assert_int_equal(text[strlen(text) - 1], '\n');
+    for (i = 1; i < SCHED_PLACES_MAX; i++) {
+        snprintf(wanted, sizeof wanted, "kv_pages_peak{place=\"kv-worker-of-a-rather-large-cluster-with-a-long-name-%u\"} ", i);
+        assert_non_null(strstr(text, wanted));
+    }
+    free(text);
+    mesh_close();
+}
+
+static void names_that_are_no_labels_are_refused(void **state)
+{
+    static const char *const names[] = {"a b", "a\"b", "a\nb", "a\\b", "a{b", "\xC3\xA4", "a/b", "a:b"};
+    (void)state;
+
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    for (uint32_t i = 0; i < ARRAY_COUNT(names); i++) {
+        kv_worker.name = names[i];
+        struct outcome outcome = kv_worker_register(0, 0, 0, 0);
+        assert_int_equal(outcome.status, STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(outcome.text, "a name has"));
+        kv_worker_close();
+    }
+    kv_worker.name = "Kv_worker-1.example.org";
+    assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
+    kv_worker_close();
+    kv_worker.name = NULL;
+    mesh_close();
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_places_are_all_in_the_metrics),
+        cmocka_unit_test(names_that_are_no_labels_are_refused),
+    };
+
+    log_threshold = getenv("FD_TEST_LOG") ? LOG_DEBUG : LOG_ERROR;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
