@@ -293,6 +293,7 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--drain-timeout=%d", DRAIN_S);
+    supervise_argument(child, "--drain-notice=0"); // no load balancer is in front of it
     if (s->served_model_name)
         supervise_argument(child, "--served-model-name=%s", s->served_model_name);
     supervise_argument(child, "--api-key-file=%s", s->api_key_file);

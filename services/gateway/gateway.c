@@ -211,11 +211,15 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
 
 uint32_t gateway_port(const struct gateway *gateway) { return http_server_port(gateway->http); }
 
-bool gateway_drain(struct gateway *gateway, double limit_s)
+bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s)
 {
-    uint64_t limit_us = clock_now_us() + (uint64_t)(limit_s * 1e6);
+    uint64_t now_us = clock_now_us(), limit_us = now_us + (uint64_t)(limit_s * 1e6);
+    uint64_t notice_us = now_us + (uint64_t)(MIN(notice_s, limit_s) * 1e6);
     struct timespec pause = {.tv_nsec = DRAIN_POLL_MS * 1000000l};
 
+    atomic_store_explicit(&gateway->leaving, true, memory_order_relaxed);
+    while (clock_now_us() < notice_us)
+        nanosleep(&pause, NULL);
     atomic_store_explicit(&gateway->draining, true, memory_order_relaxed);
     http_server_quiesce(gateway->http);
     while (http_server_active(gateway->http) > 0 && clock_now_us() < limit_us)

@@ -49,8 +49,10 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
 enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error) MUST_CHECK;
 uint32_t gateway_port(const struct gateway *gateway);
 
-/* Takes no more requests and waits until those in flight are answered, at most limit_s. True: all were. */
-bool gateway_drain(struct gateway *gateway, double limit_s);
+// Ends the service without a client noticing, within limit_s: /ready fails at once; for the first notice_s connections and requests are
+// taken as before, so that load balancers can find out; then no more are taken, and those in flight are answered. True: all were. May be
+// called again.
+bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s);
 /* Ends everything: what is in flight is cut off. Blocks. NULL is allowed. */
 void gateway_close(struct gateway *gateway);
 

@@ -25,7 +25,8 @@ struct gateway {
     struct work_pool *quick, *pool; /* for short bodies, and for long ones, which yield to those who compute */
     struct http_server *http;
     uint64_t created_s;
-    atomic_bool draining;     /* relaxed: nothing else depends on it */
+    atomic_bool leaving;      /* not ready, and still takes requests; relaxed: nothing else depends on it */
+    atomic_bool draining;     /* takes none any more; relaxed: likewise */
     atomic_bool tick_pending; /* relaxed: at worst a tick more or less */
 };
 

@@ -1,6 +1,7 @@
 // main.c: the gateway's program: settings, start, drain.
 //
-// SIGTERM or SIGINT: no new connections, requests in flight have --drain-timeout to end, exit 0. A second signal ends it at once.
+// SIGTERM or SIGINT: not ready; after --drain-notice no new connections; requests in flight have --drain-timeout to end, exit 0. A second
+// signal ends it at once.
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 struct gateway_program {
     struct gateway_config config;
     const char *port_file;
-    double drain_timeout_s;
+    double drain_timeout_s, drain_notice_s;
     struct gateway *gateway;
 };
 
@@ -60,7 +61,9 @@ static enum status configure(struct service *service, void *state, struct error 
         {"trace", OPTION_STRING, &g->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &g->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
-        {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM running requests may take this long", 0, 86400},
+        {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "after SIGTERM requests may take this long", 0, 86400},
+        {"drain-notice", OPTION_F64, &s->drain_notice_s, "S",
+         "of that time: /ready fails and new requests are still taken, until load balancers have noticed", 0, 86400},
     };
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
 
@@ -111,7 +114,7 @@ static enum status serve(struct service *service, void *state, struct error *err
     (void)error;
     service_wait_stop(service);
     log_info("GATEWAY-ENDS", "drain_timeout_s=%g", g->drain_timeout_s);
-    if (!gateway_drain(g->gateway, g->drain_timeout_s))
+    if (!gateway_drain(g->gateway, g->drain_notice_s, g->drain_timeout_s))
         log_warn("GATEWAY-CUT-OFF", "limit_s=%g", g->drain_timeout_s);
     return STATUS_OK;
 }
@@ -138,7 +141,7 @@ int main(int argc, char **argv)
                                                    .start = start,
                                                    .serve = serve,
                                                    .close = finish};
-    struct gateway_program gateway = {.drain_timeout_s = 10};
+    struct gateway_program gateway = {.drain_timeout_s = 30, .drain_notice_s = 5};
 
     gateway_defaults(&gateway.config);
     gateway.config.api_key_file = "none";

@@ -144,16 +144,16 @@ static void answer_health(struct gateway *gateway, struct exchange *exchange)
 
 static void answer_ready(struct gateway *gateway, struct exchange *exchange)
 {
-    bool draining = atomic_load_explicit(&gateway->draining, memory_order_relaxed);
+    bool leaving = atomic_load_explicit(&gateway->leaving, memory_order_relaxed);
     struct mesh_state state;
     struct text body = {0};
     bool ready;
 
     mesh_state(gateway->mesh, &state);
-    ready = state.ready && !draining;
+    ready = state.ready && !leaving;
     text_string(&body, ready ? "{\"ready\":true" : "{\"ready\":false,\"reason\":");
     if (!ready)
-        text_json_string(&body, draining ? "shutting down" : state.up ? state.reason : "the scheduler does not answer");
+        text_json_string(&body, leaving ? "shutting down" : state.up ? state.reason : "the scheduler does not answer");
     text_string(&body, "}\n");
     exchange_respond(exchange, ready ? 200 : 503, RESPOND_JSON, &body);
 }

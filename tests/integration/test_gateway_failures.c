@@ -251,14 +251,64 @@ static void test_drain(void **state)
     fake_set_tokens(&fake, 3, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     reply = http_send(at, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":8}");
     assert_true(fake_wait(&fake, saw_open, open + 1));
-    assert_false(gateway_drain(leaving, 0.05));
+    assert_false(gateway_drain(leaving, 0, 0.05));
     assert_int_equal(http_connect(at), -1);
     fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
-    assert_true(gateway_drain(leaving, 10));
+    assert_true(gateway_drain(leaving, 0, 10));
     http_read_all(&reply);
     assert_non_null(strstr(reply.data, canned(5, 0, 8)));
     http_free(&reply);
     gateway_close(leaving);
+}
+
+struct drain {
+    struct gateway *gateway;
+    bool all_answered;
+};
+
+static void *run_drain(void *arg)
+{
+    struct drain *drain = arg;
+
+    drain->all_answered = gateway_drain(drain->gateway, 3, 30);
+    return NULL;
+}
+
+// A load balancer learns from /ready that a gateway leaves. Until it has, what it sends is served.
+static void test_drain_with_notice(void **state)
+{
+    struct gateway_config config = make_config();
+    struct drain drain = {0};
+    struct http_reply reply, ready;
+    struct error error;
+    pthread_t thread;
+    uint32_t at, served = 0;
+    int status;
+    (void)state;
+
+    assert_int_equal(gateway_open(&config, &drain.gateway, &error), STATUS_OK);
+    at = gateway_port(drain.gateway);
+    wait_ready(at);
+    assert_int_equal(pthread_create(&thread, NULL, run_drain, &drain), 0);
+    do { // it fails while connections are still taken, and before it has failed all are served
+        ready = http_call(at, "GET", "/ready", "", "");
+        status = http_status(&ready);
+        assert_true(status == 200 || status == 503);
+        http_free(&ready);
+    } while (status == 200);
+    for (;;) {
+        reply = http_call(at, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3}");
+        status = http_status(&reply);
+        http_free(&reply);
+        if (status != 200)
+            break;
+        served++;
+    }
+    assert_true(served > 0);
+    assert_true(status == 0 || status == 503); // 503: it came in just before the listener was closed
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(drain.all_answered);
+    gateway_close(drain.gateway);
 }
 
 /* A gateway that is closed with streams open cuts them off and leaves nothing. */
@@ -300,6 +350,7 @@ int main(int argc, char **argv)
         CASE(test_answer_slower_than_idle),
         CASE(test_bodies_together),
         CASE(test_drain),
+        CASE(test_drain_with_notice),
         CASE(test_close_with_open_streams),
     };
     if (argc > 1)
