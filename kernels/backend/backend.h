@@ -36,6 +36,8 @@ enum compute_mode { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_INT8 };
 /* KV element types; the numbers are those of proto/common.proto. */
 struct backend_config {
     const struct model *model; /* borrowed for the backend's life */
+    uint32_t first_layer;      /* of those that the backend has (layer_range.h) */
+    uint32_t layer_count;      /* 0: from first_layer to the model's last */
     enum compute_mode compute; /* AUTO: int8 for quantized files, f32 otherwise */
     struct thread_pool *pool;  /* borrowed */
     uint32_t max_rows;         /* rows of one mini-batch's step */
@@ -135,11 +137,16 @@ struct backend_ops {
      * names the row, and nothing was done: the caller drops that sequence and begins again. */
     enum status (*begin)(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
                          struct error *error);
-    /* Segment s: finishes layer s-1 (s > 0), starts layer s (s < layers). */
+    /* For a backend that does not have the model's first layer, which then embeds nothing: x of the rows as the stage before gave them.
+     * After begin, before segment 0; x stays as it is until done. */
+    void (*put_x)(struct backend_batch *batch, const float *x /* [rows][hidden] */);
+    /* For a backend that does not have the model's last layer: x of all rows after its last segment. Written until done. */
+    void (*get_x)(struct backend_batch *batch, float *x /* [rows][hidden] */);
+    /* Segment s: finishes layer s-1 (s > 0), starts layer s (s < layers). Layers are those of the backend's range, from 0. */
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
     /* Attention of the local rows for a layer: between segment(layer) and segment(layer + 1). */
     void (*attend)(struct backend_batch *batch, uint32_t layer);
-    /* Final norm, output projection and sampling or scoring for some rows, all with needs_output, up to max_rows: row_index[i] answers samples[i].
+    /* With the model's last layer: final norm, output projection and sampling or scoring for some rows, all with needs_output, up to max_rows: row_index[i] answers samples[i].
      * row_index is copied. samples, and the samplers, results and logits that they point to, stay where they are and as they are until done:
      * results and logits are written up to then, and a sampler may be read (sampler_see_generated() comes after done). */
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);

@@ -52,11 +52,11 @@ static uint64_t batch_bytes(const struct backend_config *config)
     return slices_bytes(slices, SLICE_COUNT, ALIGN);
 }
 
-static struct kv_shape pool_shape(const struct backend_config *config)
+static struct kv_shape pool_shape(const struct backend_config *config, const struct layer_range *range)
 {
     const struct model_shape *shape = &config->model->shape;
     return (struct kv_shape){
-        .layers = shape->layers,
+        .layers = range->count,
         .heads = shape->heads,
         .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim,
@@ -67,15 +67,22 @@ static struct kv_shape pool_shape(const struct backend_config *config)
     };
 }
 
+static uint64_t logits_bytes(const struct backend_config *config)
+{
+    return (uint64_t)MIN((uint32_t)CPU_HEAD_ROWS, config->max_rows) * config->model->shape.vocab * sizeof(float);
+}
+
 static enum status cpu_plan(const struct backend_config *config, struct backend_plan *plan, struct error *error)
 {
     const struct model_shape *shape = &config->model->shape;
-    struct kv_shape kv = pool_shape(config);
     struct rope_params rope = {.dims = shape->rope_dim};
     uint32_t threads = thread_pool_threads(config->pool);
+    struct layer_range range;
     enum status status;
 
     memset(plan, 0, sizeof *plan);
+    if ((status = layer_range_of(config, &range, error)))
+        return status;
     if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
                          gguf_label(config->model->gguf), shape->head_dim, ATTEND_TILE, ATTEND_MAX_HEAD_DIM);
@@ -84,12 +91,13 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
                          "--batch-invariant: f32 goes through OpenBLAS, whose order of summation depends on the number of rows: "
                          "%s",
                          config->compute == COMPUTE_F32 ? "leave --compute at auto or int8" : "--compute int8");
-    status = cpu_plan_weights(config->model, cpu_wants_dense(config), &plan->weight_bytes, &plan->start_bytes, error);
+    const struct kv_shape kv = pool_shape(config, &range);
+    status = cpu_plan_weights(config->model, &range, cpu_wants_dense(config), &plan->weight_bytes, &plan->start_bytes, error);
     if (status)
         return status;
-    plan->activation_bytes = batch_bytes(config) * config->max_batches +
-                             (uint64_t)MIN((uint32_t)CPU_HEAD_ROWS, config->max_rows) * shape->vocab * 4 +
-                             rope_row_floats(&rope) * config->context_tokens * 4 + (uint64_t)threads * shape->vocab * 16;
+    plan->activation_bytes = batch_bytes(config) * config->max_batches + rope_row_floats(&rope) * config->context_tokens * 4;
+    if (range.is_last)
+        plan->activation_bytes += logits_bytes(config) + (uint64_t)threads * shape->vocab * 16; /* sampling */
     plan->pool_page_bytes = kv_page_bytes(&kv);
     plan->rows_alike = !cpu_wants_dense(config);
     if (config->local_pool_bytes) {
@@ -101,11 +109,26 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     return STATUS_OK;
 }
 
+/* What the head needs: logits, and room to sample. */
+static enum status open_head(struct backend *backend, struct error *error)
+{
+    uint32_t threads = thread_pool_threads(backend->config.pool);
+    size_t bytes = logits_bytes(&backend->config);
+
+    backend->logits = malloc(bytes);
+    backend->scratch = calloc(threads, sizeof *backend->scratch);
+    if (!backend->logits || !backend->scratch)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the logits of the CPU backend");
+    memset(backend->logits, 0, bytes); /* resident from the start, as the plan says */
+    for (uint32_t i = 0; i < threads; i++)
+        if (sampler_scratch_open(backend->shape.vocab, &backend->scratch[i]))
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
+    return STATUS_OK;
+}
+
 static enum status open_tables(struct backend *backend, struct error *error)
 {
     const struct model_shape *shape = &backend->shape;
-    uint32_t threads = thread_pool_threads(backend->config.pool);
-    size_t logits_bytes = (size_t)MIN((uint32_t)CPU_HEAD_ROWS, backend->config.max_rows) * shape->vocab * sizeof(float);
     struct rope_params rope = {
         .style = shape->rope_style,
         .dims = shape->rope_dim,
@@ -115,18 +138,12 @@ static enum status open_tables(struct backend *backend, struct error *error)
     };
 
     backend->rope_row = rope_row_floats(&rope);
-    backend->layers = calloc(shape->layers, sizeof *backend->layers);
+    backend->layers = calloc(backend->range.count, sizeof *backend->layers);
     backend->rope_table = malloc(backend->rope_row * backend->config.context_tokens * sizeof(float));
-    backend->logits = malloc(logits_bytes);
-    backend->scratch = calloc(threads, sizeof *backend->scratch);
-    if (!backend->layers || !backend->rope_table || !backend->logits || !backend->scratch)
+    if (!backend->layers || !backend->rope_table)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the tables of the CPU backend");
-    memset(backend->logits, 0, logits_bytes); /* resident from the start, as the plan says */
     rope_table_build(&rope, 0, backend->config.context_tokens, backend->rope_table);
-    for (uint32_t i = 0; i < threads; i++)
-        if (sampler_scratch_open(shape->vocab, &backend->scratch[i]))
-            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
-    return STATUS_OK;
+    return backend->range.is_last ? open_head(backend, error) : STATUS_OK;
 }
 
 static void cpu_close(struct backend *backend)
@@ -160,11 +177,13 @@ static enum status cpu_open(const struct backend_config *config, struct backend 
     snprintf(backend->level, sizeof backend->level, "%s/%s", backend->dense ? "f32" : "int8", kernels_level_name());
     if (backend->dense)
         openblas_set_num_threads((int)thread_pool_threads(config->pool));
-    status = open_tables(backend, error);
+    status = layer_range_of(config, &backend->range, error);
+    if (!status)
+        status = open_tables(backend, error);
     if (!status)
         status = cpu_load_weights(backend, error);
     if (!status && config->local_pool_bytes) {
-        struct kv_shape kv = pool_shape(config);
+        struct kv_shape kv = pool_shape(config, &backend->range);
         status = kv_store_open(&kv, config->local_pool_bytes, config->max_rows, config->pool, &backend->kv, error);
     }
     if (status) {
@@ -283,9 +302,21 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
                              rows[row].position);
     }
     status = plan_local(batch, bad_row, error);
-    if (!status)
+    if (!status && backend->range.is_first)
         cpu_embed(batch);
     return status;
+}
+
+static void cpu_put_x(struct backend_batch *batch, const float *x)
+{
+    assert_always(!batch->backend->range.is_first);
+    memcpy(batch->x, x, (size_t)batch->row_count * batch->backend->shape.hidden * sizeof *x);
+}
+
+static void cpu_get_x(struct backend_batch *batch, float *x)
+{
+    assert_always(!batch->backend->range.is_last);
+    memcpy(x, batch->x, (size_t)batch->row_count * batch->backend->shape.hidden * sizeof *x);
 }
 
 /* In the last layer: their K and V are stored, and that is all. */
@@ -305,7 +336,7 @@ static void cpu_attend(struct backend_batch *batch, uint32_t layer)
 
     if (!batch->local_count)
         return;
-    if (layer + 1 == backend->shape.layers && batch->kv_only_count)
+    if (backend->range.is_last && layer + 1 == backend->range.count && batch->kv_only_count)
         skip_attention_of_kv_only(batch);
     kv_store_stats(backend->kv, &before);
     kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
@@ -348,7 +379,7 @@ static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held
 
 static uint64_t cpu_pool_page_bytes(const struct backend *backend)
 {
-    const struct kv_shape shape = pool_shape(&backend->config);
+    const struct kv_shape shape = pool_shape(&backend->config, &backend->range);
     return backend->kv ? kv_page_bytes(&shape) : 0;
 }
 
@@ -383,6 +414,8 @@ const struct backend_ops backend_cpu = {
     .batch_open = cpu_batch_open,
     .batch_close = cpu_batch_close,
     .begin = cpu_begin,
+    .put_x = cpu_put_x,
+    .get_x = cpu_get_x,
     .segment = cpu_segment,
     .attend = cpu_attend,
     .head = cpu_head,

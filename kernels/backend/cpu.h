@@ -4,7 +4,7 @@
 
 #include "common/kv/kv_store.h"
 #include "common/model/model.h"
-#include "kernels/backend/backend.h"
+#include "kernels/backend/layer_range.h"
 #include "kernels/dispatch/kernels.h"
 
 enum { CPU_HEAD_ROWS = 64 }; /* rows of logits at once: 64 x 49,152 x 4 bytes = 12.6 MB */
@@ -25,19 +25,21 @@ struct cpu_layer {
 struct backend {
     struct backend_config config;
     struct model_shape shape;
+    struct layer_range range;
     bool dense; /* COMPUTE_F32 */
     char level[32];
-    uint32_t q_width, kv_width; /* heads x head_dim, kv_heads x head_dim */
-    struct cpu_layer *layers;   /* [shape.layers] */
-    struct cpu_linear embedding, output;
-    const float *output_norm; /* [hidden] f32 */
-    float *rope_table;        /* [context_tokens][rope_row_floats] f32 */
+    uint32_t q_width, kv_width;  /* heads x head_dim, kv_heads x head_dim */
+    struct cpu_layer *layers;    /* [range.count] */
+    struct cpu_linear embedding; /* if range.is_first */
+    struct cpu_linear output;    /* if range.is_last, and so the norm */
+    const float *output_norm;    /* [hidden] f32 */
+    float *rope_table;           /* [context_tokens][rope_row_floats] f32 */
     size_t rope_row;
     struct kv_store *kv;    /* NULL without a local pool */
     unsigned char *weights; /* one mapping: packed or dense matrices, norms, biases */
     uint64_t weights_bytes;
-    float *logits;                    /* [CPU_HEAD_ROWS][vocab] f32 */
-    struct sampler_scratch **scratch; /* [threads] */
+    float *logits;                    /* [CPU_HEAD_ROWS][vocab] f32, if range.is_last */
+    struct sampler_scratch **scratch; /* [threads], NULL if not */
     uint64_t attend_bytes, attend_us;
 };
 
@@ -63,8 +65,8 @@ struct backend_batch {
 
 /* cpu_load.c */
 /* start_bytes: beyond `bytes`, while the file is read. */
-enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, uint64_t *start_bytes,
-                             struct error *error) MUST_CHECK;
+enum status cpu_plan_weights(const struct model *model, const struct layer_range *range, bool dense, uint64_t *bytes,
+                             uint64_t *start_bytes, struct error *error) MUST_CHECK;
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 bool cpu_wants_dense(const struct backend_config *config);
 

@@ -52,6 +52,7 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)
 {
     uint32_t block = MIN((uint32_t)CPU_HEAD_ROWS, batch->backend->config.max_rows);
+    assert_always(batch->backend->range.is_last);
     for (uint32_t begin = 0; begin < count; begin += block) {
         struct head_job job = {batch, row_index + begin, samples + begin, MIN(block, count - begin)};
         thread_pool_run(batch->backend->config.pool, head_thread, &job);

@@ -15,6 +15,7 @@ enum { LINEARS_A_LAYER = 7, ALIGN = 64 };
 /* Walks the model's tensors in one order, twice: to add up sizes, then to place and convert. */
 struct loader {
     const struct model *model;
+    struct layer_range range;
     bool dense;
     unsigned char *base; /* NULL while sizes are added up */
     uint64_t used, peak; /* peak: with the tensor that is being read */
@@ -119,14 +120,16 @@ static void load_all(struct loader *loader)
     struct backend sizes = {0}, *backend = loader->backend ? loader->backend : &sizes;
     struct cpu_layer layer_sizes;
 
-    load_linear(loader, &model->embedding, &backend->embedding);
-    if (model->output.data == model->embedding.data)
+    if (loader->range.is_first)
+        load_linear(loader, &model->embedding, &backend->embedding);
+    if (loader->range.is_last && loader->range.is_first && model->tied)
         backend->output = backend->embedding;
-    else
+    else if (loader->range.is_last)
         load_linear(loader, &model->output, &backend->output);
-    load_vector(loader, &model->output_norm, &backend->output_norm);
-    for (uint32_t i = 0; i < model->shape.layers && !loader->status; i++)
-        load_layer(loader, &model->layers[i], loader->base ? &backend->layers[i] : &layer_sizes);
+    if (loader->range.is_last)
+        load_vector(loader, &model->output_norm, &backend->output_norm);
+    for (uint32_t i = 0; i < loader->range.count && !loader->status; i++)
+        load_layer(loader, &model->layers[loader->range.first + i], loader->base ? &backend->layers[i] : &layer_sizes);
 }
 
 bool cpu_wants_dense(const struct backend_config *config)
@@ -140,9 +143,10 @@ bool cpu_wants_dense(const struct backend_config *config)
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
 }
 
-enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *bytes, uint64_t *start_bytes, struct error *error)
+enum status cpu_plan_weights(const struct model *model, const struct layer_range *range, bool dense, uint64_t *bytes,
+                             uint64_t *start_bytes, struct error *error)
 {
-    struct loader loader = {.model = model, .dense = dense, .error = error};
+    struct loader loader = {.model = model, .range = *range, .dense = dense, .error = error};
     load_all(&loader);
     *bytes = loader.used;
     *start_bytes = loader.peak > loader.used ? loader.peak - loader.used : 0;
@@ -151,9 +155,10 @@ enum status cpu_plan_weights(const struct model *model, bool dense, uint64_t *by
 
 enum status cpu_load_weights(struct backend *backend, struct error *error)
 {
-    struct loader loader = {.model = backend->config.model, .dense = backend->dense, .error = error, .backend = backend};
+    struct loader loader = {
+        .model = backend->config.model, .range = backend->range, .dense = backend->dense, .error = error, .backend = backend};
     uint64_t start_bytes;
-    enum status status = cpu_plan_weights(loader.model, loader.dense, &backend->weights_bytes, &start_bytes, error);
+    enum status status = cpu_plan_weights(loader.model, &loader.range, loader.dense, &backend->weights_bytes, &start_bytes, error);
 
     if (status)
         return status;

@@ -248,9 +248,9 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
     const struct cpu_product down = {&layer->down, batch->gate, ffn, batch->x, hidden, GEMM_ADD};
 
     const struct cpu_linear *after_o[] = {&layer->gate}, *after_up[] = {&layer->down}, *output[] = {&backend->output};
-    const struct cpu_layer *later = &backend->layers[job->s % backend->shape.layers]; /* not read after the last */
+    bool last = job->s == backend->range.count;
+    const struct cpu_layer *later = last ? layer : layer + 1; /* not read after the last */
     const struct cpu_linear *qkv[] = {&later->q, &later->k, &later->v};
-    bool last = job->s == backend->shape.layers;
 
     phase_take_o(batch, layer, job->links, thread_index);
     cpu_products(backend, &out, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
@@ -264,8 +264,9 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
         thread_pool_barrier(backend->config.pool);
     }
     cpu_products(backend, &down, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
-                 last ? first_read(backend, output, 1, batch->row_count, thread_index)
-                      : first_read(backend, qkv, 3, batch->row_count, thread_index));
+                 !last                    ? first_read(backend, qkv, 3, batch->row_count, thread_index)
+                 : backend->range.is_last ? first_read(backend, output, 1, batch->row_count, thread_index)
+                                          : NULL);
 }
 
 /* RoPE on q and k in place, then q, k, v of the workers' rows to where they are wanted. */
@@ -322,7 +323,7 @@ static void segment_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     (void)thread_count;
     if (job->s > 0)
         finish_layer(job, thread_index);
-    if (job->s < job->batch->backend->shape.layers)
+    if (job->s < job->batch->backend->range.count)
         start_layer(job, thread_index);
 }
 
@@ -349,7 +350,7 @@ static void end_kv_only(struct backend_batch *batch, const struct backend_links 
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
     struct segment_job job = {batch, s, links};
-    if (s == batch->backend->shape.layers && batch->kv_only_count)
+    if (batch->backend->range.is_last && s == batch->backend->range.count && batch->kv_only_count)
         end_kv_only(batch, links);
     if (!batch->row_count)
         return;

@@ -125,8 +125,12 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     const struct model_shape *shape = &config->model->shape;
     struct slice host[HOST_SLICES], device[DEVICE_SLICES];
     struct backend_batch unused;
+    struct layer_range range;
     size_t free_bytes = 0, total = 0;
+    enum status status = layer_range_of(config, &range, error);
 
+    if (status)
+        return status;
     if (shape->head_dim % 8 || shape->head_dim > GPU_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: on CUDA multiples of 8 up to %d are supported",
                          gguf_label(config->model->gguf), shape->head_dim, GPU_MAX_HEAD_DIM);
@@ -150,13 +154,13 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
     cuda_must(cudaSetDevice(config->device), "choosing the device");
     host_slices(config, &unused, host);
-    device_slices(config, cuda_load_panel_bytes(config), &unused, device);
+    device_slices(config, cuda_load_panel_bytes(config, &range), &unused, device);
     memset(plan, 0, sizeof *plan);
     plan->rows_alike = config->batch_invariant;
     plan->activation_bytes = slices_bytes(host, HOST_SLICES, ALIGN) * config->max_batches;
-    plan->device_weight_bytes = cuda_weight_bytes(config->model, config->context_tokens);
+    plan->device_weight_bytes = cuda_weight_bytes(config->model, &range, config->context_tokens);
     plan->device_activation_bytes = slices_bytes(device, DEVICE_SLICES, ALIGN) * config->max_batches;
-    plan->pool_page_bytes = cuda_page_bytes(shape);
+    plan->pool_page_bytes = cuda_page_bytes(shape, &range);
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
     plan->pool_on_device = true;
     plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; /* sampling */
@@ -236,7 +240,9 @@ static enum status cuda_open(const struct backend_config *config, struct backend
     backend->q_width = backend->shape.heads * backend->shape.head_dim;
     backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
     backend->qkv_width = backend->q_width + 2 * backend->kv_width;
-    status = open_all(backend, error);
+    status = layer_range_of(config, &backend->range, error);
+    if (!status)
+        status = open_all(backend, error);
     if (status) {
         cuda_close(backend);
         return status;
@@ -345,7 +351,8 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
     uint64_t words = batch->local_count ? (uint64_t)CUDA_ROW_WORDS * max_rows + batch->table_entries : 2ull * max_rows;
     cuda_must(cudaMemcpyAsync(batch->words, batch->words_host, words * sizeof *batch->words, cudaMemcpyHostToDevice, batch->stream),
               "copying tokens and page tables to the device");
-    cuda_embed(batch);
+    if (backend->range.is_first)
+        cuda_embed(batch);
     cuda_queued(batch, "starting the embedding");
     return STATUS_OK;
 }
@@ -373,6 +380,8 @@ static const struct backend_ops backend_cuda = {
     .batch_open = cuda_batch_open,
     .batch_close = cuda_batch_close,
     .begin = cuda_begin,
+    .put_x = cuda_put_x,
+    .get_x = cuda_get_x,
     .segment = cuda_segment,
     .attend = cuda_attend,
     .head = cuda_head,

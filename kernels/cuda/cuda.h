@@ -11,7 +11,7 @@
 
 #include "common/kv/kv_ledger.h"
 #include "common/model/model.h"
-#include "kernels/backend/backend.h"
+#include "kernels/backend/layer_range.h"
 #include "kernels/cuda/buckets.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
@@ -54,12 +54,13 @@ struct cuda_copy {
 struct backend {
     struct backend_config config;
     struct model_shape shape;
+    struct layer_range range;
     enum gpu_type type;
     char name[16], level[32];
     uint32_t weight_bits; /* of the narrowest form of a matrix: 4, 8 or 16 */
     uint32_t q_width, kv_width, qkv_width;
-    struct cuda_layer *layers; /* [shape.layers] */
-    struct cuda_linear embedding, output;
+    struct cuda_layer *layers;            /* [range.count] */
+    struct cuda_linear embedding, output; /* if range.is_first; if range.is_last, and so the norm */
     const float *output_norm, *rope_table;
     unsigned char *weights; /* device: all of the above, and the table of RoPE */
     uint64_t panel_bytes;   /* cuda_load_panel_bytes() */
@@ -93,7 +94,7 @@ struct cuda_wire {
 /* The graphs of a mini-batch: a segment's kernels, one graph a bucket of rows and segment (cuda_graph.c). */
 struct cuda_graphs {
     uint32_t buckets, rows[GPU_BUCKETS_MAX]; /* ascending: those that have graphs */
-    cudaGraphExec_t *execs;                  /* [buckets][layers + 1] */
+    cudaGraphExec_t *execs;                  /* [buckets][range.count + 1] */
     uint64_t launched;                       /* since batch_open */
 };
 
@@ -165,16 +166,18 @@ struct device_rates;
 enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out, struct error *error) MUST_CHECK;
 
 /* cuda_load.c */
-uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens);
+uint64_t cuda_weight_bytes(const struct model *model, const struct layer_range *range, uint32_t context_tokens);
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 
 /* Of each mini-batch, for products with up to max_rows rows; 0: none will be expanded. */
-uint64_t cuda_load_panel_bytes(const struct backend_config *config);
+uint64_t cuda_load_panel_bytes(const struct backend_config *config, const struct layer_range *range);
 
 /* cuda_product.c: y = w x, or y += that; x wide, y [rows][linear->outputs] f32 or wide. */
 void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, uint32_t rows, void *y, bool y_wide,
                   bool add);
 void cuda_embed(struct backend_batch *batch);
+void cuda_put_x(struct backend_batch *batch, const float *x);
+void cuda_get_x(struct backend_batch *batch, float *x);
 uint64_t cuda_panel_bytes(const struct gpu_quant *quant); /* the most that a panel of it takes */
 uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
                             uint64_t panel_bytes); /* of all its panels but the last, which may have less */
@@ -217,7 +220,7 @@ void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const str
 /* cuda_pool.c */
 enum status cuda_pool_open(struct backend *backend, struct error *error) MUST_CHECK;
 void cuda_pool_close(struct backend *backend);
-uint64_t cuda_page_bytes(const struct model_shape *shape);
+uint64_t cuda_page_bytes(const struct model_shape *shape, const struct layer_range *range);
 struct kv_ledger_shape cuda_ledger_shape(const struct backend_config *config, uint32_t pages);
 enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error) MUST_CHECK;
 void cuda_attend(struct backend_batch *batch, uint32_t layer);

@@ -64,7 +64,7 @@ static cudaError_t make(struct backend_batch *batch, uint32_t s, cudaGraphExec_t
 static cudaError_t make_bucket(struct backend_batch *batch, uint32_t rows)
 {
     struct cuda_graphs *graphs = &batch->graphs;
-    const uint32_t layers = batch->backend->shape.layers, segments = layers + 1;
+    const uint32_t layers = batch->backend->range.count, segments = layers + 1;
     cudaGraphExec_t *execs = graphs->execs + (size_t)graphs->buckets * segments;
     cudaError_t error = cudaSuccess;
 
@@ -94,7 +94,7 @@ static cudaError_t make_bucket(struct backend_batch *batch, uint32_t rows)
 void cuda_graphs_open(struct backend_batch *batch, uint32_t max_graphs, uint64_t max_bytes)
 {
     struct cuda_graphs *graphs = &batch->graphs;
-    const uint32_t max_rows = batch->backend->config.max_rows, segments = batch->backend->shape.layers + 1;
+    const uint32_t max_rows = batch->backend->config.max_rows, segments = batch->backend->range.count + 1;
     uint32_t wanted[GPU_BUCKETS_MAX], count = gpu_buckets(max_rows, wanted);
     size_t free_before = 0, free_now = 0, total;
     const uint64_t began_us = clock_now_us();
@@ -124,7 +124,7 @@ void cuda_graphs_open(struct backend_batch *batch, uint32_t max_graphs, uint64_t
 void cuda_graphs_close(struct backend_batch *batch)
 {
     struct cuda_graphs *graphs = &batch->graphs;
-    for (uint32_t i = 0; i < graphs->buckets * (batch->backend->shape.layers + 1); i++)
+    for (uint32_t i = 0; i < graphs->buckets * (batch->backend->range.count + 1); i++)
         cudaGraphExecDestroy(graphs->execs[i]);
     free(graphs->execs);
     *graphs = (struct cuda_graphs){.buckets = 0};
@@ -137,7 +137,7 @@ bool cuda_graph_launch(struct backend_batch *batch, uint32_t s)
 
     if (bucket == graphs->buckets || graphs->rows[bucket] != batch->padded_rows)
         return false;
-    cuda_must(cudaGraphLaunch(graphs->execs[(size_t)bucket * (batch->backend->shape.layers + 1) + s], batch->stream),
+    cuda_must(cudaGraphLaunch(graphs->execs[(size_t)bucket * (batch->backend->range.count + 1) + s], batch->stream),
               "launching a graph");
     graphs->launched++;
     return true;

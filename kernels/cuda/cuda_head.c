@@ -181,7 +181,7 @@ void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const str
     const struct cuda_asked host = asked_at(batch->head_host, count);
     uint32_t block = MIN((uint32_t)CUDA_HEAD_ROWS, config->max_rows), adjust_count = 0;
 
-    assert_always(count <= config->max_rows && !batch->samples);
+    assert_always(count <= config->max_rows && !batch->samples && batch->backend->range.is_last);
     if (!count)
         return;
     batch->samples = samples;

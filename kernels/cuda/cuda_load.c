@@ -18,6 +18,7 @@ enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, WIDE_BYTES = 2 };
 /* Walks the model's tensors in one order, twice: to add up sizes, then to place and convert. */
 struct loader {
     const struct model *model;
+    struct layer_range range;
     struct backend *backend;    /* NULL while sizes are added up */
     uint64_t used, panel_bytes; /* panel: the most that one of a matrix takes */
     uint32_t weight_bits;       /* of the narrowest form */
@@ -222,20 +223,22 @@ static void walk(struct loader *loader, uint32_t context_tokens)
     struct backend unused, *backend = loader->backend ? loader->backend : &unused;
     struct cuda_layer layer;
 
-    load_linear(loader, (const struct tensor_view *[]){&model->embedding}, 1, &backend->embedding);
-    if (!model->tied)
+    if (loader->range.is_first)
+        load_linear(loader, (const struct tensor_view *[]){&model->embedding}, 1, &backend->embedding);
+    if (loader->range.is_last && !(loader->range.is_first && model->tied))
         load_linear(loader, (const struct tensor_view *[]){&model->output}, 1, &backend->output);
-    else if (loader->backend)
+    else if (loader->range.is_last && loader->backend)
         backend->output = backend->embedding;
-    load_vector(loader, &model->output_norm, &backend->output_norm);
+    if (loader->range.is_last)
+        load_vector(loader, &model->output_norm, &backend->output_norm);
     load_rope(loader, context_tokens, &backend->rope_table);
-    for (uint32_t i = 0; i < model->shape.layers; i++)
-        load_layer(loader, &model->layers[i], loader->backend ? &backend->layers[i] : &layer);
+    for (uint32_t i = 0; i < loader->range.count; i++)
+        load_layer(loader, &model->layers[loader->range.first + i], loader->backend ? &backend->layers[i] : &layer);
 }
 
-uint64_t cuda_weight_bytes(const struct model *model, uint32_t context_tokens)
+uint64_t cuda_weight_bytes(const struct model *model, const struct layer_range *range, uint32_t context_tokens)
 {
-    struct loader loader = {.model = model};
+    struct loader loader = {.model = model, .range = *range};
     walk(&loader, context_tokens);
     return loader.used;
 }
@@ -246,19 +249,19 @@ static bool expands(const struct backend_config *config)
     return config->max_rows > GPU_QUANT_DIRECT_ROWS && !config->batch_invariant;
 }
 
-uint64_t cuda_load_panel_bytes(const struct backend_config *config)
+uint64_t cuda_load_panel_bytes(const struct backend_config *config, const struct layer_range *range)
 {
-    struct loader loader = {.model = config->model};
+    struct loader loader = {.model = config->model, .range = *range};
     walk(&loader, 1);
     return expands(config) ? loader.panel_bytes : 0;
 }
 
 enum status cuda_load_weights(struct backend *backend, struct error *error)
 {
-    struct loader loader = {.model = backend->config.model, .backend = backend, .weight_bits = 16};
-    uint64_t bytes = cuda_weight_bytes(backend->config.model, backend->config.context_tokens);
+    struct loader loader = {.model = backend->config.model, .range = backend->range, .backend = backend, .weight_bits = 16};
+    uint64_t bytes = cuda_weight_bytes(backend->config.model, &backend->range, backend->config.context_tokens);
 
-    backend->layers = calloc(backend->shape.layers, sizeof *backend->layers);
+    backend->layers = calloc(backend->range.count, sizeof *backend->layers);
     if (!backend->layers)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of layers");
     if (cudaMalloc((void **)&backend->weights, bytes))

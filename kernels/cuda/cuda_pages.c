@@ -58,12 +58,12 @@ void cuda_copy_close(struct backend *backend)
 
 uint64_t cuda_pool_page_bytes(const struct backend *backend)
 {
-    return backend->pool.pages && backend->copy.slices ? cuda_page_bytes(&backend->shape) : 0;
+    return backend->pool.pages && backend->copy.slices ? cuda_page_bytes(&backend->shape, &backend->range) : 0;
 }
 
 /* --- slices --------------------------------------------------------------------------------------------------------------- */
 
-static uint32_t page_tiles(const struct backend *backend) { return backend->shape.layers * backend->shape.kv_heads; }
+static uint32_t page_tiles(const struct backend *backend) { return backend->range.count * backend->shape.kv_heads; }
 
 /* The one that begins with this tile. */
 static uint32_t slice_of(const struct cuda_copy *copy, uint32_t tile) { return tile / copy->slice_tiles % CUDA_SLICES; }

@@ -10,9 +10,9 @@
 #include "common/base/checked.h"
 #include "kernels/cuda/cuda.h"
 
-uint64_t cuda_page_bytes(const struct model_shape *shape)
+uint64_t cuda_page_bytes(const struct model_shape *shape, const struct layer_range *range)
 {
-    return (uint64_t)shape->layers * shape->kv_heads * 2 * GPU_PAGE_TOKENS * shape->head_dim * 2;
+    return (uint64_t)range->count * shape->kv_heads * 2 * GPU_PAGE_TOKENS * shape->head_dim * 2;
 }
 
 struct kv_ledger_shape cuda_ledger_shape(const struct backend_config *config, uint32_t pages)
@@ -28,11 +28,11 @@ struct kv_ledger_shape cuda_ledger_shape(const struct backend_config *config, ui
 enum status cuda_pool_open(struct backend *backend, struct error *error)
 {
     const struct backend_config *config = &backend->config;
-    uint64_t page_bytes = cuda_page_bytes(&backend->shape), pages = config->local_pool_bytes / page_bytes;
+    uint64_t page_bytes = cuda_page_bytes(&backend->shape, &backend->range), pages = config->local_pool_bytes / page_bytes;
     enum status status;
 
     backend->pool = (struct gpu_pool){
-        .layers = backend->shape.layers,
+        .layers = backend->range.count,
         .heads = backend->shape.heads,
         .kv_heads = backend->shape.kv_heads,
         .head_dim = backend->shape.head_dim,
@@ -77,7 +77,7 @@ static enum status not_coming_in(const struct backend *backend, uint64_t sequenc
 static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
-    uint64_t page_bytes = cuda_page_bytes(&backend->shape);
+    uint64_t page_bytes = cuda_page_bytes(&backend->shape, &backend->range);
     unsigned char *pages = backend->pool.pages;
     struct kv_copy copy;
     bool copied = false;
@@ -289,7 +289,7 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
     for (uint32_t i = batch->tile_rows; i < batch->local_count; i++)
         positions += words.position[i] + 1ull;
     backend->attend_bytes += positions * 2 * backend->kv_width * 2;
-    batch->completes = layer + 1 == backend->shape.layers;
+    batch->completes = layer + 1 == backend->range.count;
 }
 
 void cuda_complete(struct backend_batch *batch)

@@ -1,7 +1,7 @@
 /* cuda_segment.c: a segment of the forward pass as kernels and products queued on the mini-batch's stream; what is exchanged with
  * KV workers goes up before and down behind them (cuda_wire.c): cuda_compute is what a graph holds (cuda_graph.c). It runs on the padded
  * rows of the step (buckets.h). Padding rows begin as the embedding of token 0 at position 0; o is whatever an earlier step left there.
- * No row's result depends on another's, and theirs are read by nobody. */
+ * No row's result depends on another's, and theirs are read by nobody. A stage that does not begin the model gets x instead. */
 #include "kernels/cuda/cuda.h"
 
 static void finish_layer(struct backend_batch *batch, const struct cuda_layer *layer)
@@ -45,7 +45,7 @@ void cuda_compute(struct backend_batch *batch, uint32_t s)
     const struct backend *backend = batch->backend;
     if (s > 0)
         finish_layer(batch, &backend->layers[s - 1]);
-    if (s < backend->shape.layers)
+    if (s < backend->range.count)
         start_layer(batch, &backend->layers[s]);
 }
 
@@ -59,7 +59,29 @@ void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_
     if (!cuda_graph_launch(batch, s))
         cuda_compute(batch, s);
     cuda_span_end(batch, CUDA_SEGMENT, s);
-    if (s < batch->backend->shape.layers && remote)
+    if (s < batch->backend->range.count && remote)
         cuda_wire_down(batch, s, links);
     cuda_queued(batch, "starting a segment");
+}
+
+void cuda_put_x(struct backend_batch *batch, const float *x)
+{
+    const size_t row_floats = batch->backend->shape.hidden;
+
+    assert_always(!batch->backend->range.is_first);
+    cuda_must(cudaMemcpyAsync(batch->x, x, batch->row_count * row_floats * sizeof *x, cudaMemcpyHostToDevice, batch->stream),
+              "copying x to the device");
+    cuda_must(cudaMemsetAsync(batch->x + batch->row_count * row_floats, 0,
+                              (batch->padded_rows - batch->row_count) * row_floats * sizeof *x, batch->stream),
+              "clearing rows that are padding");
+    cuda_queued(batch, "copying x to the device");
+}
+
+void cuda_get_x(struct backend_batch *batch, float *x)
+{
+    assert_always(!batch->backend->range.is_last);
+    cuda_must(cudaMemcpyAsync(x, batch->x, (size_t)batch->row_count * batch->backend->shape.hidden * sizeof *x,
+                              cudaMemcpyDeviceToHost, batch->stream),
+              "copying x from the device");
+    cuda_queued(batch, "copying x from the device");
 }

@@ -12,7 +12,7 @@
 
 enum status cuda_times_open(struct backend_batch *batch)
 {
-    batch->mark_layers = batch->backend->config.trace ? batch->backend->shape.layers + 1 : 1;
+    batch->mark_layers = batch->backend->config.trace ? batch->backend->range.count + 1 : 1;
     batch->marks = calloc((size_t)CUDA_SPANS * batch->mark_layers, sizeof *batch->marks);
     if (!batch->marks)
         return STATUS_RESOURCE_EXHAUSTED;
@@ -34,7 +34,7 @@ void cuda_times_close(struct backend_batch *batch)
 
 void cuda_times_begin_step(struct backend_batch *batch)
 {
-    uint32_t layers = batch->backend->shape.layers;
+    uint32_t layers = batch->backend->range.count;
 
     batch->timed_layer = batch->timed_layer + 1 < layers ? batch->timed_layer + 1 : MIN(1u, layers - 1);
     for (uint32_t i = 0; i < CUDA_SPANS * batch->mark_layers; i++)
@@ -87,7 +87,7 @@ static double span_us(const struct backend_batch *batch, enum cuda_span span)
 
 void cuda_times(struct backend_batch *batch, struct backend_step_times *out)
 {
-    uint32_t layers = batch->backend->shape.layers;
+    uint32_t layers = batch->backend->range.count;
     *out = (struct backend_step_times){
         .segments_us = (uint32_t)(span_us(batch, CUDA_SEGMENT) * layers + span_us(batch, CUDA_HEAD)),
         .attend_us = (uint32_t)(span_us(batch, CUDA_ATTEND) * layers),
@@ -117,7 +117,7 @@ static uint32_t put_span(const struct backend_batch *batch, enum cuda_span span,
 
 uint32_t cuda_spans(struct backend_batch *batch, struct backend_span *out, uint32_t capacity)
 {
-    const uint32_t layers = batch->backend->shape.layers;
+    const uint32_t layers = batch->backend->range.count;
     uint32_t count = 0;
 
     for (uint32_t layer = 0; layer <= layers; layer++)

@@ -81,14 +81,14 @@ static void try_linear(struct tries *t, const struct kind *kind, const struct cu
 void cuda_try_products(struct backend_batch *batch)
 {
     struct backend *backend = batch->backend;
-    const uint32_t rows = backend->config.max_rows, layers = backend->shape.layers;
+    const uint32_t rows = backend->config.max_rows, layers = backend->range.count;
     const struct cuda_layer *first = &backend->layers[0];
     const struct kind kinds[OF_A_LAYER + 1] = {
         {&first->qkv, batch->h, batch->qkv, rows, layers, false, false},
         {&first->o, batch->wide_o, batch->x, rows, layers, false, true},
         {&first->gate_up, batch->h, batch->gate_up, rows, layers, true, false},
         {&first->down, batch->act, batch->x, rows, layers, false, true},
-        {&backend->output, batch->h, batch->logits, MIN((uint32_t)CUDA_HEAD_ROWS, rows), 1, false, false},
+        {&backend->output, batch->h, batch->logits, MIN((uint32_t)CUDA_HEAD_ROWS, rows), backend->range.is_last, false, false},
     };
     struct tries tries = {.w_most = layers, .weights = calloc((size_t)TRIES_MAX * layers, sizeof *tries.weights)};
 

@@ -125,7 +125,7 @@ static void test_padding(void **state)
     fill_rows(rows, ROWS, held, 1); /* all buffers and a page of each local sequence are filled */
     rig_step(&rig, rows, ROWS);
     const size_t x_bytes = (size_t)ROWS * rig_model->shape.hidden * 4, qkv_bytes = (size_t)ROWS * rig.backend->qkv_width * 4,
-                 page_bytes = cuda_page_bytes(&rig_model->shape);
+                 page_bytes = cuda_page_bytes(&rig_model->shape, &rig.backend->range);
     unsigned char *x = on_host(rig.batch->x, x_bytes), *qkv = on_host(rig.batch->qkv, qkv_bytes),
                   *pages = on_host(rig.backend->pool.pages, PAGES * page_bytes);
 

@@ -385,18 +385,19 @@ static void test_memory_plan(void **state)
                            4,
                  edges = 256ull * (shape->layers * 10 + 3);
         double want = (double)values * types[i].bits / 8, tiles = (double)values / 16 / shape->hidden;
-        double got = (double)cuda_weight_bytes(rig_model, 128);
+        const struct layer_range all = {.count = shape->layers, .is_first = true, .is_last = true};
+        double got = (double)cuda_weight_bytes(rig_model, &all, 128);
         double most = want + (double)(vectors + edges) + tiles * 127;
         if (!(got >= want && got <= most))
             fail_msg("type %d: %.0f bytes, want %.0f to %.0f", (int)types[i].type, got, want, most);
         /* a panel for steps of many rows, at most the largest matrix; none for steps that multiply packed weights alone */
         struct backend_config config = {.model = rig_model, .max_rows = GPU_QUANT_DIRECT_ROWS + 1};
-        uint64_t panel = cuda_load_panel_bytes(&config);
+        uint64_t panel = cuda_load_panel_bytes(&config, &all);
         assert_int_equal(panel, types[i].type == TENSOR_F16 ? 0 : 2ull * shape->hidden * 2 * shape->ffn);
         config.batch_invariant = true;
-        assert_int_equal(cuda_load_panel_bytes(&config), 0);
+        assert_int_equal(cuda_load_panel_bytes(&config, &all), 0);
         config = (struct backend_config){.model = rig_model, .max_rows = GPU_QUANT_DIRECT_ROWS};
-        assert_int_equal(cuda_load_panel_bytes(&config), 0);
+        assert_int_equal(cuda_load_panel_bytes(&config, &all), 0);
         rig_model_close();
     }
 }
