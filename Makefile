@@ -16,7 +16,7 @@ Q       := $(if $(V),,@)
 , := ,
 
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),,-Wno-format-truncation) $(WERROR)
-CFLAGS  ?= -O2 -g
+CFLAGS  ?= $(if $(filter address,$(SAN))$(FUZZER),-O1 -g1,-O2 $(if $(SAN),-g1,-g))
 BASE    := -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
 SANFLAGS := $(if $(FUZZER),-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=undefined) $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
 ALLFLAGS = $(BASE) $(CFLAGS) $(WARN) $(SANFLAGS)
@@ -29,7 +29,9 @@ LIB_SRC  := $(filter-out %/main.c kernels/cuda/%,$(wildcard common/*/*.c kernels
 SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o)
 LIB      := $(BUILD)/libfastdecode.a
 BINS     := $(patsubst services/%/main.c,$(BUILD)/bin/%,$(wildcard services/*/main.c))
-UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/test_*.c))
+# ThreadSanitizer has nothing to say of a test without threads.
+UNIT_SRC := $(if $(filter thread,$(SAN)),$(shell grep -lE 'pthread|thread_pool' tests/unit/test_*.c),$(wildcard tests/unit/test_*.c))
+UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/unit/%)
 KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tests/kernels/test_*.c))
 INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -79,15 +81,15 @@ $(PB_SRC): | $(BUILD)/flags
 %_vnni.o:   ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
 # Templates with many instances: full debug information would take as long as compiling them.
 %_avx2.o %_avx512.o %_vnni.o: ISA += -g1
-$(BUILD)/obj/kernels/%.o: CFLAGS += -O3
+$(BUILD)/obj/kernels/%.o: CFLAGS += $(if $(filter address,$(SAN))$(FUZZER),,-O3)
 ifeq ($(SAN),thread) # inner loops work on what their caller gives them: seen there, and a hundred times faster unseen here
 %_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=thread
 endif
-ifeq ($(SAN),address) # each register block is code of its own: with all checks and -O3 one file takes ten minutes to compile
-%_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=undefined -O1
+ifeq ($(SAN),address) # each register block is code of its own: with all checks one file takes ten minutes to compile
+%_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=undefined
 endif
 ifdef FUZZER # no parser: plain objects compile ten times faster
-%_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=all -O1
+%_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=all
 endif
 
 $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
@@ -173,9 +175,12 @@ $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/libfastdecode.a
 	$(if $(V),,@echo "  FUZZ $<")
 	$(Q)$(CLANG) $(BASE) -O1 -g -I$(BUILD)/fuzz/gen -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $< $(BUILD)/fuzz/libfastdecode.a $(LIBS) -o $@
 
+# As many compilers as there are CPUs, unless -j was given.
+PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+
 # --- run it --------------------------------------------------------------------------------------------------------------
 serve: packages-build ## install what is missing, build, get the default model, start the mesh
-	$(Q)$(MAKE) --no-print-directory all model
+	$(Q)$(MAKE) --no-print-directory $(PARALLEL) all model
 	$(Q)exec $(BUILD)/bin/fastdecode up --model $(MODEL) $(ARGS)
 
 model: ## get the default model into models/ (checked by size and SHA-256)
@@ -185,21 +190,21 @@ packages-build packages-cuda packages-test packages-deploy:
 	$(Q)deploy/install-packages.sh $(@:packages-%=%)
 
 # --- check it ------------------------------------------------------------------------------------------------------------
-check: packages-build packages-test ## lint, unit, kernel, integration and end-to-end tests (under 15 minutes)
-	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j2) programs venv model
+check: packages-build packages-test ## lint, unit, kernel, integration and end-to-end tests (under 10 minutes on two cores)
+	$(Q)$(MAKE) --no-print-directory $(PARALLEL) programs venv model CUDA_ARCH='$(firstword $(CUDA_ARCH))'
 	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
 
 check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, on this machine's GPU
 	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(GPU_TEST))
 	$(Q)$(if $(NVCC),failed=; for t in $(GPU_TEST); do $$t || failed=1; done; test -z "$$failed",:)
 
-check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment
+check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment (the gate runs a sample of them)
 	$(Q)tests/check_full.sh
 
 check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(KERNEL) $(INTEG) $(SLOW) $(EMULATED) $(if $(SAN)$(FUZZER),,cuda)
+programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(EMULATED) $(if $(SAN)$(FUZZER),,cuda) ## build the programs and all tests
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready

@@ -1,154 +1,280 @@
 #!/usr/bin/env python3
-"""Runs groups of tests and says what failed; the last line is "N passed, N failed".
+"""Runs groups of tests, two items at a time and the longest first; the last line is "N passed, N failed, N skipped".
 
-  tests/run.py [--build DIR] [--venv DIR] GROUP...
+  tests/run.py [--build DIR] [--venv DIR] [--jobs N] GROUP...
 
-Groups: lint (tests/lint/*.sh), unit, kernels, integration (cmocka programs under DIR/tests/GROUP), fuzz (the corpus-less
-short runs of DIR/tests/fuzz), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`). Programs run two at a time, a
-group after the other; each has a time limit. Output of what passed is not shown.
+Groups: lint (tests/lint/*.sh), unit, kernels, integration (cmocka programs under DIR/tests/GROUP), fuzz (short runs of
+DIR/tests/fuzz from the committed corpus), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`).
+
+An item is a script, a program or a file of pytest. Tests marked `alone` need all cores and run last, one after the other.
+An item is ended when none of its tests has finished for LIMIT_S, times the pace of this machine (tests/e2e/pace.py): what
+had finished by then still counts. Output of what passed is not shown. How long items took is kept in DIR/durations.json and orders the next run.
+
+Settings: FD_JOBS (items at a time), FUZZ_SECONDS (a fuzz target, 20), FD_TALLY (a file to append the counts to), FD_SHARD=K/N (of e2e-full, the
+tests whose name falls to shard K of N).
 """
 import argparse
-import concurrent.futures
 import glob
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree
 
-LIMIT_S = {"unit": 120, "kernels": 240, "integration": 240, "lint": 120, "fuzz": 240, "e2e": 780, "e2e-full": 1500,
-           "e2e-sanitizer": 900}
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+import pace  # noqa: E402
+
+PROGRAM_GROUPS = ("unit", "kernels", "integration")
+MARKERS = {"e2e": "not full", "e2e-full": "full", "e2e-sanitizer": "sanitizer"}
+GROUPS = ("lint", *PROGRAM_GROUPS, "fuzz", *MARKERS)
+LIMIT_S = {"lint": 120, "fuzz": 120}  # without a finished test
+DEFAULT_LIMIT_S = 150
+# Where no earlier run has measured: seconds, of what takes longer than a few.
+GUESSED_S = {"lint/format.sh": 12, "lint/headers.sh": 40, "unit/test_sched_workloads": 20, "unit/test_sched_property": 20,
+             "unit/test_sched_rule": 20, "unit/test_sched_migrate": 15, "kernels/test_attention": 30, "kernels/test_gemm": 20,
+             "integration/test_handover_copies": 15, "integration/test_scheduler": 15, "e2e/test_failures.py": 100,
+             "e2e/test_same_bytes.py": 60, "e2e/test_cuda.py": 60, "e2e/test_hostile_rpc.py": 40, "e2e/test_golden.py": 40,
+             "e2e/test_bad_requests.py": 30, "e2e/test_migration_failures.py": 30, "e2e/test_cut_off.py": 30}
 
 
-class Tally:
-    def __init__(self):
-        self.passed = 0
-        self.failed = []
+class Item:
+    """One process to run: a lint script, a test program, or a file of pytest."""
 
-    def add(self, name, ok, detail=""):
-        if ok:
-            self.passed += 1
-            return
-        self.failed.append(name)
-        print(f"FAILED {name}")
-        if detail:
-            print("    " + detail.strip().replace("\n", "\n    "))
-        sys.stdout.flush()
+    def __init__(self, group, name, command, env=None, alone=False):
+        self.group, self.name, self.command, self.alone = group, f"{group}/{name}", command, alone
+        self.env = dict(os.environ, **(env or {}))
+        self.limit_s = LIMIT_S.get(group, DEFAULT_LIMIT_S)
+        self.results = None  # the file that pytest adds a line to after each test
+        self.expired = False
+        self.cases = []  # (name, "passed", "failed" or "skipped", text)
+
+    def run(self):
+        """Runs to the end, or until no test finishes any more. Sets cases."""
+        with tempfile.TemporaryDirectory(prefix="fd-run-") as folder:
+            report, output_path = os.path.join(folder, "report"), os.path.join(folder, "output")
+            if self.group in PROGRAM_GROUPS:
+                self.env.update(CMOCKA_MESSAGE_OUTPUT="xml", CMOCKA_XML_FILE=report)
+            elif self.group in MARKERS:
+                self.results = report
+                self.env.update(FD_RESULTS=report)
+            with open(output_path, "wb") as output:
+                process = subprocess.Popen(self.command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                           env=self.env, start_new_session=True)
+                code = self.wait(process)
+            with open(output_path, encoding="utf-8", errors="replace") as file:
+                self.judge(code, file.read(), report)
+
+    def wait(self, process):
+        """Waits for the end. A process that makes no progress gets SIGINT, so that pytest stops its meshes, then its group is ended."""
+        size, since = 0, time.monotonic()
+        while True:
+            try:
+                return process.wait(1)
+            except subprocess.TimeoutExpired:
+                pass
+            now = os.path.getsize(self.results) if self.results and os.path.exists(self.results) else 0
+            if now != size:
+                size, since = now, time.monotonic()
+            if time.monotonic() - since > self.limit_s * pace.factor():
+                self.expired = True
+                break
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30 * pace.factor())
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        return 124
+
+    def judge(self, code, output, report):
+        if self.group in PROGRAM_GROUPS:
+            self.cases = [(f"{self.name}: {name}", outcome, text) for name, outcome, text in junit_cases(report)]
+        elif self.group in MARKERS:
+            self.cases = [(f"{self.group}/{case['name']}", case["outcome"], case.get("text", "")) for case in json_lines(report)]
+            if code == 5 and not self.cases:  # pytest collected nothing: all of the file's tests have another marker
+                return
+        failed = any(outcome == "failed" for _, outcome, _ in self.cases)
+        if self.expired:
+            self.cases.append((self.name, "failed", f"no test finished for {self.limit_s * pace.factor():.0f} s: ended\n" + output[-4000:]))
+        elif code and not failed:
+            self.cases.append((self.name, "failed", f"exit status {code}\n" + output[-4000:]))
+        elif not self.cases:
+            passed = self.group in ("lint", "fuzz")
+            self.cases.append((self.name, "passed" if passed else "failed", "" if passed else "ran no test\n" + output[-2000:]))
 
 
 def junit_cases(path):
-    """(name, failure text or None) of each case in a JUnit file; cmocka writes several documents into one."""
-    text = open(path, encoding="utf-8", errors="replace").read()
-    documents = ["<?xml" + part for part in text.split("<?xml") if part.strip()]
-    for document in documents:
-        for case in xml.etree.ElementTree.fromstring(document.encode()).iter("testcase"):
-            bad = [e for e in case if e.tag in ("failure", "error")]
-            skipped = any(e.tag == "skipped" for e in case)
-            name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
-            yield name, skipped, ((bad[0].text or bad[0].get("message") or "failed") if bad else None)
-
-
-def run_command(command, limit_s, env=None):
+    """(name, outcome, text) of each case in a JUnit file; cmocka writes several documents into one, and none where it was killed."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                              timeout=limit_s, env=env, check=False)
-        return done.returncode, done.stdout.decode(errors="replace")
-    except subprocess.TimeoutExpired as late:
-        return 124, (late.stdout or b"").decode(errors="replace") + f"\nnot done after {limit_s} s"
+        with open(path, encoding="utf-8", errors="replace") as file:
+            documents = ["<?xml" + part for part in file.read().split("<?xml") if part.strip()]
+        for document in documents:
+            for case in xml.etree.ElementTree.fromstring(document.encode()).iter("testcase"):
+                bad = [e for e in case if e.tag in ("failure", "error")]
+                skipped = any(e.tag == "skipped" for e in case)
+                text = (bad[0].text or bad[0].get("message") or "failed") if bad else ""
+                yield case.get("name"), "failed" if bad else "skipped" if skipped else "passed", text
+    except (OSError, xml.etree.ElementTree.ParseError):
+        return
 
 
-def run_cmocka(program, group):
-    with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report.xml")
-        env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="xml", CMOCKA_XML_FILE=report)
-        code, output = run_command([program], LIMIT_S[group], env)
-        cases = []
-        try:
-            cases = list(junit_cases(report))
-        except (OSError, xml.etree.ElementTree.ParseError):
-            pass
-    return code, output, cases
+def json_lines(path):
+    """What conftest.py wrote, a line a test; a last line that was cut off is left out."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield json.loads(line)
+    except OSError:
+        return
 
 
-def cmocka_group(tally, build, group):
-    programs = sorted(p for p in glob.glob(f"{build}/tests/{group}/test_*") if not p.endswith(".d"))
-    workers = 1 if group == "integration" else 2
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        for program, (code, output, cases) in zip(programs, pool.map(lambda p: run_cmocka(p, group), programs)):
-            name = f"{group}/{os.path.basename(program)}"
-            for case, _, failure in cases:
-                tally.add(f"{name}: {case}", failure is None, failure or "")
-            if code and not any(failure for _, _, failure in cases):
-                tally.add(name, False, f"exit status {code}\n" + output[-3000:])
-            elif not cases:
-                tally.add(name, False, "ran no test\n" + output[-2000:])
-    if not programs:
-        tally.add(group, False, "no test program was built")
+def built(build, group):
+    """The programs of a group: those whose source is still there."""
+    sources = ("tests/cuda", f"tests/{group}") if group == "kernels" else (f"tests/{group}",)
+    for path in sorted(glob.glob(f"{build}/tests/{group}/*_*")):
+        name = os.path.basename(path)
+        if any(os.path.exists(f"{folder}/{name}.c") for folder in sources):
+            yield name, path
 
 
-def script_group(tally, pattern, group):
-    for script in sorted(glob.glob(pattern)):
-        code, output = run_command([script], LIMIT_S[group])
-        tally.add(f"{group}/{os.path.basename(script)}", code == 0, output[-3000:])
+def pytest_items(venv, group):
+    python = [f"{venv}/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    env = {"FD_SANITIZED": "1"} if group == "e2e-sanitizer" else {}
+    if group != "e2e-full":
+        env["FD_SHARD"] = ""
+    marker = MARKERS[group]
+    for path in sorted(glob.glob("tests/e2e/test_*.py")):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if group != "e2e" and f"mark.{group[4:]}" not in text:
+            continue
+        name = os.path.basename(path)
+        yield Item(group, name, [*python, "-m", f"({marker}) and not alone", path], env)
+        if "mark.alone" in text:
+            yield Item(group, name + " (alone)", [*python, "-m", f"({marker}) and alone", path], env, alone=True)
 
 
-def fuzz_group(tally, build):
+def items_of(group, build, venv):
+    if group == "lint":
+        return [Item(group, os.path.basename(path), [path]) for path in sorted(glob.glob("tests/lint/*.sh"))]
+    if group in MARKERS:
+        return list(pytest_items(venv, group))
+    if group == "fuzz":
+        return [fuzz_item(name, path) for name, path in built(build, group)]
+    items = [Item(group, name, [path]) for name, path in built(build, group)]
+    return items or [Item(group, "build", ["sh", "-c", f"echo no test program of {group} was built; exit 1"])]
+
+
+def fuzz_item(name, path):
+    """A short run from the committed corpus; what it finds new stays in a folder of its own."""
+    corpus = f"tests/fuzz/corpus/{name}"
+    found = tempfile.mkdtemp(prefix="fd-fuzz-")
     seconds = int(os.environ.get("FUZZ_SECONDS", "20"))
-    for program in sorted(p for p in glob.glob(f"{build}/tests/fuzz/fuzz_*") if not p.endswith(".d")):
-        with tempfile.TemporaryDirectory() as corpus:
-            code, output = run_command([program, f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=4096",
-                                        f"-artifact_prefix={corpus}/", "-print_final_stats=0", corpus],
-                                       seconds + LIMIT_S["fuzz"])
-        tally.add(f"fuzz/{os.path.basename(program)}", code == 0, output[-3000:])
+    item = Item("fuzz", name, [path, f"-max_total_time={seconds}", "-timeout=60", "-rss_limit_mb=4096", f"-artifact_prefix={found}/",
+                               "-print_final_stats=0", found, *([corpus] if os.path.isdir(corpus) else [])])
+    item.limit_s += seconds
+    return item
 
 
-def pytest_group(tally, venv, group):
-    with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report.xml")
-        command = [f"{venv}/bin/python", "-m", "pytest", "-q", "-x" if os.environ.get("FAIL_FAST") else "-q",
-                   "--junitxml", report, "-m", {"e2e": "not full", "e2e-full": "full", "e2e-sanitizer": "sanitizer"}[group], "tests/e2e"]
-        code, output = run_command(command, LIMIT_S[group], dict(os.environ, FD_SANITIZED="1") if group == "e2e-sanitizer" else None)
-        count = 0
+class Run:
+    """A queue of items, a few threads that take from it, and what came of them."""
+
+    def __init__(self, items, jobs, durations_path):
+        self.durations_path = durations_path
         try:
-            for case, skipped, failure in junit_cases(report):
-                count += 1
-                if not skipped:
-                    tally.add(f"{group}/{case}", failure is None, (failure or "")[-3000:])
-        except (OSError, xml.etree.ElementTree.ParseError):
-            pass
-        if count == 0 or code not in (0, 1):
-            tally.add(group, False, f"exit status {code}\n" + output[-4000:])
+            with open(durations_path, encoding="utf-8") as file:
+                self.durations = json.load(file)
+        except (OSError, ValueError):
+            self.durations = {}
+        self.jobs, self.lock = jobs, threading.Lock()
+        self.queue = sorted((item for item in items if not item.alone), key=self.expected_s)
+        self.alone = [item for item in items if item.alone]
+        self.count = {"passed": 0, "failed": 0, "skipped": 0}
+        self.by_group = {}
+        self.failed, self.skipped = [], []
+
+    def expected_s(self, item):
+        return self.durations.get(item.name, GUESSED_S.get(re.sub("^e2e-[a-z]+", "e2e", item.name), 2 if item.group not in MARKERS else 8))
+
+    def finish(self, item, seconds):
+        with self.lock:
+            self.durations[item.name] = round(seconds, 1)
+            for name, outcome, text in item.cases:
+                self.count[outcome] += 1
+                group = self.by_group.setdefault(item.group, {"passed": 0, "failed": 0, "skipped": 0})
+                group[outcome] += 1
+                if outcome == "failed":
+                    self.failed.append(name)
+                    print(f"FAILED {name}")
+                    print("    " + text.strip()[-6000:].replace("\n", "\n    "))
+                elif outcome == "skipped":
+                    self.skipped.append(name + (": " + text.strip().splitlines()[-1] if text.strip() else ""))
+            outcomes = [outcome for _, outcome, _ in item.cases]
+            if outcomes:
+                print(f"  {'FAILED' if 'failed' in outcomes else 'ok':6} {seconds:6.1f} s  {item.name} ({len(outcomes)})")
+            sys.stdout.flush()
+
+    def take(self):
+        while True:
+            with self.lock:
+                if not self.queue:
+                    return
+                item = self.queue.pop()
+            began = time.monotonic()
+            item.run()
+            self.finish(item, time.monotonic() - began)
+
+    def all(self):
+        threads = [threading.Thread(target=self.take) for _ in range(self.jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.queue = self.alone
+        self.take()
+        os.makedirs(os.path.dirname(self.durations_path), exist_ok=True)
+        with open(self.durations_path, "w", encoding="utf-8") as file:
+            json.dump(self.durations, file, indent=0, sort_keys=True)
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--build", default="build")
     arguments.add_argument("--venv", default="build/venv")
-    arguments.add_argument("group", nargs="+", choices=list(LIMIT_S))
+    arguments.add_argument("--jobs", type=int, default=int(os.environ.get("FD_JOBS", "2")))
+    arguments.add_argument("group", nargs="+", choices=GROUPS)
     chosen = arguments.parse_args()
-    os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    os.chdir(ROOT)
     os.environ["FD_BUILD"] = chosen.build
-    tally = Tally()
-    for group in chosen.group:
-        began, before = time.monotonic(), tally.passed
-        if group in ("unit", "kernels", "integration"):
-            cmocka_group(tally, chosen.build, group)
-        elif group == "lint":
-            script_group(tally, "tests/lint/*.sh", group)
-        elif group == "fuzz":
-            fuzz_group(tally, chosen.build)
-        else:
-            pytest_group(tally, chosen.venv, group)
-        print(f"{group}: {tally.passed - before} passed in {time.monotonic() - began:.0f} s")
-        sys.stdout.flush()
-    if tally.failed:
-        print("failed:", *tally.failed, sep="\n  ")
+    os.environ["FD_PACE"] = str(pace.factor())
+    began = time.monotonic()
+    print(f"pace {pace.factor():.2f}: waits are that many times as long as on the reference machine")
+    sys.stdout.flush()
+    run = Run([item for group in chosen.group for item in items_of(group, chosen.build, chosen.venv)], chosen.jobs,
+              f"{chosen.build}/durations.json")
+    run.all()
+    for group, count in run.by_group.items():
+        print(f"{group}: {count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
+    for title, names in (("skipped:", run.skipped), ("failed:", run.failed)):
+        if names:
+            print(title, *names, sep="\n  ")
     if "FD_TALLY" in os.environ:  # of a longer check, which adds up
         with open(os.environ["FD_TALLY"], "a", encoding="utf-8") as file:
-            file.write(f"{tally.passed} {len(tally.failed)}\n")
-    print(f"{tally.passed} passed, {len(tally.failed)} failed")
-    return 1 if tally.failed else 0
+            file.write("{passed} {failed} {skipped}\n".format(**run.count))
+    print(f"in {time.monotonic() - began:.0f} s")
+    print("{passed} passed, {failed} failed, {skipped} skipped".format(**run.count))
+    return 1 if run.failed or not run.count["passed"] else 0
 
 
 sys.exit(main())
