@@ -21,8 +21,8 @@ import pace
 import results
 import tiny_model
 from pace import SANITIZED, seconds, wait_until  # noqa: F401 (tests have them from here)
-from results import (pytest_collection_modifyitems, pytest_collectreport, pytest_configure, pytest_keyboard_interrupt, pytest_report_header,  # noqa: F401 (hooks)
-                     pytest_runtest_logfinish, pytest_runtest_logreport, pytest_runtest_logstart, pytest_terminal_summary)
+from results import (pytest_collection_modifyitems, pytest_collectreport, pytest_configure, pytest_keyboard_interrupt,  # noqa: F401 (hooks)
+                     pytest_report_header, pytest_runtest_logfinish, pytest_runtest_logreport, pytest_runtest_logstart, pytest_terminal_summary)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
