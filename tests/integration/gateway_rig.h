@@ -13,6 +13,7 @@
 #include "services/gateway/language.h"
 #include "tests/integration/fake_scheduler.h"
 #include "tests/integration/http_client.h"
+#include "tests/integration/pace.h"
 #include "tests/unit/gguf_build.h"
 
 #define CHAT "/v1/chat/completions"
@@ -93,7 +94,7 @@ static inline struct gateway_config make_config(void)
 
 static inline void wait_ready(uint32_t at)
 {
-    uint64_t limit_us = clock_now_us() + 10000000;
+    uint64_t limit_us = clock_now_us() + pace_us(10000000);
 
     for (;;) {
         struct http_reply reply = http_call(at, "GET", "/ready", "", "");

@@ -66,7 +66,7 @@ static void expect_retry_after(const struct http_reply *reply)
 static void test_full(void **state)
 {
     uint32_t started = fake_look(&fake).started;
-    uint64_t limit_us = clock_now_us() + 10000000;
+    uint64_t limit_us = clock_now_us() + pace_us(10000000);
     struct http_reply reply;
     (void)state;
 
@@ -92,7 +92,7 @@ static void test_full(void **state)
 static void test_not_ready(void **state)
 {
     struct http_reply reply;
-    uint64_t limit_us = clock_now_us() + 10000000;
+    uint64_t limit_us = clock_now_us() + pace_us(10000000);
     int status;
     (void)state;
 
@@ -130,7 +130,7 @@ static void test_slow_headers(void **state)
 /* Until so many requests of that gateway are being answered, the question itself among them. */
 static void wait_active(uint32_t at, uint32_t count)
 {
-    uint64_t limit_us = clock_now_us() + 10000000;
+    uint64_t limit_us = clock_now_us() + pace_us(10000000);
     char wanted[64];
     bool seen = false;
 

@@ -436,12 +436,10 @@ static void a_killed_server_ends_calls_and_comes_back(void **state)
     open_client(&client, address, 0);
     RUN_UNTIL(&client, client.ups == 1);
     assert_int_equal(start_generate(&client, 0, "hang", 0, &result, NULL), STATUS_OK);
-    uint64_t began_us = clock_now_us();
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     RUN_UNTIL(&client, result.ended);
     assert_int_equal(result.status, STATUS_UNAVAILABLE);
-    assert_true(clock_now_us() - began_us < 1000000);
     assert_int_equal(start_generate(&client, 1, "r", 0, &result, NULL), STATUS_UNAVAILABLE);
     pid = fork_server(address);
     RUN_UNTIL(&client, client.ups == 2);

@@ -66,7 +66,7 @@ static void run_frames(const char *listen)
     assert_true(frame_receive(&small, body) > 0);
     close(small.fd);
     closed.fd = silent.fd;
-    assert_int_equal(poll(&closed, 1, FRAME_WAIT_MS), 1);
+    assert_int_equal(poll(&closed, 1, frame_wait_ms()), 1);
     assert_int_equal(recv(silent.fd, hello, sizeof hello, 0), 0);
     close(silent.fd);
     atomic_store(&server.stop, true);
@@ -194,7 +194,7 @@ static void meet(struct rpc_loop *loop, const char *address, const struct answer
         .address = address, .hello = {.service = "client"}, .on_up = on_up, .on_down = on_down, .user = &client};
     struct rpc_channel *channel;
     struct error error;
-    uint64_t limit_us = clock_now_us() + LIMIT_US;
+    uint64_t limit_us = clock_now_us() + pace_us(LIMIT_US);
     bool called = false;
 
     assert_int_equal(rpc_channel_open(loop, &config, &channel, &error), STATUS_OK);
