@@ -153,6 +153,7 @@ static void held_listed(void *arg)
         free(items);
         free(reply.held);
     } else {
+        job->worker->listing = false;
         send_registration(job);
     }
     free_job(job);
@@ -190,6 +191,9 @@ static void held_handler(struct rpc_call *call, void *user)
 static void on_connect(void *user)
 {
     struct worker *worker = user;
+    if (worker->listing) /* the tensor thread has not come to it yet, or hangs */
+        return;
+    worker->listing = true;
     rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, NULL));
 }
 
@@ -279,6 +283,7 @@ static void on_s_part(void *user, uint64_t incarnation)
 static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
 {
     struct worker *worker = user;
+    heartbeat->compute_turns = atomic_load_explicit(&worker->progress, memory_order_relaxed);
     heartbeat->pages_used = atomic_load_explicit(&worker->pages_used, memory_order_relaxed);
     heartbeat->pages_peak = atomic_load_explicit(&worker->pages_peak, memory_order_relaxed);
     heartbeat->kv_bytes_read = atomic_load_explicit(&worker->kv_bytes_read, memory_order_relaxed);

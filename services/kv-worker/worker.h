@@ -85,6 +85,7 @@ struct worker {
     atomic_bool stop;         /* relaxed: the loops are woken after it is set */
     atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done; /* relaxed: numbers for heartbeats */
     atomic_ullong progress; // turns of the tensor loop, several a second: for heartbeats; relaxed, it stands alone
+    bool listing;           // control thread: what is held is being listed for a registration
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };
 

@@ -180,6 +180,7 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     const struct s_part *s_part = user;
     const struct engine *engine = &s_part->engine;
 
+    heartbeat->compute_turns = atomic_load_explicit(&engine->progress, memory_order_relaxed);
     heartbeat->pages_used = atomic_load_explicit(&engine->pages_used, memory_order_relaxed);
     heartbeat->pages_peak = atomic_load_explicit(&engine->pages_peak, memory_order_relaxed);
     heartbeat->kv_bytes_read = atomic_load_explicit(&engine->kv_bytes_read, memory_order_relaxed);

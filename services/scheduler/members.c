@@ -19,6 +19,17 @@ enum { LINK_US_GUESS = 200, WINDOW = 4096, ROWS_MAX = 65536, STALL_LOGGED_US = 5
 static const char NAME_LETTERS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"; // it is a label in metrics
 static const uint64_t BYTES_PER_SECOND_GUESS = 10000000000u;
 
+static bool in_flight_there(const struct scheduler *scheduler, uint32_t place)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        const struct flight *flight = &scheduler->flights[i];
+        for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
+            if (flight->runs[r].place == place)
+                return true;
+    }
+    return false;
+}
+
 /* --- up and down -------------------------------------------------------------------------------------------------------- */
 
 static void tell_up(struct member *member)
@@ -92,6 +103,8 @@ static void drop_channel(struct member *member)
 /* What the member holds and nobody needs: everything that is not waiting to be claimed. */
 static void clean_then_up(struct member *member)
 {
+    if (clock_now_us() < member->barred_until_us)
+        return;
     if (member->registered && member->channel && rpc_channel_is_up(member->channel) && !member->up && !member->cleaning) {
         struct scheduler *scheduler = member->scheduler;
         uint64_t *stale = malloc((scheduler->held_count + 1u) * sizeof *stale);
@@ -129,17 +142,6 @@ static void on_up(void *user, const struct rpc_peer *peer)
 static void on_down(void *user, const char *why) { tell_down(user, why); }
 
 /* --- registration --------------------------------------------------------------------------------------------------------- */
-
-static bool in_flight_there(const struct scheduler *scheduler, uint32_t place)
-{
-    for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        const struct flight *flight = &scheduler->flights[i];
-        for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
-            if (flight->runs[r].place == place)
-                return true;
-    }
-    return false;
-}
 
 /* Its place may become another's: it is down, and nothing that the core or a call under way knows of is there. */
 static bool is_forgettable(const struct scheduler *scheduler, const struct member *member, uint64_t now_us)
@@ -371,6 +373,9 @@ static void take_member(struct scheduler *scheduler, struct member *member, cons
     member->heard_us = clock_now_us();
     member->registered = member->place == 0 || request->pages_total > 0;
     member->cleaning = member->drained = false;
+    member->last = (Fastdecode__HeartbeatRequest){0};
+    if (other)
+        member->losses = 0, member->barred_until_us = 0;
     take_held(scheduler, member->place, request);
     if (member->registered && !member->channel) {
         struct error error;
@@ -469,6 +474,8 @@ void heartbeat_handler(struct rpc_call *call, void *user)
         return;
     }
     member->heard_us = clock_now_us();
+    if (member->last.compute_turns != request->compute_turns)
+        member->turned_us = member->heard_us;
     member->last = *request;
     member->last.name = NULL; /* it lies in the call */
     reply.scheduler_incarnation = scheduler->incarnation;
@@ -515,16 +522,55 @@ static void forgive_own_stall(struct scheduler *scheduler, uint64_t now_us)
     if (stalled_us > STALL_LOGGED_US)
         log_warn("SCHEDULER-STALLED", "ms=%llu", (unsigned long long)stalled_us / 1000);
     scheduler->started_us = MIN(scheduler->started_us + stalled_us, now_us);
-    for (uint32_t i = 0; i < scheduler->member_count; i++)
+    for (uint32_t i = 0; i < scheduler->member_count; i++) {
         scheduler->members[i].heard_us = MIN(scheduler->members[i].heard_us + stalled_us, now_us);
+        scheduler->members[i].turned_us = MIN(scheduler->members[i].turned_us + stalled_us, now_us);
+    }
 }
 
-/* The silent are dead; what nobody has claimed is freed. */
+/* A worker that beats while its tensor thread does not turn. What a step has for it may take long, and the s-part says when it is too
+ * long: all that is decided here is what no step waits for. */
+static bool tensors_hang(const struct scheduler *scheduler, const struct member *member)
+{
+    return member->up && member->last.compute_turns &&
+           member->heard_us - member->turned_us > scheduler->settings.worker_timeout_ms * 1000ull;
+}
+
+static bool others_up(const struct scheduler *scheduler, const struct member *member)
+{
+    for (uint32_t i = 0; i < scheduler->member_count; i++)
+        if (&scheduler->members[i] != member && scheduler->members[i].up && scheduler->members[i].pages_total)
+            return true;
+    return false;
+}
+
+void members_answered(struct scheduler *scheduler, uint32_t place, bool lost)
+{
+    struct member *member = &scheduler->members[place];
+
+    if (place == 0)
+        return;
+    member->losses = lost ? member->losses + 1 : 0;
+    if (!member->up || !lost)
+        return;
+    if (tensors_hang(scheduler, member)) {
+        tell_down(member, "its tensor thread hangs");
+    } else if (member->losses >= LOSSES_MAX && others_up(scheduler, member)) {
+        tell_down(member, "it loses its rows again and again");
+        member->barred_until_us = clock_now_us() + LOSSES_BAR_US;
+        member->losses = 0;
+    }
+}
+
+/* The silent are dead, and those whose tensors hang; what nobody has claimed is freed. */
 void members_check(struct scheduler *scheduler, uint64_t now_us)
 {
     forgive_own_stall(scheduler, now_us);
     for (uint32_t i = 0; i < scheduler->member_count; i++) {
         struct member *member = &scheduler->members[i];
+        if (member->place && tensors_hang(scheduler, member) && !in_flight_there(scheduler, member->place))
+            tell_down(member, "its tensor thread hangs");
+        clean_then_up(member); /* one that was barred */
         if (!member->registered || now_us - member->heard_us < scheduler->settings.worker_timeout_ms * 1000ull)
             continue;
         tell_down(member, "it was silent");

@@ -32,9 +32,11 @@ enum {
     ACTIONS_MAX = EVENTS_ROOM + SCHED_ACTIONS_SPARE,
     NAME_BYTES = 64,
     ADDRESS_BYTES = 128,
-    CHECK_EVERY_US = 50000, /* between two looks at who is silent */
-    SETTLE_US = 2000000,    /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
-    CLAIM_US = 15000000,    /* pages that nobody claims are freed then */
+    CHECK_EVERY_US = 50000,   /* between two looks at who is silent */
+    SETTLE_US = 2000000,      /* after a start: resubmitted sequences wait so long at most for those that hold their pages */
+    LOSSES_MAX = 4,           /* steps in a row that lose all their rows at a place: then it is declared down ... */
+    LOSSES_BAR_US = 60000000, /* ... and not taken back for so long */
+    CLAIM_US = 15000000,      /* pages that nobody claims are freed then */
 };
 
 struct scheduler_settings {
@@ -55,17 +57,20 @@ struct held {
 /* The s-part or a kv-worker. The s-part's local pool is place 0; kv-worker i is place i. */
 struct member {
     struct scheduler *scheduler;
-    bool registered; /* has said who it is, and is not known to be dead */
-    bool up;         /* the core was told */
-    bool cleaning;   /* stale sequences are being freed there: not up before */
-    bool drained;    /* nothing is left there: it may go */
-    uint64_t lost;   /* times it went without that */
+    bool registered;          /* has said who it is, and is not known to be dead */
+    bool up;                  /* the core was told */
+    bool cleaning;            /* stale sequences are being freed there: not up before */
+    bool drained;             /* nothing is left there: it may go */
+    uint64_t lost;            /* times it went without that */
+    uint32_t losses;          /* steps in a row whose rows there were all lost */
+    uint64_t barred_until_us; /* it lost too many: not up before */
     uint32_t place;
     char name[NAME_BYTES];
     uint64_t incarnation;
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
     struct rpc_channel *channel;
     uint64_t heard_us;
+    uint64_t turned_us; /* when a heartbeat first said what the latest says of compute_turns */
     uint64_t pages_total;
     uint32_t max_rows; /* s-part: of a step */
     double bytes_per_second;
@@ -171,6 +176,8 @@ void drain_handler(struct rpc_call *call, void *user);
 /* At least every CHECK_EVERY_US, as far as this process runs: what it was stopped for counts against no member. */
 void members_check(struct scheduler *scheduler, uint64_t now_us);
 void members_close(struct scheduler *scheduler);
+/* A step was answered: of its rows at the place some counted, or all were lost. */
+void members_answered(struct scheduler *scheduler, uint32_t place, bool lost);
 void members_unclaim(struct scheduler *scheduler, uint32_t place); /* frees what is not claimed yet: it is in the way */
 /* Takes the entry of a held sequence out, with the positions that are its tokens' for certain; false if nobody holds any. */
 bool members_claim(struct scheduler *scheduler, const struct token_log *log, struct held *out);

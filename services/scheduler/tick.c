@@ -257,6 +257,19 @@ static void count_tokens(const struct scheduler *scheduler, const struct token_l
     }
 }
 
+/* What became of its rows, place by place. */
+static void judge_places(const struct flight *flight)
+{
+    enum { SOME_COUNT = 1, SOME_LOST = 2 };
+    unsigned char seen[SCHED_PLACES_MAX] = {0};
+
+    for (uint32_t i = 0; i < flight->run_count; i++)
+        seen[flight->runs[i].place] |= flight->results[i].outcome == SCHED_LOST ? SOME_LOST : SOME_COUNT;
+    for (uint32_t place = 0; place < SCHED_PLACES_MAX; place++)
+        if (seen[place])
+            members_answered(flight->scheduler, place, seen[place] == SOME_LOST);
+}
+
 static void on_step_reply(void *user, struct rpc_message *message)
 {
     struct flight *flight = user;
@@ -286,6 +299,7 @@ static void on_step_reply(void *user, struct rpc_message *message)
         if (out->outcome == SCHED_DONE && result->sampled)
             count_tokens(flight->scheduler, log, result, out);
     }
+    judge_places(flight);
     flight->place_count = (uint32_t)MIN(reply->n_places, (size_t)ARRAY_COUNT(flight->places));
     for (uint32_t i = 0; i < flight->place_count; i++)
         flight->places[i] = (struct sched_place_time){.place = reply->places[i]->worker,

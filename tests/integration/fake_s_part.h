@@ -39,6 +39,7 @@ static struct {
     uint32_t drafts;   /* guessed tokens that came */
     uint32_t places;   /* replies have the times of so many */
     uint32_t position; /* of the first row of the latest step */
+    uint32_t loses;    /* rows at this worker are lost; 0: none */
     uint32_t pace;     /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
     struct rpc_call *waiting[STEPS_MAX];
     uint32_t waiting_count, waited;
@@ -134,9 +135,10 @@ static inline void answer_step(struct rpc_call *call)
     for (size_t i = 0; i < request->n_runs; i++) {
         fastdecode__run_result__init(pointers[i] = &results[i]);
         results[i].sequence = request->runs[i]->sequence;
-        results[i].outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
+        const bool lost = s_part.loses && request->places[request->runs[i]->place]->worker == s_part.loses;
+        results[i].outcome = lost ? FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST : FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
         check_known(request->runs[i]);
-        if (request->runs[i]->sample)
+        if (request->runs[i]->sample && !lost)
             answer_run(request->runs[i], &results[i]);
         rows += request->runs[i]->n_tokens ? (uint32_t)request->runs[i]->n_tokens : 1;
     }
@@ -214,7 +216,7 @@ static inline void s_part_open(struct rpc_loop *loop)
     assert_int_equal(rpc_channel_open(loop, &channel, &s_part.channel, &error), STATUS_OK);
     s_part.held_count = s_part.steps = s_part.rows_most = 0;
     s_part.released = 0;
-    s_part.pace = s_part.waiting_count = s_part.waited = 0;
+    s_part.pace = s_part.waiting_count = s_part.waited = s_part.loses = 0;
     s_part.hold_releases = false;
 }
 

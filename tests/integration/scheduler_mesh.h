@@ -47,7 +47,7 @@ static inline void on_end(void *user, enum status status, const char *text)
 /* What differs from registration to registration. */
 struct registration {
     uint32_t context, max_rows, mini_batches;
-    bool on_device;
+    bool on_device, no_pool;
 };
 
 static inline struct outcome register_s_part(struct registration what)
@@ -70,7 +70,7 @@ static inline struct outcome register_s_part(struct registration what)
     request.incarnation = s_part.incarnation;
     request.control_address = (char *)"inproc://test-s-part";
     request.model = &model;
-    request.pages_total = 100000;
+    request.pages_total = what.no_pool ? 0 : 100000;
     request.max_rows = what.max_rows;
     request.mini_batches = what.mini_batches;
     request.on_device = what.on_device;
@@ -105,6 +105,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
         {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "Heartbeat", heartbeat_handler, scheduler},
     };
     const struct rpc_server_config config = {.addresses = addresses,
                                              .address_count = 1,
@@ -138,6 +139,7 @@ static struct {
     struct rpc_channel *channel;     /* to the scheduler */
     struct rpc_call *held[HELD_MAX]; /* Free calls that are not answered yet */
     uint32_t held_count;
+    uint64_t incarnation;
     uint64_t freed; /* ids in Free calls */
 } kv_worker;
 
@@ -164,7 +166,8 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     static const char *const addresses[] = {"inproc://test-kv-worker"};
     static Fastdecode__HeldSequence items[HELD_MAX], *pointers[HELD_MAX];
     const struct rpc_method methods[] = {{&fastdecode__kv_control__descriptor, "Free", take_free, NULL}};
-    const struct rpc_hello hello = {.service = "kv-worker", .incarnation = member_incarnation()};
+    kv_worker.incarnation = MAX(member_incarnation(), kv_worker.incarnation + 1);
+    const struct rpc_hello hello = {.service = "kv-worker", .incarnation = kv_worker.incarnation};
     const struct rpc_server_config config = {
         .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = hello};
     const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
@@ -206,6 +209,24 @@ static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t posit
 {
     assert_int_equal(kv_worker_register(first, count, positions, certain).status, STATUS_OK);
     UNTIL(scheduler->members[1].up);
+}
+
+/* Its heartbeat. How the scheduler answers. */
+static inline enum status kv_worker_beat(uint64_t compute_turns)
+{
+    Fastdecode__HeartbeatRequest request = FASTDECODE__HEARTBEAT_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    struct outcome outcome = {0};
+    struct error error;
+
+    request.name = (char *)(kv_worker.name ? kv_worker.name : "kv-worker");
+    request.incarnation = kv_worker.incarnation;
+    request.compute_turns = compute_turns;
+    assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "Heartbeat", &request.base, NULL,
+                                    &callbacks, &outcome, NULL, &error),
+                     STATUS_OK);
+    UNTIL(outcome.ended);
+    return outcome.status;
 }
 
 static inline void kv_worker_close(void)

@@ -35,7 +35,7 @@ static void more_end_at_once_than_the_window_takes(void **state)
     enum { MANY = 5000 };
     (void)state;
     mesh_open(MANY, MANY, 1);
-    assert_int_equal(register_s_part((struct registration){100000, 8192, 1, false}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 8192, 1, false, false}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open(), *other = gateway_open();
     s_part.pace = 30;
     for (uint32_t i = 0; i < MANY; i++)
@@ -109,7 +109,7 @@ static void a_smaller_s_part_gets_smaller_steps(void **state)
     s_part_close();
     UNTIL(!scheduler->members[0].up);
     s_part_open(scheduler->loop);
-    assert_int_equal(register_s_part((struct registration){100000, 64, 1, false}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 64, 1, false, false}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 1000, 90000);
     UNTIL(streams[0].tokens > 0);
@@ -126,7 +126,7 @@ static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
     struct outcome outcome = register_s_part(usual);
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(outcome.text, "--mini-batches"));
-    assert_int_equal(register_s_part((struct registration){100000, 640, 2, false}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 640, 2, false, false}).status, STATUS_OK);
     mesh_close();
 }
 
@@ -372,6 +372,76 @@ static void names_that_do_not_come_back_give_way(void **state)
     mesh_close();
 }
 
+/* All sequences are at a worker. */
+static struct rpc_channel *open_on_worker(void)
+{
+    mesh_open(16, 16, 1);
+    assert_int_equal(
+        register_s_part((struct registration){.context = 100000, .max_rows = 640, .mini_batches = 1, .no_pool = true}).status,
+        STATUS_OK);
+    kv_worker_open(0, 0, 0, 0);
+    return gateway_open();
+}
+
+/* Its heartbeats say that its tensor thread has not turned for an hour. */
+static void hang(void)
+{
+    assert_int_equal(kv_worker_beat(7), STATUS_OK);
+    scheduler->members[1].turned_us -= UINT64_C(3600000000);
+    assert_int_equal(kv_worker_beat(7), STATUS_OK);
+    members_check(scheduler, clock_now_us());
+}
+
+/* Its heartbeats come, but nothing else does. One that a step waits for may be at work: then the s-part knows when it is too long. */
+static void a_worker_whose_tensors_hang_is_down(void **state)
+{
+    (void)state;
+    struct rpc_channel *gateway = open_on_worker();
+    assert_int_equal(kv_worker_beat(1), STATUS_OK);
+    assert_int_equal(kv_worker_beat(1), STATUS_OK);
+    members_check(scheduler, clock_now_us());
+    assert_true(scheduler->members[1].up);
+    hang();
+    assert_false(scheduler->members[1].up);
+    assert_int_equal(kv_worker_beat(7), STATUS_FAILED_PRECONDITION); /* it is to register, for which its tensor thread must turn */
+    kv_worker_close();
+
+    kv_worker_open(0, 0, 0, 0);
+    s_part.pace = UINT32_MAX;
+    generate(gateway, &streams[0], 0, 20, 20);
+    UNTIL(s_part.waiting_count > 0);
+    hang();
+    assert_true(scheduler->members[1].up);
+    s_part.loses = 1;
+    answer_steps();
+    UNTIL(!scheduler->members[1].up);
+    kv_worker_close();
+    s_part.pace = s_part.loses = 0;
+    kv_worker_open(0, 0, 0, 0);
+    UNTIL(streams[0].outcome.ended);
+    assert_int_equal(streams[0].tokens, 20);
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
+/* Whatever it is that loses them. Where there is no other place it is tried again and again. */
+static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
+{
+    (void)state;
+    struct rpc_channel *gateway = open_on_worker();
+    s_part.loses = 1;
+    generate(gateway, &streams[0], 0, 20, 20);
+    UNTIL((answer_frees(), s_part.steps > 2 * LOSSES_MAX));
+    assert_true(scheduler->members[1].up);
+    scheduler->members[0].pages_total = 1000; /* as if there was another */
+    UNTIL((answer_frees(), !scheduler->members[1].up));
+    assert_int_equal(kv_worker_beat(0), STATUS_FAILED_PRECONDITION);
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
 /* `up --device auto`: a worker beside an s-part says that they share cores, which is so unless the s-part says that it has a device. */
 static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
 {
@@ -379,7 +449,7 @@ static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
     mesh_open(16, 16, 1);
     for (int on_device = 0; on_device <= 1; on_device++) {
         struct sched_place_info place;
-        assert_int_equal(register_s_part((struct registration){100000, 640, 1, on_device}).status, STATUS_OK);
+        assert_int_equal(register_s_part((struct registration){100000, 640, 1, on_device, false}).status, STATUS_OK);
         UNTIL(scheduler->members[0].up);
         if (on_device == 0)
             kv_worker_open(0, 0, 0, 0);
@@ -398,7 +468,7 @@ static void a_model_that_is_refused_once_is_refused_again(void **state)
     (void)state;
     mesh_open(16, 16, 1);
     for (int i = 0; i < 2; i++) {
-        struct outcome outcome = register_s_part((struct registration){1, 640, 1, false});
+        struct outcome outcome = register_s_part((struct registration){1, 640, 1, false, false});
         assert_int_not_equal(outcome.status, STATUS_OK);
         assert_non_null(strstr(outcome.text, "context_tokens"));
     }
@@ -425,6 +495,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
         cmocka_unit_test(names_that_do_not_come_back_give_way),
+        cmocka_unit_test(a_worker_whose_tensors_hang_is_down),
+        cmocka_unit_test(a_worker_that_loses_its_rows_again_and_again_is_down),
         cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
