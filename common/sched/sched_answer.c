@@ -40,6 +40,8 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         return;
     }
     result->taken = true;
+    if (sched_place_of(s, q)->losses > 0)
+        sched_place_of(s, q)->losses = 0;
     q->sharing = false;
     uint32_t wrong = run->drafts > 0 ? run->count - result->sampled : 0;
     q->held += run->count - wrong;
@@ -67,6 +69,15 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         sched_sequence_finish(s, slot, SCHED_LENGTH);
 }
 
+// Once for all that it loses at the same time: each time for twice as long, until a row there counts.
+static void place_avoid(struct sched *s, struct sched_place *p)
+{
+    if (p->avoid_until_us > s->now_us)
+        return;
+    p->avoid_until_us = s->now_us + ((uint64_t)TUNE_PLACE_LOST_AVOID_US << p->losses);
+    p->losses = MIN(p->losses + 1, TUNE_PLACE_LOST_DOUBLINGS);
+}
+
 static void run_lost(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -76,7 +87,7 @@ static void run_lost(struct sched *s, uint32_t slot)
     for (uint32_t i = 0; i < s->config.max_places; i++)
         others = others || (s->places.of[i].up && i != q->place);
     if (others)
-        sched_place_of(s, q)->avoid_until_us = s->now_us + TUNE_PLACE_LOST_AVOID_US;
+        place_avoid(s, sched_place_of(s, q));
     s->stats.rebuilt++;
     s->stats.rebuilt_tokens += q->known;
     sched_sequence_requeue(s, slot);

@@ -139,6 +139,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->accepts_moves = up->accepts_moves;
     p->pages_total = up->pages_total;
     p->suspect_until_us = p->avoid_until_us = p->moves_from_us = 0;
+    p->losses = 0;
     sched_speed_guess(s, p, up);
 }
 

@@ -27,6 +27,7 @@ struct sched_place_link {
 struct sched_place {
     uint64_t suspect_until_us; // no rows
     uint64_t avoid_until_us;   // no new sequences
+    uint32_t losses;           // times that rows were lost there and it was avoided, since a row last counted
     uint64_t moves_from_us;    // nothing is handed over from it or to it before, unless it must be
     uint64_t load[SCHED_MINI_BATCHES_MAX];
     uint64_t incoming[SCHED_MINI_BATCHES_MAX]; // load of sequences that are being handed over to it

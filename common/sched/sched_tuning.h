@@ -11,6 +11,7 @@
 // --- places
 #define TUNE_PLACE_MARGIN_PAGES        2          // pages: reserved beyond the known tokens at placement: a sequence soon needs them
 #define TUNE_PLACE_LOST_AVOID_US       1000000    // us: a place that lost rows gets nothing new: it may be dying
+#define TUNE_PLACE_LOST_DOUBLINGS      6          // times: that time doubles while it loses rows again: a minute at most
 #define TUNE_PLACE_RETURN_US           60000000   // us: a place that went down is expected back: sequences only it can hold wait so long
 #define TUNE_PLACE_START_US            5000000    // us: after the first place is up, others are expected to follow so soon
 

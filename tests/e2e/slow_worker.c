@@ -8,7 +8,9 @@
  * each call are that host's (not their busy seconds). SIGUSR1: half that speed, until the next one.
  *
  * FD_SLOW_LAYER_US=N: attention of a layer takes at least that long, so that streams last, on whatever machine, while something happens
- * to them. */
+ * to them.
+ *
+ * SIGHUP: attention hangs, until the next one; all other threads go on. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,9 +25,9 @@
 
 enum { PAGE_MS = 30, BATCHES = 64 };
 
-static atomic_bool slow_pages, half_speed; /* whichever thread takes the signal */
-static double read_mbs;                    /* 0: as fast as it can */
-static uint64_t layer_ns;                  /* least time of attention; 0: none */
+static atomic_bool slow_pages, half_speed, hangs; /* whichever thread takes the signal */
+static double read_mbs;                           /* 0: as fast as it can */
+static uint64_t layer_ns;                         /* least time of attention; 0: none */
 static struct opened {
     const struct kv_batch *batch;
     const struct kv_store *store;
@@ -33,7 +35,7 @@ static struct opened {
 
 static void on_signal(int number)
 {
-    atomic_bool *which = number == SIGUSR1 ? &half_speed : &slow_pages;
+    atomic_bool *which = number == SIGUSR1 ? &half_speed : number == SIGUSR2 ? &slow_pages : &hangs;
     atomic_store(which, !atomic_load(which));
 }
 
@@ -43,6 +45,7 @@ __attribute__((constructor)) static void prepare(void)
     const char *text = getenv("FD_SLOW_READ_MBS"), *layer_us = getenv("FD_SLOW_LAYER_US");
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
     read_mbs = text ? strtod(text, NULL) : 0;
     layer_ns = layer_us ? (uint64_t)(1e3 * strtod(layer_us, NULL)) : 0;
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
@@ -97,6 +100,9 @@ static uint64_t bytes_read(const struct kv_batch *batch)
 void __wrap_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
                             const float *const *v, float *const *o)
 {
+    const struct timespec moment = {.tv_nsec = 10000000};
+    while (atomic_load(&hangs))
+        nanosleep(&moment, NULL);
     if (read_mbs <= 0 && !layer_ns) {
         __real_kv_batch_attend(batch, layer, q, k, v, o);
         return;

@@ -146,6 +146,30 @@ def test_worker_stopped(start_mesh, wanted):
     assert mesh.pid(victim) == pid
 
 
+def test_worker_hangs(start_mesh):
+    """The thread that attends hangs, the others go on: its connections stand and it beats. Each mini-batch waits for it once, then it is
+    down; when it goes on, it is used again."""
+    mesh = start_mesh(*TWO_WORKERS, slow_workers=True)
+    wanted, _ = undisturbed(mesh)
+    streams = half_way(mesh)
+    victim, lost_count = fuller_worker(mesh)
+    assert lost_count > 0
+    pid = mesh.kill(victim, signal.SIGHUP)
+    try:
+        assert_same(join_all(streams), wanted)
+        wait_for_log(mesh, "scheduler", f'PLACE-DOWN name={victim} .*hangs')
+        assert_same(run_all(mesh.url, REQUESTS[:4]), wanted[:4])
+        assert of_place(mesh, "fastdecode_place_up", victim) == 0
+        assert of_place(mesh, "fastdecode_place_lost_total", victim) == 1
+        with open(os.path.join(mesh.run_dir, "s-part.log"), encoding="utf-8") as file:
+            given_up = re.findall("ATTEND-FAILED worker=", file.read())
+        assert len(given_up) <= 2, "steps waited for it again"
+    finally:
+        os.kill(pid, signal.SIGHUP)
+    idle(mesh)
+    assert_used_again(mesh, victim, wanted)
+
+
 @pytest.mark.sanitizer
 def test_worker_drains(start_mesh, wanted):
     """SIGTERM: its pages are handed over, nothing is computed anew, it ends with status 0, and its successor is used."""

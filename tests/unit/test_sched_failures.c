@@ -3,6 +3,7 @@
  * Every tick also runs the checks of test_sched_mesh.h.
  */
 #include "common/sched/sched_state.h"
+#include "common/sched/sched_tuning.h"
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;
@@ -88,6 +89,41 @@ static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
     assert_int_equal(stats_of(m).rebuilt, lost);
     assert_true(stats_of(m).prefill_rows - prefill <= lost_tokens);
     assert_true(stats_of(m).rebuilt_tokens <= lost_tokens);
+    end(m);
+}
+
+/* Nobody says that it is down: each sequence that goes there waits for nothing. */
+static void a_place_that_loses_rows_again_is_avoided_for_longer(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    struct sched_place *place = &m->sched->places.of[1];
+    const uint64_t first_us = TUNE_PLACE_LOST_AVOID_US, most_us = first_us << TUNE_PLACE_LOST_DOUBLINGS;
+    for (int i = 0; i < 2; i++)
+        mesh_arrive(m, 64, 900, 0);
+    for (int i = 0; i < 10; i++)
+        mesh_next_tick(m);
+    m->silent[1] = true;
+    mesh_place_lose(m, 1);
+    for (int i = 0; i < TUNE_PLACE_LOST_DOUBLINGS + 2; i++) {
+        while (place->avoid_until_us <= m->now_us)
+            mesh_next_tick(m);
+        assert_int_equal(place->avoid_until_us - m->sched->now_us, MIN(first_us << i, most_us));
+        m->now_us = place->avoid_until_us;
+        mesh_arrive(m, 16, 5, 0);
+    }
+    m->silent[1] = false; // a row there counts again
+    m->up[1] = true;
+    while (place->losses > 0)
+        mesh_next_tick(m);
+    m->silent[1] = true;
+    mesh_place_lose(m, 1);
+    mesh_arrive(m, 16, 5, 0);
+    while (place->avoid_until_us <= m->now_us)
+        mesh_next_tick(m);
+    assert_int_equal(place->avoid_until_us - m->sched->now_us, first_us);
+    m->silent[1] = false;
+    mesh_place_down(m, 1);
     end(m);
 }
 
@@ -456,6 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dead_worker_costs_its_own_sequences_a_rebuild),
+        cmocka_unit_test(a_place_that_loses_rows_again_is_avoided_for_longer),
         cmocka_unit_test(what_is_rebuilt_comes_before_what_is_new),
         cmocka_unit_test(an_unknown_sequence_is_opened_again),
         cmocka_unit_test(a_failed_step_is_planned_again),
