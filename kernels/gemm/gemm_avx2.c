@@ -32,8 +32,10 @@ LANES_INLINE quad quad_spread(const int8_t *x)
 }
 LANES_INLINE counts counts_add(counts a, quad w, quad x)
 {
-    return (counts){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, x.lo)),
-                    _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, x.hi))};
+    a.lo = _mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, x.lo));
+    a.hi = _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, x.hi));
+    __asm__("" : "+x"(a.lo), "+x"(a.hi)); /* or gcc adds products to each other first, and runs out of registers */
+    return a;
 }
 LANES_INLINE lanes_i counts_finish(counts a)
 {

@@ -23,7 +23,12 @@ LANES_INLINE quad quad_spread(const int8_t *x)
     __builtin_memcpy(&four, x, sizeof four);
     return _mm512_set1_epi32(four);
 }
-LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, x)); }
+LANES_INLINE counts counts_add(counts a, quad w, quad x)
+{
+    a = _mm512_add_epi16(a, _mm512_maddubs_epi16(w, x));
+    __asm__("" : "+v"(a)); /* or gcc adds products to each other first, and runs out of registers */
+    return a;
+}
 LANES_INLINE lanes_i counts_finish(counts a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
 /* A table of the 16 products: its look-up reads the low four bits of each word, so it masks, converts and multiplies. */
 typedef __m512 products;

@@ -204,7 +204,8 @@ LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows
     UNROLL for (uint32_t r = 0; r < n; r++) {
         const struct quant_part *p = &x.part[r];
         const uint32_t index = p->index;
-        const float outlier = first <= index && index < last ? p->outlier : 0.0f;
+        const bool whole = first == 0 && last == PACK_GROUP; /* the outlier is of these inputs, without a branch */
+        const float outlier = whole || (first <= index && index < last) ? p->outlier : 0.0f;
         lanes x_scale = lanes_set1(p->scale);
         products nibble = form.layout == PACK_U4 ? nibble_products(outlier, is_biased(form)) : nibble_products(0, false);
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
