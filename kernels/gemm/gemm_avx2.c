@@ -34,13 +34,40 @@ LANES_INLINE counts counts_add(counts a, quad w, quad x)
 {
     a.lo = _mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, x.lo));
     a.hi = _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(w.hi, x.hi));
-    __asm__("" : "+x"(a.lo), "+x"(a.hi)); /* or gcc adds products to each other first, and runs out of registers */
+    return a;
+}
+LANES_INLINE counts counts_keep(counts a)
+{
+    __asm__("" : "+x"(a.lo), "+x"(a.hi));
     return a;
 }
 LANES_INLINE lanes_i counts_finish(counts a)
 {
     __m256i ones = _mm256_set1_epi16(1);
     return (lanes_i){_mm256_madd_epi16(a.lo, ones), _mm256_madd_epi16(a.hi, ones)};
+}
+/* A weight of 8 bits is its magnitude, at most 128, times an x of its sign: two products are at most 32,512, and vpmaddwd widens
+ * them at once. */
+typedef struct {
+    quad value, magnitude;
+} bytes;
+LANES_INLINE bytes bytes_load(const uint8_t *p)
+{
+    quad stored = quad_load(p);
+    __m256i offset = _mm256_set1_epi8(-128);
+    quad value = {_mm256_xor_si256(stored.lo, offset), _mm256_xor_si256(stored.hi, offset)};
+    return (bytes){value, {_mm256_abs_epi8(value.lo), _mm256_abs_epi8(value.hi)}};
+}
+LANES_INLINE lanes_i bytes_start(int32_t bias)
+{
+    (void)bias;
+    return lanes_set1_i(0);
+}
+LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x)
+{
+    quad pairs = {_mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.value.lo)),
+                  _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.hi, w.value.hi))};
+    return counts_keep(lanes_add_i(a, counts_finish(pairs)));
 }
 LANES_INLINE lanes pick(const uint8_t *line, uint32_t shift, int32_t mask, int32_t offset)
 {

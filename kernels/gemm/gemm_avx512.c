@@ -23,13 +23,34 @@ LANES_INLINE quad quad_spread(const int8_t *x)
     __builtin_memcpy(&four, x, sizeof four);
     return _mm512_set1_epi32(four);
 }
-LANES_INLINE counts counts_add(counts a, quad w, quad x)
+LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_add_epi16(a, _mm512_maddubs_epi16(w, x)); }
+LANES_INLINE counts counts_keep(counts a)
 {
-    a = _mm512_add_epi16(a, _mm512_maddubs_epi16(w, x));
-    __asm__("" : "+v"(a)); /* or gcc adds products to each other first, and runs out of registers */
+    __asm__("" : "+v"(a));
     return a;
 }
 LANES_INLINE lanes_i counts_finish(counts a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
+/* A weight of 8 bits is its magnitude, at most 128, times an x of its sign: two products are at most 32,512, and vpmaddwd widens
+ * them at once. */
+typedef struct {
+    quad magnitude;
+    __mmask64 negative;
+} bytes;
+LANES_INLINE bytes bytes_load(const uint8_t *p)
+{
+    quad value = _mm512_xor_si512(quad_load(p), _mm512_set1_epi8(-128));
+    return (bytes){_mm512_abs_epi8(value), _mm512_movepi8_mask(value)};
+}
+LANES_INLINE lanes_i bytes_start(int32_t bias)
+{
+    (void)bias;
+    return lanes_set1_i(0);
+}
+LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x)
+{
+    x = _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
+    return counts_keep(lanes_add_i(a, counts_finish(_mm512_maddubs_epi16(w.magnitude, x))));
+}
 /* A table of the 16 products: its look-up reads the low four bits of each word, so it masks, converts and multiplies. */
 typedef __m512 products;
 LANES_INLINE products nibble_products(float x, bool bias)

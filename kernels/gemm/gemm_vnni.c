@@ -29,7 +29,12 @@ LANES_INLINE quad quad_spread(const int8_t *x)
     return _mm512_set1_epi32(four);
 }
 LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_dpbusd_epi32(a, w, x); }
+LANES_INLINE counts counts_keep(counts a) { return a; } /* gcc leaves the order of vpdpbusd as it is */
 LANES_INLINE lanes_i counts_finish(counts a) { return a; }
+typedef quad bytes;
+LANES_INLINE bytes bytes_load(const uint8_t *p) { return quad_load(p); }
+LANES_INLINE lanes_i bytes_start(int32_t bias) { return counts_from(bias); }
+LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x) { return counts_add(a, w, x); }
 /* A table of the 16 products: its look-up reads the low four bits of each word, so it masks, converts and multiplies. */
 typedef __m512 products;
 LANES_INLINE products nibble_products(float x, bool bias)
