@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/bpe.h"
 
 enum { SHORT_WORD = 24, NO_LINK = UINT32_MAX };
 

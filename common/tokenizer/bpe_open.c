@@ -8,7 +8,9 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/clean_text.h"
+#include "common/tokenizer/pretokenize.h"
 
 static bool shows_itself(int byte)
 {

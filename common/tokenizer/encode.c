@@ -10,26 +10,10 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/tokenizer_internal.h"
-
-enum status encoder_put(struct encoder *encoder, uint32_t id)
-{
-    if (encoder->count == encoder->max_tokens) {
-        encoder->count += encoder->count < UINT32_MAX;
-        return error_set(encoder->error, STATUS_OUT_OF_RANGE, "the text has more than %u tokens", encoder->max_tokens);
-    }
-    if (encoder->count == encoder->capacity) {
-        uint64_t capacity = MIN(MAX((uint64_t)encoder->capacity * 2, 64), (uint64_t)encoder->max_tokens);
-        uint32_t *ids = realloc(encoder->ids, capacity * sizeof *ids);
-        if (!ids)
-            return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %llu ids",
-                             (unsigned long long)capacity);
-        encoder->ids = ids;
-        encoder->capacity = (uint32_t)capacity;
-    }
-    encoder->ids[encoder->count++] = id;
-    return STATUS_OK;
-}
+#include "common/tokenizer/clean_text.h"
+#include "common/tokenizer/encoder.h"
+#include "common/tokenizer/pretokenize.h"
+#include "common/tokenizer/spm.h"
 
 static enum status put_plain(struct encoder *encoder, const char *text, size_t length, bool space_first)
 {

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/merge_map.h"
+#include "common/tokenizer/tokenizer_state.h"
 
 static uint64_t mix(uint64_t x)
 {

@@ -17,7 +17,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/pretokenize.h"
 
 #define WS "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SHORT_FORMS "'s|'t|'re|'ve|'m|'ll|'d"

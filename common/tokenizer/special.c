@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/special.h"
+#include "common/tokenizer/tokenizer_state.h"
 
 static int compare(const void *a, const void *b, void *context)
 {

@@ -14,7 +14,9 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/clean_text.h"
+#include "common/tokenizer/spm.h"
 
 int spm_byte_of(struct text_span text)
 {

@@ -10,18 +10,15 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/clean_text.h"
+#include "common/tokenizer/pretokenize.h"
+#include "common/tokenizer/spm.h"
 
 enum { MAX_ARENA_BYTES = 1 << 30, MAX_MERGES = 1 << 23 };
 
 static const char *const end_names[] = {"<|im_end|>", "<|eot_id|>",      "<|eom_id|>", "<|endoftext|>",
                                         "</s>",       "<|end_of_text|>", "<|end|>",    "<end_of_turn>"};
-
-struct text_span token_span(const struct tokenizer *tokenizer, uint32_t symbol)
-{
-    uint32_t from = tokenizer->offsets[symbol];
-    return (struct text_span){tokenizer->bytes + from, tokenizer->offsets[symbol + 1] - from};
-}
 
 static enum status check_id(int64_t id, const char *what, const struct tokenizer_spec *spec, struct error *error)
 {

@@ -9,7 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/model/vocabulary.h"
-#include "common/tokenizer/chat_template.h"
+#include "common/jinja/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
 
 struct language {

@@ -1,5 +1,6 @@
 /* jinja_print.c: values as text, the way Python's str(), repr() and json.dumps() write them. */
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_run.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,14 +3,16 @@
  * Variables: messages (a list of {role, content}), add_generation_prompt, bos_token, eos_token, and tools and documents,
  * which are none as the reference renderer passes them. A template sees one message as {'role': 'user', 'content': 'hi'}.
  */
-#include "common/tokenizer/chat_template.h"
+#include "common/jinja/chat_template.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_parse.h"
+#include "common/jinja/jinja_run.h"
 
 struct chat_template {
     struct jinja_template compiled;
@@ -124,8 +126,8 @@ static enum status hand_out(const struct jinja_builder *builder, struct chat_out
     if (builder->length)
         memcpy(out->text, builder->bytes, builder->length);
     out->text[builder->length] = 0;
-    if (builder->span_count)
-        memcpy(out->spans, builder->spans, builder->span_count * sizeof *out->spans);
+    for (size_t i = 0; i < builder->span_count; i++)
+        out->spans[i] = (struct chat_span){builder->spans[i].begin, builder->spans[i].end};
     out->length = builder->length;
     out->span_count = (uint32_t)builder->span_count; // at most one a byte of the output
     return STATUS_OK;
@@ -142,10 +144,8 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
     *out = (struct chat_output){0};
     size_t content_bytes = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (!checked_add_size(content_bytes, messages[i].content_length, &content_bytes) ||
-            content_bytes > CHAT_TEMPLATE_MAX_OUTPUT_BYTES)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "the messages hold more than %u bytes",
-                             CHAT_TEMPLATE_MAX_OUTPUT_BYTES);
+        if (!checked_add_size(content_bytes, messages[i].content_length, &content_bytes) || content_bytes > JINJA_MAX_OUTPUT_BYTES)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "the messages hold more than %u bytes", JINJA_MAX_OUTPUT_BYTES);
     struct jinja_run run = {.source = &chat_template->compiled,
                             .scope = &scope,
                             .output = &builder,

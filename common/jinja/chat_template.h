@@ -12,8 +12,8 @@
  * Everything is limited (template bytes, nesting, work, memory, output), so a hostile template or conversation gives an
  * error. Nothing here blocks or keeps state: an open template is immutable and shared by any number of threads.
  */
-#ifndef FD_TOKENIZER_CHAT_TEMPLATE_H
-#define FD_TOKENIZER_CHAT_TEMPLATE_H
+#ifndef FD_JINJA_CHAT_TEMPLATE_H
+#define FD_JINJA_CHAT_TEMPLATE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,8 +22,6 @@
 #include "common/base/status.h"
 
 #define CHAT_TEMPLATE_MAX_BYTES (256u << 10) // a template's source
-#define CHAT_TEMPLATE_MAX_OUTPUT_BYTES (64u << 20)
-#define CHAT_TEMPLATE_MAX_WORK 20000000u // nodes evaluated + items visited + bytes handled / 64, a render
 
 struct chat_template;
 

@@ -3,7 +3,8 @@
  * Names of filters, tests, methods and functions are resolved here and their arguments sorted into the parameters, so
  * that whatever is not supported fails when the template is loaded.
  */
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_parse.h"
 
 #include <string.h>
 
@@ -25,14 +26,14 @@ static bool parse_arguments(struct jinja_parser *parser, struct jinja_node *list
         if (parser->token->kind == TOKEN_NAME && next->kind == TOKEN_OPERATOR && next->op == '=') {
             item = jinja_parse_name(parser);
             parser->token++;
-            if (!item || !(item->a = jinja_parse_expression(parser)))
+            if (!item || !(item->a = parser->parse_expression(parser)))
                 return false;
             item->kind = NODE_KEYWORD;
             keywords = true;
         } else {
             if (keywords)
                 return jinja_parse_fail(parser, parser->token->line, "a positional argument follows a named one");
-            item = jinja_parse_expression(parser);
+            item = parser->parse_expression(parser);
         }
         if (!item || !jinja_node_push(parser, list, item))
             return false;
@@ -190,7 +191,7 @@ struct jinja_node *jinja_parse_test(struct jinja_parser *parser, struct jinja_no
         if (!parse_arguments(parser, list))
             return NULL;
     } else if (node->builtin->required && starts_operand(parser->token)) { // x is divisibleby 3
-        struct jinja_node *item = jinja_parse_operand(parser);
+        struct jinja_node *item = parser->parse_operand(parser);
         if (!item || !jinja_node_push(parser, list, item))
             return NULL;
     }

@@ -5,15 +5,16 @@
  * it, and one newline at the end of the source is dropped. Newlines are \n whatever the file had. Inside of brackets a
  * `}}` does not end the expression, so that {{ {'a': {}} }} works.
  */
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_lex.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <utf8proc.h>
+
+#include "common/jinja/jinja_char.h"
 
 struct lexer {
     struct jinja_arena *arena;
@@ -26,17 +27,6 @@ struct lexer {
     bool at_line_start; // what was read last ended with a newline
     struct error *error;
 };
-
-bool jinja_fail_at(struct error *error, uint32_t line, const char *format, ...)
-{
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    (void)error_set(error, STATUS_INVALID_ARGUMENT, "chat template line %u: %s", line, text);
-    return false;
-}
 
 static struct jinja_token *push(struct lexer *lexer, int kind)
 {

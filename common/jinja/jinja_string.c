@@ -4,78 +4,20 @@
  * joins them; a change of case keeps the origin of each character. Example: with content "hi " the value of
  * '<b>' + content|trim is the 5 bytes "<b>hi" with one span [3, 5).
  */
-#include "common/tokenizer/jinja.h"
-
 #include <string.h>
 
 #include <utf8proc.h>
 
 #include "common/base/checked.h"
-
-// --- characters ---------------------------------------------------------------------------------------------------------
-
-size_t jinja_char_bytes(const char *bytes, size_t left)
-{
-    if (left && (unsigned char)*bytes < 0x80)
-        return 1;
-    utf8proc_int32_t code;
-    const utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)bytes, (utf8proc_ssize_t)MIN(left, 4u), &code);
-    return n > 0 ? (size_t)n : MIN(left, 1u);
-}
-
-int32_t jinja_char_code(const char *bytes, size_t left)
-{
-    if (left && (unsigned char)*bytes < 0x80)
-        return *bytes;
-    utf8proc_int32_t code;
-    return utf8proc_iterate((const utf8proc_uint8_t *)bytes, (utf8proc_ssize_t)MIN(left, 4u), &code) > 0 ? code : -1;
-}
-
-size_t jinja_char_count(const struct jinja_string *string)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < string->length; count++)
-        i += jinja_char_bytes(string->bytes + i, string->length - i);
-    return count;
-}
-
-size_t jinja_char_offset(const struct jinja_string *string, size_t index)
-{
-    size_t i = 0;
-    while (index-- && i < string->length)
-        i += jinja_char_bytes(string->bytes + i, string->length - i);
-    return i;
-}
-
-/* What Python's str.isspace() takes for white space. */
-bool jinja_is_space(int32_t code)
-{
-    return (code >= 9 && code <= 13) || (code >= 0x1c && code <= 0x20) || code == 0x85 || code == 0xa0 || code == 0x1680 ||
-           (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 || code == 0x202f || code == 0x205f ||
-           code == 0x3000;
-}
-
-bool jinja_string_is(const struct jinja_string *string, const char *text)
-{
-    return string->length == strlen(text) && !memcmp(string->bytes, text, string->length);
-}
-
-size_t jinja_find(const struct jinja_string *string, const struct jinja_string *needle, size_t from)
-{
-    if (from > string->length || needle->length > string->length - from)
-        return SIZE_MAX;
-    if (!needle->length)
-        return from;
-    const char *hit = memmem(string->bytes + from, string->length - from, needle->bytes, needle->length);
-    return hit ? (size_t)(hit - string->bytes) : SIZE_MAX;
-}
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_run.h"
 
 // --- building -----------------------------------------------------------------------------------------------------------
 
 static bool reserve(struct jinja_run *run, struct jinja_builder *builder, size_t more)
 {
-    if (more > CHAT_TEMPLATE_MAX_OUTPUT_BYTES - builder->length)
-        return jinja_fail(run, "the text grows beyond %u bytes", CHAT_TEMPLATE_MAX_OUTPUT_BYTES);
+    if (more > JINJA_MAX_OUTPUT_BYTES - builder->length)
+        return jinja_fail(run, "the text grows beyond %u bytes", JINJA_MAX_OUTPUT_BYTES);
     const size_t needed = builder->length + more;
     if (needed <= builder->capacity)
         return true;
@@ -100,7 +42,7 @@ static bool add_span(struct jinja_run *run, struct jinja_builder *builder, size_
     }
     if (builder->span_count == builder->span_capacity) {
         const size_t capacity = builder->span_capacity * 2 + 4;
-        struct chat_span *grown = jinja_run_alloc(run, capacity, sizeof *grown);
+        struct jinja_span *grown = jinja_run_alloc(run, capacity, sizeof *grown);
         if (!grown)
             return false;
         if (builder->span_count)
@@ -108,7 +50,7 @@ static bool add_span(struct jinja_run *run, struct jinja_builder *builder, size_
         builder->spans = grown;
         builder->span_capacity = capacity;
     }
-    builder->spans[builder->span_count++] = (struct chat_span){begin, end};
+    builder->spans[builder->span_count++] = (struct jinja_span){begin, end};
     return true;
 }
 
@@ -152,11 +94,11 @@ bool jinja_build(struct jinja_run *run, const struct jinja_builder *builder, str
 bool jinja_string_value(struct jinja_run *run, const char *bytes, size_t length, bool content, struct jinja_value *out)
 {
     struct jinja_string *string = jinja_run_alloc(run, 1, sizeof *string);
-    struct chat_span *span = content && length ? jinja_run_alloc(run, 1, sizeof *span) : NULL;
+    struct jinja_span *span = content && length ? jinja_run_alloc(run, 1, sizeof *span) : NULL;
     if (!string || (content && length && !span))
         return false;
     if (span)
-        *span = (struct chat_span){0, length};
+        *span = (struct jinja_span){0, length};
     *string = (struct jinja_string){bytes, length, span, span != NULL};
     *out = (struct jinja_value){.kind = KIND_STRING, .string = string};
     return true;
@@ -172,11 +114,11 @@ bool jinja_substring(struct jinja_run *run, const struct jinja_string *string, s
     for (last = first; last < string->span_count && string->spans[last].begin < end;)
         last++;
     struct jinja_string *part = jinja_run_alloc(run, 1, sizeof *part);
-    struct chat_span *spans = last > first ? jinja_run_alloc(run, last - first, sizeof *spans) : NULL;
+    struct jinja_span *spans = last > first ? jinja_run_alloc(run, last - first, sizeof *spans) : NULL;
     if (!part || (last > first && !spans))
         return false;
     for (size_t i = first; i < last; i++)
-        spans[i - first] = (struct chat_span){MAX(string->spans[i].begin, begin) - begin, MIN(string->spans[i].end, end) - begin};
+        spans[i - first] = (struct jinja_span){MAX(string->spans[i].begin, begin) - begin, MIN(string->spans[i].end, end) - begin};
     *part = (struct jinja_string){string->bytes + begin, end - begin, spans, last - first};
     *out = (struct jinja_value){.kind = KIND_STRING, .string = part};
     return true;

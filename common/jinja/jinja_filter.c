@@ -1,5 +1,6 @@
 /* jinja_filter.c: the filters, one function each, and their table. arguments[i] is KIND_ABSENT where not given. */
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_run.h"
 
 #include <errno.h>
 #include <math.h>

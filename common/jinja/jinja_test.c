@@ -1,5 +1,6 @@
 /* jinja_test.c: the tests that follow `is`, and their table. */
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_run.h"
 
 #include "common/base/checked.h"
 

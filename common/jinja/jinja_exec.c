@@ -3,7 +3,8 @@
  * A loop's body, a macro's and a block `set`'s have a scope each: what they set is gone afterwards, which is why templates
  * use namespaces. `if` has none. Every round of a loop starts with an empty scope.
  */
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_run.h"
 
 #include <string.h>
 
@@ -110,7 +111,7 @@ static bool macro_argument(struct jinja_run *run, const struct jinja_node *call,
     return true;
 }
 
-bool jinja_call_macro(struct jinja_run *run, const struct jinja_node *call, struct jinja_value *out)
+static bool call_macro(struct jinja_run *run, const struct jinja_node *call, struct jinja_value *out)
 {
     const struct jinja_node name = {.kind = NODE_NAME, .line = call->line, .id = call->id, .name = call->name};
     struct jinja_value callee;
@@ -279,4 +280,8 @@ static enum flow execute(struct jinja_run *run, const struct jinja_node *node)
     return flow;
 }
 
-bool jinja_execute(struct jinja_run *run) { return execute(run, run->source->root) != FLOW_FAILED; }
+bool jinja_execute(struct jinja_run *run)
+{
+    run->call_macro = call_macro;
+    return execute(run, run->source->root) != FLOW_FAILED;
+}

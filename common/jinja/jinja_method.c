@@ -1,5 +1,6 @@
 /* jinja_method.c: the methods of strings, mappings and `loop`, and the functions, with their tables. */
-#include "common/tokenizer/jinja.h"
+#include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,34 +14,6 @@
 #define FUNCTION(name)                                                                                                      \
     static bool function_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
                                 struct jinja_value *out)
-
-bool jinja_get_path(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *path,
-                    struct jinja_value *out)
-{
-    struct jinja_value at = *object;
-    if (path->kind != KIND_STRING)
-        return jinja_get_item(run, &at, path, out);
-    const char *from = path->string->bytes, *const end = from + path->string->length;
-    for (;;) {
-        const char *dot = memchr(from, '.', (size_t)(end - from)), *to = dot ? dot : end;
-        const struct jinja_string part = {.bytes = from, .length = (size_t)(to - from)};
-        struct jinja_value key = {.kind = KIND_STRING, .string = &part}, next;
-        int64_t number = 0;
-        size_t digits = 0;
-        while (digits < part.length && digits < 9 && from[digits] >= '0' && from[digits] <= '9')
-            number = number * 10 + (from[digits++] - '0');
-        if (digits && digits == part.length)
-            key = jinja_integer(number);
-        if (!jinja_get_item(run, &at, &key, &next))
-            return false;
-        at = next;
-        if (!dot)
-            break;
-        from = dot + 1;
-    }
-    *out = at;
-    return true;
-}
 
 // --- strings ------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-/* pretokenize_text.c: makes a text valid UTF-8, and NFC where the model was trained on that.
+/* clean_text.c: makes a text valid UTF-8, and NFC where the model was trained on that.
  *
  * Broken UTF-8 is replaced as the Unicode standard recommends (3.9, "maximal subparts") and Python does: the longest start
  * of a character becomes one U+FFFD, every other byte one.
@@ -11,7 +11,7 @@
 #include <utf8proc.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/tokenizer_internal.h"
+#include "common/tokenizer/clean_text.h"
 
 size_t utf8_length(const char *bytes, size_t length, size_t *broken, bool *open)
 {

@@ -1,0 +1,48 @@
+// jinja_parse.h: from tokens to a tree. Functions that fail have written the reason already.
+#ifndef FD_JINJA_PARSE_H
+#define FD_JINJA_PARSE_H
+
+#include "common/jinja/jinja_lex.h"
+#include "common/jinja/jinja_tree.h"
+
+struct jinja_parser {
+    struct jinja_template *target;
+    struct jinja_arena *arena;
+    const struct jinja_token *token; // the next one
+    struct error *error;
+    uint32_t nesting, loops, name_capacity;
+    // jinja_expr.c's, for arguments in jinja_call.c: an expression holds calls, and a call expressions
+    struct jinja_node *(*parse_expression)(struct jinja_parser *parser);
+    struct jinja_node *(*parse_operand)(struct jinja_parser *parser);
+    struct jinja_node *macros, *calls; // lists through ->c: macros defined, calls by name to be checked at the end
+};
+
+/* Parses tokens into target->root and target->names. */
+bool jinja_parse(struct jinja_template *target, const struct jinja_token *tokens, struct error *error);
+
+/* jinja_expr.c: an expression; with or without `x if y else z`; with or without commas making a tuple. NULL: failed. */
+struct jinja_node *jinja_parse_expression(struct jinja_parser *parser);
+struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool allow_condition);
+struct jinja_node *jinja_parse_or(struct jinja_parser *parser);
+struct jinja_node *jinja_parse_operand(struct jinja_parser *parser); // with what follows it: .x [y] (...)
+
+/* jinja_call.c: after "|", after "is", after "(" that follows an expression (a name or an attribute, or it fails). */
+struct jinja_node *jinja_parse_filter(struct jinja_parser *parser, struct jinja_node *operand);
+struct jinja_node *jinja_parse_test(struct jinja_parser *parser, struct jinja_node *operand);
+struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_node *callee);
+
+/* jinja_node.c. The node makers take NULL children; NULL comes back when out of memory. */
+struct jinja_node *jinja_node_new(struct jinja_parser *parser, int kind, uint32_t line);
+bool jinja_node_push(struct jinja_parser *parser, struct jinja_node *node, struct jinja_node *item);
+struct jinja_node *jinja_node_done(struct jinja_parser *parser, struct jinja_node *node); // checks the tree's height
+struct jinja_node *jinja_parse_name(struct jinja_parser *parser);                         // NODE_NAME
+bool jinja_is_op(const struct jinja_parser *parser, uint16_t op);
+bool jinja_is_name(const struct jinja_parser *parser, const char *name);
+bool jinja_skip_op(struct jinja_parser *parser, uint16_t op);
+bool jinja_skip_name(struct jinja_parser *parser, const char *name);
+bool jinja_expect_op(struct jinja_parser *parser, uint16_t op);
+bool jinja_unexpected(struct jinja_parser *parser, const char *wanted); // fails with "expected X, found Y"; false
+bool jinja_parse_fail(struct jinja_parser *parser, uint32_t line, const char *format, ...) PRINTF_LIKE(3, 4);
+bool jinja_token_is(const struct jinja_token *token, const char *name);
+
+#endif
