@@ -18,7 +18,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/gateway/http_internal.h"
-#include "services/gateway/respond.h"
+#include "services/gateway/api_error.h"
 
 enum {
     BLOCK_BYTES = 2048,
@@ -179,7 +179,7 @@ static void refuse_answer(struct exchange *exchange, struct text *body)
 
     text_free(body);
     api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many answers wait to be read, try again later");
-    respond_error_text(body, &error);
+    api_error_append(body, &error);
     text_append(body, "\n", 1);
     add_header(exchange, "Retry-After", "1");
 }
@@ -192,7 +192,7 @@ void exchange_respond(struct exchange *exchange, int status, const char *content
         if (body->bytes > ALWAYS_SENT_BYTES && unsent + body->bytes > exchange->totals->max_unsent_bytes) {
             refuse_answer(exchange, body);
             status = 429;
-            content_type = RESPOND_JSON;
+            content_type = "application/json";
         }
         exchange->answer = ANSWER_WHOLE;
         exchange->status = body->failed ? 500 : status;

@@ -196,8 +196,8 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     if (status == STATUS_OK)
         status = open_mesh(gateway, error);
     if (status == STATUS_OK &&
-        (work_pool_start(1, config->max_queue, false, routes_work, gateway, &gateway->quick) != STATUS_OK ||
-         work_pool_start(config->threads, config->max_queue, true, routes_work, gateway, &gateway->pool) != STATUS_OK))
+        (work_pool_start(1, config->max_queue, false, work_run, gateway, &gateway->quick) != STATUS_OK ||
+         work_pool_start(config->threads, config->max_queue, true, work_run, gateway, &gateway->pool) != STATUS_OK))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start %u threads", config->threads);
     if (status == STATUS_OK)
         status = open_http(gateway, error);

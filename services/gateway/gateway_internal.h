@@ -1,4 +1,4 @@
-/* gateway_internal.h: what gateway.c (parts and lifecycle) and routes.c (what is answered where) share. */
+/* gateway_internal.h: what gateway.c (parts and lifecycle), routes.c, answers.c and work.c share. */
 #ifndef FD_GATEWAY_GATEWAY_INTERNAL_H
 #define FD_GATEWAY_GATEWAY_INTERNAL_H
 
@@ -33,6 +33,15 @@ struct gateway {
 /* Callbacks of the HTTP server and the work pool. arg: the gateway. */
 void routes_check(void *arg, struct exchange *exchange);
 void routes_handle(void *arg, struct exchange *exchange);
-void routes_work(void *arg, void *item);
+void work_run(void *arg, void *item);
+
+// Handlers of routes, on the polling thread. kind: of the body; 0: none is expected.
+typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
+route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, work_queue;
+
+// The longest prompt and answer that the model and the mesh take together.
+uint32_t answer_context(struct gateway *gateway);
+// False with 404 in *error: the model that a client names is not this one.
+bool answer_check_model(struct gateway *gateway, const char *model, struct api_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* http_internal.h: what http.c (the server) and exchange.c (one request and its answer) share. */
+/* http_internal.h: what http.c (the server), http_requests.c (its requests) and exchange.c (one request and its answer) share. */
 #ifndef FD_GATEWAY_HTTP_INTERNAL_H
 #define FD_GATEWAY_HTTP_INTERNAL_H
 
@@ -52,6 +52,26 @@ struct exchange {
     size_t out_taken;
     bool ended, broken;
 };
+
+// http.c and http_requests.c.
+struct http_server {
+    struct http_config config;
+    struct MHD_Daemon *daemon;
+    struct watch *watch;
+    uint32_t port;
+    atomic_uint active; /* relaxed: a count to look at */
+    struct http_totals totals;
+    struct addresses *addresses; // polling thread
+    atomic_bool quiescing;       /* relaxed: nothing else depends on it */
+    atomic_bool stopping;        /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
+};
+
+// http_requests.c: libmicrohttpd's callbacks, on the polling thread. arg: the server.
+enum MHD_Result http_on_accept(void *arg, const struct sockaddr *address, socklen_t address_bytes);
+void http_on_connection(void *arg, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code);
+enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
+                               const char *version, const char *data, size_t *data_bytes, void **context);
+void http_on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code);
 
 /* A new exchange with one reference; NULL when out of memory. */
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path);

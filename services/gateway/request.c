@@ -18,15 +18,6 @@
 #include "common/base/log.h"
 #include "services/gateway/request_internal.h"
 
-enum {
-    KEEP_CHUNK_BYTES = 64 << 10,
-    RETRY_FIRST_US = 50000,
-    RETRY_MOST_US = 2000000,
-    FAILURES_MAX = 8, /* in a row without a token, of kinds that waiting does not mend */
-};
-
-static void submit(struct requests *requests, struct choice *choice);
-
 enum status requests_open(const struct requests_config *config, struct requests **out)
 {
     *out = calloc(1, sizeof **out);
@@ -56,304 +47,6 @@ void requests_counts(const struct requests *requests, uint32_t *running, uint32_
 {
     *running = atomic_load_explicit(&requests->running, memory_order_relaxed);
     *waiting = atomic_load_explicit(&requests->waiting, memory_order_relaxed);
-}
-
-/* One of at least three seconds, whatever is predicted: 38 * 1.5 + 1 + 2 is a minute. */
-uint32_t retry_after_s(uint32_t predicted_wait_ms)
-{
-    double jitter = (double)(clock_now_ns() / 1000 % 997) / 997;
-    double seconds = MIN(predicted_wait_ms / 1000.0, 38.0) * (1 + jitter / 2);
-
-    return (uint32_t)(seconds + 1 + 3 * jitter);
-}
-
-/* --- answering ---------------------------------------------------------------------------------------------------- */
-static struct respond_usage count_usage(const struct request *request)
-{
-    struct respond_usage usage = {0};
-    uint32_t i;
-
-    for (i = 0; i < request->prompt_count; i++)
-        usage.prompt_tokens += request->prompts[i].count;
-    for (i = 0; i < request->choice_count; i++)
-        usage.completion_tokens += request->choices[i].generated_count;
-    for (i = 0; i < request->choice_count; i++) /* a prompt counts once, however many choices it has */
-        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
-    return usage;
-}
-
-static void write_stream(struct request *request, const struct text *chunk)
-{
-    uint64_t began_ns = trace_clock(request->owner->track);
-
-    exchange_begin(request->exchange, RESPOND_EVENTS);
-    exchange_write(request->exchange, chunk->data, chunk->bytes);
-    trace_span(request->owner->track, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
-    request->last_write_us = clock_now_us();
-}
-
-static void answer_whole(struct request *request)
-{
-    struct respond_usage usage = count_usage(request);
-    struct text body = {0};
-    uint32_t i;
-
-    respond_whole_begin(&body, &request->head);
-    for (i = 0; i < request->choice_count; i++) {
-        const struct choice *choice = &request->choices[i];
-        struct respond_choice shown = {
-            .index = choice->index,
-            .text = choice->visible.data,
-            .bytes = choice->visible.bytes,
-            .logprobs = request->logprobs ? &choice->logprobs : NULL,
-            .logprob_count = choice->logprobs.count,
-            .finish_reason = choice->finish_reason,
-            .stop_reason = choice->stop_reason,
-            .stop_reason_bytes = choice->stop_reason_bytes,
-        };
-        respond_whole_choice(&body, &request->head, &shown, i == 0);
-    }
-    respond_whole_end(&body, &usage);
-    exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
-}
-
-static void end_stream(struct request *request)
-{
-    struct respond_usage usage = count_usage(request);
-    struct text chunk = {0};
-
-    if (request->include_usage)
-        respond_usage_chunk(&chunk, &request->head, &usage);
-    text_string(&chunk, "data: [DONE]\n\n");
-    write_stream(request, &chunk);
-    exchange_end(request->exchange, chunk.failed);
-    text_free(&chunk);
-}
-
-/* Takes the request out of the list and frees it; open calls are cancelled. */
-static void drop(struct request *request)
-{
-    struct requests *requests = request->owner;
-    uint32_t i;
-
-    for (i = 0; i < request->choice_count; i++)
-        if (request->choices[i].call)
-            mesh_cancel(request->choices[i].call);
-    if (request->previous)
-        request->previous->next = request->next;
-    else
-        requests->first = request->next;
-    if (request->next)
-        request->next->previous = request->previous;
-    trace_overlapping(requests->track_requests, "request", request->trace_id, request->start_us * 1000,
-                      {"choices", request->choice_count});
-    atomic_fetch_sub_explicit(request->first_token_seen ? &requests->running : &requests->waiting, 1, memory_order_relaxed);
-    exchange_set_user(request->exchange, NULL);
-    request_discard(request);
-}
-
-static void complete(struct request *request)
-{
-    struct metrics *metrics = request->owner->config.metrics;
-    struct respond_usage usage = count_usage(request);
-
-    if (request->stream)
-        end_stream(request);
-    else
-        answer_whole(request);
-    metrics_count(metrics, METRICS_PROMPT_TOKENS, usage.prompt_tokens);
-    metrics_observe(metrics, METRICS_REQUEST, (double)(clock_now_us() - request->start_us) / 1e6);
-    log_info("API-DONE", "request=%s prompt_tokens=%llu completion_tokens=%llu ms=%llu", exchange_request_id(request->exchange),
-             (unsigned long long)usage.prompt_tokens, (unsigned long long)usage.completion_tokens,
-             (unsigned long long)((clock_now_us() - request->start_us) / 1000));
-    drop(request);
-}
-
-/* The whole request fails: as an answer of its own, or as the last event of a stream that has begun. */
-static void fail(struct request *request, const struct api_error *error)
-{
-    struct text chunk = {0};
-
-    log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->exchange), error->status);
-    if (!exchange_is_answered(request->exchange)) {
-        respond_error(request->exchange, error);
-    } else {
-        text_string(&chunk, "data: ");
-        respond_error_text(&chunk, error);
-        text_string(&chunk, "\n\ndata: [DONE]\n\n");
-        write_stream(request, &chunk);
-        exchange_end(request->exchange, false);
-        text_free(&chunk);
-    }
-    drop(request);
-}
-
-/* A choice is done: its last chunk, and when no other is open the end of the request, which is freed. */
-static void finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
-{
-    struct request *request = choice->request;
-    struct text chunk = {0};
-
-    choice_finish(choice, reason, stop_reason, stop_reason ? strlen(stop_reason) : 0);
-    if (choice->call)
-        mesh_cancel(choice->call);
-    choice->call = NULL;
-    request->done_count++;
-    if (request->stream) {
-        choice_show(choice, &chunk);
-        write_stream(request, &chunk);
-        text_free(&chunk);
-    }
-    if (request->done_count == request->choice_count)
-        complete(request);
-}
-
-static void show_news(struct choice *choice)
-{
-    struct request *request = choice->request;
-    struct text *chunk = &request->owner->chunk;
-
-    if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) || exchange_is_behind(request->exchange))
-        return;
-    text_clear(chunk);
-    choice_show(choice, chunk);
-    write_stream(request, chunk);
-    if (chunk->capacity > KEEP_CHUNK_BYTES)
-        text_free(chunk); /* a long echo, most likely */
-}
-
-/* --- the mesh's events -------------------------------------------------------------------------------------------- */
-static void measure(struct choice *choice, uint32_t new_tokens)
-{
-    struct request *request = choice->request;
-    struct requests *requests = request->owner;
-    uint64_t now_us = clock_now_us();
-
-    if (new_tokens == 0)
-        return;
-    metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
-    if (!request->first_token_seen) {
-        request->first_token_seen = true;
-        request_stop_waiting(request);
-        trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
-                          {"prompt_tokens", choice->prompt->count});
-        metrics_observe(requests->config.metrics, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
-        atomic_fetch_sub_explicit(&requests->waiting, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&requests->running, 1, memory_order_relaxed);
-    }
-    for (uint32_t i = 0; choice->last_token_us && i < new_tokens; i++)
-        metrics_observe(requests->config.metrics, METRICS_BETWEEN_TOKENS,
-                        (double)(now_us - choice->last_token_us) / new_tokens / 1e6);
-    choice->last_token_us = now_us;
-}
-
-/* Back to waiting. */
-static void postpone(struct choice *choice)
-{
-    uint64_t now_us = clock_now_us(), pause_us = (uint64_t)RETRY_FIRST_US << MIN(choice->failures, 6u);
-
-    if (choice->call)
-        mesh_cancel(choice->call);
-    choice->call = NULL;
-    choice->state = CHOICE_WAITING;
-    choice->failures++;
-    if (choice->waiting_since_us == 0)
-        choice->waiting_since_us = now_us;
-    choice->retry_us = now_us + MIN(pause_us, (uint64_t)RETRY_MOST_US);
-}
-
-static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *event)
-{
-    struct request *request = choice->request;
-    struct api_error error;
-    uint32_t before = choice->generated_count;
-    const char *text = event->error && event->error[0] ? event->error : "the mesh could not complete the request";
-
-    choice->sequence = event->sequence ? event->sequence : choice->sequence;
-    if (!choice_take(choice, event, request->owner->config.language)) {
-        log_error("API-LOG-GAP", "request=%s index=%u known=%u tokens=%zu", exchange_request_id(request->exchange), event->index,
-                  choice->generated_count, event->n_tokens);
-        if (choice->failures < FAILURES_MAX) {
-            postpone(choice);
-            return;
-        }
-        api_fail(&error, 500, NULL, NULL, "the mesh sent tokens out of order");
-        fail(request, &error);
-        return;
-    }
-    choice->failures = 0;
-    choice->waiting_since_us = 0;
-    measure(choice, choice->generated_count - before);
-    if (choice->stop.matched >= 0) {
-        finish_choice(choice, "stop", NULL);
-        return;
-    }
-    switch (event->finish) {
-    case FASTDECODE__FINISH__FINISH_UNSPECIFIED: show_news(choice); break;
-    case FASTDECODE__FINISH__FINISH_EOS: finish_choice(choice, "stop", NULL); break;
-    case FASTDECODE__FINISH__FINISH_DEADLINE: finish_choice(choice, "length", "deadline"); break;
-    case FASTDECODE__FINISH__FINISH_ERROR:
-        api_fail(&error, 500, NULL, NULL, "%s", text);
-        fail(request, &error);
-        break;
-    default: finish_choice(choice, "length", NULL); break;
-    }
-}
-
-static void on_event(void *arg, const Fastdecode__GenerateEvent *event)
-{
-    struct choice *choice = arg;
-    struct trace_track *track = choice->request->owner->track;
-    uint64_t began_ns = trace_clock(track), request_id = choice->request->trace_id; /* the request may end */
-
-    take_event(choice, event);
-    trace_span(track, "tokens", began_ns, {"request", request_id}, {"tokens", event->n_tokens});
-}
-
-static void refuse_full(struct request *request)
-{
-    struct api_error error;
-
-    api_fail(&error, 429, "rate_limit_exceeded", NULL, "the queue is full, try again later");
-    error.retry_after_s = retry_after_s(request->owner->state.predicted_wait_ms);
-    fail(request, &error);
-}
-
-static void on_end(void *arg, enum status status, const char *text)
-{
-    struct choice *choice = arg;
-    struct request *request = choice->request;
-    struct api_error error;
-
-    choice->call = NULL;
-    switch (status) {
-    case STATUS_DEADLINE_EXCEEDED: finish_choice(choice, "length", "deadline"); return;
-    case STATUS_RESOURCE_EXHAUSTED:
-        if (!choice->sequence && !exchange_is_answered(request->exchange)) {
-            refuse_full(request);
-            return;
-        }
-        break;
-    case STATUS_INVALID_ARGUMENT:
-    case STATUS_OUT_OF_RANGE:
-    case STATUS_UNIMPLEMENTED:
-        api_fail(&error, 400, "invalid_value", NULL, "%s", text ? text : "the mesh refuses the request");
-        fail(request, &error);
-        return;
-    case STATUS_OK:
-    case STATUS_UNAVAILABLE:
-    case STATUS_ABORTED:
-    case STATUS_CANCELLED: break;
-    default:
-        if (choice->failures < FAILURES_MAX)
-            break;
-        api_fail(&error, 500, NULL, NULL, "%s: %s", status_name(status), text ? text : "the mesh failed");
-        fail(request, &error);
-        return;
-    }
-    log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->exchange), choice->index,
-             choice->generated_count, status_name(status));
-    postpone(choice);
 }
 
 /* --- submitting --------------------------------------------------------------------------------------------------- */
@@ -389,7 +82,7 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
 static void submit(struct requests *requests, struct choice *choice)
 {
     struct request *request = choice->request;
-    struct mesh_listener listener = {.event = on_event, .end = on_end, .arg = choice};
+    struct mesh_listener listener = {.event = request_on_event, .end = request_on_end, .arg = choice};
     Fastdecode__GenerateRequest message;
     Fastdecode__Sampling sampling;
     uint64_t now_us = clock_now_us(), left_us = 0; /* 0: no limit */
@@ -399,7 +92,7 @@ static void submit(struct requests *requests, struct choice *choice)
     fill_request(choice, left_us, &message, &sampling);
     if (mesh_generate(requests->config.mesh, &message, left_us, &listener, &choice->call) != STATUS_OK) {
         choice->call = NULL;
-        postpone(choice);
+        request_postpone(choice);
         return;
     }
     choice->state = CHOICE_RUNNING;
@@ -422,12 +115,12 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     struct api_error error;
 
     if (request->deadline_us && now_us >= request->deadline_us) {
-        finish_choice(choice, "length", "deadline");
+        request_finish_choice(choice, "length", "deadline");
         return !last;
     }
     if (choice->generated_count >= request->max_tokens &&
         (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
-        finish_choice(choice, "length", NULL); /* only the news of its end was lost */
+        request_finish_choice(choice, "length", NULL); /* only the news of its end was lost */
         return !last;
     }
     if (requests->state.ready && now_us >= choice->retry_us) {
@@ -441,7 +134,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     api_fail(&error, 503, "not_ready", NULL, "the mesh is not ready: %s",
              requests->state.up ? requests->state.reason : "the scheduler does not answer");
     error.retry_after_s = retry_after_s(4000);
-    fail(request, &error);
+    request_fail(request, &error);
     return false;
 }
 
@@ -468,7 +161,7 @@ static bool advance_request(struct requests *requests, struct request *request, 
         if (choice->state == CHOICE_WAITING && !advance(requests, choice, now_us))
             return false;
         if (choice->state == CHOICE_RUNNING)
-            show_news(choice);
+            request_show_news(choice);
     }
     return true;
 }
@@ -509,7 +202,7 @@ void requests_start(struct requests *requests, struct request *request)
         uint32_t count = request->choice_count;
         end.finish = FASTDECODE__FINISH__FINISH_LENGTH;
         for (i = 0; i < count; i++)
-            on_event(&request->choices[i], &end);
+            request_on_event(&request->choices[i], &end);
         return;
     }
     advance_request(requests, request, clock_now_us());
@@ -523,5 +216,5 @@ void requests_cancel(struct requests *requests, struct exchange *exchange)
         return; /* answered meanwhile, or not here yet: requests_start() looks */
     metrics_count(requests->config.metrics, METRICS_CLIENT_LEFT, 1);
     log_info("API-CLIENT-LEFT", "request=%s", exchange_request_id(exchange));
-    drop(request);
+    request_drop(request);
 }

@@ -102,6 +102,20 @@ struct requests {
 /* prepare.c: its sequences wait no longer, as far as the key's share goes. */
 void request_stop_waiting(struct request *request);
 
+// request_answer.c. Each may end and free the request: the caller must not look at it afterwards.
+void request_fail(struct request *request, const struct api_error *error);
+void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason); // static texts
+// Sends what is new of a stream, unless its client is behind. Frees nothing.
+void request_show_news(struct choice *choice);
+// Takes the request out of the list, cancels its calls and frees it.
+void request_drop(struct request *request);
+
+// request_events.c: for mesh_generate(); arg is the choice.
+void request_on_event(void *arg, const Fastdecode__GenerateEvent *event);
+void request_on_end(void *arg, enum status status, const char *text);
+// The choice waits, to be submitted again after a pause.
+void request_postpone(struct choice *choice);
+
 /* choice.c */
 bool choice_open(struct choice *choice, const struct language *language);
 void choice_close(struct choice *choice);

@@ -9,31 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-void respond_error_text(struct text *out, const struct api_error *error)
-{
-    text_string(out, "{\"error\":{\"message\":");
-    text_json_string(out, error->message);
-    text_string(out, ",\"type\":");
-    text_json_string(out, error->type);
-    text_string(out, ",\"param\":");
-    if (error->param[0])
-        text_json_string(out, error->param);
-    else
-        text_string(out, "null");
-    text_string(out, ",\"code\":");
-    if (error->code)
-        text_json_string(out, error->code);
-    else
-        text_string(out, "null");
-    text_string(out, "}}");
-}
-
 void respond_error(struct exchange *exchange, const struct api_error *error)
 {
     struct text body = {0};
     char number[16];
 
-    respond_error_text(&body, error);
+    api_error_append(&body, error);
     text_append(&body, "\n", 1);
     if (error->retry_after_s) {
         snprintf(number, sizeof number, "%u", error->retry_after_s);

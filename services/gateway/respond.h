@@ -10,8 +10,6 @@
 #define RESPOND_JSON "application/json"
 #define RESPOND_EVENTS "text/event-stream; charset=utf-8"
 
-/* {"error":{...}}, no line end. */
-void respond_error_text(struct text *out, const struct api_error *error);
 /* The whole answer, with Retry-After, WWW-Authenticate or Allow where they belong. */
 void respond_error(struct exchange *exchange, const struct api_error *error);
 

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "services/gateway/api_error.h"
 #include "services/gateway/stop_match.h"
 
 enum api_kind {
@@ -36,20 +37,6 @@ enum {
     API_DEFAULT_COMPLETION_TOKENS = 16,
     API_MAX_LOGGED_FIELDS = 8, /* names of ignored fields, of one body */
 };
-
-/* What a client is told. status 0: no error. All texts are ASCII or valid UTF-8. */
-struct api_error {
-    int status;       /* of HTTP */
-    const char *type; /* static */
-    const char *code; /* static, or NULL */
-    char param[96];   /* "": none */
-    char message[512];
-    uint32_t retry_after_s; /* 0: no such header */
-};
-
-/* Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status. */
-bool api_fail(struct api_error *error, int status, const char *code, const char *param, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
 
 /* A prompt as given: text, or ids (text NULL). */
 struct api_prompt {

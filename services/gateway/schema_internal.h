@@ -6,6 +6,8 @@
 
 #include "services/gateway/schema.h"
 
+#define SCHEMA_ANSWERS (API_COMPLETION | API_CHAT)
+
 /* One parse. */
 struct schema_run {
     struct api_request *out;
@@ -22,9 +24,20 @@ bool schema_read_messages(struct schema_run *run, const char *name, const json_t
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_bias(struct schema_run *run, const char *name, const json_t *value);
 
+// schema_value.c. max_bytes 0: no limit, and zero bytes are allowed.
+bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);
+bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
+                        double *out);
+bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out);
 /* "an integer", "a string", ... for messages. */
 const char *schema_type_name(const json_t *value);
 /* 400 with "'name' must be X, not Y". */
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
+
+// schema_refused.c: false if the field's value would change the answer. *known: it is one of those fields.
+bool schema_check_refused(struct schema_run *run, const char *name, const json_t *value, bool *known);
+
+// schema_json.c: the body's object, the caller's to be released; NULL with run's error set.
+json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *error);
 
 #endif

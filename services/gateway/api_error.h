@@ -1,0 +1,27 @@
+// api_error.h: what a client is told when its request is refused or fails.
+#ifndef FD_GATEWAY_API_ERROR_H
+#define FD_GATEWAY_API_ERROR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "services/gateway/text.h"
+
+/* What a client is told. status 0: no error. All texts are ASCII or valid UTF-8. */
+struct api_error {
+    int status;       /* of HTTP */
+    const char *type; /* static */
+    const char *code; /* static, or NULL */
+    char param[96];   /* "": none */
+    char message[512];
+    uint32_t retry_after_s; /* 0: no such header */
+};
+
+/* Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status. */
+bool api_fail(struct api_error *error, int status, const char *code, const char *param, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+// Appends {"error":{...}}, without a line end.
+void api_error_append(struct text *out, const struct api_error *error);
+
+#endif

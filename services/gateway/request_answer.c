@@ -1,0 +1,173 @@
+// request_answer.c: what the client of a request is sent, and the end of a request.
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/gateway/request_internal.h"
+
+enum { KEEP_CHUNK_BYTES = 64 << 10 };
+
+/* One of at least three seconds, whatever is predicted: 38 * 1.5 + 1 + 2 is a minute. */
+uint32_t retry_after_s(uint32_t predicted_wait_ms)
+{
+    double jitter = (double)(clock_now_ns() / 1000 % 997) / 997;
+    double seconds = MIN(predicted_wait_ms / 1000.0, 38.0) * (1 + jitter / 2);
+
+    return (uint32_t)(seconds + 1 + 3 * jitter);
+}
+
+static struct respond_usage count_usage(const struct request *request)
+{
+    struct respond_usage usage = {0};
+    uint32_t i;
+
+    for (i = 0; i < request->prompt_count; i++)
+        usage.prompt_tokens += request->prompts[i].count;
+    for (i = 0; i < request->choice_count; i++)
+        usage.completion_tokens += request->choices[i].generated_count;
+    for (i = 0; i < request->choice_count; i++) /* a prompt counts once, however many choices it has */
+        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
+    return usage;
+}
+
+static void write_stream(struct request *request, const struct text *chunk)
+{
+    uint64_t began_ns = trace_clock(request->owner->track);
+
+    exchange_begin(request->exchange, RESPOND_EVENTS);
+    exchange_write(request->exchange, chunk->data, chunk->bytes);
+    trace_span(request->owner->track, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
+    request->last_write_us = clock_now_us();
+}
+
+static void answer_whole(struct request *request)
+{
+    struct respond_usage usage = count_usage(request);
+    struct text body = {0};
+    uint32_t i;
+
+    respond_whole_begin(&body, &request->head);
+    for (i = 0; i < request->choice_count; i++) {
+        const struct choice *choice = &request->choices[i];
+        struct respond_choice shown = {
+            .index = choice->index,
+            .text = choice->visible.data,
+            .bytes = choice->visible.bytes,
+            .logprobs = request->logprobs ? &choice->logprobs : NULL,
+            .logprob_count = choice->logprobs.count,
+            .finish_reason = choice->finish_reason,
+            .stop_reason = choice->stop_reason,
+            .stop_reason_bytes = choice->stop_reason_bytes,
+        };
+        respond_whole_choice(&body, &request->head, &shown, i == 0);
+    }
+    respond_whole_end(&body, &usage);
+    exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
+}
+
+static void end_stream(struct request *request)
+{
+    struct respond_usage usage = count_usage(request);
+    struct text chunk = {0};
+
+    if (request->include_usage)
+        respond_usage_chunk(&chunk, &request->head, &usage);
+    text_string(&chunk, "data: [DONE]\n\n");
+    write_stream(request, &chunk);
+    exchange_end(request->exchange, chunk.failed);
+    text_free(&chunk);
+}
+
+/* Takes the request out of the list and frees it; open calls are cancelled. */
+void request_drop(struct request *request)
+{
+    struct requests *requests = request->owner;
+    uint32_t i;
+
+    for (i = 0; i < request->choice_count; i++)
+        if (request->choices[i].call)
+            mesh_cancel(request->choices[i].call);
+    if (request->previous)
+        request->previous->next = request->next;
+    else
+        requests->first = request->next;
+    if (request->next)
+        request->next->previous = request->previous;
+    trace_overlapping(requests->track_requests, "request", request->trace_id, request->start_us * 1000,
+                      {"choices", request->choice_count});
+    atomic_fetch_sub_explicit(request->first_token_seen ? &requests->running : &requests->waiting, 1, memory_order_relaxed);
+    exchange_set_user(request->exchange, NULL);
+    request_discard(request);
+}
+
+static void complete(struct request *request)
+{
+    struct metrics *metrics = request->owner->config.metrics;
+    struct respond_usage usage = count_usage(request);
+
+    if (request->stream)
+        end_stream(request);
+    else
+        answer_whole(request);
+    metrics_count(metrics, METRICS_PROMPT_TOKENS, usage.prompt_tokens);
+    metrics_observe(metrics, METRICS_REQUEST, (double)(clock_now_us() - request->start_us) / 1e6);
+    log_info("API-DONE", "request=%s prompt_tokens=%llu completion_tokens=%llu ms=%llu", exchange_request_id(request->exchange),
+             (unsigned long long)usage.prompt_tokens, (unsigned long long)usage.completion_tokens,
+             (unsigned long long)((clock_now_us() - request->start_us) / 1000));
+    request_drop(request);
+}
+
+/* The whole request fails: as an answer of its own, or as the last event of a stream that has begun. */
+void request_fail(struct request *request, const struct api_error *error)
+{
+    struct text chunk = {0};
+
+    log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->exchange), error->status);
+    if (!exchange_is_answered(request->exchange)) {
+        respond_error(request->exchange, error);
+    } else {
+        text_string(&chunk, "data: ");
+        api_error_append(&chunk, error);
+        text_string(&chunk, "\n\ndata: [DONE]\n\n");
+        write_stream(request, &chunk);
+        exchange_end(request->exchange, false);
+        text_free(&chunk);
+    }
+    request_drop(request);
+}
+
+/* A choice is done: its last chunk, and when no other is open the end of the request, which is freed. */
+void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
+{
+    struct request *request = choice->request;
+    struct text chunk = {0};
+
+    choice_finish(choice, reason, stop_reason, stop_reason ? strlen(stop_reason) : 0);
+    if (choice->call)
+        mesh_cancel(choice->call);
+    choice->call = NULL;
+    request->done_count++;
+    if (request->stream) {
+        choice_show(choice, &chunk);
+        write_stream(request, &chunk);
+        text_free(&chunk);
+    }
+    if (request->done_count == request->choice_count)
+        complete(request);
+}
+
+void request_show_news(struct choice *choice)
+{
+    struct request *request = choice->request;
+    struct text *chunk = &request->owner->chunk;
+
+    if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) || exchange_is_behind(request->exchange))
+        return;
+    text_clear(chunk);
+    choice_show(choice, chunk);
+    write_stream(request, chunk);
+    if (chunk->capacity > KEEP_CHUNK_BYTES)
+        text_free(chunk); /* a long echo, most likely */
+}

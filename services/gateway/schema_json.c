@@ -1,0 +1,61 @@
+// schema_json.c: a body as a JSON object, within limits.
+#include "services/gateway/schema_internal.h"
+
+/* Limits of nesting and of the number of values, found before anything is allocated for them. */
+static bool check_size(const char *body, size_t bytes, struct api_error *error)
+{
+    size_t i, values = 0;
+    uint32_t depth = 0;
+    bool in_string = false;
+
+    for (i = 0; i < bytes; i++) {
+        char c = body[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+            continue;
+        }
+        in_string = c == '"';
+        values += c == ',' || c == '[' || c == '{';
+        if (c == '[' || c == '{')
+            depth++;
+        else if ((c == ']' || c == '}') && depth > 0)
+            depth--;
+        if (depth > API_MAX_DEPTH)
+            return api_fail(error, 400, "invalid_json", NULL, "the body is nested deeper than %d at byte %zu", API_MAX_DEPTH, i);
+        if (values > API_MAX_VALUES)
+            return api_fail(error, 400, "invalid_json", NULL, "the body has more than %d values", API_MAX_VALUES);
+    }
+    return true;
+}
+
+json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *error)
+{
+    json_error_t reason;
+    json_t *root;
+
+    if (bytes == 0) {
+        api_fail(error, 400, "invalid_json", NULL, "the body is empty, want a JSON object");
+        return NULL;
+    }
+    if (!check_size(body, bytes, error))
+        return NULL;
+    root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
+    if (!root) {
+        /* the library quotes the body in some messages; cut off what is not plain text */
+        char *at;
+        for (at = reason.text; *at; at++)
+            if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7F)
+                *at = '?';
+        api_fail(error, 400, "invalid_json", NULL, "the body is not valid JSON: %s (line %d, byte %d)", reason.text, reason.line,
+                 reason.position);
+        return NULL;
+    }
+    if (json_is_object(root))
+        return root;
+    api_fail(error, 400, "invalid_json", NULL, "the body must be a JSON object, not %s", schema_type_name(root));
+    json_decref(root);
+    return NULL;
+}

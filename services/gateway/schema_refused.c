@@ -1,0 +1,125 @@
+// schema_refused.c: fields that would change the answer and are not built.
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "services/gateway/schema_internal.h"
+
+/* Parameters of this API and of its common extensions that would change the answer and are not built. A value that
+ * changes nothing (null, false, 0, "", [], {} or `neutral`) is taken. */
+static const struct {
+    const char *name;
+    unsigned endpoints;
+    const char *neutral; /* a string or number that means "off", or NULL */
+} refused[] = {
+    {"tools", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
+    {"functions", SCHEMA_ANSWERS, NULL},
+    {"function_call", SCHEMA_ANSWERS, "none"},
+    {"audio", SCHEMA_ANSWERS, NULL},
+    {"web_search_options", SCHEMA_ANSWERS, NULL},
+    {"reasoning_effort", SCHEMA_ANSWERS, "none"},
+    {"reasoning", SCHEMA_ANSWERS, NULL},
+    {"verbosity", SCHEMA_ANSWERS, "medium"},
+    {"best_of", SCHEMA_ANSWERS, "1"},
+    {"suffix", SCHEMA_ANSWERS, NULL},
+    {"guided_json", SCHEMA_ANSWERS, NULL},
+    {"guided_regex", SCHEMA_ANSWERS, NULL},
+    {"guided_choice", SCHEMA_ANSWERS, NULL},
+    {"guided_grammar", SCHEMA_ANSWERS, NULL},
+    {"structured_outputs", SCHEMA_ANSWERS, NULL},
+    {"grammar", SCHEMA_ANSWERS, NULL},
+    {"json_schema", SCHEMA_ANSWERS, NULL},
+    {"use_beam_search", SCHEMA_ANSWERS, NULL},
+    {"length_penalty", SCHEMA_ANSWERS, "1"},
+    {"min_tokens", SCHEMA_ANSWERS, NULL},
+    {"stop_token_ids", SCHEMA_ANSWERS, NULL},
+    {"bad_words", SCHEMA_ANSWERS, NULL},
+    {"allowed_token_ids", SCHEMA_ANSWERS, NULL},
+    {"logits_processors", SCHEMA_ANSWERS, NULL},
+    {"prompt_logprobs", SCHEMA_ANSWERS, NULL},
+    {"truncate_prompt_tokens", SCHEMA_ANSWERS, NULL},
+    {"include_stop_str_in_output", SCHEMA_ANSWERS, NULL},
+    {"typical_p", SCHEMA_ANSWERS, "1"},
+    {"mirostat", SCHEMA_ANSWERS, NULL},
+    {"dry_multiplier", SCHEMA_ANSWERS, NULL},
+    {"xtc_probability", SCHEMA_ANSWERS, NULL},
+    {"tfs_z", SCHEMA_ANSWERS, "1"},
+    {"continue_final_message", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
+    {"chat_template", API_CHAT | API_TOKENIZE, NULL},
+    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
+    {"documents", API_CHAT, NULL},
+    {"prompt_embeds", API_COMPLETION, NULL},
+    {"return_token_ids", SCHEMA_ANSWERS, NULL},
+    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, NULL},
+};
+
+static bool is_neutral(const json_t *value, const char *neutral)
+{
+    char number[32];
+
+    switch (json_typeof(value)) {
+    case JSON_NULL:
+    case JSON_FALSE: return true;
+    case JSON_OBJECT: return json_object_size(value) == 0;
+    case JSON_ARRAY: return json_array_size(value) == 0;
+    case JSON_STRING: return json_string_length(value) == 0 || (neutral && strcmp(json_string_value(value), neutral) == 0);
+    case JSON_INTEGER:
+    case JSON_REAL:
+        snprintf(number, sizeof number, "%g", json_number_value(value));
+        return json_number_value(value) == 0 || (neutral && strcmp(number, neutral) == 0);
+    default: return false;
+    }
+}
+
+/* The fields whose harmless value is not simply "empty". */
+static bool check_special(struct schema_run *run, const char *name, const json_t *value, bool *known)
+{
+    *known = true;
+    if (strcmp(name, "response_format") == 0) {
+        const char *type = json_string_value(json_object_get(value, "type"));
+        if (json_is_null(value) || (type && strcmp(type, "text") == 0))
+            return true;
+        if (!json_is_object(value) || !type)
+            return schema_wrong_type(run, name, "an object with a 'type'", value);
+        return api_fail(run->error, 400, "unsupported_parameter", name,
+                        "'response_format' of a type other than 'text' is not supported");
+    }
+    if (strcmp(name, "modalities") == 0) {
+        const json_t *first = json_array_get(value, 0);
+        if (json_is_null(value) ||
+            (json_array_size(value) == 1 && json_is_string(first) && strcmp(json_string_value(first), "text") == 0))
+            return true;
+        return api_fail(run->error, 400, "unsupported_parameter", name, "'modalities' other than [\"text\"] are not supported");
+    }
+    if (strcmp(name, "tool_choice") == 0) {
+        const char *choice = json_string_value(value);
+        if (json_is_null(value) || (choice && (strcmp(choice, "none") == 0 || strcmp(choice, "auto") == 0)))
+            return true;
+        return api_fail(run->error, 400, "unsupported_parameter", name, "'tool_choice' is not supported");
+    }
+    if (strcmp(name, "skip_special_tokens") == 0 || strcmp(name, "spaces_between_special_tokens") == 0) {
+        if (!json_is_false(value))
+            return true;
+        return api_fail(run->error, 400, "unsupported_parameter", name, "'%s' of false is not supported", name);
+    }
+    *known = false;
+    return true;
+}
+
+bool schema_check_refused(struct schema_run *run, const char *name, const json_t *value, bool *known)
+{
+    size_t i;
+
+    if ((run->out->kind & SCHEMA_ANSWERS) && (!check_special(run, name, value, known) || *known))
+        return run->error->status == 0;
+    *known = true;
+    for (i = 0; i < ARRAY_COUNT(refused); i++) {
+        if (!(refused[i].endpoints & run->out->kind) || strcmp(refused[i].name, name) != 0)
+            continue;
+        if (is_neutral(value, refused[i].neutral))
+            return true;
+        return api_fail(run->error, 400, "unsupported_parameter", name, "'%s' is not supported", name);
+    }
+    *known = false;
+    return true;
+}

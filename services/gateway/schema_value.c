@@ -1,0 +1,68 @@
+// schema_value.c: single values of a body: their types and ranges.
+#include <math.h>
+#include <string.h>
+
+#include "services/gateway/schema_internal.h"
+
+const char *schema_type_name(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a number";
+    case JSON_NULL: return "null";
+    default: return "a boolean";
+    }
+}
+
+bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value)
+{
+    return api_fail(run->error, 400, "invalid_type", name, "'%s' must be %s, not %s", name, wanted, schema_type_name(value));
+}
+
+bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out)
+{
+    double number;
+
+    if (json_is_real(value) && json_real_value(value) == floor(json_real_value(value)))
+        number = json_real_value(value); /* 16.0 */
+    else if (json_is_integer(value))
+        number = (double)json_integer_value(value);
+    else
+        return schema_wrong_type(run, name, "an integer", value);
+    if (!(number >= min && number <= max))
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' must be an integer from %.0f to %.0f, not %.15g", name, min,
+                        max, number);
+    *out = (int64_t)number;
+    return true;
+}
+
+bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
+                        double *out)
+{
+    double number;
+
+    if (!json_is_number(value))
+        return schema_wrong_type(run, name, "a number", value);
+    number = json_number_value(value);
+    if (!(number >= min && number <= max) || (above_min && number <= min))
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' must be a number %s %g and at most %g, not %g", name,
+                        above_min ? "above" : "at least", min, max, number);
+    *out = number;
+    return true;
+}
+
+bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out)
+{
+    if (!json_is_string(value))
+        return schema_wrong_type(run, name, "a string", value);
+    if (max_bytes > 0 && json_string_length(value) > max_bytes)
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %zu", name,
+                        json_string_length(value), max_bytes);
+    if (max_bytes > 0 && memchr(json_string_value(value), 0, json_string_length(value))) /* two would look the same */
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' has a zero byte", name);
+    *out = json_string_value(value);
+    return true;
+}
