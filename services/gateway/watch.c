@@ -16,53 +16,47 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/id_map.h"
 #include "common/base/log.h"
 
 enum { EVENT_COUNT = 64 };
 
 struct record {
-    int fd; /* -1: free */
-    uint32_t generation;
+    int fd;
     uint64_t deadline_us; /* 0: none */
     bool answer, shut;
     void *user; /* not NULL: guarded */
-    uint32_t next_free;
 };
 
 struct watch {
     struct watch_config config;
     pthread_mutex_t mutex;
     pthread_t thread;
-    bool stopping; /* under mutex */
     int epoll_fd, wake_fd;
-    uint32_t first_free;    /* capacity: none */
-    struct record *records; /* [capacity] */
+    /* under mutex */
+    bool stopping;
+    uint64_t last_id;
+    struct id_map map;
+    struct record *records; /* [capacity] by the slots of map */
 };
 
 static struct record *find(struct watch *watch, uint64_t id)
 {
-    uint32_t slot = (uint32_t)id;
+    uint32_t slot = id_map_find(&watch->map, id);
 
-    if (id == 0 || slot >= watch->config.capacity)
-        return NULL;
-    if (watch->records[slot].fd < 0 || watch->records[slot].generation != (uint32_t)(id >> 32))
-        return NULL;
-    return &watch->records[slot];
+    return slot == ID_MAP_NONE ? NULL : &watch->records[slot];
 }
 
 uint64_t watch_open(struct watch *watch, int fd)
 {
-    struct record *record;
-    uint32_t slot;
     uint64_t id = 0;
+    uint32_t slot;
 
     pthread_mutex_lock(&watch->mutex);
-    slot = watch->first_free;
-    if (slot < watch->config.capacity) {
-        record = &watch->records[slot];
-        watch->first_free = record->next_free;
-        *record = (struct record){.fd = fd, .generation = record->generation + 1};
-        id = (uint64_t)record->generation << 32 | slot;
+    slot = id_map_add(&watch->map, watch->last_id + 1);
+    if (slot != ID_MAP_NONE) {
+        id = ++watch->last_id;
+        watch->records[slot] = (struct record){.fd = fd};
     }
     pthread_mutex_unlock(&watch->mutex);
     return id;
@@ -77,10 +71,7 @@ void watch_close(struct watch *watch, uint64_t id)
     if (record) {
         if (record->user)
             epoll_ctl(watch->epoll_fd, EPOLL_CTL_DEL, record->fd, NULL);
-        record->user = NULL;
-        record->fd = -1;
-        record->next_free = watch->first_free;
-        watch->first_free = (uint32_t)id;
+        id_map_remove(&watch->map, id);
     }
     pthread_mutex_unlock(&watch->mutex);
 }
@@ -143,12 +134,12 @@ static void shut_late(struct record *record)
 static void check_deadlines(struct watch *watch)
 {
     uint64_t now_us = clock_now_us();
-    uint32_t i, sending = 0, reading = 0;
+    uint32_t slot, cursor = 0, sending = 0, reading = 0;
 
     pthread_mutex_lock(&watch->mutex);
-    for (i = 0; i < watch->config.capacity; i++) {
-        struct record *record = &watch->records[i];
-        if (record->fd < 0 || record->shut)
+    while ((slot = id_map_next(&watch->map, &cursor)) != ID_MAP_NONE) {
+        struct record *record = &watch->records[slot];
+        if (record->shut)
             continue;
         if (record->deadline_us != 0 && record->deadline_us <= now_us) {
             sending += record->answer;
@@ -193,16 +184,18 @@ static void handle_event(struct watch *watch, uint64_t id)
 
 void watch_shut_all(struct watch *watch)
 {
-    uint32_t i;
+    uint32_t slot, cursor = 0;
 
-    for (i = 0; i < watch->config.capacity; i++) {
-        void *user;
+    do {
+        void *user = NULL;
         pthread_mutex_lock(&watch->mutex);
-        user = take_user(watch, &watch->records[i]);
+        slot = id_map_next(&watch->map, &cursor);
+        if (slot != ID_MAP_NONE)
+            user = take_user(watch, &watch->records[slot]);
         pthread_mutex_unlock(&watch->mutex);
         if (user)
             watch->config.gone(watch->config.arg, user);
-    }
+    } while (slot != ID_MAP_NONE);
 }
 
 static void *watch_run(void *arg)
@@ -237,7 +230,7 @@ enum status watch_start(const struct watch_config *config, struct watch **out, s
 {
     struct watch *watch = calloc(1, sizeof *watch);
     struct epoll_event wake = {.events = EPOLLIN, .data.u64 = 0};
-    uint32_t i;
+    bool has_map;
 
     *out = NULL;
     if (!watch)
@@ -247,9 +240,8 @@ enum status watch_start(const struct watch_config *config, struct watch **out, s
     watch->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     watch->records = calloc(config->capacity, sizeof *watch->records);
     pthread_mutex_init(&watch->mutex, NULL);
-    for (i = 0; watch->records && i < config->capacity; i++)
-        watch->records[i] = (struct record){.fd = -1, .next_free = i + 1};
-    if (watch->epoll_fd < 0 || watch->wake_fd < 0 || !watch->records ||
+    has_map = id_map_open(config->capacity, &watch->map) == STATUS_OK;
+    if (watch->epoll_fd < 0 || watch->wake_fd < 0 || !watch->records || !has_map ||
         epoll_ctl(watch->epoll_fd, EPOLL_CTL_ADD, watch->wake_fd, &wake) != 0 ||
         pthread_create(&watch->thread, NULL, watch_run, watch) != 0) {
         error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the watcher: %s", strerror(errno));
@@ -258,6 +250,7 @@ enum status watch_start(const struct watch_config *config, struct watch **out, s
         if (watch->wake_fd >= 0)
             close(watch->wake_fd);
         pthread_mutex_destroy(&watch->mutex);
+        id_map_close(&watch->map);
         free(watch->records);
         free(watch);
         return STATUS_RESOURCE_EXHAUSTED;
@@ -281,6 +274,7 @@ void watch_stop(struct watch *watch)
     close(watch->epoll_fd);
     close(watch->wake_fd);
     pthread_mutex_destroy(&watch->mutex);
+    id_map_close(&watch->map);
     free(watch->records);
     free(watch);
 }

@@ -4,8 +4,7 @@
  * holds a connection for ever. The watcher has a record of every connection and a thread: it waits on an epoll of its
  * own for the sockets of running exchanges to be shut by their peers, and shuts those whose deadline has passed.
  *
- * A record is named by slot and generation, so that an event that comes late finds nothing instead of another
- * connection: watch id = generation << 32 | slot.
+ * A connection's id is never used again, so that an event that comes late finds nothing instead of another connection.
  */
 #ifndef FD_GATEWAY_WATCH_H
 #define FD_GATEWAY_WATCH_H
