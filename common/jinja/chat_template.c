@@ -11,7 +11,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/jinja/jinja_char.h"
-#include "common/jinja/jinja_parse.h"
+#include "common/jinja/jinja_parser.h"
 #include "common/jinja/jinja_run.h"
 
 struct chat_template {

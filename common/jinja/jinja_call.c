@@ -4,7 +4,7 @@
  * that whatever is not supported fails when the template is loaded.
  */
 #include "common/jinja/jinja_char.h"
-#include "common/jinja/jinja_parse.h"
+#include "common/jinja/jinja_parser.h"
 
 #include <string.h>
 

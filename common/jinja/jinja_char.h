@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "common/jinja/jinja_value.h"
+#include "common/jinja/jinja_types.h"
 
 /* Characters are code points; a byte that is not UTF-8 is one. */
 size_t jinja_char_bytes(const char *bytes, size_t left);

@@ -2,7 +2,7 @@
  *
  *     x if c else y  <  or  <  and  <  not  <  == < in ...  <  + -  <  ~  <  * / // %  <  unary  <  x.y x[y] x() | is
  */
-#include "common/jinja/jinja_parse.h"
+#include "common/jinja/jinja_parser.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #define FD_JINJA_LEX_H
 
 #include "common/jinja/jinja_arena.h"
-#include "common/jinja/jinja_value.h"
+#include "common/jinja/jinja_types.h"
 
 enum jinja_token_kind {
     TOKEN_END,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/jinja/jinja_parse.h"
+#include "common/jinja/jinja_parser.h"
 
 bool jinja_parse_fail(struct jinja_parser *parser, uint32_t line, const char *format, ...)
 {

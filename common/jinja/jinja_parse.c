@@ -1,5 +1,5 @@
 /* jinja_parse.c: the statement half of the parser. */
-#include "common/jinja/jinja_parse.h"
+#include "common/jinja/jinja_parser.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #define FD_JINJA_TREE_H
 
 #include "common/jinja/jinja_arena.h"
-#include "common/jinja/jinja_value.h"
+#include "common/jinja/jinja_types.h"
 
 enum jinja_node_kind {
     NODE_CONSTANT, // constant

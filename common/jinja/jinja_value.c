@@ -1,5 +1,5 @@
 /* jinja_value.c: what values do among themselves: truth, equality, order, printing as text and as JSON. */
-#include "common/jinja/jinja_value.h"
+#include "common/jinja/jinja_types.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* http_internal.h: what http.c (the server), http_requests.c (its requests) and exchange.c (one request and its answer) share. */
+/* http_internal.h: what http_server.c (the server), http_requests.c (its requests) and exchange.c (one request and its answer) share. */
 #ifndef FD_GATEWAY_HTTP_INTERNAL_H
 #define FD_GATEWAY_HTTP_INTERNAL_H
 
@@ -53,7 +53,7 @@ struct exchange {
     bool ended, broken;
 };
 
-// http.c and http_requests.c.
+// http_server.c and http_requests.c.
 struct http_server {
     struct http_config config;
     struct MHD_Daemon *daemon;

@@ -1,4 +1,4 @@
-// http.c: see http.h: the server's start and end.
+// http_server.c: see http.h: the server's start and end.
 #include "services/gateway/http.h"
 
 #include <netdb.h>

@@ -1,6 +1,6 @@
-// jinja_parse.h: from tokens to a tree. Functions that fail have written the reason already.
-#ifndef FD_JINJA_PARSE_H
-#define FD_JINJA_PARSE_H
+// jinja_parser.h: from tokens to a tree. Functions that fail have written the reason already.
+#ifndef FD_JINJA_PARSER_H
+#define FD_JINJA_PARSER_H
 
 #include "common/jinja/jinja_lex.h"
 #include "common/jinja/jinja_tree.h"

@@ -1,9 +1,9 @@
-// jinja_value.h: what expressions yield.
+// jinja_types.h: what expressions yield.
 //
 // Values are immutable (the sandbox of the reference renderer forbids mutation too); only a namespace's attributes, the variables of a
 // scope and a loop's position change. They lie in the arena of the template or of the run.
-#ifndef FD_JINJA_VALUE_H
-#define FD_JINJA_VALUE_H
+#ifndef FD_JINJA_TYPES_H
+#define FD_JINJA_TYPES_H
 
 #include <stdbool.h>
 #include <stddef.h>
