@@ -56,15 +56,14 @@ static struct attention attention_of(const struct sched *s, uint32_t mini_batch,
     return a;
 }
 
-// The same, once that place reads so many tokens more.
-static double attend_us_with(const struct sched *s, const struct attention *a, uint32_t place, uint32_t mini_batch, uint32_t tokens,
-                             double weight)
+// The same, once that place reads for read_us, and for now_us no longer.
+static double attend_us_with(const struct attention *a, uint32_t index, const struct sched_place *p, double now_us, double read_us)
 {
-    const struct sched_place *p = &s->places.of[place];
-    double here_us = a->here_us - (sched_place_is_here(p) ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0);
     struct sched_round round = {
-        .here_us = here_us, .here_link_us = a->here_link_us, .away_answer_us = place == a->first ? a->second_us : a->first_us};
-    sched_round_add(&round, sched_place_is_here(p), sched_speed_read_us(s, p, mini_batch, tokens, weight), p->speed.link_step_us);
+        .here_us = a->here_us, .here_link_us = a->here_link_us, .away_answer_us = index == a->first ? a->second_us : a->first_us};
+    if (sched_place_is_here(p))
+        round.here_us -= now_us;
+    sched_round_add(&round, sched_place_is_here(p), read_us, p->speed.link_step_us);
     return sched_round_attend_us(&round);
 }
 
@@ -93,8 +92,9 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
             }
             continue;
         }
-        double own_us = sched_speed_answer_us(s, p, mini_batch, tokens, weight);
-        double us = attend_us_with(s, &now, i, mini_batch, tokens, weight);
+        double now_us = p->local ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0;
+        double read_us = sched_speed_read_us(s, p, mini_batch, tokens, weight), own_us = read_us + p->speed.link_step_us;
+        double us = attend_us_with(&now, i, p, now_us, read_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
             best_us = us;
@@ -102,8 +102,10 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
         }
     }
     if (sharing != NONE) {
-        double own_us = sched_speed_answer_us(s, &s->places.of[sharing], mini_batch, tokens, weight);
-        double us = attend_us_with(s, &now, sharing, mini_batch, tokens, weight);
+        const struct sched_place *p = &s->places.of[sharing];
+        double now_us = sched_speed_read_us(s, p, mini_batch, 0, weight);
+        double read_us = sched_speed_read_us(s, p, mini_batch, tokens, weight), own_us = read_us + p->speed.link_step_us;
+        double us = attend_us_with(&now, sharing, p, now_us, read_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;
     }

@@ -117,37 +117,3 @@ void sched_place_set_load(struct sched *s, struct sched_seq *q, uint32_t load)
     *batch_load = *batch_load - q->load + load;
     q->load = load;
 }
-
-bool sched_place_takes(const struct sched *s, const struct sched_place *p)
-{
-    return p->up && !p->draining && p->starved == 0 && MAX(p->suspect_until_us, p->avoid_until_us) <= s->now_us;
-}
-
-bool sched_place_permitted(const struct sched *s, const struct sched_place *p)
-{
-    return s->config.placement == SCHED_PLACE_AUTO || p->local == (s->config.placement == SCHED_PLACE_LOCAL);
-}
-
-uint32_t sched_place_spared(const struct sched_place *p) { return p->count == 0 ? 0 : MIN(1 + p->count / 8, p->pages_total / 16); }
-
-bool sched_place_fits(const struct sched_place *p, uint32_t pages, bool evicting)
-{
-    uint32_t spare = p->pages_total - p->pages_used + (evicting ? p->pages_idle : 0);
-    // Beside others, leave them a little to grow: a page for every eight, or the newcomer is soon the victim.
-    return spare >= pages && spare - pages >= sched_place_spared(p);
-}
-
-uint32_t sched_place_pages(const struct sched *s, uint32_t positions)
-{
-    return positions / s->config.page_tokens + (positions % s->config.page_tokens != 0);
-}
-
-struct sched_place *sched_place_of(struct sched *s, const struct sched_seq *q)
-{
-    return q->place == SCHED_SEQ_NO_PLACE ? NULL : &s->places.of[q->place];
-}
-
-bool sched_place_blocks(const struct sched *s, const struct sched_seq *q)
-{
-    return q->fenced || s->places.of[q->place].suspect_until_us > s->now_us;
-}

@@ -6,6 +6,7 @@
 #ifndef FD_SCHED_SCHED_PLACE_H
 #define FD_SCHED_SCHED_PLACE_H
 
+#include "common/base/checked.h"
 #include "common/sched/sched.h"
 #include "common/sched/sched_seq.h"
 #include "common/sched/sched_speed.h"
@@ -57,8 +58,6 @@ struct sched_places {
     double sharing_us;                           // a context token at the fastest worker on the s-part's cores; 0: not measured
 };
 
-uint32_t sched_place_pages(const struct sched *s, uint32_t positions);                   // that hold so many
-struct sched_place *sched_place_of(struct sched *s, const struct sched_seq *q);          // NULL: it has none
 void sched_place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages); // counts its pages as used
 void sched_place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
 void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages);                // so many will soon be free
@@ -73,11 +72,19 @@ void sched_place_unlist(struct sched *s, struct sched_place *p, uint32_t slot);
 void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
 void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot);
 
-uint32_t sched_place_spared(const struct sched_place *p);                          // pages that newcomers leave to those that grow
-bool sched_place_fits(const struct sched_place *p, uint32_t pages, bool evicting); // evicting: what is kept may go for it
-bool sched_place_takes(const struct sched *s, const struct sched_place *p); // new ones: up, not draining or suspect, nobody starved
-bool sched_place_permitted(const struct sched *s, const struct sched_place *p); // by config.placement
-bool sched_place_blocks(const struct sched *s, const struct sched_seq *q);      // no rows of it are planned at present
+// Pages that newcomers leave to those that grow.
+static inline uint32_t sched_place_spared(const struct sched_place *p)
+{
+    return p->count == 0 ? 0 : MIN(1 + p->count / 8, p->pages_total / 16);
+}
+
+// evicting: what is kept may go for it.
+static inline bool sched_place_fits(const struct sched_place *p, uint32_t pages, bool evicting)
+{
+    uint32_t spare = p->pages_total - p->pages_used + (evicting ? p->pages_idle : 0);
+    // Beside others, leave them a little to grow: a page for every eight, or the newcomer is soon the victim.
+    return spare >= pages && spare - pages >= sched_place_spared(p);
+}
 
 // On the s-part's cores: the local pool, and workers that share them.
 static inline bool sched_place_is_here(const struct sched_place *p) { return p->local || p->shares_cores; }

@@ -94,4 +94,36 @@ struct sched {
     struct sched_balance balance;
 };
 
+// Inline, because planning and answers ask for every row; here, because they need all of struct sched.
+
+// Pages that hold so many positions.
+static inline uint32_t sched_place_pages(const struct sched *s, uint32_t positions)
+{
+    return positions / s->config.page_tokens + (positions % s->config.page_tokens != 0);
+}
+
+// NULL: it has no place.
+static inline struct sched_place *sched_place_of(struct sched *s, const struct sched_seq *q)
+{
+    return q->place == SCHED_SEQ_NO_PLACE ? NULL : &s->places.of[q->place];
+}
+
+// Whether no rows of it are planned at present.
+static inline bool sched_place_blocks(const struct sched *s, const struct sched_seq *q)
+{
+    return q->fenced || s->places.of[q->place].suspect_until_us > s->now_us;
+}
+
+// Whether new ones may be placed there: it is up, not draining or suspect, and nobody is starved there.
+static inline bool sched_place_takes(const struct sched *s, const struct sched_place *p)
+{
+    return p->up && !p->draining && p->starved == 0 && MAX(p->suspect_until_us, p->avoid_until_us) <= s->now_us;
+}
+
+// By config.placement.
+static inline bool sched_place_permitted(const struct sched *s, const struct sched_place *p)
+{
+    return s->config.placement == SCHED_PLACE_AUTO || p->local == (s->config.placement == SCHED_PLACE_LOCAL);
+}
+
 #endif

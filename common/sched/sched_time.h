@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/base/checked.h"
 #include "common/sched/sched_curve.h"
 
 struct sched;
@@ -43,15 +44,35 @@ struct sched_round {
 };
 
 // Adds what a place reads for the step: `here` on the s-part's cores.
-void sched_round_add(struct sched_round *round, bool here, double read_us, double link_us);
+static inline void sched_round_add(struct sched_round *round, bool here, double read_us, double link_us)
+{
+    if (here) {
+        round->here_us += read_us;
+        round->here_link_us = MAX(round->here_link_us, link_us);
+    } else {
+        round->away_us = MAX(round->away_us, read_us);
+        round->away_answer_us = MAX(round->away_answer_us, read_us + link_us);
+    }
+}
 
-double sched_round_us(const struct sched_round *round, uint32_t mini_batches);
+static inline double sched_round_us(const struct sched_round *round, uint32_t mini_batches)
+{
+    double turn_us = round->s_part_us + round->here_us + round->here_link_us;
+    double busiest_us = MAX(turn_us, round->away_us);
+    return MAX(mini_batches * busiest_us, round->s_part_us + round->away_answer_us);
+}
 
 // What one mini-batch waits for attention: max(H, R + L).
-double sched_round_attend_us(const struct sched_round *round);
+static inline double sched_round_attend_us(const struct sched_round *round)
+{
+    return MAX(round->here_us + round->here_link_us, round->away_answer_us);
+}
 
 // The most that R may be so that a round of M mini-batches keeps to limit_us, by R alone: 0 or less where S and L fill it already.
-double sched_round_away_most_us(double limit_us, double s_part_us, double link_us, uint32_t mini_batches);
+static inline double sched_round_away_most_us(double limit_us, double s_part_us, double link_us, uint32_t mini_batches)
+{
+    return MIN(limit_us / mini_batches, limit_us - s_part_us - link_us);
+}
 
 void sched_time_init(struct sched *s); // nothing is known of the s-part, or no longer
 void sched_time_calibrate(struct sched *s, const struct sched_s_part_up *up);
