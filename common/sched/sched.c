@@ -13,6 +13,7 @@
 #include "common/sched/sched_event.h"
 #include "common/sched/sched_plan.h"
 #include "common/sched/sched_sequence.h"
+#include "common/sched/sched_shortage.h"
 #include "common/sched/sched_state.h"
 
 /* Says all that there is to say about one sequence; false: no room. */
@@ -129,8 +130,8 @@ size_t sched_step(struct sched *s, uint64_t now_us, const struct sched_event *ev
     for (int round = 0; round < TUNE_TICK_ROUNDS_MAX && s->unsettled && s->outbox.count < s->outbox.capacity; round++) {
         sched_shortage_resolve(s);
         sched_shortage_drain(s);
-        sched_balance_workers(s);
-        sched_balance_local_pool(s);
+        sched_balance(s);
+        sched_migrate(s);
         flush(s);
         sched_admit(s);
         s->unsettled = flush(s);
@@ -184,6 +185,7 @@ void sched_get_place(const struct sched *s, uint32_t place, struct sched_place_i
     assert_always(place < s->config.max_places);
     const struct sched_place *p = &s->places.of[place];
     *out = (struct sched_place_info){
+        .kind = p->kind,
         .up = p->up,
         .draining = p->draining,
         .suspect = p->suspect_until_us > s->now_us,

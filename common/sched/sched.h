@@ -67,7 +67,7 @@ struct sched_config {
     bool balance;                // sequences go from place to place, and between mini-batches, where workers drift apart
     uint32_t page_tokens;        // tokens of a page
     uint32_t context_tokens;     // prompt + generated of one sequence at most
-    uint32_t max_places;         // place indices are below this; by convention 0 is the local pool
+    uint32_t max_places;         // place indices are below this
     uint32_t max_moves;          // sequences being handed over at once; 0: 8
     uint32_t layers;             // of the model: link round trips of a step
     uint64_t kv_bytes_per_token; // of all layers: what attention reads per context token
@@ -99,8 +99,8 @@ enum sched_event_kind {
     SCHED_PLACE_DRAIN,   // .place: hand over what it holds; ends with DRAINED
     SCHED_MOVED,         // .moved: the answer to MOVE
     SCHED_RELEASED,      // .released: the answer to RELEASE, with config.release_ack
-    SCHED_S_PART_UP,     // .s_part_up. Local places then need PLACE_UP
-    SCHED_S_PART_DOWN,   // steps in flight are void; local places are down; sequences elsewhere keep their KV
+    SCHED_S_PART_UP,     // .s_part_up. The local pool then needs PLACE_UP
+    SCHED_S_PART_DOWN,   // steps in flight are void; the local pool is down; sequences elsewhere keep their KV
 };
 
 struct sched_arrive {
@@ -161,13 +161,18 @@ struct sched_s_part_up {
     uint32_t layer_count, head_count;
 };
 
+enum sched_place_kind {
+    SCHED_KV_WORKER = 0,
+    SCHED_LOCAL_POOL, // in the s-part's own memory: goes down with it
+};
+
 struct sched_place_up {
     uint32_t place; // index below max_places
+    enum sched_place_kind kind;
     uint32_t pages_total;
     uint64_t bytes_per_second; // read bandwidth for KV, first guess; corrected by measurement
     uint32_t link_us;          // of one layer's round trip; 0 for the local pool
     double prefill_pair_us;    // a prefill row's attention to one context token, all layers, first guess; 0: not known
-    bool local;                // in the s-part's own memory: goes down with it
     bool shares_cores;         // attention there takes cores from an s-part on CPUs: its time adds up with the local pool's
     bool accepts_moves;        // pages can be handed to it
 };
@@ -334,6 +339,7 @@ void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {
+    enum sched_place_kind kind;
     bool up, draining, suspect;
     bool shares_cores; // with the s-part that is up
     uint32_t pages_used, pages_total;

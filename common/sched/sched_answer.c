@@ -1,5 +1,6 @@
 /* sched_answer.c: steps that are answered, or void. */
 #include "common/sched/sched_answer.h"
+#include "common/sched/sched_learn.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 

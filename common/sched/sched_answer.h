@@ -1,4 +1,4 @@
-// sched_answer.h: steps that are answered, or void, and what is learned from them (sched_learn.c). Private to common/sched.
+// sched_answer.h: steps that are answered, or void. Private to common/sched.
 #ifndef FD_SCHED_SCHED_ANSWER_H
 #define FD_SCHED_SCHED_ANSWER_H
 
@@ -6,7 +6,5 @@
 
 void sched_answer_void(struct sched *s, struct sched_flight *flight); // nothing of it counts; what it carried is planned again
 void sched_answer_done(struct sched *s, const struct sched_step_done *done);
-
-void sched_learn_step(struct sched *s, const struct sched_flight *flight, const struct sched_step_done *done);
 
 #endif

@@ -33,7 +33,7 @@ struct exchange {
     double residue_us;   // that the worse of both cells is off its level afterwards
 };
 
-static bool counts(const struct sched_place *p) { return p->up && !p->local && p->speed.token_us > 0; }
+static bool counts(const struct sched_place *p) { return p->up && p->kind == SCHED_KV_WORKER && p->speed.token_us > 0; }
 
 static struct cell cell_of(const struct sched *s, uint32_t place, uint32_t batch, double level_us)
 {
@@ -198,11 +198,11 @@ static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
     return above_us > MAX(margin * worst.level_us, TUNE_BALANCE_STEP_ABOVE * step_us) && move_away(s, &worst, levels_us);
 }
 
-void sched_balance_workers(struct sched *s)
+void sched_balance(struct sched *s)
 {
-    if (!s->config.balance || s->stats.steps < s->balance.balanced + s->batches.in_use)
+    if (!s->config.balance || s->stats.steps < s->balance.looked + s->batches.in_use)
         return;
-    s->balance.balanced = s->stats.steps;
+    s->balance.looked = s->stats.steps;
     double levels_us[SCHED_MINI_BATCHES_MAX];
     for (uint32_t m = 0; m < s->batches.in_use; m++)
         levels_us[m] = level_of(s, m);

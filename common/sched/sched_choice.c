@@ -77,11 +77,10 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
     double sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *p = &s->places.of[i];
-        if (!(kinds & (p->local ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS)) || !sched_place_takes(s, p) ||
-            !sched_place_permitted(s, p) || !sched_place_fits(p, pages, leaving == NONE) || i == leaving ||
-            (leaving != NONE && !p->accepts_moves))
+        if (!(kinds & SCHED_CHOICE_OF(p->kind)) || !sched_place_takes(s, p) || !sched_place_permitted(s, p) ||
+            !sched_place_fits(p, pages, leaving == NONE) || i == leaving || (leaving != NONE && !p->accepts_moves))
             continue;
-        if (p->shares_cores && !p->local) {
+        if (p->shares_cores && p->kind == SCHED_KV_WORKER) {
             // Their times add up whichever takes it, so the sum says nothing: they share the context evenly, a slow one as
             // much less as it is slower.
             double load = (double)(p->load[mini_batch] + p->incoming[mini_batch] + tokens) *
@@ -92,7 +91,7 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
             }
             continue;
         }
-        double now_us = p->local ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0;
+        double now_us = p->kind == SCHED_LOCAL_POOL ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0;
         double read_us = sched_speed_read_us(s, p, mini_batch, tokens, weight), own_us = read_us + p->speed.link_step_us;
         double us = attend_us_with(&now, i, p, now_us, read_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {

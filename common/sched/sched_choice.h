@@ -5,9 +5,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/sched/sched.h"
+
 struct sched;
 
-enum { SCHED_CHOICE_LOCAL = 1, SCHED_CHOICE_WORKERS = 2, SCHED_CHOICE_ANY = 3 }; // kinds of places, added up
+// Kinds of places, added up.
+#define SCHED_CHOICE_OF(kind) (1u << (kind))
+enum {
+    SCHED_CHOICE_LOCAL = 1 << SCHED_LOCAL_POOL,
+    SCHED_CHOICE_WORKERS = 1 << SCHED_KV_WORKER,
+    SCHED_CHOICE_ANY = SCHED_CHOICE_LOCAL | SCHED_CHOICE_WORKERS
+};
 
 // Pages that a sequence needs to be placed: of what is known of it, and a margin.
 uint32_t sched_choice_pages(const struct sched *s, uint32_t slot);

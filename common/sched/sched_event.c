@@ -86,6 +86,15 @@ static void evict_all(struct sched *s, struct sched_place *p)
         sched_prefix_evict(s, p->kept.head);
 }
 
+static void find_local_pool(struct sched *s)
+{
+    s->places.local_pool = NONE;
+    for (uint32_t i = 0; i < s->config.max_places && s->places.local_pool == NONE; i++) {
+        if (s->places.of[i].up && s->places.of[i].kind == SCHED_LOCAL_POOL)
+            s->places.local_pool = i;
+    }
+}
+
 static void place_down(struct sched *s, uint32_t index)
 {
     struct sched_place *p = &s->places.of[index];
@@ -124,6 +133,7 @@ static void place_down(struct sched *s, uint32_t index)
     s->places.draining -= p->draining;
     p->up = p->draining = p->drained = false;
     p->down_since_us = s->now_us;
+    find_local_pool(s);
 }
 
 static void place_up(struct sched *s, const struct sched_place_up *up)
@@ -131,7 +141,8 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     struct sched_place *p = &s->places.of[up->place];
     place_down(s, up->place);
     p->up = true;
-    p->local = up->local;
+    p->kind = up->kind;
+    find_local_pool(s);
     if (s->places.grace_until_us == 0 && sched_place_permitted(s, p)) // where all is local, there is no other
         s->places.grace_until_us = s->now_us + (s->config.placement == SCHED_PLACE_LOCAL ? 0 : TUNE_PLACE_START_US);
     p->beside_s_part = up->shares_cores;
@@ -208,7 +219,7 @@ static void s_part_down(struct sched *s)
             sched_answer_void(s, b->in_flight[0]);
     }
     for (uint32_t p = 0; p < s->config.max_places; p++) {
-        if (s->places.of[p].up && s->places.of[p].local)
+        if (s->places.of[p].up && s->places.of[p].kind == SCHED_LOCAL_POOL)
             place_down(s, p);
     }
 }

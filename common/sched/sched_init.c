@@ -145,6 +145,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
     s->outbox.head = s->outbox.tail = NONE;
     s->batches.next_step = s->moves.next_id = 1;
     s->places.grace_wake_us = SCHED_NEVER;
+    s->places.local_pool = NONE;
     s->places.of = calloc(filled.max_places, sizeof(*s->places.of));
     s->moves.slots = calloc(filled.max_moves + TUNE_MOVE_RELABELS_MAX, sizeof(*s->moves.slots));
     bool sequences = init_sequences(s);

@@ -1,5 +1,5 @@
 /* sched_learn.c: what the answer to a step says of the models, and what they had predicted of it. */
-#include "common/sched/sched_answer.h"
+#include "common/sched/sched_learn.h"
 #include "common/sched/sched_state.h"
 
 /* What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet. */
@@ -31,8 +31,8 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
             continue;
         const struct sched_place *p = &s->places.of[time->place];
         if (sched_place_is_here(p))
-            us += !p->local && time->attend_us > 0 ? time->attend_us : sched_speed_attend_us(p, time->tokens_read);
-        *workers = *workers || (p->shares_cores && !p->local && time->tokens_read > 0);
+            us += p->kind == SCHED_KV_WORKER && time->attend_us > 0 ? time->attend_us : sched_speed_attend_us(p, time->tokens_read);
+        *workers = *workers || (p->shares_cores && p->kind == SCHED_KV_WORKER && time->tokens_read > 0);
     }
     return us;
 }
@@ -76,7 +76,8 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
             continue;
         const struct sched_place *p = &s->places.of[place];
         // Beside workers on its cores the local pool may take longer than it does alone, never less.
-        if (p->local && workers_here && done->places[i].attend_us >= sched_speed_attend_us(p, done->places[i].tokens_read))
+        if (p->kind == SCHED_LOCAL_POOL && workers_here &&
+            done->places[i].attend_us >= sched_speed_attend_us(p, done->places[i].tokens_read))
             continue;
         // Beside prefill elsewhere on the same cores decode rows' attention says nothing.
         if (step->prefill_rows == 0 || p->speed.step_pairs > 0 || !(sched_place_is_here(p)))

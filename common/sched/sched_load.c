@@ -95,7 +95,7 @@ static struct reach reach(const struct sched *s)
         if (!p->up)
             continue;
         r.page_tokens += p->draining ? 0 : (double)p->pages_total * s->config.page_tokens / s->batches.in_use;
-        if (p->local || p->shares_cores || p->speed.token_us <= 0)
+        if (p->kind == SCHED_LOCAL_POOL || p->shares_cores || p->speed.token_us <= 0)
             continue;
         r.tokens_per_us += 1 / p->speed.token_us;
         r.link_us = MAX(r.link_us, p->speed.link_step_us);

@@ -17,14 +17,6 @@
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_state.h"
 
-static uint32_t local_place(const struct sched *s)
-{
-    for (uint32_t i = 0; i < s->config.max_places; i++)
-        if (s->places.of[i].up && s->places.of[i].local && s->places.of[i].accepts_moves)
-            return i;
-    return NONE;
-}
-
 /* Those that decode. False: there are none, or others are about to join or to leave them. */
 static bool running_load(const struct sched *s, struct sched_running_load *out)
 {
@@ -41,7 +33,7 @@ static bool running_load(const struct sched *s, struct sched_running_load *out)
             double end = q->known + MIN((double)(q->limit - MIN(q->known, q->limit)),
                                         MAX(sched_handover_steps_left(s, b->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
             ends += end;
-            if (!s->places.of[q->place].local)
+            if (s->places.of[q->place].kind == SCHED_KV_WORKER)
                 continue;
             local += q->known;
             here += end + s->config.page_tokens;
@@ -76,18 +68,19 @@ static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain
     return false;
 }
 
-void sched_balance_local_pool(struct sched *s)
+void sched_migrate(struct sched *s)
 {
     struct sched_running_load running;
     struct sched_rebalance_target target;
-    uint32_t local, looked = 0;
+    uint32_t local = s->places.local_pool, looked = 0;
 
     if (!s->config.balance || s->config.placement != SCHED_PLACE_AUTO || s->queue.waiting.count > 0 ||
         s->moves.count > s->moves.relabelling ||
-        s->stats.steps < s->balance.migrated + TUNE_MIGRATE_STEPS + s->running / TUNE_MIGRATE_SEQUENCES_A_STEP)
+        s->stats.steps < s->migrate.looked + TUNE_MIGRATE_STEPS + s->running / TUNE_MIGRATE_SEQUENCES_A_STEP)
         return;
-    s->balance.migrated = s->stats.steps;
-    if ((local = local_place(s)) == NONE || !running_load(s, &running) || !sched_overlap_rebalance(s, &running, &target))
+    s->migrate.looked = s->stats.steps;
+    if (local == NONE || !s->places.of[local].accepts_moves || !running_load(s, &running) ||
+        !sched_overlap_rebalance(s, &running, &target))
         return;
     double count = fabs(target.local - running.local);
     if (count < 0.5)
@@ -101,7 +94,7 @@ void sched_balance_local_pool(struct sched *s)
         return;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *p = &s->places.of[i];
-        if (p->up && !p->local && !p->draining && p->count > 0 && !sched_handover_place_rests(s, i) &&
+        if (p->up && p->kind == SCHED_KV_WORKER && !p->draining && p->count > 0 && !sched_handover_place_rests(s, i) &&
             send_one(s, i, SCHED_CHOICE_LOCAL, target.saved_us / count, &looked))
             return;
     }

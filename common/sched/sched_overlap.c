@@ -64,7 +64,7 @@ static bool gather(const struct sched *s, struct capacity *out)
         if (!p->up || p->draining || p->pages_total == 0)
             continue;
         double count = count_of(s, out, p), us = sched_speed_token_us(s, p);
-        if (p->local) {
+        if (p->kind == SCHED_LOCAL_POOL) {
             out->local_us = us;
             out->local_count += count;
             out->local_tokens += (double)p->pages_total * s->config.page_tokens;
@@ -184,7 +184,7 @@ static bool could_hold(const struct sched *s, uint32_t kinds, uint32_t pages)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *p = &s->places.of[i];
-        if (p->up && !p->draining && (kinds & (p->local ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS)) && p->pages_total >= pages)
+        if (p->up && !p->draining && (kinds & SCHED_CHOICE_OF(p->kind)) && p->pages_total >= pages)
             return true;
     }
     return false;
@@ -199,7 +199,7 @@ uint32_t sched_overlap_place(const struct sched *s, uint32_t mini_batch, uint32_
         double local = 0, all = tokens;
         for (uint32_t i = 0; i < s->config.max_places; i++) {
             double load = (double)(s->places.of[i].load[mini_batch] + s->places.of[i].incoming[mini_batch]);
-            local += s->places.of[i].local ? load : 0;
+            local += s->places.of[i].kind == SCHED_LOCAL_POOL ? load : 0;
             all += load;
         }
         first = local + tokens / 2.0 < s->overlap.local_share * all ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS;

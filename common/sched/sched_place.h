@@ -34,7 +34,8 @@ struct sched_place {
     uint64_t incoming[SCHED_MINI_BATCHES_MAX]; // load of sequences that are being handed over to it
     uint32_t readers[SCHED_MINI_BATCHES_MAX];  // sequences whose context that is
     struct sched_speed speed;
-    bool up, draining, drained, local, accepts_moves;
+    enum sched_place_kind kind;
+    bool up, draining, drained, accepts_moves;
     bool beside_s_part; // on its machine's cores
     bool shares_cores;  // so it is, and the s-part that is up computes on them
     uint32_t pages_total;
@@ -55,6 +56,7 @@ struct sched_places {
     uint32_t draining, starved;                  // places
     uint64_t grace_until_us;                     // places that were never up are expected until then; 0: there was none yet
     uint64_t grace_wake_us;                      // when the head of the queue is judged again, SCHED_NEVER
+    uint32_t local_pool;                         // the place that is it and is up; NONE: there is none
     double sharing_us;                           // a context token at the fastest worker on the s-part's cores; 0: not measured
 };
 
@@ -87,6 +89,6 @@ static inline bool sched_place_fits(const struct sched_place *p, uint32_t pages,
 }
 
 // On the s-part's cores: the local pool, and workers that share them.
-static inline bool sched_place_is_here(const struct sched_place *p) { return p->local || p->shares_cores; }
+static inline bool sched_place_is_here(const struct sched_place *p) { return p->kind == SCHED_LOCAL_POOL || p->shares_cores; }
 
 #endif

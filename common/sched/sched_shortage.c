@@ -3,10 +3,10 @@
  * When a place has no page left, its youngest sequence gives way, never its oldest: so the oldest always ends, and with it the
  * shortage. While anybody lacks a page in a place, nobody new gets in.
  */
-#include "common/sched/sched_admit.h"
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_sequence.h"
+#include "common/sched/sched_shortage.h"
 #include "common/sched/sched_state.h"
 
 /* --- out of pages --------------------------------------------------------------------------------------------------- */

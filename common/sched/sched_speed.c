@@ -18,8 +18,7 @@
 
 static double local_token_us(const struct sched *s)
 {
-    const struct sched_place *p = &s->places.of[0]; // by convention
-    return p->up && p->local ? p->speed.token_us : 0;
+    return s->places.local_pool != NONE ? s->places.of[s->places.local_pool].speed.token_us : 0;
 }
 
 /* Workers on the s-part's cores are in each other's way: what one measures is the others' doing as much as its own. So they count as
@@ -27,7 +26,7 @@ static double local_token_us(const struct sched *s)
  * the same cores: that would be noise, and a long way to go for it each layer. */
 double sched_speed_token_us(const struct sched *s, const struct sched_place *p)
 {
-    if (!p->shares_cores || p->local)
+    if (!p->shares_cores || p->kind == SCHED_LOCAL_POOL)
         return p->speed.token_us;
     return MAX(!p->speed.slow && s->places.sharing_us > 0 ? s->places.sharing_us : p->speed.token_us, local_token_us(s));
 }
@@ -58,7 +57,7 @@ static void compare_sharing(struct sched *s, struct sched_place *measured)
     double least_us = INFINITY;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *p = &s->places.of[i];
-        if (p->up && p->shares_cores && !p->local && p->speed.attends_measured)
+        if (p->up && p->shares_cores && p->kind == SCHED_KV_WORKER && p->speed.attends_measured)
             least_us = MIN(least_us, p->speed.token_us);
     }
     s->places.sharing_us = least_us;
@@ -93,7 +92,8 @@ static void correct(struct sched_place *p, double ratio, double share)
 static void measure_link(struct sched_place *p, const struct sched_place_time *time, double read_us, double here_us)
 {
     double others_us = p->shares_cores ? MAX(here_us - read_us, 0) : 0;
-    p->speed.link_step_us += 0.1 * (p->local ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - p->speed.link_step_us);
+    p->speed.link_step_us +=
+        0.1 * (p->kind == SCHED_LOCAL_POOL ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - p->speed.link_step_us);
 }
 
 void sched_speed_learn(struct sched *s, const struct sched_place_time *time, double here_us)
@@ -116,7 +116,7 @@ void sched_speed_learn(struct sched *s, const struct sched_place_time *time, dou
     }
     correct(p, attend_us / (reads_us + pairs_us), reads_us / (reads_us + pairs_us));
     p->speed.attends_measured = time->attend_us > 0;
-    if (p->shares_cores && !p->local && p->speed.attends_measured)
+    if (p->shares_cores && p->kind == SCHED_KV_WORKER && p->speed.attends_measured)
         compare_sharing(s, p);
 }
 

@@ -18,9 +18,11 @@
 //   sched_chunk, sched_draft   rows of a step that are prefill, or guessed
 //   sched_batch_count          one mini-batch in use, or more
 //   sched_handover             on what terms anybody is handed over
-//   sched_balance              who goes elsewhere: among workers, and between them and the local pool (sched_migrate)
-//   sched_admit                waiting -> running; page shortage, drains (sched_shortage)
-//   sched_answer, sched_learn  steps that are answered, and what they teach
+//   sched_balance              who goes elsewhere when workers drift apart
+//   sched_migrate              who goes between workers and local pool
+//   sched_admit                waiting -> running
+//   sched_shortage             what to do when pages run out; drains
+//   sched_learn, sched_answer  what a step teaches; steps that are answered
 //   sched_event                what each event changes
 //   sched_plan                 the rows of one step
 //   sched                      the tick, the queries; sched_init: memory
@@ -35,6 +37,7 @@
 #include "common/sched/sched_draft.h"
 #include "common/sched/sched_ids.h"
 #include "common/sched/sched_load.h"
+#include "common/sched/sched_migrate.h"
 #include "common/sched/sched_move.h"
 #include "common/sched/sched_outbox.h"
 #include "common/sched/sched_overlap.h"
@@ -92,6 +95,7 @@ struct sched {
     struct sched_chunk chunk;
     struct sched_draft drafts[SCHED_MINI_BATCHES_MAX];
     struct sched_balance balance;
+    struct sched_migrate migrate;
 };
 
 // Inline, because planning and answers ask for every row; here, because they need all of struct sched.
@@ -123,7 +127,7 @@ static inline bool sched_place_takes(const struct sched *s, const struct sched_p
 // By config.placement.
 static inline bool sched_place_permitted(const struct sched *s, const struct sched_place *p)
 {
-    return s->config.placement == SCHED_PLACE_AUTO || p->local == (s->config.placement == SCHED_PLACE_LOCAL);
+    return s->config.placement == SCHED_PLACE_AUTO || (p->kind == SCHED_LOCAL_POOL) == (s->config.placement == SCHED_PLACE_LOCAL);
 }
 
 #endif

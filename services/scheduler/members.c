@@ -62,7 +62,7 @@ static void tell_up(struct member *member)
                 .bytes_per_second = (uint64_t)member->bytes_per_second,
                 .link_us = member->place ? LINK_US_GUESS : 0,
                 .prefill_pair_us = member->pair_us,
-                .local = member->place == 0,
+                .kind = member->place == 0 ? SCHED_LOCAL_POOL : SCHED_KV_WORKER,
                 .shares_cores = member->shares_cores,
                 .accepts_moves = member->hands_over,
             },

@@ -29,7 +29,7 @@ void __wrap_scheduler_tick(struct scheduler *scheduler)
                                      .place_up = {.place = 0,
                                                   .pages_total = (uint32_t)s_part->pages_total,
                                                   .bytes_per_second = (uint64_t)s_part->bytes_per_second,
-                                                  .local = true,
+                                                  .kind = SCHED_LOCAL_POOL,
                                                   .accepts_moves = s_part->hands_over}};
     if (scheduler->core && s_part->up && atomic_exchange(&asked_to_empty, false))
         scheduler_event(scheduler, &empty);

@@ -95,7 +95,6 @@ kernels/quant kernels/dispatch
 
 # "UNIT UNIT ..." of a circle, each without its extension, or patterns of them
 CIRCLE_EXCEPTIONS = """
-common/sched/sched_answer common/sched/sched_learn
 common/rpc/*
 kernels/attention/*
 kernels/backend/cpu*

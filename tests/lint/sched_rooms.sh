@@ -34,7 +34,7 @@ sched_draft drafts
 sched_batch_count -
 sched_handover -
 sched_balance balance
-sched_migrate -
+sched_migrate migrate
 sched_admit -
 sched_shortage -
 sched_learn -

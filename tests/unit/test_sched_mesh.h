@@ -70,7 +70,7 @@ MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
     e->place_up.pages_total = pages;
     e->place_up.bytes_per_second = mesh_chance(m, m->slow_permille) ? 10000000 : 10000000000;
     e->place_up.link_us = place == 0 ? 0 : 60;
-    e->place_up.local = place == 0;
+    e->place_up.kind = place == 0 ? SCHED_LOCAL_POOL : SCHED_KV_WORKER;
     e->place_up.shares_cores = m->shares_cores && place != 0;
     e->place_up.accepts_moves = place != 0 || m->local_moves;
 }

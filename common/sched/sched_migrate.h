@@ -1,0 +1,15 @@
+// sched_migrate.h: sequences that run go between the local pool and the workers. Private to common/sched.
+#ifndef FD_SCHED_SCHED_MIGRATE_H
+#define FD_SCHED_SCHED_MIGRATE_H
+
+#include <stdint.h>
+
+struct sched;
+
+struct sched_migrate {
+    uint64_t looked; // steps emitted when it last did
+};
+
+void sched_migrate(struct sched *s);
+
+#endif
