@@ -131,10 +131,39 @@ static void attention_here_and_elsewhere_overlaps(void **state)
     }
 }
 
+// Beside workers that share its cores, which claim to read twice as fast: the pool's index makes no difference.
+static void the_local_pool_may_have_any_index(void **state)
+{
+    const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch, last = RULE_PLACES - 1;
+    const double pages = rule_pages(batch, prompt + tokens), token_us = 300 / (batch * (prompt + tokens / 2.0));
+    double per_second[2];
+    (void)state;
+    for (uint32_t k = 0; k < count; k++)
+        requests[k] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = tokens};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct sim_config config = rule_config(places, requests, count, batch, LAYERS);
+        config.noise_sigma = 0;
+        cost_curve_add(&config.s_part.layer, 1, 300);
+        cost_curve_add(&config.s_part.layer, batch, 400);
+        rule_places(places, (struct rule_place){token_us, token_us / 20, 0, pages * 1.2},
+                    (struct rule_place){token_us / 2, token_us / 20, 50, pages});
+        for (uint32_t k = 1; k < RULE_PLACES; k++)
+            places[k].shares_cores = true;
+        if (i == 1) {
+            struct sim_place pool = places[0];
+            places[0] = places[last];
+            places[last] = pool;
+        }
+        per_second[i] = sim_of(&config).tokens_per_second;
+    }
+    printf("pool first %.0f tokens/s, pool last %.0f\n", per_second[0], per_second[1]);
+    assert_true(fabs(per_second[1] / per_second[0] - 1) < 0.005);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_fast_as_the_better),
-                                       cmocka_unit_test(work_on_the_same_cores_is_reckoned_once),
-                                       cmocka_unit_test(attention_here_and_elsewhere_overlaps)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_fast_as_the_better), cmocka_unit_test(work_on_the_same_cores_is_reckoned_once),
+        cmocka_unit_test(attention_here_and_elsewhere_overlaps), cmocka_unit_test(the_local_pool_may_have_any_index)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
