@@ -23,6 +23,7 @@ import tiny_model
 from pace import SANITIZED, seconds, wait_until  # noqa: F401 (tests have them from here)
 from results import (pytest_collection_modifyitems, pytest_collectreport, pytest_configure, pytest_keyboard_interrupt,  # noqa: F401 (hooks)
                      pytest_report_header, pytest_runtest_logfinish, pytest_runtest_logreport, pytest_runtest_logstart, pytest_terminal_summary)
+from rpc_client import Connection, decode, one
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
@@ -166,12 +167,26 @@ class Mesh:
         with urllib.request.urlopen(request, timeout=seconds(timeout)) as reply:
             return json.loads(reply.read())
 
+    def metrics(self):
+        """The scheduler's metrics as of now, which a gateway would keep for a second. One that is not there is waited for."""
+        def asked():
+            try:
+                connection = Connection(f"ipc://{self.run_dir}/scheduler.sock", "gateway")
+                answer = connection.call("Generator/Metrics", b"")
+                connection.close()
+                return answer.messages and one(decode(answer.messages[0]), 1).decode()
+            except OSError:
+                return None
+
+        return wait_until(asked, 20, "the scheduler does not say its metrics")
+
     def metric(self, name):
-        """The sum of a metric's samples over its labels."""
-        values = [line.rsplit(" ", 1)[1] for line in self.get("/metrics").splitlines()
-                  if re.match(re.escape(name) + r"(\{[^}]*\})? ", line)]
-        assert values, f"/metrics has no {name}"
-        return sum(map(float, values))
+        """The sum of a metric's samples over its labels; of one that the scheduler has not, the gateway's."""
+        for text in (self.metrics, lambda: self.get("/metrics")):
+            values = re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", text(), re.M)
+            if values:
+                return sum(map(float, values))
+        raise AssertionError(f"/metrics has no {name}")
 
     def option(self, service, name):
         """What `up` gave it for an option; None: nothing."""

@@ -169,7 +169,7 @@ def assert_same(streams, wanted):
 
 def samples(mesh, name):
     """{label text: value} of one metric, {"": value} where it has no labels."""
-    found = re.findall(rf"^{re.escape(name)}(?:\{{([^}}]*)\}})? (\S+)$", mesh.get("/metrics"), re.M)
+    found = re.findall(rf"^{re.escape(name)}(?:\{{([^}}]*)\}})? (\S+)$", mesh.metrics(), re.M)
     return {label: float(value) for label, value in found}
 
 

@@ -83,7 +83,7 @@ class Relay(threading.Thread):
 class HandMade:
     """Gateway, scheduler, s-part and two workers behind relays. What of Mesh the tests use works on it too."""
 
-    get, metric, wait_metric = Mesh.get, Mesh.metric, Mesh.wait_metric
+    get, metric, metrics, wait_metric = Mesh.get, Mesh.metric, Mesh.metrics, Mesh.wait_metric
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")

@@ -17,6 +17,7 @@ from streams import Stream, assert_same, body, join_all, of_place, run_all, run_
 
 STREAMS, TOKENS = (6, 64) if SANITIZED else (16, 96)
 MOVED, REBUILT = "fastdecode_sequences_moved_total", "fastdecode_sequences_rebuilt_total"
+LATE = 24  # tokens
 REQUESTS = [body(words(24 + 9 * i, i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
 TWO_WORKERS = ("--kv-workers", 2, "--local-pool", 0, "--kv-memory", "512M")
 ALL_LOCAL = ("--kv-workers", 0, "--local-pool", "1G")
@@ -63,8 +64,8 @@ def known_tokens(streams):
 
 
 def at_most(known, count):
-    """Tokens of so many sequences; some are on their way."""
-    return sum(known[:count]) + 8 * count
+    """Tokens of so many sequences; some are on their way, and who reads them may be late."""
+    return sum(known[:count]) + LATE * count
 
 
 def wait_for_log(mesh, service, pattern, limit_s=20, since=0):
@@ -124,7 +125,7 @@ def test_worker_killed(start_mesh, wanted):
 @pytest.mark.sanitizer
 def test_worker_stopped(start_mesh, wanted):
     """SIGSTOP: its connections stand, but it says nothing. It is dead after the time-out, and used again when it wakes."""
-    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(seconds(1000)), **PACED)
+    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(seconds(2000)), **PACED)
     streams = half_way(mesh)
     moved = mesh.metric(MOVED)
     victim, lost_count = fuller_worker(mesh)
@@ -198,7 +199,7 @@ def test_worker_drains(start_mesh, wanted):
 @pytest.mark.sanitizer
 def test_scheduler_stopped(start_mesh, wanted):
     """SIGSTOP of the scheduler for longer than a member may be silent: nobody was dead, so nothing is lost or computed anew."""
-    silence_s = seconds(1)
+    silence_s = seconds(2)
     mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(silence_s * 1000), **PACED)
     streams = half_way(mesh)
     pid = mesh.kill("scheduler", signal.SIGSTOP)
@@ -219,7 +220,7 @@ def test_s_part_killed_with_everything_local(start_mesh, wanted):
     mesh = start_mesh(*ALL_LOCAL, **PACED)
     streams = half_way(mesh)
     mesh.kill("s-part")
-    lost_at_most = sum(known_tokens(streams)) + 8 * STREAMS
+    lost_at_most = at_most(known_tokens(streams), STREAMS)
     assert_same(join_all(streams), wanted)
     assert 0 < needed(mesh) - prompt_tokens(wanted) <= lost_at_most
     idle(mesh)
@@ -322,9 +323,7 @@ def test_gateway_killed(start_mesh, wanted):
         join_all(lost, 10)
         assert all(stream.error for stream in lost)
         assert_same(join_all(others), wanted[:4])
-        # the one gateway's count of the mesh, then the other's
-        wait_until(lambda: re.search(r"^fastdecode_requests_running (\S+)$", Mesh.get(second, "/metrics"), re.M).group(1) == "0", 10,
-                   "the dead gateway's requests still run")
+        mesh.wait_metric("fastdecode_requests_running", lambda value: value == 0)  # nor do the dead gateway's
         wait_until(lambda: is_ready(mesh), 30, "the gateway is not back")
         assert_same(run_all(mesh.url, REQUESTS[:4]), wanted[:4])
         assert pids == [mesh.pid(service) for service in services]

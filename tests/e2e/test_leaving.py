@@ -25,7 +25,7 @@ def small(request):
 
 def numbers(mesh):
     """All metrics without labels as of one moment, and the pages of all places together."""
-    text = mesh.get("/metrics")
+    text = mesh.metrics()
     found = {name: float(value) for name, value in re.findall(r"^(fastdecode_\w+) (\S+)$", text, re.M)}
     pages = re.findall(r'^fastdecode_kv_pages_used\{place="[^"]*"\} (\S+)$', text, re.M)
     return {**found, "pages": sum(map(float, pages))}

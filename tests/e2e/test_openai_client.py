@@ -2,7 +2,6 @@
 import openai
 import pytest
 
-from api_client import call
 from conftest import seconds, wait_until
 
 pytestmark = pytest.mark.sanitizer
@@ -88,13 +87,9 @@ def test_unknown_model(client):
     assert caught.value.code == "model_not_found"
 
 
-def running(server):
+def running(mesh):
     """Requests of the mesh that run or wait."""
-    total = 0
-    for line in call(server, "GET", "/metrics")[2].splitlines():
-        if line.split("{")[0].split(" ")[0] in ("fastdecode_requests_running", "fastdecode_requests_waiting"):
-            total += float(line.rsplit(" ", 1)[1])
-    return total
+    return mesh.metric("fastdecode_requests_running") + mesh.metric("fastdecode_requests_waiting")
 
 
 def test_cancel(client, server):
