@@ -1,8 +1,7 @@
-/* chat_template.c: the module's face: compiles a template, gives a run its variables and hands out the result.
- *
- * Variables: messages (a list of {role, content}), add_generation_prompt, bos_token, eos_token, and tools and documents,
- * which are none as the reference renderer passes them. A template sees one message as {'role': 'user', 'content': 'hi'}.
- */
+// chat_template.c: the module's face: compiles a template, gives a run its variables and hands out the result.
+//
+// Variables: messages (a list of {role, content}), add_generation_prompt, bos_token, eos_token, and tools and documents,
+// which are none as the reference renderer passes them. A template sees one message as {'role': 'user', 'content': 'hi'}.
 #include "common/jinja/chat_template.h"
 
 #include <stdlib.h>
@@ -61,7 +60,7 @@ void chat_template_close(struct chat_template *chat_template)
     free(chat_template);
 }
 
-/* Sets a variable if the template names it at all. */
+// Sets a variable if the template names it at all.
 static bool set_named(struct jinja_run *run, const char *name, const struct jinja_value *value)
 {
     for (uint32_t id = 0; id < run->source->name_count; id++)
@@ -76,7 +75,7 @@ static bool set_text(struct jinja_run *run, const char *name, const char *text)
     return !text || (jinja_string_value(run, text, strlen(text), false, &value) && set_named(run, name, &value));
 }
 
-/* A known role is a word that any template's author reckons with; any other is the client's text. */
+// A known role is a word that any template's author reckons with; any other is the client's text.
 static bool is_known_role(const char *role)
 {
     static const char *const known[] = {"system", "developer", "user", "assistant", "tool"};

@@ -1,17 +1,16 @@
-/* chat_template.h: chat templates, a subset of Jinja, compiled once and rendered for each request.
- *
- * A published model carries its template as text. chat_template_open() parses it and checks everything that can be
- * checked without messages: a tag, filter, test, method or function outside the subset is refused there with its line.
- * chat_template_render() then writes the prompt of one conversation as jinja2 would write it (trim_blocks and
- * lstrip_blocks on, an immutable sandbox, the environment that Hugging Face's renderer sets up).
- *
- * The output names the byte ranges that came from message content (or from an unknown role). Text outside of them was
- * written by the template's author; only there may the tokenizer recognize special tokens. Where the origin of a byte
- * is not clear it counts as content.
- *
- * Everything is limited (template bytes, nesting, work, memory, output), so a hostile template or conversation gives an
- * error. Nothing here blocks or keeps state: an open template is immutable and shared by any number of threads.
- */
+// chat_template.h: chat templates, a subset of Jinja, compiled once and rendered for each request.
+//
+// A published model carries its template as text. chat_template_open() parses it and checks everything that can be
+// checked without messages: a tag, filter, test, method or function outside the subset is refused there with its line.
+// chat_template_render() then writes the prompt of one conversation as jinja2 would write it (trim_blocks and
+// lstrip_blocks on, an immutable sandbox, the environment that Hugging Face's renderer sets up).
+//
+// The output names the byte ranges that came from message content (or from an unknown role). Text outside of them was
+// written by the template's author; only there may the tokenizer recognize special tokens. Where the origin of a byte
+// is not clear it counts as content.
+//
+// Everything is limited (template bytes, nesting, work, memory, output), so a hostile template or conversation gives an
+// error. Nothing here blocks or keeps state: an open template is immutable and shared by any number of threads.
 #ifndef FD_JINJA_CHAT_TEMPLATE_H
 #define FD_JINJA_CHAT_TEMPLATE_H
 
@@ -25,20 +24,20 @@
 
 struct chat_template;
 
-/* Bytes [begin, end) of the output came from message content. */
+// Bytes [begin, end) of the output came from message content.
 struct chat_span {
     size_t begin, end;
 };
 
-/* One message, borrowed for the call. content NULL: `none` in the template. Content is UTF-8 and may hold any byte but
- * is not required to be terminated; role is terminated. */
+// One message, borrowed for the call. content NULL: `none` in the template. Content is UTF-8 and may hold any byte but
+// is not required to be terminated; role is terminated.
 struct chat_message {
     const char *role;
     const char *content;
     size_t content_length;
 };
 
-/* The prompt. text is terminated (length does not count that); spans are sorted, disjoint and not adjacent. */
+// The prompt. text is terminated (length does not count that); spans are sorted, disjoint and not adjacent.
 struct chat_output {
     char *text;
     size_t length;
@@ -46,28 +45,28 @@ struct chat_output {
     uint32_t span_count;
 };
 
-/* Compiles a template. bos_token and eos_token are the variables of these names (NULL: undefined) and are copied, as is
- * the source. The caller closes *out. Fails with INVALID_ARGUMENT and "chat template line N: what", e.g. "chat template
- * line 12: unknown filter 'xmlattr' (supported: ...)"; *out is NULL then. */
+// Compiles a template. bos_token and eos_token are the variables of these names (NULL: undefined) and are copied, as is
+// the source. The caller closes *out. Fails with INVALID_ARGUMENT and "chat template line N: what", e.g. "chat template
+// line 12: unknown filter 'xmlattr' (supported: ...)"; *out is NULL then.
 MUST_CHECK enum status chat_template_open(const char *source, size_t length, const char *bos_token, const char *eos_token,
                                           struct chat_template **out, struct error *error);
 
-/* Frees it; NULL is allowed. No render may be running. */
+// Frees it; NULL is allowed. No render may be running.
 void chat_template_close(struct chat_template *chat_template);
 
-/* Renders `count` messages; the caller frees *out with chat_output_free(). On failure *out is empty. The template's own
- * raise_exception("text") gives INVALID_ARGUMENT with exactly that text; a mistake or a limit met at run time
- * INVALID_ARGUMENT with "chat template line N: what"; no memory RESOURCE_EXHAUSTED. strftime_now() tells UTC. */
+// Renders `count` messages; the caller frees *out with chat_output_free(). On failure *out is empty. The template's own
+// raise_exception("text") gives INVALID_ARGUMENT with exactly that text; a mistake or a limit met at run time
+// INVALID_ARGUMENT with "chat template line N: what"; no memory RESOURCE_EXHAUSTED. strftime_now() tells UTC.
 MUST_CHECK enum status chat_template_render(const struct chat_template *chat_template, const struct chat_message *messages,
                                             uint32_t count, bool add_generation_prompt, struct chat_output *out,
                                             struct error *error);
 
-/* The same with the time that strftime_now() tells, in seconds since 1970. */
+// The same with the time that strftime_now() tells, in seconds since 1970.
 MUST_CHECK enum status chat_template_render_at(const struct chat_template *chat_template, int64_t unix_seconds,
                                                const struct chat_message *messages, uint32_t count, bool add_generation_prompt,
                                                struct chat_output *out, struct error *error);
 
-/* Frees what render gave and empties *out. */
+// Frees what render gave and empties *out.
 void chat_output_free(struct chat_output *out);
 
 #endif

@@ -29,7 +29,7 @@ struct jinja_arena {
 
 void jinja_arena_init(struct jinja_arena *arena, size_t limit);
 void jinja_arena_fini(struct jinja_arena *arena);
-/* Zeroed memory, aligned for any type; NULL at the limit. */
+// Zeroed memory, aligned for any type; NULL at the limit.
 void *jinja_alloc(struct jinja_arena *arena, size_t bytes);
 void *jinja_alloc_array(struct jinja_arena *arena, size_t count, size_t element_bytes);
 

@@ -1,8 +1,7 @@
-/* jinja_call.c: what takes arguments in an expression: x | filter(...), x is test(...), f(...) and x.method(...).
- *
- * Names of filters, tests, methods and functions are resolved here and their arguments sorted into the parameters, so
- * that whatever is not supported fails when the template is loaded.
- */
+// jinja_call.c: what takes arguments in an expression: x | filter(...), x is test(...), f(...) and x.method(...).
+//
+// Names of filters, tests, methods and functions are resolved here and their arguments sorted into the parameters, so
+// that whatever is not supported fails when the template is loaded.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_parser.h"
 
@@ -10,7 +9,7 @@
 
 // --- arguments ----------------------------------------------------------------------------------------------------------
 
-/* After "(": expressions, then name=expression, up to ")". NODE_KEYWORDs come last in list->items. */
+// After "(": expressions, then name=expression, up to ")". NODE_KEYWORDs come last in list->items.
 static bool parse_arguments(struct jinja_parser *parser, struct jinja_node *list)
 {
     bool keywords = false;
@@ -41,7 +40,7 @@ static bool parse_arguments(struct jinja_parser *parser, struct jinja_node *list
     return true;
 }
 
-/* Puts the arguments list->items[from..] into node->items by parameter, NULL where not given. */
+// Puts the arguments list->items[from..] into node->items by parameter, NULL where not given.
 static bool sort_arguments(struct jinja_parser *parser, struct jinja_node *node, const struct jinja_node *list, uint32_t from,
                            const char *what)
 {
@@ -89,8 +88,8 @@ static const struct jinja_builtin *resolve(struct jinja_parser *parser, const st
     return builtin;
 }
 
-/* select('test', ...), selectattr('attribute', 'test', ...), map('filter', ...): the inner name must be written out, so
- * that it can be checked. */
+// select('test', ...), selectattr('attribute', 'test', ...), map('filter', ...): the inner name must be written out, so
+// that it can be checked.
 static bool parse_inner(struct jinja_parser *parser, struct jinja_node *node, const struct jinja_node *list, bool attribute)
 {
     const bool is_map = node->kind == NODE_MAP_FILTER;
@@ -207,7 +206,7 @@ struct jinja_node *jinja_parse_test(struct jinja_parser *parser, struct jinja_no
     return jinja_node_done(parser, not_node);
 }
 
-/* After "(" that follows an expression: only a name or an attribute can be called. */
+// After "(" that follows an expression: only a name or an attribute can be called.
 struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_node *callee)
 {
     struct jinja_node *list = jinja_node_new(parser, NODE_LIST, callee->line);

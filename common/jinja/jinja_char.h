@@ -6,13 +6,13 @@
 
 #include "common/jinja/jinja_types.h"
 
-/* Characters are code points; a byte that is not UTF-8 is one. */
+// Characters are code points; a byte that is not UTF-8 is one.
 size_t jinja_char_bytes(const char *bytes, size_t left);
 int32_t jinja_char_code(const char *bytes, size_t left);
 size_t jinja_char_count(const struct jinja_string *string);
 size_t jinja_char_offset(const struct jinja_string *string, size_t index); // byte offset of character `index`
 bool jinja_is_space(int32_t code);
-/* Offset of needle at or after `from`, or SIZE_MAX. */
+// Offset of needle at or after `from`, or SIZE_MAX.
 size_t jinja_find(const struct jinja_string *string, const struct jinja_string *needle, size_t from);
 bool jinja_string_is(const struct jinja_string *string, const char *text);
 

@@ -1,4 +1,4 @@
-/* jinja_eval.c: evaluates expressions. One function an operator; recursion is bounded by run->depth. */
+// jinja_eval.c: evaluates expressions. One function an operator; recursion is bounded by run->depth.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -25,7 +25,7 @@ static void get_variable(const struct jinja_run *run, const struct jinja_node *n
     out->kind = jinja_find_builtin(jinja_functions, node->name->bytes, node->name->length) ? KIND_FUNCTION : KIND_UNDEFINED;
 }
 
-/* One end of a slice as Python clips it. */
+// One end of a slice as Python clips it.
 static bool slice_bound(struct jinja_run *run, const struct jinja_node *node, int64_t count, int64_t step, int64_t none,
                         int64_t *out)
 {
@@ -277,7 +277,7 @@ static bool eval_builtin(struct jinja_run *run, const struct jinja_node *node, s
     return node->builtin->call(run, &self, arguments, out);
 }
 
-/* select, reject, selectattr, rejectattr, map. */
+// select, reject, selectattr, rejectattr, map.
 static bool eval_each(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
 {
     struct jinja_value operand, path, fallback = jinja_undefined(), arguments[JINJA_PARAMS] = {{0}};

@@ -1,8 +1,7 @@
-/* jinja_exec.c: runs statements: output, variables and their scopes, loops, macros.
- *
- * A loop's body, a macro's and a block `set`'s have a scope each: what they set is gone afterwards, which is why templates
- * use namespaces. `if` has none. Every round of a loop starts with an empty scope.
- */
+// jinja_exec.c: runs statements: output, variables and their scopes, loops, macros.
+//
+// A loop's body, a macro's and a block `set`'s have a scope each: what they set is gone afterwards, which is why templates
+// use namespaces. `if` has none. Every round of a loop starts with an empty scope.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -46,7 +45,7 @@ static struct jinja_scope *scope_new(struct jinja_run *run, struct jinja_scope *
     return scope;
 }
 
-/* Assigns to a name, or one by one to a tuple of names. */
+// Assigns to a name, or one by one to a tuple of names.
 static bool assign(struct jinja_run *run, const struct jinja_node *target, const struct jinja_value *value)
 {
     const struct jinja_list *list;
@@ -80,7 +79,7 @@ static bool set_attribute(struct jinja_run *run, const struct jinja_node *node)
     return jinja_fail(run, "only a namespace's attributes can be set");
 }
 
-/* Runs a body in a scope of its own, its output going into *text. */
+// Runs a body in a scope of its own, its output going into *text.
 static bool capture(struct jinja_run *run, const struct jinja_node *body, struct jinja_scope *scope, struct jinja_value *text)
 {
     struct jinja_builder builder = {0}, *const output = run->output;
@@ -97,7 +96,7 @@ static bool capture(struct jinja_run *run, const struct jinja_node *body, struct
 
 // --- macros -------------------------------------------------------------------------------------------------------------
 
-/* The argument for parameter `index`: positional, else named; its absence leaves *out as it is. */
+// The argument for parameter `index`: positional, else named; its absence leaves *out as it is.
 static bool macro_argument(struct jinja_run *run, const struct jinja_node *call, const struct jinja_node *parameter, uint32_t index,
                            struct jinja_value *out, uint32_t *used)
 {
@@ -155,7 +154,7 @@ static bool define_macro(struct jinja_run *run, const struct jinja_node *node)
 
 // --- loops --------------------------------------------------------------------------------------------------------------
 
-/* Keeps the items that satisfy the loop's condition. */
+// Keeps the items that satisfy the loop's condition.
 static bool filter_items(struct jinja_run *run, const struct jinja_node *node, const struct jinja_list **list)
 {
     struct jinja_list *kept = jinja_list_new(run, (*list)->count);
@@ -176,7 +175,7 @@ static bool filter_items(struct jinja_run *run, const struct jinja_node *node, c
     return true;
 }
 
-/* The id of the variable `loop`, or UINT32_MAX if the template never names it. */
+// The id of the variable `loop`, or UINT32_MAX if the template never names it.
 static uint32_t loop_id(const struct jinja_run *run)
 {
     for (uint32_t i = 0; i < run->source->name_count; i++)

@@ -1,7 +1,6 @@
-/* jinja_expr.c: the expression half of the parser, by recursive descent, in jinja2's order of precedence:
- *
- *     x if c else y  <  or  <  and  <  not  <  == < in ...  <  + -  <  ~  <  * / // %  <  unary  <  x.y x[y] x() | is
- */
+// jinja_expr.c: the expression half of the parser, by recursive descent, in jinja2's order of precedence:
+//
+//     x if c else y  <  or  <  and  <  not  <  == < in ...  <  + -  <  ~  <  * / // %  <  unary  <  x.y x[y] x() | is
 #include "common/jinja/jinja_parser.h"
 
 #include <string.h>
@@ -132,7 +131,7 @@ static struct jinja_node *parse_primary(struct jinja_parser *parser)
     return NULL;
 }
 
-/* After "[". */
+// After "[".
 static struct jinja_node *parse_subscript(struct jinja_parser *parser, struct jinja_node *object)
 {
     struct jinja_node *node = jinja_node_new(parser, NODE_ITEM, object->line);
@@ -261,7 +260,7 @@ static struct jinja_node *parse_sum(struct jinja_parser *parser)
     return node;
 }
 
-/* The comparison at the next token, consumed: its op ('i' in, 'n' not in), 0: none. */
+// The comparison at the next token, consumed: its op ('i' in, 'n' not in), 0: none.
 static uint16_t take_comparison(struct jinja_parser *parser)
 {
     static const uint16_t ops[] = {OP2('=', '='), OP2('!', '='), OP2('<', '='), OP2('>', '='), '<', '>'};

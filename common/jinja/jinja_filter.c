@@ -1,4 +1,4 @@
-/* jinja_filter.c: the filters, one function each, and their table. arguments[i] is KIND_ABSENT where not given. */
+// jinja_filter.c: the filters, one function each, and their table. arguments[i] is KIND_ABSENT where not given.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -132,7 +132,7 @@ FILTER(join)
 
 // --- numbers ------------------------------------------------------------------------------------------------------------
 
-/* A string as a number: strtoll or strtod over all of it, blanks apart. */
+// A string as a number: strtoll or strtod over all of it, blanks apart.
 static bool to_number(const struct jinja_string *string, bool integer, int64_t *whole, double *number)
 {
     char text[64], *end;
@@ -277,7 +277,7 @@ FILTER(reverse)
     return true;
 }
 
-/* A stable merge sort over (key, item) pairs: qsort() could not report an error. */
+// A stable merge sort over (key, item) pairs: qsort() could not report an error.
 struct pair {
     struct jinja_value key, item;
 };
@@ -299,7 +299,7 @@ static bool merge_sort(struct jinja_run *run, struct pair *pairs, struct pair *s
     return true;
 }
 
-/* The items of self sorted: by attribute unless it is absent; strings by lower case unless case_sensitive. */
+// The items of self sorted: by attribute unless it is absent; strings by lower case unless case_sensitive.
 static bool sorted(struct jinja_run *run, const struct jinja_list *list, const struct jinja_value *attribute, bool case_sensitive,
                    bool reverse, struct pair **out)
 {
@@ -360,7 +360,7 @@ FILTER(unique)
     return true;
 }
 
-/* The pairs of a mapping, as tuples. */
+// The pairs of a mapping, as tuples.
 static bool items_of(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_list **out)
 {
     *out = jinja_work(run, dict->count) ? jinja_list_new(run, dict->count) : NULL;

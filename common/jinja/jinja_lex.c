@@ -1,10 +1,9 @@
-/* jinja_lex.c: splits a template into tokens.
- *
- * White space as the reference renderer is set up: a newline after a block or comment is dropped (trim_blocks), blanks
- * between the start of a line and a block or comment too (lstrip_blocks), `-` drops all white space on its side, `+` keeps
- * it, and one newline at the end of the source is dropped. Newlines are \n whatever the file had. Inside of brackets a
- * `}}` does not end the expression, so that {{ {'a': {}} }} works.
- */
+// jinja_lex.c: splits a template into tokens.
+//
+// White space as the reference renderer is set up: a newline after a block or comment is dropped (trim_blocks), blanks
+// between the start of a line and a block or comment too (lstrip_blocks), `-` drops all white space on its side, `+` keeps
+// it, and one newline at the end of the source is dropped. Newlines are \n whatever the file had. Inside of brackets a
+// `}}` does not end the expression, so that {{ {'a': {}} }} works.
 #include "common/jinja/jinja_lex.h"
 
 #include <errno.h>
@@ -63,7 +62,7 @@ static const char *skip_space(const struct lexer *lexer, const char *at)
     return at;
 }
 
-/* The end of text that precedes a tag, white space control applied. */
+// The end of text that precedes a tag, white space control applied.
 static const char *text_end(const struct lexer *lexer, const char *begin, const char *tag)
 {
     const char sign = tag + 2 < lexer->end ? tag[2] : 0;
@@ -155,7 +154,7 @@ static bool lex_number(struct lexer *lexer)
                            lexer->tokens[lexer->count - 1].op == '.';
     bool is_float = false;
     char digits[64];
-    const size_t most = sizeof digits - 2; /* the last round may write two: an exponent and its sign */
+    const size_t most = sizeof digits - 2; // the last round may write two: an exponent and its sign
     size_t n = 0;
     for (; at < lexer->end && n < most; at++) {
         const bool more = at + 1 < lexer->end;
@@ -225,7 +224,7 @@ static bool lex_operator(struct lexer *lexer)
     return true;
 }
 
-/* The end of a tag at lexer->at, if it is there: *after is where text goes on. */
+// The end of a tag at lexer->at, if it is there: *after is where text goes on.
 static bool tag_end(const struct lexer *lexer, const char *close, const char **after)
 {
     const char *at = lexer->at;
@@ -262,7 +261,7 @@ static bool lex_comment(struct lexer *lexer)
     return jinja_fail_at(lexer->error, line, "a comment is not closed");
 }
 
-/* From {{ or {% to its end. */
+// From {{ or {% to its end.
 static bool lex_tag(struct lexer *lexer)
 {
     const bool print = lexer->at[1] == '{';
@@ -309,7 +308,7 @@ static bool lex_tag(struct lexer *lexer)
     }
 }
 
-/* The source with \n for \r\n and \r, and without one newline at its end. */
+// The source with \n for \r\n and \r, and without one newline at its end.
 static bool normalize(struct lexer *lexer, const char *source, size_t length)
 {
     char *copy = jinja_alloc(lexer->arena, length + 1), *to = copy;

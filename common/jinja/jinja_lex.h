@@ -31,7 +31,7 @@ struct jinja_token {
     };
 };
 
-/* Splits a source into tokens, the last being TOKEN_END. They point into source, or into the arena. */
+// Splits a source into tokens, the last being TOKEN_END. They point into source, or into the arena.
 bool jinja_lex(struct jinja_arena *arena, const char *source, size_t length, struct jinja_token **tokens, struct error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* jinja_method.c: the methods of strings, mappings and `loop`, and the functions, with their tables. */
+// jinja_method.c: the methods of strings, mappings and `loop`, and the functions, with their tables.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -17,7 +17,7 @@
 
 // --- strings ------------------------------------------------------------------------------------------------------------
 
-/* The string that argument `index` must be; NULL and true if it is absent or none. */
+// The string that argument `index` must be; NULL and true if it is absent or none.
 static bool string_argument(struct jinja_run *run, const struct jinja_value *arguments, int index, const struct jinja_string **out)
 {
     *out = NULL;
@@ -69,7 +69,7 @@ static bool split(struct jinja_run *run, const struct jinja_value *self, const s
 METHOD(split) { return split(run, self, arguments, false, out); }
 METHOD(rsplit) { return split(run, self, arguments, true, out); }
 
-/* starts: does a prefix (or any of a tuple of them) fit? Its length then, else SIZE_MAX. */
+// starts: does a prefix (or any of a tuple of them) fit? Its length then, else SIZE_MAX.
 static bool affix(struct jinja_run *run, const struct jinja_string *string, const struct jinja_value *value, bool at_end,
                   size_t *length)
 {

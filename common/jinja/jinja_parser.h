@@ -17,21 +17,21 @@ struct jinja_parser {
     struct jinja_node *macros, *calls; // lists through ->c: macros defined, calls by name to be checked at the end
 };
 
-/* Parses tokens into target->root and target->names. */
+// Parses tokens into target->root and target->names.
 bool jinja_parse(struct jinja_template *target, const struct jinja_token *tokens, struct error *error);
 
-/* jinja_expr.c: an expression; with or without `x if y else z`; with or without commas making a tuple. NULL: failed. */
+// jinja_expr.c: an expression; with or without `x if y else z`; with or without commas making a tuple. NULL: failed.
 struct jinja_node *jinja_parse_expression(struct jinja_parser *parser);
 struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool allow_condition);
 struct jinja_node *jinja_parse_or(struct jinja_parser *parser);
 struct jinja_node *jinja_parse_operand(struct jinja_parser *parser); // with what follows it: .x [y] (...)
 
-/* jinja_call.c: after "|", after "is", after "(" that follows an expression (a name or an attribute, or it fails). */
+// jinja_call.c: after "|", after "is", after "(" that follows an expression (a name or an attribute, or it fails).
 struct jinja_node *jinja_parse_filter(struct jinja_parser *parser, struct jinja_node *operand);
 struct jinja_node *jinja_parse_test(struct jinja_parser *parser, struct jinja_node *operand);
 struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_node *callee);
 
-/* jinja_node.c. The node makers take NULL children; NULL comes back when out of memory. */
+// jinja_node.c. The node makers take NULL children; NULL comes back when out of memory.
 struct jinja_node *jinja_node_new(struct jinja_parser *parser, int kind, uint32_t line);
 bool jinja_node_push(struct jinja_parser *parser, struct jinja_node *node, struct jinja_node *item);
 struct jinja_node *jinja_node_done(struct jinja_parser *parser, struct jinja_node *node); // checks the tree's height

@@ -1,4 +1,4 @@
-/* jinja_print.c: values as text, the way Python's str(), repr() and json.dumps() write them. */
+// jinja_print.c: values as text, the way Python's str(), repr() and json.dumps() write them.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -9,7 +9,7 @@
 
 #include <utf8proc.h>
 
-/* The shortest digits that read back as the same number, laid out as Python does. */
+// The shortest digits that read back as the same number, laid out as Python does.
 static void format_float(double number, bool json, char *out, size_t out_bytes)
 {
     char digits[40];
@@ -42,7 +42,7 @@ static bool append_scalar(struct jinja_run *run, struct jinja_builder *builder, 
     return jinja_append_text(run, builder, text);
 }
 
-/* As an escape if JSON or repr() need one for this character; 0 bytes otherwise. */
+// As an escape if JSON or repr() need one for this character; 0 bytes otherwise.
 static size_t escape(int32_t code, unsigned char byte, char quote, bool json, char out[16])
 {
     static const char named[] = "\nn\tt\rr\bb\ff";
@@ -95,7 +95,7 @@ struct printer {
     int depth;
 };
 
-/* What stands between items, or before the last bracket. */
+// What stands between items, or before the last bracket.
 static bool append_break(const struct printer *p, bool comma)
 {
     if (p->indent < 0)

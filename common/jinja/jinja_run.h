@@ -13,7 +13,7 @@ struct jinja_scope {
     } * variables;
 };
 
-/* Bytes under construction, in the run's arena. */
+// Bytes under construction, in the run's arena.
 struct jinja_builder {
     char *bytes;
     size_t length, capacity;
@@ -42,17 +42,17 @@ bool jinja_work(struct jinja_run *run, size_t units); // false: too much work
 void *jinja_run_alloc(struct jinja_run *run, size_t count, size_t element_bytes);
 struct jinja_list *jinja_list_new(struct jinja_run *run, size_t count);
 
-/* jinja_exec.c. The root's scope must hold the template's variables. */
+// jinja_exec.c. The root's scope must hold the template's variables.
 bool jinja_execute(struct jinja_run *run);
 bool jinja_set_variable(struct jinja_run *run, uint32_t id, const struct jinja_value *value);
-/* jinja_eval.c */
+// jinja_eval.c
 bool jinja_eval(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out);
 // jinja_access.c
 bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name, bool item_only,
                          struct jinja_value *out);
 bool jinja_get_item(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *key,
                     struct jinja_value *out);
-/* The path "a.b.0" that attribute= arguments have. */
+// The path "a.b.0" that attribute= arguments have.
 bool jinja_get_path(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *path,
                     struct jinja_value *out);
 
@@ -64,14 +64,14 @@ bool jinja_is_number(const struct jinja_value *value);   // BOOL, INTEGER, FLOAT
 double jinja_as_double(const struct jinja_value *value);
 int64_t jinja_as_integer(const struct jinja_value *value); // BOOL, INTEGER
 bool jinja_equal(struct jinja_run *run, const struct jinja_value *x, const struct jinja_value *y, bool *equal);
-/* Order of numbers, strings, lists; fails for the rest. */
+// Order of numbers, strings, lists; fails for the rest.
 bool jinja_order(struct jinja_run *run, const struct jinja_value *x, const struct jinja_value *y, int *order);
-/* As `str()` prints it: undefined is empty. */
+// As `str()` prints it: undefined is empty.
 bool jinja_to_string(struct jinja_run *run, const struct jinja_value *value, const struct jinja_string **out);
 bool jinja_append_value(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
-/* As JSON; indent < 0: on one line. */
+// As JSON; indent < 0: on one line.
 bool jinja_append_json(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value, int indent);
-/* The items of anything that `for` takes: lists, dicts (keys), strings (characters), undefined (none). */
+// The items of anything that `for` takes: lists, dicts (keys), strings (characters), undefined (none).
 bool jinja_iterate(struct jinja_run *run, const struct jinja_value *value, const struct jinja_list **out);
 bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, const struct jinja_value *item, bool *found);
 
@@ -85,16 +85,16 @@ bool jinja_append(struct jinja_run *run, struct jinja_builder *builder, const st
 bool jinja_append_bytes(struct jinja_run *run, struct jinja_builder *builder, const char *bytes, size_t length, bool content);
 bool jinja_append_text(struct jinja_run *run, struct jinja_builder *builder, const char *text); // the template's own
 bool jinja_build(struct jinja_run *run, const struct jinja_builder *builder, struct jinja_value *out);
-/* A string value over bytes that outlive the run. */
+// A string value over bytes that outlive the run.
 bool jinja_string_value(struct jinja_run *run, const char *bytes, size_t length, bool content, struct jinja_value *out);
-/* Bytes [begin, end) of a string, without copying them. */
+// Bytes [begin, end) of a string, without copying them.
 bool jinja_substring(struct jinja_run *run, const struct jinja_string *string, size_t begin, size_t end, struct jinja_value *out);
-/* As strip(): sides bit 0 left, bit 1 right; NULL chars: white space. */
+// As strip(): sides bit 0 left, bit 1 right; NULL chars: white space.
 bool jinja_strip(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *chars, int sides,
                  struct jinja_value *out);
 bool jinja_replace(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *old,
                    const struct jinja_string *with, int64_t limit, struct jinja_value *out);
-/* separator NULL: runs of white space; limit < 0: none. */
+// separator NULL: runs of white space; limit < 0: none.
 bool jinja_split(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *separator, int64_t limit,
                  bool from_right, struct jinja_value *out);
 enum jinja_case { CASE_UPPER, CASE_LOWER, CASE_CAPITAL, CASE_TITLE_METHOD, CASE_TITLE_FILTER };

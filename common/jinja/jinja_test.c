@@ -1,4 +1,4 @@
-/* jinja_test.c: the tests that follow `is`, and their table. */
+// jinja_test.c: the tests that follow `is`, and their table.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -7,7 +7,7 @@
 #define TEST(name)                                                                                                      \
     static bool test_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
                             struct jinja_value *out)
-/* A test that looks at the value alone. */
+// A test that looks at the value alone.
 #define TEST_OF_KIND(name, condition) \
     TEST(name)                        \
     {                                 \

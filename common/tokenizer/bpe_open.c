@@ -1,8 +1,7 @@
-/* bpe_open.c: the tables of byte-level BPE, from tokens and merges as model files write them.
- *
- * Files write each byte of a token as a printable character, as GPT-2 did: bytes 0x21–0x7E, 0xA1–0xAC and 0xAE–0xFF are the
- * characters of the same number, the other 68 are U+0100 … U+0143 in ascending order. So a space is "Ġ" (U+0120).
- */
+// bpe_open.c: the tables of byte-level BPE, from tokens and merges as model files write them.
+//
+// Files write each byte of a token as a printable character, as GPT-2 did: bytes 0x21–0x7E, 0xA1–0xAC and 0xAE–0xFF are the
+// characters of the same number, the other 68 are U+0100 … U+0143 in ascending order. So a space is "Ġ" (U+0120).
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@ static bool shows_itself(int byte)
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
 }
 
-/* The byte that a character stands for, or -1. */
+// The byte that a character stands for, or -1.
 static int byte_of(unsigned character)
 {
     if (character < 0x100)
@@ -51,7 +50,7 @@ bool bpe_decode_text(struct text_span text, char *out, size_t *length)
     return true;
 }
 
-/* The symbol of the file's text "Ġa", or TOKEN_NONE. */
+// The symbol of the file's text "Ġa", or TOKEN_NONE.
 static uint32_t find_text(const struct tokenizer *tokenizer, struct text_span text)
 {
     char bytes[TOKENIZER_MAX_TOKEN_BYTES];
@@ -63,7 +62,7 @@ static uint32_t find_text(const struct tokenizer *tokenizer, struct text_span te
     return text_map_get(&tokenizer->texts, tokenizer, bytes, length);
 }
 
-/* Reads merge `index` into the table; skipped is raised for one that would make a control token out of plain text. */
+// Reads merge `index` into the table; skipped is raised for one that would make a control token out of plain text.
 static enum status add_merge(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, uint32_t index, uint32_t *skipped,
                              struct error *error)
 {
@@ -90,7 +89,7 @@ static enum status add_merge(struct tokenizer *tokenizer, const struct tokenizer
     return STATUS_OK;
 }
 
-/* A token is "whole" if merging its bytes yields it alone: then a word of these bytes needs no merging. */
+// A token is "whole" if merging its bytes yields it alone: then a word of these bytes needs no merging.
 static enum status find_whole(struct tokenizer *tokenizer, struct error *error)
 {
     struct encoder encoder = {.tokenizer = tokenizer, .error = error, .max_tokens = UINT32_MAX};

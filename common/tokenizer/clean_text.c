@@ -1,11 +1,10 @@
-/* clean_text.c: makes a text valid UTF-8, and NFC where the model was trained on that.
- *
- * Broken UTF-8 is replaced as the Unicode standard recommends (3.9, "maximal subparts") and Python does: the longest start
- * of a character becomes one U+FFFD, every other byte one.
- *
- * NFC is utf8proc's, but for the canonical ordering, which it does by exchanging neighbours: quadratic in a run of
- * combining marks. Here a run is sorted by counting.
- */
+// clean_text.c: makes a text valid UTF-8, and NFC where the model was trained on that.
+//
+// Broken UTF-8 is replaced as the Unicode standard recommends (3.9, "maximal subparts") and Python does: the longest start
+// of a character becomes one U+FFFD, every other byte one.
+//
+// NFC is utf8proc's, but for the canonical ordering, which it does by exchanging neighbours: quadratic in a run of
+// combining marks. Here a run is sorted by counting.
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -23,8 +22,8 @@ size_t utf8_length(const char *bytes, size_t length, size_t *broken, bool *open)
     if (b[0] < 0xc2 || b[0] > 0xf4)
         return 0;
     size_t want = b[0] < 0xe0 ? 2 : b[0] < 0xf0 ? 3 : 4;
-    unsigned low = b[0] == 0xe0 ? 0xa0 : b[0] == 0xf0 ? 0x90 : 0x80;  /* no overlong forms, */
-    unsigned high = b[0] == 0xed ? 0x9f : b[0] == 0xf4 ? 0x8f : 0xbf; /* no surrogates, nothing above U+10FFFF */
+    unsigned low = b[0] == 0xe0 ? 0xa0 : b[0] == 0xf0 ? 0x90 : 0x80;  // no overlong forms,
+    unsigned high = b[0] == 0xed ? 0x9f : b[0] == 0xf4 ? 0x8f : 0xbf; // no surrogates, nothing above U+10FFFF
     for (size_t i = 1; i < want; i++, low = 0x80, high = 0xbf) {
         *broken = i;
         if (i == length)
@@ -35,7 +34,7 @@ size_t utf8_length(const char *bytes, size_t length, size_t *broken, bool *open)
     return want;
 }
 
-/* The length of the ASCII that text begins with. */
+// The length of the ASCII that text begins with.
 static size_t ascii_length(const char *text, size_t length)
 {
     size_t i = 0;
@@ -62,7 +61,7 @@ static bool is_valid(const char *text, size_t length)
     return true;
 }
 
-/* Writes valid UTF-8 to out (3 · length bytes suffice); returns its length. */
+// Writes valid UTF-8 to out (3 · length bytes suffice); returns its length.
 static size_t replace_broken(const char *text, size_t length, char *out)
 {
     size_t n = 0, broken;
@@ -84,7 +83,7 @@ static size_t replace_broken(const char *text, size_t length, char *out)
 
 static unsigned combining_class(int32_t character) { return (unsigned)utf8proc_get_property(character)->combining_class & 0xff; }
 
-/* Puts marks[0 .. count) into canonical order, equals as they are. scratch: room for count. */
+// Puts marks[0 .. count) into canonical order, equals as they are. scratch: room for count.
 static void order_marks(int32_t *marks, size_t count, int32_t *scratch)
 {
     size_t starts[257] = {0};
@@ -109,7 +108,7 @@ static void order_all(int32_t *characters, size_t count, int32_t *scratch)
     }
 }
 
-/* Decomposes valid UTF-8. out NULL: counts only. */
+// Decomposes valid UTF-8. out NULL: counts only.
 static size_t decompose(const char *text, size_t length, int32_t *out, size_t room)
 {
     size_t n = 0;
@@ -126,7 +125,7 @@ static size_t decompose(const char *text, size_t length, int32_t *out, size_t ro
     return n;
 }
 
-/* *out is malloc'd. False: no memory. */
+// *out is malloc'd. False: no memory.
 static bool to_nfc(const char *text, size_t length, char **out, size_t *out_length)
 {
     size_t count = decompose(text, length, NULL, 0);

@@ -1,7 +1,6 @@
-/* detokenize.c: tokens to text in a stream: whole characters only, broken ones as U+FFFD.
- *
- *     token bytes   "caf" | C3 | A9 " " | FF        out   "caf" | "" | "é " | "�"
- */
+// detokenize.c: tokens to text in a stream: whole characters only, broken ones as U+FFFD.
+//
+//     token bytes   "caf" | C3 | A9 " " | FF        out   "caf" | "" | "é " | "�"
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -22,7 +21,7 @@ static size_t put_replacement(char *out)
     return 3;
 }
 
-/* Adds one byte. What was pending is the proper start of a character, so it ends here: completed, continued or broken. */
+// Adds one byte. What was pending is the proper start of a character, so it ends here: completed, continued or broken.
 static size_t push_byte(struct detokenizer *d, char byte, char *out)
 {
     size_t n = 0, broken;
@@ -32,7 +31,7 @@ static size_t push_byte(struct detokenizer *d, char byte, char *out)
     size_t bytes = utf8_length(pending, d->pending_bytes, &broken, &open);
     if (bytes == 0 && open)
         return 0;
-    if (bytes == 0 && d->pending_bytes > 1) { /* the byte does not go on with what was pending: it starts anew */
+    if (bytes == 0 && d->pending_bytes > 1) { // the byte does not go on with what was pending: it starts anew
         n = put_replacement(out);
         pending[0] = byte;
         d->pending_bytes = 1;

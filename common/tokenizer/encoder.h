@@ -12,13 +12,13 @@ struct encoder {
     struct error *error;
     uint32_t *ids;
     uint32_t count, capacity, max_tokens;
-    uint32_t *symbols; /* [symbol_capacity] ids of the word being merged; then their links */
+    uint32_t *symbols; // [symbol_capacity] ids of the word being merged; then their links
     uint32_t *previous, *next;
-    struct merge_item *heap; /* [2 * symbol_capacity] */
+    struct merge_item *heap; // [2 * symbol_capacity]
     size_t symbol_capacity, heap_capacity;
 };
 
-/* Appends an id. OUT_OF_RANGE: max_tokens are there already. */
+// Appends an id. OUT_OF_RANGE: max_tokens are there already.
 MUST_CHECK enum status encoder_put(struct encoder *encoder, uint32_t id);
 
 #endif

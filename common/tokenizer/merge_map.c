@@ -1,7 +1,6 @@
-/* merge_map.c: the two hash tables of a tokenizer: bytes → id, and (left id, right id) → merge.
- *
- * Open addressing with linear probing, filled once at open and at most half full; a lookup is one or two cache lines.
- */
+// merge_map.c: the two hash tables of a tokenizer: bytes → id, and (left id, right id) → merge.
+//
+// Open addressing with linear probing, filled once at open and at most half full; a lookup is one or two cache lines.
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,35 +6,35 @@
 
 enum { TOKEN_NONE = UINT32_MAX }; // fits no vocabulary
 
-/* Bytes → id. Open addressing, capacity a power of two, at most half full. The bytes lie in the tokenizer's arena. */
+// Bytes → id. Open addressing, capacity a power of two, at most half full. The bytes lie in the tokenizer's arena.
 struct text_map {
-    uint32_t *slots; /* [capacity] id, or TOKEN_NONE */
+    uint32_t *slots; // [capacity] id, or TOKEN_NONE
     uint32_t capacity;
 };
 
-/* (left, right) → what they merge to and how soon. Open addressing, at most half full. */
+// (left, right) → what they merge to and how soon. Open addressing, at most half full.
 struct merge_slot {
-    uint32_t left, right; /* left TOKEN_NONE: empty */
-    uint32_t rank;        /* the lowest merges first */
+    uint32_t left, right; // left TOKEN_NONE: empty
+    uint32_t rank;        // the lowest merges first
     uint32_t result;
 };
 struct merge_map {
     struct merge_slot *slots;
-    uint32_t capacity; /* power of two */
+    uint32_t capacity; // power of two
 };
 
 uint64_t text_map_bytes(uint32_t entries);
 uint64_t merge_map_bytes(uint32_t entries);
 MUST_CHECK bool text_map_init(struct text_map *map, uint32_t entries);
 void text_map_free(struct text_map *map);
-/* Keeps the entry that is there if there is one. */
+// Keeps the entry that is there if there is one.
 void text_map_put(struct text_map *map, const struct tokenizer *tokenizer, uint32_t symbol);
 uint32_t text_map_get(const struct text_map *map, const struct tokenizer *tokenizer, const char *bytes, size_t length);
 
 MUST_CHECK bool merge_map_init(struct merge_map *map, uint32_t entries);
 void merge_map_free(struct merge_map *map);
-/* Keeps the entry of lower rank. */
+// Keeps the entry of lower rank.
 void merge_map_put(struct merge_map *map, uint32_t left, uint32_t right, uint32_t rank, uint32_t result);
-const struct merge_slot *merge_map_get(const struct merge_map *map, uint32_t left, uint32_t right); /* NULL: none */
+const struct merge_slot *merge_map_get(const struct merge_map *map, uint32_t left, uint32_t right); // NULL: none
 
 #endif

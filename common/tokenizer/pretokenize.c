@@ -1,15 +1,14 @@
-/* pretokenize.c: cuts a text into the words that byte-level BPE works on, by the published regular expressions.
- *
- * They run on PCRE2, by its JIT compiler where there is one; what is a letter or a number is as its Unicode tables say (14.0 in
- * PCRE2 10.42: a letter that came later counts as a symbol). White space is written out as a class (WS), for PCRE2's \s has
- * one character more (U+180E) than the engines that the expressions were published for. Digits that stand alone
- * ("smollm": split off every \p{N}, then GPT-2's expression on what is between) are folded into one expression:
- * the end of a piece is what \s+(?!\S) sees as the end of text, so a digit counts as one there.
- *
- * Every expression takes at least one character wherever it starts, and none backtracks into a group, so the work is linear
- * in the text, and the limits of PCRE2 can be high: they end a runaway match, not a long one. Should JIT code
- * run out of stack all the same, the interpreter, which keeps its state on the heap, tries once more.
- */
+// pretokenize.c: cuts a text into the words that byte-level BPE works on, by the published regular expressions.
+//
+// They run on PCRE2, by its JIT compiler where there is one; what is a letter or a number is as its Unicode tables say (14.0 in
+// PCRE2 10.42: a letter that came later counts as a symbol). White space is written out as a class (WS), for PCRE2's \s has
+// one character more (U+180E) than the engines that the expressions were published for. Digits that stand alone
+// ("smollm": split off every \p{N}, then GPT-2's expression on what is between) are folded into one expression:
+// the end of a piece is what \s+(?!\S) sees as the end of text, so a digit counts as one there.
+//
+// Every expression takes at least one character wherever it starts, and none backtracks into a group, so the work is linear
+// in the text, and the limits of PCRE2 can be high: they end a runaway match, not a long one. Should JIT code
+// run out of stack all the same, the interpreter, which keeps its state on the heap, tries once more.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
@@ -42,7 +41,7 @@ enum { MATCH_LIMIT = 2000000000, HEAP_LIMIT_KB = 1 << 20 };
 
 struct pretokenizer {
     pcre2_code *code;
-    pcre2_match_context *limits; /* read only while matching */
+    pcre2_match_context *limits; // read only while matching
 };
 
 static const struct rule *find_rule(const char *name, struct error *error)
@@ -98,7 +97,7 @@ void pretokenizer_close(struct pretokenizer *pre)
     free(pre);
 }
 
-/* Where the word that begins at `at` ends. 0: PCRE2 failed, *code says how. */
+// Where the word that begins at `at` ends. 0: PCRE2 failed, *code says how.
 static size_t next_word(const struct pretokenizer *pre, pcre2_match_data *match, const char *text, size_t length, size_t at,
                         int *code)
 {

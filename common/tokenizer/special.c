@@ -1,8 +1,7 @@
-/* special.c: finds special tokens in a text: the leftmost, and of those that begin there the longest.
- *
- * The tokens are sorted by their bytes. A table of first bytes rejects nearly every position at once; where it does not,
- * the range of candidates is narrowed byte by byte with binary searches, as down a trie.
- */
+// special.c: finds special tokens in a text: the leftmost, and of those that begin there the longest.
+//
+// The tokens are sorted by their bytes. A table of first bytes rejects nearly every position at once; where it does not,
+// the range of candidates is narrowed byte by byte with binary searches, as down a trie.
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +19,7 @@ static int compare(const void *a, const void *b, void *context)
         return order;
     if (s.length != t.length)
         return s.length < t.length ? -1 : 1;
-    return x < y ? -1 : 1; /* of twins the lower id is first, and found */
+    return x < y ? -1 : 1; // of twins the lower id is first, and found
 }
 
 static bool is_special(const struct tokenizer *tokenizer, uint32_t id)
@@ -55,7 +54,7 @@ void special_free(struct special_index *index)
     index->ids = NULL;
 }
 
-/* The first of ids[lo .. hi) whose byte `depth` is at least `byte`. All are longer than depth. */
+// The first of ids[lo .. hi) whose byte `depth` is at least `byte`. All are longer than depth.
 static uint32_t lower(const struct tokenizer *tokenizer, uint32_t lo, uint32_t hi, size_t depth, int byte)
 {
     while (lo < hi) {
@@ -69,7 +68,7 @@ static uint32_t lower(const struct tokenizer *tokenizer, uint32_t lo, uint32_t h
     return lo;
 }
 
-/* The longest special token that text begins with, or TOKEN_NONE. */
+// The longest special token that text begins with, or TOKEN_NONE.
 static uint32_t longest(const struct tokenizer *tokenizer, const char *text, size_t length)
 {
     const struct special_index *index = &tokenizer->specials;

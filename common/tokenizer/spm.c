@@ -1,15 +1,14 @@
-/* spm.c: SentencePiece-style tokenizing: characters are merged to pieces, the piece of highest score first.
- *
- * It is the merging of bpe.c with other tables. At open every piece is cut in two at each place; where both parts are symbols,
- * (left, right) → piece goes into the merge map, its rank the place of the piece's score among all scores. A
- * character of some piece that is not itself a piece gets a symbol above the vocabulary, so that it can take part.
- * In here a space stands for U+2581, in pieces as in the text.
- *
- *     piece "▁the" score -12:  (▁, the) (▁t, he) (▁th, e)  all → ▁the, where the parts exist
- *
- * Most vocabularies have no piece with a space after another character; then a text is cut before each such space, for no
- * merge can cross it, and words stay short.
- */
+// spm.c: SentencePiece-style tokenizing: characters are merged to pieces, the piece of highest score first.
+//
+// It is the merging of bpe.c with other tables. At open every piece is cut in two at each place; where both parts are symbols,
+// (left, right) → piece goes into the merge map, its rank the place of the piece's score among all scores. A
+// character of some piece that is not itself a piece gets a symbol above the vocabulary, so that it can take part.
+// In here a space stands for U+2581, in pieces as in the text.
+//
+//     piece "▁the" score -12:  (▁, the) (▁t, he) (▁th, e)  all → ▁the, where the parts exist
+//
+// Most vocabularies have no piece with a space after another character; then a text is cut before each such space, for no
+// merge can cross it, and words stay short.
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +37,7 @@ static bool is_piece(const struct tokenizer *tokenizer, uint32_t id)
     return tokenizer->types[id] == TOKEN_NORMAL && token_span(tokenizer, id).length > 0;
 }
 
-/* Of one character of valid UTF-8, by its first byte. */
+// Of one character of valid UTF-8, by its first byte.
 static size_t character_bytes(unsigned char first) { return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4; }
 
 static bool is_valid_piece(struct text_span span)
@@ -64,7 +63,7 @@ static int by_score(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Ranks pieces by score, equal for equal; *out is malloc'd [vocab]. */
+// Ranks pieces by score, equal for equal; *out is malloc'd [vocab].
 static enum status rank_pieces(const struct tokenizer *tokenizer, const float *scores, uint32_t **out, struct error *error)
 {
     uint32_t count = 0;
@@ -109,7 +108,7 @@ static int32_t decode_character(const char *bytes, size_t length)
     return character;
 }
 
-/* Walks all pieces: marks in `known` the characters that are pieces, and then appends those that are not, once each. */
+// Walks all pieces: marks in `known` the characters that are pieces, and then appends those that are not, once each.
 static bool append_characters(struct tokenizer *tokenizer, unsigned char *known)
 {
     size_t room = 0;
@@ -161,7 +160,7 @@ enum status spm_add_characters(struct tokenizer *tokenizer, struct error *error)
     return ok ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for the characters of pieces");
 }
 
-/* Visits each cut of piece `id`; counts those with two symbols, and puts them into the map if ranks is given. */
+// Visits each cut of piece `id`; counts those with two symbols, and puts them into the map if ranks is given.
 static uint32_t cut_piece(struct tokenizer *tokenizer, uint32_t id, const uint32_t *ranks)
 {
     struct text_span span = token_span(tokenizer, id);
@@ -178,7 +177,7 @@ static uint32_t cut_piece(struct tokenizer *tokenizer, uint32_t id, const uint32
     return cuts;
 }
 
-/* Does a space follow another character in it? */
+// Does a space follow another character in it?
 static bool has_inner_space(struct text_span span)
 {
     for (size_t i = 1; i < span.length; i++)
@@ -219,13 +218,13 @@ enum status spm_open(struct tokenizer *tokenizer, const struct tokenizer_spec *s
     return status;
 }
 
-/* A character without a piece: its bytes, else the unknown token. */
+// A character without a piece: its bytes, else the unknown token.
 static enum status put_unknown(struct encoder *encoder, const char *bytes, size_t length, bool *was_unknown)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     enum status status = STATUS_OK;
     if (!tokenizer->has_bytes) {
-        bool again = *was_unknown; /* a run of unknown characters is one token */
+        bool again = *was_unknown; // a run of unknown characters is one token
         *was_unknown = true;
         return again || tokenizer->unknown == TOKEN_NONE ? STATUS_OK : encoder_put(encoder, tokenizer->unknown);
     }
@@ -239,8 +238,8 @@ static enum status put_unknown(struct encoder *encoder, const char *bytes, size_
     return status;
 }
 
-/* How many of a stretch's characters are sure to be part of some token's text. Without byte tokens one unknown token stands for
- * any number of characters, and only those that are pieces themselves count. */
+// How many of a stretch's characters are sure to be part of some token's text. Without byte tokens one unknown token stands for
+// any number of characters, and only those that are pieces themselves count.
 static size_t count_covered(const struct tokenizer *tokenizer, const char *text, size_t length, size_t count)
 {
     if (tokenizer->has_bytes && tokenizer->unknown != TOKEN_NONE)
@@ -253,7 +252,7 @@ static size_t count_covered(const struct tokenizer *tokenizer, const char *text,
     return covered;
 }
 
-/* Encodes one stretch that no merge crosses the ends of. */
+// Encodes one stretch that no merge crosses the ends of.
 static enum status encode_stretch(struct encoder *encoder, const char *text, size_t length, bool *was_unknown)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;

@@ -4,13 +4,13 @@
 
 #include "common/tokenizer/encoder.h"
 
-/* Appends a symbol for each character that occurs in pieces and is none; checks that pieces are UTF-8. */
+// Appends a symbol for each character that occurs in pieces and is none; checks that pieces are UTF-8.
 MUST_CHECK enum status spm_add_characters(struct tokenizer *tokenizer, struct error *error);
-/* Fills merges from pieces and scores. */
+// Fills merges from pieces and scores.
 MUST_CHECK enum status spm_open(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, struct error *error);
-/* Encodes valid UTF-8 between special tokens; space_first: put a space before it. */
+// Encodes valid UTF-8 between special tokens; space_first: put a space before it.
 MUST_CHECK enum status spm_encode(struct encoder *encoder, const char *text, size_t length, bool space_first);
-/* "<0x0A>" → 10; -1: not of that form. */
+// "<0x0A>" → 10; -1: not of that form.
 int spm_byte_of(struct text_span text);
 
 #endif

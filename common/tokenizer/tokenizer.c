@@ -1,8 +1,7 @@
-/* tokenizer.c: building a tokenizer from its spec, and what can be asked of its tokens.
- *
- * All token bytes lie decoded in one arena, one after another: bytes[offsets[id] .. offsets[id + 1]). 49,152 tokens of SmolLM2
- * take 0.4 MB there, 0.2 MB of offsets, 0.5 MB for bytes → id and 2 MB for their 48,900 merges.
- */
+// tokenizer.c: building a tokenizer from its spec, and what can be asked of its tokens.
+//
+// All token bytes lie decoded in one arena, one after another: bytes[offsets[id] .. offsets[id + 1]). 49,152 tokens of SmolLM2
+// take 0.4 MB there, 0.2 MB of offsets, 0.5 MB for bytes → id and 2 MB for their 48,900 merges.
 #include "common/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -61,7 +60,7 @@ static enum status check_spec(const struct tokenizer_spec *spec, struct error *e
     return status;
 }
 
-/* The type of a token: as the file says; without types by what else is known. */
+// The type of a token: as the file says; without types by what else is known.
 static enum status find_type(const struct tokenizer *tokenizer, const struct tokenizer_spec *spec, uint32_t id, uint8_t *out,
                              struct error *error)
 {
@@ -77,7 +76,7 @@ static enum status find_type(const struct tokenizer *tokenizer, const struct tok
     return STATUS_OK;
 }
 
-/* Writes what a token stands for. *listed: plain text can become this token. */
+// Writes what a token stands for. *listed: plain text can become this token.
 static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text_span text, char *out, bool *listed)
 {
     size_t length = 0;
@@ -86,7 +85,7 @@ static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text
     *listed = true;
     if (tokenizer->kind == TOKENIZER_BPE && plain && bpe_decode_text(text, out, &length))
         return length;
-    *listed = !plain && tokenizer->kind == TOKENIZER_BPE; /* merges may name it */
+    *listed = !plain && tokenizer->kind == TOKENIZER_BPE; // merges may name it
     int byte = type == TOKEN_BYTE ? spm_byte_of(text) : -1;
     if (byte >= 0) {
         out[0] = (char)byte;
@@ -109,7 +108,7 @@ static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text
     return text.length;
 }
 
-/* The most text that these bytes can give when broken ones are replaced. */
+// The most text that these bytes can give when broken ones are replaced.
 static size_t text_bytes(struct text_span span)
 {
     size_t n = 0, broken;
@@ -145,7 +144,7 @@ static enum status load_tokens(struct tokenizer *tokenizer, const struct tokeniz
     return STATUS_OK;
 }
 
-/* Bytes → symbol: normal tokens first, so that they win over others of the same bytes. */
+// Bytes → symbol: normal tokens first, so that they win over others of the same bytes.
 static enum status index_tokens(struct tokenizer *tokenizer, const unsigned char *listed, struct error *error)
 {
     if (!text_map_init(&tokenizer->texts, tokenizer->symbol_count))

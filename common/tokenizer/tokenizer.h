@@ -1,22 +1,21 @@
-/* tokenizer.h: text to token ids and back, by the vocabulary of the model.
- *
- * Two kinds are known, by the names that model files use:
- *   "gpt2"   byte-level BPE: a regular expression cuts the text into words, each word's bytes are merged by rank
- *   "llama"  SentencePiece-style: spaces become U+2581, characters are merged by the score of the piece that they make,
- *            what has no piece becomes byte tokens <0xNN>
- * It is built from a plain struct and knows no file format.
- *
- * Text that is not UTF-8 is read as Python's bytes.decode("utf-8", errors="replace") would: each maximal broken sequence
- * becomes one U+FFFD, then it is encoded like any text. So decode(encode(x)) gives x for valid UTF-8 (but for "qwen2",
- * which normalizes to NFC first, for bytes that a byte-level vocabulary lacks (SmolLM2's has no token for 21 of them, 0x04 among
- * others), and for characters that a "llama" vocabulary lacks when it has no byte tokens).
- *
- * Time is near-linear in the text's length whatever the text is; memory is about 44 bytes a byte of the longest word, which is
- * refused before it is merged if it must have more than max_tokens.
- *
- * Threads: a tokenizer does not change between open and close; all calls may be made on it from any thread at once.
- * Nothing here blocks.
- */
+// tokenizer.h: text to token ids and back, by the vocabulary of the model.
+//
+// Two kinds are known, by the names that model files use:
+//   "gpt2"   byte-level BPE: a regular expression cuts the text into words, each word's bytes are merged by rank
+//   "llama"  SentencePiece-style: spaces become U+2581, characters are merged by the score of the piece that they make,
+//            what has no piece becomes byte tokens <0xNN>
+// It is built from a plain struct and knows no file format.
+//
+// Text that is not UTF-8 is read as Python's bytes.decode("utf-8", errors="replace") would: each maximal broken sequence
+// becomes one U+FFFD, then it is encoded like any text. So decode(encode(x)) gives x for valid UTF-8 (but for "qwen2",
+// which normalizes to NFC first, for bytes that a byte-level vocabulary lacks (SmolLM2's has no token for 21 of them, 0x04 among
+// others), and for characters that a "llama" vocabulary lacks when it has no byte tokens).
+//
+// Time is near-linear in the text's length whatever the text is; memory is about 44 bytes a byte of the longest word, which is
+// refused before it is merged if it must have more than max_tokens.
+//
+// Threads: a tokenizer does not change between open and close; all calls may be made on it from any thread at once.
+// Nothing here blocks.
 #ifndef FD_TOKENIZER_TOKENIZER_H
 #define FD_TOKENIZER_TOKENIZER_H
 
@@ -27,12 +26,12 @@
 #include "common/base/status.h"
 
 enum {
-    TOKENIZER_MAX_TOKENS = 1 << 22,      /* in a vocabulary */
-    TOKENIZER_MAX_TOKEN_BYTES = 1 << 12, /* of one token's text */
+    TOKENIZER_MAX_TOKENS = 1 << 22,      // in a vocabulary
+    TOKENIZER_MAX_TOKEN_BYTES = 1 << 12, // of one token's text
     TOKENIZER_MAX_END_TOKENS = 16,
 };
 
-/* Kinds of tokens; the numbers are GGUF's. */
+// Kinds of tokens; the numbers are GGUF's.
 enum token_type {
     TOKEN_NORMAL = 1,
     TOKEN_UNKNOWN = 2,
@@ -42,98 +41,98 @@ enum token_type {
     TOKEN_BYTE = 6,
 };
 
-/* Bytes that someone else owns; not terminated. */
+// Bytes that someone else owns; not terminated.
 struct text_span {
     const char *bytes;
     size_t length;
 };
 
-/* What a tokenizer is made of. All that is pointed to is copied: it may go when tokenizer_open() has returned. */
+// What a tokenizer is made of. All that is pointed to is copied: it may go when tokenizer_open() has returned.
 struct tokenizer_spec {
-    const char *model; /* "gpt2" or "llama" */
-    const char *pre;   /* for "gpt2": "smollm", "gpt-2", "llama-bpe", "qwen2"; "default" or NULL is taken as
-                                       "gpt-2" with a warning */
+    const char *model; // "gpt2" or "llama"
+    const char *pre;   // for "gpt2": "smollm", "gpt-2", "llama-bpe", "qwen2"; "default" or NULL is taken as
+                       //                                        "gpt-2" with a warning
     uint32_t token_count;
-    const struct text_span *tokens; /* [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>" */
-    const float *scores;            /* [token_count] or NULL; "llama" needs them */
-    const int32_t *types;           /* [token_count] enum token_type, or NULL: all normal */
+    const struct text_span *tokens; // [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>"
+    const float *scores;            // [token_count] or NULL; "llama" needs them
+    const int32_t *types;           // [token_count] enum token_type, or NULL: all normal
     uint32_t merge_count;
-    const struct text_span *merges;             /* [merge_count] "left right", best first; "gpt2" alone */
-    int64_t bos_id, eos_id, unknown_id, eot_id; /* -1: none */
-    bool add_bos, add_eos;                      /* what add_special of tokenizer_encode() adds */
-    bool add_space_prefix;                      /* "llama" alone: a space before text at the start and after a special token */
+    const struct text_span *merges;             // [merge_count] "left right", best first; "gpt2" alone
+    int64_t bos_id, eos_id, unknown_id, eot_id; // -1: none
+    bool add_bos, add_eos;                      // what add_special of tokenizer_encode() adds
+    bool add_space_prefix;                      // "llama" alone: a space before text at the start and after a special token
 };
 
 struct tokenizer;
 
-/* Bytes that it will take, for the memory plan; the spec's own arrays are not among them. */
+// Bytes that it will take, for the memory plan; the spec's own arrays are not among them.
 uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec);
 
-/* Builds a tokenizer. *out is the caller's, to be closed. INVALID_ARGUMENT: the tables do not fit together; UNIMPLEMENTED:
- * a model or pre-tokenizer that is not known (the line names those that are); RESOURCE_EXHAUSTED: memory. */
+// Builds a tokenizer. *out is the caller's, to be closed. INVALID_ARGUMENT: the tables do not fit together; UNIMPLEMENTED:
+// a model or pre-tokenizer that is not known (the line names those that are); RESOURCE_EXHAUSTED: memory.
 MUST_CHECK enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer **out, struct error *error);
 
-/* Frees. NULL is allowed. */
+// Frees. NULL is allowed.
 void tokenizer_close(struct tokenizer *tokenizer);
 
-/* A piece of a text, with the right to contain special tokens or without. */
+// A piece of a text, with the right to contain special tokens or without.
 struct text_segment {
     const char *bytes;
     size_t length;
     bool parse_special;
 };
 
-/* Encodes the segments, joined, as one text. Special (control, user-defined and unknown) tokens are matched only where they lie in one
- * segment that has parse_special; elsewhere, or across a boundary, their text is plain text. (Two neighbours that both
- * have parse_special are one.) At each place the longest token wins. add_special adds bos and eos as the spec says.
- * On OK *ids is malloc'd (never NULL), the caller's to free. More than max_tokens: OUT_OF_RANGE, as soon as that is known,
- * and *count is a lower bound of the number. Other failures: RESOURCE_EXHAUSTED (memory), INTERNAL (PCRE2). On failure
- * *ids is NULL. Bytes that a byte-level vocabulary has no token for are left out. */
+// Encodes the segments, joined, as one text. Special (control, user-defined and unknown) tokens are matched only where they lie in one
+// segment that has parse_special; elsewhere, or across a boundary, their text is plain text. (Two neighbours that both
+// have parse_special are one.) At each place the longest token wins. add_special adds bos and eos as the spec says.
+// On OK *ids is malloc'd (never NULL), the caller's to free. More than max_tokens: OUT_OF_RANGE, as soon as that is known,
+// and *count is a lower bound of the number. Other failures: RESOURCE_EXHAUSTED (memory), INTERNAL (PCRE2). On failure
+// *ids is NULL. Bytes that a byte-level vocabulary has no token for are left out.
 MUST_CHECK enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct text_segment *segments,
                                         uint32_t segment_count, bool add_special, uint32_t max_tokens, uint32_t **ids,
                                         uint32_t *count, struct error *error);
 
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
 
-/* The bytes that a token stands for: "Ġ" is a space, <0x0A> a line feed; of a special token its text. They live as long
- * as the tokenizer and need not be whole UTF-8. An id outside of the vocabulary: length 0. */
+// The bytes that a token stands for: "Ġ" is a space, <0x0A> a line feed; of a special token its text. They live as long
+// as the tokenizer and need not be whole UTF-8. An id outside of the vocabulary: length 0.
 struct text_span tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id);
 
-/* The most bytes of text that one token gives, a broken byte counted as the three of U+FFFD; at least 4. */
+// The most bytes of text that one token gives, a broken byte counted as the three of U+FFFD; at least 4.
 size_t tokenizer_max_token_bytes(const struct tokenizer *tokenizer);
 
-/* A control token or the unknown one: not shown when special tokens are skipped. False for an id outside of the vocabulary. */
+// A control token or the unknown one: not shown when special tokens are skipped. False for an id outside of the vocabulary.
 bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t id);
 
-/* A token that ends an answer: one of tokenizer_end_tokens(). */
+// A token that ends an answer: one of tokenizer_end_tokens().
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t id);
 
-/* eos, eot, and the control tokens that usually end a turn, by name (<|im_end|>, <|eot_id|>, …). Writes at most capacity,
- * returns how many there are (at most TOKENIZER_MAX_END_TOKENS), ascending, each once. */
+// eos, eot, and the control tokens that usually end a turn, by name (<|im_end|>, <|eot_id|>, …). Writes at most capacity,
+// returns how many there are (at most TOKENIZER_MAX_END_TOKENS), ascending, each once.
 uint32_t tokenizer_end_tokens(const struct tokenizer *tokenizer, uint32_t *ids, uint32_t capacity);
 
-/* Tokens to text, one at a time, for streams. Gives out whole characters only and keeps the start of an unfinished one;
- * what can be no character becomes U+FFFD. All outputs joined are what Python's
- * b"".join(bytes of tokens).decode("utf-8", errors="replace") gives, wherever characters are cut into tokens.
- * A plain value; one thread at a time. The tokenizer must outlive it. */
+// Tokens to text, one at a time, for streams. Gives out whole characters only and keeps the start of an unfinished one;
+// what can be no character becomes U+FFFD. All outputs joined are what Python's
+// b"".join(bytes of tokens).decode("utf-8", errors="replace") gives, wherever characters are cut into tokens.
+// A plain value; one thread at a time. The tokenizer must outlive it.
 struct detokenizer {
     const struct tokenizer *tokenizer;
-    bool skip_special;        /* control tokens give no text */
-    bool drop_space;          /* the next text begins with the space that encoding put there */
-    uint8_t pending_bytes;    /* < 4 */
-    unsigned char pending[4]; /* the start of a character */
+    bool skip_special;        // control tokens give no text
+    bool drop_space;          // the next text begins with the space that encoding put there
+    uint8_t pending_bytes;    // < 4
+    unsigned char pending[4]; // the start of a character
 };
 
-/* skip_special: control tokens give no text. With "llama" and add_space_prefix the first space of the text is dropped; a
- * caller that continues a text, rather than starting one, clears drop_space. */
+// skip_special: control tokens give no text. With "llama" and add_space_prefix the first space of the text is dropped; a
+// caller that continues a text, rather than starting one, clears drop_space.
 void detokenizer_init(struct detokenizer *detokenizer, const struct tokenizer *tokenizer, bool skip_special);
 
-/* Writes what token `id` completes; returns the bytes written. out_capacity must be at least
- * tokenizer_max_token_bytes(tokenizer) + 8 (asserted). An id outside of the vocabulary gives nothing. */
+// Writes what token `id` completes; returns the bytes written. out_capacity must be at least
+// tokenizer_max_token_bytes(tokenizer) + 8 (asserted). An id outside of the vocabulary gives nothing.
 size_t detokenizer_push(struct detokenizer *detokenizer, uint32_t id, char *out, size_t out_capacity);
 
-/* The end: U+FFFD for an unfinished character, else nothing. out_capacity at least 4 (asserted). The detokenizer is then as
- * after init, but drops no space. */
+// The end: U+FFFD for an unfinished character, else nothing. out_capacity at least 4 (asserted). The detokenizer is then as
+// after init, but drops no space.
 size_t detokenizer_flush(struct detokenizer *detokenizer, char *out, size_t out_capacity);
 
 #endif

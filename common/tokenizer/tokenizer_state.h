@@ -10,24 +10,24 @@ enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
 struct tokenizer {
     enum tokenizer_kind kind;
     uint32_t vocab;
-    uint32_t symbol_count; /* vocab, then characters of pieces that are no pieces themselves ("llama") */
-    char *bytes;           /* what tokens stand for, one after another */
-    uint32_t *offsets;     /* [symbol_count + 1] into bytes */
-    uint8_t *types;        /* [vocab] enum token_type */
-    uint8_t *whole;        /* [vocab] 1: a word of just these bytes is this token, nothing need be merged ("gpt2") */
+    uint32_t symbol_count; // vocab, then characters of pieces that are no pieces themselves ("llama")
+    char *bytes;           // what tokens stand for, one after another
+    uint32_t *offsets;     // [symbol_count + 1] into bytes
+    uint8_t *types;        // [vocab] enum token_type
+    uint8_t *whole;        // [vocab] 1: a word of just these bytes is this token, nothing need be merged ("gpt2")
     uint32_t byte_ids[256];
     struct text_map texts;
     struct merge_map merges;
     struct special_index specials;
-    struct pretokenizer *pre; /* "gpt2" */
-    bool normalize;           /* to NFC first */
-    bool cut_at_spaces;       /* "llama": no piece goes on with a space after another character */
+    struct pretokenizer *pre; // "gpt2"
+    bool normalize;           // to NFC first
+    bool cut_at_spaces;       // "llama": no piece goes on with a space after another character
     bool add_bos, add_eos, add_space_prefix, has_bytes;
-    uint32_t bos, eos, unknown; /* or TOKEN_NONE */
+    uint32_t bos, eos, unknown; // or TOKEN_NONE
     uint32_t end_ids[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_count;
-    uint32_t max_symbols;   /* no token covers more bytes ("llama": characters) */
-    size_t max_token_bytes; /* see tokenizer_max_token_bytes() */
+    uint32_t max_symbols;   // no token covers more bytes ("llama": characters)
+    size_t max_token_bytes; // see tokenizer_max_token_bytes()
 };
 
 // The bytes that a symbol stands for.

@@ -80,7 +80,7 @@ bool answer_check_model(struct gateway *gateway, const char *model, struct api_e
 
     if (language_is_named(gateway->language, model))
         return true;
-    while (bytes < length && bytes < sizeof cut - 5) { /* whole characters only */
+    while (bytes < length && bytes < sizeof cut - 5) { // whole characters only
         size_t one = text_utf8_length(model + bytes, length - bytes);
         bytes += one ? one : 1;
     }
@@ -104,10 +104,10 @@ void answer_model(struct gateway *gateway, struct exchange *exchange, enum api_k
     exchange_respond(exchange, 200, RESPOND_JSON, &body);
 }
 
-/* --- metrics: the scheduler's are asked for, on the loop thread --------------------------------------------------- */
+// --- metrics: the scheduler's are asked for, on the loop thread ---------------------------------------------------
 struct metrics_ask {
     struct gateway *gateway;
-    struct exchange *exchange; /* held */
+    struct exchange *exchange; // held
 };
 
 static void finish_metrics(void *arg, const char *mesh_text)

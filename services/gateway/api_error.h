@@ -7,17 +7,17 @@
 
 #include "services/gateway/text.h"
 
-/* What a client is told. status 0: no error. All texts are ASCII or valid UTF-8. */
+// What a client is told. status 0: no error. All texts are ASCII or valid UTF-8.
 struct api_error {
-    int status;       /* of HTTP */
-    const char *type; /* static */
-    const char *code; /* static, or NULL */
-    char param[96];   /* "": none */
+    int status;       // of HTTP
+    const char *type; // static
+    const char *code; // static, or NULL
+    char param[96];   // "": none
     char message[512];
-    uint32_t retry_after_s; /* 0: no such header */
+    uint32_t retry_after_s; // 0: no such header
 };
 
-/* Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status. */
+// Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status.
 bool api_fail(struct api_error *error, int status, const char *code, const char *param, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 

@@ -1,10 +1,9 @@
-/* choice.c: one choice of a request: from the mesh's events to the text and scores that a client is shown.
- *
- *   token ─▶ token log ─▶ detokenizer (whole characters) ─▶ stop strings (holds back) ─▶ visible ─▶ chunk
- *
- * Worked example, stop "\n\n", tokens "Hi" "\n" "\n": visible "Hi"; then "\n" is held; then it matches: the choice ends
- * with "Hi", reason "stop", and the tokens counted are three.
- */
+// choice.c: one choice of a request: from the mesh's events to the text and scores that a client is shown.
+//
+//   token ─▶ token log ─▶ detokenizer (whole characters) ─▶ stop strings (holds back) ─▶ visible ─▶ chunk
+//
+// Worked example, stop "\n\n", tokens "Hi" "\n" "\n": visible "Hi"; then "\n" is held; then it matches: the choice ends
+// with "Hi", reason "stop", and the tokens counted are three.
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +31,7 @@ void choice_close(struct choice *choice)
     free(choice->generated);
 }
 
-/* Characters, by their first bytes: parts of one character add up right. */
+// Characters, by their first bytes: parts of one character add up right.
 static uint32_t count_chars(const char *data, size_t bytes)
 {
     uint32_t count = 0;
@@ -43,7 +42,7 @@ static uint32_t count_chars(const char *data, size_t bytes)
     return count;
 }
 
-/* in_text: the token's characters are part of the choice's text; a special one's mostly are not. */
+// in_text: the token's characters are part of the choice's text; a special one's mostly are not.
 static void show_token(struct choice *choice, const struct language *language, uint32_t id, const float *logprob, bool in_text)
 {
     size_t bytes;
@@ -61,14 +60,14 @@ static void show_top(struct choice *choice, const struct language *language, uin
     shown_tokens_add_top(&choice->logprobs, data, bytes, logprob);
 }
 
-/* A completion's alternatives have the token itself among them, be it ever so unlikely. */
+// A completion's alternatives have the token itself among them, be it ever so unlikely.
 static void show_itself(struct choice *choice, const struct language *language, uint32_t id, float logprob, bool among_tops)
 {
     if (choice->request->kind == API_COMPLETION && choice->request->top_logprobs > 0 && !among_tops)
         show_top(choice, language, id, logprob);
 }
 
-/* A begin token that the tokenizer put before the text is not part of it. */
+// A begin token that the tokenizer put before the text is not part of it.
 static bool is_in_echo(const struct choice *choice, const struct language *language, uint32_t i)
 {
     const struct text *echo = &choice->prompt->echo;
@@ -79,7 +78,7 @@ static bool is_in_echo(const struct choice *choice, const struct language *langu
            (echo->bytes >= bytes && memcmp(echo->data, data, bytes) == 0);
 }
 
-/* Scores of the prompt come in pieces, and again from other choices and after a resubmission. */
+// Scores of the prompt come in pieces, and again from other choices and after a resubmission.
 static bool take_prompt_scores(const struct choice *choice, const Fastdecode__GenerateEvent *event)
 {
     struct request_prompt *prompt = choice->prompt;
@@ -96,7 +95,7 @@ static bool take_prompt_scores(const struct choice *choice, const Fastdecode__Ge
         size_t at = event->prompt_index + i;
 
         if (at == 0)
-            continue; /* nothing comes before it, so it has no score */
+            continue; // nothing comes before it, so it has no score
         prompt->scores[at] = token->logprob;
         if (!prompt->tops)
             continue;
@@ -108,7 +107,7 @@ static bool take_prompt_scores(const struct choice *choice, const Fastdecode__Ge
     return true;
 }
 
-/* The prompt becomes part of the answer, once, before the first token. */
+// The prompt becomes part of the answer, once, before the first token.
 static void echo_prompt(struct choice *choice, const struct language *language)
 {
     const struct request_prompt *prompt = choice->prompt;
@@ -142,7 +141,7 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
         return false;
     choice->generated[choice->generated_count++] = token->token;
     if (is_end)
-        return true; /* the end token is counted and not shown */
+        return true; // the end token is counted and not shown
     text_clear(piece);
     language_stream_push(choice->text_stream, token->token, piece);
     if (choice->request->logprobs) {
@@ -175,7 +174,7 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
                       language_is_special(language, event->tokens[i]->token);
 
         if (event->index + i < choice->generated_count)
-            continue; /* known already */
+            continue; // known already
         if (choice->generated_count >= choice->request->max_tokens)
             return false;
         if (!take_token(choice, event->tokens[i], is_end, language))
@@ -188,7 +187,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
 {
     struct text tail = {0};
 
-    echo_prompt(choice, choice->request->owner->config.language); /* where no token ever came */
+    echo_prompt(choice, choice->request->owner->config.language); // where no token ever came
     if (choice->stop.matched < 0) {
         language_stream_finish(choice->text_stream, &tail);
         if (tail.bytes && stop_match_push(&choice->stop, tail.data, tail.bytes, &choice->visible))
@@ -230,7 +229,7 @@ void choice_show(struct choice *choice, struct text *out)
     shown.logprobs = request->logprobs ? &choice->logprobs : NULL;
     shown.logprob_count = choice->logprobs.count;
     if (choice->finish_reason && request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0)) {
-        respond_chunk(out, &request->head, &shown); /* the end comes in a chunk of its own */
+        respond_chunk(out, &request->head, &shown); // the end comes in a chunk of its own
         shown.bytes = 0;
         shown.logprobs = NULL;
     }

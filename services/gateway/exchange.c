@@ -1,16 +1,15 @@
-/* exchange.c: one HTTP request and its answer, between the polling thread and whoever answers.
- *
- *                    handle()                 exchange_begin/write/end (any thread)
- *   polling thread ──────────▶ suspended ────────────────┐
- *        ▲                                                ▼
- *        └── resume ◀────────────────────────────── out: bytes to send
- *
- * Whether the connection is suspended is decided under the exchange's mutex, together with "there is nothing to send",
- * so that a wake-up is never lost: a writer either sees it suspended and resumes it, or the reader sees the bytes.
- *
- * A stream that has nothing to send costs this struct, about 600 bytes, KEEP_OUT_BYTES, and its share of libmicrohttpd's
- * pools.
- */
+// exchange.c: one HTTP request and its answer, between the polling thread and whoever answers.
+//
+//                    handle()                 exchange_begin/write/end (any thread)
+//   polling thread ──────────▶ suspended ────────────────┐
+//        ▲                                                ▼
+//        └── resume ◀────────────────────────────── out: bytes to send
+//
+// Whether the connection is suspended is decided under the exchange's mutex, together with "there is nothing to send",
+// so that a wake-up is never lost: a writer either sees it suspended and resumes it, or the reader sees the bytes.
+//
+// A stream that has nothing to send costs this struct, about 600 bytes, KEEP_OUT_BYTES, and its share of libmicrohttpd's
+// pools.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,14 +56,14 @@ static void drop_out(struct exchange *exchange)
 
 struct exchange *exchange_hold(struct exchange *exchange)
 {
-    /* relaxed: the caller has a reference already */
+    // relaxed: the caller has a reference already
     atomic_fetch_add_explicit(&exchange->references, 1, memory_order_relaxed);
     return exchange;
 }
 
 void exchange_release(struct exchange *exchange)
 {
-    /* acquire and release: the last one sees what all others wrote */
+    // acquire and release: the last one sees what all others wrote
     if (!exchange || atomic_fetch_sub_explicit(&exchange->references, 1, memory_order_acq_rel) != 1)
         return;
     exchange_drop_body(exchange);
@@ -98,7 +97,7 @@ const char *exchange_body(const struct exchange *exchange, size_t *bytes)
 
 void exchange_drop_body(struct exchange *exchange)
 {
-    if (exchange->body.bytes > 0) /* relaxed: a sum to compare with */
+    if (exchange->body.bytes > 0) // relaxed: a sum to compare with
         atomic_fetch_sub_explicit(&exchange->totals->body_bytes, exchange->body.bytes, memory_order_relaxed);
     text_free(&exchange->body);
 }
@@ -107,7 +106,7 @@ bool exchange_is_gone(const struct exchange *exchange) { return atomic_load_expl
 
 bool exchange_is_answered(const struct exchange *exchange)
 {
-    struct exchange *mine = (struct exchange *)(uintptr_t)exchange; /* the mutex is not part of its value */
+    struct exchange *mine = (struct exchange *)(uintptr_t)exchange; // the mutex is not part of its value
     bool answered;
 
     pthread_mutex_lock(&mine->mutex);
@@ -118,13 +117,13 @@ bool exchange_is_answered(const struct exchange *exchange)
 
 void exchange_set_user(struct exchange *exchange, void *user)
 {
-    /* release: who reads the pointer sees what it points to */
+    // release: who reads the pointer sees what it points to
     atomic_store_explicit(&exchange->user, user, memory_order_release);
 }
 
 void *exchange_user(const struct exchange *exchange) { return atomic_load_explicit(&exchange->user, memory_order_acquire); }
 
-/* With the mutex held. */
+// With the mutex held.
 static void wake(struct exchange *exchange)
 {
     if (!exchange->suspended || !exchange->connection)
@@ -133,7 +132,7 @@ static void wake(struct exchange *exchange)
     MHD_resume_connection(exchange->connection);
 }
 
-/* With the mutex held. */
+// With the mutex held.
 static void add_header(struct exchange *exchange, const char *name, const char *value)
 {
     if (exchange->header_count == EXCHANGE_HEADERS_MAX)
@@ -150,7 +149,7 @@ void exchange_add_header(struct exchange *exchange, const char *name, const char
     pthread_mutex_unlock(&exchange->mutex);
 }
 
-/* With the mutex held: so many bytes more wait to be read. The client's time for them grows by what they take at the least rate. */
+// With the mutex held: so many bytes more wait to be read. The client's time for them grows by what they take at the least rate.
 static void add_unsent(struct exchange *exchange, size_t bytes, bool waited_before)
 {
     const struct http_totals *totals = exchange->totals;
@@ -172,7 +171,7 @@ bool exchange_is_late(const struct exchange *exchange, uint64_t now_us)
     return deadline_us != 0 && now_us > deadline_us;
 }
 
-/* Replaces an answer for which there is no room. With the mutex held. */
+// Replaces an answer for which there is no room. With the mutex held.
 static void refuse_answer(struct exchange *exchange, struct text *body)
 {
     struct api_error error;
@@ -214,7 +213,7 @@ void exchange_begin(struct exchange *exchange, const char *content_type)
         exchange->answer = ANSWER_STREAM;
         exchange->status = 200;
         exchange->content_type = content_type;
-        (void)text_reserve(&exchange->out, KEEP_OUT_BYTES); /* a token, or a few that wait, then allocates nothing */
+        (void)text_reserve(&exchange->out, KEEP_OUT_BYTES); // a token, or a few that wait, then allocates nothing
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -289,7 +288,7 @@ void exchange_detach(struct exchange *exchange)
     pthread_mutex_unlock(&exchange->mutex);
 }
 
-/* libmicrohttpd asks for more of a stream (polling thread). */
+// libmicrohttpd asks for more of a stream (polling thread).
 static ssize_t read_stream(void *arg, uint64_t position, char *buffer, size_t max)
 {
     struct exchange *exchange = arg;
@@ -348,7 +347,7 @@ static struct MHD_Response *make_response(struct exchange *exchange)
     return response;
 }
 
-/* Without the mutex, which libmicrohttpd's reader takes under its own: an answer that is decided does not change. */
+// Without the mutex, which libmicrohttpd's reader takes under its own: an answer that is decided does not change.
 static enum MHD_Result queue_answer(struct exchange *exchange, bool close_after, const char *cors_origin)
 {
     struct MHD_Response *response = make_response(exchange);

@@ -1,4 +1,4 @@
-/* gateway.c: see gateway.h: the parts, and how they begin and end. */
+// gateway.c: see gateway.h: the parts, and how they begin and end.
 #include "services/gateway/gateway.h"
 
 #include <stdlib.h>
@@ -35,10 +35,10 @@ void gateway_defaults(struct gateway_config *config)
     };
 }
 
-/* --- callbacks of the HTTP server --------------------------------------------------------------------------------- */
+// --- callbacks of the HTTP server ---------------------------------------------------------------------------------
 struct posted {
     struct gateway *gateway;
-    struct exchange *exchange; /* held */
+    struct exchange *exchange; // held
 };
 
 static void cancel_on_loop(void *arg)
@@ -56,7 +56,7 @@ static void on_gone(void *arg, struct exchange *exchange)
     struct posted *posted = malloc(sizeof *posted);
 
     if (!posted)
-        return; /* its stream ends by length: nothing else can be done without memory */
+        return; // its stream ends by length: nothing else can be done without memory
     *posted = (struct posted){gateway, exchange_hold(exchange)};
     mesh_post(gateway->mesh, cancel_on_loop, posted);
 }
@@ -92,7 +92,7 @@ static void on_mesh_changed(void *arg)
     requests_tick(gateway->requests);
 }
 
-/* --- lifecycle ---------------------------------------------------------------------------------------------------- */
+// --- lifecycle ----------------------------------------------------------------------------------------------------
 static enum status open_language(const struct gateway_config *config, struct language **out, struct error *error)
 {
     struct language_config language = {.model_path = config->model,
@@ -227,7 +227,7 @@ bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s)
     return http_server_active(gateway->http) == 0;
 }
 
-/* Front to back: once the HTTP server is down nothing is posted any more but by the pool, and then by nobody. */
+// Front to back: once the HTTP server is down nothing is posted any more but by the pool, and then by nobody.
 void gateway_close(struct gateway *gateway)
 {
     if (!gateway)

@@ -1,12 +1,11 @@
-/* gateway.h: the gateway as a whole: HTTP in front, the scheduler behind, the API between.
- *
- *   polling thread ── routes, keys, limits ──▶ work pool ── parse, tokenize ──▶ RPC loop ── requests in flight
- *        ▲                                         │ (an answer that needs no mesh)      │
- *        └──────────────────────── exchange ◀──────┴─────────────────────────────────────┘
- *
- * Worked number: 4,096 open streams are 4,096 x (exchange 1.4 KB + libmicrohttpd's pool 16 KB + request and detokenizer
- * about 2 KB + 4 bytes a token) = 80 MB, and no thread each.
- */
+// gateway.h: the gateway as a whole: HTTP in front, the scheduler behind, the API between.
+//
+//   polling thread ── routes, keys, limits ──▶ work pool ── parse, tokenize ──▶ RPC loop ── requests in flight
+//        ▲                                         │ (an answer that needs no mesh)      │
+//        └──────────────────────── exchange ◀──────┴─────────────────────────────────────┘
+//
+// Worked number: 4,096 open streams are 4,096 x (exchange 1.4 KB + libmicrohttpd's pool 16 KB + request and detokenizer
+// about 2 KB + 4 bytes a token) = 80 MB, and no thread each.
 #ifndef FD_GATEWAY_GATEWAY_H
 #define FD_GATEWAY_GATEWAY_H
 
@@ -20,13 +19,13 @@ struct gateway;
 struct gateway_config {
     const char *host;
     uint32_t port;
-    const char *scheduler; /* address */
-    const char *listen;    /* of the health service; NULL: none */
+    const char *scheduler; // address
+    const char *listen;    // of the health service; NULL: none
     const char *model, *chat_template, *served_model_name, *api_key_file;
-    const char *mesh_secret_file; /* NULL, "none": no secret */
-    const char *trace;            /* NULL: none */
+    const char *mesh_secret_file; // NULL, "none": no secret
+    const char *trace;            // NULL: none
     const char *cors_origin;
-    uint32_t context; /* 0: the model's */
+    uint32_t context; // 0: the model's
     uint32_t max_connections, max_queue, threads;
     uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
     double key_share;                     // of the queue, that one of several keys may fill
@@ -35,17 +34,17 @@ struct gateway_config {
     uint64_t max_unsent_bytes;   // of all answers that clients have not taken yet
     uint64_t min_read_rate;      // bytes a second; 0: no limit
     double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s, keep_alive_s;
-    bool mesh_metrics; /* append the scheduler's */
-    bool trace_append; /* to another service's file */
+    bool mesh_metrics; // append the scheduler's
+    bool trace_append; // to another service's file
 };
 
-/* The defaults of every field. */
+// The defaults of every field.
 void gateway_defaults(struct gateway_config *config);
 
-/* Reads and checks the model's metadata, the chat template and the keys, and nothing else. */
+// Reads and checks the model's metadata, the chat template and the keys, and nothing else.
 enum status gateway_check(const struct gateway_config *config, struct error *error) MUST_CHECK;
 
-/* Starts everything. config's strings are borrowed. The scheduler need not be there yet. The caller closes *out. */
+// Starts everything. config's strings are borrowed. The scheduler need not be there yet. The caller closes *out.
 enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error) MUST_CHECK;
 uint32_t gateway_port(const struct gateway *gateway);
 
@@ -53,7 +52,7 @@ uint32_t gateway_port(const struct gateway *gateway);
 // taken as before, so that load balancers can find out; then no more are taken, and those in flight are answered. True: all were. May be
 // called again.
 bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s);
-/* Ends everything: what is in flight is cut off. Blocks. NULL is allowed. */
+// Ends everything: what is in flight is cut off. Blocks. NULL is allowed.
 void gateway_close(struct gateway *gateway);
 
 #endif

@@ -1,4 +1,4 @@
-/* gateway_internal.h: what gateway.c (parts and lifecycle), routes.c, answers.c and work.c share. */
+// gateway_internal.h: what gateway.c (parts and lifecycle), routes.c, answers.c and work.c share.
 #ifndef FD_GATEWAY_GATEWAY_INTERNAL_H
 #define FD_GATEWAY_GATEWAY_INTERNAL_H
 
@@ -17,20 +17,20 @@
 struct gateway {
     struct gateway_config config;
     struct language *language;
-    struct keys *keys; /* NULL: none needed */
+    struct keys *keys; // NULL: none needed
     struct metrics *metrics;
     struct mesh *mesh;
     struct scrape *scrape;
     struct requests *requests;
-    struct work_pool *quick, *pool; /* for short bodies, and for long ones, which yield to those who compute */
+    struct work_pool *quick, *pool; // for short bodies, and for long ones, which yield to those who compute
     struct http_server *http;
     uint64_t created_s;
-    atomic_bool leaving;      /* not ready, and still takes requests; relaxed: nothing else depends on it */
-    atomic_bool draining;     /* takes none any more; relaxed: likewise */
-    atomic_bool tick_pending; /* relaxed: at worst a tick more or less */
+    atomic_bool leaving;      // not ready, and still takes requests; relaxed: nothing else depends on it
+    atomic_bool draining;     // takes none any more; relaxed: likewise
+    atomic_bool tick_pending; // relaxed: at worst a tick more or less
 };
 
-/* Callbacks of the HTTP server and the work pool. arg: the gateway. */
+// Callbacks of the HTTP server and the work pool. arg: the gateway.
 void routes_check(void *arg, struct exchange *exchange);
 void routes_handle(void *arg, struct exchange *exchange);
 void work_run(void *arg, void *item);

@@ -1,18 +1,17 @@
-/* http.h: HTTP/1.1 over libmicrohttpd, without knowledge of the API.
- *
- * One polling thread (epoll) reads requests. When a body is complete the handler is called there with an exchange: one
- * request and its answer. The handler must not block; it answers now or later, from any thread:
- *
- *     whole:   exchange_respond()
- *     stream:  exchange_begin(), exchange_write()..., exchange_end()
- *
- * Until then the connection is suspended, which costs no thread. What is written goes to a small buffer that the polling
- * thread drains; it is a copy, so no writer waits for a slow client.
- *
- * A suspended connection is not polled, so a second thread (the watcher) looks whether its client left, and closes
- * connections that take too long to send their headers or body, or that read their answer too slowly. One that takes nothing of its
- * answer for idle_timeout_s is closed by libmicrohttpd.
- */
+// http.h: HTTP/1.1 over libmicrohttpd, without knowledge of the API.
+//
+// One polling thread (epoll) reads requests. When a body is complete the handler is called there with an exchange: one
+// request and its answer. The handler must not block; it answers now or later, from any thread:
+//
+//     whole:   exchange_respond()
+//     stream:  exchange_begin(), exchange_write()..., exchange_end()
+//
+// Until then the connection is suspended, which costs no thread. What is written goes to a small buffer that the polling
+// thread drains; it is a copy, so no writer waits for a slow client.
+//
+// A suspended connection is not polled, so a second thread (the watcher) looks whether its client left, and closes
+// connections that take too long to send their headers or body, or that read their answer too slowly. One that takes nothing of its
+// answer for idle_timeout_s is closed by libmicrohttpd.
 #ifndef FD_GATEWAY_HTTP_H
 #define FD_GATEWAY_HTTP_H
 
@@ -26,27 +25,27 @@
 struct http_server;
 struct exchange;
 
-/* At the end of the headers (polling thread): may respond at once, e.g. 404, 401; then the body is read and dropped. */
+// At the end of the headers (polling thread): may respond at once, e.g. 404, 401; then the body is read and dropped.
 typedef void http_check_fn(void *arg, struct exchange *exchange);
-/* The request is complete (polling thread). Not called if it was answered before. */
+// The request is complete (polling thread). Not called if it was answered before.
 typedef void http_handle_fn(void *arg, struct exchange *exchange);
-/* The client left before its answer was complete (watcher or polling thread). The exchange is valid for the call. */
+// The client left before its answer was complete (watcher or polling thread). The exchange is valid for the call.
 typedef void http_gone_fn(void *arg, struct exchange *exchange);
-/* Ten times a second (watcher). */
+// Ten times a second (watcher).
 typedef void http_tick_fn(void *arg);
-/* A request is answered (polling thread): status, for counting. */
+// A request is answered (polling thread): status, for counting.
 typedef void http_done_fn(void *arg, struct exchange *exchange, int status);
 
 struct http_config {
     const char *host;
-    uint32_t port; /* 0: a free one */
+    uint32_t port; // 0: a free one
     uint32_t max_connections;
     uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
     uint64_t max_body_bytes;
     uint64_t max_unsent_bytes; // of all answers together that clients have not taken yet
     uint64_t min_read_rate;    // bytes a second that a client must take of an answer, beyond idle_timeout_s; 0: no limit
     double header_timeout_s, body_timeout_s, idle_timeout_s;
-    const char *cors_origin; /* NULL: none */
+    const char *cors_origin; // NULL: none
     http_check_fn *check;
     http_handle_fn *handle;
     http_gone_fn *gone;
@@ -55,51 +54,51 @@ struct http_config {
     void *arg;
 };
 
-/* Listens and starts the threads. config is copied, its strings are borrowed. The caller stops *out. */
+// Listens and starts the threads. config is copied, its strings are borrowed. The caller stops *out.
 enum status http_server_start(const struct http_config *config, struct http_server **out, struct error *error) MUST_CHECK;
 uint32_t http_server_port(const struct http_server *server);
-/* No new connections; keep-alive ends with the answer in progress. Never blocks. */
+// No new connections; keep-alive ends with the answer in progress. Never blocks.
 void http_server_quiesce(struct http_server *server);
-/* Requests whose answer is not sent yet. */
+// Requests whose answer is not sent yet.
 uint32_t http_server_active(const struct http_server *server);
-/* Closes what is open (each open exchange is told gone) and ends the threads. Blocks. NULL is allowed. Exchanges that
- * someone still refers to stay valid until released. */
+// Closes what is open (each open exchange is told gone) and ends the threads. Blocks. NULL is allowed. Exchanges that
+// someone still refers to stay valid until released.
 void http_server_stop(struct http_server *server);
-/* After http_server_stop(). NULL is allowed. */
+// After http_server_stop(). NULL is allowed.
 void http_server_free(struct http_server *server);
 
-/* An exchange is shared between threads by reference. */
+// An exchange is shared between threads by reference.
 struct exchange *exchange_hold(struct exchange *exchange);
 void exchange_release(struct exchange *exchange);
 
-/* The request: fixed once handle is called. Texts are terminated and never NULL (headers not sent: ""). */
+// The request: fixed once handle is called. Texts are terminated and never NULL (headers not sent: "").
 const char *exchange_method(const struct exchange *exchange);
-const char *exchange_path(const struct exchange *exchange);               /* without query */
-const char *exchange_header(struct exchange *exchange, const char *name); /* in check and handle only */
+const char *exchange_path(const struct exchange *exchange);               // without query
+const char *exchange_header(struct exchange *exchange, const char *name); // in check and handle only
 const char *exchange_body(const struct exchange *exchange, size_t *bytes);
-void exchange_drop_body(struct exchange *exchange); /* frees it early */
+void exchange_drop_body(struct exchange *exchange); // frees it early
 const char *exchange_request_id(const struct exchange *exchange);
 uint64_t exchange_start_us(const struct exchange *exchange);
 bool exchange_is_gone(const struct exchange *exchange);
-bool exchange_is_answered(const struct exchange *exchange); /* a status is decided */
+bool exchange_is_answered(const struct exchange *exchange); // a status is decided
 
-/* One pointer for the user of the exchange. */
+// One pointer for the user of the exchange.
 void exchange_set_user(struct exchange *exchange, void *user);
 void *exchange_user(const struct exchange *exchange);
 
-/* A header for the answer, before it is begun. name is static; value is copied. */
+// A header for the answer, before it is begun. name is static; value is copied.
 void exchange_add_header(struct exchange *exchange, const char *name, const char *value);
-/* The whole answer. content_type is static; body is moved from. A second answer is ignored. Where too many bytes of answers wait to be
- * read already, the client gets status 429 instead. */
+// The whole answer. content_type is static; body is moved from. A second answer is ignored. Where too many bytes of answers wait to be
+// read already, the client gets status 429 instead.
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body);
-/* A stream: status 200 and headers. */
+// A stream: status 200 and headers.
 void exchange_begin(struct exchange *exchange, const char *content_type);
 void exchange_write(struct exchange *exchange, const char *data, size_t bytes);
-/* Bytes written and not yet taken by the connection. */
+// Bytes written and not yet taken by the connection.
 size_t exchange_backlog(struct exchange *exchange);
 // Whether a writer that can wait should: this client is behind, or all together are.
 bool exchange_is_behind(struct exchange *exchange);
-/* The stream is complete. broken: end it so that the client sees that it is cut off. */
+// The stream is complete. broken: end it so that the client sees that it is cut off.
 void exchange_end(struct exchange *exchange, bool broken);
 
 #endif

@@ -1,4 +1,4 @@
-/* http_internal.h: what http_server.c (the server), http_requests.c (its requests) and exchange.c (one request and its answer) share. */
+// http_internal.h: what http_server.c (the server), http_requests.c (its requests) and exchange.c (one request and its answer) share.
 #ifndef FD_GATEWAY_HTTP_INTERNAL_H
 #define FD_GATEWAY_HTTP_INTERNAL_H
 
@@ -23,7 +23,7 @@ enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM };
 
 struct exchange {
     atomic_uint references;
-    /* the request: written by the polling thread before handle is called */
+    // the request: written by the polling thread before handle is called
     char method[8];
     char *path;
     char request_id[EXCHANGE_ID_BYTES];
@@ -31,14 +31,14 @@ struct exchange {
     uint64_t watch_id;
     struct text body;
     struct http_totals *totals; // the server's
-    uint64_t body_seen;         /* bytes, kept or dropped */
-    bool handled;               /* the body is complete and handle was called, or need not be */
+    uint64_t body_seen;         // bytes, kept or dropped
+    bool handled;               // the body is complete and handle was called, or need not be
     _Atomic(void *) user;
-    atomic_bool gone;                  /* release by who finds out, acquire by who asks */
+    atomic_bool gone;                  // release by who finds out, acquire by who asks
     _Atomic uint64_t read_deadline_us; // relaxed: by then the client must have taken what waits; 0: nothing waits
 
-    pthread_mutex_t mutex;             /* for all below */
-    struct MHD_Connection *connection; /* NULL once it is completed */
+    pthread_mutex_t mutex;             // for all below
+    struct MHD_Connection *connection; // NULL once it is completed
     bool suspended;
     enum exchange_answer answer;
     int status;
@@ -48,7 +48,7 @@ struct exchange {
         const char *name;
         char value[96];
     } headers[EXCHANGE_HEADERS_MAX];
-    struct text out; /* bytes not taken yet begin at out_taken */
+    struct text out; // bytes not taken yet begin at out_taken
     size_t out_taken;
     bool ended, broken;
 };
@@ -59,11 +59,11 @@ struct http_server {
     struct MHD_Daemon *daemon;
     struct watch *watch;
     uint32_t port;
-    atomic_uint active; /* relaxed: a count to look at */
+    atomic_uint active; // relaxed: a count to look at
     struct http_totals totals;
     struct addresses *addresses; // polling thread
-    atomic_bool quiescing;       /* relaxed: nothing else depends on it */
-    atomic_bool stopping;        /* seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them */
+    atomic_bool quiescing;       // relaxed: nothing else depends on it
+    atomic_bool stopping;        // seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them
 };
 
 // http_requests.c: libmicrohttpd's callbacks, on the polling thread. arg: the server.
@@ -73,15 +73,15 @@ enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, con
                                const char *version, const char *data, size_t *data_bytes, void **context);
 void http_on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code);
 
-/* A new exchange with one reference; NULL when out of memory. */
+// A new exchange with one reference; NULL when out of memory.
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path);
-/* Polling thread, nothing else to do: gives the answer to libmicrohttpd if there is one, or suspends. */
+// Polling thread, nothing else to do: gives the answer to libmicrohttpd if there is one, or suspends.
 enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, const char *cors_origin);
-/* Marks it gone and wakes it; true if its answer was not complete (and it was not gone already). */
+// Marks it gone and wakes it; true if its answer was not complete (and it was not gone already).
 bool exchange_mark_gone(struct exchange *exchange);
 // Whether the client takes its answer too slowly. Any thread; never blocks.
 bool exchange_is_late(const struct exchange *exchange, uint64_t now_us);
-/* The connection is completed: it is never touched again. */
+// The connection is completed: it is never touched again.
 void exchange_detach(struct exchange *exchange);
 
 #endif

@@ -1,16 +1,15 @@
-/* http_requests.c: libmicrohttpd's callbacks: the phases of a connection, and limits of bodies and addresses.
- *
- *   phase of a connection   deadline                      ends by
- *   headers                 header_timeout_s, then 408    access handler, first call
- *   body                    body_timeout_s, then 408      access handler, body complete
- *   answer                  none (the watcher guards), but what is to be sent must move within idle_timeout_s: completed, and
- *                           at min_read_rate at least
- *   idle (keep-alive)       idle_timeout_s                access handler, first call
- *
- * A body over the limit is read and dropped up to DRAIN_FACTOR times the limit before the 413 goes out: a client that is still
- * sending would otherwise see its connection reset instead of the answer. All bodies together may hold BODIES_FACTOR times the
- * limit, 256 MB by default: beyond it a request is refused for the moment, however many connections there are.
- */
+// http_requests.c: libmicrohttpd's callbacks: the phases of a connection, and limits of bodies and addresses.
+//
+//   phase of a connection   deadline                      ends by
+//   headers                 header_timeout_s, then 408    access handler, first call
+//   body                    body_timeout_s, then 408      access handler, body complete
+//   answer                  none (the watcher guards), but what is to be sent must move within idle_timeout_s: completed, and
+//                           at min_read_rate at least
+//   idle (keep-alive)       idle_timeout_s                access handler, first call
+//
+// A body over the limit is read and dropped up to DRAIN_FACTOR times the limit before the 413 goes out: a client that is still
+// sending would otherwise see its connection reset instead of the answer. All bodies together may hold BODIES_FACTOR times the
+// limit, 256 MB by default: beyond it a request is refused for the moment, however many connections there are.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +30,7 @@ enum {
     REFUSED_SHARE = 8, // so many times less than its limit an address may have beyond it, to be told so
 };
 
-/* A record lives in libmicrohttpd's socket context; the context of a connection is its watch id. */
+// A record lives in libmicrohttpd's socket context; the context of a connection is its watch id.
 static uint64_t connection_id(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -40,7 +39,7 @@ static uint64_t connection_id(struct MHD_Connection *connection)
 
 static uint64_t deadline_after(double seconds) { return clock_now_us() + (uint64_t)(seconds * 1e6); }
 
-/* --- limits of an address: on the polling thread -------------------------------------------------------------------- */
+// --- limits of an address: on the polling thread --------------------------------------------------------------------
 static const struct sockaddr *address_of(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -97,7 +96,7 @@ static void make_request_id(char *out, size_t out_bytes)
     snprintf(out, out_bytes, "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
 }
 
-/* The client's id if it is short and plain, else a new one. */
+// The client's id if it is short and plain, else a new one.
 static void set_request_id(struct exchange *exchange)
 {
     const char *given = exchange_header(exchange, "X-Request-Id");
@@ -122,7 +121,7 @@ static void refuse_body(struct http_server *server, struct exchange *exchange)
     exchange_drop_body(exchange);
 }
 
-/* Whether so many more bytes of bodies may be kept; refuses the request if not. */
+// Whether so many more bytes of bodies may be kept; refuses the request if not.
 static bool has_room(struct http_server *server, struct exchange *exchange, size_t bytes)
 {
     uint64_t kept = atomic_load_explicit(&server->totals.body_bytes, memory_order_relaxed);
@@ -141,7 +140,7 @@ static bool has_room(struct http_server *server, struct exchange *exchange, size
     return false;
 }
 
-/* The headers are here. */
+// The headers are here.
 static enum MHD_Result begin(struct http_server *server, struct exchange *exchange, struct MHD_Connection *connection,
                              const char *version)
 {

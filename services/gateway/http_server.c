@@ -20,7 +20,7 @@ enum {
     FILES_BESIDE = 128, // descriptors that are no connection
 };
 
-/* --- the watcher's callbacks -------------------------------------------------------------------------------------- */
+// --- the watcher's callbacks --------------------------------------------------------------------------------------
 static void watch_hold(void *user) { exchange_hold(user); }
 
 static void watch_gone(void *arg, void *user)
@@ -41,7 +41,7 @@ static void watch_tick(void *arg)
     server->config.tick(server->config.arg);
 }
 
-/* --- lifecycle ---------------------------------------------------------------------------------------------------- */
+// --- lifecycle ----------------------------------------------------------------------------------------------------
 static void raise_file_limit(uint32_t connections)
 {
     struct rlimit limit;
@@ -54,7 +54,7 @@ static void raise_file_limit(uint32_t connections)
         log_warn("HTTP-FILE-LIMIT", "open_files=%llu wanted=%llu", (unsigned long long)limit.rlim_cur, (unsigned long long)wanted);
 }
 
-/* A listening socket, or -1 with *error. Not libmicrohttpd's, which cannot take a host's name or say why it failed. */
+// A listening socket, or -1 with *error. Not libmicrohttpd's, which cannot take a host's name or say why it failed.
 static int open_listener(const struct http_config *config, uint32_t *port, struct error *error)
 {
     struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *list, *at;
@@ -139,7 +139,7 @@ enum status http_server_start(const struct http_config *config, struct http_serv
         http_server_free(server);
         return status;
     }
-    *out = server; /* first: a request may arrive before the call returns */
+    *out = server; // first: a request may arrive before the call returns
     server->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0,
                                       http_on_accept, server, http_on_access, server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL,
                                       MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,

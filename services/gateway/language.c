@@ -1,4 +1,4 @@
-/* language.c: see language.h: the model file's metadata made into a tokenizer and a chat template; the file is closed again. */
+// language.c: see language.h: the model file's metadata made into a tokenizer and a chat template; the file is closed again.
 #include "services/gateway/language.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ struct language {
     uint32_t context;
     uint64_t fingerprint;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; /* NULL: none */
+    struct chat_template *chat; // NULL: none
     uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_token_count;
 };
@@ -27,7 +27,7 @@ struct language_stream {
     size_t max_output;
 };
 
-/* "models/Tiny.Q4_1.gguf" -> "Tiny.Q4_1" */
+// "models/Tiny.Q4_1.gguf" -> "Tiny.Q4_1"
 static char *file_stem(const char *path)
 {
     const char *slash = strrchr(path, '/'), *begin = slash ? slash + 1 : path;
@@ -38,7 +38,7 @@ static char *file_stem(const char *path)
     return strndup(begin, length);
 }
 
-/* --- chat template ------------------------------------------------------------------------------------------------ */
+// --- chat template ------------------------------------------------------------------------------------------------
 static enum status read_template(const char *path, char **out, size_t *length, struct error *error)
 {
     FILE *file = fopen(path, "re");
@@ -62,7 +62,7 @@ static enum status read_template(const char *path, char **out, size_t *length, s
     return status;
 }
 
-/* A special token's text, owned by the caller; NULL: there is none. */
+// A special token's text, owned by the caller; NULL: there is none.
 static char *token_text(const struct tokenizer *tokenizer, uint32_t id)
 {
     struct text_span bytes;
@@ -98,7 +98,7 @@ static enum status open_template(const struct language_config *config, const str
     return status;
 }
 
-/* --- lifecycle ---------------------------------------------------------------------------------------------------- */
+// --- lifecycle ----------------------------------------------------------------------------------------------------
 enum status language_open(const struct language_config *config, struct language **out, struct error *error)
 {
     struct language *language = calloc(1, sizeof *language);
@@ -158,7 +158,7 @@ uint32_t language_vocab(const struct language *language) { return tokenizer_voca
 uint32_t language_context(const struct language *language) { return language->context; }
 uint64_t language_fingerprint(const struct language *language) { return language->fingerprint; }
 
-/* --- text to ids -------------------------------------------------------------------------------------------------- */
+// --- text to ids --------------------------------------------------------------------------------------------------
 enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special, bool parse_special,
                             uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error)
 {
@@ -167,7 +167,7 @@ enum status language_encode(const struct language *language, const char *text, s
     return tokenizer_encode(language->tokenizer, &segment, 1, add_special, max_tokens, ids, count, error);
 }
 
-/* The rendered text cut at its spans: content may not hold special tokens, the rest may. */
+// The rendered text cut at its spans: content may not hold special tokens, the rest may.
 static enum status encode_output(const struct language *language, const struct chat_output *output, uint32_t max_tokens,
                                  uint32_t **ids, uint32_t *count, struct error *error)
 {
@@ -220,7 +220,7 @@ enum status language_encode_chat(const struct language *language, const struct a
     return status;
 }
 
-/* --- ids to text -------------------------------------------------------------------------------------------------- */
+// --- ids to text --------------------------------------------------------------------------------------------------
 const char *language_token(const struct language *language, uint32_t id, size_t *bytes)
 {
     struct text_span span = tokenizer_token_bytes(language->tokenizer, id);
@@ -234,7 +234,7 @@ bool language_is_special(const struct language *language, uint32_t id)
     return tokenizer_is_control(language->tokenizer, id) || tokenizer_is_end(language->tokenizer, id);
 }
 
-/* What detokenizer_push() may write: a token, what was held back before it, each wrong byte as three. */
+// What detokenizer_push() may write: a token, what was held back before it, each wrong byte as three.
 static size_t output_room(const struct tokenizer *tokenizer) { return 3 * tokenizer_max_token_bytes(tokenizer) + 16; }
 
 static void push(struct detokenizer *detokenizer, size_t max_output, uint32_t id, struct text *out)
@@ -268,7 +268,7 @@ struct language_stream *language_stream_open(const struct language *language)
     if (!stream)
         return NULL;
     detokenizer_init(&stream->detokenizer, language->tokenizer, true);
-    stream->detokenizer.drop_space = false; /* it goes on where the prompt ends */
+    stream->detokenizer.drop_space = false; // it goes on where the prompt ends
     stream->max_output = output_room(language->tokenizer);
     return stream;
 }

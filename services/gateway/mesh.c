@@ -1,12 +1,11 @@
-/* mesh.c: see mesh.h.
- *
- * One channel. When it comes up a Watch stream is opened on it; the state is what that stream said last, and "away" as
- * soon as channel or stream ends. The state is copied under a mutex for other threads.
- *
- *   channel down ──on_up──▶ watching ──MeshState──▶ up (ready or not; not ready after SILENT_US without another)
- *        ▲                     │ stream ended: again after WATCH_AGAIN_US
- *        └──────on_down────────┘
- */
+// mesh.c: see mesh.h.
+//
+// One channel. When it comes up a Watch stream is opened on it; the state is what that stream said last, and "away" as
+// soon as channel or stream ends. The state is copied under a mutex for other threads.
+//
+//   channel down ──on_up──▶ watching ──MeshState──▶ up (ready or not; not ready after SILENT_US without another)
+//        ▲                     │ stream ended: again after WATCH_AGAIN_US
+//        └──────on_down────────┘
 #include "services/gateway/mesh.h"
 
 #include <pthread.h>
@@ -19,14 +18,14 @@
 #include "common/base/log.h"
 #include "common/rpc/rpc.h"
 
-/* The scheduler says its state once a second at least. */
+// The scheduler says its state once a second at least.
 enum { SILENT_US = 4000000, WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000 };
 
 struct mesh_call {
     struct mesh *mesh;
     struct mesh_listener listener;
     struct rpc_handle handle;
-    bool quiet; /* cancelled: nobody is told any more */
+    bool quiet; // cancelled: nobody is told any more
 };
 
 struct mesh_scrape {
@@ -40,21 +39,21 @@ struct mesh {
     pthread_t thread;
     bool has_thread;
     struct rpc_loop *loop;
-    /* loop thread */
+    // loop thread
     struct rpc_channel *channel;
     struct rpc_server *server;
     bool stop, closing;
-    uint64_t watch_timer, silence_timer; /* 0: not set */
-    /* how starting went: written by the loop thread, read by mesh_start(), under mutex */
+    uint64_t watch_timer, silence_timer; // 0: not set
+    // how starting went: written by the loop thread, read by mesh_start(), under mutex
     bool started;
     struct error start_error;
     pthread_cond_t start_done;
 
     pthread_mutex_t mutex;
-    struct mesh_state state; /* under mutex */
+    struct mesh_state state; // under mutex
 };
 
-/* --- state -------------------------------------------------------------------------------------------------------- */
+// --- state --------------------------------------------------------------------------------------------------------
 void mesh_state(struct mesh *mesh, struct mesh_state *out)
 {
     pthread_mutex_lock(&mesh->mutex);
@@ -82,7 +81,7 @@ static void set_away(struct mesh *mesh)
     set_state(mesh, &away);
 }
 
-/* It may be stopped, or its host gone: what runs is waited for, new requests are told. */
+// It may be stopped, or its host gone: what runs is waited for, new requests are told.
 static void on_silence(void *arg)
 {
     struct mesh *mesh = arg;
@@ -170,7 +169,7 @@ static void start_watch(void *arg)
 
     mesh->watch_timer = 0;
     if (!rpc_channel_is_up(mesh->channel))
-        return; /* on_up starts it */
+        return; // on_up starts it
     if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Watch", &request.base, &options, &callbacks, mesh, NULL,
                        &error) != STATUS_OK)
         watch_later(mesh);
@@ -193,7 +192,7 @@ static void on_down(void *user, const char *why)
         set_away(mesh);
 }
 
-/* --- calls -------------------------------------------------------------------------------------------------------- */
+// --- calls --------------------------------------------------------------------------------------------------------
 static void on_generate_message(void *user, struct rpc_message *message)
 {
     struct mesh_call *call = user;
@@ -207,7 +206,7 @@ static void on_generate_message(void *user, struct rpc_message *message)
         return;
     }
     log_error("MESH-EVENT-BAD", "peer=%s", rpc_channel_address(call->mesh->channel));
-    rpc_cancel(call->mesh->channel, call->handle); /* its end is told, and the choice submitted again */
+    rpc_cancel(call->mesh->channel, call->handle); // its end is told, and the choice submitted again
 }
 
 static void on_generate_end(void *user, enum status status, const char *error)
@@ -231,7 +230,7 @@ enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *
     *out = NULL;
     if (!call)
         return STATUS_RESOURCE_EXHAUSTED;
-    /* the scheduler keeps the deadline itself; this one is for a scheduler that does not */
+    // the scheduler keeps the deadline itself; this one is for a scheduler that does not
     if (timeout_us)
         options.timeout_ms = (uint32_t)MIN(timeout_us / 1000 + DEADLINE_SLACK_MS, (uint64_t)UINT32_MAX);
     *call = (struct mesh_call){.mesh = mesh, .listener = *listener};
@@ -251,7 +250,7 @@ void mesh_cancel(struct mesh_call *call)
     struct mesh *mesh = call->mesh;
 
     call->quiet = true;
-    rpc_cancel(mesh->channel, call->handle); /* which ends and frees it */
+    rpc_cancel(mesh->channel, call->handle); // which ends and frees it
 }
 
 static void on_metrics_message(void *user, struct rpc_message *message)
@@ -284,7 +283,7 @@ void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg
     struct mesh_scrape *scrape = calloc(1, sizeof *scrape);
     struct error error;
 
-    assert_always(scrape); /* 24 bytes */
+    assert_always(scrape); // 24 bytes
     *scrape = (struct mesh_scrape){.done = done, .arg = arg};
     if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Metrics", &request.base, &options, &callbacks, scrape,
                        NULL, &error) != STATUS_OK)
@@ -293,7 +292,7 @@ void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg
 
 void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg) { rpc_loop_post(mesh->loop, fn, arg); }
 
-/* --- the loop thread ---------------------------------------------------------------------------------------------- */
+// --- the loop thread ----------------------------------------------------------------------------------------------
 static bool is_ready(void *user, char *reason, size_t reason_bytes)
 {
     struct mesh *mesh = user;
@@ -330,7 +329,7 @@ static void close_on_loop(struct mesh *mesh)
 {
     uint32_t i;
 
-    /* what was posted before still runs: it holds references */
+    // what was posted before still runs: it holds references
     for (i = 0; i < DRAIN_ROUNDS && rpc_loop_run(mesh->loop, 0, 0) > 0; i++)
         ;
     mesh->closing = true;
@@ -350,7 +349,7 @@ static void *mesh_run(void *arg)
     struct mesh *mesh = arg;
     struct error error = {0};
 
-    rpc_loop_run(mesh->loop, 0, 0); /* makes this thread the owner */
+    rpc_loop_run(mesh->loop, 0, 0); // makes this thread the owner
     (void)!open_on_loop(mesh, &error);
     pthread_mutex_lock(&mesh->mutex);
     mesh->start_error = error;

@@ -1,8 +1,7 @@
-/* mesh.h: the way to the scheduler: one RPC loop thread, the stream of the mesh's state, calls.
- *
- * The loop thread owns everything that is in flight: requests live there, and calls are made and answered there. Other
- * threads only post to it and look at the last state.
- */
+// mesh.h: the way to the scheduler: one RPC loop thread, the stream of the mesh's state, calls.
+//
+// The loop thread owns everything that is in flight: requests live there, and calls are made and answered there. Other
+// threads only post to it and look at the last state.
 #ifndef FD_GATEWAY_MESH_H
 #define FD_GATEWAY_MESH_H
 
@@ -15,53 +14,53 @@
 struct mesh;
 struct mesh_call;
 
-/* The last state told, or zeros while the scheduler is away. */
+// The last state told, or zeros while the scheduler is away.
 struct mesh_state {
-    bool up;          /* the scheduler is connected */
-    bool ready;       /* and the mesh can serve */
-    char reason[128]; /* why not ready */
+    bool up;          // the scheduler is connected
+    bool ready;       // and the mesh can serve
+    char reason[128]; // why not ready
     uint32_t running, waiting, max_queue, predicted_wait_ms;
-    uint32_t context_tokens; /* 0: not known */
+    uint32_t context_tokens; // 0: not known
     uint32_t vocab;
     uint64_t fingerprint;
     uint64_t kv_pages_used, kv_pages_total;
 };
 
 struct mesh_config {
-    const char *scheduler; /* address */
-    const char *listen;    /* of the health service; NULL: none */
+    const char *scheduler; // address
+    const char *listen;    // of the health service; NULL: none
     const char *mesh_secret_file;
     uint32_t max_calls;
-    uint64_t fingerprint;       /* of the model file here; a mesh with another one is not ready. 0: unknown */
-    void (*changed)(void *arg); /* loop thread: the state changed */
+    uint64_t fingerprint;       // of the model file here; a mesh with another one is not ready. 0: unknown
+    void (*changed)(void *arg); // loop thread: the state changed
     void *arg;
 };
 
-/* Nothing runs before mesh_start(), so that `arg` can be completed in between. */
+// Nothing runs before mesh_start(), so that `arg` can be completed in between.
 enum status mesh_open(const struct mesh_config *config, struct mesh **out, struct error *error) MUST_CHECK;
 enum status mesh_start(struct mesh *mesh, struct error *error) MUST_CHECK;
-/* Ends all calls without telling their callers, and the loop. Blocks. NULL is allowed. */
+// Ends all calls without telling their callers, and the loop. Blocks. NULL is allowed.
 void mesh_close(struct mesh *mesh);
 
-/* Any thread. */
+// Any thread.
 void mesh_state(struct mesh *mesh, struct mesh_state *out);
-/* Runs fn on the loop thread, in the order of posting. Any thread, until mesh_close(). */
+// Runs fn on the loop thread, in the order of posting. Any thread, until mesh_close().
 void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg);
 
-/* Loop thread. event: a message of the stream, valid for the call. end: once, the last; status OK: the stream is
- * complete. Neither is called from within mesh_generate() or after mesh_cancel(), which
- * may be called from within either (in end the call is over already). */
+// Loop thread. event: a message of the stream, valid for the call. end: once, the last; status OK: the stream is
+// complete. Neither is called from within mesh_generate() or after mesh_cancel(), which
+// may be called from within either (in end the call is over already).
 struct mesh_listener {
     void (*event)(void *arg, const Fastdecode__GenerateEvent *event);
     void (*end)(void *arg, enum status status, const char *text);
     void *arg;
 };
-/* The request is packed in the call and need not be kept. *out is valid until end or mesh_cancel(). */
+// The request is packed in the call and need not be kept. *out is valid until end or mesh_cancel().
 enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *request, uint64_t timeout_us,
                           const struct mesh_listener *listener, struct mesh_call **out) MUST_CHECK;
 void mesh_cancel(struct mesh_call *call);
 
-/* The scheduler's metrics; text is NULL when it did not answer in time. Called once, from the loop thread, never from within. */
+// The scheduler's metrics; text is NULL when it did not answer in time. Called once, from the loop thread, never from within.
 void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg, const char *text), void *arg);
 
 #endif

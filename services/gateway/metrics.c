@@ -1,4 +1,4 @@
-/* metrics.c: see metrics.h. One mutex: an observation is a few additions, some thousands of them a second. */
+// metrics.c: see metrics.h. One mutex: an observation is a few additions, some thousands of them a second.
 #include "services/gateway/metrics.h"
 
 #include <pthread.h>
@@ -10,12 +10,12 @@
 
 enum { BUCKET_COUNT = 18, STATUS_SLOTS = 600, FAMILY_MAX = 64 };
 
-/* Upper bounds in seconds: 1 ms to 5 min, one set for all, so that they can be compared. */
+// Upper bounds in seconds: 1 ms to 5 min, one set for all, so that they can be compared.
 static const double bounds[BUCKET_COUNT] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                             1,     2.5,    5,     10,   20,    40,   80,  160,  300};
 
 struct histogram {
-    uint64_t counts[BUCKET_COUNT + 1]; /* not cumulative; the last: beyond all bounds */
+    uint64_t counts[BUCKET_COUNT + 1]; // not cumulative; the last: beyond all bounds
     double sum;
 };
 
@@ -87,9 +87,9 @@ void metrics_answer(struct metrics *metrics, int status)
     pthread_mutex_unlock(&metrics->mutex);
 }
 
-/* --- text --------------------------------------------------------------------------------------------------------- */
+// --- text ---------------------------------------------------------------------------------------------------------
 
-/* Names that were written, so that the scheduler's text does not repeat them. */
+// Names that were written, so that the scheduler's text does not repeat them.
 struct families {
     const char *names[FAMILY_MAX];
     uint32_t count;
@@ -145,7 +145,7 @@ static void label_value(struct text *out, const char *value)
     text_append(out, "\"", 1);
 }
 
-/* A gauge with the label model_name, whose value may hold anything. */
+// A gauge with the label model_name, whose value may hold anything.
 static void model_gauge(struct text *out, struct families *families, const char *name, const char *help, const char *model,
                         double value)
 {
@@ -217,7 +217,7 @@ static bool is_well_formed(const char *line)
     return *end == '\n';
 }
 
-/* Appends the well-formed lines of the scheduler's text whose family is not ours. */
+// Appends the well-formed lines of the scheduler's text whose family is not ours.
 static void append_mesh(struct text *out, const struct families *families, const char *mesh_text)
 {
     const char *line = mesh_text, *end;

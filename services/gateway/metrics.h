@@ -1,8 +1,7 @@
-/* metrics.h: what this gateway counts, and Prometheus text of it.
- *
- * A gateway exports its own requests only, so that sums over gateways are right. The scheduler's text (totals of the mesh) can be
- * appended; families that are in both are taken from the gateway. Safe from any thread.
- */
+// metrics.h: what this gateway counts, and Prometheus text of it.
+//
+// A gateway exports its own requests only, so that sums over gateways are right. The scheduler's text (totals of the mesh) can be
+// appended; families that are in both are taken from the gateway. Safe from any thread.
 #ifndef FD_GATEWAY_METRICS_H
 #define FD_GATEWAY_METRICS_H
 
@@ -13,10 +12,10 @@
 struct metrics;
 
 enum metrics_histogram {
-    METRICS_FIRST_TOKEN, /* arrival to the first token */
+    METRICS_FIRST_TOKEN, // arrival to the first token
     METRICS_BETWEEN_TOKENS,
-    METRICS_REQUEST, /* arrival to the end of the answer */
-    METRICS_QUEUE,   /* arrival to the hand-over to the scheduler: parsing, tokenizing, waiting for the mesh */
+    METRICS_REQUEST, // arrival to the end of the answer
+    METRICS_QUEUE,   // arrival to the hand-over to the scheduler: parsing, tokenizing, waiting for the mesh
     METRICS_HISTOGRAM_COUNT,
 };
 
@@ -28,10 +27,10 @@ enum metrics_counter {
     METRICS_COUNTER_COUNT,
 };
 
-/* Values of the moment, given when the text is made. */
+// Values of the moment, given when the text is made.
 struct metrics_gauges {
     const char *model_name;
-    uint32_t requests_running, requests_waiting; /* of this gateway */
+    uint32_t requests_running, requests_waiting; // of this gateway
     uint32_t connections_active;
     bool mesh_up, mesh_ready;
     uint64_t kv_pages_used, kv_pages_total;
@@ -42,10 +41,10 @@ void metrics_close(struct metrics *metrics);
 
 void metrics_observe(struct metrics *metrics, enum metrics_histogram which, double seconds);
 void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t add);
-/* An answer with this status was sent. */
+// An answer with this status was sent.
 void metrics_answer(struct metrics *metrics, int status);
 
-/* Appends everything. mesh_text: the scheduler's, or NULL. */
+// Appends everything. mesh_text: the scheduler's, or NULL.
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out);
 
 #endif

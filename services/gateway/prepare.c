@@ -1,8 +1,7 @@
-/* prepare.c: from a parsed body to a request that can be started: ids, lengths, sampling parameters, a seed.
- *
- * Runs on the work pool: a prompt of 8 MB takes a while to tokenize. Nothing of the body is kept but what the answer
- * needs, so that a request in flight costs its ids and a few hundred bytes.
- */
+// prepare.c: from a parsed body to a request that can be started: ids, lengths, sampling parameters, a seed.
+//
+// Runs on the work pool: a prompt of 8 MB takes a while to tokenize. Nothing of the body is kept but what the answer
+// needs, so that a request in flight costs its ids and a few hundred bytes.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,7 @@
 
 static bool no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
 
-/* The status of a tokenizer or template -> what the client is told. */
+// The status of a tokenizer or template -> what the client is told.
 static bool language_failed(struct api_error *error, const char *param, const struct error *reason)
 {
     if (reason->status == STATUS_RESOURCE_EXHAUSTED || reason->status == STATUS_INTERNAL)
@@ -22,7 +21,7 @@ static bool language_failed(struct api_error *error, const char *param, const st
     return api_fail(error, 400, "invalid_value", param, "%s", reason->text);
 }
 
-/* What every client of this API looks for in the text of this error. */
+// What every client of this API looks for in the text of this error.
 static bool too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
 {
     return api_fail(error, 400, "context_length_exceeded", param,
@@ -90,7 +89,7 @@ static bool encode_all(const struct language *language, const struct api_request
     return true;
 }
 
-/* Prompt and answer must fit into the model's context. */
+// Prompt and answer must fit into the model's context.
 static bool check_lengths(const struct api_request *api, uint32_t context, struct request *request, struct api_error *error)
 {
     const char *param = api->kind == API_CHAT ? "messages" : "prompt";
@@ -201,7 +200,7 @@ static bool set_sampling(const struct api_request *api, struct request *request)
     return true;
 }
 
-/* Stop strings leave the body's tree. */
+// Stop strings leave the body's tree.
 static bool copy_stops(const struct api_request *api, struct request *request)
 {
     size_t bytes = 0;
@@ -234,7 +233,7 @@ static bool make_choices(const struct language *language, uint32_t n, struct req
     for (i = 0; i < request->prompt_count * n; i++) {
         struct choice *choice = &request->choices[i];
         *choice = (struct choice){.request = request, .prompt = &request->prompts[i / n], .index = i, .number = i % n};
-        request->choice_count++; /* so that freeing sees it */
+        request->choice_count++; // so that freeing sees it
         if (!choice_open(choice, language))
             return false;
     }

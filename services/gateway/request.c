@@ -1,12 +1,11 @@
-/* request.c: the life of the requests in flight, on the loop thread: submitting, resubmitting, answering, ending.
- *
- *   WAITING ──submit()──▶ RUNNING ──finish, stop string, deadline──▶ DONE
- *      ▲                     │
- *      └── the mesh is gone ─┘   with a pause of 50 ms, doubled each time up to 2 s
- *
- * Whether the mesh can take a submission is told by its Watch stream; nothing polls. A request that was never accepted is
- * refused after ready_grace_s, one that has begun waits resume_limit_s: its client already has half an answer.
- */
+// request.c: the life of the requests in flight, on the loop thread: submitting, resubmitting, answering, ending.
+//
+//   WAITING ──submit()──▶ RUNNING ──finish, stop string, deadline──▶ DONE
+//      ▲                     │
+//      └── the mesh is gone ─┘   with a pause of 50 ms, doubled each time up to 2 s
+//
+// Whether the mesh can take a submission is told by its Watch stream; nothing polls. A request that was never accepted is
+// refused after ready_grace_s, one that has begun waits resume_limit_s: its client already has half an answer.
 #include "services/gateway/request.h"
 
 #include <stdio.h>
@@ -49,7 +48,7 @@ void requests_counts(const struct requests *requests, uint32_t *running, uint32_
     *waiting = atomic_load_explicit(&requests->waiting, memory_order_relaxed);
 }
 
-/* --- submitting --------------------------------------------------------------------------------------------------- */
+// --- submitting ---------------------------------------------------------------------------------------------------
 static void fill_request(const struct choice *choice, uint64_t left_us, Fastdecode__GenerateRequest *out,
                          Fastdecode__Sampling *sampling)
 {
@@ -85,9 +84,9 @@ static void submit(struct requests *requests, struct choice *choice)
     struct mesh_listener listener = {.event = request_on_event, .end = request_on_end, .arg = choice};
     Fastdecode__GenerateRequest message;
     Fastdecode__Sampling sampling;
-    uint64_t now_us = clock_now_us(), left_us = 0; /* 0: no limit */
+    uint64_t now_us = clock_now_us(), left_us = 0; // 0: no limit
 
-    if (request->deadline_us) /* it may have passed since advance() looked: then at once, not never */
+    if (request->deadline_us) // it may have passed since advance() looked: then at once, not never
         left_us = request->deadline_us > now_us ? request->deadline_us - now_us : 1;
     fill_request(choice, left_us, &message, &sampling);
     if (mesh_generate(requests->config.mesh, &message, left_us, &listener, &choice->call) != STATUS_OK) {
@@ -104,8 +103,8 @@ static void submit(struct requests *requests, struct choice *choice)
     }
 }
 
-/* A waiting choice: submit it, or give up. May free the request (the caller goes on with the one it saved); returns
- * false then. */
+// A waiting choice: submit it, or give up. May free the request (the caller goes on with the one it saved); returns
+// false then.
 static bool advance(struct requests *requests, struct choice *choice, uint64_t now_us)
 {
     struct request *request = choice->request;
@@ -120,7 +119,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     }
     if (choice->generated_count >= request->max_tokens &&
         (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
-        request_finish_choice(choice, "length", NULL); /* only the news of its end was lost */
+        request_finish_choice(choice, "length", NULL); // only the news of its end was lost
         return !last;
     }
     if (requests->state.ready && now_us >= choice->retry_us) {
@@ -138,7 +137,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     return false;
 }
 
-/* Proxies close what is silent, so a comment now and then. */
+// Proxies close what is silent, so a comment now and then.
 static void keep_alive(struct request *request, uint64_t now_us)
 {
     static const char comment[] = ": keep-alive\n\n";
@@ -151,7 +150,7 @@ static void keep_alive(struct request *request, uint64_t now_us)
         exchange_write(request->exchange, comment, sizeof comment - 1);
 }
 
-/* False: the request is gone. */
+// False: the request is gone.
 static bool advance_request(struct requests *requests, struct request *request, uint64_t now_us)
 {
     uint32_t i;
@@ -197,7 +196,7 @@ void requests_start(struct requests *requests, struct request *request)
     exchange_set_user(request->exchange, request);
     mesh_state(requests->config.mesh, &requests->state);
     if (request->max_tokens == 0 && !request->sampling.prompt_logprobs) {
-        /* echo alone: there is nothing to compute */
+        // echo alone: there is nothing to compute
         Fastdecode__GenerateEvent end = FASTDECODE__GENERATE_EVENT__INIT;
         uint32_t count = request->choice_count;
         end.finish = FASTDECODE__FINISH__FINISH_LENGTH;
@@ -213,7 +212,7 @@ void requests_cancel(struct requests *requests, struct exchange *exchange)
     struct request *request = exchange_user(exchange);
 
     if (!request)
-        return; /* answered meanwhile, or not here yet: requests_start() looks */
+        return; // answered meanwhile, or not here yet: requests_start() looks
     metrics_count(requests->config.metrics, METRICS_CLIENT_LEFT, 1);
     log_info("API-CLIENT-LEFT", "request=%s", exchange_request_id(exchange));
     request_drop(request);

@@ -9,7 +9,7 @@
 
 enum { KEEP_CHUNK_BYTES = 64 << 10 };
 
-/* One of at least three seconds, whatever is predicted: 38 * 1.5 + 1 + 2 is a minute. */
+// One of at least three seconds, whatever is predicted: 38 * 1.5 + 1 + 2 is a minute.
 uint32_t retry_after_s(uint32_t predicted_wait_ms)
 {
     double jitter = (double)(clock_now_ns() / 1000 % 997) / 997;
@@ -27,7 +27,7 @@ static struct respond_usage count_usage(const struct request *request)
         usage.prompt_tokens += request->prompts[i].count;
     for (i = 0; i < request->choice_count; i++)
         usage.completion_tokens += request->choices[i].generated_count;
-    for (i = 0; i < request->choice_count; i++) /* a prompt counts once, however many choices it has */
+    for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
         usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
     return usage;
 }
@@ -80,7 +80,7 @@ static void end_stream(struct request *request)
     text_free(&chunk);
 }
 
-/* Takes the request out of the list and frees it; open calls are cancelled. */
+// Takes the request out of the list and frees it; open calls are cancelled.
 void request_drop(struct request *request)
 {
     struct requests *requests = request->owner;
@@ -119,7 +119,7 @@ static void complete(struct request *request)
     request_drop(request);
 }
 
-/* The whole request fails: as an answer of its own, or as the last event of a stream that has begun. */
+// The whole request fails: as an answer of its own, or as the last event of a stream that has begun.
 void request_fail(struct request *request, const struct api_error *error)
 {
     struct text chunk = {0};
@@ -138,7 +138,7 @@ void request_fail(struct request *request, const struct api_error *error)
     request_drop(request);
 }
 
-/* A choice is done: its last chunk, and when no other is open the end of the request, which is freed. */
+// A choice is done: its last chunk, and when no other is open the end of the request, which is freed.
 void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
 {
     struct request *request = choice->request;
@@ -169,5 +169,5 @@ void request_show_news(struct choice *choice)
     choice_show(choice, chunk);
     write_stream(request, chunk);
     if (chunk->capacity > KEEP_CHUNK_BYTES)
-        text_free(chunk); /* a long echo, most likely */
+        text_free(chunk); // a long echo, most likely
 }

@@ -9,7 +9,7 @@
 enum {
     RETRY_FIRST_US = 50000,
     RETRY_MOST_US = 2000000,
-    FAILURES_MAX = 8, /* in a row without a token, of kinds that waiting does not mend */
+    FAILURES_MAX = 8, // in a row without a token, of kinds that waiting does not mend
 };
 
 static void measure(struct choice *choice, uint32_t new_tokens)
@@ -36,7 +36,7 @@ static void measure(struct choice *choice, uint32_t new_tokens)
     choice->last_token_us = now_us;
 }
 
-/* Back to waiting. */
+// Back to waiting.
 void request_postpone(struct choice *choice)
 {
     uint64_t now_us = clock_now_us(), pause_us = (uint64_t)RETRY_FIRST_US << MIN(choice->failures, 6u);
@@ -93,7 +93,7 @@ void request_on_event(void *arg, const Fastdecode__GenerateEvent *event)
 {
     struct choice *choice = arg;
     struct trace_track *track = choice->request->owner->track;
-    uint64_t began_ns = trace_clock(track), request_id = choice->request->trace_id; /* the request may end */
+    uint64_t began_ns = trace_clock(track), request_id = choice->request->trace_id; // the request may end
 
     take_event(choice, event);
     trace_span(track, "tokens", began_ns, {"request", request_id}, {"tokens", event->n_tokens});

@@ -1,8 +1,7 @@
-/* respond.c: see respond.h.
- *
- * Tokens in log-probabilities may be part of a character. Chat answers carry their bytes beside a text with U+FFFD;
- * completions have no such field and write them as "bytes:\xe2\x82", as the service whose API this is does.
- */
+// respond.c: see respond.h.
+//
+// Tokens in log-probabilities may be part of a character. Chat answers carry their bytes beside a text with U+FFFD;
+// completions have no such field and write them as "bytes:\xe2\x82", as the service whose API this is does.
 #include "services/gateway/respond.h"
 
 #include <stdio.h>
@@ -25,7 +24,7 @@ void respond_error(struct exchange *exchange, const struct api_error *error)
     exchange_respond(exchange, error->status, RESPOND_JSON, &body);
 }
 
-/* --- tokens with scores ------------------------------------------------------------------------------------------- */
+// --- tokens with scores -------------------------------------------------------------------------------------------
 void shown_tokens_free(struct shown_tokens *tokens)
 {
     text_free(&tokens->bytes);
@@ -85,7 +84,7 @@ void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t 
     text_append(&tokens->bytes, data, bytes);
 }
 
-/* --- log-probabilities -------------------------------------------------------------------------------------------- */
+// --- log-probabilities --------------------------------------------------------------------------------------------
 static void chat_token(struct text *out, const char *data, size_t bytes, float logprob)
 {
     size_t i;
@@ -123,7 +122,7 @@ static void chat_logprobs(struct text *out, const struct shown_tokens *tokens, u
     text_string(out, "],\"refusal\":null}");
 }
 
-/* A token's text as a JSON string, unambiguous even where it is part of a character. */
+// A token's text as a JSON string, unambiguous even where it is part of a character.
 static void completion_token(struct text *out, const char *data, size_t bytes)
 {
     size_t i = 0, length;
@@ -140,7 +139,7 @@ static void completion_token(struct text *out, const char *data, size_t bytes)
     text_append(out, "\"", 1);
 }
 
-/* Two tokens may have one text, and an object has a name once: the better one's. */
+// Two tokens may have one text, and an object has a name once: the better one's.
 static bool is_named_before(const struct shown_tokens *tokens, const struct shown_token *token, uint32_t j)
 {
     const struct shown_top *tops = &tokens->tops[token->top_first];
@@ -213,7 +212,7 @@ static void completion_logprobs(struct text *out, const struct shown_tokens *tok
     text_string(out, "]}");
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------ */
+// --- answers ------------------------------------------------------------------------------------------------------
 static void head(struct text *out, const struct respond_head *about, const char *object)
 {
     text_string(out, "{\"id\":");

@@ -1,6 +1,5 @@
-/* respond.h: what the API says: errors, completions, chat messages, chunks of streams. Bytes as the official clients
- * expect them. Renders only; nothing here knows how a token came about.
- */
+// respond.h: what the API says: errors, completions, chat messages, chunks of streams. Bytes as the official clients
+// expect them. Renders only; nothing here knows how a token came about.
 #ifndef FD_GATEWAY_RESPOND_H
 #define FD_GATEWAY_RESPOND_H
 
@@ -10,21 +9,21 @@
 #define RESPOND_JSON "application/json"
 #define RESPOND_EVENTS "text/event-stream; charset=utf-8"
 
-/* The whole answer, with Retry-After, WWW-Authenticate or Allow where they belong. */
+// The whole answer, with Retry-After, WWW-Authenticate or Allow where they belong.
 void respond_error(struct exchange *exchange, const struct api_error *error);
 
-/* A token with its scores, as the client sees it. Bytes of tokens lie one after another in a struct text. */
+// A token with its scores, as the client sees it. Bytes of tokens lie one after another in a struct text.
 struct shown_top {
-    uint32_t offset, bytes; /* of the token's text */
+    uint32_t offset, bytes; // of the token's text
     float logprob;
 };
 
 struct shown_token {
     uint32_t offset, bytes;
     float logprob;
-    bool has_logprob;              /* false: null (the first token of an echoed prompt) */
-    uint32_t text_offset;          /* characters before it in the choice's text */
-    uint32_t top_first, top_count; /* in tops */
+    bool has_logprob;              // false: null (the first token of an echoed prompt)
+    uint32_t text_offset;          // characters before it in the choice's text
+    uint32_t top_first, top_count; // in tops
 };
 
 struct shown_tokens {
@@ -39,41 +38,41 @@ struct shown_tokens {
 void shown_tokens_free(struct shown_tokens *tokens);
 void shown_tokens_clear(struct shown_tokens *tokens);
 void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t bytes, const float *logprob, uint32_t text_offset);
-/* An alternative to the token added last. */
+// An alternative to the token added last.
 void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t bytes, float logprob);
 
-/* What is said of one choice, whole or as a chunk. */
+// What is said of one choice, whole or as a chunk.
 struct respond_choice {
     uint32_t index;
     const char *text;
     size_t bytes;
-    const struct shown_tokens *logprobs; /* NULL: none wanted */
-    uint32_t logprob_count;              /* the first so many */
-    const char *finish_reason;           /* NULL: not finished */
-    const char *stop_reason;             /* NULL: null */
+    const struct shown_tokens *logprobs; // NULL: none wanted
+    uint32_t logprob_count;              // the first so many
+    const char *finish_reason;           // NULL: not finished
+    const char *stop_reason;             // NULL: null
     size_t stop_reason_bytes;
-    bool first; /* of a chat stream: the chunk that names the role */
+    bool first; // of a chat stream: the chunk that names the role
 };
 
 struct respond_usage {
     uint64_t prompt_tokens, completion_tokens;
-    uint64_t cached_tokens; /* of the prompts: their KV was there already */
+    uint64_t cached_tokens; // of the prompts: their KV was there already
 };
 
-/* What all answers of one request begin with. */
+// What all answers of one request begin with.
 struct respond_head {
     enum api_kind kind;
-    const char *id; /* "cmpl-..." */
+    const char *id; // "cmpl-..."
     const char *model;
     uint64_t created_s;
-    bool include_usage; /* a stream whose chunks have "usage": null */
+    bool include_usage; // a stream whose chunks have "usage": null
 };
 
-/* data: {...}\n\n */
+// data: {...}\n\n
 void respond_chunk(struct text *out, const struct respond_head *head, const struct respond_choice *choice);
 void respond_usage_chunk(struct text *out, const struct respond_head *head, const struct respond_usage *usage);
 
-/* A whole answer is begun, its choices added in order, and ended. */
+// A whole answer is begun, its choices added in order, and ended.
 void respond_whole_begin(struct text *out, const struct respond_head *head);
 void respond_whole_choice(struct text *out, const struct respond_head *head, const struct respond_choice *choice, bool first);
 void respond_whole_end(struct text *out, const struct respond_usage *usage);

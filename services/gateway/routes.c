@@ -1,8 +1,7 @@
-/* routes.c: which request is answered where: paths, methods, keys.
- *
- * routes_check() sees the headers, routes_handle() the whole request, both on the polling thread and so without any work that takes
- * long: answers.c answers at once, work.c hands bodies to the work pools.
- */
+// routes.c: which request is answered where: paths, methods, keys.
+//
+// routes_check() sees the headers, routes_handle() the whole request, both on the polling thread and so without any work that takes
+// long: answers.c answers at once, work.c hands bodies to the work pools.
 #include <string.h>
 #include <strings.h>
 
@@ -13,9 +12,9 @@
 struct route {
     const char *path;
     const char *method;
-    bool prefix; /* path is only how it begins */
+    bool prefix; // path is only how it begins
     bool needs_key;
-    enum api_kind kind; /* of a body; 0: none */
+    enum api_kind kind; // of a body; 0: none
     route_handler_fn *handle;
 };
 
@@ -49,7 +48,7 @@ static bool method_fits(const struct route *route, const char *method)
     return strcmp(route->method, method) == 0 || (strcmp(route->method, "GET") == 0 && strcmp(method, "HEAD") == 0);
 }
 
-/* --- checks at the end of the headers ----------------------------------------------------------------------------- */
+// --- checks at the end of the headers -----------------------------------------------------------------------------
 static void answer_preflight(struct exchange *exchange)
 {
     struct text body = {0};
@@ -114,6 +113,6 @@ void routes_handle(void *arg, struct exchange *exchange)
 {
     const struct route *route = find_route(exchange_path(exchange));
 
-    assert_always(route); /* routes_check() has answered the others */
+    assert_always(route); // routes_check() has answered the others
     route->handle(arg, exchange, route->kind);
 }

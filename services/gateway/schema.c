@@ -24,7 +24,7 @@ struct field {
     enum read_kind kind;
     size_t offset;
     double min, max;
-    bool above_min; /* min itself is not allowed */
+    bool above_min; // min itself is not allowed
     schema_read_fn *read;
 };
 
@@ -57,7 +57,7 @@ static const struct field fields[] = {
     {"parse_special", API_TOKENIZE, READ_BOOL, AT(parse_special), 0, 0, false, NULL},
     {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_BOOL, AT(add_generation_prompt), 0, 0, false, NULL},
     {"return_token_strs", API_TOKENIZE, READ_BOOL, AT(return_token_strs), 0, 0, false, NULL},
-    /* they name who asks or how it is billed, and leave the answer alone */
+    // they name who asks or how it is billed, and leave the answer alone
     {"user", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"store", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
@@ -72,7 +72,7 @@ static bool read_top_k(struct schema_run *run, const char *name, const json_t *v
 {
     if (!schema_read_integer(run, name, value, -1, 1e9, &run->out->top_k))
         return false;
-    run->out->top_k = MAX(run->out->top_k, 0); /* -1 is "off" too */
+    run->out->top_k = MAX(run->out->top_k, 0); // -1 is "off" too
     return true;
 }
 
@@ -85,7 +85,7 @@ static bool read_seed(struct schema_run *run, const char *name, const json_t *va
     return true;
 }
 
-/* completions: how many alternatives a token; chat: a switch. */
+// completions: how many alternatives a token; chat: a switch.
 static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value)
 {
     struct api_request *out = run->out;
@@ -161,12 +161,12 @@ static bool read_object(struct schema_run *run, json_t *root)
             log_info("API-FIELD-IGNORED", "field=%s", log_quote(quoted, sizeof quoted, name));
         }
     }
-    if (ignored > API_MAX_LOGGED_FIELDS) /* a body holds a million names, and each would be a line */
+    if (ignored > API_MAX_LOGGED_FIELDS) // a body holds a million names, and each would be a line
         log_info("API-FIELDS-IGNORED", "more=%u", ignored - API_MAX_LOGGED_FIELDS);
     return true;
 }
 
-/* Rules between fields. */
+// Rules between fields.
 static bool check_together(struct schema_run *run)
 {
     struct api_request *out = run->out;
@@ -174,7 +174,7 @@ static bool check_together(struct schema_run *run)
     bool has_messages = out->messages != NULL, has_prompt = out->prompts != NULL;
 
     if (out->max_completion_tokens >= 0)
-        out->max_tokens = out->max_completion_tokens; /* the newer name counts where both are given */
+        out->max_tokens = out->max_completion_tokens; // the newer name counts where both are given
     if (out->kind == API_CHAT && !has_messages)
         return api_fail(error, 400, "missing_required_parameter", "messages", "'messages' is required");
     if (out->kind == API_COMPLETION && !has_prompt)

@@ -1,11 +1,10 @@
-/* schema.h: JSON bodies -> requests: types, ranges, defaults; the one place that knows the API's field names.
- *
- * Every field of an endpoint is a row of a table. A row says how it is read, or that a value other than the neutral one
- * is refused because it would change the answer. Fields in no row are ignored and logged, as the official service's
- * clients expect of a compatible server.
- *
- * Pure: no thread, no clock, no I/O but the log line. Safe from any thread.
- */
+// schema.h: JSON bodies -> requests: types, ranges, defaults; the one place that knows the API's field names.
+//
+// Every field of an endpoint is a row of a table. A row says how it is read, or that a value other than the neutral one
+// is refused because it would change the answer. Fields in no row are ignored and logged, as the official service's
+// clients expect of a compatible server.
+//
+// Pure: no thread, no clock, no I/O but the log line. Safe from any thread.
 #ifndef FD_GATEWAY_SCHEMA_H
 #define FD_GATEWAY_SCHEMA_H
 
@@ -25,20 +24,20 @@ enum api_kind {
 
 enum {
     API_MAX_PROMPTS = 1024,
-    API_MAX_CHOICES = 128, /* prompts x n of one request */
+    API_MAX_CHOICES = 128, // prompts x n of one request
     API_MAX_MESSAGES = 4096,
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
-    API_MAX_SALT_BYTES = 1024, /* it waits with its request, here and in the scheduler */
+    API_MAX_SALT_BYTES = 1024, // it waits with its request, here and in the scheduler
     API_MAX_LOGPROBS = 20,
-    API_MAX_DEPTH = 64,       /* of nesting in a body */
-    API_MAX_VALUES = 1 << 20, /* values in a body */
+    API_MAX_DEPTH = 64,       // of nesting in a body
+    API_MAX_VALUES = 1 << 20, // values in a body
     API_DEFAULT_COMPLETION_TOKENS = 16,
-    API_MAX_LOGGED_FIELDS = 8, /* names of ignored fields, of one body */
+    API_MAX_LOGGED_FIELDS = 8, // names of ignored fields, of one body
 };
 
-/* A prompt as given: text, or ids (text NULL). */
+// A prompt as given: text, or ids (text NULL).
 struct api_prompt {
     const char *text;
     size_t bytes;
@@ -47,10 +46,10 @@ struct api_prompt {
 };
 
 struct api_chat_message {
-    const char *role;    /* terminated; one of the known roles */
-    const char *content; /* NULL: null */
+    const char *role;    // terminated; one of the known roles
+    const char *content; // NULL: null
     size_t bytes;
-    char *joined; /* owned: content of several parts */
+    char *joined; // owned: content of several parts
 };
 
 struct api_bias {
@@ -60,22 +59,22 @@ struct api_bias {
 
 struct api_request {
     enum api_kind kind;
-    void *root;             /* the parsed body; strings below point into it */
-    const char *model;      /* NULL: not given */
-    const char *cache_salt; /* likewise */
+    void *root;             // the parsed body; strings below point into it
+    const char *model;      // NULL: not given
+    const char *cache_salt; // likewise
     struct api_prompt *prompts;
     uint32_t prompt_count;
     struct api_chat_message *messages;
     uint32_t message_count;
-    int64_t max_tokens;            /* -1: not given */
-    int64_t max_completion_tokens; /* likewise; max_tokens is set to it */
+    int64_t max_tokens;            // -1: not given
+    int64_t max_completion_tokens; // likewise; max_tokens is set to it
     double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
-    int64_t top_k; /* 0: off */
+    int64_t top_k; // 0: off
     int64_t n;
     bool has_seed;
     int64_t seed;
     bool stream, include_usage, echo, ignore_eos;
-    bool logprobs; /* of the generated tokens */
+    bool logprobs; // of the generated tokens
     int64_t top_logprobs;
     struct stop_string stops[API_MAX_STOPS];
     uint32_t stop_count;
@@ -84,8 +83,8 @@ struct api_request {
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
 };
 
-/* Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against `vocab`
- * (0: not checked). The caller frees *out with api_request_free(). */
+// Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against `vocab`
+// (0: not checked). The caller frees *out with api_request_free().
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint32_t vocab, struct api_request *out,
                        struct api_error *error);
 void api_request_free(struct api_request *request);

@@ -1,4 +1,4 @@
-/* schema_internal.h: what the files of the schema share: the table's row, and readers of single fields. */
+// schema_internal.h: what the files of the schema share: the table's row, and readers of single fields.
 #ifndef FD_GATEWAY_SCHEMA_INTERNAL_H
 #define FD_GATEWAY_SCHEMA_INTERNAL_H
 
@@ -8,7 +8,7 @@
 
 #define SCHEMA_ANSWERS (API_COMPLETION | API_CHAT)
 
-/* One parse. */
+// One parse.
 struct schema_run {
     struct api_request *out;
     struct api_error *error;
@@ -17,7 +17,7 @@ struct schema_run {
 
 typedef bool schema_read_fn(struct schema_run *run, const char *name, const json_t *value);
 
-/* schema_prompt.c: fields that are more than a number. */
+// schema_prompt.c: fields that are more than a number.
 bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
@@ -29,9 +29,9 @@ bool schema_read_integer(struct schema_run *run, const char *name, const json_t 
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
                         double *out);
 bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out);
-/* "an integer", "a string", ... for messages. */
+// "an integer", "a string", ... for messages.
 const char *schema_type_name(const json_t *value);
-/* 400 with "'name' must be X, not Y". */
+// 400 with "'name' must be X, not Y".
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
 
 // schema_refused.c: false if the field's value would change the answer. *known: it is one of those fields.

@@ -1,7 +1,7 @@
 // schema_json.c: a body as a JSON object, within limits.
 #include "services/gateway/schema_internal.h"
 
-/* Limits of nesting and of the number of values, found before anything is allocated for them. */
+// Limits of nesting and of the number of values, found before anything is allocated for them.
 static bool check_size(const char *body, size_t bytes, struct api_error *error)
 {
     size_t i, values = 0;
@@ -44,7 +44,7 @@ json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *erro
         return NULL;
     root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
     if (!root) {
-        /* the library quotes the body in some messages; cut off what is not plain text */
+        // the library quotes the body in some messages; cut off what is not plain text
         char *at;
         for (at = reason.text; *at; at++)
             if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7F)

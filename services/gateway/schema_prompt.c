@@ -1,4 +1,4 @@
-/* schema_prompt.c: fields of a request that are lists or objects: prompts, messages, stop strings, biases. */
+// schema_prompt.c: fields of a request that are lists or objects: prompts, messages, stop strings, biases.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static bool no_memory(struct schema_run *run) { return api_fail(run->error, 500, NULL, NULL, "out of memory"); }
 
-/* [1, 2, 3] -> ids. */
+// [1, 2, 3] -> ids.
 static bool read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_prompt *out)
 {
     size_t i, count = json_array_size(list);
@@ -17,7 +17,7 @@ static bool read_ids(struct schema_run *run, const char *name, const json_t *lis
     out->ids = malloc(MAX(count, 1) * sizeof *out->ids);
     if (!out->ids)
         return no_memory(run);
-    out->id_count = (uint32_t)count; /* the body's values are limited */
+    out->id_count = (uint32_t)count; // the body's values are limited
     for (i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
         snprintf(where, sizeof where, "%s[%zu]", name, i);
@@ -94,14 +94,14 @@ static const char *known_role(const char *role)
     size_t i;
 
     if (strcmp(role, "developer") == 0)
-        return "system"; /* its newer name: templates know only the old one */
+        return "system"; // its newer name: templates know only the old one
     for (i = 0; i < ARRAY_COUNT(roles); i++)
         if (strcmp(roles[i], role) == 0)
             return roles[i];
     return NULL;
 }
 
-/* [{"type": "text", "text": ...}, ...]: one text. */
+// [{"type": "text", "text": ...}, ...]: one text.
 static bool read_parts(struct schema_run *run, const char *where, const json_t *parts, struct api_chat_message *out)
 {
     size_t i, count = json_array_size(parts);
@@ -127,7 +127,7 @@ static bool read_parts(struct schema_run *run, const char *where, const json_t *
         }
         text_append(&joined, json_string_value(text), json_string_length(text));
     }
-    text_append(&joined, "", 1); /* never NULL */
+    text_append(&joined, "", 1); // never NULL
     if (joined.failed) {
         text_free(&joined);
         return no_memory(run);

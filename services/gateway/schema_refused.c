@@ -5,12 +5,12 @@
 #include "common/base/checked.h"
 #include "services/gateway/schema_internal.h"
 
-/* Parameters of this API and of its common extensions that would change the answer and are not built. A value that
- * changes nothing (null, false, 0, "", [], {} or `neutral`) is taken. */
+// Parameters of this API and of its common extensions that would change the answer and are not built. A value that
+// changes nothing (null, false, 0, "", [], {} or `neutral`) is taken.
 static const struct {
     const char *name;
     unsigned endpoints;
-    const char *neutral; /* a string or number that means "off", or NULL */
+    const char *neutral; // a string or number that means "off", or NULL
 } refused[] = {
     {"tools", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
     {"functions", SCHEMA_ANSWERS, NULL},
@@ -71,7 +71,7 @@ static bool is_neutral(const json_t *value, const char *neutral)
     }
 }
 
-/* The fields whose harmless value is not simply "empty". */
+// The fields whose harmless value is not simply "empty".
 static bool check_special(struct schema_run *run, const char *name, const json_t *value, bool *known)
 {
     *known = true;

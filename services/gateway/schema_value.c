@@ -27,7 +27,7 @@ bool schema_read_integer(struct schema_run *run, const char *name, const json_t 
     double number;
 
     if (json_is_real(value) && json_real_value(value) == floor(json_real_value(value)))
-        number = json_real_value(value); /* 16.0 */
+        number = json_real_value(value); // 16.0
     else if (json_is_integer(value))
         number = (double)json_integer_value(value);
     else
@@ -61,7 +61,7 @@ bool schema_read_string(struct schema_run *run, const char *name, const json_t *
     if (max_bytes > 0 && json_string_length(value) > max_bytes)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %zu", name,
                         json_string_length(value), max_bytes);
-    if (max_bytes > 0 && memchr(json_string_value(value), 0, json_string_length(value))) /* two would look the same */
+    if (max_bytes > 0 && memchr(json_string_value(value), 0, json_string_length(value))) // two would look the same
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has a zero byte", name);
     *out = json_string_value(value);
     return true;

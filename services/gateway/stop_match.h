@@ -1,8 +1,7 @@
-/* stop_match.h: stop strings, found in detokenized text across token boundaries.
- *
- * Text goes in as it is generated; what may be shown comes out. A tail that could still become a stop string is held
- * back. Example: stop "END", pieces "the E" "N" "D of": out come "the ", "", and then a match: "END of" is never shown.
- */
+// stop_match.h: stop strings, found in detokenized text across token boundaries.
+//
+// Text goes in as it is generated; what may be shown comes out. A tail that could still become a stop string is held
+// back. Example: stop "END", pieces "the E" "N" "D of": out come "the ", "", and then a match: "END of" is never shown.
 #ifndef FD_GATEWAY_STOP_MATCH_H
 #define FD_GATEWAY_STOP_MATCH_H
 
@@ -13,26 +12,26 @@
 #include "services/gateway/text.h"
 
 struct stop_string {
-    const char *data; /* borrowed; at least one byte */
+    const char *data; // borrowed; at least one byte
     size_t bytes;
 };
 
 struct stop_match {
-    const struct stop_string *strings; /* borrowed */
+    const struct stop_string *strings; // borrowed
     uint32_t count;
-    struct text held; /* seen and not shown */
-    int32_t matched;  /* index of the string found, or -1 */
+    struct text held; // seen and not shown
+    int32_t matched;  // index of the string found, or -1
 };
 
-/* A match begins with all set but `held` and `matched`, which stop_match_init() sets. */
+// A match begins with all set but `held` and `matched`, which stop_match_init() sets.
 void stop_match_init(struct stop_match *match, const struct stop_string *strings, uint32_t count);
 void stop_match_fini(struct stop_match *match);
 
-/* Takes a piece and appends to *out what may be shown. True: a stop string was found (of those whole by now the first to begin,
- * of those the longest); the text before it is in *out and nothing more may be pushed. */
+// Takes a piece and appends to *out what may be shown. True: a stop string was found (of those whole by now the first to begin,
+// of those the longest); the text before it is in *out and nothing more may be pushed.
 bool stop_match_push(struct stop_match *match, const char *piece, size_t bytes, struct text *out);
 
-/* The end of the sequence: what was held back is text after all. */
+// The end of the sequence: what was held back is text after all.
 void stop_match_finish(struct stop_match *match, struct text *out);
 
 #endif

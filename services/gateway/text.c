@@ -1,4 +1,4 @@
-/* text.c: see text.h. Memory doubles, so that a text of n bytes costs O(n). */
+// text.c: see text.h. Memory doubles, so that a text of n bytes costs O(n).
 #include "services/gateway/text.h"
 
 #include <math.h>

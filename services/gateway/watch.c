@@ -1,8 +1,7 @@
-/* watch.c: see watch.h.
- *
- * One mutex over the records; the thread holds it to look and never while it calls out. Deadlines are looked through at
- * every tick: 8,192 records are 20 us.
- */
+// watch.c: see watch.h.
+//
+// One mutex over the records; the thread holds it to look and never while it calls out. Deadlines are looked through at
+// every tick: 8,192 records are 20 us.
 #include "services/gateway/watch.h"
 
 #include <errno.h>
@@ -23,9 +22,9 @@ enum { EVENT_COUNT = 64 };
 
 struct record {
     int fd;
-    uint64_t deadline_us; /* 0: none */
+    uint64_t deadline_us; // 0: none
     bool answer, shut;
-    void *user; /* not NULL: guarded */
+    void *user; // not NULL: guarded
 };
 
 struct watch {
@@ -33,11 +32,11 @@ struct watch {
     pthread_mutex_t mutex;
     pthread_t thread;
     int epoll_fd, wake_fd;
-    /* under mutex */
+    // under mutex
     bool stopping;
     uint64_t last_id;
     struct id_map map;
-    struct record *records; /* [capacity] by the slots of map */
+    struct record *records; // [capacity] by the slots of map
 };
 
 static struct record *find(struct watch *watch, uint64_t id)
@@ -117,7 +116,7 @@ void watch_unguard(struct watch *watch, uint64_t id)
     pthread_mutex_unlock(&watch->mutex);
 }
 
-/* Its socket is open for as long as the record is, so the descriptor is not another's. */
+// Its socket is open for as long as the record is, so the descriptor is not another's.
 static void shut_late(struct record *record)
 {
     static const char answer[] = "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -156,7 +155,7 @@ static void check_deadlines(struct watch *watch)
         log_info("HTTP-READS-TOO-SLOWLY", "connections=%u", reading);
 }
 
-/* Takes the user of a guarded record, held; NULL when there is none. With the mutex held. */
+// Takes the user of a guarded record, held; NULL when there is none. With the mutex held.
 static void *take_user(struct watch *watch, struct record *record)
 {
     void *user = record->user;

@@ -11,7 +11,7 @@
 enum { QUICK_BYTES = 4096 }; // bodies up to that are tokenized in less time than a step takes
 
 struct work {
-    struct exchange *exchange; /* held */
+    struct exchange *exchange; // held
     enum api_kind kind;
     struct key *key; // NULL: none is needed
 };
@@ -148,7 +148,7 @@ static void start_on_loop(void *arg)
     free(start);
 }
 
-/* Takes api over. */
+// Takes api over.
 static void start_request(struct gateway *gateway, struct work *work, struct api_request *api)
 {
     struct start *start = malloc(sizeof *start);
@@ -181,7 +181,7 @@ void work_run(void *arg, void *item)
     const char *body = exchange_body(work->exchange, &bytes);
 
     if (exchange_is_gone(work->exchange)) {
-        /* nobody is left to answer */
+        // nobody is left to answer
     } else if (!api_request_parse(work->kind, body, bytes, language_vocab(gateway->language), &api, &error) ||
                (api.model && !answer_check_model(gateway, api.model, &error))) {
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
@@ -194,7 +194,7 @@ void work_run(void *arg, void *item)
         else if (work->kind == API_DETOKENIZE)
             answer_detokenize(gateway, work->exchange, &api);
         else
-            start_request(gateway, work, &api); /* and empties api */
+            start_request(gateway, work, &api); // and empties api
     }
     api_request_free(&api);
     free_work(work);

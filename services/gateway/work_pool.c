@@ -1,4 +1,4 @@
-/* work_pool.c: see work_pool.h: a ring under one mutex. */
+// work_pool.c: see work_pool.h: a ring under one mutex.
 #include "services/gateway/work_pool.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ struct work_pool {
     work_pool_fn *fn;
     void *arg;
     bool yields, stopping;
-    uint32_t capacity, first, count; /* of the ring */
+    uint32_t capacity, first, count; // of the ring
     uint32_t thread_count;
     void **items;
     pthread_t *threads;
@@ -26,7 +26,7 @@ static void *run(void *arg)
     struct work_pool *pool = arg;
     struct trace_track *track = trace_track_open(pool->yields ? "parse and tokenize, long" : "parse and tokenize");
 
-    if (pool->yields) /* on Linux of this thread alone; without it work is done all the same */
+    if (pool->yields) // on Linux of this thread alone; without it work is done all the same
         (void)setpriority(PRIO_PROCESS, 0, LEAST_PRIORITY);
     pthread_mutex_lock(&pool->mutex);
     for (;;) {

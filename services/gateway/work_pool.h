@@ -1,11 +1,10 @@
-/* work_pool.h: threads for work that takes too long for the polling and RPC threads: parsing and tokenizing. The queue is
- * bounded; full is a status that reaches the client.
- *
- * Long work yields to the computing threads of the same machine (nice 19): a thread that wakes to compute takes the core back
- * almost at once, and on cores that compute without a pause the work gets 15/1039 of each: 4,000 tokens, 2 ms of work, then take
- * about 140 ms. It is not SCHED_IDLE, whose 3/1027 would be too little: these threads share locks with the polling thread (the
- * queue's, an exchange's, the allocator's), which would wait as long for one that is held by a thread without a core.
- */
+// work_pool.h: threads for work that takes too long for the polling and RPC threads: parsing and tokenizing. The queue is
+// bounded; full is a status that reaches the client.
+//
+// Long work yields to the computing threads of the same machine (nice 19): a thread that wakes to compute takes the core back
+// almost at once, and on cores that compute without a pause the work gets 15/1039 of each: 4,000 tokens, 2 ms of work, then take
+// about 140 ms. It is not SCHED_IDLE, whose 3/1027 would be too little: these threads share locks with the polling thread (the
+// queue's, an exchange's, the allocator's), which would wait as long for one that is held by a thread without a core.
 #ifndef FD_GATEWAY_WORK_POOL_H
 #define FD_GATEWAY_WORK_POOL_H
 
@@ -17,13 +16,13 @@
 struct work_pool;
 typedef void work_pool_fn(void *arg, void *item);
 
-/* fn is called once for each item, on one of the threads, in the order of arrival; yields: of work that takes long, as above
- * (the system may refuse it: then they are like others). The caller stops *out. */
+// fn is called once for each item, on one of the threads, in the order of arrival; yields: of work that takes long, as above
+// (the system may refuse it: then they are like others). The caller stops *out.
 enum status work_pool_start(uint32_t thread_count, uint32_t capacity, bool yields, work_pool_fn *fn, void *arg,
                             struct work_pool **out) MUST_CHECK;
-/* Does what is queued, ends the threads, frees. Blocks. NULL is allowed. */
+// Does what is queued, ends the threads, frees. Blocks. NULL is allowed.
 void work_pool_stop(struct work_pool *pool);
-/* RESOURCE_EXHAUSTED: the queue is full. Never blocks. Any thread. */
+// RESOURCE_EXHAUSTED: the queue is full. Never blocks. Any thread.
 enum status work_pool_push(struct work_pool *pool, void *item) MUST_CHECK;
 
 #endif

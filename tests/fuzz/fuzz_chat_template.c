@@ -1,5 +1,5 @@
-/* fuzz_chat_template.c: libFuzzer target: any bytes as a template, over a fixed conversation.
- * What is rendered must keep the promises of chat_template.h about spans. */
+// fuzz_chat_template.c: libFuzzer target: any bytes as a template, over a fixed conversation.
+// What is rendered must keep the promises of chat_template.h about spans.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* fuzz_request.c: bodies of requests. The first byte chooses the endpoint; the rest is the body. A request that is taken
- * must keep the promises that the rest of the gateway relies on. */
+// fuzz_request.c: bodies of requests. The first byte chooses the endpoint; the rest is the body. A request that is taken
+// must keep the promises that the rest of the gateway relies on.
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,9 +1,8 @@
-/* fuzz_tokenizer.c: any bytes as text, cut into segments, must encode without an error and come back as Python's replacement
- * decoding of them; and the ids must not depend on where plain segments are cut.
- *
- * Input: first byte: bit 0 the kind of tokenizer, bits 1–2 the pre-tokenizer rule, bit 3 special tokens; second: where to cut.
- * The vocabulary is made here: all bytes, some merges, some special tokens.
- */
+// fuzz_tokenizer.c: any bytes as text, cut into segments, must encode without an error and come back as Python's replacement
+// decoding of them; and the ids must not depend on where plain segments are cut.
+//
+// Input: first byte: bit 0 the kind of tokenizer, bits 1–2 the pre-tokenizer rule, bit 3 special tokens; second: where to cut.
+// The vocabulary is made here: all bytes, some merges, some special tokens.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@ static const char *const pairs[][2] = {{"a", "b"}, {"ab", "a"}, {"a", "a"},   {"
                                        {"Ã", "©"}, {"'", "s"},  {"1", "2"},   {"<", "|"},   {"b", "a"}};
 static struct tokenizer *tokenizers[5];
 
-/* The text of a byte in a byte-level vocabulary. */
+// The text of a byte in a byte-level vocabulary.
 static size_t byte_text(int byte, char *out)
 {
     bool itself = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -106,7 +105,7 @@ static size_t decode(const struct tokenizer *tokenizer, const uint32_t *ids, uin
     return n + detokenizer_flush(&detokenizer, out + n, room);
 }
 
-/* The text as bytes → U+FFFD → back must give: pushed byte by byte through the tokens of bytes. */
+// The text as bytes → U+FFFD → back must give: pushed byte by byte through the tokens of bytes.
 static size_t replaced(const struct tokenizer *spm, const uint8_t *text, size_t length, char *out)
 {
     struct detokenizer detokenizer;
@@ -138,7 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     char *out = malloc(3 * length + 4096), *want = malloc(3 * length + 4096);
     size_t n = decode(tokenizers[which], ids, count, out), wanted = replaced(tokenizers[4], data + 2, length, want);
-    /* NFC changes the text; "llama" adds spaces after special tokens and takes U+2581 for one */
+    // NFC changes the text; "llama" adds spaces after special tokens and takes U+2581 for one
     bool exact = which != 3 && !(which == 4 && (special || memmem(text, length, "\xe2\x96\x81", 3)));
     if (exact && (n != wanted || memcmp(out, want, n) != 0))
         abort();

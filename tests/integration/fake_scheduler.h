@@ -1,9 +1,8 @@
-/* fake_scheduler.h: the Generator service with canned tokens, for tests of the gateway without a mesh.
- *
- * Token i of a sequence is letter (prompt length + 7 * choice + i) mod 26 of an alphabet of token ids that the test gives,
- * so that a text says where it comes from and whether a token is missing or there twice. A thread of its own runs the RPC
- * loop and sends each open stream one token every TICK_US, up to `hold_at` tokens. It can go away and come back.
- */
+// fake_scheduler.h: the Generator service with canned tokens, for tests of the gateway without a mesh.
+//
+// Token i of a sequence is letter (prompt length + 7 * choice + i) mod 26 of an alphabet of token ids that the test gives,
+// so that a text says where it comes from and whether a token is missing or there twice. A thread of its own runs the RPC
+// loop and sends each open stream one token every TICK_US, up to `hold_at` tokens. It can go away and come back.
 #ifndef FD_TESTS_FAKE_SCHEDULER_H
 #define FD_TESTS_FAKE_SCHEDULER_H
 
@@ -23,7 +22,7 @@ enum { FAKE_LETTERS = 26, FAKE_TICK_US = 1000, FAKE_WATCHERS = 16, FAKE_CONTEXT 
 struct fake_stream {
     struct fake_stream *next;
     struct fake *fake;
-    struct rpc_call *call; /* NULL: over */
+    struct rpc_call *call; // NULL: over
     uint64_t sequence;
     uint32_t *prompt;
     uint32_t prompt_count, choice, index, max_tokens;
@@ -31,23 +30,23 @@ struct fake_stream {
     uint32_t top;
 };
 
-/* What tests set and read, under mutex. */
+// What tests set and read, under mutex.
 struct fake_settings {
     bool ready, refuse;
     uint32_t waiting, max_queue;
-    uint32_t hold_at;   /* no stream gets more tokens than this */
-    uint32_t finish_at; /* so many tokens, then `finish` */
+    uint32_t hold_at;   // no stream gets more tokens than this
+    uint32_t finish_at; // so many tokens, then `finish`
     Fastdecode__Finish finish;
-    /* seen */
-    uint32_t started, cancelled, open, resumed_at; /* resumed_at: tokens of the last resubmission */
+    // seen
+    uint32_t started, cancelled, open, resumed_at; // resumed_at: tokens of the last resubmission
     uint64_t resumed_sequence;
-    const char *metrics; /* NULL: the usual ones */
+    const char *metrics; // NULL: the usual ones
     uint32_t metrics_calls;
 };
 
 struct fake_watch {
     struct fake *fake;
-    struct rpc_call *call; /* NULL: free */
+    struct rpc_call *call; // NULL: free
 };
 
 struct fake {
@@ -58,7 +57,7 @@ struct fake {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct fake_settings settings;
-    /* loop thread */
+    // loop thread
     struct rpc_loop *loop;
     struct rpc_server *server;
     struct fake_watch watchers[FAKE_WATCHERS];
@@ -76,7 +75,7 @@ static inline struct fake_settings fake_look(struct fake *fake)
     return settings;
 }
 
-/* --- Watch and Metrics ---------------------------------------------------------------------------------------------- */
+// --- Watch and Metrics ----------------------------------------------------------------------------------------------
 static inline void fake_tell_state(struct fake *fake, struct rpc_call *call)
 {
     Fastdecode__MeshState state = FASTDECODE__MESH_STATE__INIT;
@@ -136,7 +135,7 @@ static inline void fake_on_metrics(struct rpc_call *call, void *user)
     rpc_call_reply(call, &reply.base);
 }
 
-/* --- Generate --------------------------------------------------------------------------------------------------------- */
+// --- Generate ---------------------------------------------------------------------------------------------------------
 static inline void fake_set_open(struct fake *fake, int32_t add, bool cancelled)
 {
     pthread_mutex_lock(&fake->mutex);
@@ -195,7 +194,7 @@ static inline void fake_on_generate(struct rpc_call *call, void *user)
     pthread_mutex_unlock(&fake->mutex);
 }
 
-/* The prompt's scores, all at once: -0.5 each. */
+// The prompt's scores, all at once: -0.5 each.
 static inline void fake_send_prompt(struct fake_stream *stream)
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
@@ -217,7 +216,7 @@ static inline void fake_send_prompt(struct fake_stream *stream)
     free(pointers);
 }
 
-/* One token, or the end. */
+// One token, or the end.
 static inline void fake_advance(struct fake *fake, struct fake_stream *stream, const struct fake_settings *settings)
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
@@ -286,7 +285,7 @@ static inline void fake_tick(void *arg)
         rpc_loop_timer(fake->loop, FAKE_TICK_US, fake_tick, fake);
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------------- */
+// --- life ---------------------------------------------------------------------------------------------------------------
 static inline void fake_open_server(void *arg)
 {
     struct fake *fake = arg;
@@ -309,7 +308,7 @@ static inline void fake_open_server(void *arg)
     }
 }
 
-/* The process dies: calls are dropped without a word. */
+// The process dies: calls are dropped without a word.
 static inline void fake_close_server(void *arg)
 {
     struct fake *fake = arg;
@@ -344,7 +343,7 @@ static inline void *fake_run(void *arg)
     return NULL;
 }
 
-/* letters and end_token must be set. */
+// letters and end_token must be set.
 static inline void fake_start(struct fake *fake, const char *address)
 {
     fake->address = address;
@@ -365,7 +364,7 @@ static inline void fake_end(struct fake *fake)
 static inline void fake_go_away(struct fake *fake) { rpc_loop_post(fake->loop, fake_close_server, fake); }
 static inline void fake_come_back(struct fake *fake) { rpc_loop_post(fake->loop, fake_open_server, fake); }
 
-/* Changes settings (all but what was seen) and tells the watchers. */
+// Changes settings (all but what was seen) and tells the watchers.
 static inline void fake_set(struct fake *fake, bool ready, bool refuse, uint32_t waiting, uint32_t max_queue)
 {
     pthread_mutex_lock(&fake->mutex);
@@ -386,7 +385,7 @@ static inline void fake_set_tokens(struct fake *fake, uint32_t hold_at, uint32_t
     pthread_mutex_unlock(&fake->mutex);
 }
 
-/* What Metrics answers; borrowed until it is set again. NULL: the usual text. */
+// What Metrics answers; borrowed until it is set again. NULL: the usual text.
 static inline void fake_set_metrics(struct fake *fake, const char *text)
 {
     pthread_mutex_lock(&fake->mutex);
@@ -394,7 +393,7 @@ static inline void fake_set_metrics(struct fake *fake, const char *text)
     pthread_mutex_unlock(&fake->mutex);
 }
 
-/* Waits until accept(settings, wanted); false after ten seconds. */
+// Waits until accept(settings, wanted); false after ten seconds.
 static inline bool fake_wait(struct fake *fake, bool (*accept)(const struct fake_settings *, uint32_t), uint32_t wanted)
 {
     struct timespec limit;

@@ -1,6 +1,5 @@
-/* gateway_rig.h: a gateway over real sockets and RPC, with a scheduler of canned tokens behind it (`fake`) and a model of a few
- * kilobytes. set_up() and tear_down() are a group's, reset() is each test's. One a program; include after cmocka.h.
- */
+// gateway_rig.h: a gateway over real sockets and RPC, with a scheduler of canned tokens behind it (`fake`) and a model of a few
+// kilobytes. set_up() and tear_down() are a group's, reset() is each test's. One a program; include after cmocka.h.
 #ifndef FD_TESTS_GATEWAY_RIG_H
 #define FD_TESTS_GATEWAY_RIG_H
 
@@ -52,7 +51,7 @@ static inline void write_model(void)
     free(bytes);
 }
 
-/* The ids of the letters a to z, one token each. */
+// The ids of the letters a to z, one token each.
 static inline void learn_letters(void)
 {
     struct language_config config = {.model_path = model_path, .chat_template_path = template_path};
@@ -145,14 +144,14 @@ static inline bool saw_at_most_open(const struct fake_settings *settings, uint32
 static inline int reset(void **state)
 {
     (void)state;
-    assert_true(fake_wait(&fake, saw_at_most_open, 0)); /* tests count from what is open when they begin */
+    assert_true(fake_wait(&fake, saw_at_most_open, 0)); // tests count from what is open when they begin
     fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     fake_set(&fake, true, false, 0, 10000);
     wait_ready(port);
     return 0;
 }
 
-/* What the scheduler generates for a prompt of so many tokens. */
+// What the scheduler generates for a prompt of so many tokens.
 static inline const char *canned(uint32_t prompt_count, uint32_t choice, uint32_t count)
 {
     static char text[1024];

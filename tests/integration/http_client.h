@@ -1,4 +1,4 @@
-/* http_client.h: HTTP/1.1 over plain sockets, for tests: whole answers, and streams that are read piece by piece. */
+// http_client.h: HTTP/1.1 over plain sockets, for tests: whole answers, and streams that are read piece by piece.
 #ifndef FD_TESTS_HTTP_CLIENT_H
 #define FD_TESTS_HTTP_CLIENT_H
 
@@ -19,7 +19,7 @@ enum { HTTP_TEST_SECONDS = 20 };
 
 struct http_reply {
     int fd;
-    char *data; /* all that came, headers too; terminated */
+    char *data; // all that came, headers too; terminated
     size_t bytes, capacity;
     bool closed;
 };
@@ -40,7 +40,7 @@ static inline int http_connect(uint32_t port)
     return fd;
 }
 
-/* Sends a request and returns at once. headers: lines that each end in \r\n, or "". */
+// Sends a request and returns at once. headers: lines that each end in \r\n, or "".
 static inline struct http_reply http_send(uint32_t port, const char *method, const char *path, const char *headers,
                                           const char *body)
 {
@@ -56,7 +56,7 @@ static inline struct http_reply http_send(uint32_t port, const char *method, con
     return reply;
 }
 
-/* Reads once. False: the end, or nothing for HTTP_TEST_SECONDS. */
+// Reads once. False: the end, or nothing for HTTP_TEST_SECONDS.
 static inline bool http_read(struct http_reply *reply)
 {
     ssize_t got;
@@ -87,7 +87,7 @@ static inline uint32_t http_count(const struct http_reply *reply, const char *te
     return count;
 }
 
-/* Reads until the text has come so many times; false: it ended first. */
+// Reads until the text has come so many times; false: it ended first.
 static inline bool http_read_until(struct http_reply *reply, const char *text, uint32_t count)
 {
     while (http_count(reply, text) < count)
@@ -115,7 +115,7 @@ static inline void http_free(struct http_reply *reply)
     *reply = (struct http_reply){.fd = -1};
 }
 
-/* All at once. */
+// All at once.
 static inline struct http_reply http_call(uint32_t port, const char *method, const char *path, const char *headers,
                                           const char *body)
 {
@@ -124,7 +124,7 @@ static inline struct http_reply http_call(uint32_t port, const char *method, con
     return reply;
 }
 
-/* The JSON strings that follow each `"name":` in the answer, joined, without unescaping: for texts of plain letters. */
+// The JSON strings that follow each `"name":` in the answer, joined, without unescaping: for texts of plain letters.
 static inline void http_joined(const struct http_reply *reply, const char *name, char *out, size_t out_bytes)
 {
     char key[64];

@@ -1,5 +1,5 @@
-/* test_gateway_answers.c: what a client gets from a gateway whose mesh is well: texts, streams, choices, ends. The mesh is
- * gateway_rig.h's. When it is not well: test_gateway_failures.c. */
+// test_gateway_answers.c: what a client gets from a gateway whose mesh is well: texts, streams, choices, ends. The mesh is
+// gateway_rig.h's. When it is not well: test_gateway_failures.c.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static void test_choices(void **state)
     http_free(&reply);
 }
 
-/* Across tokens; the sequence is cancelled, since it would go on. */
+// Across tokens; the sequence is cancelled, since it would go on.
 static void test_stop(void **state)
 {
     char text[64];
@@ -122,7 +122,7 @@ static void test_deadline(void **state)
     http_free(&reply);
 }
 
-/* The time is over before the mesh could begin: an echo has the prompt all the same. */
+// The time is over before the mesh could begin: an echo has the prompt all the same.
 static void test_deadline_before_the_first_token(void **state)
 {
     struct gateway_config config = make_config();
@@ -151,7 +151,7 @@ static void test_too_long(void **state)
     (void)state;
 
     assert_int_equal(http_status(&reply), 400);
-    assert_non_null(strstr(reply.data, "\"This model's maximum context length is ")); /* the mesh's, or less */
+    assert_non_null(strstr(reply.data, "\"This model's maximum context length is ")); // the mesh's, or less
     http_free(&reply);
 }
 
@@ -194,7 +194,7 @@ static void test_keys(void **state)
     gateway_close(locked);
 }
 
-/* 4,096 streams at once, each with its own text. */
+// 4,096 streams at once, each with its own text.
 static void test_many_streams(void **state)
 {
     enum { STREAMS = 4096 };

@@ -1,5 +1,5 @@
-/* test_gateway_failures.c: what a client sees when the mesh is full, away, slow, or dies half-way, when the gateway closes, and what
- * becomes of a request when the client itself is slow or leaves. The mesh is gateway_rig.h's. */
+// test_gateway_failures.c: what a client sees when the mesh is full, away, slow, or dies half-way, when the gateway closes, and what
+// becomes of a request when the client itself is slow or leaves. The mesh is gateway_rig.h's.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "tests/integration/gateway_rig.h"
 
-/* The scheduler dies half-way: the stream pauses, goes on with the token log, and no token is missing or there twice. */
+// The scheduler dies half-way: the stream pauses, goes on with the token log, and no token is missing or there twice.
 static void test_scheduler_dies(void **state)
 {
     char text[128];
@@ -22,7 +22,7 @@ static void test_scheduler_dies(void **state)
     assert_true(http_read_until(&stream, "\"text\":", 6));
     assert_true(fake_wait(&fake, saw_open, before + 2));
     fake_go_away(&fake);
-    assert_true(http_read_until(&stream, ": keep-alive", 1)); /* silent, and kept open */
+    assert_true(http_read_until(&stream, ": keep-alive", 1)); // silent, and kept open
     fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     fake_come_back(&fake);
     http_read_all(&stream);
@@ -70,12 +70,12 @@ static void test_full(void **state)
     struct http_reply reply;
     (void)state;
 
-    fake_set(&fake, true, true, 0, 10); /* the state still says that there is room */
+    fake_set(&fake, true, true, 0, 10); // the state still says that there is room
     reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"stream\":true}");
     assert_int_equal(http_status(&reply), 429);
     expect_retry_after(&reply);
     http_free(&reply);
-    fake_set(&fake, true, false, 10, 10); /* known to be full: not even parsed, once the news is here */
+    fake_set(&fake, true, false, 10, 10); // known to be full: not even parsed, once the news is here
     do {
         assert_true(clock_now_us() < limit_us);
         reply = http_call(port, "POST", COMPLETION, "", "this is no JSON");
@@ -108,7 +108,7 @@ static void test_not_ready(void **state)
     expect_retry_after(&reply);
     assert_non_null(strstr(reply.data, "no s-part"));
     http_free(&reply);
-    /* one that is ready in time is served */
+    // one that is ready in time is served
     reply = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3}");
     fake_set(&fake, true, false, 0, 10);
     http_read_all(&reply);
@@ -127,7 +127,7 @@ static void test_slow_headers(void **state)
     http_free(&reply);
 }
 
-/* Until so many requests of that gateway are being answered, the question itself among them. */
+// Until so many requests of that gateway are being answered, the question itself among them.
 static void wait_active(uint32_t at, uint32_t count)
 {
     uint64_t limit_us = clock_now_us() + pace_us(10000000);
@@ -144,7 +144,7 @@ static void wait_active(uint32_t at, uint32_t count)
     }
 }
 
-/* An answer that nobody reads is not kept for ever. */
+// An answer that nobody reads is not kept for ever.
 static void test_client_does_not_read(void **state)
 {
     enum { PROMPT_BYTES = 2 << 20 };
@@ -158,7 +158,7 @@ static void test_client_does_not_read(void **state)
     config.idle_timeout_s = 1;
     config.max_request_tokens = 1 << 30;
     assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
-    memset(body, ' ', PROMPT_BYTES + 64); /* 2 million tokens: 8 MB of answer, more than the sockets hold */
+    memset(body, ' ', PROMPT_BYTES + 64); // 2 million tokens: 8 MB of answer, more than the sockets hold
     memcpy(body, "{\"prompt\":\"", 11);
     for (int i = 11; i < PROMPT_BYTES; i += 2)
         body[i] = 'a';
@@ -172,7 +172,7 @@ static void test_client_does_not_read(void **state)
     free(body);
 }
 
-/* An answer that is long in coming is no idle connection. */
+// An answer that is long in coming is no idle connection.
 static void test_answer_slower_than_idle(void **state)
 {
     struct gateway_config config = make_config();
@@ -189,7 +189,7 @@ static void test_answer_slower_than_idle(void **state)
     fake_set_tokens(&fake, 3, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     reply = http_send(gateway_port(impatient), "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":6,\"stream\":true}");
     assert_true(fake_wait(&fake, saw_open, open + 1));
-    usleep(2500000); /* the time that must not matter */
+    usleep(2500000); // the time that must not matter
     fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     http_read_all(&reply);
     assert_int_equal(http_count(&reply, "[DONE]"), 1);
@@ -197,10 +197,10 @@ static void test_answer_slower_than_idle(void **state)
     gateway_close(impatient);
 }
 
-/* Bodies that arrive at the same time have a limit together; what was refused or has left makes room. */
+// Bodies that arrive at the same time have a limit together; what was refused or has left makes room.
 static void test_bodies_together(void **state)
 {
-    enum { CLIENTS = 40, BODY_BYTES = 1000 }; /* 32 bodies of the largest size fit */
+    enum { CLIENTS = 40, BODY_BYTES = 1000 }; // 32 bodies of the largest size fit
     static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n";
     struct gateway_config config = make_config();
     struct http_reply clients[CLIENTS];
@@ -235,7 +235,7 @@ static void test_bodies_together(void **state)
     gateway_close(small);
 }
 
-/* Running requests are answered; nobody new is let in. */
+// Running requests are answered; nobody new is let in.
 static void test_drain(void **state)
 {
     struct gateway_config config = make_config();
@@ -311,7 +311,7 @@ static void test_drain_with_notice(void **state)
     gateway_close(drain.gateway);
 }
 
-/* A gateway that is closed with streams open cuts them off and leaves nothing. */
+// A gateway that is closed with streams open cuts them off and leaves nothing.
 static void test_close_with_open_streams(void **state)
 {
     struct gateway_config config = make_config();

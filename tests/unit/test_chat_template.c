@@ -1,5 +1,5 @@
-/* test_chat_template.c: chat templates against jinja2's own output (tests/golden/chat_template.json), the templates that
- * are refused with their messages, what counts as content, and the limits. */
+// test_chat_template.c: chat templates against jinja2's own output (tests/golden/chat_template.json), the templates that
+// are refused with their messages, what counts as content, and the limits.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -195,7 +195,7 @@ static void test_failing(void **state)
     }
 }
 
-/* Nesting is limited when opened, whatever nests. */
+// Nesting is limited when opened, whatever nests.
 static void test_nesting(void **state)
 {
     (void)state;
@@ -222,7 +222,7 @@ static void test_nesting(void **state)
 
 // --- what is content ------------------------------------------------------------------------------------------------------
 
-/* The output with «» around each span. */
+// The output with «» around each span.
 static const struct {
     const char *source, *role, *content, *marked;
 } origins[] = {
@@ -283,7 +283,7 @@ static void test_origins(void **state)
     }
 }
 
-/* In the model's own format nothing but content is content, whatever it says. */
+// In the model's own format nothing but content is content, whatever it says.
 static void test_origin_of_chatml(void **state)
 {
     (void)state;
@@ -304,7 +304,7 @@ static void test_origin_of_chatml(void **state)
     chat_template_close(opened);
 }
 
-/* A megabyte of content and thousands of messages are ordinary; bytes that are not UTF-8 do no harm. */
+// A megabyte of content and thousands of messages are ordinary; bytes that are not UTF-8 do no harm.
 static void test_large(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_gateway_schema.c: bodies of requests: what is taken with which value, and what is refused with which words. */
+// test_gateway_schema.c: bodies of requests: what is taken with which value, and what is refused with which words.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +55,7 @@ static void test_all_fields(void **state)
     assert_int_equal(request.max_tokens, 0);
     assert_int_equal(request.top_k, 0);
     assert_int_equal(request.stop_count, 2);
-    assert_int_equal(request.stops[1].bytes, 3); /* a NUL in a string is a character */
+    assert_int_equal(request.stops[1].bytes, 3); // a NUL in a string is a character
     assert_true(request.has_seed && request.seed == -5);
     assert_true(request.stream && request.include_usage && request.echo && request.ignore_eos && request.logprobs);
     assert_int_equal(request.top_logprobs, 3);
@@ -82,7 +82,7 @@ static void test_prompts(void **state)
     request = take(API_DETOKENIZE, "{\"tokens\":[]}");
     assert_int_equal(request.prompts[0].id_count, 0);
     api_request_free(&request);
-    request = take(API_COMPLETION, "{\"prompt\":\"x\",\"max_completion_tokens\":7,\"max_tokens\":5}"); /* in either order */
+    request = take(API_COMPLETION, "{\"prompt\":\"x\",\"max_completion_tokens\":7,\"max_tokens\":5}"); // in either order
     assert_int_equal(request.max_tokens, 7);
     api_request_free(&request);
     request = take(API_COMPLETION, "{\"prompt\":\"x\",\"max_completion_tokens\":null,\"max_tokens\":5}");
@@ -202,7 +202,7 @@ static void test_refused(void **state)
             !strstr(error.message, refused[i].message))
             fail_msg("%s: taken %d, status %d, param %s, message %s", refused[i].body, taken, error.status, error.param,
                      error.message);
-        assert_null(request.root); /* nothing is left behind */
+        assert_null(request.root); // nothing is left behind
     }
 }
 
@@ -222,7 +222,7 @@ static void test_limits(void **state)
         memcpy(deep + i, "1,", 2);
     assert_false(api_request_parse(API_COMPLETION, deep, i, VOCAB, &request, &error));
     assert_non_null(strstr(error.message, "more than"));
-    /* brackets in a string are text */
+    // brackets in a string are text
     memset(deep, '[', 1000);
     memcpy(deep, "{\"prompt\":\"", 11);
     memcpy(deep + 998, "\"}", 2);

@@ -1,4 +1,4 @@
-/* test_gateway_text.c: JSON strings, UTF-8, stop strings across token boundaries, and the answers rendered from them. */
+// test_gateway_text.c: JSON strings, UTF-8, stop strings across token boundaries, and the answers rendered from them.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,9 +31,9 @@ static void test_json_strings(void **state)
 
     text_json_string(&text, "a\"b\\c\n\x01 \xC3\xA9 \xF0\x9F\x98\x80");
     expect_text(&text, "\"a\\\"b\\\\c\\n\\u0001 \xC3\xA9 \xF0\x9F\x98\x80\"");
-    text_json(&text, "x\xFFy\xE2\x82", 5); /* a byte that is none, a character cut off */
+    text_json(&text, "x\xFFy\xE2\x82", 5); // a byte that is none, a character cut off
     expect_text(&text, "\"x\xEF\xBF\xBDy\xEF\xBF\xBD\xEF\xBF\xBD\"");
-    text_json(&text, "\xED\xA0\x80", 3); /* a surrogate */
+    text_json(&text, "\xED\xA0\x80", 3); // a surrogate
     expect_text(&text, "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
     text_json_float(&text, -INFINITY);
     expect_text(&text, "-9999.0");
@@ -43,11 +43,11 @@ static void test_utf8_count(void **state)
 {
     (void)state;
     assert_int_equal(text_utf8_count("a\xC3\xA9\xF0\x9F\x98\x80", 7), 3);
-    assert_int_equal(text_utf8_length("\xC0\x80", 2), 0);         /* overlong */
-    assert_int_equal(text_utf8_length("\xF4\x90\x80\x80", 4), 0); /* beyond the last character */
+    assert_int_equal(text_utf8_length("\xC0\x80", 2), 0);         // overlong
+    assert_int_equal(text_utf8_length("\xF4\x90\x80\x80", 4), 0); // beyond the last character
 }
 
-/* Pushes the pieces; returns what is shown, and whether and what matched. */
+// Pushes the pieces; returns what is shown, and whether and what matched.
 static int32_t run_stop(const char *const *stops, uint32_t stop_count, const char *const *pieces, struct text *shown)
 {
     struct stop_string strings[4];
@@ -78,11 +78,11 @@ static void test_stop_strings(void **state)
     } cases[] = {
         {{"END"}, {"the E", "N", "D of", NULL}, "the ", 0},
         {{"END"}, {"the E", "N", "X", NULL}, "the ENX", -1},
-        {{"END"}, {"the E", "N", NULL}, "the EN", -1}, /* held back, and text after all */
+        {{"END"}, {"the E", "N", NULL}, "the EN", -1}, // held back, and text after all
         {{"\n\n"}, {"a\n", "b\n", "\nc", NULL}, "a\nb", 0},
-        {{"aab"}, {"a", "a", "a", "b", NULL}, "a", 0}, /* begins again inside itself */
-        {{"abcX", "bc"}, {"abc", NULL}, "a", 1},       /* one whole, an earlier one only begun */
-        {{"b", "bcd"}, {"abcd", NULL}, "a", 1},        /* the longest of those that begin there */
+        {{"aab"}, {"a", "a", "a", "b", NULL}, "a", 0}, // begins again inside itself
+        {{"abcX", "bc"}, {"abc", NULL}, "a", 1},       // one whole, an earlier one only begun
+        {{"b", "bcd"}, {"abcd", NULL}, "a", 1},        // the longest of those that begin there
         {{"x"}, {"x", NULL}, "", 0},
         {{"\xC3\xA9"}, {"caf", "\xC3\xA9", NULL}, "caf", 0},
     };
@@ -99,7 +99,7 @@ static void test_stop_strings(void **state)
     }
 }
 
-/* A held-back tail must not be shown before it is decided. */
+// A held-back tail must not be shown before it is decided.
 static void test_stop_holds_back(void **state)
 {
     struct stop_string string = {"STOP", 4};
@@ -164,7 +164,7 @@ static void test_completion_logprobs(void **state)
     shown_tokens_add(&tokens, "\xE2\x82", 2, &logprob, 1);
     shown_tokens_add_top(&tokens, "x", 1, -0.25f);
     shown_tokens_add_top(&tokens, "\xE2\x82", 2, -0.5f);
-    shown_tokens_add_top(&tokens, "x", 1, -3); /* another token of the same text: the better one's value stays */
+    shown_tokens_add_top(&tokens, "x", 1, -3); // another token of the same text: the better one's value stays
     respond_whole_begin(&text, &head);
     respond_whole_choice(&text, &head, &choice, true);
     respond_whole_end(&text, &usage);
@@ -182,7 +182,7 @@ static void test_completion_logprobs(void **state)
     shown_tokens_free(&tokens);
 }
 
-/* The scheduler's text is appended without the families that the gateway has itself. */
+// The scheduler's text is appended without the families that the gateway has itself.
 static void test_metrics(void **state)
 {
     struct metrics_gauges gauges = {.model_name = "m", .requests_running = 3, .kv_pages_used = 1, .kv_pages_total = 4};

@@ -1,9 +1,8 @@
-/* test_tokenizer.c: ids against Hugging Face's tokenizers and sentencepiece (tests/golden/tokenizer.json), segments, special
- * tokens, round trips, streams cut everywhere, and that long words take no quadratic time. Rules of small vocabularies, and what is
- * refused: test_tokenizer_open.c.
- *
- * The byte-level vocabulary is the default model's: FD_MODEL, else models/SmolLM2-135M-Instruct.Q4_1.gguf.
- */
+// test_tokenizer.c: ids against Hugging Face's tokenizers and sentencepiece (tests/golden/tokenizer.json), segments, special
+// tokens, round trips, streams cut everywhere, and that long words take no quadratic time. Rules of small vocabularies, and what is
+// refused: test_tokenizer_open.c.
+//
+// The byte-level vocabulary is the default model's: FD_MODEL, else models/SmolLM2-135M-Instruct.Q4_1.gguf.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -91,7 +90,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* --- golden files ------------------------------------------------------------------------------------------------------- */
+// --- golden files -------------------------------------------------------------------------------------------------------
 static size_t decode_base64(const char *text, char *out)
 {
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -106,7 +105,7 @@ static size_t decode_base64(const char *text, char *out)
     return n;
 }
 
-/* The bytes of a case and a zero behind them; malloc'd. */
+// The bytes of a case and a zero behind them; malloc'd.
 static char *text_of(json_t *item, size_t *length)
 {
     json_t *text = json_object_get(item, "text");
@@ -185,7 +184,7 @@ static void test_golden_bpe(void **state)
     assert_int_equal(wrong, 0);
 }
 
-/* A tokenizer of one of the golden file's sentencepiece models. */
+// A tokenizer of one of the golden file's sentencepiece models.
 static struct tokenizer *open_spm(json_t *source)
 {
     size_t count = json_array_size(json_object_get(source, "pieces"));
@@ -231,7 +230,7 @@ static void test_golden_spm(void **state)
     assert_int_equal(index, 2);
 }
 
-/* --- segments and special tokens ------------------------------------------------------------------------------------------ */
+// --- segments and special tokens ------------------------------------------------------------------------------------------
 static uint32_t encode_segments(const struct tokenizer *tokenizer, const struct text_segment *segments, uint32_t segment_count,
                                 uint32_t **ids)
 {
@@ -274,7 +273,7 @@ static void test_special_only_where_allowed(void **state)
     }
 }
 
-/* Words are not cut where segments are, characters neither. */
+// Words are not cut where segments are, characters neither.
 static void test_segments_are_one_text(void **state)
 {
     (void)state;
@@ -312,7 +311,7 @@ static void test_end_tokens(void **state)
 {
     (void)state;
     uint32_t ends[TOKENIZER_MAX_END_TOKENS];
-    assert_int_equal(tokenizer_end_tokens(smollm, ends, 16), 2); /* <|endoftext|>, <|im_end|> */
+    assert_int_equal(tokenizer_end_tokens(smollm, ends, 16), 2); // <|endoftext|>, <|im_end|>
     assert_int_equal(ends[0], 0);
     assert_int_equal(ends[1], 2);
     assert_true(tokenizer_is_end(smollm, 2) && !tokenizer_is_end(smollm, 1) && !tokenizer_is_end(smollm, UINT32_MAX));
@@ -321,7 +320,7 @@ static void test_end_tokens(void **state)
     assert_int_equal(tokenizer_vocab(smollm), 49152);
 }
 
-/* --- back to text ----------------------------------------------------------------------------------------------------------- */
+// --- back to text -----------------------------------------------------------------------------------------------------------
 static size_t decode(const struct tokenizer *tokenizer, const uint32_t *ids, uint32_t count, bool skip, char *out)
 {
     struct detokenizer detokenizer;
@@ -339,7 +338,7 @@ static unsigned round_trip(const struct tokenizer *tokenizer, json_t *cases)
     json_t *item;
     json_array_foreach (cases, index, item) {
         if (!json_object_get(item, "text"))
-            continue; /* broken UTF-8 does not come back */
+            continue; // broken UTF-8 does not come back
         size_t length;
         char *text = text_of(item, &length), *out = malloc(4 * length + 4096);
         uint32_t *ids, count = encode(tokenizer, text, length, true, &ids);
@@ -364,7 +363,7 @@ static void test_round_trip(void **state)
     tokenizer_close(spm);
 }
 
-/* Bytes, each as the token of that byte, and what Python's decode(errors="replace") says. */
+// Bytes, each as the token of that byte, and what Python's decode(errors="replace") says.
 static void test_stream_of_bytes(void **state)
 {
     (void)state;
@@ -385,17 +384,17 @@ static void test_stream_of_bytes(void **state)
         {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
         {"\x80\xc3", "\xef\xbf\xbd\xef\xbf\xbd"},
     };
-    json_t *source = json_array_get(json_object_get(golden, "spm"), 0); /* it has a token for each byte */
+    json_t *source = json_array_get(json_object_get(golden, "spm"), 0); // it has a token for each byte
     struct tokenizer *spm = open_spm(source);
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         uint32_t ids[16], count = 0;
         for (const char *in = cases[i].in; *in; in++)
-            ids[count++] = 3 + (unsigned char)*in; /* <unk> <s> </s> <0x00> … */
+            ids[count++] = 3 + (unsigned char)*in; // <unk> <s> </s> <0x00> …
         char out[4096];
         size_t length = decode(spm, ids, count, false, out);
         out[length] = '\0';
         assert_string_equal(out, cases[i].out);
-        struct detokenizer detokenizer; /* nothing is given out before it is whole */
+        struct detokenizer detokenizer; // nothing is given out before it is whole
         detokenizer_init(&detokenizer, spm, false);
         if (i == 1)
             for (int k = 0; k < 3; k++)
@@ -403,12 +402,12 @@ static void test_stream_of_bytes(void **state)
     }
     uint32_t hello[] = {1, 3 + 'h', 2};
     char out[4096];
-    assert_int_equal(decode(spm, hello, 3, true, out), 1);  /* <s> and </s> are skipped */
-    assert_int_equal(decode(spm, hello, 3, false, out), 8); /* or shown */
+    assert_int_equal(decode(spm, hello, 3, true, out), 1);  // <s> and </s> are skipped
+    assert_int_equal(decode(spm, hello, 3, false, out), 8); // or shown
     tokenizer_close(spm);
 }
 
-/* --- long words ------------------------------------------------------------------------------------------------------------------- */
+// --- long words -------------------------------------------------------------------------------------------------------------------
 static void encode_run(const struct tokenizer *tokenizer, const char *unit, size_t length)
 {
     char *text = malloc(length);
@@ -424,7 +423,7 @@ static void encode_run(const struct tokenizer *tokenizer, const char *unit, size
     free(text);
 }
 
-/* Were one of these quadratic, four times the length would take 16 times as long. Processor time. */
+// Were one of these quadratic, four times the length would take 16 times as long. Processor time.
 static void test_long_runs(void **state)
 {
     (void)state;
@@ -447,7 +446,7 @@ static void test_long_runs(void **state)
     assert_true(took[1] < 10 * took[0]);
 }
 
-/* Encodes a run with a limit; returns its processor time. */
+// Encodes a run with a limit; returns its processor time.
 static double time_run(const struct tokenizer *tokenizer, const char *unit, size_t length, uint32_t max_tokens, enum status wanted)
 {
     char *text = malloc(length);
@@ -463,8 +462,8 @@ static double time_run(const struct tokenizer *tokenizer, const char *unit, size
     return seconds;
 }
 
-/* A word that must have too many tokens is refused before it is merged, which is most of the work. What a vocabulary has no token
- * for does not count: SmolLM2's lacks 21 bytes, the second "llama" model has no byte tokens. */
+// A word that must have too many tokens is refused before it is merged, which is most of the work. What a vocabulary has no token
+// for does not count: SmolLM2's lacks 21 bytes, the second "llama" model has no byte tokens.
 static void test_long_word_is_refused_early(void **state)
 {
     (void)state;
@@ -483,8 +482,8 @@ static void test_long_word_is_refused_early(void **state)
         if (refused > merged / 2)
             fail_msg("\"%s\": refused in %.3f s, merged in %.3f s", cases[i].unit, refused, merged);
     }
-    (void)time_run(smollm, "\x04", 1000000, 0, STATUS_OK);     /* no token at all */
-    (void)time_run(spm, "\xe2\x98\x83", 999999, 2, STATUS_OK); /* a space and one <unk> */
+    (void)time_run(smollm, "\x04", 1000000, 0, STATUS_OK);     // no token at all
+    (void)time_run(spm, "\xe2\x98\x83", 999999, 2, STATUS_OK); // a space and one <unk>
     tokenizer_close(spm);
 }
 

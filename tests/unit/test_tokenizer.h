@@ -1,4 +1,4 @@
-/* test_tokenizer.h: a tokenizer that must open. Include after cmocka.h. */
+// test_tokenizer.h: a tokenizer that must open. Include after cmocka.h.
 #ifndef FD_TESTS_TEST_TOKENIZER_H
 #define FD_TESTS_TEST_TOKENIZER_H
 

@@ -1,6 +1,5 @@
-/* test_tokenizer_open.c: tokenizers of vocabularies of a few tokens, made by hand: which tokens "llama" takes and where sequences end, and
- * which vocabularies are refused. Real ones: test_tokenizer.c.
- */
+// test_tokenizer_open.c: tokenizers of vocabularies of a few tokens, made by hand: which tokens "llama" takes and where sequences end, and
+// which vocabularies are refused. Real ones: test_tokenizer.c.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,12 +51,12 @@ static void test_spm_rules(void **state)
         uint32_t count, ids[8];
     } cases[] = {
         {"", true, 2, {1, 2}},
-        {"ab", true, 4, {1, 3, 7, 2}}, /* ab is worth more than ▁a */
+        {"ab", true, 4, {1, 3, 7, 2}}, // ab is worth more than ▁a
         {"a", true, 3, {1, 6, 2}},
         {" a", true, 4, {1, 3, 6, 2}},
-        {"cd", true, 4, {1, 3, 9, 2}},                     /* c and d are no pieces: cd is */
-        {"xyz a", true, 5, {1, 3, 0, 6, 2}},               /* a run of unknown characters is one <unk> */
-        {"a[X]a</s>b", true, 8, {1, 6, 8, 6, 2, 3, 5, 2}}, /* a space again after each special token */
+        {"cd", true, 4, {1, 3, 9, 2}},                     // c and d are no pieces: cd is
+        {"xyz a", true, 5, {1, 3, 0, 6, 2}},               // a run of unknown characters is one <unk>
+        {"a[X]a</s>b", true, 8, {1, 6, 8, 6, 2, 3, 5, 2}}, // a space again after each special token
         {"a[X]", false, 4, {1, 6, 0, 2}},
     };
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
@@ -118,7 +117,7 @@ static void test_refusals(void **state)
     free(long_text);
 }
 
-/* A model of several ends (llama 3.1: end of turn, of text, of message) stops at each, whichever the file calls eos. */
+// A model of several ends (llama 3.1: end of turn, of text, of message) stops at each, whichever the file calls eos.
 static void test_all_ends_by_name(void **state)
 {
     (void)state;
