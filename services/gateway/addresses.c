@@ -10,16 +10,16 @@ enum { NONE = UINT32_MAX };
 
 // An address without its port: an IPv4 address is kept as the IPv6 address that is mapped to it.
 struct client {
-    uint64_t network, host; // host: 0 of an IPv6 address
+    uint64_t network, host; // host is 0 for an IPv6 address
 };
 
 struct entry {
     struct client client;
-    uint32_t count, next; // next in its chain, or of those that are free
+    uint32_t count, next; // next: in its chain, or in the list of free entries
 };
 
 struct addresses {
-    uint64_t salt; // so that nobody outside can choose addresses of one chain
+    uint64_t salt; // random, so that nobody can choose addresses that fall into one chain
     uint32_t chain_count, first_free;
     uint32_t *chains; // [chain_count], a power of two
     struct entry *entries;

@@ -1,6 +1,6 @@
 // addresses.h: how many connections each client's address has. One thread.
 //
-// A client is an IPv4 address or the /64 network of an IPv6 address, of which one host may own all.
+// A client is an IPv4 address or an IPv6 /64 network, because one host may own a whole network.
 #ifndef FD_GATEWAY_ADDRESSES_H
 #define FD_GATEWAY_ADDRESSES_H
 

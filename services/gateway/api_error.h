@@ -9,7 +9,7 @@
 
 // What a client is told. status 0: no error. All texts are ASCII or valid UTF-8.
 struct api_error {
-    int status;       // of HTTP
+    int status;       // HTTP status
     const char *type; // static
     const char *code; // static, or NULL
     char param[96];   // "": none

@@ -31,7 +31,7 @@ void choice_close(struct choice *choice)
     free(choice->generated);
 }
 
-// Characters, by their first bytes: parts of one character add up right.
+// Counts characters by their first bytes, so that the counts of a character's parts add up to one.
 static uint32_t count_chars(const char *data, size_t bytes)
 {
     uint32_t count = 0;
@@ -42,7 +42,7 @@ static uint32_t count_chars(const char *data, size_t bytes)
     return count;
 }
 
-// in_text: the token's characters are part of the choice's text; a special one's mostly are not.
+// in_text: whether the token's characters are part of the choice's text. Those of a special token usually are not.
 static void show_token(struct choice *choice, const struct language *language, uint32_t id, const float *logprob, bool in_text)
 {
     size_t bytes;
@@ -60,14 +60,14 @@ static void show_top(struct choice *choice, const struct language *language, uin
     shown_tokens_add_top(&choice->logprobs, data, bytes, logprob);
 }
 
-// A completion's alternatives have the token itself among them, be it ever so unlikely.
+// A completion's alternatives include the token itself, however unlikely it is.
 static void show_itself(struct choice *choice, const struct language *language, uint32_t id, float logprob, bool among_tops)
 {
     if (choice->request->kind == API_COMPLETION && choice->request->top_logprobs > 0 && !among_tops)
         show_top(choice, language, id, logprob);
 }
 
-// A begin token that the tokenizer put before the text is not part of it.
+// False for a begin-of-text token that the tokenizer added: it is not part of the echoed text.
 static bool is_in_echo(const struct choice *choice, const struct language *language, uint32_t i)
 {
     const struct text *echo = &choice->prompt->echo;
@@ -78,7 +78,7 @@ static bool is_in_echo(const struct choice *choice, const struct language *langu
            (echo->bytes >= bytes && memcmp(echo->data, data, bytes) == 0);
 }
 
-// Scores of the prompt come in pieces, and again from other choices and after a resubmission.
+// Takes scores of the prompt. They arrive in pieces, and again from other choices and after a resubmission.
 static bool take_prompt_scores(const struct choice *choice, const Fastdecode__GenerateEvent *event)
 {
     struct request_prompt *prompt = choice->prompt;
@@ -107,7 +107,7 @@ static bool take_prompt_scores(const struct choice *choice, const Fastdecode__Ge
     return true;
 }
 
-// The prompt becomes part of the answer, once, before the first token.
+// Adds the prompt to the answer, once, before the first token.
 static void echo_prompt(struct choice *choice, const struct language *language)
 {
     const struct request_prompt *prompt = choice->prompt;
@@ -187,7 +187,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
 {
     struct text tail = {0};
 
-    echo_prompt(choice, choice->request->owner->config.language); // where no token ever came
+    echo_prompt(choice, choice->request->owner->config.language); // if no token ever came
     if (choice->stop.matched < 0) {
         language_stream_finish(choice->text_stream, &tail);
         if (tail.bytes && stop_match_push(&choice->stop, tail.data, tail.bytes, &choice->visible))

@@ -8,8 +8,7 @@
 // Whether the connection is suspended is decided under the exchange's mutex, together with "there is nothing to send",
 // so that a wake-up is never lost: a writer either sees it suspended and resumes it, or the reader sees the bytes.
 //
-// A stream that has nothing to send costs this struct, about 600 bytes, KEEP_OUT_BYTES, and its share of libmicrohttpd's
-// pools.
+// An idle stream costs about 600 bytes for this struct, KEEP_OUT_BYTES, and libmicrohttpd's memory pool.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +44,7 @@ struct exchange *exchange_new(struct MHD_Connection *connection, const char *met
     return exchange;
 }
 
-// What is to be sent is taken, or nobody will.
+// Frees what is left to send: it was sent, or its client is gone.
 static void drop_out(struct exchange *exchange)
 {
     if (exchange->totals)
@@ -63,7 +62,7 @@ struct exchange *exchange_hold(struct exchange *exchange)
 
 void exchange_release(struct exchange *exchange)
 {
-    // acquire and release: the last one sees what all others wrote
+    // acquire and release: the thread that frees sees what all others wrote
     if (!exchange || atomic_fetch_sub_explicit(&exchange->references, 1, memory_order_acq_rel) != 1)
         return;
     exchange_drop_body(exchange);
@@ -117,7 +116,7 @@ bool exchange_is_answered(const struct exchange *exchange)
 
 void exchange_set_user(struct exchange *exchange, void *user)
 {
-    // release: who reads the pointer sees what it points to
+    // release: a thread that reads the pointer sees what it points to
     atomic_store_explicit(&exchange->user, user, memory_order_release);
 }
 
@@ -149,7 +148,7 @@ void exchange_add_header(struct exchange *exchange, const char *name, const char
     pthread_mutex_unlock(&exchange->mutex);
 }
 
-// With the mutex held: so many bytes more wait to be read. The client's time for them grows by what they take at the least rate.
+// With the mutex held. Counts bytes that wait to be read, and moves the client's deadline by the time they take at the minimum rate.
 static void add_unsent(struct exchange *exchange, size_t bytes, bool waited_before)
 {
     const struct http_totals *totals = exchange->totals;
@@ -288,7 +287,7 @@ void exchange_detach(struct exchange *exchange)
     pthread_mutex_unlock(&exchange->mutex);
 }
 
-// libmicrohttpd asks for more of a stream (polling thread).
+// Called by libmicrohttpd for the next bytes of a stream, on the polling thread.
 static ssize_t read_stream(void *arg, uint64_t position, char *buffer, size_t max)
 {
     struct exchange *exchange = arg;

@@ -20,7 +20,7 @@ struct gateway_config {
     const char *host;
     uint32_t port;
     const char *scheduler; // address
-    const char *listen;    // of the health service; NULL: none
+    const char *listen;    // address of the health service; NULL: none
     const char *model, *chat_template, *served_model_name, *api_key_file;
     const char *mesh_secret_file; // NULL, "none": no secret
     const char *trace;            // NULL: none
@@ -28,10 +28,10 @@ struct gateway_config {
     uint32_t context; // 0: the model's
     uint32_t max_connections, max_queue, threads;
     uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
-    double key_share;                     // of the queue, that one of several keys may fill
+    double key_share;                     // share of the queue that one of several keys may fill
     uint64_t max_body_bytes;
     uint32_t max_request_tokens; // choices x tokens x (1 + alternatives) of one request
-    uint64_t max_unsent_bytes;   // of all answers that clients have not taken yet
+    uint64_t max_unsent_bytes;   // limit for all answers together that clients have not read yet
     uint64_t min_read_rate;      // bytes a second; 0: no limit
     double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s, keep_alive_s;
     bool mesh_metrics; // append the scheduler's
@@ -48,11 +48,10 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
 enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error) MUST_CHECK;
 uint32_t gateway_port(const struct gateway *gateway);
 
-// Ends the service without a client noticing, within limit_s: /ready fails at once; for the first notice_s connections and requests are
-// taken as before, so that load balancers can find out; then no more are taken, and those in flight are answered. True: all were. May be
-// called again.
+// Drains the gateway, in at most limit_s. /ready fails at once. For notice_s, new connections and requests are still accepted, so that load
+// balancers can notice. Then nothing new is accepted and requests in flight are answered. Returns whether all were. May be called again.
 bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s);
-// Ends everything: what is in flight is cut off. Blocks. NULL is allowed.
+// Ends everything and cuts off the requests in flight. Blocks. NULL is allowed.
 void gateway_close(struct gateway *gateway);
 
 #endif

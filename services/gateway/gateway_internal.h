@@ -22,11 +22,11 @@ struct gateway {
     struct mesh *mesh;
     struct scrape *scrape;
     struct requests *requests;
-    struct work_pool *quick, *pool; // for short bodies, and for long ones, which yield to those who compute
+    struct work_pool *quick, *pool; // for short bodies, and for long ones at low priority
     struct http_server *http;
     uint64_t created_s;
-    atomic_bool leaving;      // not ready, and still takes requests; relaxed: nothing else depends on it
-    atomic_bool draining;     // takes none any more; relaxed: likewise
+    atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it
+    atomic_bool draining;     // accepts no request any more; relaxed: as above
     atomic_bool tick_pending; // relaxed: at worst a tick more or less
 };
 
@@ -35,7 +35,7 @@ void routes_check(void *arg, struct exchange *exchange);
 void routes_handle(void *arg, struct exchange *exchange);
 void work_run(void *arg, void *item);
 
-// Handlers of routes, on the polling thread. kind: of the body; 0: none is expected.
+// Handlers of routes, on the polling thread. kind: the kind of body; 0: none is expected.
 typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
 route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, work_queue;
 

@@ -6,8 +6,8 @@
 //     whole:   exchange_respond()
 //     stream:  exchange_begin(), exchange_write()..., exchange_end()
 //
-// Until then the connection is suspended, which costs no thread. What is written goes to a small buffer that the polling
-// thread drains; it is a copy, so no writer waits for a slow client.
+// Until then the connection is suspended, which costs no thread. exchange_write() copies into a buffer that the polling thread drains, so
+// no writer waits for a slow client.
 //
 // A suspended connection is not polled, so a second thread (the watcher) looks whether its client left, and closes
 // connections that take too long to send their headers or body, or that read their answer too slowly. One that takes nothing of its
@@ -25,7 +25,7 @@
 struct http_server;
 struct exchange;
 
-// At the end of the headers (polling thread): may respond at once, e.g. 404, 401; then the body is read and dropped.
+// Called once the headers are complete (polling thread). It may respond at once, e.g. 404, 401; then the body is read and dropped.
 typedef void http_check_fn(void *arg, struct exchange *exchange);
 // The request is complete (polling thread). Not called if it was answered before.
 typedef void http_handle_fn(void *arg, struct exchange *exchange);
@@ -42,8 +42,8 @@ struct http_config {
     uint32_t max_connections;
     uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
     uint64_t max_body_bytes;
-    uint64_t max_unsent_bytes; // of all answers together that clients have not taken yet
-    uint64_t min_read_rate;    // bytes a second that a client must take of an answer, beyond idle_timeout_s; 0: no limit
+    uint64_t max_unsent_bytes; // limit for all answers together that clients have not read yet
+    uint64_t min_read_rate;    // bytes a second that a client must read of an answer, after idle_timeout_s; 0: no limit
     double header_timeout_s, body_timeout_s, idle_timeout_s;
     const char *cors_origin; // NULL: none
     http_check_fn *check;
@@ -61,8 +61,8 @@ uint32_t http_server_port(const struct http_server *server);
 void http_server_quiesce(struct http_server *server);
 // Requests whose answer is not sent yet.
 uint32_t http_server_active(const struct http_server *server);
-// Closes what is open (each open exchange is told gone) and ends the threads. Blocks. NULL is allowed. Exchanges that
-// someone still refers to stay valid until released.
+// Closes all connections, calling `gone` for each exchange that is open, and ends the threads. Blocks. NULL is allowed. Exchanges that are
+// still held stay valid until released.
 void http_server_stop(struct http_server *server);
 // After http_server_stop(). NULL is allowed.
 void http_server_free(struct http_server *server);
@@ -82,23 +82,23 @@ uint64_t exchange_start_us(const struct exchange *exchange);
 bool exchange_is_gone(const struct exchange *exchange);
 bool exchange_is_answered(const struct exchange *exchange); // a status is decided
 
-// One pointer for the user of the exchange.
+// A pointer that the user of the exchange may keep with it.
 void exchange_set_user(struct exchange *exchange, void *user);
 void *exchange_user(const struct exchange *exchange);
 
 // A header for the answer, before it is begun. name is static; value is copied.
 void exchange_add_header(struct exchange *exchange, const char *name, const char *value);
-// The whole answer. content_type is static; body is moved from. A second answer is ignored. Where too many bytes of answers wait to be
-// read already, the client gets status 429 instead.
+// The whole answer. content_type is static; body is moved from. A second answer is ignored. If too many bytes of
+// answers already wait to be read, the client gets status 429 instead.
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body);
 // A stream: status 200 and headers.
 void exchange_begin(struct exchange *exchange, const char *content_type);
 void exchange_write(struct exchange *exchange, const char *data, size_t bytes);
 // Bytes written and not yet taken by the connection.
 size_t exchange_backlog(struct exchange *exchange);
-// Whether a writer that can wait should: this client is behind, or all together are.
+// Whether a writer that can wait should: this client reads too slowly, or all together do.
 bool exchange_is_behind(struct exchange *exchange);
-// The stream is complete. broken: end it so that the client sees that it is cut off.
+// Ends the stream. broken: in a way that shows the client that it is incomplete.
 void exchange_end(struct exchange *exchange, bool broken);
 
 #endif

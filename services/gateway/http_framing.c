@@ -1,8 +1,7 @@
 // http_framing.c: see http_framing.h.
 //
-// libmicrohttpd takes any bytes before a colon as a header's name, so that "Content-Length : 26" is a header of its own that says
-// nothing about the body. It also joins a line that begins with a space to the line before it, which other servers take for a header.
-// Both are refused here, whatever the header.
+// libmicrohttpd accepts any bytes before a colon as a header's name, so to it "Content-Length : 26" is an unknown header. It also joins a
+// line that begins with a space to the line before, while other servers may take it for a header. Both are refused, whatever the header.
 #include "services/gateway/http_framing.h"
 
 #include <stdint.h>
@@ -30,8 +29,8 @@ static bool is_token(const char *name, size_t bytes)
     return bytes > 0;
 }
 
-// A header is parsed where it was received: its name, a zero byte in place of the colon, spaces, its value. The value of a folded header
-// is put together in another place.
+// libmicrohttpd parses a header in the receive buffer: its name, a zero byte in place of the colon, spaces, its value. It assembles the
+// value of a folded header elsewhere.
 static bool is_folded(const char *name, size_t name_bytes, const char *value)
 {
     const char *expected = name + name_bytes + 1;
@@ -49,7 +48,7 @@ static bool is_all_digits(const char *value, size_t bytes)
     return bytes > 0;
 }
 
-// Whether the name is `wanted`. A name that only begins with it is malformed: someone may compare the beginning alone.
+// Whether the name is `wanted`. A longer name that begins with it is malformed: a proxy may compare only the beginning.
 static bool is_named(struct framing *framing, const char *name, size_t bytes, const char *wanted)
 {
     size_t wanted_bytes = strlen(wanted);

@@ -10,13 +10,13 @@
 
 enum { EXCHANGE_HEADERS_MAX = 6, EXCHANGE_ID_BYTES = 128 };
 
-// What all exchanges of a server share: sums, and limits of what waits to be read by clients.
+// Shared by all exchanges of a server: sums, and limits for answers that wait to be read by clients.
 struct http_totals {
-    _Atomic uint64_t body_bytes;   // relaxed: bodies that are kept; written by the polling thread and whoever drops one
-    _Atomic uint64_t unsent_bytes; // relaxed: of answers, not yet taken by libmicrohttpd
+    _Atomic uint64_t body_bytes;   // relaxed: bodies that are kept; written by any thread
+    _Atomic uint64_t unsent_bytes; // relaxed: bytes of answers that libmicrohttpd has not taken yet
     uint64_t max_unsent_bytes;
-    uint64_t min_read_rate; // bytes a second that a client takes of what waits for it; 0: no limit
-    uint64_t read_grace_us; // and this much longer
+    uint64_t min_read_rate; // bytes a second; 0: no limit
+    uint64_t read_grace_us; // time before the rate counts
 };
 
 enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM };
@@ -34,8 +34,8 @@ struct exchange {
     uint64_t body_seen;         // bytes, kept or dropped
     bool handled;               // the body is complete and handle was called, or need not be
     _Atomic(void *) user;
-    atomic_bool gone;                  // release by who finds out, acquire by who asks
-    _Atomic uint64_t read_deadline_us; // relaxed: by then the client must have taken what waits; 0: nothing waits
+    atomic_bool gone;                  // stored with release, loaded with acquire
+    _Atomic uint64_t read_deadline_us; // relaxed: the client must have read what waits by then; 0: nothing waits
 
     pthread_mutex_t mutex;             // for all below
     struct MHD_Connection *connection; // NULL once it is completed

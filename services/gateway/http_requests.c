@@ -7,9 +7,9 @@
 //                           at min_read_rate at least
 //   idle (keep-alive)       idle_timeout_s                access handler, first call
 //
-// A body over the limit is read and dropped up to DRAIN_FACTOR times the limit before the 413 goes out: a client that is still
-// sending would otherwise see its connection reset instead of the answer. All bodies together may hold BODIES_FACTOR times the
-// limit, 256 MB by default: beyond it a request is refused for the moment, however many connections there are.
+// A body over the limit is read and dropped, up to DRAIN_FACTOR times the limit, before status 413 is sent: a client that is still sending
+// would otherwise see its connection reset instead of the answer. All bodies together may take BODIES_FACTOR times the limit, 256 MB by
+// default; requests beyond that get status 429.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +27,10 @@
 enum {
     DRAIN_FACTOR = 8,
     BODIES_FACTOR = 32,
-    REFUSED_SHARE = 8, // so many times less than its limit an address may have beyond it, to be told so
+    REFUSED_SHARE = 8, // an address may exceed its limit by an eighth, to receive status 429
 };
 
-// A record lives in libmicrohttpd's socket context; the context of a connection is its watch id.
+// The watch id of a connection is kept in libmicrohttpd's socket context.
 static uint64_t connection_id(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -39,7 +39,7 @@ static uint64_t connection_id(struct MHD_Connection *connection)
 
 static uint64_t deadline_after(double seconds) { return clock_now_us() + (uint64_t)(seconds * 1e6); }
 
-// --- limits of an address: on the polling thread --------------------------------------------------------------------
+// --- connections of an address: on the polling thread --------------------------------------------------------------------
 static const struct sockaddr *address_of(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -60,7 +60,7 @@ static bool is_crowded(const struct http_server *server, struct MHD_Connection *
     return address && addresses_count(server->addresses, address) > address_limit(server, address);
 }
 
-// A few connections beyond an address's limit are let in and get status 429; more are closed at once.
+// A few connections beyond an address's limit are accepted and get status 429; more are closed at once.
 enum MHD_Result http_on_accept(void *arg, const struct sockaddr *address, socklen_t address_bytes)
 {
     const struct http_server *server = arg;
@@ -121,7 +121,7 @@ static void refuse_body(struct http_server *server, struct exchange *exchange)
     exchange_drop_body(exchange);
 }
 
-// Whether so many more bytes of bodies may be kept; refuses the request if not.
+// Returns whether this many more bytes of bodies may be kept; if not, the request is refused.
 static bool has_room(struct http_server *server, struct exchange *exchange, size_t bytes)
 {
     uint64_t kept = atomic_load_explicit(&server->totals.body_bytes, memory_order_relaxed);
@@ -129,7 +129,7 @@ static bool has_room(struct http_server *server, struct exchange *exchange, size
     struct api_error error;
 
     if (kept + bytes > server->config.max_body_bytes * BODIES_FACTOR)
-        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many request bodies arrive at once, try again later");
+        api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many request bodies are being received, try again later");
     else if (unsent > server->config.max_unsent_bytes)
         api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many answers wait to be read, try again later");
     else

@@ -18,7 +18,7 @@ struct entry {
 };
 
 struct keys {
-    unsigned char secret[crypto_generichash_KEYBYTES]; // drawn at start, so that nobody outside can choose hashes
+    unsigned char secret[crypto_generichash_KEYBYTES]; // random, so that nobody can choose hashes
     uint32_t count;
     uint16_t slots[SLOT_COUNT]; // open addressing: index of an entry + 1; 0: free
     struct entry entries[KEYS_MAX];
@@ -40,7 +40,7 @@ static void hash_key(const struct keys *keys, const char *key, size_t bytes, uns
     crypto_generichash(hash, HASH_BYTES, (const unsigned char *)key, bytes, keys->secret, sizeof keys->secret);
 }
 
-// The same at all gateways, so no secret goes into it.
+// The name is the same at all gateways, so it depends on the key alone.
 static void name_tenant(const char *key, char tenant[KEY_TENANT_BYTES])
 {
     static const unsigned char purpose[crypto_generichash_blake2b_PERSONALBYTES] = "fastdecode owner";
@@ -51,7 +51,7 @@ static void name_tenant(const char *key, char tenant[KEY_TENANT_BYTES])
     sodium_bin2hex(tenant + 4, KEY_TENANT_BYTES - 4, hash, sizeof hash);
 }
 
-// The slot of this hash, or the free one where it belongs: there are more slots than keys.
+// The slot of this hash, or the free slot where it belongs. There are more slots than keys.
 static uint16_t *find_slot(struct keys *keys, const unsigned char hash[HASH_BYTES])
 {
     uint32_t at;
@@ -96,7 +96,7 @@ static enum status read_keys(FILE *file, const char *path, struct keys *keys, st
     }
     sodium_memzero(line, sizeof line);
     if (status == STATUS_OK && keys->count == 0)
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "%s: no key in it", path);
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "%s: the file has no key", path);
     return status;
 }
 

@@ -1,7 +1,7 @@
 // keys.h: API keys: one a line in a file; blank lines and lines that begin with # are skipped.
 //
-// A key is found by its keyed BLAKE2b hash, so that the time of a look-up says nothing about the keys there are. Its owner's name is a
-// BLAKE2b hash too, the same at every gateway; the key cannot be read from it.
+// A key is found by its keyed BLAKE2b hash, so the time of a look-up tells nothing about the keys. The name of a key's owner (the tenant) is
+// a BLAKE2b hash as well, the same at every gateway, from which the key cannot be read.
 #ifndef FD_GATEWAY_KEYS_H
 #define FD_GATEWAY_KEYS_H
 
@@ -16,10 +16,10 @@ enum { KEY_TENANT_BYTES = 40 }; // "key-" and 32 digits
 
 struct keys;
 
-// What is known of a key's owner. It lives as long as its struct keys.
+// The owner of a key. Lives as long as its struct keys.
 struct key {
     char tenant[KEY_TENANT_BYTES];
-    atomic_uint waiting; // relaxed, a number to compare: its sequences at this gateway that have no token yet
+    atomic_uint waiting; // relaxed: how many sequences at this gateway have no token yet
 };
 
 // The caller closes *out. A file without a key is an error: it would lock everybody out, or let everybody in.

@@ -54,7 +54,7 @@ static enum status read_template(const char *path, char **out, size_t *length, s
     }
     *length = fread(*out, 1, CHAT_TEMPLATE_MAX_BYTES + 1, file);
     if (ferror(file))
-        status = error_set(error, STATUS_UNKNOWN, "--chat-template %s: it cannot be read", path);
+        status = error_set(error, STATUS_UNKNOWN, "--chat-template %s: cannot read the file", path);
     else if (*length > CHAT_TEMPLATE_MAX_BYTES)
         status =
             error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: longer than %u bytes", path, CHAT_TEMPLATE_MAX_BYTES);
@@ -204,7 +204,7 @@ enum status language_encode_chat(const struct language *language, const struct a
     *ids = NULL;
     *count = 0;
     if (!language->chat)
-        return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template, so it takes completions only");
+        return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template: use /v1/completions");
     given = calloc(message_count, sizeof *given);
     if (!given)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
@@ -234,7 +234,7 @@ bool language_is_special(const struct language *language, uint32_t id)
     return tokenizer_is_control(language->tokenizer, id) || tokenizer_is_end(language->tokenizer, id);
 }
 
-// What detokenizer_push() may write: a token, what was held back before it, each wrong byte as three.
+// The most that detokenizer_push() writes: a token and what was held back before it, with three bytes for each wrong one.
 static size_t output_room(const struct tokenizer *tokenizer) { return 3 * tokenizer_max_token_bytes(tokenizer) + 16; }
 
 static void push(struct detokenizer *detokenizer, size_t max_output, uint32_t id, struct text *out)
@@ -268,7 +268,7 @@ struct language_stream *language_stream_open(const struct language *language)
     if (!stream)
         return NULL;
     detokenizer_init(&stream->detokenizer, language->tokenizer, true);
-    stream->detokenizer.drop_space = false; // it goes on where the prompt ends
+    stream->detokenizer.drop_space = false; // the text continues the prompt
     stream->max_output = output_room(language->tokenizer);
     return stream;
 }

@@ -25,7 +25,7 @@ struct mesh_call {
     struct mesh *mesh;
     struct mesh_listener listener;
     struct rpc_handle handle;
-    bool quiet; // cancelled: nobody is told any more
+    bool quiet; // cancelled: the listener is not called any more
 };
 
 struct mesh_scrape {
@@ -81,7 +81,7 @@ static void set_away(struct mesh *mesh)
     set_state(mesh, &away);
 }
 
-// It may be stopped, or its host gone: what runs is waited for, new requests are told.
+// The scheduler may be stopped, or its host gone. Running requests wait for it, new ones are refused after a while.
 static void on_silence(void *arg)
 {
     struct mesh *mesh = arg;
@@ -131,8 +131,8 @@ static void on_state(void *user, struct rpc_message *message)
     }
     if (state.fingerprint && mesh->config.fingerprint && state.fingerprint != mesh->config.fingerprint) {
         if (state.ready)
-            log_error("MESH-OTHER-MODEL", "mine=%016llx its=%016llx", (unsigned long long)mesh->config.fingerprint,
-                      (unsigned long long)state.fingerprint);
+            log_error("MESH-OTHER-MODEL", "fingerprint=%016llx mesh_fingerprint=%016llx",
+                      (unsigned long long)mesh->config.fingerprint, (unsigned long long)state.fingerprint);
         state.ready = false;
         snprintf(state.reason, sizeof state.reason, "the mesh serves another model file than this gateway");
     }
@@ -206,7 +206,7 @@ static void on_generate_message(void *user, struct rpc_message *message)
         return;
     }
     log_error("MESH-EVENT-BAD", "peer=%s", rpc_channel_address(call->mesh->channel));
-    rpc_cancel(call->mesh->channel, call->handle); // its end is told, and the choice submitted again
+    rpc_cancel(call->mesh->channel, call->handle); // on_generate_end() follows, and the choice is submitted again
 }
 
 static void on_generate_end(void *user, enum status status, const char *error)
@@ -230,7 +230,7 @@ enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *
     *out = NULL;
     if (!call)
         return STATUS_RESOURCE_EXHAUSTED;
-    // the scheduler keeps the deadline itself; this one is for a scheduler that does not
+    // the scheduler keeps the deadline itself; this one is for when it hangs
     if (timeout_us)
         options.timeout_ms = (uint32_t)MIN(timeout_us / 1000 + DEADLINE_SLACK_MS, (uint64_t)UINT32_MAX);
     *call = (struct mesh_call){.mesh = mesh, .listener = *listener};
@@ -329,7 +329,7 @@ static void close_on_loop(struct mesh *mesh)
 {
     uint32_t i;
 
-    // what was posted before still runs: it holds references
+    // run what was posted before: it holds references
     for (i = 0; i < DRAIN_ROUNDS && rpc_loop_run(mesh->loop, 0, 0) > 0; i++)
         ;
     mesh->closing = true;

@@ -1,4 +1,4 @@
-// mesh.h: the way to the scheduler: one RPC loop thread, the stream of the mesh's state, calls.
+// mesh.h: the connection to the scheduler: one RPC loop thread, the stream of the mesh's state, calls.
 //
 // The loop thread owns everything that is in flight: requests live there, and calls are made and answered there. Other
 // threads only post to it and look at the last state.
@@ -28,10 +28,10 @@ struct mesh_state {
 
 struct mesh_config {
     const char *scheduler; // address
-    const char *listen;    // of the health service; NULL: none
+    const char *listen;    // address of the health service; NULL: none
     const char *mesh_secret_file;
     uint32_t max_calls;
-    uint64_t fingerprint;       // of the model file here; a mesh with another one is not ready. 0: unknown
+    uint64_t fingerprint;       // the model file's; a mesh with another one is not ready. 0: unknown
     void (*changed)(void *arg); // loop thread: the state changed
     void *arg;
 };
@@ -47,9 +47,8 @@ void mesh_state(struct mesh *mesh, struct mesh_state *out);
 // Runs fn on the loop thread, in the order of posting. Any thread, until mesh_close().
 void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg);
 
-// Loop thread. event: a message of the stream, valid for the call. end: once, the last; status OK: the stream is
-// complete. Neither is called from within mesh_generate() or after mesh_cancel(), which
-// may be called from within either (in end the call is over already).
+// Called on the loop thread. event: a message of the stream, valid for the call. end: once, last; with status OK the stream is complete.
+// Neither is called from within mesh_generate(), or after mesh_cancel(), which may be called from within event.
 struct mesh_listener {
     void (*event)(void *arg, const Fastdecode__GenerateEvent *event);
     void (*end)(void *arg, enum status status, const char *text);
@@ -60,7 +59,7 @@ enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *
                           const struct mesh_listener *listener, struct mesh_call **out) MUST_CHECK;
 void mesh_cancel(struct mesh_call *call);
 
-// The scheduler's metrics; text is NULL when it did not answer in time. Called once, from the loop thread, never from within.
+// Loop thread. Asks for the scheduler's metrics and calls done once, later; text is NULL if it did not answer in time.
 void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg, const char *text), void *arg);
 
 #endif

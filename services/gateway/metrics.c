@@ -89,7 +89,7 @@ void metrics_answer(struct metrics *metrics, int status)
 
 // --- text ---------------------------------------------------------------------------------------------------------
 
-// Names that were written, so that the scheduler's text does not repeat them.
+// The families that were written; those of the scheduler's text with the same names are left out.
 struct families {
     const char *names[FAMILY_MAX];
     uint32_t count;
@@ -197,8 +197,8 @@ static const char *skip_labels(const char *at)
     return *at == '}' ? at + 1 : NULL;
 }
 
-// Whether a line, which ends with a line feed, is a comment or a sample. What a scheduler sends may hold names that others chose, and a
-// line that is none would make the whole page unreadable.
+// Whether a line that ends with a line feed is a comment or a sample. The scheduler's text holds names that others chose, and one malformed
+// line would make the whole page unreadable.
 static bool is_well_formed(const char *line)
 {
     size_t length;

@@ -27,10 +27,10 @@ enum metrics_counter {
     METRICS_COUNTER_COUNT,
 };
 
-// Values of the moment, given when the text is made.
+// Current values, read when the text is rendered.
 struct metrics_gauges {
     const char *model_name;
-    uint32_t requests_running, requests_waiting; // of this gateway
+    uint32_t requests_running, requests_waiting; // at this gateway
     uint32_t connections_active;
     bool mesh_up, mesh_ready;
     uint64_t kv_pages_used, kv_pages_total;

@@ -1,7 +1,7 @@
 // prepare.c: from a parsed body to a request that can be started: ids, lengths, sampling parameters, a seed.
 //
-// Runs on the work pool: a prompt of 8 MB takes a while to tokenize. Nothing of the body is kept but what the answer
-// needs, so that a request in flight costs its ids and a few hundred bytes.
+// Runs on the work pool, because a prompt of 8 MB takes a while to tokenize. Only the parts of the body that the answer needs are kept, so a
+// request in flight costs its ids and a few hundred bytes.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 static bool no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
 
-// The status of a tokenizer or template -> what the client is told.
+// Makes an error for the client from a status of the tokenizer or the template.
 static bool language_failed(struct api_error *error, const char *param, const struct error *reason)
 {
     if (reason->status == STATUS_RESOURCE_EXHAUSTED || reason->status == STATUS_INTERNAL)
@@ -21,7 +21,7 @@ static bool language_failed(struct api_error *error, const char *param, const st
     return api_fail(error, 400, "invalid_value", param, "%s", reason->text);
 }
 
-// What every client of this API looks for in the text of this error.
+// Clients of this API look for the first words of this message.
 static bool too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
 {
     return api_fail(error, 400, "context_length_exceeded", param,
@@ -81,7 +81,7 @@ static bool encode_all(const struct language *language, const struct api_request
         if (status != STATUS_OK)
             return language_failed(error, "messages", &reason);
         return request->prompts[0].count > 0 ||
-               api_fail(error, 400, "invalid_value", "messages", "the chat template makes no tokens of 'messages'");
+               api_fail(error, 400, "invalid_value", "messages", "the chat template renders 'messages' as an empty prompt");
     }
     for (i = 0; i < request->prompt_count; i++)
         if (!encode_prompt(language, api, i, context, &request->prompts[i], error))
@@ -115,14 +115,14 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
     return true;
 }
 
-// What an answer may grow to is known before anything is computed: each token of each choice, an echoed prompt's too, and its
-// alternatives. One of them takes about 100 bytes on its way into an answer.
+// Checks how large the answer may become, before anything is computed: every token of every choice counts, those of an echoed prompt too,
+// each with its alternatives. One of them takes about 100 bytes on its way into an answer.
 static bool check_budget(const struct api_request *api, uint32_t limit, struct request *request, struct api_error *error)
 {
     uint64_t weight = (uint64_t)api->n * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
     uint32_t i;
 
-    if (api->kind == API_CHAT && api->max_tokens < 0) // up to the context's end was not asked for in so many words
+    if (api->kind == API_CHAT && api->max_tokens < 0) // the client did not ask for a length, so it gets what fits
         request->max_tokens = (uint32_t)MIN(request->max_tokens, MAX(limit / weight, 1));
     tokens = (uint64_t)request->max_tokens * request->prompt_count;
 
@@ -233,7 +233,7 @@ static bool make_choices(const struct language *language, uint32_t n, struct req
     for (i = 0; i < request->prompt_count * n; i++) {
         struct choice *choice = &request->choices[i];
         *choice = (struct choice){.request = request, .prompt = &request->prompts[i / n], .index = i, .number = i % n};
-        request->choice_count++; // so that freeing sees it
+        request->choice_count++; // so that request_discard() frees it
         if (!choice_open(choice, language))
             return false;
     }

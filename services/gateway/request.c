@@ -4,8 +4,8 @@
 //      ▲                     │
 //      └── the mesh is gone ─┘   with a pause of 50 ms, doubled each time up to 2 s
 //
-// Whether the mesh can take a submission is told by its Watch stream; nothing polls. A request that was never accepted is
-// refused after ready_grace_s, one that has begun waits resume_limit_s: its client already has half an answer.
+// The Watch stream tells whether the mesh accepts submissions; nothing polls. A request that was never accepted is refused after
+// ready_grace_s. One that has begun waits resume_limit_s, because its client already has half an answer.
 #include "services/gateway/request.h"
 
 #include <stdio.h>
@@ -119,7 +119,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     }
     if (choice->generated_count >= request->max_tokens &&
         (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
-        request_finish_choice(choice, "length", NULL); // only the news of its end was lost
+        request_finish_choice(choice, "length", NULL); // it was complete, and only its last event was lost
         return !last;
     }
     if (requests->state.ready && now_us >= choice->retry_us) {
@@ -137,7 +137,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     return false;
 }
 
-// Proxies close what is silent, so a comment now and then.
+// Sends a comment on a silent stream: proxies close silent connections.
 static void keep_alive(struct request *request, uint64_t now_us)
 {
     static const char comment[] = ": keep-alive\n\n";

@@ -5,7 +5,7 @@
 //                        exchange ◀── chunks or one answer ◀───────┘
 //
 // A choice keeps its token log: prompt ids, generated ids, parameters and seed. When the scheduler goes away the choice
-// is submitted again with it; the event's index says where the new stream goes on, so that nothing is shown twice or left out.
+// is submitted again with it. The index of an event says where the new stream continues, so that nothing is shown twice or left out.
 #ifndef FD_GATEWAY_REQUEST_H
 #define FD_GATEWAY_REQUEST_H
 
@@ -26,7 +26,7 @@ struct requests_config {
     uint32_t max_request_tokens; // choices x tokens x (1 + alternatives) of one request
     double request_timeout_s;    // 0: none
     double ready_grace_s;        // how long a new request waits for a mesh that is not ready
-    double resume_limit_s;       // how long one that has begun does
+    double resume_limit_s;       // how long one that has begun waits
     double keep_alive_s;         // a stream that is silent for so long gets a comment
 };
 
@@ -34,9 +34,9 @@ enum status requests_open(const struct requests_config *config, struct requests 
 // After the loop has ended. Frees what is left.
 void requests_close(struct requests *requests);
 
-// Any thread that may block: tokenizes, checks lengths, makes the request. The exchange is held by it. api is moved from
-// (on failure too). key: who asks, or NULL; it outlives the request. It counts one
-// sequence that waits already, which becomes the request's; all of the request's count as waiting until one has a token.
+// Any thread that may block. Tokenizes, checks lengths and makes the request, which holds the exchange. api is moved from, on failure too.
+// key: who asks, or NULL; it outlives the request. The caller has counted one waiting sequence in key->waiting, which becomes the request's;
+// all sequences of the request count as waiting until one of them has a token.
 bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
                      struct request **out, struct api_error *error);
 
@@ -47,13 +47,14 @@ void request_discard(struct request *request);
 void requests_start(struct requests *requests, struct request *request);
 // Loop thread: the client of this exchange left.
 void requests_cancel(struct requests *requests, struct exchange *exchange);
-// Loop thread: the mesh's state changed, or a tick: submits what waits, keeps silent streams alive, ends what waited too long.
+// Loop thread, when the mesh's state has changed and at every tick. Submits what waits, keeps silent streams alive, and refuses requests
+// that have waited too long.
 void requests_tick(struct requests *requests);
 
 // Any thread.
 void requests_counts(const struct requests *requests, uint32_t *running, uint32_t *waiting);
 
-// Whole seconds to wait, 1 to 60: the predicted wait, jittered so that clients do not come back together.
+// Seconds for Retry-After, 1 to 60: the predicted wait with jitter, so that clients do not all come back at once.
 uint32_t retry_after_s(uint32_t predicted_wait_ms);
 
 #endif

@@ -9,7 +9,7 @@
 
 enum { KEEP_CHUNK_BYTES = 64 << 10 };
 
-// One of at least three seconds, whatever is predicted: 38 * 1.5 + 1 + 2 is a minute.
+// The jitter spans at least three seconds whatever is predicted. The most is 38 * 1.5 + 1 + 2, about a minute.
 uint32_t retry_after_s(uint32_t predicted_wait_ms)
 {
     double jitter = (double)(clock_now_ns() / 1000 % 997) / 997;
@@ -119,7 +119,7 @@ static void complete(struct request *request)
     request_drop(request);
 }
 
-// The whole request fails: as an answer of its own, or as the last event of a stream that has begun.
+// Fails the whole request: with an answer of its own, or with the last event of a stream that has begun.
 void request_fail(struct request *request, const struct api_error *error)
 {
     struct text chunk = {0};
@@ -138,7 +138,7 @@ void request_fail(struct request *request, const struct api_error *error)
     request_drop(request);
 }
 
-// A choice is done: its last chunk, and when no other is open the end of the request, which is freed.
+// Ends a choice: sends its last chunk. After the last choice, completes and frees the request.
 void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
 {
     struct request *request = choice->request;

@@ -9,7 +9,7 @@
 enum {
     RETRY_FIRST_US = 50000,
     RETRY_MOST_US = 2000000,
-    FAILURES_MAX = 8, // in a row without a token, of kinds that waiting does not mend
+    FAILURES_MAX = 8, // in a row without a token, of kinds that waiting does not cure
 };
 
 static void measure(struct choice *choice, uint32_t new_tokens)
@@ -126,7 +126,7 @@ void request_on_end(void *arg, enum status status, const char *text)
     case STATUS_INVALID_ARGUMENT:
     case STATUS_OUT_OF_RANGE:
     case STATUS_UNIMPLEMENTED:
-        api_fail(&error, 400, "invalid_value", NULL, "%s", text ? text : "the mesh refuses the request");
+        api_fail(&error, 400, "invalid_value", NULL, "%s", text ? text : "the mesh refused the request");
         request_fail(request, &error);
         return;
     case STATUS_OK:

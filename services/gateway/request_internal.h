@@ -15,7 +15,7 @@ struct prompt_top {
     float logprob;
 };
 
-// A prompt and, for echo, its text and scores. Shared by its n choices: each of them may bring the scores, which are the same.
+// A prompt and, for echo, its text and scores. Its n choices share it: each may receive the scores, which are the same.
 struct request_prompt {
     uint32_t *ids;
     uint32_t count;
@@ -36,8 +36,8 @@ enum choice_state {
 struct choice {
     struct request *request;
     struct request_prompt *prompt;
-    uint32_t index;  // in the answer
-    uint32_t number; // among the n of its prompt
+    uint32_t index;  // in the answer's list of choices
+    uint32_t number; // among the n choices of its prompt
     enum choice_state state;
     struct mesh_call *call;
     uint64_t sequence; // the scheduler's id; 0: none yet
@@ -45,14 +45,14 @@ struct choice {
     uint32_t failures; // in a row
     // token log
     uint32_t *generated;
-    uint32_t cached_tokens;   // of the prompt, that were computed before; known at the end
-    uint32_t generated_count; // at most max_tokens, for which there is room from the beginning
+    uint32_t cached_tokens;   // tokens of the prompt whose KV was cached; known at the end
+    uint32_t generated_count; // at most max_tokens, for which memory was allocated at start
     // text
     struct language_stream *text_stream;
     struct stop_match stop;
     struct text visible;          // not shown yet (stream), or all of it
-    struct shown_tokens logprobs; // likewise
-    uint32_t text_chars;          // of the tokens so far: the next one's text_offset
+    struct shown_tokens logprobs; // like visible
+    uint32_t text_chars;          // characters of the tokens so far: the next one's text_offset
     bool echoed;                  // the prompt is in visible
     bool role_sent;
     uint64_t last_token_us;
@@ -91,21 +91,21 @@ struct request {
 struct requests {
     struct requests_config config;
     struct request *first;                      // loop thread
-    struct trace_track *track, *track_requests; // what this thread does; requests, which overlap
+    struct trace_track *track, *track_requests; // of this thread; of requests, which overlap
     uint64_t trace_ids;
     struct mesh_state state;  // loop thread: as of the last tick
-    struct text piece, chunk; // loop thread: scratch of one token and of one event, kept so that a token allocates nothing
-    // relaxed: numbers to look at
+    struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
+    // relaxed: counters
     atomic_uint running, waiting;
 };
 
-// prepare.c: its sequences wait no longer, as far as the key's share goes.
+// prepare.c. The sequences of the request no longer count as waiting in its key's share.
 void request_stop_waiting(struct request *request);
 
 // request_answer.c. Each may end and free the request: the caller must not look at it afterwards.
 void request_fail(struct request *request, const struct api_error *error);
 void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason); // static texts
-// Sends what is new of a stream, unless its client is behind. Frees nothing.
+// Sends new text of a stream, unless its client is behind. Frees nothing.
 void request_show_news(struct choice *choice);
 // Takes the request out of the list, cancels its calls and frees it.
 void request_drop(struct request *request);
@@ -119,13 +119,13 @@ void request_postpone(struct choice *choice);
 // choice.c
 bool choice_open(struct choice *choice, const struct language *language);
 void choice_close(struct choice *choice);
-// Takes tokens from index on. False: the event does not continue the log (a gap), or no memory.
+// Takes the tokens of an event. False: there is a gap between them and the log, or no memory.
 bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language);
-// No more tokens: what was held back becomes visible.
+// Ends the text: what was held back becomes visible.
 void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes);
 // Appends the chunk(s) of what is visible.
 void choice_show(struct choice *choice, struct text *out);
-// Something to show now?
+// Whether there is something to show.
 bool choice_has_news(const struct choice *choice);
 
 #endif

@@ -1,6 +1,6 @@
 // respond.c: see respond.h.
 //
-// Tokens in log-probabilities may be part of a character. Chat answers carry their bytes beside a text with U+FFFD;
+// A token with a log-probability may be part of a character. Chat answers carry its bytes beside a text with U+FFFD;
 // completions have no such field and write them as "bytes:\xe2\x82", as the service whose API this is does.
 #include "services/gateway/respond.h"
 

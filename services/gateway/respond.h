@@ -1,5 +1,5 @@
-// respond.h: what the API says: errors, completions, chat messages, chunks of streams. Bytes as the official clients
-// expect them. Renders only; nothing here knows how a token came about.
+// respond.h: renders what the API answers: errors, completions, chat messages, chunks of streams, in the form that the official clients
+// expect. It knows nothing of how a token is made.
 #ifndef FD_GATEWAY_RESPOND_H
 #define FD_GATEWAY_RESPOND_H
 
@@ -12,7 +12,7 @@
 // The whole answer, with Retry-After, WWW-Authenticate or Allow where they belong.
 void respond_error(struct exchange *exchange, const struct api_error *error);
 
-// A token with its scores, as the client sees it. Bytes of tokens lie one after another in a struct text.
+// A token with its scores, as the client sees it. The bytes of all tokens lie one after another in a struct text.
 struct shown_top {
     uint32_t offset, bytes; // of the token's text
     float logprob;
@@ -41,7 +41,7 @@ void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t byte
 // An alternative to the token added last.
 void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t bytes, float logprob);
 
-// What is said of one choice, whole or as a chunk.
+// One choice, whole or a chunk of it.
 struct respond_choice {
     uint32_t index;
     const char *text;
@@ -51,15 +51,15 @@ struct respond_choice {
     const char *finish_reason;           // NULL: not finished
     const char *stop_reason;             // NULL: null
     size_t stop_reason_bytes;
-    bool first; // of a chat stream: the chunk that names the role
+    bool first; // the first chunk of a chat stream, which names the role
 };
 
 struct respond_usage {
     uint64_t prompt_tokens, completion_tokens;
-    uint64_t cached_tokens; // of the prompts: their KV was there already
+    uint64_t cached_tokens; // tokens of the prompts whose KV was cached
 };
 
-// What all answers of one request begin with.
+// The fields that all answers of one request begin with.
 struct respond_head {
     enum api_kind kind;
     const char *id; // "cmpl-..."

@@ -12,9 +12,9 @@
 struct route {
     const char *path;
     const char *method;
-    bool prefix; // path is only how it begins
+    bool prefix; // path is only the beginning
     bool needs_key;
-    enum api_kind kind; // of a body; 0: none
+    enum api_kind kind; // of the body; 0: none
     route_handler_fn *handle;
 };
 
@@ -77,7 +77,7 @@ static bool check_type(struct exchange *exchange, struct api_error *error)
     if (strncasecmp(type, "multipart/", 10) == 0 || strncasecmp(type, "image/", 6) == 0 || strncasecmp(type, "audio/", 6) == 0)
         return api_fail(error, 415, "unsupported_media_type", NULL, "the body must be application/json");
     if (*encoding && strcasecmp(encoding, "identity") != 0)
-        return api_fail(error, 415, "unsupported_media_type", NULL, "the body must not be encoded");
+        return api_fail(error, 415, "unsupported_media_type", NULL, "the body must not be compressed");
     return true;
 }
 
@@ -94,10 +94,10 @@ void routes_check(void *arg, struct exchange *exchange)
         return;
     }
     if (!route) {
-        ok = api_fail(&error, 404, "not_found", NULL, "there is nothing at this path");
+        ok = api_fail(&error, 404, "not_found", NULL, "unknown path");
     } else if (!method_fits(route, method)) {
         exchange_add_header(exchange, "Allow", route->method);
-        ok = api_fail(&error, 405, "method_not_allowed", NULL, "%s wants %s", route->path, route->method);
+        ok = api_fail(&error, 405, "method_not_allowed", NULL, "%s accepts only %s", route->path, route->method);
     } else {
         ok = (!route->needs_key || check_key(gateway, exchange, &error)) && (!route->kind || check_type(exchange, &error));
     }

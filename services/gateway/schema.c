@@ -57,7 +57,7 @@ static const struct field fields[] = {
     {"parse_special", API_TOKENIZE, READ_BOOL, AT(parse_special), 0, 0, false, NULL},
     {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_BOOL, AT(add_generation_prompt), 0, 0, false, NULL},
     {"return_token_strs", API_TOKENIZE, READ_BOOL, AT(return_token_strs), 0, 0, false, NULL},
-    // they name who asks or how it is billed, and leave the answer alone
+    // these name who asks or how it is billed, and do not change the answer
     {"user", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"store", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
@@ -85,7 +85,7 @@ static bool read_seed(struct schema_run *run, const char *name, const json_t *va
     return true;
 }
 
-// completions: how many alternatives a token; chat: a switch.
+// In completions it is the number of alternatives of a token, in chats a switch.
 static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value)
 {
     struct api_request *out = run->out;
@@ -174,7 +174,7 @@ static bool check_together(struct schema_run *run)
     bool has_messages = out->messages != NULL, has_prompt = out->prompts != NULL;
 
     if (out->max_completion_tokens >= 0)
-        out->max_tokens = out->max_completion_tokens; // the newer name counts where both are given
+        out->max_tokens = out->max_completion_tokens; // the newer name counts if both are given
     if (out->kind == API_CHAT && !has_messages)
         return api_fail(error, 400, "missing_required_parameter", "messages", "'messages' is required");
     if (out->kind == API_COMPLETION && !has_prompt)

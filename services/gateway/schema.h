@@ -29,12 +29,12 @@ enum {
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
-    API_MAX_SALT_BYTES = 1024, // it waits with its request, here and in the scheduler
+    API_MAX_SALT_BYTES = 1024, // kept with its request, here and in the scheduler
     API_MAX_LOGPROBS = 20,
     API_MAX_DEPTH = 64,       // of nesting in a body
     API_MAX_VALUES = 1 << 20, // values in a body
     API_DEFAULT_COMPLETION_TOKENS = 16,
-    API_MAX_LOGGED_FIELDS = 8, // names of ignored fields, of one body
+    API_MAX_LOGGED_FIELDS = 8, // names of ignored fields that are logged for one body
 };
 
 // A prompt as given: text, or ids (text NULL).
@@ -61,13 +61,13 @@ struct api_request {
     enum api_kind kind;
     void *root;             // the parsed body; strings below point into it
     const char *model;      // NULL: not given
-    const char *cache_salt; // likewise
+    const char *cache_salt; // NULL: not given
     struct api_prompt *prompts;
     uint32_t prompt_count;
     struct api_chat_message *messages;
     uint32_t message_count;
     int64_t max_tokens;            // -1: not given
-    int64_t max_completion_tokens; // likewise; max_tokens is set to it
+    int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
     double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
     int64_t top_k; // 0: off
     int64_t n;

@@ -1,7 +1,7 @@
 // schema_json.c: a body as a JSON object, within limits.
 #include "services/gateway/schema_internal.h"
 
-// Limits of nesting and of the number of values, found before anything is allocated for them.
+// Checks nesting and the number of values before anything is allocated for them.
 static bool check_size(const char *body, size_t bytes, struct api_error *error)
 {
     size_t i, values = 0;
@@ -37,14 +37,14 @@ json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *erro
     json_t *root;
 
     if (bytes == 0) {
-        api_fail(error, 400, "invalid_json", NULL, "the body is empty, want a JSON object");
+        api_fail(error, 400, "invalid_json", NULL, "the body is empty: a JSON object is required");
         return NULL;
     }
     if (!check_size(body, bytes, error))
         return NULL;
     root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
     if (!root) {
-        // the library quotes the body in some messages; cut off what is not plain text
+        // the library quotes the body in some messages: replace what is not plain text
         char *at;
         for (at = reason.text; *at; at++)
             if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7F)

@@ -5,8 +5,8 @@
 #include "common/base/checked.h"
 #include "services/gateway/schema_internal.h"
 
-// Parameters of this API and of its common extensions that would change the answer and are not built. A value that
-// changes nothing (null, false, 0, "", [], {} or `neutral`) is taken.
+// Fields of this API and of its common extensions that would change the answer and are not supported. A value that changes nothing (null,
+// false, 0, "", [], {} or `neutral`) is accepted.
 static const struct {
     const char *name;
     unsigned endpoints;

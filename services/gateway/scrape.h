@@ -1,6 +1,5 @@
-// scrape.h: the scheduler's metrics, asked for at most once a second, however many clients want them.
-//
-// They are made on the scheduler's one thread, and /metrics needs no key.
+// scrape.h: the scheduler's metrics, fetched at most once a second however many clients ask for /metrics: they are rendered on the
+// scheduler's only thread, and /metrics needs no key.
 #ifndef FD_GATEWAY_SCRAPE_H
 #define FD_GATEWAY_SCRAPE_H
 
@@ -8,10 +7,10 @@
 
 struct scrape;
 
-// text: what the scheduler said within the last second, or NULL if it did not answer. Valid for the call.
+// text: the scheduler's answer, at most a second old, or NULL if there was none. Valid for the call.
 typedef void scrape_done_fn(void *arg, const char *text);
 
-// mesh is borrowed. NULL when out of memory. To be closed after the mesh.
+// mesh is borrowed. Returns NULL when out of memory. The caller closes it, after the mesh.
 struct scrape *scrape_open(struct mesh *mesh);
 void scrape_close(struct scrape *scrape); // NULL is allowed
 

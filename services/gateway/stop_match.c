@@ -1,8 +1,8 @@
 // stop_match.c: see stop_match.h.
 //
-// A string that is whole wins over an earlier one that is only begun, so a match is never late. It is a plain search
-// over what is held plus the piece: held is shorter than the longest stop string and pieces are a few bytes, so a piece
-// costs (held + piece) x strings comparisons, which fail at the first byte nearly always.
+// A complete stop string wins over an earlier one that is incomplete, so a match is never late. This is a plain search in the held text plus
+// the piece. Held text is shorter than the longest stop string and pieces are a few bytes, so a piece costs (held + piece) x strings
+// comparisons, nearly all of which fail at the first byte.
 #include "services/gateway/stop_match.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ void stop_match_init(struct stop_match *match, const struct stop_string *strings
 
 void stop_match_fini(struct stop_match *match) { text_free(&match->held); }
 
-// The longest string that is whole at `at`, or -1; *partial: one of them might still become whole.
+// Returns the longest string that is complete at `at`, or -1. *partial: another one may still become complete.
 static int32_t match_at(const struct stop_match *match, const char *at, size_t left, bool *partial)
 {
     int32_t best = -1;

@@ -27,11 +27,11 @@ struct stop_match {
 void stop_match_init(struct stop_match *match, const struct stop_string *strings, uint32_t count);
 void stop_match_fini(struct stop_match *match);
 
-// Takes a piece and appends to *out what may be shown. True: a stop string was found (of those whole by now the first to begin,
-// of those the longest); the text before it is in *out and nothing more may be pushed.
+// Takes a piece and appends to *out what may be shown. Returns true once a stop string is found: of the complete ones the first to begin, and
+// of several at one place the longest. Then *out has the text before it, and nothing more may be pushed.
 bool stop_match_push(struct stop_match *match, const char *piece, size_t bytes, struct text *out);
 
-// The end of the sequence: what was held back is text after all.
+// Ends the sequence: appends the text that was held back.
 void stop_match_finish(struct stop_match *match, struct text *out);
 
 #endif

@@ -155,7 +155,7 @@ static void check_deadlines(struct watch *watch)
         log_info("HTTP-READS-TOO-SLOWLY", "connections=%u", reading);
 }
 
-// Takes the user of a guarded record, held; NULL when there is none. With the mutex held.
+// With the mutex held. Takes the user of a guarded record and counts a reference to it; NULL: it is not guarded.
 static void *take_user(struct watch *watch, struct record *record)
 {
     void *user = record->user;

@@ -1,6 +1,6 @@
 // work.c: requests with a body, on the work pools: parsing, tokenizing, and what is answered without the mesh.
 //
-// The queue's limits are looked at before a body is parsed: a mesh that is full is not made to tokenize what it will refuse.
+// The queue's limits are checked before a body is parsed, so that no prompt is tokenized only to be refused.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -16,7 +16,7 @@ struct work {
     struct key *key; // NULL: none is needed
 };
 
-// Sequences of one key that may wait at a time.
+// How many sequences of one key may wait at a time.
 static uint32_t key_limit(const struct gateway *gateway, const struct mesh_state *state)
 {
     uint32_t queue = state->max_queue ? state->max_queue : gateway->config.max_queue;

@@ -7,7 +7,7 @@
 
 #include "common/trace/trace.h"
 
-enum { LEAST_PRIORITY = 19 }; // as of nice(1)
+enum { LEAST_PRIORITY = 19 }; // a nice value
 
 struct work_pool {
     pthread_mutex_t mutex;
@@ -26,7 +26,7 @@ static void *run(void *arg)
     struct work_pool *pool = arg;
     struct trace_track *track = trace_track_open(pool->yields ? "parse and tokenize, long" : "parse and tokenize");
 
-    if (pool->yields) // on Linux of this thread alone; without it work is done all the same
+    if (pool->yields) // on Linux this thread alone; if it fails the work is done all the same
         (void)setpriority(PRIO_PROCESS, 0, LEAST_PRIORITY);
     pthread_mutex_lock(&pool->mutex);
     for (;;) {

@@ -1,10 +1,10 @@
 // work_pool.h: threads for work that takes too long for the polling and RPC threads: parsing and tokenizing. The queue is
 // bounded; full is a status that reaches the client.
 //
-// Long work yields to the computing threads of the same machine (nice 19): a thread that wakes to compute takes the core back
-// almost at once, and on cores that compute without a pause the work gets 15/1039 of each: 4,000 tokens, 2 ms of work, then take
-// about 140 ms. It is not SCHED_IDLE, whose 3/1027 would be too little: these threads share locks with the polling thread (the
-// queue's, an exchange's, the allocator's), which would wait as long for one that is held by a thread without a core.
+// Long work runs at nice 19, so that it yields to the computing threads of the same machine: a thread that wakes to compute gets its
+// core back almost at once. On cores that compute without a pause, long work gets 15/1039 of each: 4,000 tokens, 2 ms of work, then take
+// about 140 ms. SCHED_IDLE would leave it 3/1027, which is too little: these threads share locks with the polling thread (the queue's, an
+// exchange's, the allocator's), and it would wait for a lock whose holder gets no core.
 #ifndef FD_GATEWAY_WORK_POOL_H
 #define FD_GATEWAY_WORK_POOL_H
 
@@ -16,11 +16,11 @@
 struct work_pool;
 typedef void work_pool_fn(void *arg, void *item);
 
-// fn is called once for each item, on one of the threads, in the order of arrival; yields: of work that takes long, as above
+// Calls fn once for each item, on one of the threads, in the order of arrival. yields: the work takes long and runs at nice 19
 // (the system may refuse it: then they are like others). The caller stops *out.
 enum status work_pool_start(uint32_t thread_count, uint32_t capacity, bool yields, work_pool_fn *fn, void *arg,
                             struct work_pool **out) MUST_CHECK;
-// Does what is queued, ends the threads, frees. Blocks. NULL is allowed.
+// Finishes what is queued, ends the threads and frees the pool. Blocks. NULL is allowed.
 void work_pool_stop(struct work_pool *pool);
 // RESOURCE_EXHAUSTED: the queue is full. Never blocks. Any thread.
 enum status work_pool_push(struct work_pool *pool, void *item) MUST_CHECK;
