@@ -1,7 +1,7 @@
-// chat_template.c: the module's face: compiles a template, gives a run its variables and hands out the result.
+// chat_template.c: the interface of this directory: compiles a template, sets the variables of a run and returns its result.
 //
-// Variables: messages (a list of {role, content}), add_generation_prompt, bos_token, eos_token, and tools and documents,
-// which are none as the reference renderer passes them. A template sees one message as {'role': 'user', 'content': 'hi'}.
+// Variables are messages (a list of {role, content}), add_generation_prompt, bos_token, eos_token, and tools and documents, which are `none`,
+// as in the reference renderer. A template sees one message as {'role': 'user', 'content': 'hi'}.
 #include "common/jinja/chat_template.h"
 
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static bool set_text(struct jinja_run *run, const char *name, const char *text)
     return !text || (jinja_string_value(run, text, strlen(text), false, &value) && set_named(run, name, &value));
 }
 
-// A known role is a word that any template's author reckons with; any other is the client's text.
+// Authors of templates expect the known roles; any other role is the client's text.
 static bool is_known_role(const char *role)
 {
     static const char *const known[] = {"system", "developer", "user", "assistant", "tool"};

@@ -5,12 +5,10 @@
 // chat_template_render() then writes the prompt of one conversation as jinja2 would write it (trim_blocks and
 // lstrip_blocks on, an immutable sandbox, the environment that Hugging Face's renderer sets up).
 //
-// The output names the byte ranges that came from message content (or from an unknown role). Text outside of them was
-// written by the template's author; only there may the tokenizer recognize special tokens. Where the origin of a byte
-// is not clear it counts as content.
+// The output lists the byte ranges that came from message content (or from an unknown role). Text outside of them was written by the
+// template's author, and only there may the tokenizer recognize special tokens. A byte whose origin is unclear counts as content.
 //
-// Everything is limited (template bytes, nesting, work, memory, output), so a hostile template or conversation gives an
-// error. Nothing here blocks or keeps state: an open template is immutable and shared by any number of threads.
+// Everything has a limit (template bytes, nesting, work, memory, output), so a hostile template or conversation ends in an error. Nothing here blocks or keeps state: an open template is immutable and shared by any number of threads.
 #ifndef FD_JINJA_CHAT_TEMPLATE_H
 #define FD_JINJA_CHAT_TEMPLATE_H
 
@@ -54,14 +52,14 @@ MUST_CHECK enum status chat_template_open(const char *source, size_t length, con
 // Frees it; NULL is allowed. No render may be running.
 void chat_template_close(struct chat_template *chat_template);
 
-// Renders `count` messages; the caller frees *out with chat_output_free(). On failure *out is empty. The template's own
-// raise_exception("text") gives INVALID_ARGUMENT with exactly that text; a mistake or a limit met at run time
-// INVALID_ARGUMENT with "chat template line N: what"; no memory RESOURCE_EXHAUSTED. strftime_now() tells UTC.
+// Renders `count` messages; the caller frees *out with chat_output_free(). On failure *out is empty. INVALID_ARGUMENT: with exactly the text of
+// the template's own raise_exception("text"), or with "chat template line N: what" for a mistake or a limit. RESOURCE_EXHAUSTED: no memory.
+// strftime_now() gives UTC.
 MUST_CHECK enum status chat_template_render(const struct chat_template *chat_template, const struct chat_message *messages,
                                             uint32_t count, bool add_generation_prompt, struct chat_output *out,
                                             struct error *error);
 
-// The same with the time that strftime_now() tells, in seconds since 1970.
+// The same, with the time for strftime_now() in seconds since 1970.
 MUST_CHECK enum status chat_template_render_at(const struct chat_template *chat_template, int64_t unix_seconds,
                                                const struct chat_message *messages, uint32_t count, bool add_generation_prompt,
                                                struct chat_output *out, struct error *error);

@@ -46,7 +46,7 @@ bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object
         return jinja_fail(run, "an undefined value has no attribute '%.*s'", (int)MIN(name->length, 60u), name->bytes);
     if (object->kind == KIND_LOOP)
         return loop_attribute(object->loop, name, out);
-    // An attribute x.items of a mapping is its method before it is an item, as in Python; x['items'] the reverse.
+    // As in Python, x.items of a mapping is its method before it is an item, and x['items'] is the item.
     const struct jinja_builtin *method = jinja_find_builtin(jinja_methods, name->bytes, name->length);
     const bool has_method = method && method->self_kind == object->kind;
     if ((object->kind == KIND_DICT && (item_only || !has_method)) || object->kind == KIND_NAMESPACE) {

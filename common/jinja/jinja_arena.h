@@ -1,6 +1,6 @@
-// jinja_arena.h: limits of templates, the memory of one template or one run, and how errors are reported.
+// jinja_arena.h: limits of templates, the memory of one template or one run, and errors.
 //
-// Nothing is freed one by one: an arena goes as a whole.
+// An arena is freed as a whole; nothing in it is freed by itself.
 #ifndef FD_JINJA_ARENA_H
 #define FD_JINJA_ARENA_H
 
@@ -14,7 +14,7 @@ enum {
     JINJA_MAX_NESTING = 64,     // brackets and blocks, one inside another
     JINJA_MAX_NODE_DEPTH = 192, // height of the tree: also long chains a + b + c
     JINJA_MAX_RUN_DEPTH = 500,  // nodes being evaluated, macros included
-    JINJA_MAX_VALUE_DEPTH = 64, // lists in lists, where they are printed or compared
+    JINJA_MAX_VALUE_DEPTH = 64, // lists in lists that are printed or compared
     JINJA_MAX_OUTPUT_BYTES = 64 << 20,
     JINJA_MAX_WORK = 20000000, // nodes evaluated + items visited + bytes handled / 64, a run
     JINJA_ARENA_BYTES = 96 << 20,
@@ -24,7 +24,7 @@ struct jinja_arena {
     struct jinja_chunk *chunks;
     size_t left; // bytes left in the newest chunk
     size_t used, limit;
-    bool out_of_memory; // malloc failed, as opposed to the limit
+    bool out_of_memory; // malloc failed; the limit was not reached
 };
 
 void jinja_arena_init(struct jinja_arena *arena, size_t limit);

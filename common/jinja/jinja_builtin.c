@@ -1,4 +1,4 @@
-// jinja_builtin.c: looking up what a template may call by its name.
+// jinja_builtin.c: looks up filters, tests, methods and functions by name.
 #include <stdio.h>
 #include <string.h>
 

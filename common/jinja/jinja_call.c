@@ -1,7 +1,7 @@
-// jinja_call.c: what takes arguments in an expression: x | filter(...), x is test(...), f(...) and x.method(...).
+// jinja_call.c: parses the parts of an expression that take arguments: x | filter(...), x is test(...), f(...) and x.method(...).
 //
-// Names of filters, tests, methods and functions are resolved here and their arguments sorted into the parameters, so
-// that whatever is not supported fails when the template is loaded.
+// Names of filters, tests, methods and functions are resolved here, and arguments are assigned to parameters, so that a template with
+// anything unsupported fails when it is loaded.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_parser.h"
 
@@ -40,7 +40,7 @@ static bool parse_arguments(struct jinja_parser *parser, struct jinja_node *list
     return true;
 }
 
-// Puts the arguments list->items[from..] into node->items by parameter, NULL where not given.
+// Puts the arguments list->items[from..] into node->items by parameter; NULL if not given.
 static bool sort_arguments(struct jinja_parser *parser, struct jinja_node *node, const struct jinja_node *list, uint32_t from,
                            const char *what)
 {

@@ -40,7 +40,7 @@ size_t jinja_char_offset(const struct jinja_string *string, size_t index)
     return i;
 }
 
-// What Python's str.isspace() takes for white space.
+// White space as Python's str.isspace() defines it.
 bool jinja_is_space(int32_t code)
 {
     return (code >= 9 && code <= 13) || (code >= 0x1c && code <= 0x20) || code == 0x85 || code == 0xa0 || code == 0x1680 ||

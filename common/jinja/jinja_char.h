@@ -6,7 +6,7 @@
 
 #include "common/jinja/jinja_types.h"
 
-// Characters are code points; a byte that is not UTF-8 is one.
+// A character is a code point, or a byte that is not UTF-8.
 size_t jinja_char_bytes(const char *bytes, size_t left);
 int32_t jinja_char_code(const char *bytes, size_t left);
 size_t jinja_char_count(const struct jinja_string *string);

@@ -53,7 +53,7 @@ static bool eval_slice(struct jinja_run *run, const struct jinja_node *node, str
         step_value = jinja_integer(1);
     if (object.kind == KIND_UNDEFINED)
         return jinja_fail(run, "an undefined value has no items");
-    if (object.kind != KIND_STRING && !jinja_is_sequence(&object)) { // as the reference: no error, but nothing
+    if (object.kind != KIND_STRING && !jinja_is_sequence(&object)) { // like the reference: no error and no items
         *out = jinja_undefined();
         return true;
     }

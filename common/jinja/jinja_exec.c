@@ -1,7 +1,7 @@
 // jinja_exec.c: runs statements: output, variables and their scopes, loops, macros.
 //
-// A loop's body, a macro's and a block `set`'s have a scope each: what they set is gone afterwards, which is why templates
-// use namespaces. `if` has none. Every round of a loop starts with an empty scope.
+// The bodies of loops, macros and block `set`s have a scope each. What they set is gone afterwards, which is why templates use namespaces. `if`
+// has no scope. Every round of a loop starts with an empty one.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -96,7 +96,7 @@ static bool capture(struct jinja_run *run, const struct jinja_node *body, struct
 
 // --- macros -------------------------------------------------------------------------------------------------------------
 
-// The argument for parameter `index`: positional, else named; its absence leaves *out as it is.
+// Gets the argument for parameter `index`, positional or named. If there is none, *out does not change.
 static bool macro_argument(struct jinja_run *run, const struct jinja_node *call, const struct jinja_node *parameter, uint32_t index,
                            struct jinja_value *out, uint32_t *used)
 {

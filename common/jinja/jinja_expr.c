@@ -260,7 +260,7 @@ static struct jinja_node *parse_sum(struct jinja_parser *parser)
     return node;
 }
 
-// The comparison at the next token, consumed: its op ('i' in, 'n' not in), 0: none.
+// Consumes the comparison at the next token and returns its op ('i' in, 'n' not in); 0: there is none.
 static uint16_t take_comparison(struct jinja_parser *parser)
 {
     static const uint16_t ops[] = {OP2('=', '='), OP2('!', '='), OP2('<', '='), OP2('>', '='), '<', '>'};

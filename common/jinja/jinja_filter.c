@@ -1,4 +1,4 @@
-// jinja_filter.c: the filters, one function each, and their table. arguments[i] is KIND_ABSENT where not given.
+// jinja_filter.c: the filters, one function each, and their table. arguments[i] is KIND_ABSENT if not given.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
@@ -422,7 +422,7 @@ const struct jinja_builtin jinja_filters[] = {
     {.name = "length", .call = filter_length},
     {.name = "list", .call = filter_list},
     {.name = "lower", .call = filter_lower},
-    {.name = "map"}, // map, select and their kin are parsed as syntax: the parser never resolves them from here
+    {.name = "map"}, // map, select and the like are syntax: the parser handles them itself
     {.name = "reject"},
     {.name = "rejectattr"},
     {.name = "replace", .params = {"old", "new", "count"}, .required = 2, .call = filter_replace},

@@ -1,9 +1,8 @@
 // jinja_lex.c: splits a template into tokens.
 //
-// White space as the reference renderer is set up: a newline after a block or comment is dropped (trim_blocks), blanks
-// between the start of a line and a block or comment too (lstrip_blocks), `-` drops all white space on its side, `+` keeps
-// it, and one newline at the end of the source is dropped. Newlines are \n whatever the file had. Inside of brackets a
-// `}}` does not end the expression, so that {{ {'a': {}} }} works.
+// White space is treated as the reference renderer is set up: a newline after a block or comment is dropped (trim_blocks), and so are blanks
+// between the start of a line and a block or comment (lstrip_blocks). `-` drops all white space on its side, `+` keeps it. One newline at the
+// end of the source is dropped. All newlines become \n. Inside of brackets `}}` does not end the expression, so that {{ {'a': {}} }} works.
 #include "common/jinja/jinja_lex.h"
 
 #include <errno.h>
@@ -23,7 +22,7 @@ struct lexer {
     size_t count, capacity;
     char brackets[JINJA_MAX_NESTING];
     uint32_t bracket_count;
-    bool at_line_start; // what was read last ended with a newline
+    bool at_line_start; // the last token ended with a newline
     struct error *error;
 };
 
@@ -62,7 +61,7 @@ static const char *skip_space(const struct lexer *lexer, const char *at)
     return at;
 }
 
-// The end of text that precedes a tag, white space control applied.
+// Returns the end of the text before a tag, with white space control applied.
 static const char *text_end(const struct lexer *lexer, const char *begin, const char *tag)
 {
     const char sign = tag + 2 < lexer->end ? tag[2] : 0;
@@ -224,7 +223,7 @@ static bool lex_operator(struct lexer *lexer)
     return true;
 }
 
-// The end of a tag at lexer->at, if it is there: *after is where text goes on.
+// Whether a tag ends at lexer->at; *after is where text continues.
 static bool tag_end(const struct lexer *lexer, const char *close, const char **after)
 {
     const char *at = lexer->at;
@@ -261,7 +260,7 @@ static bool lex_comment(struct lexer *lexer)
     return jinja_fail_at(lexer->error, line, "a comment is not closed");
 }
 
-// From {{ or {% to its end.
+// Reads a tag from {{ or {% to its end.
 static bool lex_tag(struct lexer *lexer)
 {
     const bool print = lexer->at[1] == '{';

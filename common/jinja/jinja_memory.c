@@ -1,4 +1,4 @@
-// jinja_memory.c: arenas, and what a run takes of memory and time. Both have limits, and reaching one is an error of the template.
+// jinja_memory.c: arenas, and the limits of memory and work of a run. Reaching a limit is an error of the template.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-// jinja_node.c: what both halves of the parser share: looking at tokens, and making nodes.
+// jinja_node.c: helpers of the whole parser: looking at tokens, and making nodes.
 //
-// A node knows its height, so that a tree too deep to be walked safely is refused here and not met at run time.
+// A node knows its height, so that a tree that is too deep to be walked safely is refused while it is built.
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

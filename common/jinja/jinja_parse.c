@@ -17,7 +17,7 @@ static bool expect_block_end(struct jinja_parser *parser)
     return true;
 }
 
-// A name, or names separated by commas, perhaps in brackets: what `for` and `set` assign to.
+// Parses the target of `for` or `set`: a name, or names separated by commas, perhaps in brackets.
 static struct jinja_node *parse_target(struct jinja_parser *parser)
 {
     const bool bracket = jinja_skip_op(parser, '(');
@@ -207,7 +207,7 @@ static bool is_end(const struct jinja_parser *parser, const char *const *ends)
     return false;
 }
 
-// Statements up to a tag named in ends, whose name is the next token then; ends NULL: up to the end of the template.
+// Parses statements up to a tag named in ends, whose name is then the next token; ends NULL: up to the end of the template.
 static struct jinja_node *parse_body(struct jinja_parser *parser, const char *const *ends, const char *what)
 {
     const uint32_t line = ends ? parser->token[-1].line : 1; // of the tag before

@@ -1,4 +1,4 @@
-// jinja_parser.h: from tokens to a tree. Functions that fail have written the reason already.
+// jinja_parser.h: parses tokens into a tree. A function that fails has already written the reason.
 #ifndef FD_JINJA_PARSER_H
 #define FD_JINJA_PARSER_H
 
@@ -11,7 +11,7 @@ struct jinja_parser {
     const struct jinja_token *token; // the next one
     struct error *error;
     uint32_t nesting, loops, name_capacity;
-    // jinja_expr.c's, for arguments in jinja_call.c: an expression holds calls, and a call expressions
+    // from jinja_expr.c, for arguments in jinja_call.c: expressions contain calls, and calls contain expressions
     struct jinja_node *(*parse_expression)(struct jinja_parser *parser);
     struct jinja_node *(*parse_operand)(struct jinja_parser *parser);
     struct jinja_node *macros, *calls; // lists through ->c: macros defined, calls by name to be checked at the end

@@ -1,4 +1,4 @@
-// jinja_run.h: from a tree and variables to bytes. Functions that fail have written the reason already.
+// jinja_run.h: renders a tree with variables. A function that fails has already written the reason.
 #ifndef FD_JINJA_RUN_H
 #define FD_JINJA_RUN_H
 
@@ -31,13 +31,13 @@ struct jinja_run {
     uint64_t work;
     uint32_t line; // of the statement or call being run, for errors
     uint32_t depth, loop_depth;
-    // jinja_exec.c's, for jinja_eval.c: a statement holds expressions, and a macro that an expression calls holds statements
+    // from jinja_exec.c, for jinja_eval.c: statements contain expressions, and an expression may call a macro, which contains statements
     bool (*call_macro)(struct jinja_run *run, const struct jinja_node *call, struct jinja_value *out);
 };
 
 // jinja_memory.c
 bool jinja_fail(struct jinja_run *run, const char *format, ...) PRINTF_LIKE(2, 3);
-bool jinja_no_memory(struct jinja_run *run);          // tells the limit from the machine; false
+bool jinja_no_memory(struct jinja_run *run);          // reports the limit or out of memory; returns false
 bool jinja_work(struct jinja_run *run, size_t units); // false: too much work
 void *jinja_run_alloc(struct jinja_run *run, size_t count, size_t element_bytes);
 struct jinja_list *jinja_list_new(struct jinja_run *run, size_t count);

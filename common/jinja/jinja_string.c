@@ -1,8 +1,8 @@
 // jinja_string.c: strings of a run, each with the byte ranges that came from message content.
 //
-// A string is immutable and may share bytes with another. Taking a part keeps the spans of that part; putting together
-// joins them; a change of case keeps the origin of each character. Example: with content "hi " the value of
-// '<b>' + content|trim is the 5 bytes "<b>hi" with one span [3, 5).
+// A string is immutable and may share bytes with another. A part keeps the spans of that part, concatenation joins them, and a change of case
+// keeps the origin of each character. Example: with content "hi " the value of '<b>' + content|trim is the 5 bytes "<b>hi" with one span
+// [3, 5).
 #include <string.h>
 
 #include <utf8proc.h>
@@ -191,7 +191,7 @@ bool jinja_replace(struct jinja_run *run, const struct jinja_string *string, con
     return append_part(run, &builder, string, at, string->length) && jinja_build(run, &builder, out);
 }
 
-// The next separator in [begin, end), from the side asked for: true and its place.
+// Finds the next separator in [begin, end), from the left or from the right.
 static bool find_separator(const struct jinja_string *string, const struct jinja_string *separator, size_t begin, size_t end,
                            bool from_right, size_t *hit, size_t *hit_end)
 {
@@ -285,8 +285,7 @@ bool jinja_split(struct jinja_run *run, const struct jinja_string *string, const
     return true;
 }
 
-// Letter by letter: of the capitals that are longer than their letter only that of sharp s is known (not that of a
-// ligature, as Python has it).
+// Works letter by letter. Of capitals that are longer than their letter it knows only that of sharp s; Python also knows ligatures.
 static int32_t map_case(int32_t code, bool upper, bool title)
 {
     return !upper ? utf8proc_tolower(code) : title ? utf8proc_totitle(code) : utf8proc_toupper(code);

@@ -59,8 +59,8 @@ struct jinja_node {
 enum { JINJA_PARAMS = 4 }; // the most parameters that a filter, test, method or function has
 
 struct jinja_run;
-// self: what is filtered, tested, called on (unused by functions). arguments: JINJA_PARAMS values, KIND_ABSENT where not
-// given; for a variadic one, arguments[0] is a list of the positional and arguments[1] a dict of the keyword ones.
+// self: the value that is filtered, tested or called on (unused by functions). arguments: JINJA_PARAMS values, KIND_ABSENT if not given;
+// for a variadic builtin, arguments[0] is a list of the positional and arguments[1] a dict of the keyword ones.
 typedef bool jinja_builtin_fn(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments,
                               struct jinja_value *out);
 

@@ -1,4 +1,4 @@
-// jinja_types.h: what expressions yield.
+// jinja_types.h: the values of expressions.
 //
 // Values are immutable (the sandbox of the reference renderer forbids mutation too); only a namespace's attributes, the variables of a
 // scope and a loop's position change. They lie in the arena of the template or of the run.
@@ -19,7 +19,7 @@ enum jinja_kind {
     KIND_STRING,
     KIND_LIST,
     KIND_TUPLE,
-    KIND_LAZY, // a list that the reference makes a generator of: true even if empty, not printable
+    KIND_LAZY, // a list that is a generator in the reference: true even if empty, not printable
     KIND_VIEW, // range(), keys(), items(): a list that cannot be printed
     KIND_DICT,
     KIND_NAMESPACE,
@@ -39,7 +39,7 @@ struct jinja_span {
 struct jinja_string {
     const char *bytes; // not terminated
     size_t length;
-    const struct jinja_span *spans; // sorted, disjoint: what came from content
+    const struct jinja_span *spans; // sorted, disjoint: the bytes that came from content
     size_t span_count;
 };
 
@@ -56,7 +56,7 @@ struct jinja_value {
         double number;
         const struct jinja_string *string;
         const struct jinja_list *list; // LIST, TUPLE, LAZY, VIEW
-        struct jinja_dict *dict;       // DICT, NAMESPACE (which alone is written to)
+        struct jinja_dict *dict;       // DICT, NAMESPACE (the only one that changes)
         const struct jinja_loop *loop;
         const struct jinja_macro *macro;
     };

@@ -1,4 +1,4 @@
-// jinja_value.c: what values do among themselves: truth, equality, order, printing as text and as JSON.
+// jinja_value.c: operations on values: truth, equality, order, iteration.
 #include "common/jinja/jinja_types.h"
 
 #include <string.h>

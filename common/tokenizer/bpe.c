@@ -1,14 +1,14 @@
-// bpe.c: merging symbols pair by pair, the lowest rank first, of equals the leftmost; used by both kinds of tokenizers.
+// bpe.c: merges symbols pair by pair: the lowest rank first, and among equal ranks the leftmost. Both kinds of tokenizers use it.
 //
-// Short words are merged in an array: look at all pairs, merge the best, move the rest up. Longer ones by a heap of
-// pairs over a linked list, n log n in time:
+// Short words are merged in an array: look at all pairs, merge the best one, move the rest up. Longer words use a heap of pairs over a
+// linked list, which takes n log n time:
 //
 //     symbols   h   e   l   l   o          list: previous[] and next[] by position; a merged symbol lies at its left part's
-//     heap      (he 3 @0) (ll 9 @2) …      place. A popped pair whose symbols are no longer those it was made for is stale.
+//     heap      (he 3 @0) (ll 9 @2) …      place. A popped pair is stale if its symbols have changed since it was pushed.
 //
 // Every merge pops one pair and pushes at most two, so a word of n symbols needs at most 2n heap entries: 12 bytes of
-// lists and 32 of heap a symbol, 440 MB for a word of 10 MB. That is not spent for nothing: a word whose tokens must be
-// more than max_tokens, however well it merges, is refused before.
+// lists and 32 of heap a symbol, 440 MB for a word of 10 MB. A word that must have more than max_tokens tokens however well it merges is
+// refused before that is allocated.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -22,7 +22,7 @@ enum status bpe_reserve(struct encoder *encoder, size_t count, size_t covered)
         return STATUS_OK;
     if (covered / encoder->tokenizer->max_symbols > encoder->max_tokens - encoder->count) {
         encoder->count = encoder->max_tokens;
-        return encoder_put(encoder, 0); // that is one too many
+        return encoder_put(encoder, 0); // fails: it is one too many
     }
     size_t capacity = MAX(count, 2 * encoder->symbol_capacity);
     if (capacity >= NO_LINK)
@@ -112,7 +112,7 @@ static void merge_list(struct encoder *encoder, size_t heap_count)
         if (symbols[item.at] != item.left || right == NO_LINK || symbols[right] != item.right)
             continue;
         symbols[item.at] = merge_map_get(&encoder->tokenizer->merges, item.left, item.right)->result;
-        symbols[right] = TOKEN_NONE; // no pair that begins there is true any more
+        symbols[right] = TOKEN_NONE; // makes all pairs that begin there stale
         next[item.at] = next[right];
         if (next[right] != NO_LINK)
             previous[next[right]] = item.at;
@@ -166,7 +166,7 @@ enum status bpe_encode_word(struct encoder *encoder, const char *bytes, size_t l
     for (size_t i = 0; i < length; i++) {
         uint32_t id = tokenizer->byte_ids[(unsigned char)bytes[i]];
         if (id != TOKEN_NONE)
-            encoder->symbols[count++] = id; // a vocabulary may lack bytes: they vanish
+            encoder->symbols[count++] = id; // a vocabulary may lack bytes: they are left out
     }
     status = bpe_merge(encoder, count, &left);
     for (size_t i = 0; status == STATUS_OK && i < left; i++)

@@ -1,7 +1,7 @@
-// bpe_open.c: the tables of byte-level BPE, from tokens and merges as model files write them.
+// bpe_open.c: builds the tables of byte-level BPE from the tokens and merges of a model file.
 //
-// Files write each byte of a token as a printable character, as GPT-2 did: bytes 0x21–0x7E, 0xA1–0xAC and 0xAE–0xFF are the
-// characters of the same number, the other 68 are U+0100 … U+0143 in ascending order. So a space is "Ġ" (U+0120).
+// Files write each byte of a token as a printable character, as GPT-2 did: bytes 0x21–0x7E, 0xA1–0xAC and 0xAE–0xFF are the characters of
+// the same number, and the other 68 are U+0100 … U+0143 in ascending order. So a space is "Ġ" (U+0120).
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +62,7 @@ static uint32_t find_text(const struct tokenizer *tokenizer, struct text_span te
     return text_map_get(&tokenizer->texts, tokenizer, bytes, length);
 }
 
-// Reads merge `index` into the table; skipped is raised for one that would make a control token out of plain text.
+// Reads merge `index` into the table. A merge that would make a control token out of plain text is skipped and counted.
 static enum status add_merge(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, uint32_t index, uint32_t *skipped,
                              struct error *error)
 {

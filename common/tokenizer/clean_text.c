@@ -1,10 +1,10 @@
-// clean_text.c: makes a text valid UTF-8, and NFC where the model was trained on that.
+// clean_text.c: makes a text valid UTF-8, and NFC if the model was trained on that.
 //
 // Broken UTF-8 is replaced as the Unicode standard recommends (3.9, "maximal subparts") and Python does: the longest start
 // of a character becomes one U+FFFD, every other byte one.
 //
-// NFC is utf8proc's, but for the canonical ordering, which it does by exchanging neighbours: quadratic in a run of
-// combining marks. Here a run is sorted by counting.
+// NFC is done by utf8proc except for the canonical ordering: utf8proc exchanges neighbours, which takes quadratic time in a run of combining
+// marks. Here a run is sorted by counting.
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -83,7 +83,7 @@ static size_t replace_broken(const char *text, size_t length, char *out)
 
 static unsigned combining_class(int32_t character) { return (unsigned)utf8proc_get_property(character)->combining_class & 0xff; }
 
-// Puts marks[0 .. count) into canonical order, equals as they are. scratch: room for count.
+// Sorts marks[0 .. count) stably into canonical order. scratch: room for count.
 static void order_marks(int32_t *marks, size_t count, int32_t *scratch)
 {
     size_t starts[257] = {0};

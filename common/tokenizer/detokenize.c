@@ -21,7 +21,7 @@ static size_t put_replacement(char *out)
     return 3;
 }
 
-// Adds one byte. What was pending is the proper start of a character, so it ends here: completed, continued or broken.
+// Adds one byte to the pending start of a character, which it completes, continues or breaks.
 static size_t push_byte(struct detokenizer *d, char byte, char *out)
 {
     size_t n = 0, broken;
@@ -31,7 +31,7 @@ static size_t push_byte(struct detokenizer *d, char byte, char *out)
     size_t bytes = utf8_length(pending, d->pending_bytes, &broken, &open);
     if (bytes == 0 && open)
         return 0;
-    if (bytes == 0 && d->pending_bytes > 1) { // the byte does not go on with what was pending: it starts anew
+    if (bytes == 0 && d->pending_bytes > 1) { // the byte does not continue the pending character: it starts a new one
         n = put_replacement(out);
         pending[0] = byte;
         d->pending_bytes = 1;

@@ -1,10 +1,10 @@
-// encode.c: from segments to ids: special tokens first, then what lies between them as plain text.
+// encode.c: encodes segments: finds special tokens first, then encodes the text between them.
 //
 //     segments   [<|im_start|>user\n]  [tell me about <|im_end|>]  [<|im_end|>\n]
 //                 parse_special         plain                       parse_special
 //     ids        special, text ……………………………………………………………, special, text
 //
-// The segments are joined first; a stretch of plain text goes on across their boundaries.
+// The segments are joined first: plain text continues across their boundaries.
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,14 +38,14 @@ static enum status put_segments(struct encoder *encoder, const char *text, const
                                 uint32_t segment_count)
 {
     size_t plain = 0, length = segment_count ? ends[segment_count - 1] : 0;
-    bool after_special = true; // as at the start
+    bool after_special = true; // the start counts as such
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < segment_count && status == STATUS_OK; i++) {
         if (!segments[i].parse_special)
             continue;
         size_t from = i ? ends[i - 1] : 0, at;
         while (i + 1 < segment_count && segments[i + 1].parse_special)
-            i++; // neighbours are one
+            i++; // neighbours with parse_special count as one segment
         for (uint32_t id; status == STATUS_OK && special_find(encoder->tokenizer, text, from, ends[i], &at, &id);) {
             status = put_plain(encoder, text + plain, at - plain, after_special);
             if (status == STATUS_OK)
@@ -76,7 +76,7 @@ static enum status join(const struct text_segment *segments, uint32_t segment_co
         *text = malloc(length + 1);
     if (!*text)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory to join %u pieces of text", segment_count);
-    (*text)[length] = '\0'; // so that no text is an empty buffer
+    (*text)[length] = '\0'; // so that an empty text has a buffer too
     for (uint32_t i = 0; i < segment_count; i++)
         if (segments[i].length)
             memcpy(*text + (i ? (*ends)[i - 1] : 0), segments[i].bytes, segments[i].length);

@@ -1,4 +1,4 @@
-// encoder.h: one call's output and scratch.
+// encoder.h: the output and the scratch memory of one call of tokenizer_encode().
 #ifndef FD_TOKENIZER_ENCODER_H
 #define FD_TOKENIZER_ENCODER_H
 
@@ -18,7 +18,7 @@ struct encoder {
     size_t symbol_capacity, heap_capacity;
 };
 
-// Appends an id. OUT_OF_RANGE: max_tokens are there already.
+// Appends an id. OUT_OF_RANGE: there are max_tokens already.
 MUST_CHECK enum status encoder_put(struct encoder *encoder, uint32_t id);
 
 #endif

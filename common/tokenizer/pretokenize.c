@@ -1,14 +1,13 @@
 // pretokenize.c: cuts a text into the words that byte-level BPE works on, by the published regular expressions.
 //
-// They run on PCRE2, by its JIT compiler where there is one; what is a letter or a number is as its Unicode tables say (14.0 in
-// PCRE2 10.42: a letter that came later counts as a symbol). White space is written out as a class (WS), for PCRE2's \s has
-// one character more (U+180E) than the engines that the expressions were published for. Digits that stand alone
-// ("smollm": split off every \p{N}, then GPT-2's expression on what is between) are folded into one expression:
-// the end of a piece is what \s+(?!\S) sees as the end of text, so a digit counts as one there.
+// They run on PCRE2, with its JIT compiler if there is one. Its Unicode tables decide what is a letter or a number (14.0 in PCRE2 10.42: a
+// letter that was added later counts as a symbol). White space is written out as a class (WS), because PCRE2's \s has one character more
+// (U+180E) than the engines that the expressions were published for. "smollm" splits off every \p{N} and then applies GPT-2's expression to
+// what is between; here both are one expression, in which a digit ends a piece as the end of text does for \s+(?!\S).
 //
-// Every expression takes at least one character wherever it starts, and none backtracks into a group, so the work is linear
-// in the text, and the limits of PCRE2 can be high: they end a runaway match, not a long one. Should JIT code
-// run out of stack all the same, the interpreter, which keeps its state on the heap, tries once more.
+// Every expression takes at least one character wherever it starts, and none backtracks into a group, so the work is linear in the text. The
+// limits of PCRE2 can be high: they are for runaway matches, not long ones. If JIT code runs out of stack all the same, the interpreter, which
+// keeps its state on the heap, tries again.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
@@ -97,7 +96,7 @@ void pretokenizer_close(struct pretokenizer *pre)
     free(pre);
 }
 
-// Where the word that begins at `at` ends. 0: PCRE2 failed, *code says how.
+// Returns where the word that begins at `at` ends. 0: PCRE2 failed with *code.
 static size_t next_word(const struct pretokenizer *pre, pcre2_match_data *match, const char *text, size_t length, size_t at,
                         int *code)
 {

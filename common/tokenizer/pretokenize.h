@@ -1,10 +1,10 @@
-// pretokenize.h: cutting a text into words.
+// pretokenize.h: cuts a text into words.
 #ifndef FD_TOKENIZER_PRETOKENIZE_H
 #define FD_TOKENIZER_PRETOKENIZE_H
 
 #include "common/tokenizer/encoder.h"
 
-// NULL is "default". Says whether the rule wants NFC and words of the vocabulary taken without merging.
+// name NULL is "default". *normalize: the text must be NFC first. *ignore_merges: a word that is a token is not merged.
 MUST_CHECK enum status pretokenizer_open(const char *name, struct pretokenizer **out, bool *normalize, bool *ignore_merges,
                                          struct error *error);
 void pretokenizer_close(struct pretokenizer *pre);

@@ -1,7 +1,7 @@
-// special.c: finds special tokens in a text: the leftmost, and of those that begin there the longest.
+// special.c: finds special tokens in a text: the leftmost one, and the longest if several begin there.
 //
-// The tokens are sorted by their bytes. A table of first bytes rejects nearly every position at once; where it does not,
-// the range of candidates is narrowed byte by byte with binary searches, as down a trie.
+// The tokens are sorted by their bytes. A table of first bytes rejects nearly every position at once. Otherwise binary searches narrow the
+// range of candidates byte by byte, like descending a trie.
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static int compare(const void *a, const void *b, void *context)
         return order;
     if (s.length != t.length)
         return s.length < t.length ? -1 : 1;
-    return x < y ? -1 : 1; // of twins the lower id is first, and found
+    return x < y ? -1 : 1; // of equal texts the lower id comes first, and is found
 }
 
 static bool is_special(const struct tokenizer *tokenizer, uint32_t id)

@@ -1,4 +1,4 @@
-// special.h: special tokens in a text.
+// special.h: finds special tokens in a text.
 #ifndef FD_TOKENIZER_SPECIAL_H
 #define FD_TOKENIZER_SPECIAL_H
 
@@ -13,7 +13,7 @@ struct special_index {
 
 MUST_CHECK bool special_init(struct special_index *index, const struct tokenizer *tokenizer);
 void special_free(struct special_index *index);
-// The leftmost special token of text[from .. length), the longest there. False: none.
+// Finds the leftmost special token of text[from .. length), the longest that begins there. False: there is none.
 MUST_CHECK bool special_find(const struct tokenizer *tokenizer, const char *text, size_t from, size_t length, size_t *at,
                              uint32_t *id);
 

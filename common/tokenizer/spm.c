@@ -1,14 +1,14 @@
 // spm.c: SentencePiece-style tokenizing: characters are merged to pieces, the piece of highest score first.
 //
-// It is the merging of bpe.c with other tables. At open every piece is cut in two at each place; where both parts are symbols,
-// (left, right) → piece goes into the merge map, its rank the place of the piece's score among all scores. A
-// character of some piece that is not itself a piece gets a symbol above the vocabulary, so that it can take part.
-// In here a space stands for U+2581, in pieces as in the text.
+// It is the merging of bpe.c with other tables. When the tokenizer is opened, every piece is cut in two at each place. If both parts are
+// symbols, (left, right) → piece goes into the merge map, with the rank of the piece's score among all scores. A character that occurs in
+// pieces but is no piece itself gets a symbol above the vocabulary, so that it can be merged. In this file a space stands for U+2581, in pieces
+// as well as in the text.
 //
 //     piece "▁the" score -12:  (▁, the) (▁t, he) (▁th, e)  all → ▁the, where the parts exist
 //
-// Most vocabularies have no piece with a space after another character; then a text is cut before each such space, for no
-// merge can cross it, and words stay short.
+// Most vocabularies have no piece with a space after another character. Then no merge can cross such a space, and the text is cut before each
+// of them, which keeps words short.
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static bool is_piece(const struct tokenizer *tokenizer, uint32_t id)
     return tokenizer->types[id] == TOKEN_NORMAL && token_span(tokenizer, id).length > 0;
 }
 
-// Of one character of valid UTF-8, by its first byte.
+// The length of a character of valid UTF-8, by its first byte.
 static size_t character_bytes(unsigned char first) { return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4; }
 
 static bool is_valid_piece(struct text_span span)
@@ -177,7 +177,7 @@ static uint32_t cut_piece(struct tokenizer *tokenizer, uint32_t id, const uint32
     return cuts;
 }
 
-// Does a space follow another character in it?
+// Whether a space follows another character in it.
 static bool has_inner_space(struct text_span span)
 {
     for (size_t i = 1; i < span.length; i++)
@@ -252,7 +252,7 @@ static size_t count_covered(const struct tokenizer *tokenizer, const char *text,
     return covered;
 }
 
-// Encodes one stretch that no merge crosses the ends of.
+// Encodes one stretch whose ends no merge crosses.
 static enum status encode_stretch(struct encoder *encoder, const char *text, size_t length, bool *was_unknown)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;

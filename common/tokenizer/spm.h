@@ -1,10 +1,10 @@
-// spm.h: the "llama" kind: merging of whole texts by score.
+// spm.h: the "llama" kind of tokenizer: merges whole texts by score.
 #ifndef FD_TOKENIZER_SPM_H
 #define FD_TOKENIZER_SPM_H
 
 #include "common/tokenizer/encoder.h"
 
-// Appends a symbol for each character that occurs in pieces and is none; checks that pieces are UTF-8.
+// Appends a symbol for each character that occurs in pieces but is no piece itself. Checks that pieces are UTF-8.
 MUST_CHECK enum status spm_add_characters(struct tokenizer *tokenizer, struct error *error);
 // Fills merges from pieces and scores.
 MUST_CHECK enum status spm_open(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, struct error *error);

@@ -1,4 +1,4 @@
-// tokenizer.c: building a tokenizer from its spec, and what can be asked of its tokens.
+// tokenizer.c: builds a tokenizer from its spec, and answers questions about its tokens.
 //
 // All token bytes lie decoded in one arena, one after another: bytes[offsets[id] .. offsets[id + 1]). 49,152 tokens of SmolLM2
 // take 0.4 MB there, 0.2 MB of offsets, 0.5 MB for bytes → id and 2 MB for their 48,900 merges.
@@ -60,7 +60,7 @@ static enum status check_spec(const struct tokenizer_spec *spec, struct error *e
     return status;
 }
 
-// The type of a token: as the file says; without types by what else is known.
+// The type of a token: the file's, or a guess from the rest of the spec if the file has no types.
 static enum status find_type(const struct tokenizer *tokenizer, const struct tokenizer_spec *spec, uint32_t id, uint8_t *out,
                              struct error *error)
 {
@@ -76,7 +76,7 @@ static enum status find_type(const struct tokenizer *tokenizer, const struct tok
     return STATUS_OK;
 }
 
-// Writes what a token stands for. *listed: plain text can become this token.
+// Writes the bytes that a token stands for. *listed: plain text can become this token.
 static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text_span text, char *out, bool *listed)
 {
     size_t length = 0;

@@ -2,17 +2,17 @@
 //
 // Two kinds are known, by the names that model files use:
 //   "gpt2"   byte-level BPE: a regular expression cuts the text into words, each word's bytes are merged by rank
-//   "llama"  SentencePiece-style: spaces become U+2581, characters are merged by the score of the piece that they make,
-//            what has no piece becomes byte tokens <0xNN>
-// It is built from a plain struct and knows no file format.
+//   "llama"  SentencePiece-style: spaces become U+2581, characters are merged by the score of the piece that they make, and a character
+//            without a piece becomes byte tokens <0xNN>
+// A tokenizer is built from a plain struct and knows no file format.
 //
 // Text that is not UTF-8 is read as Python's bytes.decode("utf-8", errors="replace") would: each maximal broken sequence
-// becomes one U+FFFD, then it is encoded like any text. So decode(encode(x)) gives x for valid UTF-8 (but for "qwen2",
-// which normalizes to NFC first, for bytes that a byte-level vocabulary lacks (SmolLM2's has no token for 21 of them, 0x04 among
-// others), and for characters that a "llama" vocabulary lacks when it has no byte tokens).
+// becomes one U+FFFD. So decode(encode(x)) gives x for valid UTF-8, with three exceptions: "qwen2" normalizes to NFC first; bytes that a
+// byte-level vocabulary lacks are lost (SmolLM2's has no token for 21 of them, 0x04 among others); so are characters that a "llama" vocabulary
+// without byte tokens lacks.
 //
-// Time is near-linear in the text's length whatever the text is; memory is about 44 bytes a byte of the longest word, which is
-// refused before it is merged if it must have more than max_tokens.
+// Time is nearly linear in the text's length for any text. Memory is about 44 bytes for each byte of the longest word; a word that must have
+// more than max_tokens is refused before it is merged.
 //
 // Threads: a tokenizer does not change between open and close; all calls may be made on it from any thread at once.
 // Nothing here blocks.
@@ -41,41 +41,41 @@ enum token_type {
     TOKEN_BYTE = 6,
 };
 
-// Bytes that someone else owns; not terminated.
+// Borrowed bytes; not terminated.
 struct text_span {
     const char *bytes;
     size_t length;
 };
 
-// What a tokenizer is made of. All that is pointed to is copied: it may go when tokenizer_open() has returned.
+// What a tokenizer is built from. tokenizer_open() copies everything that is pointed to.
 struct tokenizer_spec {
     const char *model; // "gpt2" or "llama"
-    const char *pre;   // for "gpt2": "smollm", "gpt-2", "llama-bpe", "qwen2"; "default" or NULL is taken as
-                       //                                        "gpt-2" with a warning
+    const char *pre;   // for "gpt2": "smollm", "gpt-2", "llama-bpe", "qwen2"; "default" and NULL mean
+                       // "gpt-2", with a warning
     uint32_t token_count;
     const struct text_span *tokens; // [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>"
     const float *scores;            // [token_count] or NULL; "llama" needs them
     const int32_t *types;           // [token_count] enum token_type, or NULL: all normal
     uint32_t merge_count;
-    const struct text_span *merges;             // [merge_count] "left right", best first; "gpt2" alone
+    const struct text_span *merges;             // [merge_count] "left right", best first; "gpt2" only
     int64_t bos_id, eos_id, unknown_id, eot_id; // -1: none
     bool add_bos, add_eos;                      // what add_special of tokenizer_encode() adds
-    bool add_space_prefix;                      // "llama" alone: a space before text at the start and after a special token
+    bool add_space_prefix;                      // "llama" only: a space before text at the start and after a special token
 };
 
 struct tokenizer;
 
-// Bytes that it will take, for the memory plan; the spec's own arrays are not among them.
+// Bytes that the tokenizer will take, for the memory plan, without the spec's own arrays.
 uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec);
 
-// Builds a tokenizer. *out is the caller's, to be closed. INVALID_ARGUMENT: the tables do not fit together; UNIMPLEMENTED:
-// a model or pre-tokenizer that is not known (the line names those that are); RESOURCE_EXHAUSTED: memory.
+// Builds a tokenizer; the caller closes *out. INVALID_ARGUMENT: the tables do not fit together. UNIMPLEMENTED: the model or pre-tokenizer is
+// unknown (the error names the known ones). RESOURCE_EXHAUSTED: no memory.
 MUST_CHECK enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer **out, struct error *error);
 
 // Frees. NULL is allowed.
 void tokenizer_close(struct tokenizer *tokenizer);
 
-// A piece of a text, with the right to contain special tokens or without.
+// A piece of a text, which may contain special tokens (parse_special) or may not.
 struct text_segment {
     const char *bytes;
     size_t length;
@@ -94,8 +94,8 @@ MUST_CHECK enum status tokenizer_encode(const struct tokenizer *tokenizer, const
 
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
 
-// The bytes that a token stands for: "Ġ" is a space, <0x0A> a line feed; of a special token its text. They live as long
-// as the tokenizer and need not be whole UTF-8. An id outside of the vocabulary: length 0.
+// The bytes that a token stands for: "Ġ" is a space, <0x0A> a line feed, a special token its own text. They live as long as the tokenizer
+// and may be part of a character. Length 0 for an id outside of the vocabulary.
 struct text_span tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id);
 
 // The most bytes of text that one token gives, a broken byte counted as the three of U+FFFD; at least 4.
@@ -111,8 +111,8 @@ bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t id);
 // returns how many there are (at most TOKENIZER_MAX_END_TOKENS), ascending, each once.
 uint32_t tokenizer_end_tokens(const struct tokenizer *tokenizer, uint32_t *ids, uint32_t capacity);
 
-// Tokens to text, one at a time, for streams. Gives out whole characters only and keeps the start of an unfinished one;
-// what can be no character becomes U+FFFD. All outputs joined are what Python's
+// Turns tokens into text one at a time, for streams. It gives out whole characters and keeps the start of an unfinished one; bytes that are no
+// character become U+FFFD. All outputs joined are what Python's
 // b"".join(bytes of tokens).decode("utf-8", errors="replace") gives, wherever characters are cut into tokens.
 // A plain value; one thread at a time. The tokenizer must outlive it.
 struct detokenizer {
@@ -131,8 +131,8 @@ void detokenizer_init(struct detokenizer *detokenizer, const struct tokenizer *t
 // tokenizer_max_token_bytes(tokenizer) + 8 (asserted). An id outside of the vocabulary gives nothing.
 size_t detokenizer_push(struct detokenizer *detokenizer, uint32_t id, char *out, size_t out_capacity);
 
-// The end: U+FFFD for an unfinished character, else nothing. out_capacity at least 4 (asserted). The detokenizer is then as
-// after init, but drops no space.
+// Ends the text: writes U+FFFD for an unfinished character, else nothing. out_capacity must be at least 4 (asserted). Afterwards the
+// detokenizer is as after init, but drops no space.
 size_t detokenizer_flush(struct detokenizer *detokenizer, char *out, size_t out_capacity);
 
 #endif

@@ -1,4 +1,4 @@
-// tokenizer_state.h: what a tokenizer is made of.
+// tokenizer_state.h: the tables of a tokenizer. They do not change once it is open.
 #ifndef FD_TOKENIZER_TOKENIZER_STATE_H
 #define FD_TOKENIZER_TOKENIZER_STATE_H
 
@@ -10,18 +10,18 @@ enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
 struct tokenizer {
     enum tokenizer_kind kind;
     uint32_t vocab;
-    uint32_t symbol_count; // vocab, then characters of pieces that are no pieces themselves ("llama")
+    uint32_t symbol_count; // the vocabulary, then characters that occur in pieces but are none ("llama")
     char *bytes;           // what tokens stand for, one after another
     uint32_t *offsets;     // [symbol_count + 1] into bytes
     uint8_t *types;        // [vocab] enum token_type
-    uint8_t *whole;        // [vocab] 1: a word of just these bytes is this token, nothing need be merged ("gpt2")
+    uint8_t *whole;        // [vocab] 1: a word of exactly these bytes is this token ("gpt2")
     uint32_t byte_ids[256];
     struct text_map texts;
     struct merge_map merges;
     struct special_index specials;
     struct pretokenizer *pre; // "gpt2"
     bool normalize;           // to NFC first
-    bool cut_at_spaces;       // "llama": no piece goes on with a space after another character
+    bool cut_at_spaces;       // "llama": no piece has a space after another character
     bool add_bos, add_eos, add_space_prefix, has_bytes;
     uint32_t bos, eos, unknown; // or TOKEN_NONE
     uint32_t end_ids[TOKENIZER_MAX_END_TOKENS];
