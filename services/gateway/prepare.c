@@ -171,14 +171,7 @@ static bool set_sampling(const struct api_request *api, struct request *request)
     Fastdecode__Sampling *sampling = &request->sampling;
     uint32_t i;
 
-    fastdecode__sampling__init(sampling);
-    sampling->temperature = (float)api->temperature;
-    sampling->top_k = (uint32_t)api->top_k;
-    sampling->top_p = (float)api->top_p;
-    sampling->min_p = (float)api->min_p;
-    sampling->presence_penalty = (float)api->presence_penalty;
-    sampling->frequency_penalty = (float)api->frequency_penalty;
-    sampling->repetition_penalty = (float)api->repetition_penalty;
+    *sampling = api->sampling;
     sampling->seed = api->has_seed ? (uint64_t)api->seed : draw_seed();
     sampling->logprobs = api->logprobs;
     sampling->top_logprobs = (uint32_t)api->top_logprobs;

@@ -35,9 +35,9 @@ static const struct field fields[] = {
     {"tokens", API_DETOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tokens},
     {"max_tokens", SCHEMA_ANSWERS, READ_INTEGER, AT(max_tokens), 0, 1e9, false, NULL},
     {"max_completion_tokens", SCHEMA_ANSWERS, READ_INTEGER, AT(max_completion_tokens), 0, 1e9, false, NULL},
-    {"temperature", SCHEMA_ANSWERS, READ_NUMBER, AT(temperature), 0, 2, false, NULL},
-    {"top_p", SCHEMA_ANSWERS, READ_NUMBER, AT(top_p), 0, 1, true, NULL},
-    {"min_p", SCHEMA_ANSWERS, READ_NUMBER, AT(min_p), 0, 1, false, NULL},
+    {"temperature", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.temperature), 0, 2, false, NULL},
+    {"top_p", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.top_p), 0, 1, true, NULL},
+    {"min_p", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.min_p), 0, 1, false, NULL},
     {"top_k", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_top_k},
     {"n", SCHEMA_ANSWERS, READ_INTEGER, AT(n), 1, API_MAX_CHOICES, false, NULL},
     {"seed", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_seed},
@@ -47,9 +47,9 @@ static const struct field fields[] = {
     {"logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_logprobs},
     {"top_logprobs", API_CHAT, READ_INTEGER, AT(top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
     {"echo", API_COMPLETION, READ_BOOL, AT(echo), 0, 0, false, NULL},
-    {"presence_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(presence_penalty), -2, 2, false, NULL},
-    {"frequency_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(frequency_penalty), -2, 2, false, NULL},
-    {"repetition_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(repetition_penalty), 0, 10, true, NULL},
+    {"presence_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.presence_penalty), -2, 2, false, NULL},
+    {"frequency_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.frequency_penalty), -2, 2, false, NULL},
+    {"repetition_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.repetition_penalty), 0, 10, true, NULL},
     {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
     {"ignore_eos", SCHEMA_ANSWERS, READ_BOOL, AT(ignore_eos), 0, 0, false, NULL},
     {"cache_salt", SCHEMA_ANSWERS, READ_STRING, AT(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
@@ -68,11 +68,57 @@ static const struct field fields[] = {
     {"prediction", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
 };
 
+// Fields of this API and of its common extensions that would change the answer and are not supported. A value that changes nothing (null,
+// false, 0, "", [], {} or `neutral`) is accepted.
+static const struct schema_refused refused[] = {
+    {"tools", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
+    {"functions", SCHEMA_ANSWERS, NULL},
+    {"function_call", SCHEMA_ANSWERS, "none"},
+    {"audio", SCHEMA_ANSWERS, NULL},
+    {"web_search_options", SCHEMA_ANSWERS, NULL},
+    {"reasoning_effort", SCHEMA_ANSWERS, "none"},
+    {"reasoning", SCHEMA_ANSWERS, NULL},
+    {"verbosity", SCHEMA_ANSWERS, "medium"},
+    {"best_of", SCHEMA_ANSWERS, "1"},
+    {"suffix", SCHEMA_ANSWERS, NULL},
+    {"guided_json", SCHEMA_ANSWERS, NULL},
+    {"guided_regex", SCHEMA_ANSWERS, NULL},
+    {"guided_choice", SCHEMA_ANSWERS, NULL},
+    {"guided_grammar", SCHEMA_ANSWERS, NULL},
+    {"structured_outputs", SCHEMA_ANSWERS, NULL},
+    {"grammar", SCHEMA_ANSWERS, NULL},
+    {"json_schema", SCHEMA_ANSWERS, NULL},
+    {"use_beam_search", SCHEMA_ANSWERS, NULL},
+    {"length_penalty", SCHEMA_ANSWERS, "1"},
+    {"min_tokens", SCHEMA_ANSWERS, NULL},
+    {"stop_token_ids", SCHEMA_ANSWERS, NULL},
+    {"bad_words", SCHEMA_ANSWERS, NULL},
+    {"allowed_token_ids", SCHEMA_ANSWERS, NULL},
+    {"logits_processors", SCHEMA_ANSWERS, NULL},
+    {"prompt_logprobs", SCHEMA_ANSWERS, NULL},
+    {"truncate_prompt_tokens", SCHEMA_ANSWERS, NULL},
+    {"include_stop_str_in_output", SCHEMA_ANSWERS, NULL},
+    {"typical_p", SCHEMA_ANSWERS, "1"},
+    {"mirostat", SCHEMA_ANSWERS, NULL},
+    {"dry_multiplier", SCHEMA_ANSWERS, NULL},
+    {"xtc_probability", SCHEMA_ANSWERS, NULL},
+    {"tfs_z", SCHEMA_ANSWERS, "1"},
+    {"continue_final_message", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
+    {"chat_template", API_CHAT | API_TOKENIZE, NULL},
+    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
+    {"documents", API_CHAT, NULL},
+    {"prompt_embeds", API_COMPLETION, NULL},
+    {"return_token_ids", SCHEMA_ANSWERS, NULL},
+    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, NULL},
+};
+
 static bool read_top_k(struct schema_run *run, const char *name, const json_t *value)
 {
-    if (!schema_read_integer(run, name, value, -1, 1e9, &run->out->top_k))
+    int64_t top_k;
+
+    if (!schema_read_integer(run, name, value, -1, 1e9, &top_k))
         return false;
-    run->out->top_k = MAX(run->out->top_k, 0); // -1 is "off" too
+    run->out->sampling.top_k = (uint32_t)MAX(top_k, 0); // -1 is "off" too
     return true;
 }
 
@@ -125,7 +171,7 @@ static bool read_field(struct schema_run *run, const struct field *field, const 
     case READ_CUSTOM: return field->read(run, field->name, value);
     case READ_INTEGER: return schema_read_integer(run, field->name, value, field->min, field->max, (int64_t *)(void *)target);
     case READ_NUMBER:
-        return schema_read_number(run, field->name, value, field->min, field->max, field->above_min, (double *)(void *)target);
+        return schema_read_number(run, field->name, value, field->min, field->max, field->above_min, (float *)(void *)target);
     case READ_BOOL:
         if (!json_is_boolean(value))
             return schema_wrong_type(run, field->name, "a boolean", value);
@@ -154,7 +200,7 @@ static bool read_object(struct schema_run *run, json_t *root)
                 return false;
             continue;
         }
-        if (!schema_check_refused(run, name, value, &known))
+        if (!schema_check_refused(run, refused, ARRAY_COUNT(refused), name, value, &known))
             return false;
         if (!known && ignored++ < API_MAX_LOGGED_FIELDS) {
             char quoted[128];
@@ -206,14 +252,13 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint3
         .kind = kind,
         .max_tokens = -1,
         .max_completion_tokens = -1,
-        .temperature = 1,
-        .top_p = 1,
-        .repetition_penalty = 1,
+        .sampling = FASTDECODE__SAMPLING__INIT,
         .n = 1,
         .add_special_tokens = kind != API_CHAT,
         .parse_special = true,
         .add_generation_prompt = true,
     };
+    out->sampling.temperature = out->sampling.top_p = out->sampling.repetition_penalty = 1;
     root = schema_parse_json(body, bytes, error);
     if (!root)
         return false;

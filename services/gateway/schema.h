@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "generate.pb-c.h"
 #include "services/gateway/api_error.h"
 #include "services/gateway/stop_match.h"
 
@@ -68,8 +69,7 @@ struct api_request {
     uint32_t message_count;
     int64_t max_tokens;            // -1: not given
     int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
-    double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
-    int64_t top_k; // 0: off
+    Fastdecode__Sampling sampling; // the fields that go to the s-part as they are; seed, logprobs and biases are set later
     int64_t n;
     bool has_seed;
     int64_t seed;

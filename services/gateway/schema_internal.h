@@ -27,15 +27,21 @@ bool schema_read_bias(struct schema_run *run, const char *name, const json_t *va
 // schema_value.c. max_bytes 0: no limit, and zero bytes are allowed.
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
-                        double *out);
+                        float *out);
 bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out);
 // "an integer", "a string", ... for messages.
 const char *schema_type_name(const json_t *value);
 // 400 with "'name' must be X, not Y".
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
 
-// schema_refused.c: false if the field's value would change the answer. *known: it is one of those fields.
-bool schema_check_refused(struct schema_run *run, const char *name, const json_t *value, bool *known);
+struct schema_refused {
+    const char *name;
+    unsigned endpoints;
+    const char *neutral; // a string or number that means "off", or NULL
+};
+// schema_refused.c: false if the field's value would change the answer. *known: it is in the table or refused by a rule of its own.
+bool schema_check_refused(struct schema_run *run, const struct schema_refused *refused, size_t count, const char *name,
+                          const json_t *value, bool *known);
 
 // schema_json.c: the body's object, the caller's to be released; NULL with run's error set.
 json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *error);

@@ -1,57 +1,8 @@
-// schema_refused.c: fields that would change the answer and are not built.
+// schema_refused.c: refuses fields that would change the answer and are not supported.
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/checked.h"
 #include "services/gateway/schema_internal.h"
-
-// Fields of this API and of its common extensions that would change the answer and are not supported. A value that changes nothing (null,
-// false, 0, "", [], {} or `neutral`) is accepted.
-static const struct {
-    const char *name;
-    unsigned endpoints;
-    const char *neutral; // a string or number that means "off", or NULL
-} refused[] = {
-    {"tools", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
-    {"functions", SCHEMA_ANSWERS, NULL},
-    {"function_call", SCHEMA_ANSWERS, "none"},
-    {"audio", SCHEMA_ANSWERS, NULL},
-    {"web_search_options", SCHEMA_ANSWERS, NULL},
-    {"reasoning_effort", SCHEMA_ANSWERS, "none"},
-    {"reasoning", SCHEMA_ANSWERS, NULL},
-    {"verbosity", SCHEMA_ANSWERS, "medium"},
-    {"best_of", SCHEMA_ANSWERS, "1"},
-    {"suffix", SCHEMA_ANSWERS, NULL},
-    {"guided_json", SCHEMA_ANSWERS, NULL},
-    {"guided_regex", SCHEMA_ANSWERS, NULL},
-    {"guided_choice", SCHEMA_ANSWERS, NULL},
-    {"guided_grammar", SCHEMA_ANSWERS, NULL},
-    {"structured_outputs", SCHEMA_ANSWERS, NULL},
-    {"grammar", SCHEMA_ANSWERS, NULL},
-    {"json_schema", SCHEMA_ANSWERS, NULL},
-    {"use_beam_search", SCHEMA_ANSWERS, NULL},
-    {"length_penalty", SCHEMA_ANSWERS, "1"},
-    {"min_tokens", SCHEMA_ANSWERS, NULL},
-    {"stop_token_ids", SCHEMA_ANSWERS, NULL},
-    {"bad_words", SCHEMA_ANSWERS, NULL},
-    {"allowed_token_ids", SCHEMA_ANSWERS, NULL},
-    {"logits_processors", SCHEMA_ANSWERS, NULL},
-    {"prompt_logprobs", SCHEMA_ANSWERS, NULL},
-    {"truncate_prompt_tokens", SCHEMA_ANSWERS, NULL},
-    {"include_stop_str_in_output", SCHEMA_ANSWERS, NULL},
-    {"typical_p", SCHEMA_ANSWERS, "1"},
-    {"mirostat", SCHEMA_ANSWERS, NULL},
-    {"dry_multiplier", SCHEMA_ANSWERS, NULL},
-    {"xtc_probability", SCHEMA_ANSWERS, NULL},
-    {"tfs_z", SCHEMA_ANSWERS, "1"},
-    {"continue_final_message", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
-    {"chat_template", API_CHAT | API_TOKENIZE, NULL},
-    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
-    {"documents", API_CHAT, NULL},
-    {"prompt_embeds", API_COMPLETION, NULL},
-    {"return_token_ids", SCHEMA_ANSWERS, NULL},
-    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, NULL},
-};
 
 static bool is_neutral(const json_t *value, const char *neutral)
 {
@@ -106,14 +57,15 @@ static bool check_special(struct schema_run *run, const char *name, const json_t
     return true;
 }
 
-bool schema_check_refused(struct schema_run *run, const char *name, const json_t *value, bool *known)
+bool schema_check_refused(struct schema_run *run, const struct schema_refused *refused, size_t count, const char *name,
+                          const json_t *value, bool *known)
 {
     size_t i;
 
     if ((run->out->kind & SCHEMA_ANSWERS) && (!check_special(run, name, value, known) || *known))
         return run->error->status == 0;
     *known = true;
-    for (i = 0; i < ARRAY_COUNT(refused); i++) {
+    for (i = 0; i < count; i++) {
         if (!(refused[i].endpoints & run->out->kind) || strcmp(refused[i].name, name) != 0)
             continue;
         if (is_neutral(value, refused[i].neutral))

@@ -1,4 +1,5 @@
 // schema_value.c: single values of a body: their types and ranges.
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ bool schema_read_integer(struct schema_run *run, const char *name, const json_t 
 }
 
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
-                        double *out)
+                        float *out)
 {
     double number;
 
@@ -50,7 +51,9 @@ bool schema_read_number(struct schema_run *run, const char *name, const json_t *
     if (!(number >= min && number <= max) || (above_min && number <= min))
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must be a number %s %g and at most %g, not %g", name,
                         above_min ? "above" : "at least", min, max, number);
-    *out = number;
+    *out = (float)number;
+    if (above_min && *out <= (float)min)
+        *out = (float)min + FLT_MIN; // the number is above, but too close for a float
     return true;
 }
 

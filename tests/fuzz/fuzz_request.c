@@ -18,7 +18,8 @@ static void check(const struct api_request *request)
     assert_always(request->prompt_count <= API_MAX_PROMPTS && request->stop_count <= API_MAX_STOPS);
     assert_always(request->n >= 1 && request->n * (request->prompt_count ? request->prompt_count : 1) <= API_MAX_CHOICES ||
                   request->kind >= API_TOKENIZE);
-    assert_always(request->temperature >= 0 && request->temperature <= 2 && request->top_p > 0 && request->top_p <= 1);
+    assert_always(request->sampling.temperature >= 0 && request->sampling.temperature <= 2 && request->sampling.top_p > 0 &&
+                  request->sampling.top_p <= 1);
     assert_always(request->top_logprobs >= 0 && request->top_logprobs <= API_MAX_LOGPROBS && request->max_tokens >= -1);
     for (i = 0; i < request->prompt_count; i++)
         for (j = 0; j < request->prompts[i].id_count; j++)

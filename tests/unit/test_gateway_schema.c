@@ -32,7 +32,7 @@ static void test_defaults(void **state)
     assert_int_equal(request.prompts[0].bytes, 2);
     assert_int_equal(request.max_tokens, -1);
     assert_int_equal(request.n, 1);
-    assert_true(request.temperature == 1 && request.top_p == 1 && request.repetition_penalty == 1);
+    assert_true(request.sampling.temperature == 1 && request.sampling.top_p == 1 && request.sampling.repetition_penalty == 1);
     assert_false(request.stream || request.has_seed || request.logprobs || request.echo);
     api_request_free(&request);
 }
@@ -53,7 +53,9 @@ static void test_all_fields(void **state)
     assert_int_equal(request.prompts[0].id_count, 2);
     assert_int_equal(request.prompts[1].ids[0], 3);
     assert_int_equal(request.max_tokens, 0);
-    assert_int_equal(request.top_k, 0);
+    assert_int_equal(request.sampling.top_k, 0);
+    assert_true(request.sampling.temperature == 0.5f && request.sampling.top_p == 0.9f && request.sampling.min_p == 0.1f);
+    assert_true(request.sampling.presence_penalty == -2 && request.sampling.frequency_penalty == 2);
     assert_int_equal(request.stop_count, 2);
     assert_int_equal(request.stops[1].bytes, 3); // a NUL in a string is a character
     assert_true(request.has_seed && request.seed == -5);
@@ -62,6 +64,16 @@ static void test_all_fields(void **state)
     assert_int_equal(request.bias_count, 2);
     assert_int_equal(request.bias[0].token, 7);
     assert_true(request.bias[0].bias == -100);
+    api_request_free(&request);
+}
+
+// A number above 0 is none of the values that mean "off", however small it is.
+static void test_small_numbers(void **state)
+{
+    struct api_request request = take(API_COMPLETION, "{\"prompt\":\"a\",\"top_p\":1e-60,\"repetition_penalty\":1e-300}");
+    (void)state;
+
+    assert_true(request.sampling.top_p > 0 && request.sampling.repetition_penalty > 0);
     api_request_free(&request);
 }
 
@@ -234,8 +246,9 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_all_fields), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_refused),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_prompts),  cmocka_unit_test(test_messages),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
