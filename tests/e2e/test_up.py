@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, PACED, Mesh, run, seconds, tiny, wait_until
+from conftest import BUILD, MODEL, PACED, Mesh, run, seconds, tiny, wait_until
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
 

@@ -88,7 +88,7 @@ static void test_choices_share_the_scores(void **state)
 {
     enum { CHOICES = 128, PROMPT = 360 };
     uint32_t open = fake_look(&fake).open;
-    char *body = ids_body(PROMPT, ",\"echo\":true,\"logprobs\":20,\"n\":128,\"max_tokens\":1,\"stream\":true");
+    char *body = ids_body(PROMPT, ",\"echo\":true,\"logprobs\":20,\"n\":128,\"max_tokens\":1");
     struct mallinfo2 before, now;
     struct http_reply reply;
     (void)state;
