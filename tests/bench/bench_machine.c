@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     for (int pass = -1; pass < PASSES; pass++) { /* the first warms up */
         uint32_t at = (uint32_t)MAX(pass, 0);
         read[at] = machine_read_bandwidth(&machine) * 1e-9;
-        int8[at] = machine_int8_peak(&machine) * 1e-9;
+        int8[at] = machine_int8_peak(&machine, isa_best()) * 1e-9;
         f32[at] = f32_peak() * 1e-9;
     }
     report_value("machine, read bandwidth of 256 MiB", "GB/s", report_median(read, PASSES));

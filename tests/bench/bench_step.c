@@ -1,5 +1,5 @@
 /* bench_step.c: whole decode steps of the CPU backend with a local pool, without a mesh around it: steps a second beside the
- * least time that the step's bytes and operations take at the machine's measured read bandwidth and int8 peak.
+ * least time that the step's bytes and operations take at the machine's measured read bandwidth and the level's int8 peak.
  *
  *     bench_step MODEL.gguf [threads] [context] [rows,rows,...]
  *
@@ -136,7 +136,7 @@ static double least_seconds(const struct bench *bench, double read, double peak)
     }
     operations *= bench->rows;
     double kv = 2.0 * 2 * backend->kv_width * backend->shape.layers * bench->context * bench->rows;
-    return MAX(bytes / read, operations / peak) + kv / read;
+    return MAX(bytes / read, peak > 0 ? operations / peak : 0) + kv / read;
 }
 
 static void bench_rows(struct bench *bench, uint32_t rows, const char *model)
@@ -147,7 +147,7 @@ static void bench_rows(struct bench *bench, uint32_t rows, const char *model)
 
     begin(bench, rows);
     for (int pass = 0; pass <= PASSES; pass++) {
-        double read = machine_read_bandwidth(&bench->machine), peak = machine_int8_peak(&bench->machine);
+        double read = machine_read_bandwidth(&bench->machine), peak = machine_int8_peak(&bench->machine, kernels->level);
         uint64_t start = clock_now_ns();
         for (uint32_t i = 0; i < steps; i++)
             step(bench);

@@ -1,5 +1,5 @@
-/* machine.h: what the machine can do at this moment, measured beside each figure: read bandwidth of memory, int8 operations a
- * second on registers. For benches, which include it in one file each.
+/* machine.h: what the machine can do at this moment, measured beside each figure: read bandwidth of memory, and int8
+ * operations a second on registers with the instructions of a level. For benches, which include it in one file each.
  */
 #ifndef FD_TESTS_BENCH_MACHINE_H
 #define FD_TESTS_BENCH_MACHINE_H
@@ -76,49 +76,53 @@ static inline double machine_read_bandwidth(struct machine *machine)
 
 #define MACHINE_PEAK_LOOPS 2000000u
 
-/* 16 independent chains of vpdpbusd on registers: 64 multiply-adds of 2 operations each. */
-__attribute__((target("avx512f,avx512vnni"), noinline, unused)) static void machine_vnni(void)
-{
-    __asm__ volatile("mov %0, %%ecx\n\t"
-                     "1:\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm0\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm1\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm2\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm3\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm4\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm5\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm6\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm7\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm8\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm9\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm10\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm11\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm12\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm13\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm14\n\t"
-                     "vpdpbusd %%zmm16, %%zmm17, %%zmm15\n\t"
-                     "dec %%ecx\n\t"
-                     "jnz 1b\n\t"
-                     "vzeroupper"
-                     :
-                     : "i"(MACHINE_PEAK_LOOPS)
-                     : "ecx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
-                       "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
-}
+/* The instruction of each loop below, eight or sixteen times on registers of its own. */
+#define MACHINE_EIGHT(one, v) one(v, 0) one(v, 1) one(v, 2) one(v, 3) one(v, 4) one(v, 5) one(v, 6) one(v, 7)
+#define MACHINE_SIXTEEN(one, v) \
+    MACHINE_EIGHT(one, v) one(v, 8) one(v, 9) one(v, 10) one(v, 11) one(v, 12) one(v, 13) one(v, 14) one(v, 15)
+#define MACHINE_VNNI_ONE(v, i) "vpdpbusd %%" #v "16, %%" #v "17, %%" #v #i "\n\t"
+#define MACHINE_BYTES_ONE(v, i) "vpmaddubsw %%" #v "14, %%" #v "15, %%" #v "13\n\tvpaddw %%" #v "13, %%" #v #i ", %%" #v #i "\n\t"
+#define MACHINE_LOOP(name, isa, instructions)                                                                                    \
+    __attribute__((target(isa), noinline, unused)) static void name(void)                                                        \
+    {                                                                                                                            \
+        __asm__ volatile("mov %0, %%ecx\n\t"                                                                                     \
+                         "1:\n\t" instructions "dec %%ecx\n\t"                                                                   \
+                         "jnz 1b\n\t"                                                                                            \
+                         "vzeroupper"                                                                                            \
+                         :                                                                                                       \
+                         : "i"(MACHINE_PEAK_LOOPS)                                                                               \
+                         : "ecx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+                           "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");                                                         \
+    }
+MACHINE_LOOP(machine_peak_vnni, "avx512f,avx512vnni", MACHINE_SIXTEEN(MACHINE_VNNI_ONE, zmm))
+MACHINE_LOOP(machine_peak_avx512, "avx512f,avx512bw", MACHINE_EIGHT(MACHINE_BYTES_ONE, zmm))
+MACHINE_LOOP(machine_peak_avx2, "avx2", MACHINE_EIGHT(MACHINE_BYTES_ONE, ymm))
+
+/* By level: the loop, and the products of bytes in one round of it. */
+static const struct {
+    void (*loop)(void);
+    double products;
+} machine_peaks[ISA_LEVEL_COUNT] = {
+    [ISA_AVX2] = {machine_peak_avx2, 8 * 32},
+    [ISA_AVX512] = {machine_peak_avx512, 8 * 64},
+    [ISA_VNNI] = {machine_peak_vnni, 16 * 64},
+};
 
 static inline void machine_peak_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
-    (void)arg, (void)thread_index, (void)thread_count;
-    machine_vnni();
+    const enum isa_level *level = arg;
+    (void)thread_index, (void)thread_count;
+    machine_peaks[*level].loop();
 }
 
-/* Operations a second, all threads; a multiply-add is two. 0 where the machine has no vpdpbusd. */
-static inline double machine_int8_peak(struct machine *machine)
+/* Operations a second, all threads, with the level's instructions: vpdpbusd, or vpmaddubsw and the vpaddw that adds it up. A
+ * multiply-add is two operations. 0 for a level that this machine does not have, and for ref. */
+static inline double machine_int8_peak(struct machine *machine, enum isa_level level)
 {
-    if (!isa_supported(ISA_VNNI))
+    if (!isa_supported(level) || !machine_peaks[level].loop)
         return 0;
-    return thread_pool_threads(machine->pool) * MACHINE_PEAK_LOOPS * 16.0 * 128.0 /
-           machine_seconds(machine->pool, machine_peak_job, machine);
+    return thread_pool_threads(machine->pool) * MACHINE_PEAK_LOOPS * 2.0 * machine_peaks[level].products /
+           machine_seconds(machine->pool, machine_peak_job, &level);
 }
 
 #endif
