@@ -34,7 +34,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/dispatch/isa.h"
+#include "kernels/simd/isa.h"
 
 #define ATTEND_TILE 16u
 #define ATTEND_BLOCK 64u

@@ -19,8 +19,8 @@
 
 #include "common/base/checked.h"
 #include "kernels/attention/attention_codes.h"
-#include "kernels/dispatch/half.h"
-#include "kernels/dispatch/lanes.h"
+#include "kernels/simd/half.h"
+#include "kernels/simd/lanes.h"
 
 #if defined(CODES)
 #define GROUP 4u /* wide enough to share what is done once a word */

@@ -5,7 +5,7 @@
 
 #include "common/base/checked.h"
 #include "kernels/attention/attention.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 
 /* --- store: the same bits as attention_store_lanes.h ------------------------------------------------------------------- */
 

@@ -9,8 +9,8 @@
 
 #include "common/base/checked.h"
 #include "kernels/attention/attention_codes.h"
-#include "kernels/dispatch/half.h"
-#include "kernels/dispatch/lanes.h"
+#include "kernels/simd/half.h"
+#include "kernels/simd/lanes.h"
 
 LANES_INLINE lanes saturate(lanes x, float most)
 {

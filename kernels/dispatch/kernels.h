@@ -12,7 +12,7 @@
 #ifndef FD_KERNELS_DISPATCH_KERNELS_H
 #define FD_KERNELS_DISPATCH_KERNELS_H
 
-#include "kernels/dispatch/isa.h"
+#include "kernels/simd/isa.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/norm_rope/norm_rope.h"
 

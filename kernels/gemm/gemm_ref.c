@@ -1,6 +1,6 @@
 /* gemm_ref.c: the oracle: the same quantized operands, each group's dot product in integers, the rest in double. */
 #include "common/base/checked.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/gemm/gemm.h"
 
 #define COLUMNS PACK_TILE_OUTPUTS

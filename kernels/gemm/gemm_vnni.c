@@ -1,7 +1,7 @@
 /* gemm_vnni.c: the GEMM with vpdpbusd: 64 products of unsigned and signed bytes, summed by fours into 16 lanes, exactly. */
 #include <stdbool.h>
 
-#include "kernels/dispatch/lanes.h"
+#include "kernels/simd/lanes.h"
 #include "kernels/gemm/gemm.h"
 
 #define GEMM_NAME gemm_vnni

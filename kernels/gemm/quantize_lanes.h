@@ -6,8 +6,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/status.h"
-#include "kernels/dispatch/half.h"
-#include "kernels/dispatch/lanes.h"
+#include "kernels/simd/half.h"
+#include "kernels/simd/lanes.h"
 #include "kernels/gemm/gemm.h"
 
 #define QUANT_LEAST 1e-30f

@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "common/base/checked.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/gemm/gemm.h"
 
 #define QUANT_LEAST 1e-30f

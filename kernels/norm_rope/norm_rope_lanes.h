@@ -7,8 +7,8 @@
 #include <math.h>
 
 #include "common/base/checked.h"
-#include "kernels/dispatch/half.h"
-#include "kernels/dispatch/lanes.h"
+#include "kernels/simd/half.h"
+#include "kernels/simd/lanes.h"
 #include "kernels/norm_rope/norm_rope.h"
 
 #define SUM_BLOCK 1024u

@@ -14,7 +14,7 @@
 #include "kernels/quant/dequant.h"
 
 #include "common/base/status.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 
 typedef void block_fn(const uint8_t *block, float *out);
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/quant/pack_source.h"
 
 #define MAX_OUTPUTS (1u << 30)

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/quant/tensor_type.h"
 
 enum { VOCAB = 32000, ALIGN = 32, NAME_BYTES = 64, BUFFER_BYTES = 1 << 20 };

@@ -11,7 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "kernels/dispatch/isa.h"
+#include "kernels/simd/isa.h"
 
 #define MACHINE_STREAM_BYTES (256ull << 20)
 #define MACHINE_HUGE_PAGE (2u << 20) /* buffers lie in huge pages where the system grants them */

@@ -27,7 +27,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 
 #define __global__
 #define __device__

@@ -6,7 +6,7 @@
 
 #include "common/base/checked.h"
 #include "kernels/cuda/gemm.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/cuda/emulated_dot.h"
 

@@ -8,7 +8,7 @@
 #include "common/base/checked.h"
 #include "common/base/status.h"
 #include "kernels/cuda/quant.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/cuda/emulated_dot.h"
 

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
 
 static inline uint64_t random_u64(uint64_t *state) /* splitmix64 */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 #include "kernels/quant/dequant.h"
 
 static const struct golden {

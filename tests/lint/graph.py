@@ -87,10 +87,6 @@ LIBRARIES = {
 ROOM_EXCEPTIONS = """
 common/model common/tokenizer
 common/wire common/sampler
-kernels/attention kernels/dispatch
-kernels/gemm kernels/dispatch
-kernels/norm_rope kernels/dispatch
-kernels/quant kernels/dispatch
 """.split("\n")[1:-1]
 
 # "UNIT UNIT ..." of a circle, each without its extension, or patterns of them

@@ -20,7 +20,7 @@
 
 #include "common/base/status.h"
 #include "common/model/gguf.h"
-#include "kernels/dispatch/half.h"
+#include "kernels/simd/half.h"
 
 struct gguf_bytes {
     unsigned char *bytes;

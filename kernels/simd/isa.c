@@ -3,7 +3,7 @@
  * A bit of CPUID alone is not enough: under an operating system that does not save the upper register halves, the
  * instructions fault. XCR0 bits 1-2 are the XMM and YMM state, bits 5-7 the AVX-512 masks, upper halves and ZMM16-31.
  */
-#include "kernels/dispatch/isa.h"
+#include "kernels/simd/isa.h"
 
 #include <cpuid.h>
 #include <stdint.h>

@@ -9,8 +9,8 @@
  *     avx512 AVX-512 F, BW, VL, DQ                   } the same bits at all three
  *     vnni   avx512 with VNNI (vpdpbusd)            /
  */
-#ifndef FD_KERNELS_DISPATCH_ISA_H
-#define FD_KERNELS_DISPATCH_ISA_H
+#ifndef FD_KERNELS_SIMD_ISA_H
+#define FD_KERNELS_SIMD_ISA_H
 
 #include <stdbool.h>
 

@@ -13,8 +13,8 @@
  *
  * Include only from a file that is compiled with the flags of *_avx2.c, *_avx512.c or *_vnni.c.
  */
-#ifndef FD_KERNELS_DISPATCH_LANES_H
-#define FD_KERNELS_DISPATCH_LANES_H
+#ifndef FD_KERNELS_SIMD_LANES_H
+#define FD_KERNELS_SIMD_LANES_H
 
 #include <immintrin.h>
 #include <stdint.h>

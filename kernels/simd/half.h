@@ -1,6 +1,6 @@
 /* half.h: f16 and bf16 to and from f32 in plain C, for the ref level and for code outside of the ISA files. */
-#ifndef FD_KERNELS_DISPATCH_HALF_H
-#define FD_KERNELS_DISPATCH_HALF_H
+#ifndef FD_KERNELS_SIMD_HALF_H
+#define FD_KERNELS_SIMD_HALF_H
 
 #include <stdint.h>
 #include <string.h>
