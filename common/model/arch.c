@@ -2,6 +2,7 @@
 #include "common/model/arch.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -36,7 +37,8 @@ static const struct arch_tensor llama_layer[] = {
     {NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE},
 };
 
-static const struct arch_neutral llama_neutral[] = {
+/* What files of several architectures may say, and the forward pass does not do. */
+static const struct arch_neutral common_neutral[] = {
     {"expert_count", 0, "mixture-of-experts models are not supported"},
     {"attention.sliding_window", 0, "sliding-window attention is not supported"},
     {"attention.causal", 1, "only causal attention is supported"},
@@ -52,7 +54,18 @@ static const struct arch archs[] = {
         .activation = ACTIVATION_SILU_GATED,
         .tied_allowed = true,
         .epsilon_suffix = "attention.layer_norm_rms_epsilon",
-        .neutral = llama_neutral,
+        .neutral = common_neutral,
+        .model_tensors = common_tensors,
+        .layer_tensors = llama_layer,
+    },
+    {
+        .name = "qwen2",
+        .norm = NORM_RMS,
+        .rope_style = ROPE_NEOX,
+        .activation = ACTIVATION_SILU_GATED,
+        .tied_allowed = true,
+        .epsilon_suffix = "attention.layer_norm_rms_epsilon",
+        .neutral = common_neutral,
         .model_tensors = common_tensors,
         .layer_tensors = llama_layer,
     },
@@ -66,4 +79,11 @@ const struct arch *arch_find(struct gguf_string name)
     return NULL;
 }
 
-const char *arch_names(void) { return "llama"; }
+void arch_names(char *out, size_t bytes)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < ARRAY_COUNT(archs) && at < bytes; i++)
+        at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", archs[i].name);
+}

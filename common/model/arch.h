@@ -1,4 +1,6 @@
-/* arch.h: what tells one architecture from another, as data. A new one is a row in arch.c. Private to common/model.
+/* arch.h: what tells one architecture from another, as data. A new one that is made of known pieces is a row in arch.c and nothing else:
+ * the loader, the backends and messages follow the row, and a backend's plan refuses a piece that it does not compute. Private to
+ * common/model.
  *
  * A row lists metadata that must be neutral (a key which would change the answer and is not built, such as a number of
  * experts), and tensors: the pattern of the name, where its view goes, whether it must be there, and its two dimensions
@@ -44,7 +46,7 @@ struct arch {
 /* NULL if there is no such row. */
 const struct arch *arch_find(struct gguf_string name);
 
-/* "llama, ..." for messages. */
-const char *arch_names(void);
+/* "llama, ..." for messages: all rows, cut where there is no room. */
+void arch_names(char *out, size_t bytes);
 
 #endif

@@ -187,7 +187,7 @@ static uint64_t fingerprint_of(const struct gguf *gguf)
 
 static enum status find_arch(struct model *model, struct error *error)
 {
-    char shown[SHOWN_BYTES];
+    char shown[SHOWN_BYTES], names[SHOWN_BYTES * 2];
     struct gguf_string name;
     enum status status = gguf_get_string(model->gguf, "general.architecture", &name, error);
 
@@ -196,9 +196,10 @@ static enum status find_arch(struct model *model, struct error *error)
     if (status)
         return status;
     model->arch = arch_find(name);
+    arch_names(names, sizeof names);
     if (!model->arch)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: key 'general.architecture' is '%s'; supported are: %s",
-                         gguf_label(model->gguf), gguf_printable(shown, sizeof shown, name), arch_names());
+                         gguf_label(model->gguf), gguf_printable(shown, sizeof shown, name), names);
     model->arch_name = model->arch->name;
     return STATUS_OK;
 }

@@ -124,6 +124,7 @@ struct backend_held {
 
 struct backend_ops {
     const char *name;
+    /* After kernels_init(), as open. UNIMPLEMENTED: the model or the configuration asks for what the backend does not compute. */
     enum status (*plan)(const struct backend_config *config, struct backend_plan *plan, struct error *error);
     enum status (*open)(const struct backend_config *config, struct backend **out, struct error *error);
     void (*close)(struct backend *backend);

@@ -78,10 +78,11 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     struct rope_params rope = {.dims = shape->rope_dim};
     uint32_t threads = thread_pool_threads(config->pool);
     struct layer_range range;
+    struct cpu_pieces pieces;
     enum status status;
 
     memset(plan, 0, sizeof *plan);
-    if ((status = layer_range_of(config, &range, error)))
+    if ((status = layer_range_of(config, &range, error)) || (status = cpu_choose_pieces(config->model, &pieces, error)))
         return status;
     if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
@@ -178,6 +179,8 @@ static enum status cpu_open(const struct backend_config *config, struct backend 
     if (backend->dense)
         openblas_set_num_threads((int)thread_pool_threads(config->pool));
     status = layer_range_of(config, &backend->range, error);
+    if (!status)
+        status = cpu_choose_pieces(config->model, &backend->pieces, error);
     if (!status)
         status = open_tables(backend, error);
     if (!status)

@@ -9,6 +9,13 @@
 
 enum { CPU_HEAD_ROWS = 64 }; /* rows of logits at once: 64 x 49,152 x 4 bytes = 12.6 MB */
 
+/* The kernels that the architecture's row asks for. */
+struct cpu_pieces {
+    void (*norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *out);
+    void (*rope)(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *angles);
+    void (*activation)(const float *gate, const float *up, uint32_t n, float *out);
+};
+
 /* One matrix: packed (int8), or dense f32 for OpenBLAS. */
 struct cpu_linear {
     struct packed_matrix packed;
@@ -26,6 +33,7 @@ struct backend {
     struct backend_config config;
     struct model_shape shape;
     struct layer_range range;
+    struct cpu_pieces pieces;
     bool dense; /* COMPUTE_F32 */
     char level[32];
     uint32_t q_width, kv_width;  /* heads x head_dim, kv_heads x head_dim */
@@ -62,6 +70,9 @@ struct backend_batch {
     const float **kv_q, **kv_k, **kv_v; /* [max_rows] -> row of qkv */
     float **kv_o;                       /* [max_rows] -> row of att */
 };
+
+/* cpu_pieces.c. UNIMPLEMENTED names the piece that there are no kernels for. */
+enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out, struct error *error) MUST_CHECK;
 
 /* cpu_load.c */
 /* start_bytes: beyond `bytes`, while the file is read. */

@@ -38,8 +38,8 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
     quantized_rows_init(&x, batch->quant, backend->config.max_rows, hidden);
     quantized_rows_source(&x, batch->h, hidden);
     while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
-        kernels->rms_norm(batch->x + (size_t)batch->place[job->row_index[item]] * hidden, backend->output_norm,
-                          backend->shape.norm_epsilon, hidden, batch->h + (size_t)item * hidden);
+        backend->pieces.norm(batch->x + (size_t)batch->place[job->row_index[item]] * hidden, backend->output_norm,
+                             backend->shape.norm_epsilon, hidden, batch->h + (size_t)item * hidden);
         if (!backend->dense)
             kernels->quantize_rows(&x, item, 1);
     }

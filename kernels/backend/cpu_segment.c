@@ -166,8 +166,8 @@ static void phase_norm(struct backend_batch *batch, const float *weight, uint32_
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);) {
         for (uint32_t row = begin; row < begin + count; row++)
-            kernels->rms_norm(batch->x + (size_t)row * shape->hidden, weight, shape->norm_epsilon, shape->hidden,
-                              batch->h + (size_t)row * shape->hidden);
+            batch->backend->pieces.norm(batch->x + (size_t)row * shape->hidden, weight, shape->norm_epsilon, shape->hidden,
+                                        batch->h + (size_t)row * shape->hidden);
         quantize(batch, batch->h, shape->hidden, shape->hidden, begin, count);
     }
     thread_pool_barrier(batch->backend->config.pool);
@@ -210,8 +210,8 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
         cpu_products(backend, products, 2, rows, batch->quant, backend->config.max_rows, thread_index, NULL);
         struct claim claim = claim_begin(backend->config.pool, thread_index, rows, false);
         for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
-            kernels->silu_mul(batch->gate + (size_t)begin * ffn, batch->up + (size_t)begin * ffn, count * ffn,
-                              batch->gate + (size_t)begin * ffn);
+            backend->pieces.activation(batch->gate + (size_t)begin * ffn, batch->up + (size_t)begin * ffn, count * ffn,
+                                       batch->gate + (size_t)begin * ffn);
         thread_pool_barrier(backend->config.pool);
         return;
     }
@@ -232,7 +232,7 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
         add_bias(&layer->up, batch->up, ffn, rows, column, columns);
         for (uint32_t row = 0; row < rows; row++) {
             float *gate = batch->gate + (size_t)row * ffn + column;
-            kernels->silu_mul(gate, batch->up + (size_t)row * ffn + column, columns, gate);
+            backend->pieces.activation(gate, batch->up + (size_t)row * ffn + column, columns, gate);
         }
     }
     thread_pool_barrier(backend->config.pool);
@@ -281,13 +281,8 @@ static void phase_rope(struct backend_batch *batch, const struct backend_links *
         for (uint32_t row = begin; row < begin + count; row++) {
             const float *angles = backend->rope_table + batch->rows[row].position * backend->rope_row;
             float *q = batch->qkv + row * width, *k = q + backend->q_width, *v = k + backend->kv_width;
-            if (shape->rope_style == ROPE_NEOX) {
-                kernels->rope_neox(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
-                kernels->rope_neox(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
-            } else {
-                kernels->rope_pairs(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
-                kernels->rope_pairs(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
-            }
+            backend->pieces.rope(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
+            backend->pieces.rope(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
             if (batch->rows[row].local || !links->q[row])
                 continue;
             memcpy(links->q[row], q, backend->q_width * sizeof *q);

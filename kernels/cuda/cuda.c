@@ -129,7 +129,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     size_t free_bytes = 0, total = 0;
     enum status status = layer_range_of(config, &range, error);
 
-    if (status)
+    if (status || (status = cuda_check_pieces(config->model, error)))
         return status;
     if (shape->head_dim % 8 || shape->head_dim > GPU_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: on CUDA multiples of 8 up to %d are supported",

@@ -182,7 +182,9 @@ uint64_t cuda_panel_bytes(const struct gpu_quant *quant); /* the most that a pan
 uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
                             uint64_t panel_bytes); /* of all its panels but the last, which may have less */
 
-/* cuda_segment.c */
+/* cuda_segment.c. check_pieces: UNIMPLEMENTED names the piece of the architecture that there are no kernels for. */
+void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const float *weight, uint32_t rows); /* x to h */
+enum status cuda_check_pieces(const struct model *model, struct error *error) MUST_CHECK;
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
 void cuda_compute(struct backend_batch *batch,
                   uint32_t s); /* queues a segment's kernels and products for padded_rows; nothing of the host's */

@@ -162,8 +162,7 @@ static void head_block(struct backend_batch *batch, uint32_t begin, uint32_t cou
                                     .raw = batch->raw,
                                     .out = batch->sampled + begin};
 
-    gpu_rms_norm(backend->type, batch->x, device.index + begin, backend->output_norm, shape->norm_epsilon, count, shape->hidden,
-                 batch->h, batch->stream);
+    cuda_norm(batch, device.index + begin, backend->output_norm, count);
     cuda_product(batch, &backend->output, batch->h, count, batch->logits, false, false);
     for (uint32_t i = 0; i < count; i++) {
         const struct gpu_sample *asked = &host.sample[begin + i];

@@ -4,6 +4,41 @@
  * No row's result depends on another's, and theirs are read by nobody. A stage that does not begin the model gets x instead. */
 #include "kernels/cuda/cuda.h"
 
+enum status cuda_check_pieces(const struct model *model, struct error *error)
+{
+    const struct model_shape *shape = &model->shape;
+    const char *missing = shape->norm != NORM_RMS                                             ? "norm"
+                          : shape->rope_style != ROPE_PAIRS && shape->rope_style != ROPE_NEOX ? "RoPE"
+                          : shape->activation != ACTIVATION_SILU_GATED                        ? "activation"
+                                                                                              : NULL;
+    if (!missing)
+        return STATUS_OK;
+    return error_set(error, STATUS_UNIMPLEMENTED, "%s: the %s of architecture '%s' is not computed on CUDA",
+                     gguf_label(model->gguf), missing, model->arch_name);
+}
+
+/* The pieces that an architecture's row names. What is not a case here is refused by cuda_check_pieces(). */
+void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const float *weight, uint32_t rows)
+{
+    const struct model_shape *shape = &batch->backend->shape;
+
+    switch (shape->norm) {
+    case NORM_RMS:
+        gpu_rms_norm(batch->backend->type, batch->x, row_index, weight, shape->norm_epsilon, rows, shape->hidden, batch->h,
+                     batch->stream);
+    }
+}
+
+static void activate(struct backend_batch *batch)
+{
+    const struct model_shape *shape = &batch->backend->shape;
+
+    switch (shape->activation) {
+    case ACTIVATION_SILU_GATED:
+        gpu_silu_mul(batch->backend->type, batch->gate_up, batch->padded_rows, shape->ffn, batch->act, batch->stream);
+    }
+}
+
 static void finish_layer(struct backend_batch *batch, const struct cuda_layer *layer)
 {
     const struct backend *backend = batch->backend;
@@ -14,9 +49,9 @@ static void finish_layer(struct backend_batch *batch, const struct cuda_layer *l
     cuda_product(batch, &layer->o, batch->wide_o, rows, batch->x, false, true);
     if (layer->o_bias)
         gpu_add_bias(batch->x, layer->o_bias, rows, shape->hidden, batch->stream);
-    gpu_rms_norm(backend->type, batch->x, NULL, layer->ffn_norm, shape->norm_epsilon, rows, shape->hidden, batch->h, batch->stream);
+    cuda_norm(batch, NULL, layer->ffn_norm, rows);
     cuda_product(batch, &layer->gate_up, batch->h, rows, batch->gate_up, true, false);
-    gpu_silu_mul(backend->type, batch->gate_up, rows, shape->ffn, batch->act, batch->stream);
+    activate(batch);
     cuda_product(batch, &layer->down, batch->act, rows, batch->x, false, true);
 }
 
@@ -34,8 +69,7 @@ static void start_layer(struct backend_batch *batch, const struct cuda_layer *la
         .neox = shape->rope_style == ROPE_NEOX,
     };
 
-    gpu_rms_norm(backend->type, batch->x, NULL, layer->attn_norm, shape->norm_epsilon, batch->padded_rows, shape->hidden, batch->h,
-                 batch->stream);
+    cuda_norm(batch, NULL, layer->attn_norm, batch->padded_rows);
     cuda_product(batch, &layer->qkv, batch->h, batch->padded_rows, batch->qkv, false, false);
     gpu_rope(&rope, layer->q_bias, layer->k_bias, layer->v_bias, batch->padded_rows, batch->qkv, batch->stream);
 }

@@ -3,21 +3,26 @@
 #include "tests/cuda/device_rig.h"
 #include "tests/unit/backend_chain.h"
 
+static struct backend_config config_of(const struct model *model)
+{
+    return (struct backend_config){.model = model,
+                                   .pool = rig_pool,
+                                   .max_rows = CHAIN_ROWS,
+                                   .max_batches = 1,
+                                   .context_tokens = 256,
+                                   .kv_type = 1,
+                                   .page_tokens = GPU_PAGE_TOKENS,
+                                   .max_sequences = CHAIN_SEQUENCES,
+                                   .local_pool_bytes = 4 << 20};
+}
+
 static void same_in_stages(enum tensor_type type, bool tied)
 {
     static struct chain whole, cut;
     static const uint32_t cuts[][CHAIN_STAGES_MAX - 1] = {{2}, {1, 4}};
     unsigned char *bytes;
     struct model *model = chain_model(type, tied, &bytes);
-    const struct backend_config config = {.model = model,
-                                          .pool = rig_pool,
-                                          .max_rows = CHAIN_ROWS,
-                                          .max_batches = 1,
-                                          .context_tokens = 256,
-                                          .kv_type = 1,
-                                          .page_tokens = GPU_PAGE_TOKENS,
-                                          .max_sequences = CHAIN_SEQUENCES,
-                                          .local_pool_bytes = 4 << 20};
+    const struct backend_config config = config_of(model);
 
     for (size_t i = 0; i < ARRAY_COUNT(cuts); i++) {
         uint64_t page = 0;
@@ -41,8 +46,15 @@ static void stages_give_the_bits_of_one(void **state)
     same_in_stages(TENSOR_Q4_0, false);
 }
 
+static void an_architecture_is_its_row(void **state)
+{
+    (void)state;
+    chain_compare_archs(fastdecode_device.ops, config_of(NULL), 0.08f);
+    chain_check_refusals(fastdecode_device.ops, config_of(NULL), "on CUDA");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(stages_give_the_bits_of_one)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stages_give_the_bits_of_one), cmocka_unit_test(an_architecture_is_its_row)};
     return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("layers of a stage", tests, NULL, NULL)) : 0;
 }

@@ -150,7 +150,7 @@ static inline void chain_compare(struct chain *whole, struct chain *cut)
 }
 
 // The tiny model with CHAIN_LAYERS layers. *bytes is to be freed after the model is closed.
-static inline struct model *chain_model(enum tensor_type type, bool tied, unsigned char **bytes)
+static inline struct model *chain_model_of(const char *arch, enum tensor_type type, bool tied, unsigned char **bytes)
 {
     struct gguf_build build = {0};
     struct tiny_llama tiny = TINY_LLAMA;
@@ -158,6 +158,8 @@ static inline struct model *chain_model(enum tensor_type type, bool tied, unsign
     struct error error;
     size_t count;
 
+    tiny.arch = arch;
+    tiny.biases = true;
     tiny.layers = CHAIN_LAYERS;
     tiny.type = tiny.embedding_type = type;
     tiny.tied = tied;
@@ -166,6 +168,98 @@ static inline struct model *chain_model(enum tensor_type type, bool tied, unsign
     if (model_open_memory("tiny.gguf", *bytes, count, &model, &error))
         fail_msg("%s", error.text);
     return model;
+}
+
+static inline struct model *chain_model(enum tensor_type type, bool tied, unsigned char **bytes)
+{
+    return chain_model_of("llama", type, tied, bytes);
+}
+
+// Neighbours in a head that RoPE turns together come half a head apart: rows (outputs) of Q and K and their biases, f32 in the model's bytes.
+static inline void chain_part_pairs(const struct tensor_view *view, uint32_t row_floats)
+{
+    enum { DIM = 16, HALF = DIM / 2 };
+    float *rows = (float *)(void *)(uintptr_t)view->data, head[DIM * CHAIN_HIDDEN];
+
+    for (uint32_t first = 0; first < view->bytes / sizeof(float) / row_floats; first += DIM) {
+        memcpy(head, rows + (size_t)first * row_floats, DIM * row_floats * sizeof *head);
+        for (uint32_t i = 0; i < DIM; i++)
+            memcpy(rows + (size_t)(first + i / 2 + i % 2 * HALF) * row_floats, head + (size_t)i * row_floats,
+                   row_floats * sizeof *head);
+    }
+}
+
+// The same f32 weights as "llama", whose RoPE turns neighbours, and as "qwen2", whose RoPE turns values that are half a head apart, with
+// Q and K laid out for each: attention sums the same products, so the logits are the same but for rounding.
+static inline void chain_compare_archs(const struct backend_ops *ops, struct backend_config config, float limit)
+{
+    static struct chain pairs, halves;
+    uint32_t positions[CHAIN_SEQUENCES] = {0};
+    unsigned char *bytes[2];
+    struct model *llama = chain_model_of("llama", TENSOR_F32, true, &bytes[0]),
+                 *qwen = chain_model_of("qwen2", TENSOR_F32, true, &bytes[1]);
+    uint64_t seed = 3;
+    float apart = 0;
+
+    for (uint32_t i = 0; i < CHAIN_LAYERS; i++) {
+        const struct model_layer *layer = &qwen->layers[i];
+        chain_part_pairs(&layer->q, CHAIN_HIDDEN);
+        chain_part_pairs(&layer->k, CHAIN_HIDDEN);
+        chain_part_pairs(&layer->q_bias, 1);
+        chain_part_pairs(&layer->k_bias, 1);
+    }
+    config.model = llama;
+    chain_open(&pairs, ops, config, NULL, 0);
+    config.model = qwen;
+    chain_open(&halves, ops, config, NULL, 0);
+    for (uint32_t step = 0; step < CHAIN_STEPS; step++) {
+        struct backend_row rows[CHAIN_ROWS];
+        uint32_t count = chain_draw_rows(&seed, positions, rows), outputs = 0;
+        for (uint32_t row = 0; row < count; row++) { // all in the local pool: workers answer with o = q, which differs
+            rows[row].local = true;
+            outputs += rows[row].needs_output;
+        }
+        chain_step(&pairs, rows, count);
+        chain_step(&halves, rows, count);
+        for (uint32_t i = 0; i < outputs * CHAIN_VOCAB; i++)
+            apart = fmaxf(apart, fabsf(pairs.logits[0][i] - halves.logits[0][i]));
+    }
+    if (!(apart <= limit))
+        fail_msg("logits are %g apart", (double)apart);
+    chain_close(&pairs);
+    chain_close(&halves);
+    model_close(llama);
+    model_close(qwen);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
+// Whatever a row says and the backend has no kernels for, its plan refuses. where: "on the CPU".
+static inline void chain_check_refusals(const struct backend_ops *ops, struct backend_config config, const char *where)
+{
+    static const char *const pieces[] = {"norm", "RoPE", "activation"};
+    unsigned char *bytes;
+    struct model *model = chain_model(TENSOR_F32, true, &bytes);
+    const struct model_shape shape = model->shape;
+    struct backend_plan plan;
+    struct error error;
+    char want[200];
+
+    config.model = model;
+    for (uint32_t i = 0; i < ARRAY_COUNT(pieces); i++) {
+        model->shape = shape;
+        if (i == 0)
+            model->shape.norm = (enum model_norm)1000;
+        else if (i == 1)
+            model->shape.rope_style = (enum rope_style)1000;
+        else
+            model->shape.activation = (enum model_activation)1000;
+        assert_int_equal(ops->plan(&config, &plan, &error), STATUS_UNIMPLEMENTED);
+        snprintf(want, sizeof want, "tiny.gguf: the %s of architecture 'llama' is not computed %s", pieces[i], where);
+        assert_string_equal(error.text, want);
+    }
+    model_close(model);
+    free(bytes);
 }
 
 #endif

@@ -215,6 +215,7 @@ static inline unsigned char *gguf_build_finish(struct gguf_build *build, size_t 
 /* --- a tiny llama ----------------------------------------------------------------------------------------------------------- */
 
 struct tiny_llama {
+    const char *arch; /* "llama", or another that has the same tensors */
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
     enum tensor_type type; /* of the matrices; K types want hidden, heads * head_dim and ffn multiples of 256 */
     enum tensor_type embedding_type;
@@ -224,10 +225,10 @@ struct tiny_llama {
     uint64_t seed;
 };
 
-#define TINY_LLAMA                                                                                                     \
-    {                                                                                                                  \
-        .layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 96, .vocab = 320, .context = 256, \
-        .type = TENSOR_F32, .embedding_type = TENSOR_F32, .tied = true, .seed = 1                                      \
+#define TINY_LLAMA                                                                                                      \
+    {                                                                                                                   \
+        .arch = "llama", .layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 96, .vocab = 320, \
+        .context = 256, .type = TENSOR_F32, .embedding_type = TENSOR_F32, .tied = true, .seed = 1                       \
     }
 
 /* Token i of the tiny vocabulary; text holds at least 16 bytes. */
@@ -322,27 +323,42 @@ static inline void gguf_build_tiny_layer(struct gguf_build *build, const struct 
     }
 }
 
+/* "<arch>.<suffix>" in key, which holds 100 bytes. */
+static inline const char *gguf_tiny_key(char *key, const struct tiny_llama *tiny, const char *suffix)
+{
+    snprintf(key, 100, "%s.%s", tiny->arch, suffix);
+    return key;
+}
+
+static inline void gguf_build_tiny_u32(struct gguf_build *build, const struct tiny_llama *tiny, const char *suffix, uint32_t value)
+{
+    char key[100];
+    gguf_build_u32(build, gguf_tiny_key(key, tiny, suffix), value);
+}
+
 static inline void gguf_build_llama(struct gguf_build *build, const struct tiny_llama *tiny)
 {
+    char key[100];
+
     build->seed = tiny->seed;
-    gguf_build_string(build, "general.architecture", "llama");
+    gguf_build_string(build, "general.architecture", tiny->arch);
     gguf_build_string(build, "general.name", "Tiny");
     gguf_build_u32(build, "general.alignment", 32);
-    gguf_build_u32(build, "llama.block_count", tiny->layers);
-    gguf_build_u32(build, "llama.context_length", tiny->context);
-    gguf_build_u32(build, "llama.embedding_length", tiny->hidden);
-    gguf_build_u32(build, "llama.feed_forward_length", tiny->ffn);
-    gguf_build_u32(build, "llama.attention.head_count", tiny->heads);
-    gguf_build_u32(build, "llama.attention.head_count_kv", tiny->kv_heads);
-    gguf_build_u32(build, "llama.attention.key_length", tiny->head_dim);
-    gguf_build_u32(build, "llama.attention.value_length", tiny->head_dim);
-    gguf_build_f32(build, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    gguf_build_u32(build, "llama.rope.dimension_count", tiny->head_dim);
-    gguf_build_f32(build, "llama.rope.freq_base", 10000);
-    gguf_build_u32(build, "llama.vocab_size", tiny->vocab);
+    gguf_build_tiny_u32(build, tiny, "block_count", tiny->layers);
+    gguf_build_tiny_u32(build, tiny, "context_length", tiny->context);
+    gguf_build_tiny_u32(build, tiny, "embedding_length", tiny->hidden);
+    gguf_build_tiny_u32(build, tiny, "feed_forward_length", tiny->ffn);
+    gguf_build_tiny_u32(build, tiny, "attention.head_count", tiny->heads);
+    gguf_build_tiny_u32(build, tiny, "attention.head_count_kv", tiny->kv_heads);
+    gguf_build_tiny_u32(build, tiny, "attention.key_length", tiny->head_dim);
+    gguf_build_tiny_u32(build, tiny, "attention.value_length", tiny->head_dim);
+    gguf_build_f32(build, gguf_tiny_key(key, tiny, "attention.layer_norm_rms_epsilon"), 1e-5f);
+    gguf_build_tiny_u32(build, tiny, "rope.dimension_count", tiny->head_dim);
+    gguf_build_f32(build, gguf_tiny_key(key, tiny, "rope.freq_base"), 10000);
+    gguf_build_tiny_u32(build, tiny, "vocab_size", tiny->vocab);
     if (tiny->rope_factor != 0) {
-        gguf_build_string(build, "llama.rope.scaling.type", "linear");
-        gguf_build_f32(build, "llama.rope.scaling.factor", tiny->rope_factor);
+        gguf_build_string(build, gguf_tiny_key(key, tiny, "rope.scaling.type"), "linear");
+        gguf_build_f32(build, gguf_tiny_key(key, tiny, "rope.scaling.factor"), tiny->rope_factor);
     }
     gguf_build_tiny_tokenizer(build, tiny);
     gguf_build_tensor_of(build, "token_embd.weight", tiny->embedding_type, tiny->hidden, tiny->vocab, 1, false, NULL);

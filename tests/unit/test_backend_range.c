@@ -1,11 +1,12 @@
-// test_backend_range.c: the CPU backend with a range of the model's layers: stages in a chain give the bits of one backend, take what one
-// takes, and a range that the model does not have is refused.
+// test_backend_range.c: what of a model the CPU backend computes. A range of its layers: stages in a chain give the bits of one backend, take what one
+// takes, and a range that the model does not have is refused. The pieces that its architecture names: they are computed, or refused.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "common/kv/kv_type.h"
 #include "kernels/backend/layer_range.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/unit/backend_chain.h"
@@ -111,10 +112,25 @@ static void a_range_beyond_the_model_is_refused(void **state)
     free(bytes);
 }
 
+static void an_architecture_is_its_row(void **state)
+{
+    struct backend_config config = config_of(NULL, COMPUTE_F32);
+    (void)state;
+    config.kv_type = KV_F32; // rounded K and V would be apart by more than sums in another order
+    chain_compare_archs(&backend_cpu, config, 2e-4f);
+}
+
+static void what_a_row_says_is_computed_or_refused(void **state)
+{
+    (void)state;
+    chain_check_refusals(&backend_cpu, config_of(NULL, COMPUTE_AUTO), "on the CPU");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(stages_give_the_bits_of_one),
-                                       cmocka_unit_test(a_range_beyond_the_model_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_give_the_bits_of_one), cmocka_unit_test(a_range_beyond_the_model_is_refused),
+        cmocka_unit_test(an_architecture_is_its_row), cmocka_unit_test(what_a_row_says_is_computed_or_refused)};
     struct error error;
 
     assert_always(kernels_init(NULL, &error) == STATUS_OK && thread_pool_open(2, &pool) == STATUS_OK);
