@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/slices.h"
 #include "kernels/attention/attention.h"
-#include "kernels/backend/cpu.h"
+#include "kernels/backend/cpu_internal.h"
 
 enum { SLICE_COUNT = 14, ALIGN = 64 };
 

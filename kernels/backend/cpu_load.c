@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "common/base/checked.h"
-#include "kernels/backend/cpu.h"
+#include "kernels/backend/cpu_internal.h"
 #include "kernels/quant/dequant.h"
 
 enum { LINEARS_A_LAYER = 7, ALIGN = 64 };

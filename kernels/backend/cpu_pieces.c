@@ -1,5 +1,5 @@
 // cpu_pieces.c: from what an architecture's row says to the kernels that compute it. A new piece is a case here.
-#include "kernels/backend/cpu.h"
+#include "kernels/backend/cpu_internal.h"
 
 enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out, struct error *error)
 {

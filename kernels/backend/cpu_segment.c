@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/backend/cpu.h"
+#include "kernels/backend/cpu_internal.h"
 
 struct segment_job {
     struct backend_batch *batch;

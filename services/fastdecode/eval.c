@@ -15,7 +15,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
-#include "common/model/vocabulary.h"
+#include "common/vocabulary/vocabulary.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/commands.h"
 #include "services/fastdecode/evaluate.h"
@@ -120,7 +120,7 @@ static enum status tokenize(const struct eval_settings *s, const struct model *m
 
     *first_token = MODEL_NO_TOKEN;
     if (!status)
-        status = model_open_tokenizer(model, &tokenizer, error);
+        status = vocabulary_open(model, &tokenizer, error);
     if (!status)
         status = tokenizer_encode(tokenizer, &(struct text_segment){.bytes = ""}, 1, true, 8, &special, &special_count, error);
     if (!status && special_count && special[0] == model->tokenizer.bos)

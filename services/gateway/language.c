@@ -8,9 +8,9 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/model/vocabulary.h"
 #include "common/jinja/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/vocabulary/vocabulary.h"
 
 struct language {
     char *name;
@@ -116,7 +116,7 @@ enum status language_open(const struct language_config *config, struct language 
         if (config->context_tokens)
             language->context = MIN(language->context, config->context_tokens);
         language->fingerprint = model->fingerprint;
-        status = model_open_tokenizer(model, &language->tokenizer, error);
+        status = vocabulary_open(model, &language->tokenizer, error);
     }
     if (status == STATUS_OK)
         language->end_token_count = tokenizer_end_tokens(language->tokenizer, language->end_tokens, TOKENIZER_MAX_END_TOKENS);

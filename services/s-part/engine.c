@@ -1,5 +1,5 @@
-// engine.c: the engine's memory, and whose turn it is. See engine.h.
-#include "services/s-part/engine.h"
+// engine.c: the engine's memory, and whose turn it is. See engine_state.h.
+#include "services/s-part/engine_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,17 +18,6 @@ bool engine_advance(struct engine *engine)
     if (oldest)
         engine_compute_start(oldest);
     return computing || oldest;
-}
-
-bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except)
-{
-    for (uint32_t b = 0; b < engine->batch_count; b++) {
-        const struct mini_batch *batch = &engine->batches[b];
-        for (uint32_t i = 0; batch->state != BATCH_IDLE && batch != except && i < batch->plan.run_count; i++)
-            if (batch->plan.runs[i].run->sequence == sequence)
-                return true;
-    }
-    return false;
 }
 
 static enum status open_batch(struct engine *engine, uint32_t index, struct error *error)
@@ -72,6 +61,7 @@ enum status engine_open(struct engine *engine, struct error *error)
         engine_release_open(engine))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
     engine_pages_open(engine);
+    engine->on_link_changed = engine_link_changed;
     engine->track_s_part = trace_track_open("S-part");
     engine->track_local = trace_track_open("R-part, local pool");
     if (engine->track_s_part && engine->ops->spans) { // a segment, attention and two copies a layer, the last segment, the head

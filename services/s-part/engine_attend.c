@@ -7,7 +7,7 @@
 #include "common/base/log.h"
 #include "common/wire/attend.h"
 #include "common/wire/wire.h"
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 
 // A layer's attention that has not come by its timeout does not come: the worker beats, and its tensors do not get through. The wait is a
 // multiple of what it is expected to take: a worker may be far slower than the machine here, and what was asked of it before comes first.

@@ -1,6 +1,6 @@
 // engine_begin.c: the start of a step: what the request asks is checked and planned, the places' links are found, waited for where they
 // are still connecting, and the backend takes the rows that can run.
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

@@ -2,12 +2,7 @@
 // (engine_release.c: sequences that are over.)
 #include "common/base/log.h"
 #include "common/member/member.h"
-#include "services/s-part/engine.h"
-
-uint64_t engine_newest_scheduler(const struct engine *engine)
-{
-    return atomic_load_explicit(&engine->scheduler_incarnation, memory_order_relaxed);
-}
+#include "services/s-part/engine_state.h"
 
 void engine_step_handler(struct rpc_call *call, void *user)
 {

@@ -1,5 +1,5 @@
 // engine_compute.c: segments and the head of a step on the backend, and what follows when they are done: rows are sent, tokens replied.
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 
 #include "common/base/clock.h"
 

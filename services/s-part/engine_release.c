@@ -2,7 +2,7 @@
 //
 // What a step under way uses is deferred, one entry a sequence, until no step uses it: so there are never more entries than runs in the
 // steps under way, which the map has room for. The scheduler's call is answered when all of its sequences are gone.
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 
 #include <stdlib.h>
 
@@ -21,6 +21,17 @@ void engine_release_close(struct engine *engine)
 {
     id_map_close(&engine->deferred_ids);
     free(engine->deferred);
+}
+
+bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except)
+{
+    for (uint32_t b = 0; b < engine->batch_count; b++) {
+        const struct mini_batch *batch = &engine->batches[b];
+        for (uint32_t i = 0; batch->state != BATCH_IDLE && batch != except && i < batch->plan.run_count; i++)
+            if (batch->plan.runs[i].run->sequence == sequence)
+                return true;
+    }
+    return false;
 }
 
 static void release(struct engine *engine, uint64_t sequence, struct released what)

@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/wire/attend.h"
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 
 enum { CONNECT_LIMIT_US = 1000000, ENVELOPE_BYTES = 64 << 10 };
 
@@ -20,7 +20,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
         link->was_up = true;
         log_info("LINK-UP", "worker=%u address=%s", link->worker, link->address);
     }
-    engine_link_changed(link->engine, link);
+    link->engine->on_link_changed(link->engine, link);
 }
 
 static void on_down(void *user, const char *why)
@@ -28,7 +28,7 @@ static void on_down(void *user, const char *why)
     struct link *link = user;
     log_warn("LINK-DOWN", "worker=%u why=\"%s\"", link->worker, why);
     link->down = true;
-    engine_link_changed(link->engine, link);
+    link->engine->on_link_changed(link->engine, link);
 }
 
 /* It has not come up in time. */
@@ -40,7 +40,7 @@ static void on_late(void *arg)
         if (link->channel && !link->was_up && !link->down && clock_now_us() - link->opened_us >= CONNECT_LIMIT_US) {
             log_warn("LINK-LATE", "worker=%u address=%s", link->worker, link->address);
             link->down = true;
-            engine_link_changed(engine, link);
+            engine->on_link_changed(engine, link);
         }
     }
 }
@@ -81,8 +81,8 @@ void link_drop(struct link *link)
     struct rpc_channel *channel = link->channel;
 
     link->down = true;
-    engine_link_changed(link->engine, link); // steps that begin now find a link that is down, and open no other
-    link->channel = NULL;                    // before the close: the calls that it ends must not come upon a channel that is going
+    link->engine->on_link_changed(link->engine, link); // steps that begin now find a link that is down, and open no other
+    link->channel = NULL; // before the close: the calls that it ends must not come upon a channel that is going
     rpc_channel_close(channel);
 }
 

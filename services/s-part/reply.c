@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 
 enum status reply_open(struct mini_batch *batch)
 {

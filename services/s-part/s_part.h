@@ -16,7 +16,7 @@
 #include "common/member/member.h"
 #include "kernels/backend/device.h"
 #include "services/s-part/calibrate.h"
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 
 enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200 };
 

@@ -10,7 +10,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "kernels/backend/cpu.h"
+#include "kernels/backend/cpu_internal.h"
 #include "tests/bench/report.h"
 
 enum { PASSES = 15, ROWS = 256 };

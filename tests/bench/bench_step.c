@@ -14,7 +14,7 @@
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_store.h"
 #include "common/model/model.h"
-#include "kernels/backend/cpu.h"
+#include "kernels/backend/cpu_internal.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/report.h"
 

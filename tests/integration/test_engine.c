@@ -13,7 +13,7 @@
 #include "common/base/log.h"
 #include "common/member/member.h"
 #include "common/wire/attend.h"
-#include "services/s-part/engine.h"
+#include "services/s-part/engine_state.h"
 #include "tests/integration/await.h"
 
 enum { ROWS = 2048, VOCAB = 32, CONTEXT = 64, HEADS = 2, HEAD_DIM = 16, WORKERS = 2 };

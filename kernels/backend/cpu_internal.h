@@ -1,6 +1,6 @@
-/* cpu.h: what the files of the CPU backend share. Not included from elsewhere. */
-#ifndef FD_KERNELS_BACKEND_CPU_H
-#define FD_KERNELS_BACKEND_CPU_H
+/* cpu_internal.h: what the files of the CPU backend share. */
+#ifndef FD_KERNELS_BACKEND_CPU_INTERNAL_H
+#define FD_KERNELS_BACKEND_CPU_INTERNAL_H
 
 #include "common/kv/kv_store.h"
 #include "common/model/model.h"

@@ -3,8 +3,8 @@
  * Where the file does not say whether a begin token or a space goes before a text, the kind's custom holds: SentencePiece
  * vocabularies have both, byte-level ones neither.
  */
-#ifndef FD_MODEL_VOCABULARY_H
-#define FD_MODEL_VOCABULARY_H
+#ifndef FD_VOCABULARY_VOCABULARY_H
+#define FD_VOCABULARY_VOCABULARY_H
 
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
@@ -12,6 +12,6 @@
 /* Builds the tokenizer; *out is the caller's (tokenizer_close) and does not need the model any more. The map's pages are given
  * back before, and what the tokenizer will take is logged as a MEMORY-PLAN. Statuses as for tokenizer_open(), and
  * RESOURCE_EXHAUSTED with numbers where memory will not do. */
-enum status model_open_tokenizer(const struct model *model, struct tokenizer **out, struct error *error) MUST_CHECK;
+enum status vocabulary_open(const struct model *model, struct tokenizer **out, struct error *error) MUST_CHECK;
 
 #endif

@@ -1,5 +1,5 @@
 /* vocabulary.c: see vocabulary.h: arrays of the metadata as the plain struct that a tokenizer is built from. */
-#include "common/model/vocabulary.h"
+#include "common/vocabulary/vocabulary.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static bool fill_arrays(const struct model_tokenizer *from, struct spec_arrays *
 
 static int64_t optional_id(uint32_t id) { return id == MODEL_NO_TOKEN ? -1 : (int64_t)id; }
 
-enum status model_open_tokenizer(const struct model *model, struct tokenizer **out, struct error *error)
+enum status vocabulary_open(const struct model *model, struct tokenizer **out, struct error *error)
 {
     const struct model_tokenizer *from = &model->tokenizer;
     struct spec_arrays arrays = {0};

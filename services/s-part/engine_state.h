@@ -1,15 +1,19 @@
-/* engine.h: steps through the layers: the state of each mini-batch, and the links to KV workers.
- *
- * One thread owns it all: it computes segments and, between them, takes what has arrived. A mini-batch is
- *
- *     IDLE ─▶ begin ─▶ READY ─▶ segment: COMPUTING ─▶ q, k, v sent: WAITING ─▶ o is there: READY ─▶ … ─▶ head: SAMPLING ─▶ reply
- *
- * While one computes on a device or waits, another that is ready is started: so S-part and R-part work at the same time. Where all
- * rows are local nothing is waited for between the segments: a device has the whole step queued. Steps of one mini-batch run in the
- * order in which they came. Nothing is allocated in a step but messages.
- */
-#ifndef FD_SERVICES_S_PART_ENGINE_H
-#define FD_SERVICES_S_PART_ENGINE_H
+// engine_state.h: steps through the layers: the state of each mini-batch, the links to KV workers, and what the engine's files do with them.
+//
+// One thread owns it all: it computes segments and, between them, takes what has arrived. A mini-batch is
+//
+//     IDLE ─▶ begin ─▶ READY ─▶ segment: COMPUTING ─▶ q, k, v sent: WAITING ─▶ o is there: READY ─▶ … ─▶ head: SAMPLING ─▶ reply
+//
+// While one mini-batch computes on a device or waits, another that is ready is started: so S-part and R-part work at the same time. If
+// all rows are local, nothing is waited for between the segments, and a device has the whole step queued. Steps of one mini-batch run in
+// the order in which they came. A step allocates nothing but messages.
+//
+// Files, each calling only those below it:
+//
+//     engine.c ─▶ engine_compute.c ─┬▶ engine_begin.c ─▶ engine_attend.c ─▶ links.c
+//     engine_calls.c ───────────────┘        └▶ engine_release.c, reply.c, step_plan.c, sequence_table.c
+#ifndef FD_SERVICES_S_PART_ENGINE_STATE_H
+#define FD_SERVICES_S_PART_ENGINE_STATE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -134,8 +138,9 @@ struct engine {
     struct kv_costs attend_costs; // of attention by the kernels of this host; token_us 0: not measured
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
-    struct handover handover; /* of the local pool's pages, from and to workers */
-    float *zeros;             /* [q_width] */
+    void (*on_link_changed)(struct engine *engine, struct link *link); // what links.c, below, calls of engine_begin.c
+    struct handover handover;                                          /* of the local pool's pages, from and to workers */
+    float *zeros;                                                      /* [q_width] */
     uint64_t ready_counter;
     struct trace_track *track_s_part, *track_local; /* what this thread does: segments and the like; attention of local rows */
     struct backend_span *device_spans;              /* [device_spans_max] of a step; NULL: there is no trace, or no device */
@@ -154,45 +159,61 @@ struct engine {
     trace_span((batch)->engine->track_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
                ##__VA_ARGS__)
 
-// max_rows: rows of a step; batch_count: mini-batches. The backend is the engine's to use, the caller's to close.
+// The scheduler that the handlers listen to: older ones are refused.
+static inline uint64_t engine_newest_scheduler(const struct engine *engine)
+{
+    return atomic_load_explicit(&engine->scheduler_incarnation, memory_order_relaxed);
+}
+
+// engine.c. open: with the fields set that say what the backend and the model are (max_rows: rows of a step; batch_count: mini-batches).
+// The backend is the engine's to use, the caller's to close. advance: goes on with what a device has computed or copied, and starts the
+// segment that has waited longest; false: there is nothing to do.
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
-
-// Goes on with what a device has computed or copied, and starts the segment that has waited longest. False: there is nothing of that.
 bool engine_advance(struct engine *engine);
-
-// Whether a step of another mini-batch than `except` (NULL: of any) uses the sequence.
-bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);
-
-// engine_begin.c. Begins the next step that is queued, if none is under way.
-void engine_start_next(struct mini_batch *batch);
-// A link went down or came up.
-void engine_link_changed(struct engine *engine, struct link *link);
 
 // engine_compute.c. start: the next segment of a mini-batch that is READY. poll: goes on with what the backend has computed; false: it
 // computes nothing of this mini-batch.
 void engine_compute_start(struct mini_batch *batch);
 bool engine_compute_poll(struct mini_batch *batch);
 
-// engine_release.c. deferred: releases what waited for the step that has just ended. pages: releases those of the local pool alone, at
-// once or when the step that uses them has ended. forget_older(engine): drops the samplers that an older scheduler opened; its
-// successor opens those that it goes on with.
+// engine_calls.c: handlers of the SPart service; user: the engine.
+void engine_step_handler(struct rpc_call *call, void *user);
+void engine_exclude_handler(struct rpc_call *call, void *user);
+void engine_fetch_handler(struct rpc_call *call, void *user);
+
+// engine_begin.c. start_next: begins the next step that is queued, if none is under way. link_changed: a link went down or came up.
+void engine_start_next(struct mini_batch *batch);
+void engine_link_changed(struct engine *engine, struct link *link);
+
+// pages.c. page_bytes: bytes of a page as workers have them; 0: the local pool gives and takes none.
+uint64_t engine_page_bytes(const struct engine *engine);
+void engine_pages_open(struct engine *engine);
+
+// engine_release.c. in_use: whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. deferred: releases what
+// waited for the step that has just ended. pages: releases those of the local pool alone, at once or when the step that uses them has
+// ended. forget_older(engine): drops the samplers that an older scheduler opened; its successor opens those that it goes on with.
 enum status engine_release_open(struct engine *engine) MUST_CHECK;
 void engine_release_close(struct engine *engine);
+bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);
 void engine_release_deferred(struct engine *engine);
 void engine_release_pages(struct engine *engine, uint64_t sequence);
 void engine_release_handler(struct rpc_call *call, void *user);
 void engine_forget_older(void *engine);
 
-/* engine_calls.c: handlers of the SPart service, and the scheduler that they listen to. */
-uint64_t engine_newest_scheduler(const struct engine *engine);
-void engine_step_handler(struct rpc_call *call, void *user);
-void engine_exclude_handler(struct rpc_call *call, void *user);
-void engine_fetch_handler(struct rpc_call *call, void *user);
-
-/* pages.c. Bytes of a page as workers have them; 0: the local pool gives and takes none. */
-uint64_t engine_page_bytes(const struct engine *engine);
-void engine_pages_open(struct engine *engine);
+// engine_attend.c: attention of a layer. expect: once a step, how long answers may take. prepare: allocates a place's message for the
+// layer, and points q, k, v of its rows into it; NULL: no memory, or the link is down. point_nowhere: q, k, v of a lost place.
+// point_to_replies: o of the layer before, for the workers' rows. send: what was prepared. attend_local: the local rows meanwhile.
+// lose_place: its rows, in mid-step; the rest of the step goes on. make_ready: all answers are in, or given up.
+void engine_expect(struct mini_batch *batch);
+struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer);
+void engine_point_nowhere(struct mini_batch *batch, const struct step_place *place);
+void engine_point_to_replies(struct mini_batch *batch);
+void engine_free_replies(struct mini_batch *batch);
+void engine_send(struct mini_batch *batch);
+void engine_attend_local(struct mini_batch *batch, uint32_t layer);
+void engine_lose_place(struct mini_batch *batch, struct link_use *use);
+void engine_make_ready(struct mini_batch *batch);
 
 // links.c. get: the link to a place, opened if need be; NULL: it cannot be, or the place is older than the worker there. drop: closes the
 // connection; its rows in flight are lost.
@@ -200,21 +221,9 @@ struct link *link_get(struct engine *engine, const Fastdecode__Place *place);
 void link_drop(struct link *link);
 void link_close_all(struct engine *engine);
 
-/* reply.c: turns results into the StepReply and ends the call. */
+// reply.c: turns results into the StepReply and ends the call.
 enum status reply_open(struct mini_batch *batch) MUST_CHECK;
 void reply_close(struct mini_batch *batch);
 void reply_send(struct mini_batch *batch);
-
-/* engine_attend.c, for one layer of a step. prepare: allocates the message of a place for the layer that the segment starts, and says
- * where its rows' q, k, v go; NULL: no memory, or its link is down. Rows of a lost place go nowhere and count for nothing. */
-void engine_expect(struct mini_batch *batch); // once a step: how long answers may take
-struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer);
-void engine_point_nowhere(struct mini_batch *batch, const struct step_place *place);
-void engine_point_to_replies(struct mini_batch *batch); /* o of the layer before, for the rows of workers */
-void engine_free_replies(struct mini_batch *batch);
-void engine_send(struct mini_batch *batch);                             /* what has been prepared */
-void engine_attend_local(struct mini_batch *batch, uint32_t layer);     /* local rows, in place, beside the others */
-void engine_lose_place(struct mini_batch *batch, struct link_use *use); /* its rows, in mid-step: the rest of the step goes on */
-void engine_make_ready(struct mini_batch *batch);                       /* all answers are there, or given up */
 
 #endif
