@@ -14,15 +14,15 @@ enum { R_POSITIONS = 1, R_PADDING = 2, R_PAGE = 3, PAGE_TIMEOUT_MS = 5000, ADDRE
 /* A sequence that is being taken over. */
 struct handover_fetch {
     struct handover *handover;
-    struct rpc_call *call; /* the control loop's, as `users`; NULL: the scheduler does not wait for it any more */
-    uint32_t users;        /* messages on their way back to the control loop: the last one frees it */
+    struct rpc_call *call; /* on the control loop, as `users`; NULL: the scheduler no longer waits for it */
+    uint32_t users;        /* posts on their way to the control loop: the last one frees the fetch */
 
-    /* the tensor loop's */
-    struct handover_fetch *next; /* of those under way */
-    bool ended;                  /* nothing that comes counts any more */
-    bool over;                   /* and it is no longer among those under way */
-    bool keeps;                  /* what is here of it is not this one's to free */
-    bool asked, copying;         /* a page is on its way; has come, and is not in its place yet */
+    /* on the tensor loop */
+    struct handover_fetch *next; /* in handover->fetches */
+    bool ended;                  /* what still arrives is ignored */
+    bool over;                   /* it is no longer in handover->fetches */
+    bool keeps;                  /* it must not free the sequence's pages: they are not, or no longer, its own */
+    bool asked, copying;         /* a page has been asked for; a page has come and is being copied to its place */
     uint64_t sequence;
     uint32_t positions, next_page, received;
     char address[ADDRESS_BYTES];
@@ -32,7 +32,7 @@ struct handover_fetch {
     char why[256];
 };
 
-/* A page from or to a message. */
+/* A page on its way from or to a message. */
 struct handover_copy {
     struct handover_copy *next;
     bool begun;
@@ -137,7 +137,7 @@ bool handover_advance(struct handover *handover)
     return false;
 }
 
-/* One that another waits behind is begun when that is done. */
+/* Adds a copy to the queue. It begins when those before it are done. */
 static void queue_copy(struct handover *handover, struct handover_copy *copy)
 {
     if (!handover->copies)
@@ -148,7 +148,7 @@ static void queue_copy(struct handover *handover, struct handover_copy *copy)
         handover_advance(handover);
 }
 
-/* Of what is no longer wanted; pages given away are so for a reason. */
+/* Ends the copies of a fetch or, without one, those of pages of the sequence that are given away. */
 static void drop_copies(struct handover *handover, uint64_t sequence, const struct handover_fetch *of)
 {
     for (struct handover_copy **at = &handover->copies; *at;) {
@@ -169,7 +169,7 @@ static void drop_copies(struct handover *handover, uint64_t sequence, const stru
 
 /* --- giving --------------------------------------------------------------------------------------------------------------- */
 
-/* What is in a page is somebody's conversation. */
+/* A page is part of somebody's conversation: only services that hold pages may read one. */
 static bool peer_keeps_pages(struct rpc_call *call)
 {
     const char *service = rpc_call_peer(call)->service;
@@ -218,7 +218,7 @@ void handover_read_page(struct rpc_call *call, void *user)
 
 /* --- taking: the end ------------------------------------------------------------------------------------------------------- */
 
-/* Once: what lies here of it afterwards is another fetch's. */
+/* Frees what the fetch has brought, once: later pages of the sequence belong to another fetch. */
 static void free_pages(struct handover_fetch *fetch)
 {
     struct handover *handover = fetch->handover;
@@ -247,7 +247,7 @@ static void fetch_done(void *arg)
         free(fetch);
 }
 
-/* As its status says: unless that is OK what it has brought goes. Never inside a callback of the channel. */
+/* Ends a fetch with its status. Unless that is OK, what it has brought is freed. Not inside a callback of the channel. */
 static void end_fetch(struct handover_fetch *fetch)
 {
     struct handover *handover = fetch->handover;
@@ -268,7 +268,7 @@ static void end_fetch(struct handover_fetch *fetch)
     rpc_loop_post(handover->control_loop, fetch_done, fetch);
 }
 
-/* Whatever was to end it. */
+/* Ends a fetch at once, even if it was to end for another reason in a moment. */
 static void stop_fetch(struct handover_fetch *fetch, enum status status, const char *why)
 {
     set_status(fetch, status, why);
@@ -278,11 +278,11 @@ static void stop_fetch(struct handover_fetch *fetch, enum status status, const c
 static void on_finished(void *arg)
 {
     struct handover_fetch *fetch = arg;
-    fetch->timer = 0; /* it was this one */
+    fetch->timer = 0; /* it has run */
     end_fetch(fetch);
 }
 
-/* From the channel's callbacks, so in a moment. Of what ends it there only the first counts. */
+/* Ends a fetch from a callback of its channel: by a timer, because the channel is closed. Only the first reason counts. */
 static void finish(struct handover_fetch *fetch)
 {
     if (fetch->ended)
@@ -300,7 +300,7 @@ static void give_up(struct handover_fetch *fetch, enum status status, const char
     finish(fetch);
 }
 
-/* Posted to the tensor loop: nobody wants it any more, or what it has brought. */
+/* On the tensor loop. Ends a fetch that nobody waits for any more, or frees what it has brought. */
 static void fetch_abort(void *arg)
 {
     struct handover_fetch *fetch = arg;
@@ -325,7 +325,7 @@ void handover_drop(struct handover *handover, uint64_t sequence)
 {
     drop_fetch(handover, sequence);
     drop_copies(handover, sequence, NULL);
-    handover_advance(handover); /* what waited behind them */
+    handover_advance(handover); /* begins what waited behind them */
 }
 
 void handover_close_all(struct handover *handover)
@@ -386,7 +386,7 @@ static void on_page_end(void *user, enum status status, const char *text)
     struct handover_fetch *fetch = user;
 
     if (fetch->ended)
-        return; /* its end closes the channel */
+        return; /* end_fetch() closes the channel */
     fetch->asked = false;
     if (status && !fetch->status && !fetch->copying)
         give_up(fetch, status, text);
@@ -409,7 +409,7 @@ static void read_next(struct handover_fetch *fetch)
         fetch->asked = true;
 }
 
-/* A page's call has ended, or its copy has: when both have, the next one's turn comes. */
+/* Asks for the next page once the call and the copy of the one before have ended. */
 static void proceed(struct handover_fetch *fetch)
 {
     if (fetch->ended || fetch->asked || fetch->copying)
@@ -431,10 +431,10 @@ static void on_timeout(void *arg)
     struct handover_fetch *fetch = arg;
     fetch->timer = 0;
     if (!rpc_channel_is_up(fetch->channel))
-        give_up(fetch, STATUS_UNAVAILABLE, "who gives the sequence cannot be reached");
+        give_up(fetch, STATUS_UNAVAILABLE, "the holder of the sequence cannot be reached");
 }
 
-/* Posted to the tensor loop. */
+/* On the tensor loop. */
 static void fetch_begin(void *arg)
 {
     struct handover_fetch *fetch = arg;
@@ -443,11 +443,11 @@ static void fetch_begin(void *arg)
     const struct rpc_channel_config config = {
         .address = fetch->address, .hello = handover->hello, .max_message_bytes = PAGE_BYTES_MAX, .on_up = on_up, .user = fetch};
 
-    if (handover->closed) { /* this was on its way */
+    if (handover->closed) { /* closed while this was posted */
         stop_fetch(fetch, STATUS_UNAVAILABLE, service_ends);
         return;
     }
-    drop_fetch(handover, fetch->sequence); /* nobody waits for it any more */
+    drop_fetch(handover, fetch->sequence); /* an earlier try, which nobody waits for any more */
     fetch->next = handover->fetches;
     handover->fetches = fetch;
     if (!known(handover)) {
@@ -468,7 +468,7 @@ static void fetch_begin(void *arg)
         fetch->timer = rpc_loop_timer(handover->tensor_loop, PAGE_TIMEOUT_MS * 1000ull, on_timeout, fetch);
 }
 
-/* The scheduler thinks now that nothing of it lies here, and may place the sequence anywhere: what has come must go. */
+/* The scheduler may place the sequence anywhere now, and believes that nothing of it is here: what has come must go. */
 static void on_fetch_cancelled(void *user)
 {
     struct handover_fetch *fetch = user;
@@ -500,7 +500,7 @@ void handover_fetch(struct handover *handover, struct rpc_call *call, const Fast
     fetch->positions = request->positions;
     snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
     fetch->users = 1;
-    fetch->keeps = true; /* until way has been made, what is here is not its own */
+    fetch->keeps = true; /* until make_way() has succeeded, pages that are here are not its own */
     rpc_call_on_cancel(call, on_fetch_cancelled, fetch);
     rpc_loop_post(handover->tensor_loop, fetch_begin, fetch);
 }

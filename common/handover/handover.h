@@ -1,15 +1,15 @@
-/* handover.h: a sequence's pages from who holds them to who takes them over: a KV worker or the s-part, both ways.
+/* handover.h: hands a sequence's pages from the service that holds them to the one that takes them over: KV workers and the s-part.
  *
  *     scheduler ──Fetch──▶ taker ──ReadPage, a page at a time──▶ giver
  *                             │                                    │ export
  *                             ▼ import                             ▼
  *                         its pages                            its pages
  *
- * What is complete at the old place when the last page is read is what counts; the scheduler asks for no more than it knows to be
- * complete, and lets the sequence wait meanwhile. What a failed or unwanted Fetch has brought is freed again.
+ * The taker gets what is complete at the giver when the last page is read. The scheduler asks for no more than it knows to be complete,
+ * and the sequence waits meanwhile. What a failed or cancelled Fetch has brought is freed again.
  *
- * Two loops: the control loop has the calls of the scheduler, the tensor loop the pages. They may be one. Pages may be on a device that
- * copies by itself: copies are begun one after the other, and handover_advance() looks whether the one under way is done.
+ * Two loops: the control loop has the calls of the scheduler, the tensor loop has the pages. They may be one. Pages may be on a device that
+ * copies by itself: copies run one after the other, and handover_advance() polls the one under way.
  */
 #ifndef FD_HANDOVER_HANDOVER_H
 #define FD_HANDOVER_HANDOVER_H
@@ -20,22 +20,22 @@
 #include "attend.pb-c.h"
 #include "common/rpc/rpc.h"
 
-/* Who keeps pages. Called on the tensor loop's thread. */
+/* What the owner of the pages does. Called on the tensor loop's thread. */
 struct handover_pages {
     uint64_t (*page_bytes)(void *user); /* 0: none can be given or taken, yet */
     uint32_t (*max_context)(void *user);
-    /* As kv_store_export_page and kv_store_import_page; where copied is not NULL the copy is done only when that says so, after
-     * having been asked again and again. No other is begun before, and `page` stays. */
+    /* As kv_store_export_page and kv_store_import_page. If copied is not NULL, the copy is done only when that, polled, is true: until
+     * then no other copy begins and `page` stays. */
     enum status (*export_page)(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error);
     enum status (*import_page)(void *user, uint64_t sequence, uint32_t page_index, const void *page, uint32_t positions,
                                struct error *error);
     bool (*copied)(void *user);
-    void (*stop_copy)(void *user); /* the one under way; NULL if copied is */
-    /* The sequence is to be taken over: what an earlier try left of it goes. A failure: not now. */
+    void (*stop_copy)(void *user); /* gives up the copy under way; NULL if copied is */
+    /* Before a sequence is taken over: frees what an earlier try left of it. A failure: it cannot be taken over now. */
     enum status (*make_way)(void *user, uint64_t sequence, struct error *error);
     void (*free_pages)(void *user, uint64_t sequence);
-    void (*publish)(void *user); /* pages came or went; NULL: nobody wants to know */
+    void (*publish)(void *user); /* pages came or went; may be NULL */
 };
 
 struct handover_fetch;

@@ -1,4 +1,4 @@
-/* kv_ledger.h: who has which pages: sequences, their page tables, reference counts and free pages, wherever the pages themselves
+/* kv_ledger.h: which sequence has which pages: sequences, their page tables, reference counts and free pages, wherever the pages themselves
  * lie: in memory (kv_store), or on a device.
  *
  *     id ─id_map▶ slot ─▶ sequences[slot] { complete, certain, page_count }, tables[slot] ─▶ page numbers ─▶ references
@@ -103,9 +103,9 @@ bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_
 /* False if the sequence is unknown. */
 bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv_held *out);
 
-/* Handing a page over (kv_store_export_page, kv_store_import_page). give: where the sequence's page page_index lies, and how many of
- * its positions are complete. take: where it is to go, with pages reserved; `complete` is the caller's to raise to page_index *
- * page_tokens + positions, once the page is there. Both fail as kv_store's do, and a failure changes nothing. */
+/* For handing a page over (kv_store_export_page, kv_store_import_page). give: where the sequence's page page_index lies, and how many of
+ * its positions are complete. take: where the page must go, with pages reserved; once it is there, the caller raises `complete` to
+ * page_index * page_tokens + positions. Both fail as kv_store's do, and a failure changes nothing. */
 enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t *page,
                                 uint32_t *positions) MUST_CHECK;
 enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t positions,
@@ -116,7 +116,7 @@ struct kv_row {
     uint32_t position;
 };
 
-/* Where kv_ledger_check_row is. */
+/* The state of kv_ledger_check_row between rows. */
 struct kv_row_walk {
     uint32_t slot; /* of the row's sequence */
     uint32_t have; /* positions that are complete or in rows up to this one */

@@ -68,8 +68,8 @@ uint32_t kv_store_pages_used(const struct kv_store *store);
  * changes nothing. */
 enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t positions, struct error *error) MUST_CHECK;
 
-/* Forgets the sequence and frees its pages. One that is unknown is fine. Rows of a planned batch that were its rows give
- * o = 0 from then on, even if the sequence becomes known again. */
+/* Forgets the sequence, if it is known, and frees its pages. Its rows in planned batches give o = 0 from then on, even if the sequence
+ * becomes known again. */
 void kv_store_free(struct kv_store *store, uint64_t sequence);
 
 /* Makes `to` a sequence whose first `positions` positions are those of `from`: the pages are the same ones, counted by
@@ -78,8 +78,8 @@ void kv_store_free(struct kv_store *store, uint64_t sequence);
  * it is begun anew. FAILED_PRECONDITION: `from` has not so many complete; RESOURCE_EXHAUSTED: max_sequences are known. */
 enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error) MUST_CHECK;
 
-/* Forgets positions [positions, ...) and frees the pages that only they used. One that is unknown is fine. If pages were
- * reserved for any of them, all planned rows of the sequence, those below too, give o = 0 from then on: plan again. */
+/* Forgets positions [positions, ...), if the sequence is known, and frees the pages that only they used. If pages were reserved for any of
+ * them, all planned rows of the sequence, earlier ones too, give o = 0 from then on: plan again. */
 void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions);
 
 /* Iterates over the known sequences, in no order: *cursor starts at 0. False at the end. The store must not change
@@ -106,7 +106,7 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
  * After the last layer the rows' positions are complete. Blocks until done; runs on the pool of threads.
  * Each argument: [row_count] pointers, aligned to 4 bytes, to
  *     q[i], o[i]: [heads][head_dim] f32      k[i], v[i]: [kv_heads][head_dim] f32
- * o must not overlap the others. o[i] NULL: not wanted, K and V are stored and that is all. Query head h uses KV head h / (heads / kv_heads). */
+ * o must not overlap the others. o[i] NULL: K and V of the row are stored, and no attention is computed. Query head h uses KV head h / (heads / kv_heads). */
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o);
 

@@ -9,11 +9,10 @@
  *               q,k,v of layer 0              o of layer 0 in,                o of the last layer in
  *                                             q,k,v of layer 1 out
  *
- * Entries may be asynchronous. Those of a batch run in the order of the calls; the caller polls (`done`: of all that was called
- * before) before it touches what an entry writes, or changes or frees what it reads: links, samples and all that they point at. For what
- * links point at, `qkv_ready` is enough.
- * So a step whose rows are all local can be queued as a whole. Entries on different batches may overlap. The CPU backend has
- * finished when it returns. All entries of one backend are called from one thread.
+ * Entries may be asynchronous. Entries of one batch run in the order of the calls, so a step whose rows are all local can be queued as a
+ * whole; entries of different batches may overlap. Before the caller touches what an entry writes, or changes or frees what it reads
+ * (links, samples and all that they point at), it polls `done`; for what links point at, `qkv_ready` is enough. The CPU backend has
+ * finished when an entry returns. All entries of one backend are called from one thread.
  *
  * Nothing here allocates after batch_open, so that a step does not.
  */
@@ -52,18 +51,18 @@ struct backend_config {
     bool batch_invariant;      /* a row's bytes never depend on its companions; a backend that cannot says so in plan */
 };
 
-/* What a configuration will take, known before anything is loaded. */
+/* The memory that a configuration will take, known before anything is loaded. */
 struct backend_plan {
     uint64_t weight_bytes;     /* packed */
     uint64_t activation_bytes; /* all batches, logits and scratch */
-    uint64_t start_bytes;      /* beyond the sum, while loading */
+    uint64_t start_bytes;      /* while loading, in addition to the rest */
     uint64_t pool_fixed_bytes; /* scratch and small tables of the local pool */
     uint64_t pool_table_bytes; /* its tables that grow with the pages in use */
     uint64_t pool_page_bytes;  /* one page, known without a pool as well */
     uint64_t pool_pages;
-    bool rows_alike; /* a row's bytes do not depend on its companions, asked for (batch_invariant) or not */
-    /* Of a device with memory of its own, where its weights, activations and pool are: what stands above is the host's then, but for
-     * pool_page_bytes and pool_pages. */
+    bool rows_alike; /* a row's bytes do not depend on its companions, whether batch_invariant asks for it or not */
+    /* For a device with memory of its own, which holds weights, activations and pool. The fields above are the host's share then, except
+     * for pool_page_bytes and pool_pages. */
     bool pool_on_device;
     uint64_t device_weight_bytes, device_activation_bytes, device_free_bytes;
 };
@@ -77,8 +76,8 @@ struct backend_row {
     bool needs_output; /* the head may be asked for it; without, its last layer is not finished once its K and V are stored */
 };
 
-/* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. A row whose q is
- * NULL is lost: its q, k and v go nowhere. */
+/* Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. The q, k and v of a lost
+ * row go nowhere: its q is NULL. */
 struct backend_links {
     const float *const *o; /* [rows] -> [heads][head_dim] f32, never NULL */
     float *const *q;       /* [rows] -> [heads][head_dim] f32 */
@@ -133,9 +132,9 @@ struct backend_ops {
     enum status (*batch_open)(struct backend *backend, struct backend_batch **out, struct error *error);
     void (*batch_close)(struct backend_batch *batch);
 
-    /* Takes the rows of a step (copied), embeds them. Local rows come sorted by sequence, then position; a local
-     * sequence whose earlier positions are not held is FAILED_PRECONDITION, a full pool RESOURCE_EXHAUSTED; *bad_row
-     * names the row, and nothing was done: the caller drops that sequence and begins again. */
+    /* Copies the rows of a step and embeds them. Local rows come sorted by sequence, then position. FAILED_PRECONDITION: the earlier
+     * positions of a local sequence are not held; RESOURCE_EXHAUSTED: the pool is full. *bad_row names the row and nothing was done: the
+     * caller drops that sequence and begins again. */
     enum status (*begin)(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
                          struct error *error);
     /* For a backend that does not have the model's first layer, which then embeds nothing: x of the rows as the stage before gave them.
@@ -147,23 +146,23 @@ struct backend_ops {
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
     /* Attention of the local rows for a layer: between segment(layer) and segment(layer + 1). */
     void (*attend)(struct backend_batch *batch, uint32_t layer);
-    /* With the model's last layer: final norm, output projection and sampling or scoring for some rows, all with needs_output, up to max_rows: row_index[i] answers samples[i].
-     * row_index is copied. samples, and the samplers, results and logits that they point to, stay where they are and as they are until done:
-     * results and logits are written up to then, and a sampler may be read (sampler_see_generated() comes after done). */
+    /* With the model's last layer: final norm, output projection, and sampling or scoring for up to max_rows rows, all with needs_output:
+     * samples[i] is for row row_index[i]. row_index is copied. samples, and the samplers, results and logits that they point to, must not
+     * move or change until done: results and logits are written and samplers read up to then (sampler_see_generated() comes after). */
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);
-    /* Optional, for a backend whose entries return before the work is done: what segments and head, attention of the local rows, and
-     * copies of q, k, v and o took on the device in this step, once `done` behind `head` has said so. A device may measure one layer for
-     * all. Links do not see the copies: a message is sent when it is complete. */
+    /* Without `times` the backend is synchronous. With it: what segments and head, attention of the local rows, and copies of q, k, v and
+     * o took on the device in this step; asked once `done` after `head` is true. A device may measure one layer and multiply. The times
+     * of links do not contain the copies: a message is sent when it is complete. */
     void (*times)(struct backend_batch *batch, struct backend_step_times *out);
-    /* Optional, where there are times: what a trace shows of the step, at the same moment. Returns the count, at most `capacity`. */
+    /* Optional, with `times`: what a trace shows of the step, asked at the same moment. Returns the count, at most `capacity`. */
     uint32_t (*spans)(struct backend_batch *batch, struct backend_span *out, uint32_t capacity);
 
-    /* Optional: the host's memory that the device reads and writes itself, the backend's from open to close. What links point to in it is
-     * copied without a detour. */
+    /* Optional: host memory that the device reads and writes itself. It belongs to the backend from open to close. Messages that lie in it
+     * are copied without a detour. */
     void (*host_memory)(const struct backend *backend, void **memory, uint64_t *bytes);
-    /* Optional, polled as `done` is, for a backend that computes attention of the local rows while those of workers travel: q, k and v of
-     * the last segment are where its links point, and its o has been read. Attend may be called before. NULL: ask `done`, then attend. */
+    /* Optional, for a backend that attends to local rows while those of workers travel. Polled as `done` is. True: q, k and v of the last
+     * segment are where its links point, and its o has been read. Attend may be called before. NULL: wait for `done`, then attend. */
     bool (*qkv_ready)(struct backend_batch *batch);
 
     void (*pool_release)(struct backend *backend, uint64_t sequence);
@@ -173,13 +172,12 @@ struct backend_ops {
     /* Lists what the pool holds; returns the count, which may exceed `capacity`. */
     uint32_t (*pool_held)(const struct backend *backend, struct backend_held *held, uint32_t capacity);
 
-    /* Handing pages over, in the form in which KV stores exchange them. Optional, all or none. Bytes of such a page; 0: there is no
-     * pool, or its pages have no such form: then the others are not called. */
+    /* Handing pages over, in the form in which KV stores exchange them. Optional, all or none. page_bytes: bytes of such a page; 0: there is
+     * no pool, or its pages have no such form, and the other entries must not be called. */
     uint64_t (*pool_page_bytes)(const struct backend *backend);
-    /* As kv_store_export_page and kv_store_import_page, but the copy may still be under way on return. Until pool_copied says that it
-     * is done, `page` must stay as it is and no other copy may be begun. pool_copied moves it on, a little each time: it is called
-     * again and again. The sequence may be in steps under way when it is exported, not when it is imported, and must not be
-     * released meanwhile; imported positions are held when pool_copied says so. */
+    /* As kv_store_export_page and kv_store_import_page, but the copy may still be under way on return. pool_copied moves it on a little
+     * and is polled; until it is true, `page` must not change, no other copy may begin, and the sequence must not be released. A sequence
+     * may be exported while steps use it, not imported. Imported positions are held once pool_copied is true. */
     enum status (*pool_export)(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error);
     enum status (*pool_import)(struct backend *backend, uint64_t sequence, uint32_t page_index, const void *page,
@@ -191,7 +189,7 @@ struct backend_ops {
 
 extern const struct backend_ops backend_cpu;
 
-/* What a sample asks of a row's logits ([vocab] f32, in host memory): a copy, a draw or a score. One thread a scratch. */
+/* Does what a sample asks for with a row's logits ([vocab] f32, in host memory): copy, draw or score. One thread a scratch. */
 void backend_sample_row(const struct backend_sample *sample, const float *logits, uint32_t vocab, struct sampler_scratch *scratch);
 
 #endif

@@ -17,7 +17,7 @@
 
 enum { SLICE_COUNT = 14, ALIGN = 64 };
 
-/* Of a batch's mapping. */
+/* The arrays of a batch's mapping. */
 static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
 {
     const struct model_shape *shape = &config->model->shape;
@@ -246,7 +246,7 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
     return STATUS_OK;
 }
 
-/* Pages for the local rows, and the plan of their attention. */
+/* Reserves pages for the local rows and plans their attention. */
 static enum status plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
@@ -322,7 +322,7 @@ static void cpu_get_x(struct backend_batch *batch, float *x)
     memcpy(x, batch->x, (size_t)batch->row_count * batch->backend->shape.hidden * sizeof *x);
 }
 
-/* In the last layer: their K and V are stored, and that is all. */
+/* In the last layer: K and V of rows without output are stored, and no attention is computed for them. */
 static void skip_attention_of_kv_only(struct backend_batch *batch)
 {
     for (uint32_t row = 0, local = 0; row < batch->row_count; row++) {

@@ -322,8 +322,8 @@ static void segment_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
         start_layer(job, thread_index);
 }
 
-/* Before the last layer is finished: x and o of the rows that the head may be asked for come to lie together, and the others end here. Most
- * rows of a prompt are of those: a thirtieth of a small model's work. */
+/* Before the last layer is finished: moves x and o of the rows that need output together, and drops the others. Most rows of a prompt need
+ * none: a thirtieth of a small model's work. */
 static void end_kv_only(struct backend_batch *batch, const struct backend_links *links)
 {
     uint32_t kept = 0;

@@ -235,7 +235,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     worker->scheduler_incarnation = reply->scheduler_incarnation;
     if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed)) {
         log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);
-        return; /* without a shape: the scheduler has no s-part yet, and will say when it has */
+        return; /* the scheduler has no s-part yet; it asks to register again when it has */
     }
     struct job *job = new_job(worker, NULL);
     job->shape = (struct kv_shape){
@@ -248,7 +248,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
         .max_sequences = WORKER_SEQUENCES_MAX,
         .max_context = kv->context_tokens,
     };
-    if (!kv_page_bytes(&job->shape)) { /* the scheduler's mistake: the next one, or another s-part, may say better */
+    if (!kv_page_bytes(&job->shape)) { /* the next scheduler or s-part may send a shape that is right */
         log_error("KV-SHAPE-REFUSED", "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u",
                   worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,
                   kv->context_tokens);

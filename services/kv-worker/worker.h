@@ -22,7 +22,8 @@
 #include "common/trace/trace.h"
 
 enum {
-    MEASURE_BYTES = 64 << 20, /* read at start, and once the shape is known, to know the speed of both; given back */
+    MEASURE_BYTES =
+        64 << 20, /* memory that is read at start, and again when the shape is known, to measure speed; freed afterwards */
     MEASURE_KV_US = 120000,
     WORKER_BATCHES_MAX = 8,
     WORKER_ROWS_MAX = 8192,
@@ -39,7 +40,7 @@ struct worker_settings {
     uint32_t threads;
 };
 
-/* The step that a mini-batch is in. */
+/* A mini-batch, and its step under way. */
 struct attend_batch {
     struct kv_batch *kv;
     bool planned;
@@ -53,7 +54,7 @@ struct attend_batch {
 struct worker {
     struct worker_settings settings;
     uint64_t incarnation;
-    double bytes_per_second; /* of memory, measured at start; 0: not */
+    double bytes_per_second; /* of memory, measured at start; 0: not measured */
 
     /* tensor thread */
     pthread_t tensor_thread;
@@ -91,7 +92,7 @@ struct worker {
 
 /* attend.c: on the tensor thread. */
 void attend_handler(struct rpc_call *call, void *user);
-/* What the store and its tables will take; all mini-batches are opened with it. *pages: of the store. */
+/* Returns what the store, its tables and all mini-batches will take. *pages: of the store. */
 struct memory_plan attend_memory_plan(const struct worker *worker, const struct kv_shape *shape, uint64_t *pages);
 enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error) MUST_CHECK;
 void attend_close(struct worker *worker);

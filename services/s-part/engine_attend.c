@@ -44,7 +44,6 @@ static uint32_t timeout_ms(const struct link_use *use)
     return (uint32_t)MIN(ATTEND_FLOOR_MS + us * ATTEND_MARGIN / 1000, (uint64_t)UINT32_MAX);
 }
 
-/* The rows of a place in mid-step: the rest of the step goes on. */
 void engine_lose_place(struct mini_batch *batch, struct link_use *use)
 {
     if (use->dead)
@@ -117,7 +116,7 @@ static void on_end(void *user, enum status status, const char *text)
         link_drop(use->link);
 }
 
-/* Of the place's runs. */
+/* Writes the shares of the place's runs. */
 static void put_shares(const struct step_plan *plan, const struct step_place *place, struct attend_request_parts *parts)
 {
     uint32_t count = 0;
@@ -210,7 +209,7 @@ void engine_send(struct mini_batch *batch)
         struct link_use *use = &batch->uses[p];
         struct rpc_buffer *request = use->request;
         use->request = NULL;
-        if (use->dead) /* while it was computed */
+        if (use->dead) /* lost while the segment was computed */
             rpc_buffer_free(request);
         if (use->dead || !request)
             continue;

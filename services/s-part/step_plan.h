@@ -21,7 +21,7 @@
 
 struct step_run {
     const Fastdecode__Run *run; /* in the request's memory */
-    struct sequence *sequence;  /* NULL: unknown here */
+    struct sequence *sequence;  /* NULL: the s-part does not know it */
     uint32_t place;             /* index into the request's places */
     uint32_t first_row, row_count;
     uint32_t result_index; /* index of the run in the request */
@@ -55,7 +55,7 @@ struct step_plan {
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan) MUST_CHECK;
 void step_plan_close(struct step_plan *plan);
 
-/* Whether the request's runs can be a step at all. INVALID_ARGUMENT says what of it is wrong. Changes nothing. */
+/* Checks whether the request's runs can be a step. INVALID_ARGUMENT says what is wrong. Changes nothing. */
 enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, uint32_t vocab,
                             uint32_t context_tokens, struct error *error) MUST_CHECK;
 
@@ -67,8 +67,8 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
 /* Builds rows and outputs anew after runs were marked lost. */
 void step_plan_rebuild(struct step_plan *plan);
 
-/* After sampling: how many samples of a run count, and its sequence learns of them. A draft is of no use where a sample depends on what
- * was sampled before it in the same step (penalties). */
+/* After sampling: counts the samples of a run that are valid, and tells its sequence of them. With penalties a sample depends on those
+ * before it in the same step: then drafts are of no use. */
 void step_plan_take(struct step_plan *plan, uint32_t run_index);
 
 /* Takes a run out of the plan (it is lost): its rows and outputs go, the others keep their order. */
