@@ -44,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t count = size;
 
     if (!tiny_bytes) {
-        struct tiny_llama tiny = {.arch = "llama", .layers = 1,
+        struct tiny_llama tiny = {.arch = "llama",
+                                  .layers = 1,
                                   .hidden = 8,
                                   .heads = 1,
                                   .kv_heads = 1,
