@@ -1,4 +1,4 @@
-/* handover.c: see handover.h. */
+// handover.c: see handover.h.
 #include "common/handover/handover.h"
 
 #include <stdio.h>
@@ -11,18 +11,18 @@
 #define PAGE_BYTES_MAX (1ull << 30)
 enum { R_POSITIONS = 1, R_PADDING = 2, R_PAGE = 3, PAGE_TIMEOUT_MS = 5000, ADDRESS_BYTES = 200 };
 
-/* A sequence that is being taken over. */
+// A sequence that is being taken over.
 struct handover_fetch {
     struct handover *handover;
-    struct rpc_call *call; /* on the control loop, as `users`; NULL: the scheduler no longer waits for it */
-    uint32_t users;        /* posts on their way to the control loop: the last one frees the fetch */
+    struct rpc_call *call; // on the control loop, as `users`; NULL: the scheduler no longer waits for it
+    uint32_t users;        // posts on their way to the control loop: the last one frees the fetch
 
-    /* on the tensor loop */
-    struct handover_fetch *next; /* in handover->fetches */
-    bool ended;                  /* what still arrives is ignored */
-    bool over;                   /* it is no longer in handover->fetches */
-    bool keeps;                  /* it must not free the sequence's pages: they are not, or no longer, its own */
-    bool asked, copying;         /* a page has been asked for; a page has come and is being copied to its place */
+    // on the tensor loop
+    struct handover_fetch *next; // in handover->fetches
+    bool ended;                  // what still arrives is ignored
+    bool over;                   // it is no longer in handover->fetches
+    bool keeps;                  // it must not free the sequence's pages: they are not, or no longer, its own
+    bool asked, copying;         // a page has been asked for; a page has come and is being copied to its place
     uint64_t sequence;
     uint32_t positions, next_page, received;
     char address[ADDRESS_BYTES];
@@ -32,22 +32,22 @@ struct handover_fetch {
     char why[256];
 };
 
-/* A page on its way from or to a message. */
+// A page on its way from or to a message.
 struct handover_copy {
     struct handover_copy *next;
     bool begun;
     uint64_t sequence;
     uint32_t page_index, positions;
 
-    /* given away */
+    // given away
     struct rpc_call *call;
     struct rpc_buffer *buffer;
-    unsigned char *count_at, *out; /* in it */
+    unsigned char *count_at, *out; // in it
 
-    /* taken over; fetch NULL: given away */
+    // taken over; fetch NULL: given away
     struct handover_fetch *fetch;
     struct rpc_message *message;
-    const unsigned char *in; /* in it */
+    const unsigned char *in; // in it
 };
 
 static const char service_ends[] = "who takes the sequence over ends";
@@ -68,7 +68,7 @@ static void set_status(struct handover_fetch *fetch, enum status status, const c
     snprintf(fetch->why, sizeof fetch->why, "%s", why);
 }
 
-/* --- copies, one after the other ----------------------------------------------------------------------------------------- */
+// --- copies, one after the other ---
 
 static void free_copy(struct handover_copy *copy)
 {
@@ -137,7 +137,7 @@ bool handover_advance(struct handover *handover)
     return false;
 }
 
-/* Adds a copy to the queue. It begins when those before it are done. */
+// Adds a copy to the queue. It begins when those before it are done.
 static void queue_copy(struct handover *handover, struct handover_copy *copy)
 {
     if (!handover->copies)
@@ -148,7 +148,7 @@ static void queue_copy(struct handover *handover, struct handover_copy *copy)
         handover_advance(handover);
 }
 
-/* Ends the copies of a fetch or, without one, those of pages of the sequence that are given away. */
+// Ends the copies of a fetch or, without one, those of pages of the sequence that are given away.
 static void drop_copies(struct handover *handover, uint64_t sequence, const struct handover_fetch *of)
 {
     for (struct handover_copy **at = &handover->copies; *at;) {
@@ -167,9 +167,9 @@ static void drop_copies(struct handover *handover, uint64_t sequence, const stru
     }
 }
 
-/* --- giving --------------------------------------------------------------------------------------------------------------- */
+// --- giving ---
 
-/* A page is part of somebody's conversation: only services that hold pages may read one. */
+// A page is part of somebody's conversation: only services that hold pages may read one.
 static bool peer_keeps_pages(struct rpc_call *call)
 {
     const char *service = rpc_call_peer(call)->service;
@@ -195,7 +195,7 @@ void handover_read_page(struct rpc_call *call, void *user)
         rpc_call_fail(call, STATUS_UNAVAILABLE, "no model is known here yet, or there are no pages to hand over");
         return;
     }
-    /* positions is at most page_tokens (32): one byte as a varint, so the size is known before the page is */
+    // positions is at most page_tokens (32): one byte as a varint, so the size is known before the page is
     size_t at = wire_size_varint(R_POSITIONS, 1), head = wire_size_bytes(R_PAGE, page_bytes) - page_bytes;
     size_t size = at + 2 + wire_padding_length(at, head) + head + page_bytes;
     struct rpc_buffer *buffer = rpc_reply_buffer(call, size, &payload);
@@ -216,9 +216,9 @@ void handover_read_page(struct rpc_call *call, void *user)
     queue_copy(handover, copy);
 }
 
-/* --- taking: the end ------------------------------------------------------------------------------------------------------- */
+// --- taking: the end ---
 
-/* Frees what the fetch has brought, once: later pages of the sequence belong to another fetch. */
+// Frees what the fetch has brought, once: later pages of the sequence belong to another fetch.
 static void free_pages(struct handover_fetch *fetch)
 {
     struct handover *handover = fetch->handover;
@@ -230,7 +230,7 @@ static void free_pages(struct handover_fetch *fetch)
     publish(handover);
 }
 
-/* On the control loop. */
+// On the control loop.
 static void fetch_done(void *arg)
 {
     struct handover_fetch *fetch = arg;
@@ -247,7 +247,7 @@ static void fetch_done(void *arg)
         free(fetch);
 }
 
-/* Ends a fetch with its status. Unless that is OK, what it has brought is freed. Not inside a callback of the channel. */
+// Ends a fetch with its status. Unless that is OK, what it has brought is freed. Not inside a callback of the channel.
 static void end_fetch(struct handover_fetch *fetch)
 {
     struct handover *handover = fetch->handover;
@@ -268,7 +268,7 @@ static void end_fetch(struct handover_fetch *fetch)
     rpc_loop_post(handover->control_loop, fetch_done, fetch);
 }
 
-/* Ends a fetch at once, even if it was to end for another reason in a moment. */
+// Ends a fetch at once, even if it was to end for another reason in a moment.
 static void stop_fetch(struct handover_fetch *fetch, enum status status, const char *why)
 {
     set_status(fetch, status, why);
@@ -278,11 +278,11 @@ static void stop_fetch(struct handover_fetch *fetch, enum status status, const c
 static void on_finished(void *arg)
 {
     struct handover_fetch *fetch = arg;
-    fetch->timer = 0; /* it has run */
+    fetch->timer = 0; // it has run
     end_fetch(fetch);
 }
 
-/* Ends a fetch from a callback of its channel: by a timer, because the channel is closed. Only the first reason counts. */
+// Ends a fetch from a callback of its channel: by a timer, because the channel is closed. Only the first reason counts.
 static void finish(struct handover_fetch *fetch)
 {
     if (fetch->ended)
@@ -300,7 +300,7 @@ static void give_up(struct handover_fetch *fetch, enum status status, const char
     finish(fetch);
 }
 
-/* On the tensor loop. Ends a fetch that nobody waits for any more, or frees what it has brought. */
+// On the tensor loop. Ends a fetch that nobody waits for any more, or frees what it has brought.
 static void fetch_abort(void *arg)
 {
     struct handover_fetch *fetch = arg;
@@ -325,7 +325,7 @@ void handover_drop(struct handover *handover, uint64_t sequence)
 {
     drop_fetch(handover, sequence);
     drop_copies(handover, sequence, NULL);
-    handover_advance(handover); /* begins what waited behind them */
+    handover_advance(handover); // begins what waited behind them
 }
 
 void handover_close_all(struct handover *handover)
@@ -337,7 +337,7 @@ void handover_close_all(struct handover *handover)
         drop_copies(handover, handover->copies->sequence, NULL);
 }
 
-/* --- taking: page after page ------------------------------------------------------------------------------------------------ */
+// --- taking: page after page ---
 
 static void on_page(void *user, struct rpc_message *message)
 {
@@ -386,7 +386,7 @@ static void on_page_end(void *user, enum status status, const char *text)
     struct handover_fetch *fetch = user;
 
     if (fetch->ended)
-        return; /* end_fetch() closes the channel */
+        return; // end_fetch() closes the channel
     fetch->asked = false;
     if (status && !fetch->status && !fetch->copying)
         give_up(fetch, status, text);
@@ -409,7 +409,7 @@ static void read_next(struct handover_fetch *fetch)
         fetch->asked = true;
 }
 
-/* Asks for the next page once the call and the copy of the one before have ended. */
+// Asks for the next page once the call and the copy of the one before have ended.
 static void proceed(struct handover_fetch *fetch)
 {
     if (fetch->ended || fetch->asked || fetch->copying)
@@ -434,7 +434,7 @@ static void on_timeout(void *arg)
         give_up(fetch, STATUS_UNAVAILABLE, "the holder of the sequence cannot be reached");
 }
 
-/* On the tensor loop. */
+// On the tensor loop.
 static void fetch_begin(void *arg)
 {
     struct handover_fetch *fetch = arg;
@@ -443,11 +443,11 @@ static void fetch_begin(void *arg)
     const struct rpc_channel_config config = {
         .address = fetch->address, .hello = handover->hello, .max_message_bytes = PAGE_BYTES_MAX, .on_up = on_up, .user = fetch};
 
-    if (handover->closed) { /* closed while this was posted */
+    if (handover->closed) { // closed while this was posted
         stop_fetch(fetch, STATUS_UNAVAILABLE, service_ends);
         return;
     }
-    drop_fetch(handover, fetch->sequence); /* an earlier try, which nobody waits for any more */
+    drop_fetch(handover, fetch->sequence); // an earlier try, which nobody waits for any more
     fetch->next = handover->fetches;
     handover->fetches = fetch;
     if (!known(handover)) {
@@ -468,7 +468,7 @@ static void fetch_begin(void *arg)
         fetch->timer = rpc_loop_timer(handover->tensor_loop, PAGE_TIMEOUT_MS * 1000ull, on_timeout, fetch);
 }
 
-/* The scheduler may place the sequence anywhere now, and believes that nothing of it is here: what has come must go. */
+// The scheduler may place the sequence anywhere now, and believes that nothing of it is here: what has come must go.
 static void on_fetch_cancelled(void *user)
 {
     struct handover_fetch *fetch = user;
@@ -500,7 +500,7 @@ void handover_fetch(struct handover *handover, struct rpc_call *call, const Fast
     fetch->positions = request->positions;
     snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
     fetch->users = 1;
-    fetch->keeps = true; /* until make_way() has succeeded, pages that are here are not its own */
+    fetch->keeps = true; // until make_way() has succeeded, pages that are here are not its own
     rpc_call_on_cancel(call, on_fetch_cancelled, fetch);
     rpc_loop_post(handover->tensor_loop, fetch_begin, fetch);
 }

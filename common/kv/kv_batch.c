@@ -1,17 +1,16 @@
-/* kv_batch.c: plans of mini-batches, and their attention on the pool of threads.
- *
- * A block is up to block_rows rows of one sequence that follow each other; its lines (rows times the query heads of one
- * KV head) share tiles. A unit is a block's whole context or, where a block is too large a part of the step for that,
- * one range of it. Threads claim (unit, KV head) pairs:
- *
- *     store: blocks ─ barrier ─ attend: units × KV heads ─ barrier (if a block was split) ─ fold the split ones
- *
- * Whether a block is split changes who computes a range, never its bits: partials are folded in the order of ranges
- * either way. A thread claims its next unit before it computes the one it has, and prefetches the first tiles of it.
- *
- * A worked number: 32 rows at context 1024, 3 KV heads, 2 threads: 96 units of 3 lines and 128 KiB of f16 each, none
- * split. One row at context 8192: 16 ranges × 3 heads = 48 units.
- */
+// kv_batch.c: plans of mini-batches, and their attention on the pool of threads.
+//
+// A block is up to block_rows rows of one sequence that follow each other; its lines (rows times the query heads of one
+// KV head) share tiles. A unit is a block's whole context or, where a block is too large a part of the step for that,
+// one range of it. Threads claim (unit, KV head) pairs:
+//
+//     store: blocks ─ barrier ─ attend: units × KV heads ─ barrier (if a block was split) ─ fold the split ones
+//
+// Whether a block is split changes who computes a range, never its bits: partials are folded in the order of ranges
+// either way. A thread claims its next unit before it computes the one it has, and prefetches the first tiles of it.
+//
+// A worked number: 32 rows at context 1024, 3 KV heads, 2 threads: 96 units of 3 lines and 128 KiB of f16 each, none
+// split. One row at context 8192: 16 ranges × 3 heads = 48 units.
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,25 +22,25 @@ struct block {
     uint32_t slot, generation;
     uint32_t first_row, row_count;
     uint32_t range_count;
-    uint32_t partial;                 /* first line of its partials: [kv_heads][range_count][lines]; KV_NONE: not split */
-    uint64_t bytes_read, tokens_read; /* of one layer */
-    bool alive;                       /* its sequence is still what was planned */
-    bool wanted;                      /* alive, and o of a row is asked for */
+    uint32_t partial;                 // first line of its partials: [kv_heads][range_count][lines]; KV_NONE: not split
+    uint64_t bytes_read, tokens_read; // of one layer
+    bool alive;                       // its sequence is still what was planned
+    bool wanted;                      // alive, and o of a row is asked for
 };
 
 struct unit {
-    uint32_t block, range; /* range KV_NONE: all of them */
+    uint32_t block, range; // range KV_NONE: all of them
 };
 
 struct kv_batch {
     struct kv_store *store;
     uint32_t row_count, block_count, unit_count, split_count;
-    uint32_t layers_done; /* attended in order since the plan */
-    uint32_t *positions;  /* [max_rows] */
-    struct block *blocks; /* [max_rows] */
-    uint32_t *splits;     /* [max_rows] numbers of the blocks that are split */
-    struct unit *units;   /* [unit_capacity] */
-    /* of the layer that is being attended */
+    uint32_t layers_done; // attended in order since the plan
+    uint32_t *positions;  // [max_rows]
+    struct block *blocks; // [max_rows]
+    uint32_t *splits;     // [max_rows] numbers of the blocks that are split
+    struct unit *units;   // [unit_capacity]
+    // of the layer that is being attended
     uint32_t layer;
     const float *const *q, *const *k, *const *v;
     float *const *o;
@@ -79,14 +78,14 @@ void kv_batch_close(struct kv_batch *batch)
     free(batch);
 }
 
-/* --- plan ------------------------------------------------------------------------------------------------------------ */
+// --- plan ---
 
 static uint32_t block_limit(const struct kv_batch *batch, const struct block *block)
 {
     return batch->positions[block->first_row + block->row_count - 1] + 1;
 }
 
-/* Checks the rows and cuts them into blocks. */
+// Checks the rows and cuts them into blocks.
 static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows, uint32_t row_count, uint32_t *bad_row,
                                struct error *error)
 {
@@ -112,7 +111,7 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
     return STATUS_OK;
 }
 
-/* What a block costs a thread, for one KV head: reading its context, and arithmetic on it. */
+// What a block costs a thread, for one KV head: reading its context, and arithmetic on it.
 static uint64_t block_work(const struct kv_batch *batch, const struct block *block)
 {
     return (uint64_t)block_limit(batch, block) * (block->row_count * batch->store->group_heads + 8);
@@ -170,11 +169,11 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
     return STATUS_OK;
 }
 
-/* --- attend ---------------------------------------------------------------------------------------------------------- */
+// --- attend ---
 
-/* A thread's scratch, for the lines of one block. */
+// A thread's scratch, for the lines of one block.
 struct scratch {
-    struct attend_partial total, part; /* of all ranges so far; of one range */
+    struct attend_partial total, part; // of all ranges so far; of one range
     float *q, *sums, *scores;
     uint32_t *limits;
 };
@@ -203,7 +202,7 @@ static struct attend_partial partial_from(const struct kv_store *store, const st
     return (struct attend_partial){base->m + line, base->l + line, base->acc + line * store->shape.head_dim};
 }
 
-/* Where a split block keeps a range's partials. */
+// Where a split block keeps a range's partials.
 static struct attend_partial split_partial(const struct kv_store *store, const struct block *block, uint32_t kv_head,
                                            uint32_t range)
 {
@@ -213,11 +212,11 @@ static struct attend_partial split_partial(const struct kv_store *store, const s
     return partial_from(store, &all, block->partial + ((size_t)kv_head * block->range_count + range) * lines);
 }
 
-/* The first line of the block that sees anything of the range. */
+// The first line of the block that sees anything of the range.
 static uint32_t first_line(const struct kv_batch *batch, const struct block *block, uint32_t range)
 {
     uint32_t row = 0;
-    while (batch->positions[block->first_row + row] < range * ATTEND_RANGE) /* ends: the last row's is not below */
+    while (batch->positions[block->first_row + row] < range * ATTEND_RANGE) // ends: the last row's is not below
         row++;
     return row * batch->store->group_heads;
 }
@@ -236,13 +235,13 @@ static void load_lines(const struct kv_batch *batch, const struct block *block, 
         }
 }
 
-/* What a thread does after its present unit. */
+// What a thread does after its present unit.
 struct next {
-    const struct block *block; /* NULL: nothing */
+    const struct block *block; // NULL: nothing
     uint32_t kv_head, range;
 };
 
-/* One range of the lines from `first` on. */
+// One range of the lines from `first` on.
 static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
                          bool last, const struct next *next, const struct scratch *scratch, const struct attend_partial *out)
 {
@@ -332,7 +331,7 @@ static void fold_split(const struct kv_batch *batch, const struct block *block, 
     write_outputs(batch, block, kv_head, &total);
 }
 
-/* K and V of the block's rows into their tiles; the outputs of rows that lost their sequence become 0. */
+// K and V of the block's rows into their tiles; the outputs of rows that lost their sequence become 0.
 static void store_block(const struct kv_batch *batch, const struct block *block)
 {
     const struct kv_store *store = batch->store;
@@ -352,7 +351,7 @@ static void store_block(const struct kv_batch *batch, const struct block *block)
     }
 }
 
-/* Claims the next unit whose block is wanted. False: none is left. */
+// Claims the next unit whose block is wanted. False: none is left.
 static bool claim_unit(const struct kv_batch *batch, const struct unit **unit, struct next *next)
 {
     uint32_t kv_heads = batch->store->shape.kv_heads;

@@ -1,5 +1,5 @@
-/* kv_ledger.c: see kv_ledger.h. Free pages are a stack, low numbers on top, so that a pool that was never full never touches its upper
- * end. Slots are an id_map's. */
+// kv_ledger.c: see kv_ledger.h. Free pages are a stack, low numbers on top, so that a pool that was never full never touches its upper
+// end. Slots are an id_map's.
 #include "common/kv/kv_ledger.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "common/base/checked.h"
 #include "common/base/slices.h"
 
-/* --- memory -------------------------------------------------------------------------------------------------------------- */
+// --- memory ---
 
 enum { SLICE_COUNT = 4, ALIGN = 64 };
 
@@ -34,7 +34,7 @@ static void set_slices(struct kv_ledger *ledger, struct slice *slices)
 struct kv_ledger_plan kv_ledger_plan(const struct kv_ledger_shape *shape)
 {
     struct kv_ledger ledger = {.shape = *shape};
-    uint64_t sequences = MIN(shape->max_sequences, shape->pages); /* each has a page at least */
+    uint64_t sequences = MIN(shape->max_sequences, shape->pages); // each has a page at least
 
     set_sizes(&ledger);
     return (struct kv_ledger_plan){
@@ -79,7 +79,7 @@ void kv_ledger_close(struct kv_ledger *ledger)
     id_map_close(&ledger->slots);
 }
 
-/* --- sequences and their pages ------------------------------------------------------------------------------------------- */
+// --- sequences and their pages ---
 
 static uint32_t pages_for(const struct kv_ledger *ledger, uint32_t positions)
 {
@@ -99,7 +99,7 @@ static void drop_pages(struct kv_ledger *ledger, uint32_t slot, uint32_t keep)
     }
 }
 
-/* Whether the next position is written into a page that other sequences read as well. */
+// Whether the next position is written into a page that other sequences read as well.
 static bool next_is_shared(const struct kv_ledger *ledger, uint32_t slot)
 {
     const struct kv_sequence *sequence = &ledger->sequences[slot];
@@ -108,7 +108,7 @@ static bool next_is_shared(const struct kv_ledger *ledger, uint32_t slot)
            ledger->references[ledger->tables[(size_t)slot * ledger->table_length + index]] > 1;
 }
 
-/* Gives the sequence a page of its own for the next position. There must be a free one. */
+// Gives the sequence a page of its own for the next position. There must be a free one.
 static struct kv_copy replace_shared(struct kv_ledger *ledger, uint32_t slot)
 {
     uint32_t *page =
@@ -178,7 +178,7 @@ enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t po
     enum status status;
 
     if (slot != KV_NONE && ledger->sequences[slot].complete >= positions)
-        return STATUS_OK; /* said before */
+        return STATUS_OK; // said before
     if (from == to || positions == 0 || source == KV_NONE || ledger->sequences[source].complete < positions)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx holds %u positions, %u of them are to be shared with %llx", (unsigned long long)from,
@@ -248,7 +248,7 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
     return STATUS_OK;
 }
 
-/* A page that comes once more takes `complete` back until it is there: what is certain is not more than that. */
+// A page that comes once more takes `complete` back until it is there: what is certain is not more than that.
 static struct kv_held held_of(const struct kv_sequence *sequence)
 {
     return (struct kv_held){sequence->id, sequence->complete, MIN(sequence->certain, sequence->complete)};
@@ -272,7 +272,7 @@ bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv
     return true;
 }
 
-/* --- rows of a step -------------------------------------------------------------------------------------------------------- */
+// --- rows of a step ---
 
 enum status kv_ledger_check_row(struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
                                 struct error *error)

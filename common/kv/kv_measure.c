@@ -1,4 +1,4 @@
-/* kv_measure.c: see kv_measure.h. */
+// kv_measure.c: see kv_measure.h.
 #include "common/kv/kv_measure.h"
 
 #include <stdlib.h>
@@ -13,13 +13,13 @@ struct bench {
     struct kv_store *store;
     struct kv_batch *batch;
     uint32_t layers, sequences;
-    uint32_t next;    /* that it goes on with: sequences are taken in turn, so that none is in caches */
-    float *zeros, *o; /* [SEQUENCES_MAX][heads][head_dim] */
+    uint32_t next;    // that it goes on with: sequences are taken in turn, so that none is in caches
+    float *zeros, *o; // [SEQUENCES_MAX][heads][head_dim]
     const float *in[SEQUENCES_MAX];
     float *out[SEQUENCES_MAX];
 };
 
-/* Fills the store: each sequence holds CONTEXT - 1 positions, with a page for the last one. */
+// Fills the store: each sequence holds CONTEXT - 1 positions, with a page for the last one.
 static enum status fill(struct bench *b, const struct kv_shape *shape, struct error *error)
 {
     uint32_t pages = CONTEXT / shape->page_tokens;
@@ -36,8 +36,8 @@ static enum status fill(struct bench *b, const struct kv_shape *shape, struct er
     return status;
 }
 
-/* A layer of `rows` rows that end at position `last`: of as many sequences, or of one. All layers, as a step runs them, or
- * those that the time is enough for. */
+// A layer of `rows` rows that end at position `last`: of as many sequences, or of one. All layers, as a step runs them, or
+// those that the time is enough for.
 static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
                           struct error *error)
 {
@@ -79,7 +79,7 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
 void kv_costs_of(const struct kv_timed *t, struct kv_costs *out)
 {
     double n = t->rows, chunk = t->chunk, first_pairs = chunk * (chunk + 1) / 2,
-           pairs = chunk * (t->far - t->chunk); /* beyond those */
+           pairs = chunk * (t->far - t->chunk); // beyond those
 
     out->token_us = MAX(t->far_us - t->near_us, t->far_us / 100) / (n * (t->far - t->near));
     double row_us = (t->near_us - t->one_us) / MAX(n - 1, 1) - t->near * out->token_us;

@@ -1,4 +1,4 @@
-/* kv_sequence.c: the sequences of a store, which are those of its ledger, and handing pages over. See kv_store.c. */
+// kv_sequence.c: the sequences of a store, which are those of its ledger, and handing pages over. See kv_store.c.
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -47,8 +47,8 @@ enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence
     return status;
 }
 
-/* The first `positions` tokens of a page, in all layers. What lies behind them stays: rows of a planned batch may have been
- * written there in some layers, and an import that is sent twice must not undo that. */
+// The first `positions` tokens of a page, in all layers. What lies behind them stays: rows of a planned batch may have been
+// written there in some layers, and an import that is sent twice must not undo that.
 static void copy_tokens(const struct kv_store *store, unsigned char *to, const unsigned char *from, uint32_t positions)
 {
     uint64_t tile_count = store->page_bytes / store->tile_bytes;

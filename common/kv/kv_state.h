@@ -1,4 +1,4 @@
-/* kv_state.h: what kv_store.c (memory), kv_sequence.c (handing pages over) and kv_batch.c (plans, attention) share. Private to common/kv. */
+// kv_state.h: what kv_store.c (memory), kv_sequence.c (handing pages over) and kv_batch.c (plans, attention) share. Private to common/kv.
 #ifndef FD_KV_KV_STATE_H
 #define FD_KV_KV_STATE_H
 
@@ -6,34 +6,34 @@
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
 
-#define KV_BLOCK_LINES 64u /* lines (rows times heads of a KV head) that share a tile, unless one row has more */
+#define KV_BLOCK_LINES 64u // lines (rows times heads of a KV head) that share a tile, unless one row has more
 #define KV_PARTIAL_BYTES_MAX (64ull << 20)
-#define KV_UNITS_PER_THREAD 16u /* nothing larger than a thread's work over this is left in one piece */
+#define KV_UNITS_PER_THREAD 16u // nothing larger than a thread's work over this is left in one piece
 
 struct kv_store {
     struct kv_shape shape;
     struct thread_pool *pool;
     const struct attention_kernels *kernels;
     uint32_t max_rows, group_heads, page_tiles;
-    uint32_t block_rows;             /* rows of one sequence whose lines share tiles */
-    uint64_t page_bytes, tile_bytes; /* a tile: K, then V */
+    uint32_t block_rows;             // rows of one sequence whose lines share tiles
+    uint64_t page_bytes, tile_bytes; // a tile: K, then V
 
-    unsigned char *pages; /* [pages_total][layers][kv_heads][page_tiles][tile_bytes] */
+    unsigned char *pages; // [pages_total][layers][kv_heads][page_tiles][tile_bytes]
     struct kv_ledger ledger;
 
-    float *scratch; /* [threads][scratch_floats] */
+    float *scratch; // [threads][scratch_floats]
     size_t scratch_floats;
-    float *partials; /* [partial_lines][head_dim], then m and l of each line */
+    float *partials; // [partial_lines][head_dim], then m and l of each line
     uint32_t partial_lines;
     uint32_t unit_capacity;
 
-    void *memory; /* the one mapping of scratch, partials and pages */
+    void *memory; // the one mapping of scratch, partials and pages
     uint64_t memory_bytes;
-    uint32_t batch_count; /* open ones */
+    uint32_t batch_count; // open ones
     struct kv_stats stats;
 };
 
-/* The tile of 16 tokens number `tile` of the sequence in `slot`. The page must be there. */
+// The tile of 16 tokens number `tile` of the sequence in `slot`. The page must be there.
 static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
 {
     uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
@@ -41,11 +41,11 @@ static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot
     return store->pages + page * store->page_bytes + index * store->tile_bytes;
 }
 
-/* Floats of a thread's scratch for blocks of `lines` lines. */
+// Floats of a thread's scratch for blocks of `lines` lines.
 static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim)
 {
     size_t floats = (size_t)lines * (3 * head_dim + ATTEND_TILE + 5) + ATTEND_SCORES;
-    return (floats + 31) / 16 * 16; /* no cache line in common with the next thread */
+    return (floats + 31) / 16 * 16; // no cache line in common with the next thread
 }
 
 #endif

@@ -1,6 +1,5 @@
-/* kv_store.c: memory of a KV store. One mapping holds the pages and the scratch of attention; it becomes resident as it is
- * touched. Which sequence has which pages is the ledger's (kv_ledger.h).
- */
+// kv_store.c: memory of a KV store. One mapping holds the pages and the scratch of attention; it becomes resident as it is
+// touched. Which sequence has which pages is the ledger's (kv_ledger.h).
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -59,7 +58,7 @@ static struct kv_ledger_shape ledger_shape(const struct kv_shape *shape, uint64_
     };
 }
 
-/* Sizes that follow from the shape. `store` has shape and max_rows set. */
+// Sizes that follow from the shape. `store` has shape and max_rows set.
 static void set_sizes(struct kv_store *store, uint32_t threads)
 {
     const struct kv_shape *shape = &store->shape;
@@ -75,7 +74,7 @@ static void set_sizes(struct kv_store *store, uint32_t threads)
     lines = MIN(store->block_rows, store->max_rows) * store->group_heads;
     ranges = (shape->max_context + ATTEND_RANGE - 1) / ATTEND_RANGE;
     store->scratch_floats = kv_scratch_floats(lines, shape->head_dim);
-    /* A block that is split has over 1 / (threads * KV_UNITS_PER_THREAD) of all work, so there are fewer than that. */
+    // A block that is split has over 1 / (threads * KV_UNITS_PER_THREAD) of all work, so there are fewer than that.
     wanted = MIN((uint64_t)threads * KV_UNITS_PER_THREAD * ranges * lines, KV_PARTIAL_BYTES_MAX / line_bytes);
     store->partial_lines = threads > 1 && ranges > 1 ? (uint32_t)wanted : 0;
     store->unit_capacity = store->max_rows + (threads > 1 ? threads * KV_UNITS_PER_THREAD * ranges : 0);
@@ -139,7 +138,7 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
         {(void **)&store->scratch, thread_pool_threads(pool) * store->scratch_floats * sizeof(float)},
         {(void **)&store->partials, store->partial_lines * line_bytes},
     };
-    /* pages lie behind it, from a huge page on */
+    // pages lie behind it, from a huge page on
     const uint64_t pages_at = to_huge_page(slices_bytes(scratch, ARRAY_COUNT(scratch), ALIGN));
     store->memory_bytes = pages_at + ledger.pages * page_bytes + HUGE_PAGE;
     store->memory = mmap(NULL, store->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -152,7 +151,7 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     unsigned char *base = (unsigned char *)to_huge_page((uintptr_t)store->memory);
     slices_place(scratch, ARRAY_COUNT(scratch), ALIGN, base);
     store->pages = base + pages_at;
-    madvise(store->pages, ledger.pages * page_bytes, MADV_HUGEPAGE); /* a wish: reads are random at the size of a page */
+    madvise(store->pages, ledger.pages * page_bytes, MADV_HUGEPAGE); // a wish: reads are random at the size of a page
     *out = store;
     return STATUS_OK;
 }

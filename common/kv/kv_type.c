@@ -1,4 +1,4 @@
-/* kv_type.c: names of element types. */
+// kv_type.c: names of element types.
 #include "common/kv/kv_type.h"
 
 #include <string.h>

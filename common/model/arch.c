@@ -1,4 +1,4 @@
-/* arch.c: the table of architectures. */
+// arch.c: the table of architectures.
 #include "common/model/arch.h"
 
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #define MODEL(member) offsetof(struct model, member)
 #define LAYER(member) offsetof(struct model_layer, member)
 
-/* Tensors outside of layers are named alike everywhere. */
+// Tensors outside of layers are named alike everywhere.
 static const struct arch_tensor common_tensors[] = {
     {"token_embd.weight", MODEL(embedding), ARCH_REQUIRED, DIM_VOCAB, DIM_HIDDEN},
     {"output_norm.weight", MODEL(output_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN},
@@ -19,7 +19,7 @@ static const struct arch_tensor common_tensors[] = {
     {NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE},
 };
 
-/* Two norms, separate Q, K, V without norms of their own, a gated MLP. */
+// Two norms, separate Q, K, V without norms of their own, a gated MLP.
 static const struct arch_tensor llama_layer[] = {
     {"blk.%u.attn_norm.weight", LAYER(attn_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN},
     {"blk.%u.attn_q.weight", LAYER(q), ARCH_REQUIRED, DIM_Q, DIM_HIDDEN},
@@ -37,7 +37,7 @@ static const struct arch_tensor llama_layer[] = {
     {NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE},
 };
 
-/* What files of several architectures may say, and the forward pass does not do. */
+// What files of several architectures may say, and the forward pass does not do.
 static const struct arch_neutral common_neutral[] = {
     {"expert_count", 0, "mixture-of-experts models are not supported"},
     {"attention.sliding_window", 0, "sliding-window attention is not supported"},

@@ -1,12 +1,11 @@
-/* arch.h: what tells one architecture from another, as data. A new one that is made of known pieces is a row in arch.c and nothing else:
- * the loader, the backends and messages follow the row, and a backend's plan refuses a piece that it does not compute. Private to
- * common/model.
- *
- * A row lists metadata that must be neutral (a key which would change the answer and is not built, such as a number of
- * experts), and tensors: the pattern of the name, where its view goes, whether it must be there, and its two dimensions
- * in terms of the shape. A tensor of the file that no row names makes model_open() refuse the file: it would be weights
- * that the forward pass does not use.
- */
+// arch.h: what tells one architecture from another, as data. A new one that is made of known pieces is a row in arch.c and nothing else:
+// the loader, the backends and messages follow the row, and a backend's plan refuses a piece that it does not compute. Private to
+// common/model.
+//
+// A row lists metadata that must be neutral (a key which would change the answer and is not built, such as a number of
+// experts), and tensors: the pattern of the name, where its view goes, whether it must be there, and its two dimensions
+// in terms of the shape. A tensor of the file that no row names makes model_open() refuse the file: it would be weights
+// that the forward pass does not use.
 #ifndef FD_MODEL_ARCH_H
 #define FD_MODEL_ARCH_H
 
@@ -14,39 +13,39 @@
 
 enum arch_presence { ARCH_REQUIRED, ARCH_OPTIONAL };
 
-/* A dimension in terms of the shape. */
+// A dimension in terms of the shape.
 enum arch_dim { DIM_ONE, DIM_HIDDEN, DIM_Q, DIM_KV, DIM_FFN, DIM_VOCAB, DIM_ROPE_HALF };
 
 struct arch_tensor {
-    const char *pattern; /* "%u" stands for the layer's number */
-    size_t offset;       /* of the tensor_view in struct model, or in struct model_layer */
+    const char *pattern; // "%u" stands for the layer's number
+    size_t offset;       // of the tensor_view in struct model, or in struct model_layer
     enum arch_presence presence;
     enum arch_dim rows, columns;
 };
 
-/* A key that, if the file has it, must have this value. */
+// A key that, if the file has it, must have this value.
 struct arch_neutral {
-    const char *suffix; /* after "<name>." */
-    uint32_t value;     /* integers and bools */
-    const char *reason; /* "mixture-of-experts models are not supported" */
+    const char *suffix; // after "<name>."
+    uint32_t value;     // integers and bools
+    const char *reason; // "mixture-of-experts models are not supported"
 };
 
 struct arch {
-    const char *name; /* general.architecture, and the prefix of its keys */
+    const char *name; // general.architecture, and the prefix of its keys
     enum model_norm norm;
     enum rope_style rope_style;
     enum model_activation activation;
-    bool tied_allowed; /* output.weight may be missing: the embedding serves */
+    bool tied_allowed; // output.weight may be missing: the embedding serves
     const char *epsilon_suffix;
-    const struct arch_neutral *neutral;      /* ends with suffix NULL */
-    const struct arch_tensor *model_tensors; /* end with pattern NULL */
+    const struct arch_neutral *neutral;      // ends with suffix NULL
+    const struct arch_tensor *model_tensors; // end with pattern NULL
     const struct arch_tensor *layer_tensors;
 };
 
-/* NULL if there is no such row. */
+// NULL if there is no such row.
 const struct arch *arch_find(struct gguf_string name);
 
-/* "llama, ..." for messages: all rows, cut where there is no room. */
+// "llama, ..." for messages: all rows, cut where there is no room.
 void arch_names(char *out, size_t bytes);
 
 #endif

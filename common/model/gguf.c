@@ -1,14 +1,13 @@
-/* gguf.c: opens a GGUF file: walks the header once, checks all of it, and keeps sorted tables of keys and tensors.
- *
- * Two passes, because a tensor's place in the file depends on general.alignment and on where the last entry ends:
- *
- *     walk   magic, version, counts ─ keys ─ tensor entries     (each length compared with what remains, then used)
- *     place  alignment ─ data_begin ─ each tensor inside the file, aligned, not over another
- *
- * Memory: 88 bytes a key and 96 a tensor, and no more entries than bytes that remain could hold, so a small file cannot
- * ask for much. Duplicates are found by sorting, which no choice of names makes slow. Worked number: 33 keys and 272
- * tensors are 305 entries and 29 KB; the walk is bound by the 98,000 strings of tokens and merges.
- */
+// gguf.c: opens a GGUF file: walks the header once, checks all of it, and keeps sorted tables of keys and tensors.
+//
+// Two passes, because a tensor's place in the file depends on general.alignment and on where the last entry ends:
+//
+//     walk   magic, version, counts ─ keys ─ tensor entries     (each length compared with what remains, then used)
+//     place  alignment ─ data_begin ─ each tensor inside the file, aligned, not over another
+//
+// Memory: 88 bytes a key and 96 a tensor, and no more entries than bytes that remain could hold, so a small file cannot
+// ask for much. Duplicates are found by sorting, which no choice of names makes slow. Worked number: 33 keys and 272
+// tensors are 305 entries and 29 KB; the walk is bound by the 98,000 strings of tokens and merges.
 #include "common/model/gguf.h"
 
 #include <errno.h>
@@ -27,19 +26,19 @@ enum {
     DEFAULT_ALIGNMENT = 32,
     MIN_ALIGNMENT = 8,
     MAX_ALIGNMENT = 1 << 16,
-    MIN_KEY_BYTES = 8 + 1 + 4 + 1,            /* length, one letter, type, one byte of value */
-    MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, /* length, one letter, n_dims, one dim, type, offset */
+    MIN_KEY_BYTES = 8 + 1 + 4 + 1,            // length, one letter, type, one byte of value
+    MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, // length, one letter, n_dims, one dim, type, offset
     SHOWN_NAME_BYTES = 72,
 };
 
 struct walk {
     struct gguf *gguf;
     uint64_t at;
-    const struct gguf_string *inside; /* the key or tensor that is being read, for messages; NULL outside of them */
+    const struct gguf_string *inside; // the key or tensor that is being read, for messages; NULL outside of them
     struct error *error;
 };
 
-/* --- reading ---------------------------------------------------------------------------------------------------------- */
+// --- reading ---
 
 static enum status cut_short(const struct walk *walk, const char *what, uint64_t wanted)
 {
@@ -81,7 +80,7 @@ static enum status read_string(struct walk *walk, const char *what, struct gguf_
     return status;
 }
 
-/* The name of a key or tensor: what = "key" or "tensor entry", for messages. */
+// The name of a key or tensor: what = "key" or "tensor entry", for messages.
 static enum status read_name(struct walk *walk, const char *what, struct gguf_string *out)
 {
     uint64_t begin = walk->at;
@@ -102,14 +101,14 @@ const char *gguf_printable(char *buffer, size_t buffer_bytes, struct gguf_string
     return buffer;
 }
 
-/* Starts the message about a key or a tensor: "FILE: KIND 'NAME' at offset 0x…: "; the caller gives the rest. */
+// Starts the message about a key or a tensor: "FILE: KIND 'NAME' at offset 0x…: "; the caller gives the rest.
 #define ABOUT "%s: %s '%s' at offset 0x%" PRIx64 ": "
 #define ABOUT_KEY(walk, key, buffer) \
     (walk)->gguf->label, "key", gguf_printable((buffer), sizeof(buffer), (key)->name), (key)->entry_offset
 #define ABOUT_TENSOR(walk, tensor, buffer) \
     (walk)->gguf->label, "tensor", gguf_printable((buffer), sizeof(buffer), (tensor)->name), (tensor)->entry_offset
 
-/* --- keys ----------------------------------------------------------------------------------------------------------------- */
+// --- keys ---
 
 static enum status walk_array(struct walk *walk, struct gguf_key *key)
 {
@@ -194,9 +193,9 @@ static enum status walk_keys(struct walk *walk)
     return STATUS_OK;
 }
 
-/* --- tensors ------------------------------------------------------------------------------------------------------------- */
+// --- tensors ---
 
-/* Fills bytes from dims and type. */
+// Fills bytes from dims and type.
 static enum status size_tensor(const struct walk *walk, struct gguf_tensor *tensor, uint64_t type)
 {
     char shown[SHOWN_NAME_BYTES];
@@ -213,7 +212,7 @@ static enum status size_tensor(const struct walk *walk, struct gguf_tensor *tens
         if (!checked_mul_u64(values, tensor->dims[i], &values))
             values = UINT64_MAX;
     }
-    if (values > (uint64_t)1 << 56) /* times 4 bytes this cannot overflow */
+    if (values > (uint64_t)1 << 56) // times 4 bytes this cannot overflow
         return error_set(walk->error, STATUS_DATA_LOSS,
                          ABOUT "its dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 " are absurd",
                          ABOUT_TENSOR(walk, tensor, shown), tensor->dims[0], tensor->dims[1], tensor->dims[2], tensor->dims[3]);
@@ -275,7 +274,7 @@ static enum status walk_tensors(struct walk *walk)
     return STATUS_OK;
 }
 
-/* From an offset in the data section to one in the file. */
+// From an offset in the data section to one in the file.
 static enum status place_tensor(const struct walk *walk, struct gguf_tensor *tensor, uint32_t alignment)
 {
     struct gguf *gguf = walk->gguf;
@@ -296,7 +295,7 @@ static enum status place_tensor(const struct walk *walk, struct gguf_tensor *ten
     return STATUS_OK;
 }
 
-/* Overlaps, then duplicate names; leaves tensors_by_name sorted by name. */
+// Overlaps, then duplicate names; leaves tensors_by_name sorted by name.
 static enum status check_tensor_set(const struct walk *walk)
 {
     struct gguf *gguf = walk->gguf;
@@ -335,7 +334,7 @@ static enum status place_tensors(const struct walk *walk)
     return check_tensor_set(walk);
 }
 
-/* --- the file -------------------------------------------------------------------------------------------------------------- */
+// --- the file ---
 
 static enum status check_magic(struct walk *walk)
 {
@@ -364,7 +363,7 @@ static enum status check_magic(struct walk *walk)
     return STATUS_OK;
 }
 
-/* One of the two counts of the header; caps it before anything is allocated. */
+// One of the two counts of the header; caps it before anything is allocated.
 static enum status read_count(struct walk *walk, const char *what, uint32_t limit, uint32_t entry_bytes, uint32_t *out)
 {
     uint64_t count, begin = walk->at;
@@ -378,7 +377,7 @@ static enum status read_count(struct walk *walk, const char *what, uint32_t limi
     return STATUS_OK;
 }
 
-/* A part of a model that was split into several files holds some of its tensors only. */
+// A part of a model that was split into several files holds some of its tensors only.
 static enum status check_split(const struct walk *walk)
 {
     uint32_t count = 0;
@@ -437,7 +436,7 @@ static enum status map_file(struct gguf *gguf, struct error *error)
 {
     enum status status = STATUS_OK;
     struct stat info;
-    int fd = open(gguf->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
+    int fd = open(gguf->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not hang us
 
     if (fd < 0) {
         status = errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND
@@ -513,6 +512,6 @@ void gguf_close(struct gguf *gguf)
 void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint64_t bytes)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = (uint64_t)(data - gguf->bytes) / page * page;
-    if (gguf->mapped && bytes) /* a hint: may fail */
+    if (gguf->mapped && bytes) // a hint: may fail
         madvise((void *)(uintptr_t)(gguf->bytes + begin), (uint64_t)(data - gguf->bytes) + bytes - begin, MADV_DONTNEED);
 }

@@ -1,4 +1,4 @@
-/* gguf_state.h: what gguf.c fills and gguf_values.c reads. Private to common/model. */
+// gguf_state.h: what gguf.c fills and gguf_values.c reads. Private to common/model.
 #ifndef FD_MODEL_GGUF_STATE_H
 #define FD_MODEL_GGUF_STATE_H
 
@@ -7,39 +7,39 @@
 struct gguf_key {
     struct gguf_string name;
     enum gguf_type type;
-    uint64_t entry_offset;      /* in the file */
-    const unsigned char *value; /* of a scalar: its bytes, unaligned */
-    struct gguf_string string;  /* of a GGUF_STRING */
-    struct gguf_array array;    /* of a GGUF_ARRAY */
+    uint64_t entry_offset;      // in the file
+    const unsigned char *value; // of a scalar: its bytes, unaligned
+    struct gguf_string string;  // of a GGUF_STRING
+    struct gguf_array array;    // of a GGUF_ARRAY
 };
 
 struct gguf {
-    char *name;      /* as given */
-    char label[208]; /* the same for messages: cut at the front if long, printable */
+    char *name;      // as given
+    char label[208]; // the same for messages: cut at the front if long, printable
     const unsigned char *bytes;
     uint64_t byte_count;
-    uint64_t data_begin; /* where tensor data begins; at most byte_count */
+    uint64_t data_begin; // where tensor data begins; at most byte_count
     bool mapped;
-    struct gguf_key *keys; /* [key_count] in the file's order */
+    struct gguf_key *keys; // [key_count] in the file's order
     struct gguf_key **keys_by_name;
     uint32_t key_count;
-    struct gguf_tensor *tensors; /* [tensor_count] in the file's order */
+    struct gguf_tensor *tensors; // [tensor_count] in the file's order
     struct gguf_tensor **tensors_by_name;
     uint32_t tensor_count;
 };
 
-/* Order of names: by bytes, a prefix first. */
+// Order of names: by bytes, a prefix first.
 int gguf_compare_names(struct gguf_string a, struct gguf_string b);
 
 const struct gguf_key *gguf_find_key(const struct gguf *gguf, const char *name);
 
-/* "u32" and so on; "?" for a number that is none. */
+// "u32" and so on; "?" for a number that is none.
 const char *gguf_type_name(uint32_t type);
 
-/* Bytes of a scalar; 0 for strings, arrays and unknown numbers. */
+// Bytes of a scalar; 0 for strings, arrays and unknown numbers.
 uint32_t gguf_scalar_bytes(uint32_t type);
 
-/* Little-endian, unaligned. */
+// Little-endian, unaligned.
 static inline uint64_t gguf_read_le(const unsigned char *bytes, uint32_t count)
 {
     uint64_t value = 0;

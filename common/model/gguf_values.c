@@ -1,4 +1,4 @@
-/* gguf_values.c: looks up keys and tensors of an opened GGUF file and reads typed values. */
+// gguf_values.c: looks up keys and tensors of an opened GGUF file and reads typed values.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *
 
 bool gguf_has(const struct gguf *gguf, const char *key) { return gguf_find_key(gguf, key) != NULL; }
 
-/* --- scalars --------------------------------------------------------------------------------------------------------------- */
+// --- scalars ---
 
 static enum status find(const struct gguf *gguf, const char *name, const char *expected, const struct gguf_key **out,
                         struct error *error)
@@ -83,7 +83,7 @@ static bool is_integer(enum gguf_type type)
 
 static bool is_float(enum gguf_type type) { return type == GGUF_F32 || type == GGUF_F64; }
 
-/* Sign-extended if the type is signed. */
+// Sign-extended if the type is signed.
 static uint64_t integer_bits(enum gguf_type type, const unsigned char *bytes)
 {
     uint32_t count = gguf_scalar_bytes(type);
@@ -161,7 +161,7 @@ enum status gguf_get_string(const struct gguf *gguf, const char *name, struct gg
     return STATUS_OK;
 }
 
-/* --- arrays ---------------------------------------------------------------------------------------------------------------- */
+// --- arrays ---
 
 static enum status get_array(const struct gguf *gguf, const char *name, const char *expected, bool (*accepts)(enum gguf_type type),
                              struct gguf_array *out, struct error *error)
@@ -222,7 +222,7 @@ double gguf_array_float(const struct gguf_array *array, uint64_t index)
     return float_value(array->type, array->bytes + index * gguf_scalar_bytes(array->type));
 }
 
-/* --- tables and the file ------------------------------------------------------------------------------------------------- */
+// --- tables and the file ---
 
 uint32_t gguf_key_count(const struct gguf *gguf) { return gguf->key_count; }
 

@@ -1,8 +1,7 @@
-/* model.c: opens a model: finds its architecture's row, reads the shape, then places every tensor of the row and refuses
- * what is missing, of another shape, or left over.
- *
- *     gguf_open ─▶ arch row ─▶ shape ─▶ tokenizer ─▶ tensors: look up, check dims, view ─▶ none left over ─▶ fingerprint
- */
+// model.c: opens a model: finds its architecture's row, reads the shape, then places every tensor of the row and refuses
+// what is missing, of another shape, or left over.
+//
+//     gguf_open ─▶ arch row ─▶ shape ─▶ tokenizer ─▶ tensors: look up, check dims, view ─▶ none left over ─▶ fingerprint
 #include "common/model/model.h"
 
 #include <inttypes.h>
@@ -30,7 +29,7 @@ static uint32_t dim_of(const struct model_shape *shape, enum arch_dim dim)
     return 0;
 }
 
-/* One tensor of a row into the view at base + offset. *placed counts those that the file has. */
+// One tensor of a row into the view at base + offset. *placed counts those that the file has.
 static enum status place_tensor(const struct model *model, const struct arch_tensor *wanted, uint32_t layer, void *base,
                                 uint32_t *placed, struct error *error)
 {
@@ -62,7 +61,7 @@ static enum status place_tensor(const struct model *model, const struct arch_ten
     return STATUS_OK;
 }
 
-/* Is this the name that `pattern` gives for some layer of the model? */
+// Is this the name that `pattern` gives for some layer of the model?
 static bool matches(const char *pattern, uint32_t layers, struct gguf_string name)
 {
     char wanted[GGUF_MAX_NAME_BYTES + 1], copy[GGUF_MAX_NAME_BYTES + 1];
@@ -87,7 +86,7 @@ static bool is_known(const struct model *model, struct gguf_string name)
     return false;
 }
 
-/* Weights that the forward pass would not use mean that the file is another model than it says. */
+// Weights that the forward pass would not use mean that the file is another model than it says.
 static enum status check_none_left(const struct model *model, uint32_t placed, struct error *error)
 {
     char shown[SHOWN_BYTES];
@@ -108,7 +107,7 @@ static enum status place_tensors(struct model *model, struct error *error)
     uint32_t placed = 0;
     enum status status = STATUS_OK;
 
-    /* A layer has at least one tensor: what is missing is told before memory is asked for. */
+    // A layer has at least one tensor: what is missing is told before memory is asked for.
     if (model->shape.layers > gguf_tensor_count(model->gguf))
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: key '%s.block_count' is %u, the file has %u tensors",
                          gguf_label(model->gguf), model->arch->name, model->shape.layers, gguf_tensor_count(model->gguf));
@@ -153,7 +152,7 @@ static enum status check_rope_factors(struct model *model, struct error *error)
     return STATUS_OK;
 }
 
-/* FNV-1a over 8 bytes at a time, with a shift that brings high bits down. */
+// FNV-1a over 8 bytes at a time, with a shift that brings high bits down.
 static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i += 8) {
@@ -180,7 +179,7 @@ static uint64_t fingerprint_of(const struct gguf *gguf)
             hash = hash_bytes(hash, data + rest / 2, count);
             hash = hash_bytes(hash, data + rest, count);
         }
-        gguf_release_pages(gguf, data, tensor->bytes); /* the kernel maps a good deal around each sample */
+        gguf_release_pages(gguf, data, tensor->bytes); // the kernel maps a good deal around each sample
     }
     return hash;
 }
@@ -222,7 +221,7 @@ static enum status fill(struct model *model, struct error *error)
     return STATUS_OK;
 }
 
-/* The file is to blame for any failure but a lack of memory. */
+// The file is to blame for any failure but a lack of memory.
 static enum status blame_file(enum status status, struct error *error)
 {
     if (error)
@@ -230,7 +229,7 @@ static enum status blame_file(enum status status, struct error *error)
     return status;
 }
 
-/* Takes gguf, or its failure. */
+// Takes gguf, or its failure.
 static enum status finish_open(struct gguf *gguf, enum status status, struct model **out, struct error *error)
 {
     if (status)

@@ -1,18 +1,17 @@
-/* model.h: a model as tables: its shape, its tensors, what its tokenizer needs. Read from a GGUF file.
- *
- * An architecture is a row of a table (arch.c): which tensors there are and of what shape, the style of RoPE, the
- * activation, and which metadata must be at its neutral value. model_open() checks a file against its row; afterwards the
- * forward pass reads only `struct model_shape` and the tensor views and knows no model by name.
- *
- *     GGUF file ──▶ gguf (container) ──▶ arch row (names, dims) ──▶ model_shape + model_layer[] of views into the map
- *
- * A view borrows the map: it is valid until model_close(). The file must not shrink meanwhile (see gguf.h).
- *
- * GGUF stores the rows of a `llama` file's Q and K so that the two numbers that RoPE rotates together are neighbours:
- * rope_style ROPE_PAIRS. Nothing is permuted here.
- *
- * Threads: after model_open() everything but model_close() is read-only, from any thread.
- */
+// model.h: a model as tables: its shape, its tensors, what its tokenizer needs. Read from a GGUF file.
+//
+// An architecture is a row of a table (arch.c): which tensors there are and of what shape, the style of RoPE, the
+// activation, and which metadata must be at its neutral value. model_open() checks a file against its row; afterwards the
+// forward pass reads only `struct model_shape` and the tensor views and knows no model by name.
+//
+//     GGUF file ──▶ gguf (container) ──▶ arch row (names, dims) ──▶ model_shape + model_layer[] of views into the map
+//
+// A view borrows the map: it is valid until model_close(). The file must not shrink meanwhile (see gguf.h).
+//
+// GGUF stores the rows of a `llama` file's Q and K so that the two numbers that RoPE rotates together are neighbours:
+// rope_style ROPE_PAIRS. Nothing is permuted here.
+//
+// Threads: after model_open() everything but model_close() is read-only, from any thread.
 #ifndef FD_MODEL_MODEL_H
 #define FD_MODEL_MODEL_H
 
@@ -37,16 +36,16 @@ enum {
 #define MODEL_NO_TOKEN UINT32_MAX
 
 enum model_norm { NORM_RMS };
-enum model_activation { ACTIVATION_SILU_GATED }; /* down(silu(gate(x)) * up(x)) */
+enum model_activation { ACTIVATION_SILU_GATED }; // down(silu(gate(x)) * up(x))
 
-/* A matrix (or vector: rows 1) of the file. An optional tensor that the file does not have is all zero: data NULL. */
+// A matrix (or vector: rows 1) of the file. An optional tensor that the file does not have is all zero: data NULL.
 struct tensor_view {
-    const void *data; /* [rows][columns] of type, rows contiguous */
+    const void *data; // [rows][columns] of type, rows contiguous
     enum tensor_type type;
-    uint32_t rows;    /* outputs */
-    uint32_t columns; /* inputs; a multiple of the type's block_values */
+    uint32_t rows;    // outputs
+    uint32_t columns; // inputs; a multiple of the type's block_values
     uint64_t bytes;
-    const char *name; /* in the map, not terminated */
+    const char *name; // in the map, not terminated
     uint32_t name_length;
 };
 
@@ -54,79 +53,79 @@ struct model_shape {
     uint32_t layers;
     uint32_t hidden;
     uint32_t heads;
-    uint32_t kv_heads; /* divides heads */
-    uint32_t head_dim; /* even; heads * head_dim need not be hidden */
+    uint32_t kv_heads; // divides heads
+    uint32_t head_dim; // even; heads * head_dim need not be hidden
     uint32_t ffn;
-    uint32_t vocab;          /* rows of the embedding = tokens of the tokenizer */
-    uint32_t context_length; /* that the model was trained for */
-    uint32_t rope_dim;       /* even, at most head_dim: the rest of a head is not rotated */
+    uint32_t vocab;          // rows of the embedding = tokens of the tokenizer
+    uint32_t context_length; // that the model was trained for
+    uint32_t rope_dim;       // even, at most head_dim: the rest of a head is not rotated
     enum rope_style rope_style;
     enum model_norm norm;
     enum model_activation activation;
     float norm_epsilon;
     float rope_base;
-    float rope_freq_scale;     /* 1, or 1 / factor of linear scaling */
-    const float *rope_factors; /* [rope_dim / 2] f32 divisors of the frequencies in the map, or NULL */
+    float rope_freq_scale;     // 1, or 1 / factor of linear scaling
+    const float *rope_factors; // [rope_dim / 2] f32 divisors of the frequencies in the map, or NULL
 };
 
 struct model_layer {
-    struct tensor_view attn_norm;                      /* [1][hidden] */
-    struct tensor_view q;                              /* [heads * head_dim][hidden] */
-    struct tensor_view k, v;                           /* [kv_heads * head_dim][hidden] */
-    struct tensor_view o;                              /* [hidden][heads * head_dim] */
-    struct tensor_view q_bias, k_bias, v_bias, o_bias; /* [1][outputs], or none */
-    struct tensor_view ffn_norm;                       /* [1][hidden] */
-    struct tensor_view gate, up;                       /* [ffn][hidden] */
-    struct tensor_view down;                           /* [hidden][ffn] */
+    struct tensor_view attn_norm;                      // [1][hidden]
+    struct tensor_view q;                              // [heads * head_dim][hidden]
+    struct tensor_view k, v;                           // [kv_heads * head_dim][hidden]
+    struct tensor_view o;                              // [hidden][heads * head_dim]
+    struct tensor_view q_bias, k_bias, v_bias, o_bias; // [1][outputs], or none
+    struct tensor_view ffn_norm;                       // [1][hidden]
+    struct tensor_view gate, up;                       // [ffn][hidden]
+    struct tensor_view down;                           // [hidden][ffn]
 };
 
-/* What common/tokenizer is given: strings and arrays in the map. Absent strings have length 0, absent arrays count 0. */
+// What common/tokenizer is given: strings and arrays in the map. Absent strings have length 0, absent arrays count 0.
 struct model_tokenizer {
-    struct gguf_string kind; /* "gpt2": byte-level BPE; "llama": SentencePiece-style; not checked here */
-    struct gguf_string pre;  /* pre-tokenizer, e.g. "smollm" */
+    struct gguf_string kind; // "gpt2": byte-level BPE; "llama": SentencePiece-style; not checked here
+    struct gguf_string pre;  // pre-tokenizer, e.g. "smollm"
     struct gguf_string chat_template;
-    struct gguf_array tokens;      /* [vocab] strings */
-    struct gguf_array token_types; /* [vocab] integers, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte */
-    struct gguf_array scores;      /* [vocab] floats, or none */
-    struct gguf_array merges;      /* strings "left right", or none */
-    uint32_t bos, eos, eot, eom, unknown, padding; /* < vocab, or MODEL_NO_TOKEN */
+    struct gguf_array tokens;      // [vocab] strings
+    struct gguf_array token_types; // [vocab] integers, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+    struct gguf_array scores;      // [vocab] floats, or none
+    struct gguf_array merges;      // strings "left right", or none
+    uint32_t bos, eos, eot, eom, unknown, padding; // < vocab, or MODEL_NO_TOKEN
     bool add_bos, add_eos, add_space_prefix;
-    bool add_bos_known, add_eos_known, add_space_prefix_known; /* false: the file does not say; the kind's default holds */
+    bool add_bos_known, add_eos_known, add_space_prefix_known; // false: the file does not say; the kind's default holds
 };
 
-struct arch; /* arch.h */
+struct arch; // arch.h
 
 struct model {
     const struct arch *arch;
     struct model_shape shape;
-    struct tensor_view embedding;    /* [vocab][hidden] */
-    struct tensor_view output;       /* [vocab][hidden]; equal to embedding if tied */
-    struct tensor_view output_norm;  /* [1][hidden] */
-    struct tensor_view rope_factors; /* [1][rope_dim / 2] F32, or none; shape.rope_factors points into it */
+    struct tensor_view embedding;    // [vocab][hidden]
+    struct tensor_view output;       // [vocab][hidden]; equal to embedding if tied
+    struct tensor_view output_norm;  // [1][hidden]
+    struct tensor_view rope_factors; // [1][rope_dim / 2] F32, or none; shape.rope_factors points into it
     bool tied;
-    struct model_layer *layers; /* [shape.layers] */
+    struct model_layer *layers; // [shape.layers]
     struct model_tokenizer tokenizer;
-    struct gguf_string name; /* general.name; length 0 if the file has none */
-    const char *arch_name;   /* "llama" */
-    uint64_t parameters;     /* values in all tensors */
-    uint64_t fingerprint;    /* of the header whole and of 4 KiB at both ends and the middle of every tensor: names
-                                     * a file in the handshake; tells mix-ups, is no proof against forgery */
+    struct gguf_string name; // general.name; length 0 if the file has none
+    const char *arch_name;   // "llama"
+    uint64_t parameters;     // values in all tensors
+    uint64_t fingerprint;    // of the header whole and of 4 KiB at both ends and the middle of every tensor: names
+                             // a file in the handshake; tells mix-ups, is no proof against forgery
     struct gguf *gguf;
 };
 
-/* Maps, checks, fills. Blocks on the disk (the header and some pages a tensor). *out is the caller's, to be closed. On
- * failure nothing is left behind and *error has one line "FILE: what, where: why". Statuses as for gguf_open(). */
+// Maps, checks, fills. Blocks on the disk (the header and some pages a tensor). *out is the caller's, to be closed. On
+// failure nothing is left behind and *error has one line "FILE: what, where: why". Statuses as for gguf_open().
 MUST_CHECK enum status model_open(const char *path, struct model **out, struct error *error);
 
-/* The same over bytes that the caller keeps (tests, fuzzing). */
+// The same over bytes that the caller keeps (tests, fuzzing).
 MUST_CHECK enum status model_open_memory(const char *name, const void *bytes, uint64_t byte_count, struct model **out,
                                          struct error *error);
 
-/* Unmaps and frees all that model_open() gave. NULL is allowed. */
+// Unmaps and frees all that model_open() gave. NULL is allowed.
 void model_close(struct model *model);
 
-/* After weights have been copied elsewhere: their pages of the map leave this process' memory, those of one tensor or of the
- * whole file. What is read again is mapped again. */
+// After weights have been copied elsewhere: their pages of the map leave this process' memory, those of one tensor or of the
+// whole file. What is read again is mapped again.
 void model_release_tensor(const struct model *model, const struct tensor_view *view);
 void model_release_file(const struct model *model);
 

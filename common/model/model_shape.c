@@ -1,6 +1,5 @@
-/* model_shape.c: reads an architecture's metadata into struct model_shape and checks every number against a limit and
- * against the others.
- */
+// model_shape.c: reads an architecture's metadata into struct model_shape and checks every number against a limit and
+// against the others.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +11,7 @@ struct reader {
     const struct gguf *gguf;
     const struct arch *arch;
     struct error *error;
-    enum status status; /* the first failure; later reads do nothing */
+    enum status status; // the first failure; later reads do nothing
     char key[GGUF_MAX_NAME_BYTES + 1];
 };
 
@@ -22,7 +21,7 @@ static bool present(struct reader *reader, const char *suffix)
     return !reader->status && gguf_has(reader->gguf, reader->key);
 }
 
-/* A key that is missing makes the file wrong, not the call. */
+// A key that is missing makes the file wrong, not the call.
 static void fail_as_invalid(struct reader *reader)
 {
     if (reader->status == STATUS_NOT_FOUND) {
@@ -32,7 +31,7 @@ static void fail_as_invalid(struct reader *reader)
     }
 }
 
-/* A required number from minimum to maximum. */
+// A required number from minimum to maximum.
 static uint32_t read_u32(struct reader *reader, const char *suffix, uint32_t minimum, uint32_t maximum)
 {
     uint32_t value = 0;
@@ -52,7 +51,7 @@ static uint32_t read_u32_or(struct reader *reader, const char *suffix, uint32_t 
     return present(reader, suffix) ? read_u32(reader, suffix, minimum, maximum) : fallback;
 }
 
-/* A number from minimum to maximum (NaN is neither); required if fallback is NaN. */
+// A number from minimum to maximum (NaN is neither); required if fallback is NaN.
 static float read_f32_or(struct reader *reader, const char *suffix, float minimum, float maximum, float fallback)
 {
     float value = fallback;
@@ -68,7 +67,7 @@ static float read_f32_or(struct reader *reader, const char *suffix, float minimu
     return value;
 }
 
-/* Keys that would change the answer must say that they do not. */
+// Keys that would change the answer must say that they do not.
 static void check_neutral(struct reader *reader)
 {
     for (const struct arch_neutral *neutral = reader->arch->neutral; neutral->suffix; neutral++) {
@@ -93,8 +92,8 @@ static bool string_is(struct gguf_string string, const char *text)
     return string.length == strlen(text) && memcmp(string.data, text, string.length) == 0;
 }
 
-/* rope.scaling.type: none or linear. Older files have rope.scale_linear alone. Factors per frequency (llama3) are a
- * tensor instead. */
+// rope.scaling.type: none or linear. Older files have rope.scale_linear alone. Factors per frequency (llama3) are a
+// tensor instead.
 static void read_rope_scaling(struct reader *reader, struct model_shape *shape)
 {
     static const float least = 0x1p-20f, most = 0x1p20f;
@@ -172,6 +171,6 @@ enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, s
     shape->rope_base = read_f32_or(&reader, "rope.freq_base", 1, 1e12f, 10000);
     read_rope_scaling(&reader, shape);
     shape->norm_epsilon = read_f32_or(&reader, arch->epsilon_suffix, 1e-12f, 1, NAN);
-    shape->vocab = read_u32_or(&reader, "vocab_size", 1, MODEL_MAX_VOCAB, 0); /* 0: as many as there are tokens */
+    shape->vocab = read_u32_or(&reader, "vocab_size", 1, MODEL_MAX_VOCAB, 0); // 0: as many as there are tokens
     return reader.status;
 }

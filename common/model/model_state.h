@@ -1,14 +1,14 @@
-/* model_state.h: the parts of model_open() that lie in several files. Private to common/model. */
+// model_state.h: the parts of model_open() that lie in several files. Private to common/model.
 #ifndef FD_MODEL_MODEL_STATE_H
 #define FD_MODEL_MODEL_STATE_H
 
 #include "common/model/arch.h"
 
-/* Fills *shape from the metadata; vocab is 0 if the file has no such key, rope_factors NULL. */
+// Fills *shape from the metadata; vocab is 0 if the file has no such key, rope_factors NULL.
 MUST_CHECK enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, struct model_shape *shape,
                                         struct error *error);
 
-/* Fills *tokenizer; *vocab is checked against the number of tokens, or set from it if 0. */
+// Fills *tokenizer; *vocab is checked against the number of tokens, or set from it if 0.
 MUST_CHECK enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struct model_tokenizer *tokenizer,
                                             struct error *error);
 

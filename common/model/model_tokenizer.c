@@ -1,6 +1,5 @@
-/* model_tokenizer.c: finds in the metadata what a tokenizer is built from, and checks that counts and ids fit together.
- * What a kind of tokenizer needs beyond that (merges, scores) its own code checks.
- */
+// model_tokenizer.c: finds in the metadata what a tokenizer is built from, and checks that counts and ids fit together.
+// What a kind of tokenizer needs beyond that (merges, scores) its own code checks.
 #include <inttypes.h>
 
 #include "common/model/model_state.h"
@@ -8,7 +7,7 @@
 struct reader {
     const struct gguf *gguf;
     struct error *error;
-    enum status status; /* the first failure; later reads do nothing */
+    enum status status; // the first failure; later reads do nothing
 };
 
 static bool wanted(const struct reader *reader, const char *key) { return !reader->status && gguf_has(reader->gguf, key); }
@@ -22,7 +21,7 @@ static void read_string(struct reader *reader, const char *key, struct gguf_stri
 
 typedef enum status get_array_fn(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 
-/* count: how many elements there must be; UINT64_MAX: any number. */
+// count: how many elements there must be; UINT64_MAX: any number.
 static void read_array(struct reader *reader, const char *key, get_array_fn *get, uint64_t count, struct gguf_array *out)
 {
     if (!wanted(reader, key))
@@ -34,7 +33,7 @@ static void read_array(struct reader *reader, const char *key, get_array_fn *get
                                    key, out->count, count);
 }
 
-/* An id that lies outside the vocabulary would be looked up later. */
+// An id that lies outside the vocabulary would be looked up later.
 static void read_token(struct reader *reader, const char *key, uint32_t vocab, uint32_t *out)
 {
     *out = MODEL_NO_TOKEN;

@@ -1,9 +1,8 @@
-/* sampler.c: see sampler.h.
- *
- * A greedy row without log-probabilities is one pass for the maximum. What has penalties or biases is copied into the scratch and
- * adjusted there. Candidates for top-k and top-p are found without a full sort: a threshold pass drops what cannot matter,
- * and only the rest is sorted (by weight, ties to the lower id).
- */
+// sampler.c: see sampler.h.
+//
+// A greedy row without log-probabilities is one pass for the maximum. What has penalties or biases is copied into the scratch and
+// adjusted there. Candidates for top-k and top-p are found without a full sort: a threshold pass drops what cannot matter,
+// and only the rest is sorted (by weight, ties to the lower id).
 #include "common/sampler/sampler.h"
 
 #include <math.h>
@@ -18,8 +17,8 @@ struct sampler {
     uint32_t vocab;
     uint32_t slot_mask;
     uint32_t seen_count, seen_limit;
-    struct sampler_seen *seen; /* [seen_limit] in the order they were first seen; NULL without penalties */
-    uint32_t *slots;           /* [slot_mask + 1] open addressing: index into seen, plus 1; 0: empty */
+    struct sampler_seen *seen; // [seen_limit] in the order they were first seen; NULL without penalties
+    uint32_t *slots;           // [slot_mask + 1] open addressing: index into seen, plus 1; 0: empty
     struct sampler_bias bias[];
 };
 
@@ -30,12 +29,12 @@ struct candidate {
 
 struct sampler_scratch {
     uint32_t vocab;
-    float *adjusted;              /* [vocab] */
-    float *weights;               /* [vocab] */
-    struct candidate *candidates; /* [vocab] */
+    float *adjusted;              // [vocab]
+    float *weights;               // [vocab]
+    struct candidate *candidates; // [vocab]
 };
 
-static uint64_t mix(uint64_t x) /* splitmix64's finalizer (Steele, Lea, Flood 2014) */
+static uint64_t mix(uint64_t x) // splitmix64's finalizer (Steele, Lea, Flood 2014)
 {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9u;
@@ -46,7 +45,7 @@ static uint64_t mix(uint64_t x) /* splitmix64's finalizer (Steele, Lea, Flood 20
 
 double sampler_uniform(uint64_t seed, uint32_t choice, uint32_t index)
 {
-    uint64_t counter = ((uint64_t)choice << 32 | index) + 0xd1b54a32d192ed03u; /* another stream than the seed's */
+    uint64_t counter = ((uint64_t)choice << 32 | index) + 0xd1b54a32d192ed03u; // another stream than the seed's
     uint64_t hash = mix(mix(seed + 0x9e3779b97f4a7c15u) + mix(counter));
     return (double)(hash >> 11) * 0x1p-53;
 }
@@ -73,7 +72,7 @@ enum status sampler_check(const struct sampler_params *p, uint32_t vocab, struct
     REQUIRE(p->bias_count <= SAMPLER_BIAS_MAX, "logit_bias", "at most 1024 entries");
     for (uint32_t i = 0; i < p->bias_count; i++) {
         REQUIRE(p->bias[i].token < vocab, "logit_bias", "for tokens of the vocabulary");
-        REQUIRE(p->bias[i].bias < INFINITY && !isnan(p->bias[i].bias), "logit_bias", "a number below infinity"); /* -inf bans */
+        REQUIRE(p->bias[i].bias < INFINITY && !isnan(p->bias[i].bias), "logit_bias", "a number below infinity"); // -inf bans
     }
 #undef REQUIRE
     return STATUS_OK;
@@ -138,7 +137,7 @@ static struct sampler_seen *find_seen(struct sampler *sampler, uint32_t token)
         slot = (slot + 1) & sampler->slot_mask;
     if (!sampler->slots[slot]) {
         if (sampler->seen_count == sampler->seen_limit)
-            return NULL; /* history longer than announced: what is over the limit is not penalized */
+            return NULL; // history longer than announced: what is over the limit is not penalized
         sampler->seen[sampler->seen_count] = (struct sampler_seen){.token = token};
         sampler->slots[slot] = ++sampler->seen_count;
     }
@@ -187,7 +186,7 @@ void sampler_scratch_close(struct sampler_scratch *scratch)
     free(scratch);
 }
 
-/* Lowest id of those that have the maximum; 0 if all are NaN or -inf. */
+// Lowest id of those that have the maximum; 0 if all are NaN or -inf.
 static uint32_t argmax(const float *values, uint32_t count)
 {
     float max = softmax_max(values, count);
@@ -197,7 +196,7 @@ static uint32_t argmax(const float *values, uint32_t count)
     return 0;
 }
 
-/* A copy with penalties and biases. */
+// A copy with penalties and biases.
 static void adjust(const struct sampler *sampler, const float *logits, float *adjusted)
 {
     const struct sampler_params *p = &sampler->params;
@@ -232,7 +231,7 @@ static void sift_down(struct candidate *c, uint32_t at, uint32_t count)
     c[at] = moving;
 }
 
-/* Heaviest first. A heap sort with the lightest on top: qsort(3) allocates, and a step does not. */
+// Heaviest first. A heap sort with the lightest on top: qsort(3) allocates, and a step does not.
 static void sort_all(struct candidate *c, uint32_t count)
 {
     for (uint32_t at = count / 2; at-- > 0;)
@@ -245,7 +244,7 @@ static void sort_all(struct candidate *c, uint32_t count)
     }
 }
 
-/* The `keep` heaviest of the candidates, sorted, to the front: quickselect, then a sort of what is kept. */
+// The `keep` heaviest of the candidates, sorted, to the front: quickselect, then a sort of what is kept.
 static void sort_top(struct candidate *c, uint32_t count, uint32_t keep)
 {
     uint32_t low = 0, high = count;
@@ -273,16 +272,16 @@ static void sort_top(struct candidate *c, uint32_t count, uint32_t keep)
     sort_all(c, MAX(high, MIN(keep, count)));
 }
 
-/* Candidates after top-k, top-p, min-p, heaviest first; returns how many. */
+// Candidates after top-k, top-p, min-p, heaviest first; returns how many.
 static uint32_t filter(const struct sampler_params *p, uint32_t vocab, double total, struct sampler_scratch *scratch)
 {
     struct candidate *c = scratch->candidates;
     uint32_t count = 0, keep;
-    float floor_weight = p->min_p; /* the heaviest has weight 1 */
+    float floor_weight = p->min_p; // the heaviest has weight 1
     double sum = 0, kept_total = total;
-    bool total_is_of_top_k = p->top_k && p->top_p < 1; /* then what min-p will drop counts in it too */
+    bool total_is_of_top_k = p->top_k && p->top_p < 1; // then what min-p will drop counts in it too
 
-    /* what is lighter than (1 - top_p) of the total spread over the vocabulary cannot be inside top-p */
+    // what is lighter than (1 - top_p) of the total spread over the vocabulary cannot be inside top-p
     if (p->top_p < 1)
         floor_weight = fmaxf(floor_weight, (float)((1.0 - (double)p->top_p) * total / (double)vocab * 0.5));
     for (uint32_t i = 0; i < vocab; i++)
@@ -292,7 +291,7 @@ static uint32_t filter(const struct sampler_params *p, uint32_t vocab, double to
     if (p->top_k || p->top_p < 1)
         sort_top(c, count, keep);
     count = keep;
-    if (total_is_of_top_k) { /* top-p is of what top-k left */
+    if (total_is_of_top_k) { // top-p is of what top-k left
         kept_total = 0;
         for (uint32_t i = 0; i < count; i++)
             kept_total += (double)c[i].weight;
@@ -302,7 +301,7 @@ static uint32_t filter(const struct sampler_params *p, uint32_t vocab, double to
             sum += (double)c[keep].weight;
         count = keep;
     }
-    for (keep = 0; keep < count; keep++) /* min-p where the list is sorted or was filtered already */
+    for (keep = 0; keep < count; keep++) // min-p where the list is sorted or was filtered already
         if (c[keep].weight < p->min_p)
             break;
     return keep ? keep : MIN(count, 1u);
@@ -340,7 +339,7 @@ void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t
     result->token = token;
     result->logprob = (float)((double)logits[token] - log_total);
     result->top_count = MIN(top_count, vocab);
-    for (uint32_t found = 0; found < result->top_count; found++) { /* insertion into a short list, below */
+    for (uint32_t found = 0; found < result->top_count; found++) { // insertion into a short list, below
         result->top[found] = (struct sampler_top){UINT32_MAX, -INFINITY};
     }
     for (uint32_t i = 0; result->top_count && i < vocab; i++) {

@@ -1,10 +1,9 @@
-/* softmax.c: see softmax.h.
- *
- * Sixteen accumulators, added up in the end from the first to the last, whatever the vector width the compiler picks
- * (the clones differ in width only; contraction to FMA is off, so each operation rounds alike). exp is 2^n times a
- * polynomial of degree 6 on [-ln2/2, ln2/2] (Cody and Waite's reduction), relative error below 3e-7, flushed to zero
- * under -87.
- */
+// softmax.c: see softmax.h.
+//
+// Sixteen accumulators, added up in the end from the first to the last, whatever the vector width the compiler picks
+// (the clones differ in width only; contraction to FMA is off, so each operation rounds alike). exp is 2^n times a
+// polynomial of degree 6 on [-ln2/2, ln2/2] (Cody and Waite's reduction), relative error below 3e-7, flushed to zero
+// under -87.
 #include "common/sampler/softmax.h"
 
 #include <math.h>
@@ -21,10 +20,10 @@ enum { LANES = 16 };
 
 static inline float exp_negative(float x)
 {
-    bool tiny = !(x > -87.0f); /* below the smallest normal float; and what is no number */
+    bool tiny = !(x > -87.0f); // below the smallest normal float; and what is no number
     x = tiny ? -87.0f : x;
     float n = x * 1.44269504f;
-    n = (n + 12582912.0f) - 12582912.0f; /* round to nearest: |n| < 2^22 */
+    n = (n + 12582912.0f) - 12582912.0f; // round to nearest: |n| < 2^22
     float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     float p = 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -57,7 +56,7 @@ CLONES float softmax_max(const float *values, uint32_t count)
 
 CLONES double softmax_weights(const float *values, uint32_t count, float max, float scale, float *weights)
 {
-    enum { BLOCK = 4096 }; /* f32 sums of a block, f64 over blocks */
+    enum { BLOCK = 4096 }; // f32 sums of a block, f64 over blocks
     double total = 0;
 
     if (!(max > -INFINITY)) {
@@ -70,7 +69,7 @@ CLONES double softmax_weights(const float *values, uint32_t count, float max, fl
         for (; i + LANES <= end; i += LANES)
             for (int l = 0; l < LANES; l++) {
                 float x = (values[i + (uint32_t)l] - max) * scale;
-                x = x > -100.0f ? x : -100.0f; /* NaN too */
+                x = x > -100.0f ? x : -100.0f; // NaN too
                 x = x < 0.0f ? x : 0.0f;
                 float w = exp_negative(x);
                 weights[i + (uint32_t)l] = w;

@@ -1,4 +1,4 @@
-/* vocabulary.c: see vocabulary.h: arrays of the metadata as the plain struct that a tokenizer is built from. */
+// vocabulary.c: see vocabulary.h: arrays of the metadata as the plain struct that a tokenizer is built from.
 #include "common/vocabulary/vocabulary.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static char *copy_string(struct gguf_string from)
     return copy;
 }
 
-/* Arrays that a spec points to. */
+// Arrays that a spec points to.
 struct spec_arrays {
     struct text_span *tokens, *merges;
     float *scores;
@@ -112,7 +112,7 @@ enum status vocabulary_open(const struct model *model, struct tokenizer **out, s
         .fixed_bytes = tokenizer_planned_bytes(&spec),
         .start_bytes = gguf_header_bytes(model->gguf) + (spec.token_count + spec.merge_count) * sizeof(struct text_span),
     };
-    model_release_file(model); /* what was read to check it; the plan counts from here */
+    model_release_file(model); // what was read to check it; the plan counts from here
     status = memory_plan_check(&memory, "", error);
     if (!status)
         status = tokenizer_open(&spec, out, error);

@@ -1,17 +1,16 @@
-/* vocabulary.h: a model's tokenizer, made from what its file says.
- *
- * Where the file does not say whether a begin token or a space goes before a text, the kind's custom holds: SentencePiece
- * vocabularies have both, byte-level ones neither.
- */
+// vocabulary.h: a model's tokenizer, made from what its file says.
+//
+// Where the file does not say whether a begin token or a space goes before a text, the kind's custom holds: SentencePiece
+// vocabularies have both, byte-level ones neither.
 #ifndef FD_VOCABULARY_VOCABULARY_H
 #define FD_VOCABULARY_VOCABULARY_H
 
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
 
-/* Builds the tokenizer; *out is the caller's (tokenizer_close) and does not need the model any more. The map's pages are given
- * back before, and what the tokenizer will take is logged as a MEMORY-PLAN. Statuses as for tokenizer_open(), and
- * RESOURCE_EXHAUSTED with numbers where memory will not do. */
+// Builds the tokenizer; *out is the caller's (tokenizer_close) and does not need the model any more. The map's pages are given
+// back before, and what the tokenizer will take is logged as a MEMORY-PLAN. Statuses as for tokenizer_open(), and
+// RESOURCE_EXHAUSTED with numbers where memory will not do.
 enum status vocabulary_open(const struct model *model, struct tokenizer **out, struct error *error) MUST_CHECK;
 
 #endif

@@ -1,10 +1,9 @@
-/* attend_measure.c: see backend_measure.h. A sequence's positions must be held before one attends to them, so the pool is filled as a
- * prompt would fill it, but for the last layer alone: that one makes a position complete. What the other layers' pages hold does
- * not matter to the time it takes to read them.
- *
- * Worked number: llama-7b has 16 KiB of K and V a token and layer: sixteen sequences of 1,024 tokens are 256 MiB of a layer, several
- * times what the caches of a device hold, and 8 GiB of the pool.
- */
+// attend_measure.c: see backend_measure.h. A sequence's positions must be held before one attends to them, so the pool is filled as a
+// prompt would fill it, but for the last layer alone: that one makes a position complete. What the other layers' pages hold does
+// not matter to the time it takes to read them.
+//
+// Worked number: llama-7b has 16 KiB of K and V a token and layer: sixteen sequences of 1,024 tokens are 256 MiB of a layer, several
+// times what the caches of a device hold, and 8 GiB of the pool.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -13,13 +12,13 @@
 #include "kernels/backend/backend_measure.h"
 
 enum { NEAR = 64, CHUNK = 64, CONTEXT_MIN = 128, PASSES_MAX = 31 };
-#define LAYER_BYTES (256ull << 20) /* of K and V in f16 that the sequences of one layer should be */
+#define LAYER_BYTES (256ull << 20) // of K and V in f16 that the sequences of one layer should be
 
 struct bench {
     const struct attend_measure *what;
-    struct backend_row *rows; /* [max_rows] */
+    struct backend_row *rows; // [max_rows]
     uint32_t sequences, far;
-    uint32_t next; /* that it goes on with: sequences are taken in turn, so that none is in caches */
+    uint32_t next; // that it goes on with: sequences are taken in turn, so that none is in caches
 };
 
 static void wait_for(const struct bench *b)
@@ -36,7 +35,7 @@ static enum status begin(struct bench *b, uint32_t count, struct error *error)
     return status;
 }
 
-/* Rows of one sequence, or of as many, up to position `last`. Sequence ids begin with 1. */
+// Rows of one sequence, or of as many, up to position `last`. Sequence ids begin with 1.
 static void make_rows(struct bench *b, uint32_t first, uint32_t count, uint32_t last, bool one)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -47,7 +46,7 @@ static void make_rows(struct bench *b, uint32_t first, uint32_t count, uint32_t 
                                           .local = true};
 }
 
-/* Fills as many sequences as were asked for, or as there is time for: two at least. */
+// Fills as many sequences as were asked for, or as there is time for: two at least.
 static enum status fill(struct bench *b, uint32_t wanted, uint64_t until_us, struct error *error)
 {
     const struct attend_measure *what = b->what;
@@ -60,7 +59,7 @@ static enum status fill(struct bench *b, uint32_t wanted, uint64_t until_us, str
             make_rows(b, b->sequences, count, at + count - 1, true);
             if ((status = begin(b, count, error)))
                 return status;
-            if (b->sequences == 0) { /* so that what is stored are numbers */
+            if (b->sequences == 0) { // so that what is stored are numbers
                 what->ops->segment(what->batch, 0, &none);
                 wait_for(b);
             }
@@ -72,7 +71,7 @@ static enum status fill(struct bench *b, uint32_t wanted, uint64_t until_us, str
     return STATUS_OK;
 }
 
-/* A layer of `rows` rows that end at position `last`: all layers, or those that the time is enough for. */
+// A layer of `rows` rows that end at position `last`: all layers, or those that the time is enough for.
 static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
                           struct error *error)
 {
@@ -116,7 +115,7 @@ static enum status measure(struct bench *b, uint64_t limit_us, struct kv_costs *
     double unused;
     enum status status;
 
-    if ((status = attend(b, b->sequences, b->far - 1, false, limit_us / 8, &unused, error)) || /* clocks come up */
+    if ((status = attend(b, b->sequences, b->far - 1, false, limit_us / 8, &unused, error)) || // clocks come up
         (status = median(b, 1, NEAR - 1, false, limit_us / 8, &t.one_us, error)) ||
         (status = median(b, b->sequences, NEAR - 1, false, limit_us / 8, &t.near_us, error)) ||
         (status = median(b, b->sequences, b->far - 1, false, limit_us / 4, &t.far_us, error)) ||
@@ -132,7 +131,7 @@ enum status backend_measure_attention(const struct attend_measure *what, uint64_
 {
     struct bench bench = {.what = what}, *b = &bench;
     uint64_t page_tokens = what->page_tokens, token_bytes = 4ull * what->shape->kv_heads * what->shape->head_dim;
-    uint64_t held = what->pages * page_tokens / 2; /* by each of two */
+    uint64_t held = what->pages * page_tokens / 2; // by each of two
     enum status status;
 
     b->far = (uint32_t)MIN(MIN((uint64_t)ATTEND_MEASURE_CONTEXT, what->context_tokens), held / page_tokens * page_tokens);
@@ -148,7 +147,7 @@ enum status backend_measure_attention(const struct attend_measure *what, uint64_
     status = fill(b, (uint32_t)wanted, clock_now_us() + limit_us / 2, error);
     if (!status)
         status = measure(b, limit_us / 2, out, error);
-    for (uint32_t i = 0; i <= b->sequences; i++) /* the last one's filling may have ended half-way */
+    for (uint32_t i = 0; i <= b->sequences; i++) // the last one's filling may have ended half-way
         what->ops->pool_release(what->backend, 1 + i);
     free(b->rows);
     return status;

@@ -1,4 +1,4 @@
-/* backend_measure.c: see backend_measure.h. */
+// backend_measure.c: see backend_measure.h.
 #include "kernels/backend/backend_measure.h"
 
 #include <stdlib.h>
@@ -14,24 +14,24 @@ struct bench {
     const struct backend_ops *ops;
     struct backend_batch *batch;
     const struct model_shape *shape;
-    struct backend_row *rows;       /* [max_rows] */
-    const float **o;                /* [max_rows] -> zeros */
-    float **nowhere;                /* [max_rows] NULL: q, k and v are not wanted */
-    float *zeros;                   /* [heads][head_dim] */
-    uint32_t *index;                /* [max_sampled] */
-    struct backend_sample *samples; /* [max_sampled] */
-    struct sampler_result *results; /* [max_sampled] */
+    struct backend_row *rows;       // [max_rows]
+    const float **o;                // [max_rows] -> zeros
+    float **nowhere;                // [max_rows] NULL: q, k and v are not wanted
+    float *zeros;                   // [heads][head_dim]
+    uint32_t *index;                // [max_sampled]
+    struct backend_sample *samples; // [max_sampled]
+    struct sampler_result *results; // [max_sampled]
     struct sampler *sampler;
-    uint32_t layers; /* that a pass runs */
+    uint32_t layers; // that a pass runs
 };
 
-/* Of one size: what its passes took. */
+// Of one size: what its passes took.
 struct size {
     uint32_t rows, layers, layer_count, head_count;
     double layer_us[PASSES_MAX], head_us[PASSES_MAX];
 };
 
-/* A layer's time in a pass of `rows` rows; its share of a step's beginning is in it. */
+// A layer's time in a pass of `rows` rows; its share of a step's beginning is in it.
 static enum status layer_pass(struct bench *b, uint32_t rows, double *us, struct error *error)
 {
     const struct backend_links links = {.o = b->o, .q = b->nowhere, .k = b->nowhere, .v = b->nowhere};
@@ -41,7 +41,7 @@ static enum status layer_pass(struct bench *b, uint32_t rows, double *us, struct
 
     if (status)
         return status;
-    while (!b->ops->done(b->batch)) {} /* no entry before the one before is done; and the time is the device's, not of asking it */
+    while (!b->ops->done(b->batch)) {} // no entry before the one before is done; and the time is the device's, not of asking it
     uint64_t begun_ns = clock_now_ns();
     b->ops->segment(b->batch, 0, &links);
     while (!b->ops->done(b->batch)) {}
@@ -62,7 +62,7 @@ static double head_pass(struct bench *b, uint32_t rows)
     return (double)(clock_now_ns() - began_ns) * 1e-3;
 }
 
-/* One pass of a size: some layers, and the head if so many rows are ever sampled. */
+// One pass of a size: some layers, and the head if so many rows are ever sampled.
 static enum status pass(struct bench *b, struct size *size, uint32_t max_sampled, struct error *error)
 {
     enum status status;
@@ -76,14 +76,14 @@ static enum status pass(struct bench *b, struct size *size, uint32_t max_sampled
     return STATUS_OK;
 }
 
-/* What another pass of it takes, from the last one. */
+// What another pass of it takes, from the last one.
 static double expected_us(const struct size *size)
 {
     return size->layer_us[size->layer_count - 1] * (size->layers + 1) +
            (size->head_count ? size->head_us[size->head_count - 1] : 0);
 }
 
-/* All sizes in turn, again and again: what else the machine does for a moment hits one pass of each and not all passes of one. */
+// All sizes in turn, again and again: what else the machine does for a moment hits one pass of each and not all passes of one.
 static enum status measure(struct bench *b, uint32_t max_rows, uint32_t max_sampled, uint64_t limit_us, struct size *sizes,
                            uint32_t *size_count, struct error *error)
 {
@@ -93,7 +93,7 @@ static enum status measure(struct bench *b, uint32_t max_rows, uint32_t max_samp
     enum status status = STATUS_OK;
 
     b->layers = whole;
-    if ((status = layer_pass(b, 1, &unused, error))) /* weights come into memory's reach, threads awake */
+    if ((status = layer_pass(b, 1, &unused, error))) // weights come into memory's reach, threads awake
         return status;
     for (uint32_t rows = 1; !status && rows <= max_rows && count < SIZES_MAX; rows *= 2) {
         double last_us = count ? expected_us(&sizes[count - 1]) / sizes[count - 1].layers : unused;

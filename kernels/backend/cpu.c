@@ -1,7 +1,6 @@
-/* cpu.c: the CPU backend: memory, batches, the local pool, and the table of entries.
- *
- * Everything is finished when an entry returns. Activations of a mini-batch are one mapping, resident from the start.
- */
+// cpu.c: the CPU backend: memory, batches, the local pool, and the table of entries.
+//
+// Everything is finished when an entry returns. Activations of a mini-batch are one mapping, resident from the start.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,7 @@
 
 enum { SLICE_COUNT = 14, ALIGN = 64 };
 
-/* The arrays of a batch's mapping. */
+// The arrays of a batch's mapping.
 static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
 {
     const struct model_shape *shape = &config->model->shape;
@@ -87,7 +86,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
                          gguf_label(config->model->gguf), shape->head_dim, ATTEND_TILE, ATTEND_MAX_HEAD_DIM);
-    if (config->batch_invariant && cpu_wants_dense(config)) /* int8 is so without being asked */
+    if (config->batch_invariant && cpu_wants_dense(config)) // int8 is so without being asked
         return error_set(error, STATUS_UNIMPLEMENTED,
                          "--batch-invariant: f32 goes through OpenBLAS, whose order of summation depends on the number of rows: "
                          "%s",
@@ -98,7 +97,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
         return status;
     plan->activation_bytes = batch_bytes(config) * config->max_batches + rope_row_floats(&rope) * config->context_tokens * 4;
     if (range.is_last)
-        plan->activation_bytes += logits_bytes(config) + (uint64_t)threads * shape->vocab * 16; /* sampling */
+        plan->activation_bytes += logits_bytes(config) + (uint64_t)threads * shape->vocab * 16; // sampling
     plan->pool_page_bytes = kv_page_bytes(&kv);
     plan->rows_alike = !cpu_wants_dense(config);
     if (config->local_pool_bytes) {
@@ -110,7 +109,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     return STATUS_OK;
 }
 
-/* What the head needs: logits, and room to sample. */
+// What the head needs: logits, and room to sample.
 static enum status open_head(struct backend *backend, struct error *error)
 {
     uint32_t threads = thread_pool_threads(backend->config.pool);
@@ -120,7 +119,7 @@ static enum status open_head(struct backend *backend, struct error *error)
     backend->scratch = calloc(threads, sizeof *backend->scratch);
     if (!backend->logits || !backend->scratch)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the logits of the CPU backend");
-    memset(backend->logits, 0, bytes); /* resident from the start, as the plan says */
+    memset(backend->logits, 0, bytes); // resident from the start, as the plan says
     for (uint32_t i = 0; i < threads; i++)
         if (sampler_scratch_open(backend->shape.vocab, &backend->scratch[i]))
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for sampling");
@@ -230,7 +229,7 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
     batch->backend = backend;
     batch->memory_bytes = batch_bytes(&backend->config);
     batch->memory = mmap(NULL, batch->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1,
-                         0); /* a step takes no page faults */
+                         0); // a step takes no page faults
     if (batch->memory == MAP_FAILED) {
         batch->memory = NULL;
         cpu_batch_close(batch);
@@ -246,7 +245,7 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
     return STATUS_OK;
 }
 
-/* Reserves pages for the local rows and plans their attention. */
+// Reserves pages for the local rows and plans their attention.
 static enum status plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
@@ -322,7 +321,7 @@ static void cpu_get_x(struct backend_batch *batch, float *x)
     memcpy(x, batch->x, (size_t)batch->row_count * batch->backend->shape.hidden * sizeof *x);
 }
 
-/* In the last layer: K and V of rows without output are stored, and no attention is computed for them. */
+// In the last layer: K and V of rows without output are stored, and no attention is computed for them.
 static void skip_attention_of_kv_only(struct backend_batch *batch)
 {
     for (uint32_t row = 0, local = 0; row < batch->row_count; row++) {

@@ -1,8 +1,7 @@
-/* cpu_head.c: final norm, output projection, sampling and scoring, for blocks of CPU_HEAD_ROWS rows.
- *
- * The rows wanted are gathered into h, so that the product is over them alone. The output projection is the largest
- * matrix of a small model (49,152 x 576 here: as much as eight layers), hence never computed for a row nobody asked for.
- */
+// cpu_head.c: final norm, output projection, sampling and scoring, for blocks of CPU_HEAD_ROWS rows.
+//
+// The rows wanted are gathered into h, so that the product is over them alone. The output projection is the largest
+// matrix of a small model (49,152 x 576 here: as much as eight layers), hence never computed for a row nobody asked for.
 #include <string.h>
 
 #include "common/base/checked.h"

@@ -1,4 +1,4 @@
-/* cpu_internal.h: what the files of the CPU backend share. */
+// cpu_internal.h: what the files of the CPU backend share.
 #ifndef FD_KERNELS_BACKEND_CPU_INTERNAL_H
 #define FD_KERNELS_BACKEND_CPU_INTERNAL_H
 
@@ -7,25 +7,25 @@
 #include "kernels/backend/layer_range.h"
 #include "kernels/dispatch/kernels.h"
 
-enum { CPU_HEAD_ROWS = 64 }; /* rows of logits at once: 64 x 49,152 x 4 bytes = 12.6 MB */
+enum { CPU_HEAD_ROWS = 64 }; // rows of logits at once: 64 x 49,152 x 4 bytes = 12.6 MB
 
-/* The kernels that the architecture's row asks for. */
+// The kernels that the architecture's row asks for.
 struct cpu_pieces {
     void (*norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *out);
     void (*rope)(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *angles);
     void (*activation)(const float *gate, const float *up, uint32_t n, float *out);
 };
 
-/* One matrix: packed (int8), or dense f32 for OpenBLAS. */
+// One matrix: packed (int8), or dense f32 for OpenBLAS.
 struct cpu_linear {
     struct packed_matrix packed;
-    const float *dense; /* [outputs][inputs] f32, or NULL */
-    const float *bias;  /* [outputs] f32, or NULL */
+    const float *dense; // [outputs][inputs] f32, or NULL
+    const float *bias;  // [outputs] f32, or NULL
     uint32_t outputs, inputs;
 };
 
 struct cpu_layer {
-    const float *attn_norm, *ffn_norm; /* [hidden] f32 */
+    const float *attn_norm, *ffn_norm; // [hidden] f32
     struct cpu_linear q, k, v, o, gate, up, down;
 };
 
@@ -34,67 +34,67 @@ struct backend {
     struct model_shape shape;
     struct layer_range range;
     struct cpu_pieces pieces;
-    bool dense; /* COMPUTE_F32 */
+    bool dense; // COMPUTE_F32
     char level[32];
-    uint32_t q_width, kv_width;  /* heads x head_dim, kv_heads x head_dim */
-    struct cpu_layer *layers;    /* [range.count] */
-    struct cpu_linear embedding; /* if range.is_first */
-    struct cpu_linear output;    /* if range.is_last, and so the norm */
-    const float *output_norm;    /* [hidden] f32 */
-    float *rope_table;           /* [context_tokens][rope_row_floats] f32 */
+    uint32_t q_width, kv_width;  // heads x head_dim, kv_heads x head_dim
+    struct cpu_layer *layers;    // [range.count]
+    struct cpu_linear embedding; // if range.is_first
+    struct cpu_linear output;    // if range.is_last, and so the norm
+    const float *output_norm;    // [hidden] f32
+    float *rope_table;           // [context_tokens][rope_row_floats] f32
     size_t rope_row;
-    struct kv_store *kv;    /* NULL without a local pool */
-    unsigned char *weights; /* one mapping: packed or dense matrices, norms, biases */
+    struct kv_store *kv;    // NULL without a local pool
+    unsigned char *weights; // one mapping: packed or dense matrices, norms, biases
     uint64_t weights_bytes;
-    float *logits;                    /* [CPU_HEAD_ROWS][vocab] f32, if range.is_last */
-    struct sampler_scratch **scratch; /* [threads], NULL if not */
+    float *logits;                    // [CPU_HEAD_ROWS][vocab] f32, if range.is_last
+    struct sampler_scratch **scratch; // [threads], NULL if not
     uint64_t attend_bytes, attend_us;
 };
 
 struct backend_batch {
     struct backend *backend;
     uint32_t row_count, local_count;
-    struct backend_row *rows; /* [max_rows] */
-    uint32_t *place;          /* [max_rows] where a row's x is after the last segment: those of rows without output are gone */
-    uint32_t kv_only_count;   /* rows without output: their K and V are all that is wanted of the last layer */
-    float *x;                 /* [max_rows][hidden] f32: the residual stream */
-    float *h;                 /* [max_rows][hidden] f32: normed */
-    float *qkv;               /* [max_rows][q_width + 2 kv_width] f32 */
-    float *att;               /* [max_rows][q_width] f32: o */
-    float *gate, *up;         /* [max_rows][ffn] f32 */
-    void *quant;              /* quantized rows of whichever width the phase has */
-    unsigned char *memory;    /* the one allocation behind all of these */
+    struct backend_row *rows; // [max_rows]
+    uint32_t *place;          // [max_rows] where a row's x is after the last segment: those of rows without output are gone
+    uint32_t kv_only_count;   // rows without output: their K and V are all that is wanted of the last layer
+    float *x;                 // [max_rows][hidden] f32: the residual stream
+    float *h;                 // [max_rows][hidden] f32: normed
+    float *qkv;               // [max_rows][q_width + 2 kv_width] f32
+    float *att;               // [max_rows][q_width] f32: o
+    float *gate, *up;         // [max_rows][ffn] f32
+    void *quant;              // quantized rows of whichever width the phase has
+    unsigned char *memory;    // the one allocation behind all of these
     uint64_t memory_bytes;
     struct kv_batch *kv;
-    struct kv_row *kv_rows;             /* [max_rows] local rows */
-    const float **kv_q, **kv_k, **kv_v; /* [max_rows] -> row of qkv */
-    float **kv_o;                       /* [max_rows] -> row of att */
+    struct kv_row *kv_rows;             // [max_rows] local rows
+    const float **kv_q, **kv_k, **kv_v; // [max_rows] -> row of qkv
+    float **kv_o;                       // [max_rows] -> row of att
 };
 
-/* cpu_pieces.c. UNIMPLEMENTED names the piece that there are no kernels for. */
+// cpu_pieces.c. UNIMPLEMENTED names the piece that there are no kernels for.
 enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out, struct error *error) MUST_CHECK;
 
-/* cpu_load.c */
-/* start_bytes: beyond `bytes`, while the file is read. */
+// cpu_load.c
+// start_bytes: beyond `bytes`, while the file is read.
 enum status cpu_plan_weights(const struct model *model, const struct layer_range *range, bool dense, uint64_t *bytes,
                              uint64_t *start_bytes, struct error *error) MUST_CHECK;
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 bool cpu_wants_dense(const struct backend_config *config);
 
-/* cpu_segment.c */
+// cpu_segment.c
 void cpu_embed(struct backend_batch *batch);
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
 
-/* cpu_head.c */
+// cpu_head.c
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
 
-/* cpu_segment.c: inside a job, one linear phase for rows [0, rows) of `in` into `out`; ends with a barrier.
- * next: the weights that this thread reads in the phase after, or NULL. */
+// cpu_segment.c: inside a job, one linear phase for rows [0, rows) of `in` into `out`; ends with a barrier.
+// next: the weights that this thread reads in the phase after, or NULL.
 struct cpu_product {
     const struct cpu_linear *linear;
-    const float *in; /* [rows][in_stride] f32 */
+    const float *in; // [rows][in_stride] f32
     size_t in_stride;
-    float *out; /* [rows][out_stride] f32 */
+    float *out; // [rows][out_stride] f32
     size_t out_stride;
     enum gemm_store store;
 };

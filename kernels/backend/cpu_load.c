@@ -1,8 +1,7 @@
-/* cpu_load.c: weights from the file into the layouts that the kernels read.
- *
- * All matrices, norms and biases go into one anonymous mapping whose size is known from the plan; threads claim ranges of
- * tiles (packed) or rows (dense). Afterwards nothing points into the file, so its pages can be given back.
- */
+// cpu_load.c: weights from the file into the layouts that the kernels read.
+//
+// All matrices, norms and biases go into one anonymous mapping whose size is known from the plan; threads claim ranges of
+// tiles (packed) or rows (dense). Afterwards nothing points into the file, so its pages can be given back.
 #include <string.h>
 #include <sys/mman.h>
 
@@ -12,13 +11,13 @@
 
 enum { LINEARS_A_LAYER = 7, ALIGN = 64 };
 
-/* Walks the model's tensors in one order, twice: to add up sizes, then to place and convert. */
+// Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
 struct loader {
     const struct model *model;
     struct layer_range range;
     bool dense;
-    unsigned char *base; /* NULL while sizes are added up */
-    uint64_t used, peak; /* peak: with the tensor that is being read */
+    unsigned char *base; // NULL while sizes are added up
+    uint64_t used, peak; // peak: with the tensor that is being read
     struct backend *backend;
     struct error *error;
     enum status status;
@@ -91,7 +90,7 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
     if (loader->base) {
         job.pool = loader->backend->config.pool;
         thread_pool_run(job.pool, convert_thread, &job);
-        model_release_tensor(loader->model, view); /* so that the file is never in memory twice as a whole */
+        model_release_tensor(loader->model, view); // so that the file is never in memory twice as a whole
     }
 }
 
@@ -168,7 +167,7 @@ enum status cpu_load_weights(struct backend *backend, struct error *error)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%llu MiB of memory for the weights are not to be had",
                          (unsigned long long)(backend->weights_bytes >> 20));
     }
-    madvise(backend->weights, backend->weights_bytes, MADV_HUGEPAGE); /* fewer TLB misses; a kernel without them is fine */
+    madvise(backend->weights, backend->weights_bytes, MADV_HUGEPAGE); // fewer TLB misses; a kernel without them is fine
     loader.base = backend->weights;
     load_all(&loader);
     return loader.status;

@@ -1,4 +1,4 @@
-/* cpu_measure.c: see cpu_measure.h. Each rate is measured on more bytes than caches hold, since weights and KV never fit there. */
+// cpu_measure.c: see cpu_measure.h. Each rate is measured on more bytes than caches hold, since weights and KV never fit there.
 #include "kernels/backend/cpu_measure.h"
 
 #include <cblas.h>
@@ -18,8 +18,8 @@ enum { PASSES = 31, HUGE_PAGE = 2 << 20, BARRIERS = 64, ATTEND_US = 400000 };
 enum { SIDE = 2048, ROWS = 64, GRAIN = 8, SQUARE = 768, HEADS = 8, HEAD_DIM = 64 };
 #define STREAM_BYTES (128ull << 20)
 
-/* The time of a job on the pool that a quarter of the passes are faster than, after a pass that warms up: other programs only make
- * it longer. */
+// The time of a job on the pool that a quarter of the passes are faster than, after a pass that warms up: other programs only make
+// it longer.
 static double quarter_seconds(struct thread_pool *pool, thread_pool_fn *job, void *arg)
 {
     double seconds[PASSES];
@@ -40,7 +40,7 @@ static unsigned char *stream_open(void)
     return bytes;
 }
 
-/* --- memory ----------------------------------------------------------------------------------------------------------- */
+// --- memory ---
 
 static void barrier_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
@@ -56,14 +56,14 @@ static enum status measure_memory(struct thread_pool *pool, struct cpu_rates *ou
     return out->read_bytes > 0 ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
 }
 
-/* --- products --------------------------------------------------------------------------------------------------------- */
+// --- products ---
 
 struct products {
     struct thread_pool *pool;
-    struct packed_matrix matrix; /* the first of copy_count that lie one after the other */
+    struct packed_matrix matrix; // the first of copy_count that lie one after the other
     struct quantized_rows x;
     uint32_t copy_count, rows;
-    float *y; /* [ROWS][SIDE] */
+    float *y; // [ROWS][SIDE]
 };
 
 static void product_job(void *arg, uint32_t thread_index, uint32_t thread_count)
@@ -76,7 +76,7 @@ static void product_job(void *arg, uint32_t thread_index, uint32_t thread_count)
         struct packed_matrix w = p->matrix;
         uint32_t begin = item % per_copy * GRAIN;
         w.data += (uint64_t)(item / per_copy) * w.bytes;
-        later = thread_pool_claim(p->pool); /* what is read next is asked for before */
+        later = thread_pool_claim(p->pool); // what is read next is asked for before
         kernels->gemm(&w, &p->x, 0, p->rows, begin, GRAIN,
                       later < count
                           ? p->matrix.data + (uint64_t)(later / per_copy) * w.bytes + later % per_copy * GRAIN * w.tile_bytes
@@ -102,7 +102,7 @@ static enum status measure_products(struct thread_pool *pool, struct cpu_rates *
     memory = stream_open();
     if (source && values && p.y && blocks && memory) {
         for (size_t i = 0; i < SIDE * p.matrix.source_row_bytes; i++)
-            source[i] = (unsigned char)((i * 2654435761u >> 16) & 0x3f); /* scales of f16 with small exponents */
+            source[i] = (unsigned char)((i * 2654435761u >> 16) & 0x3f); // scales of f16 with small exponents
         for (size_t i = 0; i < (size_t)ROWS * SIDE; i++)
             values[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
         p.copy_count = (uint32_t)(STREAM_BYTES / p.matrix.bytes);
@@ -143,7 +143,7 @@ static enum status measure_f32(struct thread_pool *pool, struct cpu_rates *out)
     return STATUS_OK;
 }
 
-/* --- attention -------------------------------------------------------------------------------------------------------- */
+// --- attention ---
 
 static enum status measure_attention(struct thread_pool *pool, struct cpu_rates *out, struct error *error)
 {

@@ -1,11 +1,10 @@
-/* cpu_segment.c: a segment of the forward pass as one job of the thread pool.
- *
- * Phases are separated by barriers: [o: quantize | out-projection + residual | norm + quantize | gate, up, activation |
- * quantize | down + residual] of layer s-1, then [norm + quantize | q, k, v | RoPE and scatter] of layer s. Inside a phase
- * threads claim rows or tiles of 16 outputs; a value depends on its row alone, never on who computed it.
- *
- * Dense f32 products are left to OpenBLAS, called by thread 0 while the others wait at the barrier.
- */
+// cpu_segment.c: a segment of the forward pass as one job of the thread pool.
+//
+// Phases are separated by barriers: [o: quantize | out-projection + residual | norm + quantize | gate, up, activation |
+// quantize | down + residual] of layer s-1, then [norm + quantize | q, k, v | RoPE and scatter] of layer s. Inside a phase
+// threads claim rows or tiles of 16 outputs; a value depends on its row alone, never on who computed it.
+//
+// Dense f32 products are left to OpenBLAS, called by thread 0 while the others wait at the barrier.
 #include <cblas.h>
 #include <string.h>
 
@@ -18,16 +17,16 @@ struct segment_job {
     const struct backend_links *links;
 };
 
-/* Items of a phase. Each thread has a share of them that lies together, and begins with the first part of it: what it reads
- * first is known before the phase begins, and its reading runs on. What is left of the shares goes in pieces to whoever comes,
- * so that a slow core takes fewer.
- *
- * Where few rows use each weight, memory decides, and long runs are read faster: three quarters of a share are taken at once.
- * Measured at one row of the default model, two threads: 1.2 times the tokens a second of pieces of an eighth. */
+// Items of a phase. Each thread has a share of them that lies together, and begins with the first part of it: what it reads
+// first is known before the phase begins, and its reading runs on. What is left of the shares goes in pieces to whoever comes,
+// so that a slow core takes fewer.
+//
+// Where few rows use each weight, memory decides, and long runs are read faster: three quarters of a share are taken at once.
+// Measured at one row of the default model, two threads: 1.2 times the tokens a second of pieces of an eighth.
 struct claim {
     struct thread_pool *pool;
     uint32_t item_count, share, head, piece;
-    uint32_t number; /* of the first range */
+    uint32_t number; // of the first range
     bool begun;
 };
 
@@ -46,13 +45,13 @@ static struct claim claim_begin(struct thread_pool *pool, uint32_t thread_index,
     };
 }
 
-/* The next range [begin, begin + *count); false when none is left. */
+// The next range [begin, begin + *count); false when none is left.
 static bool claim_range(struct claim *claim, uint32_t *begin, uint32_t *count)
 {
     uint32_t threads = thread_pool_threads(claim->pool), end;
     do {
         uint32_t number = claim->begun ? threads + thread_pool_claim(claim->pool) : claim->number;
-        uint32_t first = number % threads * claim->share, turn = number / threads; /* 0: the head, then the pieces */
+        uint32_t first = number % threads * claim->share, turn = number / threads; // 0: the head, then the pieces
         uint64_t at = turn ? claim->head + (turn - 1ull) * claim->piece : 0;
         claim->begun = true;
         if (at >= claim->share)
@@ -64,7 +63,7 @@ static bool claim_range(struct claim *claim, uint32_t *begin, uint32_t *count)
     return true;
 }
 
-/* Where tile number `tile` of some matrices, one after the other, lies. */
+// Where tile number `tile` of some matrices, one after the other, lies.
 static const void *tile_of(const struct cpu_linear *const *linears, uint32_t tile)
 {
     for (; tile >= (*linears)->packed.tile_count; linears++)
@@ -72,7 +71,7 @@ static const void *tile_of(const struct cpu_linear *const *linears, uint32_t til
     return (*linears)->packed.data + tile * (*linears)->packed.tile_bytes;
 }
 
-/* The weights that a thread reads first in a phase over these matrices; NULL: none. */
+// The weights that a thread reads first in a phase over these matrices; NULL: none.
 static const void *first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
                               uint32_t rows, uint32_t thread_index)
 {
@@ -99,14 +98,14 @@ static void product_dense(const struct cpu_product *p, uint32_t rows)
     add_bias(w, p->out, p->out_stride, rows, 0, w->outputs);
 }
 
-/* A claimed range of tiles of some products, matrix by matrix. next: what this thread reads afterwards. */
+// A claimed range of tiles of some products, matrix by matrix. next: what this thread reads afterwards.
 static void products_range(const struct cpu_product *products, uint32_t rows, void *quant, uint32_t row_capacity, uint32_t begin,
                            uint32_t count, const void *next)
 {
     for (uint32_t i = 0; count; i++) {
         const struct cpu_product *p = &products[i];
         const struct packed_matrix *w = &p->linear->packed;
-        if (begin >= w->tile_count) { /* the range lies in a later matrix */
+        if (begin >= w->tile_count) { // the range lies in a later matrix
             begin -= w->tile_count;
             continue;
         }
@@ -142,7 +141,7 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
     }
     struct claim claim = claim_begin(pool, thread_index, tile_total, rows <= CLAIM_FEW_ROWS);
     for (bool more = claim_range(&claim, &begin, &count); more; begin = next_begin, count = next_count) {
-        more = claim_range(&claim, &next_begin, &next_count); /* so that its weights can be asked for */
+        more = claim_range(&claim, &next_begin, &next_count); // so that its weights can be asked for
         products_range(products, rows, quant, row_capacity, begin, count, more ? tile_of(linears, next_begin) : next);
     }
     thread_pool_barrier(pool);
@@ -158,7 +157,7 @@ static void quantize(struct backend_batch *batch, const float *in, size_t stride
     kernels->quantize_rows(&x, begin, count);
 }
 
-/* x -> h, normed, and quantized. */
+// x -> h, normed, and quantized.
 static void phase_norm(struct backend_batch *batch, const float *weight, uint32_t thread_index)
 {
     const struct model_shape *shape = &batch->backend->shape;
@@ -173,8 +172,8 @@ static void phase_norm(struct backend_batch *batch, const float *weight, uint32_
     thread_pool_barrier(batch->backend->config.pool);
 }
 
-/* o of the attention -> quantized rows. What came from workers is read where it lies; only float products want it in
- * one matrix. */
+// o of the attention -> quantized rows. What came from workers is read where it lies; only float products want it in
+// one matrix.
 static void phase_take_o(struct backend_batch *batch, const struct cpu_layer *layer, const struct backend_links *links,
                          uint32_t thread_index)
 {
@@ -189,14 +188,14 @@ static void phase_take_o(struct backend_batch *batch, const struct cpu_layer *la
             if (!in_place && o != own)
                 memcpy(own, o, backend->q_width * sizeof *own);
             if (in_place)
-                quantize(batch, o, 0, backend->q_width, row, 1); /* stride 0: row `row` of it is `o` itself */
+                quantize(batch, o, 0, backend->q_width, row, 1); // stride 0: row `row` of it is `o` itself
             else
                 quantize(batch, batch->att, backend->q_width, backend->q_width, row, 1);
         }
     thread_pool_barrier(backend->config.pool);
 }
 
-/* gate, up -> gate = act(gate) * up. int8: a thread that computed a tile of both applies the activation at once. */
+// gate, up -> gate = act(gate) * up. int8: a thread that computed a tile of both applies the activation at once.
 static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, const void *next)
 {
     struct backend *backend = batch->backend;
@@ -249,7 +248,7 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
 
     const struct cpu_linear *after_o[] = {&layer->gate}, *after_up[] = {&layer->down}, *output[] = {&backend->output};
     bool last = job->s == backend->range.count;
-    const struct cpu_layer *later = last ? layer : layer + 1; /* not read after the last */
+    const struct cpu_layer *later = last ? layer : layer + 1; // not read after the last
     const struct cpu_linear *qkv[] = {&later->q, &later->k, &later->v};
 
     phase_take_o(batch, layer, job->links, thread_index);
@@ -269,7 +268,7 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
                                           : NULL);
 }
 
-/* RoPE on q and k in place, then q, k, v of the workers' rows to where they are wanted. */
+// RoPE on q and k in place, then q, k, v of the workers' rows to where they are wanted.
 static void phase_rope(struct backend_batch *batch, const struct backend_links *links, uint32_t thread_index)
 {
     struct backend *backend = batch->backend;
@@ -322,8 +321,8 @@ static void segment_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
         start_layer(job, thread_index);
 }
 
-/* Before the last layer is finished: moves x and o of the rows that need output together, and drops the others. Most rows of a prompt need
- * none: a thirtieth of a small model's work. */
+// Before the last layer is finished: moves x and o of the rows that need output together, and drops the others. Most rows of a prompt need
+// none: a thirtieth of a small model's work.
 static void end_kv_only(struct backend_batch *batch, const struct backend_links *links)
 {
     uint32_t kept = 0;
@@ -336,7 +335,7 @@ static void end_kv_only(struct backend_batch *batch, const struct backend_links 
                 batch->backend->shape.hidden * sizeof *batch->x);
         memmove(batch->att + (size_t)kept * batch->backend->q_width, o, batch->backend->q_width * sizeof *o);
         batch->rows[kept] = batch->rows[row];
-        batch->rows[kept].local = true; /* its o is here */
+        batch->rows[kept].local = true; // its o is here
         batch->place[row] = kept++;
     }
     batch->row_count = kept;

@@ -1,4 +1,4 @@
-/* device.c: see device.h. */
+// device.c: see device.h.
 #include "kernels/backend/device.h"
 
 #include <ctype.h>
@@ -19,7 +19,7 @@ static enum status library_path(char *out, size_t bytes, struct error *error)
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
 
     if (named && *named) {
-        snprintf(out, bytes, "%s%s", strchr(named, '/') ? "" : "./", named); /* the loader would look elsewhere */
+        snprintf(out, bytes, "%s%s", strchr(named, '/') ? "" : "./", named); // the loader would look elsewhere
         return STATUS_OK;
     }
     if (length < 0)

@@ -1,27 +1,26 @@
-/* attend.cu: K and V into pages, and attention of single rows over them, as decoding has it (FlashDecoding's split of the context,
- * merged by log-sum-exp; Dao et al., "Flash-Decoding for long-context inference", 2023).
- *
- * A block takes one row, the query heads of one KV head (up to GROUP_MAX of them) and one range of RANGE_TOKENS positions, so K and V
- * are read once for all those heads. Its warps take pages in turn. In a warp LANES_A_TOKEN lanes hold eight values each of a token's
- * K or V, 16 bytes a load, so that a warp reads 512 contiguous bytes; scores are summed over those lanes by shuffles:
- *
- *     lane        0 .. 7    8 .. 15   16 .. 23  24 .. 31      (head_dim 64)
- *     token       t         t + 1     t + 2     t + 3
- *
- * Every lane keeps acc of its eight values for its own tokens; tokens, warps and ranges are summed at the end, in a fixed order.
- *
- * What bounds it is memory, as long as enough is on its way: 4.8 TB/s (H200) and some 1,200 cycles of latency under load want 25 KiB a
- * multiprocessor. A lane asks for four tokens' K and V at once, 128 bytes, and knows its next page by then; with 80 registers (head_dim
- * 128, one query head a KV head) six blocks fit, 24 warps or 96 KiB, of which what computes may be two thirds. It computes some 220
- * instructions for 4 KiB of a warp: 75 bytes a cycle and multiprocessor, where memory gives 21. Four query heads a KV head are 540 (three
- * blocks, 48 KiB, 30 bytes a cycle), eight 1,000: about as fast as memory. Parts are a hundredth of what is read.
- */
+// attend.cu: K and V into pages, and attention of single rows over them, as decoding has it (FlashDecoding's split of the context,
+// merged by log-sum-exp; Dao et al., "Flash-Decoding for long-context inference", 2023).
+//
+// A block takes one row, the query heads of one KV head (up to GROUP_MAX of them) and one range of RANGE_TOKENS positions, so K and V
+// are read once for all those heads. Its warps take pages in turn. In a warp LANES_A_TOKEN lanes hold eight values each of a token's
+// K or V, 16 bytes a load, so that a warp reads 512 contiguous bytes; scores are summed over those lanes by shuffles:
+//
+//     lane        0 .. 7    8 .. 15   16 .. 23  24 .. 31      (head_dim 64)
+//     token       t         t + 1     t + 2     t + 3
+//
+// Every lane keeps acc of its eight values for its own tokens; tokens, warps and ranges are summed at the end, in a fixed order.
+//
+// What bounds it is memory, as long as enough is on its way: 4.8 TB/s (H200) and some 1,200 cycles of latency under load want 25 KiB a
+// multiprocessor. A lane asks for four tokens' K and V at once, 128 bytes, and knows its next page by then; with 80 registers (head_dim
+// 128, one query head a KV head) six blocks fit, 24 warps or 96 KiB, of which what computes may be two thirds. It computes some 220
+// instructions for 4 KiB of a warp: 75 bytes a cycle and multiprocessor, where memory gives 21. Four query heads a KV head are 540 (three
+// blocks, 48 KiB, 30 bytes a cycle), eight 1,000: about as fast as memory. Parts are a hundredth of what is read.
 #include "kernels/cuda/pages.cuh"
 
 static constexpr unsigned RANGE_TOKENS = 256, WARPS = 4, GROUP_MAX = 8, VALUES = 8;
 static_assert(GPU_MAX_CONTEXT / RANGE_TOKENS <= 65535, "ranges are the third dimension of a grid");
 
-/* A block a row and head of K, then of V; a thread eight values. */
+// A block a row and head of K, then of V; a thread eight values.
 __global__ void store_kv(struct place p, __half *__restrict__ pages, struct gpu_rows rows, const float *__restrict__ qkv)
 {
     const uint32_t i = blockIdx.x, head = blockIdx.y % p.kv_heads, is_v = blockIdx.y / p.kv_heads, at = threadIdx.x * VALUES;
@@ -64,21 +63,21 @@ __device__ __forceinline__ eight widen(const uint4 &words)
     return out;
 }
 
-/* Partial results of (row, head, range): [head_dim] sum of p * v, then the largest score and the sum of p. */
+// Partial results of (row, head, range): [head_dim] sum of p * v, then the largest score and the sum of p.
 static __device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t i, uint32_t head, uint32_t range,
                                                      uint32_t ranges)
 {
     return (((size_t)i * p.heads + head) * ranges + range) * (p.head_dim + 2);
 }
 
-/* What a lane has of each head: acc of its eight values over its own tokens, the largest score so far, and the sum of p. */
+// What a lane has of each head: acc of its eight values over its own tokens, the largest score so far, and the sum of p.
 template <unsigned GROUP> struct running {
     eight acc[GROUP];
     float m[GROUP], l[GROUP];
 };
 
-/* Loads of a lane's tokens that are on their way at once. `token` of load j is first + j * TOKENS; what lies at and beyond `end`, and
- * where a lane has no values of the head, is zero: it may be anything. */
+// Loads of a lane's tokens that are on their way at once. `token` of load j is first + j * TOKENS; what lies at and beyond `end`, and
+// where a lane has no values of the head, is zero: it may be anything.
 template <unsigned TOKENS, unsigned LOADS>
 __device__ __forceinline__ void load_tokens(const __half *at, uint32_t head_dim, uint32_t first, uint32_t end, bool inside,
                                             uint4 *out)
@@ -90,7 +89,7 @@ __device__ __forceinline__ void load_tokens(const __half *at, uint32_t head_dim,
     }
 }
 
-/* Scores of one head for the loaded tokens become p; its running m, l and acc are brought to the new largest score. */
+// Scores of one head for the loaded tokens become p; its running m, l and acc are brought to the new largest score.
 template <unsigned LANES_A_TOKEN, unsigned TOKENS, unsigned LOADS>
 __device__ __forceinline__ void soften(const eight &q, const eight *k, uint32_t first, uint32_t end, float *p, float &m, float &l,
                                        eight &acc)
@@ -111,7 +110,7 @@ __device__ __forceinline__ void soften(const eight &q, const eight *k, uint32_t 
 #pragma unroll
     for (unsigned step = LANES_A_TOKEN; step < LANES; step *= 2)
         best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, step));
-    best = fmaxf(best, m); /* of at least one token: finite unless a score is not */
+    best = fmaxf(best, m); // of at least one token: finite unless a score is not
     const float old = expf(m - best);
     m = best, l *= old;
 #pragma unroll
@@ -124,12 +123,12 @@ __device__ __forceinline__ void soften(const eight &q, const eight *k, uint32_t 
         acc.v[n] *= old;
 }
 
-/* What the warps of a block have, for its heads. */
+// What the warps of a block have, for its heads.
 template <unsigned GROUP, unsigned WIDTH> struct of_warps {
     float m[WARPS][GROUP], l[WARPS][GROUP], acc[WARPS][GROUP][WIDTH];
 };
 
-/* Sums over a warp's tokens into shared memory. */
+// Sums over a warp's tokens into shared memory.
 template <unsigned LANES_A_TOKEN, unsigned GROUP, unsigned WIDTH>
 __device__ __forceinline__ void put_warp(running<GROUP> &run, of_warps<GROUP, WIDTH> &shared)
 {
@@ -152,7 +151,7 @@ __device__ __forceinline__ void put_warp(running<GROUP> &run, of_warps<GROUP, WI
     }
 }
 
-/* Value `dim` of head g over all warps, and what belongs to it, into the range's part. */
+// Value `dim` of head g over all warps, and what belongs to it, into the range's part.
 template <unsigned GROUP, unsigned WIDTH>
 __device__ __forceinline__ void merge_warps(const of_warps<GROUP, WIDTH> &shared, uint32_t g, uint32_t dim, uint32_t head_dim,
                                             float *part)
@@ -161,7 +160,7 @@ __device__ __forceinline__ void merge_warps(const of_warps<GROUP, WIDTH> &shared
     for (unsigned w = 0; w < WARPS; w++)
         best = fmaxf(best, shared.m[w][g]);
     for (unsigned w = 0; w < WARPS; w++) {
-        const float factor = shared.m[w][g] == -INFINITY ? 0.0f : expf(shared.m[w][g] - best); /* a warp without a page */
+        const float factor = shared.m[w][g] == -INFINITY ? 0.0f : expf(shared.m[w][g] - best); // a warp without a page
         sum += factor * shared.acc[w][g][dim], all += factor * shared.l[w][g];
     }
     part[dim] = sum;
@@ -173,13 +172,13 @@ template <unsigned LANES_A_TOKEN, unsigned GROUP>
 __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, const __half *pages, struct gpu_rows rows,
                                                              const float *qkv, float *parts)
 {
-    constexpr unsigned TOKENS = LANES / LANES_A_TOKEN;                /* of a load */
-    constexpr unsigned LOADS = PAGE / TOKENS < 4 ? PAGE / TOKENS : 4; /* on their way at once */
+    constexpr unsigned TOKENS = LANES / LANES_A_TOKEN;                // of a load
+    constexpr unsigned LOADS = PAGE / TOKENS < 4 ? PAGE / TOKENS : 4; // on their way at once
     __shared__ struct of_warps<GROUP, LANES_A_TOKEN * VALUES> shared;
 
     const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, sub = lane % LANES_A_TOKEN, own = lane / LANES_A_TOKEN;
     const uint32_t i = blockIdx.x, group = p.heads / p.kv_heads, chunks = (group + GROUP - 1) / GROUP;
-    const uint32_t kv_head = blockIdx.y / chunks, first = kv_head * group + blockIdx.y % chunks * GROUP; /* head */
+    const uint32_t kv_head = blockIdx.y / chunks, first = kv_head * group + blockIdx.y % chunks * GROUP; // head
     const uint32_t count = min(GROUP, (kv_head + 1) * group - first), limit = rows.position[i] + 1;
     const uint32_t begin = blockIdx.z * RANGE_TOKENS, end = min(limit, begin + RANGE_TOKENS);
     const uint32_t *table = rows.pages + rows.table[i];
@@ -202,9 +201,9 @@ __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, con
     uint32_t id = (begin / PAGE + warp) * PAGE < end ? table[begin / PAGE + warp] : 0;
     for (uint32_t page = begin / PAGE + warp; page * PAGE < end; page += WARPS) {
         const __half *keys = pages + page_offset(p, id, kv_head) + sub * VALUES, *values = keys + PAGE * p.head_dim;
-        const uint32_t seen = min(PAGE, end - page * PAGE); /* tokens of the page */
+        const uint32_t seen = min(PAGE, end - page * PAGE); // tokens of the page
         id = (page + WARPS) * PAGE < end ? table[page + WARPS] : 0;
-#pragma unroll 1 /* twice would cost a block a multiprocessor its registers, and gain nothing: other warps load meanwhile */
+#pragma unroll 1 // twice would cost a block a multiprocessor its registers, and gain nothing: other warps load meanwhile
         for (uint32_t at = 0; at < seen; at += TOKENS * LOADS) {
             uint4 k_words[LOADS], v_words[LOADS];
             float weight[GROUP][LOADS];
@@ -235,8 +234,8 @@ __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, con
                     parts + part_offset(p, i, first + at / p.head_dim, blockIdx.z, gridDim.z));
 }
 
-/* A block a (row, head); a thread some values. Factors are computed once, a stretch of ranges at a time, not by each thread: of 128 k
- * positions there are 512. Sums go over the ranges in their order. */
+// A block a (row, head); a thread some values. Factors are computed once, a stretch of ranges at a time, not by each thread: of 128 k
+// positions there are 512. Sums go over the ranges in their order.
 static constexpr unsigned MERGE_THREADS = 64, MERGE_STRETCH = 32, MERGE_DIMS = GPU_MAX_HEAD_DIM / MERGE_THREADS;
 
 __global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *__restrict__ parts, uint32_t ranges, float *o)
@@ -254,7 +253,7 @@ __global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *
     for (uint32_t begin = 0; begin < seen; begin += MERGE_STRETCH) {
         const uint32_t count = min(MERGE_STRETCH, seen - begin);
         const float *stretch = first + (size_t)begin * part_floats;
-        __syncthreads(); /* the factors before have been used */
+        __syncthreads(); // the factors before have been used
         for (uint32_t r = threadIdx.x; r < count; r += MERGE_THREADS)
             factors[r] = expf(stretch[(size_t)r * part_floats + p.head_dim] - best);
         __syncthreads();

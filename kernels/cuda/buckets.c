@@ -1,4 +1,4 @@
-/* buckets.c: see buckets.h. */
+// buckets.c: see buckets.h.
 #include "kernels/cuda/buckets.h"
 
 #include "common/base/checked.h"
@@ -34,7 +34,7 @@ uint32_t gpu_classes(uint32_t max_rows, uint32_t rows[GPU_CLASSES_MAX])
 {
     uint32_t count = gpu_buckets(max_rows, rows);
     while (rows[count - 1] < max_rows) {
-        bool last = count == GPU_CLASSES_MAX - 1; /* whatever is beyond */
+        bool last = count == GPU_CLASSES_MAX - 1; // whatever is beyond
         rows[count] = last ? max_rows : (uint32_t)MIN(2ull * rows[count - 1], (uint64_t)max_rows);
         count++;
     }

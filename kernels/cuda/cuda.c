@@ -1,4 +1,4 @@
-/* cuda.c: the CUDA backend: what fits, memory, batches, and the table of entries. */
+// cuda.c: the CUDA backend: what fits, memory, batches, and the table of entries.
 #include "kernels/cuda/cuda.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "kernels/backend/device.h"
 
 enum { HOST_SLICES = 6, DEVICE_SLICES = 15, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
-#define RESERVE (256ull << 20) /* of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments */
+#define RESERVE (256ull << 20) // of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments
 
 void cuda_die(const char *format, ...)
 {
@@ -25,7 +25,7 @@ void cuda_die(const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     log_error("DEVICE-FAILED", "why=\"%s\" what=\"this s-part ends, and goes on when it is started again\"", text);
-    _exit(EXIT_FAILURE); /* no handlers: they might wait for what does not come */
+    _exit(EXIT_FAILURE); // no handlers: they might wait for what does not come
 }
 
 void cuda_must(cudaError_t error, const char *what)
@@ -38,7 +38,7 @@ bool cuda_has_come(cudaEvent_t event, const char *what)
 {
     cudaError_t error = cudaEventQuery(event);
     if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* it is no error, and must not be taken for that of a launch */
+        (void)cudaGetLastError(); // it is no error, and must not be taken for that of a launch
         return false;
     }
     cuda_must(error, what);
@@ -51,7 +51,7 @@ void cuda_queued(struct backend_batch *batch, const char *what)
     cuda_must(cudaEventRecord(batch->event, batch->stream), what);
 }
 
-/* --- sizes ------------------------------------------------------------------------------------------------------------- */
+// --- sizes ---
 
 static uint64_t words_count(const struct backend_config *config)
 {
@@ -85,7 +85,7 @@ static void host_slices(const struct backend_config *config, struct backend_batc
     memcpy(slices, all, sizeof all);
 }
 
-/* Rows of what products read and write: whole tiles where they come in those. */
+// Rows of what products read and write: whole tiles where they come in those.
 static uint64_t rows_held(const struct backend_config *config)
 {
     const uint64_t tile = config->batch_invariant ? GPU_GEMM_TILE_ROWS : 1;
@@ -118,7 +118,7 @@ static void device_slices(const struct backend_config *config, uint64_t panel_by
     memcpy(slices, all, sizeof all);
 }
 
-/* --- plan, open, close -------------------------------------------------------------------------------------------------- */
+// --- plan, open, close ---
 
 static enum status cuda_plan(const struct backend_config *config, struct backend_plan *plan, struct error *error)
 {
@@ -163,7 +163,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     plan->pool_page_bytes = cuda_page_bytes(shape, &range);
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
     plan->pool_on_device = true;
-    plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; /* sampling */
+    plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; // sampling
     plan->activation_bytes += cuda_copy_bytes(config) + cuda_host_bytes(config);
     plan->start_bytes = CUDA_STAGING_BYTES;
     if (plan->pool_pages && plan->pool_pages <= 1u << 30) {
@@ -261,7 +261,7 @@ static void cuda_info(const struct backend *backend, struct backend_info *info)
     }
 }
 
-/* --- batches -------------------------------------------------------------------------------------------------------------- */
+// --- batches ---
 
 static void cuda_batch_close(struct backend_batch *batch)
 {
@@ -328,7 +328,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
 
     assert_always(row_count <= max_rows);
     cuda_must(cudaSetDevice(backend->config.device),
-              "choosing the device"); /* a thread's own setting: steps may have another than open */
+              "choosing the device"); // a thread's own setting: steps may have another than open
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
     batch->padded_rows = gpu_padded_rows(row_count, max_rows);
@@ -345,7 +345,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
         batch->words_host[max_rows + row] = rows[row].position;
     }
     for (uint32_t row = row_count; row < batch->padded_rows; row++)
-        batch->words_host[row] = batch->words_host[max_rows + row] = 0; /* some token and position that there are */
+        batch->words_host[row] = batch->words_host[max_rows + row] = 0; // some token and position that there are
     if ((status = cuda_plan_local(batch, bad_row, error)))
         return status;
     uint64_t words = batch->local_count ? (uint64_t)CUDA_ROW_WORDS * max_rows + batch->table_entries : 2ull * max_rows;
@@ -400,7 +400,7 @@ static const struct backend_ops backend_cuda = {
     .pool_stop_copy = cuda_pool_stop_copy,
 };
 
-/* --- what device.c finds --------------------------------------------------------------------------------------------------- */
+// --- what device.c finds ---
 
 static enum status probe(int index, char *name, size_t name_bytes, struct error *error)
 {

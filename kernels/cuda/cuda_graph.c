@@ -1,22 +1,21 @@
-/* cuda_graph.c: CUDA graphs of the segments.
- *
- * A segment is some ten launches of a few microseconds of the host's each, where the kernels of a small model, or of a large one's 4-bit
- * weights at a few rows, take no longer on the device. A graph is one launch. It holds what cuda_compute queues, with the pointers it had
- * when it was captured: those of the mini-batch's buffers and of the segment's weights, which stay where they are. So there is one for
- * each mini-batch, bucket of rows and segment:
- *
- *     o up ─▶ [ narrow, o, norm, gate_up, silu, down, norm, qkv, rope ] ─┬▶ q, k, v down
- *               one graph                                                └▶ attention: plain launches
- *
- * What lies outside differs from step to step: which rows are a worker's (copies of runs of rows), and attention, whose grid follows the
- * longest context and how many rows are local. Inside a graph it would need buckets of both, ten times as many graphs, or a node's
- * parameters set anew, which costs as much as the launch; it is three launches a layer, and those are queued while the segment runs.
- *
- * They are made with the mini-batch, not when a count of rows first comes, so that no step waits for one: capturing and instantiating ten
- * nodes takes some hundreds of microseconds, 32 layers in 13 buckets well under a second. Device memory that the driver takes for them
- * is watched, bucket by bucket, fewest rows first: there a step is shortest. A graph that cannot be made is no error: what has none is
- * launched plainly, computes the same rows with the same algorithms, and gives the same bytes.
- */
+// cuda_graph.c: CUDA graphs of the segments.
+//
+// A segment is some ten launches of a few microseconds of the host's each, where the kernels of a small model, or of a large one's 4-bit
+// weights at a few rows, take no longer on the device. A graph is one launch. It holds what cuda_compute queues, with the pointers it had
+// when it was captured: those of the mini-batch's buffers and of the segment's weights, which stay where they are. So there is one for
+// each mini-batch, bucket of rows and segment:
+//
+//     o up ─▶ [ narrow, o, norm, gate_up, silu, down, norm, qkv, rope ] ─┬▶ q, k, v down
+//               one graph                                                └▶ attention: plain launches
+//
+// What lies outside differs from step to step: which rows are a worker's (copies of runs of rows), and attention, whose grid follows the
+// longest context and how many rows are local. Inside a graph it would need buckets of both, ten times as many graphs, or a node's
+// parameters set anew, which costs as much as the launch; it is three launches a layer, and those are queued while the segment runs.
+//
+// They are made with the mini-batch, not when a count of rows first comes, so that no step waits for one: capturing and instantiating ten
+// nodes takes some hundreds of microseconds, 32 layers in 13 buckets well under a second. Device memory that the driver takes for them
+// is watched, bucket by bucket, fewest rows first: there a step is shortest. A graph that cannot be made is no error: what has none is
+// launched plainly, computes the same rows with the same algorithms, and gives the same bytes.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -24,12 +23,12 @@
 #include "common/base/log.h"
 #include "kernels/cuda/cuda.h"
 
-enum { RUN_FIRST_ROWS = 64 }; /* more have the same kernels, or those that were tried with the products */
+enum { RUN_FIRST_ROWS = 64 }; // more have the same kernels, or those that were tried with the products
 
-/* Captures, but does not run, a segment of batch->padded_rows. */
+// Captures, but does not run, a segment of batch->padded_rows.
 static cudaError_t capture(struct backend_batch *batch, uint32_t s, cudaGraph_t *out)
 {
-    /* Relaxed: a kernel that has not run yet is loaded meanwhile, which the other modes may take for a forbidden call. */
+    // Relaxed: a kernel that has not run yet is loaded meanwhile, which the other modes may take for a forbidden call.
     cudaError_t error = cudaStreamBeginCapture(batch->stream, cudaStreamCaptureModeRelaxed), launch;
 
     *out = NULL;
@@ -38,7 +37,7 @@ static cudaError_t capture(struct backend_batch *batch, uint32_t s, cudaGraph_t 
     cuda_compute(batch, s);
     launch = cudaGetLastError();
     error = cudaStreamEndCapture(batch->stream, out);
-    if (!error && launch) { /* it lacks a node */
+    if (!error && launch) { // it lacks a node
         cudaGraphDestroy(*out);
         error = launch;
     }
@@ -57,10 +56,10 @@ static cudaError_t make(struct backend_batch *batch, uint32_t s, cudaGraphExec_t
     cudaGraphDestroy(graph);
     if (error)
         *out = NULL;
-    return error ? error : cudaGraphUpload(*out, batch->stream); /* now, not with its first launch */
+    return error ? error : cudaGraphUpload(*out, batch->stream); // now, not with its first launch
 }
 
-/* All segments of the next bucket; on an error none of them. */
+// All segments of the next bucket; on an error none of them.
 static cudaError_t make_bucket(struct backend_batch *batch, uint32_t rows)
 {
     struct cuda_graphs *graphs = &batch->graphs;
@@ -69,7 +68,7 @@ static cudaError_t make_bucket(struct backend_batch *batch, uint32_t rows)
     cudaError_t error = cudaSuccess;
 
     batch->padded_rows = rows;
-    if (rows <= RUN_FIRST_ROWS) { /* so that kernels are loaded, and a fault of theirs shows as what it is */
+    if (rows <= RUN_FIRST_ROWS) { // so that kernels are loaded, and a fault of theirs shows as what it is
         cuda_compute(batch, 0);
         cuda_compute(batch, layers);
         cuda_must(cudaGetLastError(), "running a segment before its graph is made");
@@ -81,7 +80,7 @@ static cudaError_t make_bucket(struct backend_batch *batch, uint32_t rows)
         graphs->rows[graphs->buckets++] = rows;
         return error;
     }
-    (void)cudaGetLastError(); /* it is told by its name */
+    (void)cudaGetLastError(); // it is told by its name
     cuda_must(cudaStreamSynchronize(batch->stream), "making graphs");
     for (uint32_t s = 0; s < segments; s++) {
         if (execs[s])
@@ -103,7 +102,7 @@ void cuda_graphs_open(struct backend_batch *batch, uint32_t max_graphs, uint64_t
     graphs->execs = calloc((size_t)count * segments, sizeof *graphs->execs);
     if (!graphs->execs)
         return;
-    /* some token and position that there are, for all rows: as begin puts them */
+    // some token and position that there are, for all rows: as begin puts them
     cuda_must(cudaMemsetAsync(batch->words, 0, 2 * (size_t)max_rows * sizeof *batch->words, batch->stream), "making graphs");
     cuda_must(cudaMemGetInfo(&free_before, &total), "asking for the device's memory");
     free_now = free_before;

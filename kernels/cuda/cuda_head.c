@@ -1,13 +1,12 @@
-/* cuda_head.c: final norm, output projection and sampling, queued as a whole: what is asked goes up in one copy, blocks of CUDA_HEAD_ROWS
- * rows follow each other through one buffer of logits, what was drawn comes down in one copy, and `done` hands it out.
- *
- *     head_host ─copy▶ head      norm ▶ product ▶ logits ▶ sample.cu ▶ sampled ─copy▶ sampled_host ─done▶ samples[].result
- *                                                   └─copy▶ logits_host ─done▶ samples[].logits, or drawn by the host
- *
- * Logits come down for the rows that want to see them, and for those whose penalties and biases are more entries than there is room for
- * (CUDA_ADJUST_MAX in a step: 1,024 for each of 256 rows); these are drawn by the host's threads, with the code of the CPU backend.
- * There is room for CUDA_LOGITS_ROWS such rows; if there are more, head waits for the first ones before it goes on. That is its only wait.
- */
+// cuda_head.c: final norm, output projection and sampling, queued as a whole: what is asked goes up in one copy, blocks of CUDA_HEAD_ROWS
+// rows follow each other through one buffer of logits, what was drawn comes down in one copy, and `done` hands it out.
+//
+//     head_host ─copy▶ head      norm ▶ product ▶ logits ▶ sample.cu ▶ sampled ─copy▶ sampled_host ─done▶ samples[].result
+//                                                   └─copy▶ logits_host ─done▶ samples[].logits, or drawn by the host
+//
+// Logits come down for the rows that want to see them, and for those whose penalties and biases are more entries than there is room for
+// (CUDA_ADJUST_MAX in a step: 1,024 for each of 256 rows); these are drawn by the host's threads, with the code of the CPU backend.
+// There is room for CUDA_LOGITS_ROWS such rows; if there are more, head waits for the first ones before it goes on. That is its only wait.
 #include <math.h>
 #include <string.h>
 
@@ -17,11 +16,11 @@
 enum { ASKED_ALIGN = 16 };
 _Static_assert((int)GPU_SAMPLE_TOP == (int)SAMPLER_TOP_LOGPROBS_MAX, "the device finds as many as may be asked for");
 
-/* head_host and head: three arrays, one behind the other, as long as a step needs. */
+// head_host and head: three arrays, one behind the other, as long as a step needs.
 struct cuda_asked {
-    uint32_t *index;           /* [count] */
-    struct gpu_sample *sample; /* [count] */
-    struct gpu_adjust *adjust; /* [adjust_count] */
+    uint32_t *index;           // [count]
+    struct gpu_sample *sample; // [count]
+    struct gpu_adjust *adjust; // [adjust_count]
 };
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ASKED_ALIGN - 1) / ASKED_ALIGN * ASKED_ALIGN; }
@@ -47,7 +46,7 @@ uint64_t cuda_head_bytes(const struct backend_config *config)
            cuda_adjust_limit(config) * sizeof(struct gpu_adjust);
 }
 
-/* --- what is asked, and what is answered ------------------------------------------------------------------------------- */
+// --- what is asked, and what is answered ---
 
 void cuda_ask(const struct backend_sample *sample, uint32_t vocab, struct gpu_adjust *adjust, uint32_t *used, uint64_t limit,
               struct gpu_sample *out)
@@ -93,7 +92,7 @@ void cuda_answer(const struct gpu_sample *asked, const struct gpu_sampled *sampl
     }
 }
 
-/* --- logits that came down ------------------------------------------------------------------------------------------------ */
+// --- logits that came down ---
 
 static void fetched_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
@@ -113,7 +112,7 @@ static void fetched_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     }
 }
 
-/* They have come. */
+// They have come.
 static void hand_out_logits(struct backend_batch *batch)
 {
     if (batch->fetched_count)
@@ -146,7 +145,7 @@ void cuda_hand_out_samples(struct backend_batch *batch)
     batch->samples = NULL;
 }
 
-/* --- the entry ------------------------------------------------------------------------------------------------------------ */
+// --- the entry ---
 
 static void head_block(struct backend_batch *batch, uint32_t begin, uint32_t count)
 {
@@ -167,7 +166,7 @@ static void head_block(struct backend_batch *batch, uint32_t begin, uint32_t cou
     for (uint32_t i = 0; i < count; i++) {
         const struct gpu_sample *asked = &host.sample[begin + i];
         if (!asked->flags || batch->samples[begin + i].logits)
-            fetch_logits(batch, begin + i, batch->logits + (size_t)i * shape->vocab); /* before they are adjusted */
+            fetch_logits(batch, begin + i, batch->logits + (size_t)i * shape->vocab); // before they are adjusted
         sampling.flags |= asked->flags;
         sampling.adjusted |= asked->seen_count || asked->bias_count;
     }

@@ -1,10 +1,9 @@
-/* cuda_load.c: weights from the file into device memory: quantized ones packed (quant.h), others as f16 or bf16; norms, biases and the
- * table of RoPE as f32.
- *
- * Everything lies in one allocation whose size the plan knows. q, k, v stand one after the other, as one matrix where they have one
- * form, and gate and up likewise, so that each is one product. A piece of rows is converted by all threads into pinned memory and copied
- * from there.
- */
+// cuda_load.c: weights from the file into device memory: quantized ones packed (quant.h), others as f16 or bf16; norms, biases and the
+// table of RoPE as f32.
+//
+// Everything lies in one allocation whose size the plan knows. q, k, v stand one after the other, as one matrix where they have one
+// form, and gate and up likewise, so that each is one product. A piece of rows is converted by all threads into pinned memory and copied
+// from there.
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,14 +14,14 @@
 
 enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, WIDE_BYTES = 2 };
 
-/* Walks the model's tensors in one order, twice: to add up sizes, then to place and convert. */
+// Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
 struct loader {
     const struct model *model;
     struct layer_range range;
-    struct backend *backend;    /* NULL while sizes are added up */
-    uint64_t used, panel_bytes; /* panel: the most that one of a matrix takes */
-    uint32_t weight_bits;       /* of the narrowest form */
-    unsigned char *staging;     /* pinned */
+    struct backend *backend;    // NULL while sizes are added up
+    uint64_t used, panel_bytes; // panel: the most that one of a matrix takes
+    uint32_t weight_bits;       // of the narrowest form
+    unsigned char *staging;     // pinned
     cudaStream_t stream;
 };
 
@@ -39,20 +38,20 @@ static void copy_up(struct loader *loader, void *to, const void *from, uint64_t 
     cuda_must(cudaStreamSynchronize(loader->stream), "copying weights");
 }
 
-/* --- matrices ---------------------------------------------------------------------------------------------------------- */
+// --- matrices ---
 
 struct convert_job {
     const struct tensor_view *view;
-    const struct gpu_quant *quant; /* or NULL: wide */
+    const struct gpu_quant *quant; // or NULL: wide
     enum gpu_type type;
     struct thread_pool *pool;
-    uint32_t first, count; /* rows; of a packed matrix tiles */
-    unsigned char *out;    /* [count][columns] wide; [count] tiles */
+    uint32_t first, count; // rows; of a packed matrix tiles
+    unsigned char *out;    // [count][columns] wide; [count] tiles
 };
 
 static void widen_row(const struct convert_job *job, const unsigned char *row, uint16_t *out)
 {
-    enum { PIECE = 1024 }; /* values: whole blocks of any type */
+    enum { PIECE = 1024 }; // values: whole blocks of any type
     uint32_t columns = job->view->columns;
     uint64_t row_bytes = job->view->bytes / job->view->rows;
     float values[PIECE];
@@ -85,7 +84,7 @@ static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     }
 }
 
-/* A view into its place in a part. */
+// A view into its place in a part.
 static void convert(struct loader *loader, const struct tensor_view *view, const struct gpu_quant *part, unsigned char *to)
 {
     bool packed = part->form != GPU_WIDE;
@@ -106,10 +105,10 @@ static void convert(struct loader *loader, const struct tensor_view *view, const
         thread_pool_run(job.pool, convert_thread, &job);
         copy_up(loader, to + first * item_bytes, loader->staging, job.count * item_bytes);
     }
-    model_release_tensor(loader->model, view); /* so that the file is never in memory as a whole */
+    model_release_tensor(loader->model, view); // so that the file is never in memory as a whole
 }
 
-/* How a matrix will lie: packed where a form is exact to it and a tile goes through the staging. */
+// How a matrix will lie: packed where a form is exact to it and a tile goes through the staging.
 static void plan_part(const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out)
 {
     enum gpu_form form = gpu_form_of((uint32_t)view->type);
@@ -124,7 +123,7 @@ static uint64_t part_bytes(const struct gpu_quant *part)
     return part->form == GPU_WIDE ? (uint64_t)part->outputs * part->inputs * WIDE_BYTES : part->tiles * part->tile_bytes;
 }
 
-/* Matrices of as many inputs, one below the other; one part if they are of one form, and tiles end with the rows. */
+// Matrices of as many inputs, one below the other; one part if they are of one form, and tiles end with the rows.
 static void plan_linear(const struct tensor_view *const *views, uint32_t view_count, struct cuda_linear *out)
 {
     assert_always(view_count <= CUDA_PARTS_MAX);
@@ -160,14 +159,14 @@ static void load_linear(struct loader *loader, const struct tensor_view *const *
     *out = linear;
 }
 
-/* --- the rest ---------------------------------------------------------------------------------------------------------- */
+// --- the rest ---
 
 static void load_vector(struct loader *loader, const struct tensor_view *view, const float **out)
 {
     uint64_t count = (uint64_t)view->rows * view->columns;
     float *to = view->data ? take(loader, count * sizeof *to) : NULL;
 
-    if (to) { /* a norm or a bias: far below the staging's size, as the model's limits have it */
+    if (to) { // a norm or a bias: far below the staging's size, as the model's limits have it
         assert_always(count * sizeof *to <= STAGING_BYTES);
         dequantize(view->type, view->data, count, (float *)loader->staging);
         copy_up(loader, to, loader->staging, count * sizeof *to);
@@ -243,7 +242,7 @@ uint64_t cuda_weight_bytes(const struct model *model, const struct layer_range *
     return loader.used;
 }
 
-/* Whether products may ever have more rows than packed weights are multiplied with as they are. */
+// Whether products may ever have more rows than packed weights are multiplied with as they are.
 static bool expands(const struct backend_config *config)
 {
     return config->max_rows > GPU_QUANT_DIRECT_ROWS && !config->batch_invariant;

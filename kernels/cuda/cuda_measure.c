@@ -1,7 +1,6 @@
-/* cuda_measure.c: what a device can do, for descriptions of hardware: memory read by a kernel that does nothing else, weights read by
- * products of one row, and the fastest product. Host time of work that is queued many times over and waited for once, so that
- * launching it is not in it; of the passes, the one that a quarter are faster than.
- */
+// cuda_measure.c: what a device can do, for descriptions of hardware: memory read by a kernel that does nothing else, weights read by
+// products of one row, and the fastest product. Host time of work that is queued many times over and waited for once, so that
+// launching it is not in it; of the passes, the one that a quarter are faster than.
 #include <stdio.h>
 #include <string.h>
 
@@ -17,12 +16,12 @@ enum { MATRICES = 8, INPUTS = 4096, SIDE_MIN = 512, SIDE_MAX = 8192, SIDE_US = 1
 
 struct bench {
     cudaStream_t stream;
-    unsigned char *bytes; /* device: [count], values in f16; what products write lies in it too */
+    unsigned char *bytes; // device: [count], values in f16; what products write lies in it too
     uint64_t count;
-    unsigned char *workspace; /* of products; its first word is the sink of reads */
+    unsigned char *workspace; // of products; its first word is the sink of reads
     struct gpu_gemm *gemm;
     struct gpu_product product;
-    uint32_t next; /* of MATRICES */
+    uint32_t next; // of MATRICES
 };
 
 typedef void work_fn(struct bench *b);
@@ -31,7 +30,7 @@ static void read_all(struct bench *b) { gpu_read(b->bytes, b->count, (uint32_t *
 
 static void multiply(struct bench *b) { gpu_gemm_run(b->gemm, &b->product, b->workspace, b->stream); }
 
-/* By one row, each time with another matrix, so that none is in a cache. */
+// By one row, each time with another matrix, so that none is in a cache.
 static void multiply_next(struct bench *b)
 {
     uint64_t matrix = 2ull * b->product.outputs * b->product.inputs;
@@ -49,10 +48,10 @@ static double queued_us(struct bench *b, work_fn *work, uint32_t times)
     return (double)(clock_now_ns() - began_ns) * 1e-3 / times;
 }
 
-/* Microseconds of one. */
+// Microseconds of one.
 static double measure(struct bench *b, work_fn *work, uint64_t limit_us)
 {
-    double passes[PASSES_MAX], first_us = queued_us(b, work, 1); /* warms up: algorithms are found, clocks rise */
+    double passes[PASSES_MAX], first_us = queued_us(b, work, 1); // warms up: algorithms are found, clocks rise
     uint64_t until_us = clock_now_us() + limit_us;
     uint32_t count = 0, times;
 
@@ -80,7 +79,7 @@ static void close_product(struct bench *b)
 
 static enum status measure_weights(struct bench *b, uint64_t limit_us, double *bytes_per_s, struct error *error)
 {
-    /* what is left behind the matrices holds x and y of a row: outputs are at most an eighth of those of all matrices */
+    // what is left behind the matrices holds x and y of a row: outputs are at most an eighth of those of all matrices
     uint32_t outputs = (uint32_t)MAX((b->count - (1 << 20)) / MATRICES / (2 * INPUTS) / 64 * 64, 64ull);
     uint64_t matrix = 2ull * outputs * INPUTS;
     enum status status = open_product(b, 1, outputs, INPUTS, MATRICES * matrix, error);
@@ -91,7 +90,7 @@ static enum status measure_weights(struct bench *b, uint64_t limit_us, double *b
     return status;
 }
 
-/* Squares, each side twice the last, until one takes long enough that nothing but the product counts. */
+// Squares, each side twice the last, until one takes long enough that nothing but the product counts.
 static enum status measure_products(struct bench *b, uint64_t limit_us, double *operations_per_s, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -99,7 +98,7 @@ static enum status measure_products(struct bench *b, uint64_t limit_us, double *
 
     *operations_per_s = 0;
     for (uint64_t side = SIDE_MIN; !status && side <= SIDE_MAX && us < SIDE_US && 6 * side * side <= b->count; side *= 2) {
-        gpu_fill(b->bytes, 2 * side * side, 1, b->stream); /* the last one's results lie there */
+        gpu_fill(b->bytes, 2 * side * side, 1, b->stream); // the last one's results lie there
         status = open_product(b, (uint32_t)side, (uint32_t)side, (uint32_t)side, 2 * side * side, error);
         if (!status) {
             us = measure(b, multiply, limit_us / 4);
@@ -136,7 +135,7 @@ enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out,
     b->count = MIN((uint64_t)free_bytes / 4, STREAM_BYTES) / GPU_READ_BLOCK_BYTES * GPU_READ_BLOCK_BYTES;
     cuda_must(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "a stream");
     if (b->count < 8 << 20 || cudaMalloc((void **)&b->bytes, b->count) || cudaMalloc((void **)&b->workspace, GPU_GEMM_WORKSPACE)) {
-        (void)cudaGetLastError(); /* it is answered */
+        (void)cudaGetLastError(); // it is answered
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cuda:%d has %.0f MiB free: too little to measure with", index,
                            (double)free_bytes / 1048576);
     } else {

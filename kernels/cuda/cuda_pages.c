@@ -1,15 +1,14 @@
-/* cuda_pages.c: pages of the local pool to and from the host, while steps go on.
- *
- * A page goes in slices, two at a time, on a stream of its own: while the device turns one and brings it over the bus, the thread
- * that asks copies the other between pinned memory and the caller's page. Each time it asks, one slice at most is copied, some 50 us,
- * so that no step waits longer for it: a page of 8 MiB is 16 slices, each 20 us on a bus of 25 GB/s.
- *
- *     export   pool ─kernel▶ slice 0, 1, 0, … ─memcpy, in copied▶ page
- *     import   page ─memcpy, in copied▶ slice 0, 1, 0, … ─kernel▶ pool
- *
- * What orders this with the steps' streams is the host: positions that are exported are of steps whose end it has seen, pages that are
- * imported were freed by steps that have ended, and are used by steps that begin after `copied`.
- */
+// cuda_pages.c: pages of the local pool to and from the host, while steps go on.
+//
+// A page goes in slices, two at a time, on a stream of its own: while the device turns one and brings it over the bus, the thread
+// that asks copies the other between pinned memory and the caller's page. Each time it asks, one slice at most is copied, some 50 us,
+// so that no step waits longer for it: a page of 8 MiB is 16 slices, each 20 us on a bus of 25 GB/s.
+//
+//     export   pool ─kernel▶ slice 0, 1, 0, … ─memcpy, in copied▶ page
+//     import   page ─memcpy, in copied▶ slice 0, 1, 0, … ─kernel▶ pool
+//
+// What orders this with the steps' streams is the host: positions that are exported are of steps whose end it has seen, pages that are
+// imported were freed by steps that have ended, and are used by steps that begin after `copied`.
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -61,11 +60,11 @@ uint64_t cuda_pool_page_bytes(const struct backend *backend)
     return backend->pool.pages && backend->copy.slices ? cuda_page_bytes(&backend->shape, &backend->range) : 0;
 }
 
-/* --- slices --------------------------------------------------------------------------------------------------------------- */
+// --- slices ---
 
 static uint32_t page_tiles(const struct backend *backend) { return backend->range.count * backend->shape.kv_heads; }
 
-/* The one that begins with this tile. */
+// The one that begins with this tile.
 static uint32_t slice_of(const struct cuda_copy *copy, uint32_t tile) { return tile / copy->slice_tiles % CUDA_SLICES; }
 
 static unsigned char *slice_at(const struct cuda_copy *copy, uint32_t tile)
@@ -78,14 +77,14 @@ static bool arrived(const struct cuda_copy *copy, uint32_t tile)
     cudaError_t error = cudaEventQuery(copy->event[slice_of(copy, tile)]);
 
     if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* no error, and not to be taken for one of a launch */
+        (void)cudaGetLastError(); // no error, and not to be taken for one of a launch
         return false;
     }
     cuda_must(error, "handing a page over");
     return true;
 }
 
-/* The next slice, on the device. What comes in lies in pinned memory already. */
+// The next slice, on the device. What comes in lies in pinned memory already.
 static void begin_slice(struct backend *backend)
 {
     struct cuda_copy *copy = &backend->copy;
@@ -128,7 +127,7 @@ static void advance_in(struct backend *backend)
     begin_slice(backend);
 }
 
-/* --- entries -------------------------------------------------------------------------------------------------------------- */
+// --- entries ---
 
 enum status cuda_pool_export(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                              struct error *error)
@@ -153,7 +152,7 @@ enum status cuda_pool_import(struct backend *backend, uint64_t sequence, uint32_
                              struct error *error)
 {
     struct cuda_copy *copy = &backend->copy;
-    struct kv_copy unused; /* of a shared page: this one is written as a whole */
+    struct kv_copy unused; // of a shared page: this one is written as a whole
 
     assert_always(!copy->active);
     enum status status =
@@ -166,7 +165,7 @@ enum status cuda_pool_import(struct backend *backend, uint64_t sequence, uint32_
     copy->out = NULL;
     copy->in = page;
     struct kv_sequence *to = &backend->ledger.sequences[copy->slot];
-    to->complete = page_index * GPU_PAGE_TOKENS; /* what it held of this page is held again when all of it has come */
+    to->complete = page_index * GPU_PAGE_TOKENS; // what it held of this page is held again when all of it has come
     copy->generation = kv_ledger_generation(&backend->ledger, copy->slot);
     copy->complete = page_index * GPU_PAGE_TOKENS + positions;
     advance_in(backend);
@@ -197,6 +196,6 @@ void cuda_pool_stop_copy(struct backend *backend)
     struct cuda_copy *copy = &backend->copy;
 
     if (copy->active)
-        cuda_must(cudaStreamSynchronize(copy->stream), "handing a page over"); /* two slices: as long as one of them is copied */
+        cuda_must(cudaStreamSynchronize(copy->stream), "handing a page over"); // two slices: as long as one of them is copied
     copy->active = false;
 }

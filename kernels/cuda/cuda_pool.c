@@ -1,9 +1,8 @@
-/* cuda_pool.c: the local pool in device memory: the ledger is the host's (kv_ledger), pages and attention are the device's.
- *
- * Attention has two kernels. Rows of one sequence at positions one after the other (a chunk of a prompt) are put together in tiles,
- * whose rows read K and V once (gpu_attend_tiles); the others, as decoding has them, are attended one by one (gpu_attend). in_tiles
- * says which.
- */
+// cuda_pool.c: the local pool in device memory: the ledger is the host's (kv_ledger), pages and attention are the device's.
+//
+// Attention has two kernels. Rows of one sequence at positions one after the other (a chunk of a prompt) are put together in tiles,
+// whose rows read K and V once (gpu_attend_tiles); the others, as decoding has them, are attended one by one (gpu_attend). in_tiles
+// says which.
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +63,7 @@ void cuda_pool_close(struct backend *backend)
     kv_ledger_close(&backend->ledger);
 }
 
-/* What is just being taken over has pages that are being written to: nobody else may, and they must not be given away. */
+// What is just being taken over has pages that are being written to: nobody else may, and they must not be given away.
 static enum status not_coming_in(const struct backend *backend, uint64_t sequence, struct error *error)
 {
     const struct cuda_copy *copy = &backend->copy;
@@ -73,7 +72,7 @@ static enum status not_coming_in(const struct backend *backend, uint64_t sequenc
     return error_set(error, STATUS_FAILED_PRECONDITION, "sequence %llx is being taken over", (unsigned long long)sequence);
 }
 
-/* Gives the local rows their pages, copying those that were shared. */
+// Gives the local rows their pages, copying those that were shared.
 static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
@@ -102,15 +101,15 @@ static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struc
                       "copying a shared page");
         copied |= copy.needed;
     }
-    if (copied) /* others may write to the page that was copied, on streams of their own */
+    if (copied) // others may write to the page that was copied, on streams of their own
         cuda_must(cudaStreamSynchronize(batch->stream), "copying a shared page");
     return status;
 }
 
-/* --- the plan of a step ----------------------------------------------------------------------------------------------------- */
+// --- the plan of a step ---
 
-/* Words of a step, which begin copies to the device: after token and position of all rows come row, position and table of the local ones
- * (those of tiles from the front on, single ones from the back), tiles, and page tables of the sequences as far as the rows reach. */
+// Words of a step, which begin copies to the device: after token and position of all rows come row, position and table of the local ones
+// (those of tiles from the front on, single ones from the back), tiles, and page tables of the sequences as far as the rows reach.
 struct step_words {
     uint32_t *row, *position, *table, *tiles, *pages;
 };
@@ -121,9 +120,9 @@ static struct step_words words_of(uint32_t *words, size_t max_rows)
                                words + CUDA_ROW_WORDS * max_rows};
 }
 
-/* The one place that chooses the kernel, of `count` rows of a sequence at positions one after the other. A block of gpu_attend_tiles reads
- * K and V once for all of them, in about the time in which gpu_attend reads them for one or two; tiles of fewer rows than TILE_ROWS_MIN are not
- * worth a second launch. */
+// The one place that chooses the kernel, of `count` rows of a sequence at positions one after the other. A block of gpu_attend_tiles reads
+// K and V once for all of them, in about the time in which gpu_attend reads them for one or two; tiles of fewer rows than TILE_ROWS_MIN are not
+// worth a second launch.
 enum { TILE_ROWS_MIN = 4 };
 
 static bool in_tiles(const struct backend *backend, uint32_t count)
@@ -131,7 +130,7 @@ static bool in_tiles(const struct backend *backend, uint32_t count)
     return !backend->config.batch_invariant && count >= TILE_ROWS_MIN && gpu_tile_rows(&backend->pool);
 }
 
-/* Rows from `row` on that are of one sequence at positions one after the other. */
+// Rows from `row` on that are of one sequence at positions one after the other.
 static uint32_t chunk_rows(const struct backend_batch *batch, uint32_t row)
 {
     const struct backend_row *rows = &batch->rows[row];
@@ -142,8 +141,8 @@ static uint32_t chunk_rows(const struct backend_batch *batch, uint32_t row)
     return count;
 }
 
-/* Tiles of a chunk whose rows are local rows `first` and on. max_rows words are enough: a chunk has four rows, a tile but a chunk's last
- * as many, so there is a tile for every two rows at most. */
+// Tiles of a chunk whose rows are local rows `first` and on. max_rows words are enough: a chunk has four rows, a tile but a chunk's last
+// as many, so there is a tile for every two rows at most.
 static void add_tiles(struct backend_batch *batch, const struct step_words *words, uint32_t first, uint32_t position,
                       uint32_t count)
 {
@@ -159,9 +158,9 @@ static void add_tiles(struct backend_batch *batch, const struct step_words *word
     batch->tiles.longest = MAX(batch->tiles.longest, position + count);
 }
 
-/* Contexts are cut where there are fewer tiles than the device runs blocks of: into spans that give each as much to do as it had of an
- * even share; no shorter than SPAN_MIN, which writing and merging a span's parts (a fifth of the time of so many keys) is worth, and
- * no more of them than there is scratch for with a single tile. */
+// Contexts are cut where there are fewer tiles than the device runs blocks of: into spans that give each as much to do as it had of an
+// even share; no shorter than SPAN_MIN, which writing and merging a span's parts (a fifth of the time of so many keys) is worth, and
+// no more of them than there is scratch for with a single tile.
 static uint32_t choose_span(const struct backend_batch *batch, const struct step_words *words)
 {
     enum { SPAN_MIN = 2 * GPU_TILE_SPAN };
@@ -228,9 +227,9 @@ enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, stru
     return STATUS_OK;
 }
 
-/* --- attention -------------------------------------------------------------------------------------------------------------- */
+// --- attention ---
 
-/* As many rows at once as there is scratch for, with ranges as far as their own longest reaches: a row's result is its own. */
+// As many rows at once as there is scratch for, with ranges as far as their own longest reaches: a row's result is its own.
 static void attend_singles(struct backend_batch *batch, uint32_t layer, const uint32_t *position)
 {
     const struct backend *backend = batch->backend;
@@ -250,7 +249,7 @@ static void attend_singles(struct backend_batch *batch, uint32_t layer, const ui
     }
 }
 
-/* As many tiles at once as there is scratch for. */
+// As many tiles at once as there is scratch for.
 static void attend_tiles(struct backend_batch *batch, uint32_t layer, const struct step_words *words)
 {
     const struct backend *backend = batch->backend;
@@ -274,7 +273,7 @@ void cuda_attend(struct backend_batch *batch, uint32_t layer)
 {
     struct backend *backend = batch->backend;
     const struct step_words words = words_of(batch->words_host, backend->config.max_rows);
-    uint64_t positions = 0; /* read */
+    uint64_t positions = 0; // read
 
     if (!batch->local_count)
         return;
@@ -300,12 +299,12 @@ void cuda_complete(struct backend_batch *batch)
     for (uint32_t i = 0; i < batch->local_count; i++) {
         const uint32_t slot = kv_ledger_slot(&backend->ledger, batch->kv_rows[i].sequence);
         struct kv_sequence *sequence = &backend->ledger.sequences[batch->slots[i]];
-        if (slot == batch->slots[i]) /* it was not released meanwhile */
+        if (slot == batch->slots[i]) // it was not released meanwhile
             sequence->complete = MAX(sequence->complete, batch->kv_rows[i].position + 1);
     }
 }
 
-/* --- the rest of the entries -------------------------------------------------------------------------------------------------- */
+// --- the rest of the entries ---
 
 void cuda_pool_release(struct backend *backend, uint64_t sequence)
 {

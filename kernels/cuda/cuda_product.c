@@ -1,10 +1,9 @@
-/* cuda_product.c: products with a linear's weights, wide or packed, and rows of the embedding: the one place that knows how weights lie.
- *
- * A linear is one or more matrices below each other (q, k, v may come in different forms), each a product of its own into its columns
- * of y. Packed ones are multiplied as they are for few rows (quant.h); for more, a panel of outputs is expanded to the batch's panel
- * and multiplied by gemm.h, then the next. Panels of a matrix are of one size, or nearly so, so that none is left too small to fill
- * the device. Batch-invariant, packed ones are multiplied as they are for any number of rows: each 16 read them anew.
- */
+// cuda_product.c: products with a linear's weights, wide or packed, and rows of the embedding: the one place that knows how weights lie.
+//
+// A linear is one or more matrices below each other (q, k, v may come in different forms), each a product of its own into its columns
+// of y. Packed ones are multiplied as they are for few rows (quant.h); for more, a panel of outputs is expanded to the batch's panel
+// and multiplied by gemm.h, then the next. Panels of a matrix are of one size, or nearly so, so that none is left too small to fill
+// the device. Batch-invariant, packed ones are multiplied as they are for any number of rows: each 16 read them anew.
 #include "common/base/checked.h"
 #include "kernels/cuda/cuda.h"
 

@@ -1,10 +1,9 @@
-/* cuda_times.c: what a step takes on the device, by events on its streams. The host cannot tell: it queues a whole step ahead.
- *
- * An event a layer and span would cost as much as a small kernel, so one layer of a step is measured, another one each step, and stands
- * for all; the head is measured itself. Layer l is segment l, which ends layer l - 1 and starts layer l; segment 0 and the last one are
- * half a layer each, so they are measured only where there is no other. With a trace every layer has its events, and the steps are as
- * much slower; their times are of one layer all the same.
- */
+// cuda_times.c: what a step takes on the device, by events on its streams. The host cannot tell: it queues a whole step ahead.
+//
+// An event a layer and span would cost as much as a small kernel, so one layer of a step is measured, another one each step, and stands
+// for all; the head is measured itself. Layer l is segment l, which ends layer l - 1 and starts layer l; segment 0 and the last one are
+// half a layer each, so they are measured only where there is no other. With a trace every layer has its events, and the steps are as
+// much slower; their times are of one layer all the same.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -42,7 +41,7 @@ void cuda_times_begin_step(struct backend_batch *batch)
     batch->last_mark = NULL;
 }
 
-/* NULL: it has none. */
+// NULL: it has none.
 static struct cuda_mark *mark_of(const struct backend_batch *batch, enum cuda_span span, uint32_t layer)
 {
     if (batch->mark_layers == 1 && span != CUDA_HEAD && layer != batch->timed_layer)
@@ -95,7 +94,7 @@ void cuda_times(struct backend_batch *batch, struct backend_step_times *out)
     };
 }
 
-/* Returns the count with it. */
+// Returns the count with it.
 static uint32_t put_span(const struct backend_batch *batch, enum cuda_span span, uint32_t layer, struct backend_span *out,
                          uint32_t count, uint32_t capacity)
 {

@@ -1,6 +1,6 @@
-/* cuda_try.c: the products that steps of the loaded model will ask for, with buffers to try them on: the first mini-batch's own, before
- * its first step. Every layer's matrix takes its turn, so that no run finds its weights in the cache of the one before. Packed weights
- * come through the panel that they are expanded to (cuda_product.c): all its panels but the last are of one size. */
+// cuda_try.c: the products that steps of the loaded model will ask for, with buffers to try them on: the first mini-batch's own, before
+// its first step. Every layer's matrix takes its turn, so that no run finds its weights in the cache of the one before. Packed weights
+// come through the panel that they are expanded to (cuda_product.c): all its panels but the last are of one size.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -8,9 +8,9 @@
 
 enum { OF_A_LAYER = 4, TRIES_MAX = 48, PANEL_PATTERN = 0x2c /* 0.065 in f16: neither NaN nor 0 */ };
 
-/* A kind of linear. */
+// A kind of linear.
 struct kind {
-    const struct cuda_linear *linear; /* of the first layer; in the others it stands at the same place */
+    const struct cuda_linear *linear; // of the first layer; in the others it stands at the same place
     const void *x;
     void *y;
     uint32_t rows, layers;
@@ -20,12 +20,12 @@ struct kind {
 struct tries {
     struct gpu_trial all[TRIES_MAX];
     uint32_t count;
-    const void **weights; /* [TRIES_MAX][w_most] */
+    const void **weights; // [TRIES_MAX][w_most]
     uint32_t w_most;
 };
 
-/* Of this shape: layers of a file may be packed differently, and so be cut differently; one that is wide here and a panel there is run
- * with the rows of both. NULL: there are too many; the library's guesses do for the rest. */
+// Of this shape: layers of a file may be packed differently, and so be cut differently; one that is wide here and a panel there is run
+// with the rows of both. NULL: there are too many; the library's guesses do for the rest.
 static struct gpu_trial *trial_of(struct tries *t, const struct gpu_product *p, uint32_t least_rows)
 {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -60,7 +60,7 @@ static void try_panels(struct tries *t, struct gpu_product *p, const struct gpu_
         push(t, p, GPU_QUANT_DIRECT_ROWS + 1, batch->panel);
 }
 
-/* A layer's. */
+// A layer's.
 static void try_linear(struct tries *t, const struct kind *kind, const struct cuda_linear *linear,
                        const struct backend_batch *batch)
 {
@@ -92,7 +92,7 @@ void cuda_try_products(struct backend_batch *batch)
     };
     struct tries tries = {.w_most = layers, .weights = calloc((size_t)TRIES_MAX * layers, sizeof *tries.weights)};
 
-    if (!backend->products_tried && tries.weights) { /* without the list the library's guesses do */
+    if (!backend->products_tried && tries.weights) { // without the list the library's guesses do
         if (batch->panel_bytes)
             cuda_must(cudaMemsetAsync(batch->panel, PANEL_PATTERN, batch->panel_bytes, batch->stream), "trying products");
         for (uint32_t i = 0; i < ARRAY_COUNT(kinds); i++)

@@ -1,16 +1,15 @@
-/* cuda_wire.c: what is exchanged with KV workers: q, k, v straight into the messages that go out, o out of those that came.
- *
- * Messages lie in pinned memory that the backend lends to the process (cuda_host_memory), and their rows one behind the other, so those
- * of a worker are a copy each of q, k, v and o: the device's copy engines make them, beside the products of other mini-batches. They
- * are on a stream of their own, beside attention of the local rows:
- *
- *     compute:  … segment s ─┬─ attention of the local rows ───────────┬─▶ segment s + 1 …
- *     wire:                  └─▶ q, k, v down ─▶ out        o up ─▶ up ─┘
- *
- * A row whose message lies elsewhere (there was no room left), or that has none (its o is the engine's zeros), makes a detour by the
- * mini-batch's own buffers. The wire's stream runs down and up in their order, and down waits for the segment that has read att: so o comes
- * into rows of att that nobody reads, beside those that attention of the local rows writes; and compute waits for `up`.
- */
+// cuda_wire.c: what is exchanged with KV workers: q, k, v straight into the messages that go out, o out of those that came.
+//
+// Messages lie in pinned memory that the backend lends to the process (cuda_host_memory), and their rows one behind the other, so those
+// of a worker are a copy each of q, k, v and o: the device's copy engines make them, beside the products of other mini-batches. They
+// are on a stream of their own, beside attention of the local rows:
+//
+//     compute:  … segment s ─┬─ attention of the local rows ───────────┬─▶ segment s + 1 …
+//     wire:                  └─▶ q, k, v down ─▶ out        o up ─▶ up ─┘
+//
+// A row whose message lies elsewhere (there was no room left), or that has none (its o is the engine's zeros), makes a detour by the
+// mini-batch's own buffers. The wire's stream runs down and up in their order, and down waits for the segment that has read att: so o comes
+// into rows of att that nobody reads, beside those that attention of the local rows writes; and compute waits for `up`.
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +19,8 @@
 
 enum { ROWS_A_CLAIM = 8, HOST_BYTES_LEAST = 16 << 20 };
 
-/* A mini-batch has requests of all its rows, replies, and as large a frame for the next of each; in blocks of powers of two, so twice the
- * sum at most. Links that bring little read into 64 KiB. Who has more links or fragments it makes detours now and then. */
+// A mini-batch has requests of all its rows, replies, and as large a frame for the next of each; in blocks of powers of two, so twice the
+// sum at most. Links that bring little read into 64 KiB. Who has more links or fragments it makes detours now and then.
 uint64_t cuda_host_bytes(const struct backend_config *config)
 {
     const struct model_shape *shape = &config->model->shape;
@@ -69,7 +68,7 @@ void cuda_wire_close(struct backend_batch *batch)
     free(wire->detour);
 }
 
-/* --- rows that make a detour -------------------------------------------------------------------------------------------- */
+// --- rows that make a detour ---
 
 struct detour_job {
     struct backend_batch *batch;
@@ -111,7 +110,7 @@ static void make_detour(struct backend_batch *batch, const struct backend_links 
         thread_pool_run(batch->backend->config.pool, detour_thread, &job);
 }
 
-/* The rows from `row` on that make one, side by side. */
+// The rows from `row` on that make one, side by side.
 static uint32_t detour_rows(const struct backend_batch *batch, uint32_t row)
 {
     uint32_t count = 0;
@@ -120,7 +119,7 @@ static uint32_t detour_rows(const struct backend_batch *batch, uint32_t row)
     return count;
 }
 
-/* --- o up ----------------------------------------------------------------------------------------------------------------- */
+// --- o up ---
 
 static bool is_reached_row(const struct backend_batch *batch, uint32_t row)
 {
@@ -154,9 +153,9 @@ void cuda_wire_up(struct backend_batch *batch, uint32_t s, const struct backend_
     cuda_must(cudaStreamWaitEvent(batch->stream, wire->up, 0), "copying o to the device");
 }
 
-/* --- q, k, v down ------------------------------------------------------------------------------------------------------- */
+// --- q, k, v down ---
 
-/* The row goes into a message within reach, `count` rows behind that of `first`. */
+// The row goes into a message within reach, `count` rows behind that of `first`.
 static bool goes_behind(const struct backend_batch *batch, const struct backend_links *links, uint32_t first, uint32_t count)
 {
     const struct backend *backend = batch->backend;
@@ -174,7 +173,7 @@ static void copy_down(struct backend_batch *batch, float *to, const float *from,
               "copying q, k, v from the device");
 }
 
-/* Rows of one message. Returns their count; 0: the row goes nowhere. */
+// Rows of one message. Returns their count; 0: the row goes nowhere.
 static uint32_t copy_message(struct backend_batch *batch, const struct backend_links *links, uint32_t row)
 {
     const struct backend *backend = batch->backend;

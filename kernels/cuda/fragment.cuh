@@ -1,12 +1,11 @@
-/* fragment.cuh: values in pairs of 16 bits, the tensor cores' product of 16 x 16 by 16 x 8, and what brings them there, by their
- * instructions (sm_80 on, as the PTX ISA describes them); their twins are in tests/cuda/emulate.h.
- *
- * A pair is two values of T (f16 or bf16) in 32 bits, the first in the lower half. Fragments of m16n8k16, for lane 4g + t:
- *
- *     a[0]: row g, columns 2t, 2t + 1    a[1]: row g + 8, the same    a[2]: row g, columns 2t + 8, 2t + 9    a[3]: row g + 8, the same
- *     b[0]: rows 2t, 2t + 1 of column g  b[1]: rows 2t + 8, 2t + 9
- *     c[0], c[1]: row g, columns 2t, 2t + 1    c[2], c[3]: row g + 8
- */
+// fragment.cuh: values in pairs of 16 bits, the tensor cores' product of 16 x 16 by 16 x 8, and what brings them there, by their
+// instructions (sm_80 on, as the PTX ISA describes them); their twins are in tests/cuda/emulate.h.
+//
+// A pair is two values of T (f16 or bf16) in 32 bits, the first in the lower half. Fragments of m16n8k16, for lane 4g + t:
+//
+//     a[0]: row g, columns 2t, 2t + 1    a[1]: row g + 8, the same    a[2]: row g, columns 2t + 8, 2t + 9    a[3]: row g + 8, the same
+//     b[0]: rows 2t, 2t + 1 of column g  b[1]: rows 2t + 8, 2t + 9
+//     c[0], c[1]: row g, columns 2t, 2t + 1    c[2], c[3]: row g + 8
 #ifndef FD_KERNELS_CUDA_FRAGMENT_CUH
 #define FD_KERNELS_CUDA_FRAGMENT_CUH
 
@@ -14,7 +13,7 @@
 
 #ifndef FD_EMULATE
 
-/* a * b + c of both halves, rounded once. */
+// a * b + c of both halves, rounded once.
 template <typename T> __device__ __forceinline__ uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c);
 template <> __device__ __forceinline__ uint32_t pair_fma<__half>(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -29,7 +28,7 @@ template <> __device__ __forceinline__ uint32_t pair_fma<__nv_bfloat16>(uint32_t
     return d;
 }
 
-/* (x & mask) | bits, as one instruction: two constants in one do not come of themselves. */
+// (x & mask) | bits, as one instruction: two constants in one do not come of themselves.
 __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits)
 {
     uint32_t d;
@@ -37,7 +36,7 @@ __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t b
     return d;
 }
 
-/* d += a b; all lanes of the warp together. */
+// d += a b; all lanes of the warp together.
 template <typename T> __device__ __forceinline__ void multiply_fragments(float *d, const uint32_t *a, uint32_t b0, uint32_t b1);
 template <> __device__ __forceinline__ void multiply_fragments<__half>(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
@@ -53,8 +52,8 @@ template <> __device__ __forceinline__ void multiply_fragments<__nv_bfloat16>(fl
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Four 8 x 8 tiles of f16 from shared memory: lanes 8j to 8j + 7 name the rows of tile j (16 bytes each, aligned so), and out[j] is
- * row lane / 4, columns 2 (lane % 4) and the next, of tile j. */
+// Four 8 x 8 tiles of f16 from shared memory: lanes 8j to 8j + 7 name the rows of tile j (16 bytes each, aligned so), and out[j] is
+// row lane / 4, columns 2 (lane % 4) and the next, of tile j.
 __device__ __forceinline__ void gpu_load_tiles(uint32_t *out, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -62,7 +61,7 @@ __device__ __forceinline__ void gpu_load_tiles(uint32_t *out, const void *row)
                  : "r"((uint32_t)__cvta_generic_to_shared(row)));
 }
 
-/* The same, each tile transposed. */
+// The same, each tile transposed.
 __device__ __forceinline__ void gpu_load_tiles_transposed(uint32_t *out, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -70,7 +69,7 @@ __device__ __forceinline__ void gpu_load_tiles_transposed(uint32_t *out, const v
                  : "r"((uint32_t)__cvta_generic_to_shared(row)));
 }
 
-/* Starts copying 16 bytes, both addresses aligned so, to shared memory; or, if not `any`, zeros (`from` is not read then). */
+// Starts copying 16 bytes, both addresses aligned so, to shared memory; or, if not `any`, zeros (`from` is not read then).
 __device__ __forceinline__ void gpu_copy_async(void *shared, const void *from, bool any)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
@@ -78,10 +77,10 @@ __device__ __forceinline__ void gpu_copy_async(void *shared, const void *from, b
                  : "memory");
 }
 
-/* Until what this thread has started is there. The other threads see it behind a barrier. */
+// Until what this thread has started is there. The other threads see it behind a barrier.
 __device__ __forceinline__ void gpu_copy_wait(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/* 2^x, within 2^-22 of it; 0 below 2^-126. */
+// 2^x, within 2^-22 of it; 0 below 2^-126.
 __device__ __forceinline__ float gpu_exp2(float x)
 {
     float y;
@@ -89,7 +88,7 @@ __device__ __forceinline__ float gpu_exp2(float x)
     return y;
 }
 
-/* Two values rounded to f16 in one register, the first one in its lower half. */
+// Two values rounded to f16 in one register, the first one in its lower half.
 __device__ __forceinline__ uint32_t gpu_pack(float first, float second)
 {
     uint32_t both;
@@ -97,7 +96,7 @@ __device__ __forceinline__ uint32_t gpu_pack(float first, float second)
     return both;
 }
 
-/* What is read once: not kept in L1, where what is read again is to stay. */
+// What is read once: not kept in L1, where what is read again is to stay.
 __device__ __forceinline__ uint4 load_once(const uint4 *at)
 {
     uint4 v;
@@ -107,7 +106,7 @@ __device__ __forceinline__ uint4 load_once(const uint4 *at)
     return v;
 }
 
-/* 16 bits as T. */
+// 16 bits as T.
 template <typename T> __device__ __forceinline__ T from_bits(uint32_t bits);
 template <> __device__ __forceinline__ __half from_bits<__half>(uint32_t bits) { return __ushort_as_half((unsigned short)bits); }
 template <> __device__ __forceinline__ __nv_bfloat16 from_bits<__nv_bfloat16>(uint32_t bits)

@@ -1,5 +1,5 @@
-/* gemm.c: see gemm.h. cuBLASLt counts in columns: our row-major y [rows][outputs] is its column-major outputs x rows, so that
- * A is w transposed (inputs x outputs, leading dimension inputs) and B is x (inputs x rows). */
+// gemm.c: see gemm.h. cuBLASLt counts in columns: our row-major y [rows][outputs] is its column-major outputs x rows, so that
+// A is w transposed (inputs x outputs, leading dimension inputs) and B is x (inputs x rows).
 #include "kernels/cuda/gemm.h"
 
 #include <cublasLt.h>
@@ -13,11 +13,11 @@
 
 enum { SHAPES_MAX = 64, RUNS = 3, FILLS = 2, TRIAL_BUDGET_US = 1500000, PATTERN = 0x2c /* 0.065 in f16 */ };
 
-/* What is known of a shape. */
+// What is known of a shape.
 struct shape {
     struct gpu_product like;
     bool known[GPU_CLASSES_MAX], tried[GPU_CLASSES_MAX];
-    uint32_t good_rows[GPU_CLASSES_MAX]; /* for which the algorithm was checked last, where that was not done at start */
+    uint32_t good_rows[GPU_CLASSES_MAX]; // for which the algorithm was checked last, where that was not done at start
     cublasLtMatmulAlgo_t algorithm[GPU_CLASSES_MAX];
 };
 
@@ -26,19 +26,19 @@ struct gpu_gemm {
     cudaDataType_t type;
     uint32_t max_rows, classes, class_rows[GPU_CLASSES_MAX];
     bool invariant;
-    uint64_t workspace; /* that algorithms may want */
+    uint64_t workspace; // that algorithms may want
     cublasLtMatmulDesc_t multiply;
     cublasLtMatmulPreference_t preference;
     struct shape shapes[SHAPES_MAX];
     uint32_t shape_count;
 };
 
-/* Plain values, so that a product allocates nothing. */
+// Plain values, so that a product allocates nothing.
 struct layouts {
     cublasLtMatrixLayoutOpaque_t w, x, y;
 };
 
-/* How parts of a sum may come together, and in what memory. */
+// How parts of a sum may come together, and in what memory.
 static void set_reduction(struct gpu_gemm *gemm, uint32_t mask, uint64_t workspace)
 {
     gemm->workspace = workspace;
@@ -50,7 +50,7 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
 {
     struct gpu_gemm *gemm = calloc(1, sizeof *gemm);
     const cublasOperation_t transpose = CUBLAS_OP_T;
-    const uint32_t y_alignment = 16; /* y may begin at any head of a row; w and x are aligned to 256, as is taken for granted */
+    const uint32_t y_alignment = 16; // y may begin at any head of a row; w and x are aligned to 256, as is taken for granted
 
     if (!gemm)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for cuBLASLt");
@@ -65,7 +65,7 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
     }
     cublasLtMatmulDescSetAttribute(gemm->multiply, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
     set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
-                  GPU_GEMM_WORKSPACE); /* parts of a sum are added in f32, whatever y is */
+                  GPU_GEMM_WORKSPACE); // parts of a sum are added in f32, whatever y is
     cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y_alignment,
                                          sizeof y_alignment);
     cublasLtMatmulPreferenceSetAttribute(gemm->preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y_alignment,
@@ -77,9 +77,9 @@ enum status gpu_gemm_open(enum gpu_type type, uint32_t max_rows, struct gpu_gemm
 void gpu_gemm_invariant(struct gpu_gemm *gemm)
 {
     gemm->invariant = true;
-    gemm->classes = 1; /* one algorithm a shape */
+    gemm->classes = 1; // one algorithm a shape
     gemm->class_rows[0] = GPU_GEMM_TILE_ROWS;
-    set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_NONE, 0); /* without memory blocks have nowhere to leave a part of a sum */
+    set_reduction(gemm, CUBLASLT_REDUCTION_SCHEME_NONE, 0); // without memory blocks have nowhere to leave a part of a sum
 }
 
 void gpu_gemm_close(struct gpu_gemm *gemm)
@@ -109,9 +109,9 @@ static void make_layouts(const struct gpu_gemm *gemm, const struct gpu_product *
     must(cublasLtMatrixLayoutInit(&out->y, p->y_wide ? gemm->type : CUDA_R_32F, p->outputs, rows, gpu_y_stride(p)), p);
 }
 
-/* --- algorithms ---------------------------------------------------------------------------------------------------------- */
+// --- algorithms ---
 
-/* One pass over the inputs by one block for each output: what batch invariance asks of an algorithm. */
+// One pass over the inputs by one block for each output: what batch invariance asks of an algorithm.
 static bool is_unsplit(const cublasLtMatmulAlgo_t *algorithm)
 {
     int32_t splits = 0;
@@ -124,7 +124,7 @@ static bool is_unsplit(const cublasLtMatmulAlgo_t *algorithm)
            splits <= 1 && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* The library's best guesses, in its order. */
+// The library's best guesses, in its order.
 static uint32_t ask_candidates(struct gpu_gemm *gemm, struct layouts *l, cublasLtMatmulAlgo_t *out, uint32_t wanted)
 {
     cublasLtMatmulHeuristicResult_t results[GPU_CANDIDATES_MAX];
@@ -159,7 +159,7 @@ static struct shape *shape_of(struct gpu_gemm *gemm, const struct gpu_product *p
     return shape;
 }
 
-/* The algorithm for the product's rows. Looked up and checked here only where that was not done at start. */
+// The algorithm for the product's rows. Looked up and checked here only where that was not done at start.
 static const cublasLtMatmulAlgo_t *algorithm_of(struct gpu_gemm *gemm, const struct gpu_product *p, struct layouts *exact)
 {
     struct shape *shape = shape_of(gemm, p);
@@ -177,12 +177,12 @@ static const cublasLtMatmulAlgo_t *algorithm_of(struct gpu_gemm *gemm, const str
         !ask_candidates(gemm, exact, &shape->algorithm[c], 1))
         must(CUBLAS_STATUS_NOT_SUPPORTED, p);
     shape->known[c] = true;
-    shape->tried[c] = false; /* the class has another algorithm than the one that was checked, or was never tried */
+    shape->tried[c] = false; // the class has another algorithm than the one that was checked, or was never tried
     shape->good_rows[c] = p->rows;
     return &shape->algorithm[c];
 }
 
-/* --- products ---------------------------------------------------------------------------------------------------------- */
+// --- products ---
 
 static cublasStatus_t start(struct gpu_gemm *gemm, const struct gpu_product *p, struct layouts *l,
                             const cublasLtMatmulAlgo_t *algorithm, void *workspace, cudaStream_t stream)
@@ -192,7 +192,7 @@ static cublasStatus_t start(struct gpu_gemm *gemm, const struct gpu_product *p, 
                           algorithm, workspace, gemm->workspace, stream);
 }
 
-/* A capture that lacks a product must give no graph: waiting for the stream ends it with an error, and so does whatever comes then. */
+// A capture that lacks a product must give no graph: waiting for the stream ends it with an error, and so does whatever comes then.
 static bool ends_a_capture(cudaStream_t stream)
 {
     cudaError_t said = cudaStreamSynchronize(stream);
@@ -227,7 +227,7 @@ void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *work
     }
 }
 
-/* --- trials -------------------------------------------------------------------------------------------------------------- */
+// --- trials ---
 
 struct trials {
     struct gpu_gemm *gemm;
@@ -235,8 +235,8 @@ struct trials {
     void *workspace;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    uint32_t next_w; /* over all shapes: whose turn it is */
-    /* of the pair that is being tried */
+    uint32_t next_w; // over all shapes: whose turn it is
+    // of the pair that is being tried
     struct gpu_product product;
     const struct gpu_trial *trial;
     struct layouts layouts;
@@ -253,12 +253,12 @@ static uint32_t trial_candidates(void *user, uint32_t shape, uint32_t rows)
     return ask_candidates(t->gemm, &t->layouts, t->candidates, GPU_CANDIDATES_MAX);
 }
 
-/* Of one run, the mean of `runs`; negative: it does not start. */
+// Of one run, the mean of `runs`; negative: it does not start.
 static double timed_us(struct trials *t, uint32_t candidate, uint32_t runs)
 {
     float ms = 0;
     for (uint32_t i = 0; i < FILLS;
-         i++) /* so that all runs are queued when the clock starts: a launch takes as long as a small product */
+         i++) // so that all runs are queued when the clock starts: a launch takes as long as a small product
         cuda_must(cudaMemsetAsync(t->workspace, 0, GPU_GEMM_WORKSPACE, t->stream), "trying products");
     cuda_must(cudaEventRecord(t->begin, t->stream), "trying products");
     for (uint32_t i = 0; i < runs; i++) {
@@ -274,7 +274,7 @@ static double timed_us(struct trials *t, uint32_t candidate, uint32_t runs)
     return (double)ms * 1e3 / runs;
 }
 
-/* A first run loads the kernel. */
+// A first run loads the kernel.
 static double trial_time_us(void *user, uint32_t candidate, double best_us)
 {
     struct trials *t = user;
@@ -310,13 +310,13 @@ static void open_trials(struct trials *t, uint32_t count)
 {
     cuda_must(cudaEventCreateWithFlags(&t->begin, cudaEventDefault), "an event");
     cuda_must(cudaEventCreateWithFlags(&t->end, cudaEventDefault), "an event");
-    for (uint32_t i = 0; i < count; i++) { /* something finite, not zero: zeros take less power and run faster */
+    for (uint32_t i = 0; i < count; i++) { // something finite, not zero: zeros take less power and run faster
         const struct gpu_product *p = &t->all[i].product;
         cuda_must(cudaMemsetAsync((void *)p->x, PATTERN, (size_t)p->rows * p->inputs * 2, t->stream), "trying products");
     }
 }
 
-/* Batch-invariant: the library's first for a tile, which the next start finds as well. */
+// Batch-invariant: the library's first for a tile, which the next start finds as well.
 static void look_up(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -333,7 +333,7 @@ void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_
     struct trials t = {.gemm = gemm, .all = trials, .workspace = workspace, .stream = stream};
     const struct gpu_trial_calls calls = {trial_candidates, trial_time_us, trial_fits, trial_now_us, &t};
     struct gpu_run_rows run_rows[SHAPES_MAX];
-    /* 0: the library's first, so that two backends choose alike, which tests that compare bytes want */
+    // 0: the library's first, so that two backends choose alike, which tests that compare bytes want
     const char *budget = getenv("FD_CUDA_TRIAL_MS");
     const uint64_t budget_us = budget ? strtoul(budget, NULL, 10) * 1000ull : TRIAL_BUDGET_US;
     struct gpu_choices made;

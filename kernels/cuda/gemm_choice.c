@@ -1,17 +1,17 @@
-/* gemm_choice.c: see gemm_choice.h. */
+// gemm_choice.c: see gemm_choice.h.
 #include "kernels/cuda/gemm_choice.h"
 
 #include "common/base/checked.h"
 #include "common/base/status.h"
 
-#define WORTH 0.98 /* of the time of one that comes before */
+#define WORTH 0.98 // of the time of one that comes before
 
 bool gpu_rows_checked(uint32_t rows, uint32_t max_rows)
 {
     return rows <= GPU_BUCKET_ROWS_MAX || rows % GPU_ROWS_STEP == 0 || rows == max_rows;
 }
 
-/* For every count from `least` to `most` that gpu_rows_checked promises. */
+// For every count from `least` to `most` that gpu_rows_checked promises.
 static bool fits_all(const struct gpu_trial_calls *calls, uint32_t candidate, uint32_t least, uint32_t most, uint32_t max_rows)
 {
     for (uint32_t rows = least; rows <= most; rows++)
@@ -20,7 +20,7 @@ static bool fits_all(const struct gpu_trial_calls *calls, uint32_t candidate, ui
     return true;
 }
 
-/* The best of those that are left (us >= 0). */
+// The best of those that are left (us >= 0).
 static uint32_t best_of(const double *us, uint32_t count)
 {
     uint32_t best = GPU_NO_CANDIDATE;

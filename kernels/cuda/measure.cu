@@ -1,10 +1,9 @@
-/* measure.cu: kernels that measure: a stream of reads with nothing else, the ceiling that products of one row and attention are judged by;
- * and values to measure with.
- *
- * A block of 256 threads reads 64 KiB: four rounds of four 16-byte loads a thread, neighbours at neighbouring addresses (512 bytes a
- * warp and load). In flight at once are 64 bytes a thread, 96 KiB a multiprocessor (35 registers: 1,536 threads), 13 MB on the 132 of an
- * H200: at 4.8 TB/s and 1 us of latency 5 MB are enough. Blocks are many (16,384 a GiB) and short, so that none is left to wait for.
- */
+// measure.cu: kernels that measure: a stream of reads with nothing else, the ceiling that products of one row and attention are judged by;
+// and values to measure with.
+//
+// A block of 256 threads reads 64 KiB: four rounds of four 16-byte loads a thread, neighbours at neighbouring addresses (512 bytes a
+// warp and load). In flight at once are 64 bytes a thread, 96 KiB a multiprocessor (35 registers: 1,536 threads), 13 MB on the 132 of an
+// H200: at 4.8 TB/s and 1 us of latency 5 MB are enough. Blocks are many (16,384 a GiB) and short, so that none is left to wait for.
 #include "kernels/cuda/gpu.cuh"
 
 static constexpr unsigned READ_THREADS = 256, READ_LOADS = 4, READ_ROUNDS = 4;
@@ -24,7 +23,7 @@ __global__ void read_block(const uint4 *__restrict__ from, uint32_t *sink)
         for (unsigned i = 0; i < READ_LOADS; i++)
             sum += loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
     }
-    if (sum == 0x5bd1e995u) /* hardly ever: the compiler cannot know, and must load */
+    if (sum == 0x5bd1e995u) // hardly ever: the compiler cannot know, and must load
         *sink = sum;
 }
 
@@ -32,7 +31,7 @@ __global__ void fill_block(__half *out, size_t count, uint32_t seed)
 {
     const size_t step = (size_t)gridDim.x * blockDim.x;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        uint32_t x = (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32) ^ seed; /* finished as in MurmurHash3 (A. Appleby) */
+        uint32_t x = (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32) ^ seed; // finished as in MurmurHash3 (A. Appleby)
         x = (x ^ x >> 16) * 0x85ebca6bu;
         x = (x ^ x >> 13) * 0xc2b2ae35u;
         out[i] = gpu_from<__half>((float)(int32_t)(x ^ x >> 16) * 0x1p-31f);

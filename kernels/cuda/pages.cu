@@ -1,12 +1,11 @@
-/* pages.cu: pages of the pool in the form that KV stores have, for handing them over: K of a page is [token][dim] here and [dim][token]
- * there, V is the same. Exact: no value changes.
- *
- * A block takes a tile, K and V of a layer's KV head. The host's side is pinned memory, which threads read and write over the bus
- * in 16-byte vectors, a warp 512 contiguous bytes at once: the bus takes a few such blocks to fill (64 of 8 KiB in a slice at
- * head_dim 128), so no copy of the page on the device is needed. K is turned in shared memory:
- *
- *     K[token][dim], rows of head_dim + 8 halves (16-byte aligned, and off the banks)  ◀─▶  vectors of 8 tokens of a dim
- */
+// pages.cu: pages of the pool in the form that KV stores have, for handing them over: K of a page is [token][dim] here and [dim][token]
+// there, V is the same. Exact: no value changes.
+//
+// A block takes a tile, K and V of a layer's KV head. The host's side is pinned memory, which threads read and write over the bus
+// in 16-byte vectors, a warp 512 contiguous bytes at once: the bus takes a few such blocks to fill (64 of 8 KiB in a slice at
+// head_dim 128), so no copy of the page on the device is needed. K is turned in shared memory:
+//
+//     K[token][dim], rows of head_dim + 8 halves (16-byte aligned, and off the banks)  ◀─▶  vectors of 8 tokens of a dim
 #include "kernels/cuda/gpu.cuh"
 
 static constexpr unsigned THREADS = 128, PAGE = GPU_PAGE_TOKENS, VECTOR = 8 /* halves */, PAD = 8;
@@ -25,7 +24,7 @@ __global__ __launch_bounds__(THREADS) void pages_out(const __half *tiles, uint32
     __half *turned = (__half *)aligned;
     const __half *from = tiles + blockIdx.x * tile_halves(head_dim);
     __half *to = host + blockIdx.x * tile_halves(head_dim);
-    const uint32_t vectors = PAGE * head_dim / VECTOR, row = head_dim + PAD; /* of K; of V as many */
+    const uint32_t vectors = PAGE * head_dim / VECTOR, row = head_dim + PAD; // of K; of V as many
 
     for (uint32_t i = threadIdx.x; i < vectors; i += THREADS) {
         const uint32_t token = i * VECTOR / head_dim, dim = i * VECTOR % head_dim;

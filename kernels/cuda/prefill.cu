@@ -1,64 +1,63 @@
-/* prefill.cu: attention of a chunk of a prompt over paged K and V by tensor cores: FlashAttention-2 (Dao, "FlashAttention-2: faster
- * attention with better parallelism and work partitioning", 2023), its context split where a step has few tiles (as FlashDecoding).
- *
- * A block takes a tile: ITEMS = 128 items of one KV head, an item being a query head of a row, so that all heads of a KV head read its
- * K and V once, and one span of the context (mostly all of it). Item i is row i / group, head i % group; positions of the rows follow
- * each other, so the causal limit of an item is the first row's position plus i / group. Four warps have 32 items each:
- *
- *                 keys, 64 a turn ─▶                            dims ─▶
- *     items  ┌──────────────────────┐            items  ┌──────────────────────┐
- *     0..31  │ S = Q Kᵀ   2 x 8     │ ─ exp2 ─▶  0..31  │ O += P V  2 x D / 8  │   tiles of m16n8, f32 in registers
- *       …    │   of m16n8           │   P f16      …    │                      │
- *            └──────────────────────┘                   └──────────────────────┘
- *
- * S never leaves the registers: the fragment of a 16 x 16 piece of P as left operand is the one that S has as result.
- *
- * Shared memory: Q [128][D + 8], K [64][D + 8], V [64][D + 8] f16, 68 KiB for D = 128, so that two blocks, whose turns interleave, fit on
- * a multiprocessor of sm_80 and sm_90 (one on sm_86 and 89). A row has an odd number of 16-byte pieces: the eight rows of an ldmatrix
- * tile lie in different banks without a swizzle, at addresses that are constants from the lane's first. K and V have a buffer each and
- * take turns: while S is computed, V of the same keys comes (cp.async), while O is computed, K of the next. A turn of D = 128 is 4.2 MFLOP,
- * at least 1,500 cycles of a multiprocessor's tensor cores, half of it longer than memory's latency; it reads 32 KiB, 21 bytes a cycle
- * and multiprocessor even at the full rate, from L2 for all tiles but the first of a sequence (neighbours in the grid).
- *
- * Why 32 items a warp: ldmatrix brings 512 bytes in four cycles. Of D = 128, a warp's turn needs 8 x (2 + 4) of them for S and 4 x 8 for O,
- * four warps 1,280 cycles; with 16 items a warp, and eight warps, it would be 2,304, more than the 1,500 of the tensor cores.
- *
- * Rounding. q is multiplied by log2(e) / sqrt(head_dim) in f32 and then rounded to f16, so that scores are exponents of 2: an error
- * of at most 2^-11 a product q·k, that is about 2^-12 sqrt(sum (q k)^2) ~ 2e-4 of a score for values near one (saturating at 65,504,
- * which q reaches at 513,000 for head_dim 128). P is rounded to f16, 2^-11 each; so that small weights of long contexts keep that, and
- * do not end at f16's 2^-24, P is 2^14 times what it would be: exp2(s - m + 14), at most 16,384. Its sum has the same factor.
- *
- * A row's result does not depend on the others: keys come in the same pieces from position 0 on, and a piece that an item does not see
- * leaves it as it is (a factor of exactly one, weights of exactly zero).
- */
+// prefill.cu: attention of a chunk of a prompt over paged K and V by tensor cores: FlashAttention-2 (Dao, "FlashAttention-2: faster
+// attention with better parallelism and work partitioning", 2023), its context split where a step has few tiles (as FlashDecoding).
+//
+// A block takes a tile: ITEMS = 128 items of one KV head, an item being a query head of a row, so that all heads of a KV head read its
+// K and V once, and one span of the context (mostly all of it). Item i is row i / group, head i % group; positions of the rows follow
+// each other, so the causal limit of an item is the first row's position plus i / group. Four warps have 32 items each:
+//
+//                 keys, 64 a turn ─▶                            dims ─▶
+//     items  ┌──────────────────────┐            items  ┌──────────────────────┐
+//     0..31  │ S = Q Kᵀ   2 x 8     │ ─ exp2 ─▶  0..31  │ O += P V  2 x D / 8  │   tiles of m16n8, f32 in registers
+//       …    │   of m16n8           │   P f16      …    │                      │
+//            └──────────────────────┘                   └──────────────────────┘
+//
+// S never leaves the registers: the fragment of a 16 x 16 piece of P as left operand is the one that S has as result.
+//
+// Shared memory: Q [128][D + 8], K [64][D + 8], V [64][D + 8] f16, 68 KiB for D = 128, so that two blocks, whose turns interleave, fit on
+// a multiprocessor of sm_80 and sm_90 (one on sm_86 and 89). A row has an odd number of 16-byte pieces: the eight rows of an ldmatrix
+// tile lie in different banks without a swizzle, at addresses that are constants from the lane's first. K and V have a buffer each and
+// take turns: while S is computed, V of the same keys comes (cp.async), while O is computed, K of the next. A turn of D = 128 is 4.2 MFLOP,
+// at least 1,500 cycles of a multiprocessor's tensor cores, half of it longer than memory's latency; it reads 32 KiB, 21 bytes a cycle
+// and multiprocessor even at the full rate, from L2 for all tiles but the first of a sequence (neighbours in the grid).
+//
+// Why 32 items a warp: ldmatrix brings 512 bytes in four cycles. Of D = 128, a warp's turn needs 8 x (2 + 4) of them for S and 4 x 8 for O,
+// four warps 1,280 cycles; with 16 items a warp, and eight warps, it would be 2,304, more than the 1,500 of the tensor cores.
+//
+// Rounding. q is multiplied by log2(e) / sqrt(head_dim) in f32 and then rounded to f16, so that scores are exponents of 2: an error
+// of at most 2^-11 a product q·k, that is about 2^-12 sqrt(sum (q k)^2) ~ 2e-4 of a score for values near one (saturating at 65,504,
+// which q reaches at 513,000 for head_dim 128). P is rounded to f16, 2^-11 each; so that small weights of long contexts keep that, and
+// do not end at f16's 2^-24, P is 2^14 times what it would be: exp2(s - m + 14), at most 16,384. Its sum has the same factor.
+//
+// A row's result does not depend on the others: keys come in the same pieces from position 0 on, and a piece that an item does not see
+// leaves it as it is (a factor of exactly one, weights of exactly zero).
 #include "kernels/cuda/fragment.cuh"
 #include "kernels/cuda/pages.cuh"
 
 static constexpr unsigned ITEMS = 128, KEYS = 64, WARPS = 4, THREADS = WARPS * LANES, OWN = ITEMS / WARPS, GROUP_MAX = 32;
-static constexpr unsigned KEY_PAGES = KEYS / PAGE, WINDOW = LANES / KEY_PAGES; /* turns whose pages the lanes of a warp name */
-static constexpr unsigned MERGED = 16;                                         /* items of a block that merges */
+static constexpr unsigned KEY_PAGES = KEYS / PAGE, WINDOW = LANES / KEY_PAGES; // turns whose pages the lanes of a warp name
+static constexpr unsigned MERGED = 16;                                         // items of a block that merges
 static constexpr float WEIGHT_LOG2 = 14;
 static_assert(GPU_TILE_SPAN % (WINDOW * KEYS) == 0, "a span begins with a window");
 static_assert(GPU_MAX_CONTEXT / GPU_TILE_SPAN <= 65535, "spans are the third dimension of a grid");
 
-template <unsigned D> static constexpr unsigned STRIDE = D + 8; /* f16 of a row in shared memory */
+template <unsigned D> static constexpr unsigned STRIDE = D + 8; // f16 of a row in shared memory
 template <unsigned D> static constexpr unsigned SHARED_BYTES = (ITEMS + 2 * KEYS) * STRIDE<D> * 2;
 
-/* A tile as its block sees it. */
+// A tile as its block sees it.
 struct tile {
-    uint32_t first, items, group, kv_head, position; /* of the first row */
-    uint32_t begin, end;                             /* positions of the context that this block takes */
+    uint32_t first, items, group, kv_head, position; // of the first row
+    uint32_t begin, end;                             // positions of the context that this block takes
 };
 
-/* --- K and V to shared memory ------------------------------------------------------------------------------------------- */
+// --- K and V to shared memory ---
 
-/* Where K and V of a block's KV head come from. The lanes of a warp know the pages of a window of turns, one each. */
+// Where K and V of a block's KV head come from. The lanes of a warp know the pages of a window of turns, one each.
 struct source {
-    const __half *pages; /* of the layer and KV head */
+    const __half *pages; // of the layer and KV head
     const uint32_t *table;
     size_t page_halves;
     uint32_t head_dim, end;
-    uint32_t ids, ids_next; /* a lane's page of this window and of the next */
+    uint32_t ids, ids_next; // a lane's page of this window and of the next
 };
 
 __device__ __forceinline__ uint32_t page_id(const struct source &from, uint32_t window)
@@ -67,11 +66,11 @@ __device__ __forceinline__ uint32_t page_id(const struct source &from, uint32_t 
     return page < (from.end + PAGE - 1) / PAGE ? from.table[page] : 0;
 }
 
-/* K (part 0) or V (1) of a turn's keys; zeros behind the end, where a page may hold anything, and beyond head_dim. */
+// K (part 0) or V (1) of a turn's keys; zeros behind the end, where a page may hold anything, and beyond head_dim.
 template <unsigned D> __device__ __forceinline__ void copy_keys(const struct source &from, uint32_t turn, unsigned part, __half *to)
 {
     constexpr unsigned PIECES = D / 8;
-#pragma unroll 4 /* all of them at once would spill */
+#pragma unroll 4 // all of them at once would spill
     for (unsigned i = 0; i < KEYS * PIECES / THREADS; i++) {
         const unsigned at = i * THREADS + threadIdx.x, key = at / PIECES, piece = at % PIECES;
         const uint32_t page = __shfl_sync(FULL_WARP, from.ids, turn % WINDOW * KEY_PAGES + key / PAGE);
@@ -81,14 +80,14 @@ template <unsigned D> __device__ __forceinline__ void copy_keys(const struct sou
     }
 }
 
-/* --- Q ------------------------------------------------------------------------------------------------------------------ */
+// --- Q ---
 
 __device__ __forceinline__ uint32_t pack_scaled(float first, float second, float scale)
 {
     return gpu_pack(f16_range(first * scale), f16_range(second * scale));
 }
 
-/* Scaled, as f16; zeros for items that there are not, and beyond head_dim. */
+// Scaled, as f16; zeros for items that there are not, and beyond head_dim.
 template <unsigned D>
 __device__ __forceinline__ void store_queries(const struct place &p, const struct gpu_rows &rows, const struct tile &t,
                                               const float *qkv, __half *to)
@@ -111,10 +110,10 @@ __device__ __forceinline__ void store_queries(const struct place &p, const struc
     }
 }
 
-/* The left fragments of a warp's 32 items: in registers where they leave room, else read again each turn. */
+// The left fragments of a warp's 32 items: in registers where they leave room, else read again each turn.
 template <unsigned D> struct queries {
     static constexpr bool KEPT = D <= 64;
-    const __half *at; /* a lane's first address for ldmatrix */
+    const __half *at; // a lane's first address for ldmatrix
     uint32_t kept[KEPT ? D / 16 : 1][2][4];
 
     __device__ __forceinline__ void load(unsigned k, uint32_t (*out)[4]) const
@@ -131,12 +130,12 @@ template <unsigned D> struct queries {
     }
 };
 
-/* --- a turn --------------------------------------------------------------------------------------------------------------- */
+// --- a turn ---
 
-/* Fragments of a warp: [16 items][8 columns] each; items g and g + 8 of them, columns 2t and 2t + 1, in a lane. */
+// Fragments of a warp: [16 items][8 columns] each; items g and g + 8 of them, columns 2t and 2t + 1, in a lane.
 template <unsigned D> struct running {
     float acc[2][D / 8][4];
-    float m[2][2], l[2][2]; /* of an item: the largest score; the sum of the weights of this lane's columns */
+    float m[2][2], l[2][2]; // of an item: the largest score; the sum of the weights of this lane's columns
 };
 typedef float scores[2][KEYS / 8][4];
 typedef uint32_t weights[2][KEYS / 16][4];
@@ -169,7 +168,7 @@ template <unsigned D> __device__ __forceinline__ void score(const queries<D> &q,
     }
 }
 
-/* What lies behind an item's own position. */
+// What lies behind an item's own position.
 __device__ __forceinline__ void mask(const struct tile &t, uint32_t turn, unsigned warp, unsigned lane, scores s)
 {
 #pragma unroll
@@ -186,7 +185,7 @@ __device__ __forceinline__ void mask(const struct tile &t, uint32_t turn, unsign
         }
 }
 
-/* Scores become weights relative to the largest so far; what was summed before is brought to it. */
+// Scores become weights relative to the largest so far; what was summed before is brought to it.
 template <unsigned D> __device__ __forceinline__ void soften(scores s, running<D> &run, weights w)
 {
 #pragma unroll
@@ -199,10 +198,9 @@ template <unsigned D> __device__ __forceinline__ void soften(scores s, running<D
                 best = fmaxf(best, fmaxf(s[mt][n][half * 2], s[mt][n][half * 2 + 1]));
             best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 1));
             best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 2));
-            const float finite = best == -INFINITY ? 0.0f : best; /* an item that has seen nothing of this span */
+            const float finite = best == -INFINITY ? 0.0f : best; // an item that has seen nothing of this span
             const float old = gpu_exp2(run.m[mt][half] - finite), shifted = finite - WEIGHT_LOG2;
-            const float zero = finite - shifted > WEIGHT_LOG2 ? finite
-                                                              : shifted; /* from 2^25 on the difference is rounded itself */
+            const float zero = finite - shifted > WEIGHT_LOG2 ? finite : shifted; // from 2^25 on the difference is rounded itself
             float sum = run.l[mt][half] * old;
 #pragma unroll
             for (unsigned n = 0; n < KEYS / 8; n++)
@@ -240,9 +238,9 @@ template <unsigned D> __device__ __forceinline__ void add_values(const weights w
         }
 }
 
-/* --- results --------------------------------------------------------------------------------------------------------------- */
+// --- results ---
 
-/* A block's part where the context is cut: [ITEMS][head_dim] sums, then of each item the largest score and the sum of the weights. */
+// A block's part where the context is cut: [ITEMS][head_dim] sums, then of each item the largest score and the sum of the weights.
 static __device__ __forceinline__ size_t part_offset(const struct place &p, uint32_t tile, uint32_t kv_head, uint32_t span,
                                                      uint32_t spans)
 {
@@ -281,15 +279,15 @@ __device__ __forceinline__ void put(const struct place &p, const struct gpu_rows
         }
 }
 
-/* --- the kernel ------------------------------------------------------------------------------------------------------------ */
+// --- the kernel ---
 
-/* All turns of a block; `from.end` and t.end are the same. Every warp copies and comes to the barriers; who sees nothing computes
- * nothing. */
+// All turns of a block; `from.end` and t.end are the same. Every warp copies and comes to the barriers; who sees nothing computes
+// nothing.
 template <unsigned D>
 __device__ __forceinline__ void take_turns(const struct tile &t, struct source &from, __half *shared, running<D> &run)
 {
     const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const uint32_t own_first = t.position + warp * OWN / t.group; /* positions of the warp's rows */
+    const uint32_t own_first = t.position + warp * OWN / t.group; // positions of the warp's rows
     const uint32_t own_last = t.position + (min(t.items, (warp + 1) * OWN) - 1) / t.group;
     const bool own = warp * OWN < t.items;
     __half *keys = shared + ITEMS * STRIDE<D>, *values = keys + KEYS * STRIDE<D>;
@@ -303,7 +301,7 @@ __device__ __forceinline__ void take_turns(const struct tile &t, struct source &
         const bool sees = own && turn * KEYS <= own_last;
         weights w;
         gpu_copy_wait();
-        __syncthreads(); /* K is there, and nobody reads the V before it any more */
+        __syncthreads(); // K is there, and nobody reads the V before it any more
         copy_keys<D>(from, turn, 1, values);
         if (sees) {
             scores s;
@@ -313,7 +311,7 @@ __device__ __forceinline__ void take_turns(const struct tile &t, struct source &
             soften<D>(s, run, w);
         }
         gpu_copy_wait();
-        __syncthreads(); /* V is there, and nobody reads this K any more */
+        __syncthreads(); // V is there, and nobody reads this K any more
         if ((turn + 1) * KEYS < t.end) {
             if ((turn + 1) % WINDOW == 0) {
                 from.ids = from.ids_next;
@@ -332,7 +330,7 @@ __global__ __launch_bounds__(THREADS, 2) void attend_tile(struct place p, const 
 {
     GPU_DYNAMIC_SHARED(shared_memory);
     __half *shared = (__half *)shared_memory;
-    const uint32_t index = gridDim.x - 1 - blockIdx.x; /* the last first: of a prompt they have most to do */
+    const uint32_t index = gridDim.x - 1 - blockIdx.x; // the last first: of a prompt they have most to do
     const uint32_t count = tiles.words[2 * index + 1];
     struct tile t;
     struct source from;
@@ -362,12 +360,12 @@ __global__ __launch_bounds__(THREADS, 2) void attend_tile(struct place p, const 
             for (unsigned i = 0; i < 4; i++)
                 run.acc[mt][n][i] = 0;
     }
-    __syncthreads(); /* Q is there */
+    __syncthreads(); // Q is there
     take_turns<D>(t, from, shared, run);
     put<D>(p, rows, t, run, parts ? parts + part_offset(p, index, t.kv_head, blockIdx.z, gridDim.z) : nullptr, o);
 }
 
-/* The parts of MERGED items of a tile and KV head, by log-sum-exp. */
+// The parts of MERGED items of a tile and KV head, by log-sum-exp.
 __global__ void merge_spans(struct place p, struct gpu_rows rows, struct gpu_tiles tiles, const float *parts, uint32_t spans,
                             float *o)
 {
@@ -391,7 +389,7 @@ __global__ void merge_spans(struct place p, struct gpu_rows rows, struct gpu_til
     }
 }
 
-/* --- launches -------------------------------------------------------------------------------------------------------------- */
+// --- launches ---
 
 uint32_t gpu_tile_rows(const struct gpu_pool *pool)
 {
@@ -399,7 +397,7 @@ uint32_t gpu_tile_rows(const struct gpu_pool *pool)
     return pool->head_dim <= 128 && group <= GROUP_MAX ? ITEMS / group : 0;
 }
 
-/* Calls `function` for the least D that heads fit. */
+// Calls `function` for the least D that heads fit.
 #define FOR_HEAD_DIM(head_dim, function, ...)       \
     ((head_dim) <= 32   ? function<32>(__VA_ARGS__) \
      : (head_dim) <= 64 ? function<64>(__VA_ARGS__) \

@@ -1,23 +1,22 @@
-/* quant.cu: products with matrices in 4- and 8-bit groups (quant.h has their layout), for few rows.
- *
- * At few rows a product is bound by reading the weights, and the aim is that all of a device's bandwidth goes there. A block of eight
- * warps has a tile of 16 outputs (4 bits, more than eight rows and registers left: two, so that x is loaded half as often), the warps take its steps of
- * 64 inputs in turn: together they read a stretch of memory of 4 KB and more, in lines of 512 bytes. A warp's next steps are on their way
- * while one is multiplied: about 2 KB a warp. An H200 needs some 4.8 TB/s * 700 ns = 3.4 MB in flight, 25 KB an SM; Llama-7B's smallest
- * matrix (4,096 x 4,096) has 256 blocks for 132 SMs: 2 * 8 * 2 KB an SM, all its weights on their way at once or nearly so.
- *
- * The tensor cores multiply, at one row as well: at 4.3 TB/s and 1.75 GHz an SM has 124 to 138 issue slots for the 1,024 weights of a
- * step (576 to 640 bytes), far fewer than a multiplication a weight would take. Integers come out of the packed words two at a time, with
- * an exponent put in front of their bits (1,024 + q is an f16), and are exact in f16 and in bf16; so a group's sum of q * x is that of
- * exact products in f32, and is multiplied by the group's scale in f32. A minimum is multiplied by the group's sum of x, which is a
- * product with ones: one for all tiles of a warp. Nothing is rounded to 16 bits but x, which came so. As compiled for sm_90, instructions
- * a step, one tile, up to eight rows: U4 89, U4_MIN 105, U4_SUPER 125 (whose scales are products of a super and a small one); S8, twice the
- * bytes, 85.
- *
- * x stays in L1 (the weights do not go in there): each SM takes it from L2 once, or nearly so. The warps' sums are added up in shared
- * memory in the order of the warps. Which step is whose depends on inputs alone: a row's bits do not depend on its companions, nor on
- * whether one or two tiles are a block's.
- */
+// quant.cu: products with matrices in 4- and 8-bit groups (quant.h has their layout), for few rows.
+//
+// At few rows a product is bound by reading the weights, and the aim is that all of a device's bandwidth goes there. A block of eight
+// warps has a tile of 16 outputs (4 bits, more than eight rows and registers left: two, so that x is loaded half as often), the warps take its steps of
+// 64 inputs in turn: together they read a stretch of memory of 4 KB and more, in lines of 512 bytes. A warp's next steps are on their way
+// while one is multiplied: about 2 KB a warp. An H200 needs some 4.8 TB/s * 700 ns = 3.4 MB in flight, 25 KB an SM; Llama-7B's smallest
+// matrix (4,096 x 4,096) has 256 blocks for 132 SMs: 2 * 8 * 2 KB an SM, all its weights on their way at once or nearly so.
+//
+// The tensor cores multiply, at one row as well: at 4.3 TB/s and 1.75 GHz an SM has 124 to 138 issue slots for the 1,024 weights of a
+// step (576 to 640 bytes), far fewer than a multiplication a weight would take. Integers come out of the packed words two at a time, with
+// an exponent put in front of their bits (1,024 + q is an f16), and are exact in f16 and in bf16; so a group's sum of q * x is that of
+// exact products in f32, and is multiplied by the group's scale in f32. A minimum is multiplied by the group's sum of x, which is a
+// product with ones: one for all tiles of a warp. Nothing is rounded to 16 bits but x, which came so. As compiled for sm_90, instructions
+// a step, one tile, up to eight rows: U4 89, U4_MIN 105, U4_SUPER 125 (whose scales are products of a super and a small one); S8, twice the
+// bytes, 85.
+//
+// x stays in L1 (the weights do not go in there): each SM takes it from L2 once, or nearly so. The warps' sums are added up in shared
+// memory in the order of the warps. Which step is whose depends on inputs alone: a row's bits do not depend on its companions, nor on
+// whether one or two tiles are a block's.
 #include "kernels/cuda/fragment.cuh"
 
 extern "C" {
@@ -25,26 +24,26 @@ extern "C" {
 }
 
 static constexpr unsigned WARPS = 8, TILE = GPU_TILE_OUTPUTS, STEP = GPU_STEP_INPUTS, GROUP = GPU_GROUP_INPUTS,
-                          COLUMNS = 8; /* rows of x in one product of the tensor cores */
+                          COLUMNS = 8; // rows of x in one product of the tensor cores
 static constexpr unsigned STEPS_A_SUPER = GPU_SUPER_INPUTS / GPU_STEP_INPUTS;
 
-/* What differs between the forms. */
+// What differs between the forms.
 template <int FORM> struct traits {
     static constexpr enum gpu_form AS = (enum gpu_form)FORM;
-    static constexpr unsigned LOADS = gpu_form_bits(AS) == 4 ? 1 : 2; /* a step and lane */
+    static constexpr unsigned LOADS = gpu_form_bits(AS) == 4 ? 1 : 2; // a step and lane
     static constexpr bool HALVES = FORM == GPU_S8_HALVES, SUPER = gpu_form_has_super(AS), MINIMUM = gpu_form_has_minimum(AS);
-    static constexpr unsigned SCALE_BYTES = gpu_form_scale_bytes(AS), SUPER_BYTES = gpu_form_super_bytes(AS); /* of a g */
-    static constexpr int OFFSET = FORM == GPU_U4 ? 8 : LOADS == 2 ? 128 : 0; /* of the stored integers */
-    static constexpr unsigned SCALES = HALVES ? 2 : 1;                       /* a group and output */
+    static constexpr unsigned SCALE_BYTES = gpu_form_scale_bytes(AS), SUPER_BYTES = gpu_form_super_bytes(AS); // of a g
+    static constexpr int OFFSET = FORM == GPU_U4 ? 8 : LOADS == 2 ? 128 : 0; // of the stored integers
+    static constexpr unsigned SCALES = HALVES ? 2 : 1;                       // a group and output
 };
 
-/* A step of a tile as it was loaded: what a lane needs of it. */
+// A step of a tile as it was loaded: what a lane needs of it.
 template <int FORM> struct loaded {
     uint4 quants[traits<FORM>::LOADS];
-    uint2 scales, more; /* more: the minima; SUPER: super scales, super minima */
+    uint2 scales, more; // more: the minima; SUPER: super scales, super minima
 };
 
-/* Where a lane reads in a tile: at a step, and each WARPS steps on by a constant. */
+// Where a lane reads in a tile: at a step, and each WARPS steps on by a constant.
 template <int FORM> struct stream {
     const uint8_t *quants, *scales, *super;
 };
@@ -59,7 +58,7 @@ __device__ __forceinline__ struct stream<FORM> stream_at(const struct gpu_quant 
             at + quant.super_offset + (step / STEPS_A_SUPER * 8 + lane / 4) * form::SUPER_BYTES};
 }
 
-/* The step that is `bytes`, those of whole tiles, and `rounds` times WARPS steps on. */
+// The step that is `bytes`, those of whole tiles, and `rounds` times WARPS steps on.
 template <int FORM>
 __device__ __forceinline__ void load_step(const struct stream<FORM> &from, uint32_t bytes, uint32_t rounds,
                                           struct loaded<FORM> &out)
@@ -87,13 +86,13 @@ __device__ __forceinline__ void load_step(const struct stream<FORM> &from, uint3
 
 __device__ __forceinline__ uint32_t word_of(const uint4 &v, unsigned i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-/* 2^23 + byte i of a word. */
+// 2^23 + byte i of a word.
 __device__ __forceinline__ float byte_of(uint32_t word, unsigned i)
 {
     return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 | i));
 }
 
-/* Scales of a group and minimum of the lane's outputs; products of f16 and small integers, exact in f32. */
+// Scales of a group and minimum of the lane's outputs; products of f16 and small integers, exact in f32.
 template <int FORM>
 __device__ __forceinline__ void group_scales(const struct loaded<FORM> &step, unsigned group,
                                              float (&scale)[traits<FORM>::SCALES][2], float (&minimum)[2])
@@ -109,7 +108,7 @@ __device__ __forceinline__ void group_scales(const struct loaded<FORM> &step, un
             const float super = output ? pair_high<__half>(step.more.x) : pair_low<__half>(step.more.x);
             const float super_minimum = output ? pair_high<__half>(step.more.y) : pair_low<__half>(step.more.y);
             minimum[output] = 0;
-            if (form::MINIMUM) { /* a fused multiply-add takes the 2^23 off again */
+            if (form::MINIMUM) { // a fused multiply-add takes the 2^23 off again
                 scale[0][output] = __fmaf_rn(super, byte_of(step.scales.x, group * 2 + output), super * -8388608.0f);
                 minimum[output] = __fmaf_rn(-super_minimum, byte_of(step.scales.y, group * 2 + output), super_minimum * 8388608.0f);
             } else {
@@ -120,12 +119,12 @@ __device__ __forceinline__ void group_scales(const struct loaded<FORM> &step, un
     }
 }
 
-/* --- packed words to pairs of integers ----------------------------------------------------------------------------------- */
+// --- packed words to pairs of integers ---
 
-/* Eight nibbles, less OFFSET. f16: a nibble behind 0x64 is 1,024 + q, the one above it 1,024 + 16 q. */
+// Eight nibbles, less OFFSET. f16: a nibble behind 0x64 is 1,024 + q, the one above it 1,024 + 16 q.
 template <int OFFSET> __device__ __forceinline__ void unpack_nibbles(uint32_t word, uint32_t (&pairs)[4], __half)
 {
-    constexpr uint32_t LOW = (0xe400u | OFFSET) * 0x10001u, HIGH = (0xd400u | OFFSET * 16u) * 0x10001u; /* -1,024 - o, -64 - o */
+    constexpr uint32_t LOW = (0xe400u | OFFSET) * 0x10001u, HIGH = (0xd400u | OFFSET * 16u) * 0x10001u; // -1,024 - o, -64 - o
 #pragma unroll
     for (unsigned i = 0; i < 4; i += 2, word >>= 8) {
         pairs[i] = pair_fma<__half>(and_or(word, 0x000f000f, 0x64006400), 0x3c003c00, LOW);
@@ -133,7 +132,7 @@ template <int OFFSET> __device__ __forceinline__ void unpack_nibbles(uint32_t wo
     }
 }
 
-/* bf16: behind 0x43 it is 128 + q. */
+// bf16: behind 0x43 it is 128 + q.
 template <int OFFSET> __device__ __forceinline__ void unpack_nibbles(uint32_t word, uint32_t (&pairs)[4], __nv_bfloat16)
 {
 #pragma unroll
@@ -142,14 +141,14 @@ template <int OFFSET> __device__ __forceinline__ void unpack_nibbles(uint32_t wo
             pair_fma<__nv_bfloat16>(and_or(word >> 4 * i, 0x000f000f, 0x43004300), 0x3f803f80, (0xc300u | OFFSET) * 0x10001u);
 }
 
-/* Four bytes, less 128. */
+// Four bytes, less 128.
 __device__ __forceinline__ void unpack_bytes(uint32_t word, uint32_t *pairs, __half)
 {
     pairs[0] = pair_fma<__half>(__byte_perm(word, 0x64646464, 0x4140), 0x3c003c00, 0xe480e480);
     pairs[1] = pair_fma<__half>(__byte_perm(word, 0x64646464, 0x4342), 0x3c003c00, 0xe480e480);
 }
 
-/* bf16 has seven bits behind the point: 128 + the lower seven, less 256, or less 128 where the eighth is set. */
+// bf16 has seven bits behind the point: 128 + the lower seven, less 256, or less 128 where the eighth is set.
 __device__ __forceinline__ void unpack_bytes(uint32_t word, uint32_t *pairs, __nv_bfloat16)
 {
 #pragma unroll
@@ -159,7 +158,7 @@ __device__ __forceinline__ void unpack_bytes(uint32_t word, uint32_t *pairs, __n
     }
 }
 
-/* The eight integers of a group that the lane has of one of its outputs; pair i is that of inputs pair_input(i). */
+// The eight integers of a group that the lane has of one of its outputs; pair i is that of inputs pair_input(i).
 template <typename T, int FORM>
 __device__ __forceinline__ void unpack(const struct loaded<FORM> &step, unsigned group, unsigned output, uint32_t (&pairs)[4])
 {
@@ -172,14 +171,14 @@ __device__ __forceinline__ void unpack(const struct loaded<FORM> &step, unsigned
     unpack_bytes(word_of(step.quants[group % form::LOADS], output * 2 + 1), pairs + 2, T());
 }
 
-/* In the group. */
+// In the group.
 template <int FORM> __device__ __forceinline__ unsigned pair_input(unsigned lane, unsigned pair)
 {
     const unsigned t = lane % 4;
     return traits<FORM>::HALVES ? pair / 2 * (GROUP / 2) + 4 * t + pair % 2 * 2 : 8 * t + pair * 2;
 }
 
-/* --- product --------------------------------------------------------------------------------------------------------------- */
+// --- product ---
 
 struct product_place {
     struct gpu_quant quant;
@@ -187,13 +186,13 @@ struct product_place {
     uint32_t row_blocks;
 };
 
-/* Where a lane reads x, and for how many rounds of WARPS steps there is a first and a second group for it. */
+// Where a lane reads x, and for how many rounds of WARPS steps there is a first and a second group for it.
 struct x_stream {
     const uint16_t *at;
     uint32_t first, second;
 };
 
-/* x of a step: of each group what pairs 0 to 3 multiply; 0 where there is none. */
+// x of a step: of each group what pairs 0 to 3 multiply; 0 where there is none.
 template <int FORM> __device__ __forceinline__ void load_x(const struct x_stream &from, uint32_t rounds, uint32_t (&x)[2][4])
 {
 #pragma unroll
@@ -212,7 +211,7 @@ template <int FORM> __device__ __forceinline__ void load_x(const struct x_stream
     }
 }
 
-/* One group of a tile: total += scale * (q x) + minimum * sum of x. sum: of the group, of the rows of the lane's results. */
+// One group of a tile: total += scale * (q x) + minimum * sum of x. sum: of the group, of the rows of the lane's results.
 template <typename T, int FORM, unsigned BLOCKS>
 __device__ __forceinline__ void multiply_group(const struct loaded<FORM> &step, unsigned group, const uint32_t (&x)[BLOCKS][2][4],
                                                const float (&sum)[BLOCKS][4], float (&total)[BLOCKS][4])
@@ -270,24 +269,24 @@ __device__ __forceinline__ void multiply_step(const struct loaded<FORM> (&step)[
     }
 }
 
-/* The rounds of the warp (each a step of the block's WARPS), its first row of x `row`. */
+// The rounds of the warp (each a step of the block's WARPS), its first row of x `row`.
 template <int FORM>
 __device__ __forceinline__ struct x_stream x_stream_at(const struct product_place &p, uint32_t row, uint32_t rounds)
 {
     const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const bool half = p.quant.inputs % STEP && rounds && warp + (rounds - 1) * WARPS == p.quant.steps - 1; /* of its last step */
+    const bool half = p.quant.inputs % STEP && rounds && warp + (rounds - 1) * WARPS == p.quant.steps - 1; // of its last step
     if (row + lane / 4 >= p.product.rows)
         return {(const uint16_t *)p.product.x, 0, 0};
     return {(const uint16_t *)p.product.x + (size_t)(row + lane / 4) * p.quant.inputs + warp * STEP + pair_input<FORM>(lane, 0),
             rounds, rounds - half};
 }
 
-/* The warp's share of the sums: steps warp, warp + WARPS, … DEPTH of them are held or on their way. */
+// The warp's share of the sums: steps warp, warp + WARPS, … DEPTH of them are held or on their way.
 template <typename T, int FORM, unsigned BLOCKS, unsigned TILES, unsigned DEPTH>
 __device__ __forceinline__ void multiply_steps(const struct product_place &p, uint32_t tile, uint32_t row,
                                                float (&total)[TILES][BLOCKS][4])
 {
-    constexpr bool AHEAD = BLOCKS == 1; /* x of the next step is on its way too, where registers are left for it */
+    constexpr bool AHEAD = BLOCKS == 1; // x of the next step is on its way too, where registers are left for it
     const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const uint32_t rounds = p.quant.steps > warp ? (p.quant.steps - warp + WARPS - 1) / WARPS : 0;
     struct loaded<FORM> ring[DEPTH][TILES];
@@ -296,7 +295,7 @@ __device__ __forceinline__ void multiply_steps(const struct product_place &p, ui
 
     const struct stream<FORM> from = stream_at<FORM>(p.quant, tile, warp, lane);
     const uint32_t next_tile = tile + 1 < p.quant.tiles ? (uint32_t)p.quant.tile_bytes
-                                                        : 0; /* one too many is the last once more, and dropped */
+                                                        : 0; // one too many is the last once more, and dropped
 #pragma unroll
     for (unsigned i = 0; i < DEPTH * TILES; i++)
         if (i / TILES < rounds)
@@ -310,7 +309,7 @@ __device__ __forceinline__ void multiply_steps(const struct product_place &p, ui
     for (uint32_t begin = 0; begin < rounds; begin += DEPTH) {
 #pragma unroll
         for (unsigned i = 0; i < DEPTH; i++) {
-            if (begin + i >= rounds) /* the same in all lanes */
+            if (begin + i >= rounds) // the same in all lanes
                 break;
 #pragma unroll
             for (unsigned j = 0; j < BLOCKS; j++)
@@ -327,12 +326,12 @@ __device__ __forceinline__ void multiply_steps(const struct product_place &p, ui
     }
 }
 
-/* A block: TILES tiles, BLOCKS * 8 rows. */
+// A block: TILES tiles, BLOCKS * 8 rows.
 template <typename T, int FORM, unsigned BLOCKS, unsigned TILES>
 __global__ __launch_bounds__(WARPS *LANES, 2) void multiply(struct product_place p)
 {
-    constexpr unsigned OUTPUTS = TILES * TILE, ROWS = BLOCKS * COLUMNS, STRIDE = OUTPUTS + 4; /* + 4: lanes meet no bank twice */
-    constexpr unsigned DEPTH = TILES == 2 ? 2 : traits<FORM>::LOADS == 1 ? 4 : 3;             /* as many as registers hold */
+    constexpr unsigned OUTPUTS = TILES * TILE, ROWS = BLOCKS * COLUMNS, STRIDE = OUTPUTS + 4; // + 4: lanes meet no bank twice
+    constexpr unsigned DEPTH = TILES == 2 ? 2 : traits<FORM>::LOADS == 1 ? 4 : 3;             // as many as registers hold
     __shared__ float of_warp[WARPS][ROWS][STRIDE];
     const unsigned lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const uint32_t tile = blockIdx.x / p.row_blocks * TILES, row = blockIdx.x % p.row_blocks * ROWS;
@@ -359,9 +358,9 @@ __global__ __launch_bounds__(WARPS *LANES, 2) void multiply(struct product_place
     }
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------------------ */
+// --- values ---
 
-/* Pair `pair` of a group as the source's values: one rounding for the product, one for the sum. */
+// Pair `pair` of a group as the source's values: one rounding for the product, one for the sum.
 template <typename T, int FORM>
 __device__ __forceinline__ void values_of(const struct loaded<FORM> &step, unsigned group, unsigned output, float (&out)[8])
 {
@@ -378,7 +377,7 @@ __device__ __forceinline__ void values_of(const struct loaded<FORM> &step, unsig
     }
 }
 
-/* A block of 256: a tile and eight of its steps, a warp each. Stores go out in whole sectors of 32 bytes. */
+// A block of 256: a tile and eight of its steps, a warp each. Stores go out in whole sectors of 32 bytes.
 template <typename T, int FORM>
 __global__ __launch_bounds__(WARPS *LANES) void expand(struct gpu_quant quant, uint32_t first, uint32_t count, T *out)
 {
@@ -408,7 +407,7 @@ __global__ __launch_bounds__(WARPS *LANES) void expand(struct gpu_quant quant, u
     }
 }
 
-/* A block a row, a thread a quarter of a step. */
+// A block a row, a thread a quarter of a step.
 template <int FORM> __global__ void embed_packed(struct gpu_quant quant, const uint32_t *token, float *x)
 {
     const uint32_t id = token[blockIdx.x];
@@ -431,9 +430,9 @@ template <int FORM> __global__ void embed_packed(struct gpu_quant quant, const u
     }
 }
 
-/* --- host ---------------------------------------------------------------------------------------------------------------------- */
+// --- host ---
 
-/* Calls `function` with the form as a constant. */
+// Calls `function` with the form as a constant.
 #define EACH_FORM(form, function, ...)                               \
     switch (form) {                                                  \
     case GPU_U4: function<GPU_U4>(__VA_ARGS__); break;               \
@@ -449,7 +448,7 @@ template <int FORM> __global__ void embed_packed(struct gpu_quant quant, const u
 template <int FORM> static void multiply_form(enum gpu_type type, struct product_place p, cudaStream_t stream)
 {
     const bool few = p.product.rows <= COLUMNS;
-    /* 8 bits: one has as many bytes of weights to those of x; SUPER: two do not go into the registers */
+    // 8 bits: one has as many bytes of weights to those of x; SUPER: two do not go into the registers
     constexpr unsigned MOST_TILES = traits<FORM>::LOADS == 1 && !traits<FORM>::SUPER ? 2 : 1;
     const unsigned rows = few ? COLUMNS : 2 * COLUMNS, tiles = few ? 1 : MOST_TILES;
     void (*f16)(struct product_place) = few ? multiply<__half, FORM, 1, 1> : multiply<__half, FORM, 2, MOST_TILES>;

@@ -1,4 +1,4 @@
-/* quant_pack.c: GGUF's blocks into the tiles that quant.h describes, a group of a row at a time. */
+// quant_pack.c: GGUF's blocks into the tiles that quant.h describes, a group of a row at a time.
 #include "kernels/cuda/quant.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ void gpu_quant_plan(enum gpu_form form, uint32_t outputs, uint32_t inputs, struc
 
 static void put_u16(uint8_t *at, uint16_t value) { memcpy(at, &value, sizeof value); }
 
-/* Scales of group `group` of a step; output 0: that of lanes' g, 1: g + 8. */
+// Scales of group `group` of a step; output 0: that of lanes' g, 1: g + 8.
 static void pack_scales(const struct gpu_quant *quant, uint32_t step, uint32_t group, uint32_t g, uint32_t output,
                         const struct pack_group *from, uint8_t *tile)
 {
@@ -66,7 +66,7 @@ static void pack_scales(const struct gpu_quant *quant, uint32_t step, uint32_t g
 static void pack_quants(const struct gpu_quant *quant, uint32_t step, uint32_t group, uint32_t g, uint32_t output, const uint8_t *q,
                         uint8_t *tile)
 {
-    static const uint8_t order[8] = {0, 2, 4, 6, 1, 3, 5, 7}; /* of inputs in a word of nibbles */
+    static const uint8_t order[8] = {0, 2, 4, 6, 1, 3, 5, 7}; // of inputs in a word of nibbles
     for (uint32_t t = 0; t < 4; t++) {
         const uint32_t lane = g * 4 + t;
         if (gpu_form_bits(quant->form) == 4) {

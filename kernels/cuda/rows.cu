@@ -1,4 +1,4 @@
-/* rows.cu: embedding, norm, RoPE and biases, activation: one pass over memory each. A row's result depends on its own row alone. */
+// rows.cu: embedding, norm, RoPE and biases, activation: one pass over memory each. A row's result depends on its own row alone.
 #include "kernels/cuda/gpu.cuh"
 
 static unsigned blocks_of(size_t count, unsigned threads) { return (unsigned)((count + threads - 1) / threads); }
@@ -20,8 +20,8 @@ void gpu_embed(enum gpu_type type, const void *table, const uint32_t *token, uin
         GPU_LAUNCH(embed<__nv_bfloat16>, rows, 256, 0, stream, (const __nv_bfloat16 *)table, token, hidden, x);
 }
 
-/* A thread asks for all its values and weights before the first of them is there: at few rows a block is alone, and would otherwise wait
- * for memory as often as it loops. */
+// A thread asks for all its values and weights before the first of them is there: at few rows a block is alone, and would otherwise wait
+// for memory as often as it loops.
 static constexpr unsigned KEPT = 8;
 
 template <typename T>
@@ -63,7 +63,7 @@ void gpu_rms_norm(enum gpu_type type, const float *x, const uint32_t *row_index,
         GPU_LAUNCH(rms_norm<__nv_bfloat16>, rows, threads, 0, stream, x, row_index, weight, epsilon, hidden, (__nv_bfloat16 *)out);
 }
 
-/* A block a row and head; a thread a pair that is rotated together, a value that is not, or one of v. */
+// A block a row and head; a thread a pair that is rotated together, a value that is not, or one of v.
 __global__ void rope(struct gpu_rope r, const float *__restrict__ q_bias, const float *__restrict__ k_bias,
                      const float *__restrict__ v_bias, float *__restrict__ qkv)
 {
@@ -94,12 +94,12 @@ void gpu_rope(const struct gpu_rope *r, const float *q_bias, const float *k_bias
 
 __device__ __forceinline__ float f32_range(float x) { return x > 3e38f ? 3e38f : x < -3e38f ? -3e38f : x; }
 
-/* `COUNT` values one behind the other, read and written at once. */
+// `COUNT` values one behind the other, read and written at once.
 template <typename T, unsigned COUNT> struct alignas(sizeof(T) * COUNT) pack {
     T values[COUNT];
 };
 
-/* A block some packs of a row. */
+// A block some packs of a row.
 template <typename T, unsigned COUNT> __global__ void silu_mul(const T *__restrict__ gate_up, uint32_t ffn, T *__restrict__ out)
 {
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * COUNT;
@@ -110,7 +110,7 @@ template <typename T, unsigned COUNT> __global__ void silu_mul(const T *__restri
     pack<T, COUNT> products;
 #pragma unroll
     for (unsigned k = 0; k < COUNT; k++) {
-        /* a product beyond f16 came as an infinity; NaN stays */
+        // a product beyond f16 came as an infinity; NaN stays
         const float gate = f32_range(gpu_float(gates.values[k])), up = f32_range(gpu_float(ups.values[k]));
         products.values[k] = gpu_from<T>(gate / (1.0f + expf(-gate)) * up);
     }

@@ -1,34 +1,33 @@
-/* sample.cu: from logits to tokens. A block a row; three kernels, each started where a row of the block of rows needs it:
- *
- *     score    what log-probabilities are made of: max, total, the best tokens               raw logits, 2 reads
- *     adjust   penalties and biases, put into the row; what was there is kept                a few entries
- *     draw     greedy                          the best token                                1 read
- *              temperature alone, or min-p     down to the part of the row with the draw     2 reads
- *              top-k up to 512                 candidates into shared memory, see below      2 reads
- *              top-p                           total, candidates into shared memory          3 reads
- *
- * Candidates are what can matter: for top-p, and as the host has it, what has a share of the mass left out that is not below half the
- * average; for top-k, what is not below the k-th largest of the threads' own maxima, which are that many tokens of the row. Where they
- * fit into the list in shared memory, selection (select.cuh) costs some microseconds. If not (a model that is unsure: tens of thousands
- * of candidates), there is one more read for the first bins, one a filter and one for the draw. The best tokens for log-probabilities
- * are found by their threads' maxima too; where more than the list holds are level, one read a token.
- *
- * A read of 256 rows of 128,256 tokens is 131 MB: 27 us of the 4.8 TB/s of an H200. The kernels have two blocks of 512 threads a
- * multiprocessor (45 KiB of shared memory each, 64 registers a thread), 264 in all, so that these 256 rows are resident at once, and one
- * reads while the other selects; four loads of 16 bytes a thread are 64 KiB in flight a multiprocessor, three times what latency
- * times bandwidth asks for. (Reckoned, not measured.)
- *
- * All is deterministic, and the same as on the host up to the order of f64 sums (select.cuh): weights and the f32 sums that
- * lanes make of them have the host's bits.
- */
+// sample.cu: from logits to tokens. A block a row; three kernels, each started where a row of the block of rows needs it:
+//
+//     score    what log-probabilities are made of: max, total, the best tokens               raw logits, 2 reads
+//     adjust   penalties and biases, put into the row; what was there is kept                a few entries
+//     draw     greedy                          the best token                                1 read
+//              temperature alone, or min-p     down to the part of the row with the draw     2 reads
+//              top-k up to 512                 candidates into shared memory, see below      2 reads
+//              top-p                           total, candidates into shared memory          3 reads
+//
+// Candidates are what can matter: for top-p, and as the host has it, what has a share of the mass left out that is not below half the
+// average; for top-k, what is not below the k-th largest of the threads' own maxima, which are that many tokens of the row. Where they
+// fit into the list in shared memory, selection (select.cuh) costs some microseconds. If not (a model that is unsure: tens of thousands
+// of candidates), there is one more read for the first bins, one a filter and one for the draw. The best tokens for log-probabilities
+// are found by their threads' maxima too; where more than the list holds are level, one read a token.
+//
+// A read of 256 rows of 128,256 tokens is 131 MB: 27 us of the 4.8 TB/s of an H200. The kernels have two blocks of 512 threads a
+// multiprocessor (45 KiB of shared memory each, 64 registers a thread), 264 in all, so that these 256 rows are resident at once, and one
+// reads while the other selects; four loads of 16 bytes a thread are 64 KiB in flight a multiprocessor, three times what latency
+// times bandwidth asks for. (Reckoned, not measured.)
+//
+// All is deterministic, and the same as on the host up to the order of f64 sums (select.cuh): weights and the f32 sums that
+// lanes make of them have the host's bits.
 #include "kernels/cuda/select.cuh"
 
-/* --- adjust -------------------------------------------------------------------------------------------------------------- */
+// --- adjust ---
 
-/* Each token that was seen is once in the list. Biases may name a token twice: the first entry adds them all, in order. */
+// Each token that was seen is once in the list. Biases may name a token twice: the first entry adds them all, in order.
 __global__ void __launch_bounds__(SELECT_THREADS) adjust_row(struct gpu_sampling s)
 {
-    const struct gpu_sample p = s.samples[blockIdx.x]; /* a copy: stores below might be to it, for all that is known */
+    const struct gpu_sample p = s.samples[blockIdx.x]; // a copy: stores below might be to it, for all that is known
     const struct gpu_adjust *adjust = s.adjust + p.adjust_first;
     float *row = s.logits + (size_t)blockIdx.x * s.vocab, *raw = s.raw + p.adjust_first;
 
@@ -59,7 +58,7 @@ __global__ void __launch_bounds__(SELECT_THREADS) adjust_row(struct gpu_sampling
     }
 }
 
-/* The token's logit before it was adjusted. By all threads. */
+// The token's logit before it was adjusted. By all threads.
 __device__ __forceinline__ float raw_logit(struct select_shared *sh, const struct gpu_sampling &s, const struct gpu_sample &p,
                                            const float *row, uint32_t token)
 {
@@ -72,16 +71,16 @@ __device__ __forceinline__ float raw_logit(struct select_shared *sh, const struc
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < count; i += SELECT_THREADS)
         if (s.adjust[p.adjust_first + i].token == token)
-            atomicMin(&sh->first, i); /* the first entry is the one that found it as it was */
+            atomicMin(&sh->first, i); // the first entry is the one that found it as it was
     __syncthreads();
     const uint32_t first = sh->first;
     return first == NO_TOKEN ? row[token] : s.raw[p.adjust_first + first];
 }
 
-/* --- a bound for the best tokens ----------------------------------------------------------------------------------------- */
+// --- a bound for the best tokens ---
 
-/* At least `rank` values of the row have keys (ordered() / 4) that are not smaller: the rank-th largest of the threads' maxima.
- * rank <= SELECT_THREADS. */
+// At least `rank` values of the row have keys (ordered() / 4) that are not smaller: the rank-th largest of the threads' maxima.
+// rank <= SELECT_THREADS.
 __device__ __forceinline__ uint32_t rank_floor(struct select_shared *sh, float own_max, uint32_t rank)
 {
     struct candidates maxima = {nullptr, 0, 0, 0, true, false, 0, 0, NO_TOKEN};
@@ -91,12 +90,12 @@ __device__ __forceinline__ uint32_t rank_floor(struct select_shared *sh, float o
     sh->id[threadIdx.x] = threadIdx.x;
     if (threadIdx.x == 0)
         sh->length = SELECT_THREADS;
-    return select_key(sh, &maxima, {SELECT_COUNT, (double)rank}, false, 0, &unused); /* it begins with a barrier */
+    return select_key(sh, &maxima, {SELECT_COUNT, (double)rank}, false, 0, &unused); // it begins with a barrier
 }
 
-/* --- score ------------------------------------------------------------------------------------------------------------------ */
+// --- score ---
 
-/* Where so many are level that the list does not hold them: one after the other. */
+// Where so many are level that the list does not hold them: one after the other.
 __device__ __forceinline__ void top_of_row(struct select_shared *sh, const float *row, uint32_t vocab, uint32_t top_count,
                                            struct gpu_sampled *out)
 {
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) score_row(struct gpu_sampli
 {
     __shared__ struct select_shared shared;
     struct select_shared *sh = &shared;
-    const struct gpu_sample p = s.samples[blockIdx.x]; /* a copy: stores below might be to it, for all that is known */
+    const struct gpu_sample p = s.samples[blockIdx.x]; // a copy: stores below might be to it, for all that is known
     const float *row = s.logits + (size_t)blockIdx.x * s.vocab;
     struct gpu_sampled *out = s.out + blockIdx.x;
     float own_max;
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) score_row(struct gpu_sampli
     bool full = false;
     empty_list(sh);
     const double total = row_total(sh, row, s.vocab, max, 1.0f, [&](uint32_t id, float value) {
-        const uint32_t key = ordered(value == value ? __fadd_rn(value, 0.0f) : -INFINITY); /* -0 is 0 */
+        const uint32_t key = ordered(value == value ? __fadd_rn(value, 0.0f) : -INFINITY); // -0 is 0
         if (key >> 2 >= floor_key)
             append(sh, key, id, &full);
     });
@@ -146,7 +145,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) score_row(struct gpu_sampli
         top_of_row(sh, row, s.vocab, p.top_count, out);
         return;
     }
-    for (uint32_t i = threadIdx.x; p.top_count && i < length; i += SELECT_THREADS) { /* as many before it as it has betters */
+    for (uint32_t i = threadIdx.x; p.top_count && i < length; i += SELECT_THREADS) { // as many before it as it has betters
         const uint32_t key = sh->key[i], id = sh->id[i];
         uint32_t rank = 0;
         for (uint32_t j = 0; rank < p.top_count && j < length; j++)
@@ -156,9 +155,9 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) score_row(struct gpu_sampli
     }
 }
 
-/* --- draw --------------------------------------------------------------------------------------------------------------------- */
+// --- draw ---
 
-struct exact_sum { /* of f32 values, about f64, in f32: f64 is 1/64 as fast on many devices. Knuth's TwoSum */
+struct exact_sum { // of f32 values, about f64, in f32: f64 is 1/64 as fast on many devices. Knuth's TwoSum
     float high, low;
 };
 __device__ __forceinline__ void add(struct exact_sum *sum, float x)
@@ -169,14 +168,14 @@ __device__ __forceinline__ void add(struct exact_sum *sum, float x)
     sum->low = __fadd_rn(sum->low, error);
 }
 
-/* The last step: one token a thread, from the first id up. */
+// The last step: one token a thread, from the first id up.
 __device__ __forceinline__ uint32_t draw_among(struct select_shared *sh, uint32_t begin, double weight, double mass_before,
                                                double target)
 {
     __syncthreads();
     if (threadIdx.x == 0)
         sh->first = NO_TOKEN, sh->last = 0;
-    const double mass = mass_before + block_before_f64(sh->mass_of_warp, weight) + weight; /* it has barriers */
+    const double mass = mass_before + block_before_f64(sh->mass_of_warp, weight) + weight; // it has barriers
     if (weight > 0) {
         atomicMax(&sh->last, threadIdx.x);
         if (mass > target)
@@ -186,7 +185,7 @@ __device__ __forceinline__ uint32_t draw_among(struct select_shared *sh, uint32_
     return begin + (sh->first != NO_TOKEN ? sh->first : sh->last);
 }
 
-/* No top-k, no top-p: in the order of ids. Each warp sums a part of what is left of the row; the part with the draw is what is left. */
+// No top-k, no top-p: in the order of ids. Each warp sums a part of what is left of the row; the part with the draw is what is left.
 __device__ __forceinline__ uint32_t draw_in_order(struct select_shared *sh, const float *__restrict__ row, uint32_t vocab,
                                                   float max, const struct gpu_sample &p)
 {
@@ -222,7 +221,7 @@ __device__ __forceinline__ uint32_t draw_in_order(struct select_shared *sh, cons
         for (uint32_t w = 0; w < SELECT_WARPS && !found; w++) {
             const double own = sh->mass_of_warp[w];
             if (own > 0)
-                chosen = w, before = mass; /* the last that has any, where rounding lets none reach the target */
+                chosen = w, before = mass; // the last that has any, where rounding lets none reach the target
             mass += own;
             found = own > 0 && mass > target;
         }
@@ -234,17 +233,17 @@ __device__ __forceinline__ uint32_t draw_in_order(struct select_shared *sh, cons
     return draw_among(sh, begin, id < end ? (double)kept_weight(row[id]) : 0, mass_before, target);
 }
 
-/* What is lighter cannot be kept; where the candidates are not too many they are listed. */
+// What is lighter cannot be kept; where the candidates are not too many they are listed.
 __device__ __forceinline__ struct candidates find_candidates(struct select_shared *sh, const float *row, uint32_t vocab, float max,
                                                              float own_max, const struct gpu_sample &p, double *total)
 {
-    float least = 0x1p-126f; /* weights are 0 or above */
+    float least = 0x1p-126f; // weights are 0 or above
     bool full = false;
 
-    if (!p.top_k || p.top_p >= 1) /* else top-p is of what min-p drops too */
+    if (!p.top_k || p.top_p >= 1) // else top-p is of what min-p drops too
         least = fmaxf(least, p.min_p);
     if (p.top_k && p.top_k <= SELECT_THREADS) {
-        /* of values less apart than the rounding of exp the larger may have the smaller weight */
+        // of values less apart than the rounding of exp the larger may have the smaller weight
         const float value = from_ordered(rank_floor(sh, own_max, p.top_k) << 2);
         least = fmaxf(least, 0.99999f * weight_of(value, max, p.scale));
     } else if (!p.top_k) {
@@ -261,7 +260,7 @@ __device__ __forceinline__ struct candidates find_candidates(struct select_share
     return {row, vocab, max, p.scale, sh->length <= SELECT_LIST, false, __float_as_uint(least), 0, NO_TOKEN};
 }
 
-/* Top-k, then top-p of what is left, then min-p, then the draw: each cuts what is kept at a token, in the order of weights. */
+// Top-k, then top-p of what is left, then min-p, then the draw: each cuts what is kept at a token, in the order of weights.
 __device__ __forceinline__ uint32_t draw_by_weight(struct select_shared *sh, const float *row, uint32_t vocab, float max,
                                                    float own_max, const struct gpu_sample &p)
 {
@@ -279,11 +278,11 @@ __device__ __forceinline__ uint32_t draw_by_weight(struct select_shared *sh, con
             goal = {SELECT_MASS_REACHED, (double)p.top_p * mass};
         if (step == MIN_P) {
             const uint32_t least = __float_as_uint(p.min_p);
-            if (p.min_p == 0 || c.bound_key >= least) /* they all are above it */
+            if (p.min_p == 0 || c.bound_key >= least) // they all are above it
                 continue;
             c.least = c.least > least ? c.least : least;
             c.counted = false;
-            goal = {SELECT_MASS_REACHED, INFINITY}; /* all of them: the sum */
+            goal = {SELECT_MASS_REACHED, INFINITY}; // all of them: the sum
         }
         if (step == DRAW)
             goal = {SELECT_MASS_BEYOND, p.uniform * mass};
@@ -298,7 +297,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) draw_row(struct gpu_samplin
 {
     __shared__ struct select_shared shared;
     struct select_shared *sh = &shared;
-    const struct gpu_sample p = s.samples[blockIdx.x]; /* a copy: stores below might be to it, for all that is known */
+    const struct gpu_sample p = s.samples[blockIdx.x]; // a copy: stores below might be to it, for all that is known
     const float *row = s.logits + (size_t)blockIdx.x * s.vocab;
     float own_max;
 

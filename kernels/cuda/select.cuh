@@ -1,20 +1,19 @@
-/* select.cuh: the heaviest tokens of a row without a sort: what sample.cu draws with. One block of SELECT_THREADS works on a row.
- *
- * A token's weight is exp((logit - max) / temperature), computed with the operations of common/sampler/softmax.c in its order (no
- * fused multiply-add), so that it has the bits that the host's would have. The tokens of a row have an order: the heavier first, of
- * equal ones the lower id. Top-k, top-p and the draw itself are the same question about it: where is the first token at which what
- * has gone before, and itself, reach a goal: a number of tokens (top-k) or a mass (top-p, the draw). It is answered by radix selection
- * (as in RadiK, Li et al. 2024, with masses beside counts): the bits of a positive float order like the float, and a weight, at most
- * 1, has 30 of them. Three times 10 bits are counted into 1,024 bins, and the bin that holds the answer is opened.
- *
- * Sums have one result whatever the order in which threads come. In a bin a weight is 2^e times (what its bins have in common + rest),
- * so the bin's mass is made of two integers, how many and the sum of their rests, counted by integer atomics in shared memory: exact.
- * Sums of masses over bins are f64, in a fixed order. What is kept of the row after a cut has the masses of the first bins up to the
- * cut: they are counted once.
- *
- * Candidates are in a list in shared memory where they fit in it (SELECT_LIST). Else the row is read for the first bins, and for those
- * that are in the one that is opened, an eighth of an octave of weights: these fit, but where a row is flat or has many equal values.
- */
+// select.cuh: the heaviest tokens of a row without a sort: what sample.cu draws with. One block of SELECT_THREADS works on a row.
+//
+// A token's weight is exp((logit - max) / temperature), computed with the operations of common/sampler/softmax.c in its order (no
+// fused multiply-add), so that it has the bits that the host's would have. The tokens of a row have an order: the heavier first, of
+// equal ones the lower id. Top-k, top-p and the draw itself are the same question about it: where is the first token at which what
+// has gone before, and itself, reach a goal: a number of tokens (top-k) or a mass (top-p, the draw). It is answered by radix selection
+// (as in RadiK, Li et al. 2024, with masses beside counts): the bits of a positive float order like the float, and a weight, at most
+// 1, has 30 of them. Three times 10 bits are counted into 1,024 bins, and the bin that holds the answer is opened.
+//
+// Sums have one result whatever the order in which threads come. In a bin a weight is 2^e times (what its bins have in common + rest),
+// so the bin's mass is made of two integers, how many and the sum of their rests, counted by integer atomics in shared memory: exact.
+// Sums of masses over bins are f64, in a fixed order. What is kept of the row after a cut has the masses of the first bins up to the
+// cut: they are counted once.
+//
+// Candidates are in a list in shared memory where they fit in it (SELECT_LIST). Else the row is read for the first bins, and for those
+// that are in the one that is opened, an eighth of an octave of weights: these fit, but where a row is flat or has many equal values.
 #ifndef FD_KERNELS_CUDA_SELECT_CUH
 #define FD_KERNELS_CUDA_SELECT_CUH
 
@@ -24,13 +23,13 @@ static constexpr uint32_t SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / 
                           SELECT_BINS = 1u << SELECT_BITS, SELECT_LARGEST = (1u << 3 * SELECT_BITS) - 1, NO_TOKEN = ~0u;
 static_assert(SELECT_BINS == 2 * SELECT_THREADS, "a thread sums two bins");
 
-/* 46 KiB: two blocks fit where a multiprocessor has 100 KiB. */
+// 46 KiB: two blocks fit where a multiprocessor has 100 KiB.
 struct select_shared {
-    uint32_t key[SELECT_LIST], id[SELECT_LIST]; /* the list, in no order */
+    uint32_t key[SELECT_LIST], id[SELECT_LIST]; // the list, in no order
     uint32_t count[SELECT_BINS];
-    uint32_t low[SELECT_BINS], high[SELECT_BINS]; /* sums of the lowest 10 bits of the rests, and of the 10 above */
-    double mass_of_bin[SELECT_BINS];              /* of the first bins, of what is kept */
-    uint32_t length;                              /* of the list; more than SELECT_LIST: it did not fit */
+    uint32_t low[SELECT_BINS], high[SELECT_BINS]; // sums of the lowest 10 bits of the rests, and of the 10 above
+    double mass_of_bin[SELECT_BINS];              // of the first bins, of what is kept
+    uint32_t length;                              // of the list; more than SELECT_LIST: it did not fit
     uint32_t first, last;
     double mass_before;
     uint32_t count_before;
@@ -40,10 +39,10 @@ struct select_shared {
     uint32_t best_id[SELECT_WARPS];
 };
 
-/* --- a row's values -------------------------------------------------------------------------------------------------- */
+// --- a row's values ---
 
-/* f(i, from[i]) for i = begin, begin + stride, ... below end. AHEAD of them are asked for before the first is used: what f does (it
- * branches) would else stand between the loads. */
+// f(i, from[i]) for i = begin, begin + stride, ... below end. AHEAD of them are asked for before the first is used: what f does (it
+// branches) would else stand between the loads.
 template <uint32_t AHEAD, typename T, typename F>
 __device__ __forceinline__ void each_ahead(const T *__restrict__ from, uint32_t begin, uint32_t end, uint32_t stride, F f)
 {
@@ -61,7 +60,7 @@ __device__ __forceinline__ void each_ahead(const T *__restrict__ from, uint32_t 
     }
 }
 
-/* f(id, value) for all values, by all threads; each thread has rising ids. */
+// f(id, value) for all values, by all threads; each thread has rising ids.
 template <typename F> __device__ __forceinline__ void each_value(const float *row, uint32_t vocab, F f)
 {
     if (vocab % 4 == 0)
@@ -71,11 +70,11 @@ template <typename F> __device__ __forceinline__ void each_value(const float *ro
         each_ahead<8>(row, threadIdx.x, vocab, SELECT_THREADS, f);
 }
 
-/* exp as softmax.c has it, operation by operation. */
+// exp as softmax.c has it, operation by operation.
 __device__ __forceinline__ float weight_of(float value, float max, float scale)
 {
     float x = __fmul_rn(__fsub_rn(value, max), scale);
-    if (!(x > -87.0f)) /* NaN too */
+    if (!(x > -87.0f)) // NaN too
         return 0.0f;
     x = x < 0.0f ? x : 0.0f;
     const float n = __fsub_rn(__fadd_rn(__fmul_rn(x, 1.44269504f), 12582912.0f), 12582912.0f);
@@ -89,7 +88,7 @@ __device__ __forceinline__ float weight_of(float value, float max, float scale)
     return __fmul_rn(p, __uint_as_float((uint32_t)((int32_t)n + 127) << 23));
 }
 
-/* Unsigned integers in the order of the floats. */
+// Unsigned integers in the order of the floats.
 __device__ __forceinline__ uint32_t ordered(float x)
 {
     const uint32_t bits = __float_as_uint(x);
@@ -97,7 +96,7 @@ __device__ __forceinline__ uint32_t ordered(float x)
 }
 __device__ __forceinline__ float from_ordered(uint32_t key) { return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key); }
 
-/* --- of the block: the same in each thread, sums in a fixed order -------------------------------------------------------- */
+// --- of the block: the same in each thread, sums in a fixed order ---
 
 __device__ __forceinline__ double block_sum_f64(struct select_shared *sh, double x)
 {
@@ -112,7 +111,7 @@ __device__ __forceinline__ double block_sum_f64(struct select_shared *sh, double
     return x;
 }
 
-/* The sum over the threads before this one. */
+// The sum over the threads before this one.
 __device__ __forceinline__ double block_before_f64(double *of_warp, double own)
 {
     const uint32_t lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
@@ -135,10 +134,10 @@ __device__ __forceinline__ double block_before_f64(double *of_warp, double own)
 
 struct best {
     float value;
-    uint32_t id; /* NO_TOKEN: none */
+    uint32_t id; // NO_TOKEN: none
 };
 
-/* Larger, of equal ones the lower id; none is behind all. */
+// Larger, of equal ones the lower id; none is behind all.
 __device__ __forceinline__ bool better(struct best a, struct best b)
 {
     return a.id != NO_TOKEN && (b.id == NO_TOKEN || a.value > b.value || (a.value == b.value && a.id < b.id));
@@ -161,7 +160,7 @@ __device__ __forceinline__ struct best block_best(struct select_shared *sh, stru
     return own;
 }
 
-/* The largest value that is a number, and its lowest id; *own: this thread's largest, -inf where it has none. */
+// The largest value that is a number, and its lowest id; *own: this thread's largest, -inf where it has none.
 __device__ __forceinline__ struct best row_best(struct select_shared *sh, const float *row, uint32_t vocab, float *own)
 {
     struct best mine = {-INFINITY, NO_TOKEN};
@@ -173,8 +172,8 @@ __device__ __forceinline__ struct best row_best(struct select_shared *sh, const 
     return block_best(sh, mine);
 }
 
-/* The sum of the weights as softmax_weights() has it: f32 in 16 lanes of 4,096 values each, one thread a lane, and f64 over them.
- * f(id, value) on the way. */
+// The sum of the weights as softmax_weights() has it: f32 in 16 lanes of 4,096 values each, one thread a lane, and f64 over them.
+// f(id, value) on the way.
 template <typename F>
 __device__ __forceinline__ double row_total(struct select_shared *sh, const float *__restrict__ row, uint32_t vocab, float max,
                                             float scale, F f)
@@ -189,7 +188,7 @@ __device__ __forceinline__ double row_total(struct select_shared *sh, const floa
             sum = __fadd_rn(sum, weight_of(value, max, scale));
             f(i, value);
         });
-        for (uint32_t i = lane % WIDTH ? end : full; i < end; i++) { /* the tail is the first lane's */
+        for (uint32_t i = lane % WIDTH ? end : full; i < end; i++) { // the tail is the first lane's
             sum = __fadd_rn(sum, weight_of(row[i], max, scale));
             f(i, row[i]);
         }
@@ -198,14 +197,14 @@ __device__ __forceinline__ double row_total(struct select_shared *sh, const floa
     return block_sum_f64(sh, total);
 }
 
-/* --- selection --------------------------------------------------------------------------------------------------------- */
+// --- selection ---
 
-/* The tokens to select from: of the list, or of the row; those not lighter than `least` and not behind (bound_key, bound_id). */
+// The tokens to select from: of the list, or of the row; those not lighter than `least` and not behind (bound_key, bound_id).
 struct candidates {
     const float *row;
     uint32_t vocab;
     float max, scale;
-    bool listed, counted; /* counted: mass_of_bin has what is kept of them */
+    bool listed, counted; // counted: mass_of_bin has what is kept of them
     uint32_t least, bound_key, bound_id;
 };
 
@@ -243,8 +242,8 @@ template <typename F> __device__ __forceinline__ void each_candidate(struct sele
     }
 }
 
-/* Count: the token of this number, from 1. Mass: the first at which the sum reaches the goal, itself counted; with `beyond`, exceeds
- * it. Where that is not reached: the last token. */
+// Count: the token of this number, from 1. Mass: the first at which the sum reaches the goal, itself counted; with `beyond`, exceeds
+// it. Where that is not reached: the last token.
 enum select_kind { SELECT_COUNT, SELECT_MASS_REACHED, SELECT_MASS_BEYOND };
 struct select_goal {
     enum select_kind kind;
@@ -253,7 +252,7 @@ struct select_goal {
 
 struct selected {
     uint32_t key, id;
-    double mass; /* of the tokens up to this one */
+    double mass; // of the tokens up to this one
 };
 
 __device__ __forceinline__ bool reached(const struct select_goal &goal, double count, double mass)
@@ -263,22 +262,22 @@ __device__ __forceinline__ bool reached(const struct select_goal &goal, double c
                                               : mass > goal.value;
 }
 
-/* Of `count` weights with the common leading bits `key` whose remaining `shift` bits add up to `rest`. */
+// Of `count` weights with the common leading bits `key` whose remaining `shift` bits add up to `rest`.
 __device__ __forceinline__ double mass_of(uint32_t key, uint32_t count, uint64_t rest)
 {
     const uint64_t mantissas = (uint64_t)count * ((key & 0x7fffffu) | 0x800000u) + rest;
     return (double)mantissas * ((double)__uint_as_float(key & 0x7f800000u) * 0x1p-23);
 }
 
-/* Opens one bin: gives its number, what is in bins before it goes to shared memory. prefix: the bits above those of the bins. Masses
- * are put into mass_of_bin or, `counted`, taken from there; counts are not known then. */
+// Opens one bin: gives its number, what is in bins before it goes to shared memory. prefix: the bits above those of the bins. Masses
+// are put into mass_of_bin or, `counted`, taken from there; counts are not known then.
 __device__ __forceinline__ uint32_t find_bin(struct select_shared *sh, const struct select_goal &goal, uint32_t prefix,
                                              uint32_t shift, bool put, bool counted)
 {
     const double mass_before = sh->mass_before, count_before = (double)sh->count_before;
     uint32_t counts[2];
     double masses[2];
-    for (uint32_t j = 0; j < 2; j++) { /* from the heaviest bin down */
+    for (uint32_t j = 0; j < 2; j++) { // from the heaviest bin down
         const uint32_t bin = SELECT_BINS - 1 - (2 * threadIdx.x + j);
         const uint64_t rest = shift ? sh->low[bin] + ((uint64_t)(shift > SELECT_BITS ? sh->high[bin] : 0) << SELECT_BITS) : 0;
         counts[j] = counted ? 0 : sh->count[bin];
@@ -301,7 +300,7 @@ __device__ __forceinline__ uint32_t find_bin(struct select_shared *sh, const str
     }
     __syncthreads();
     const uint32_t chosen = sh->first != NO_TOKEN ? sh->first : max(sh->last, 1u) - 1;
-    if (threadIdx.x == chosen / 2) { /* who read mass_before has passed a barrier */
+    if (threadIdx.x == chosen / 2) { // who read mass_before has passed a barrier
         sh->count_before = (uint32_t)start_count + (chosen % 2 ? counts[0] : 0);
         sh->mass_before = start_mass + (chosen % 2 ? masses[0] : 0);
     }
@@ -309,8 +308,8 @@ __device__ __forceinline__ uint32_t find_bin(struct select_shared *sh, const str
     return SELECT_BINS - 1 - chosen;
 }
 
-/* Counts candidates by the 10 bits above `shift`, those with `prefix` above these. by_id: by SELECT_LARGEST - id, those with only_key. At
- * the last level sh->high[bin] is the id of one in the bin. */
+// Counts candidates by the 10 bits above `shift`, those with `prefix` above these. by_id: by SELECT_LARGEST - id, those with only_key. At
+// the last level sh->high[bin] is the id of one in the bin.
 __device__ __forceinline__ void count_bins(struct select_shared *sh, const struct candidates &c, int shift, uint32_t prefix,
                                            bool by_id, uint32_t only_key)
 {
@@ -334,7 +333,7 @@ __device__ __forceinline__ void count_bins(struct select_shared *sh, const struc
     });
 }
 
-/* Those of the row that are in the first bin that was opened, to the list: if they fit, they are all there is to be selected from. */
+// Those of the row that are in the first bin that was opened, to the list: if they fit, they are all there is to be selected from.
 __device__ __forceinline__ void list_bin(struct select_shared *sh, struct candidates *c, uint32_t bin)
 {
     bool full = false;
@@ -347,8 +346,8 @@ __device__ __forceinline__ void list_bin(struct select_shared *sh, struct candid
     c->listed = sh->length <= SELECT_LIST;
 }
 
-/* Three bins deep: the key. With by_id the keys are ids, the lowest first, of the candidates with this key; masses mean nothing then.
- * *before: the mass before the first bin that was opened. */
+// Three bins deep: the key. With by_id the keys are ids, the lowest first, of the candidates with this key; masses mean nothing then.
+// *before: the mass before the first bin that was opened.
 __device__ __forceinline__ uint32_t select_key(struct select_shared *sh, struct candidates *c, const struct select_goal &goal,
                                                bool by_id, uint32_t only_key, double *before)
 {
@@ -376,7 +375,7 @@ __device__ __forceinline__ uint32_t select_key(struct select_shared *sh, struct 
     return prefix;
 }
 
-/* What is cut off at a token that was selected has no mass any more. */
+// What is cut off at a token that was selected has no mass any more.
 __device__ __forceinline__ void keep_masses(struct select_shared *sh, const struct selected &at, double before)
 {
     const uint32_t cut = at.key >> 2 * SELECT_BITS;
@@ -384,7 +383,7 @@ __device__ __forceinline__ void keep_masses(struct select_shared *sh, const stru
         sh->mass_of_bin[bin] = bin == cut ? at.mass - before : 0;
 }
 
-/* All threads get the same. There is at least one candidate; what `least` and the bound leave out is not there. */
+// All threads get the same. There is at least one candidate; what `least` and the bound leave out is not there.
 __device__ __forceinline__ struct selected select_token(struct select_shared *sh, const struct candidates &all,
                                                         struct select_goal goal)
 {
@@ -399,7 +398,7 @@ __device__ __forceinline__ struct selected select_token(struct select_shared *sh
             break;
         }
         const double weight = (double)__uint_as_float(key);
-        double wanted = 1; /* of the tokens of this weight, by id */
+        double wanted = 1; // of the tokens of this weight, by id
         if (ties > 1) {
             const double quotient = (goal.value - sh->mass_before) / weight;
             wanted = goal.kind == SELECT_COUNT          ? goal.value - (double)sh->count_before

@@ -1,8 +1,7 @@
-/* attend.c: one layer of one step: append k and v, attend, reply o.
- *
- * Rows are described with layer 0 and planned once for the step. Rows whose sequence is not held as far as it must be, or
- * that there are no pages for, are lost: their o is zero, the reply names them, and the rest of the step goes on.
- */
+// attend.c: one layer of one step: append k and v, attend, reply o.
+//
+// Rows are described with layer 0 and planned once for the step. Rows whose sequence is not held as far as it must be, or
+// that there are no pages for, are lost: their o is zero, the reply names them, and the rest of the step goes on.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,8 +19,8 @@
 #include "common/wire/attend.h"
 #include "services/kv-worker/worker.h"
 
-/* Workers that share cores learn the model at the same moment: measuring together each would see the others' work as its own slowness
- * (up to thirty times). So they take turns, and one that hangs does not stop the others for long. */
+// Workers that share cores learn the model at the same moment: measuring together each would see the others' work as its own slowness
+// (up to thirty times). So they take turns, and one that hangs does not stop the others for long.
 static enum status measure_in_turn(struct worker *worker, const struct kv_shape *shape, struct error *error)
 {
     enum { WAIT_MS = 5000, AGAIN_MS = 10 };
@@ -86,7 +85,7 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
         return status;
     worker->costs = (struct kv_costs){0};
     if (worker->settings.calibrate && measure_in_turn(worker, shape, error))
-        log_warn("NOT-CALIBRATED", "why=\"%s\"", error->text); /* what steps take is measured anyway */
+        log_warn("NOT-CALIBRATED", "why=\"%s\"", error->text); // what steps take is measured anyway
     else if (worker->settings.calibrate)
         log_info("CALIBRATED", "call_us=%.1f row_us=%.2f token_us=%.5f prefill_row_us=%.2f pair_us=%.5f", worker->costs.call_us,
                  worker->costs.row_us, worker->costs.token_us, worker->costs.prefill_row_us, worker->costs.pair_us);
@@ -152,7 +151,7 @@ static struct kv_row row_at(const struct attend_request *request, uint32_t row)
     return (struct kv_row){wire_load_u64(request->row_sequence + row * 8ull), wire_load_u32(request->row_position + row * 4ull)};
 }
 
-/* Checks all rows before anything changes: a refused request leaves no pages and no plan behind. */
+// Checks all rows before anything changes: a refused request leaves no pages and no plan behind.
 static enum status check_rows(const struct worker *worker, const struct attend_request *request, struct error *error)
 {
     struct kv_row before = {0};
@@ -173,7 +172,7 @@ static enum status check_rows(const struct worker *worker, const struct attend_r
     return STATUS_OK;
 }
 
-/* Reserves pages for the sequences of the request. Sequences that get none, or whose earlier positions are not held, are lost. */
+// Reserves pages for the sequences of the request. Sequences that get none, or whose earlier positions are not held, are lost.
 static void reserve(struct worker *worker, struct attend_batch *batch, const struct attend_request *request)
 {
     for (uint32_t i = 0; i < batch->kept_count;) {
@@ -202,11 +201,11 @@ static void reserve(struct worker *worker, struct attend_batch *batch, const str
             log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u", (unsigned long long)row.sequence, row.position,
                      kv_store_pages_used(worker->store));
         }
-        lose_sequence(batch, request, row.sequence); /* later rows move up to i */
+        lose_sequence(batch, request, row.sequence); // later rows move up to i
     }
 }
 
-/* Shares pages as the request asks. Where that fails, reserve() finds the positions not held, and their rows are lost. */
+// Shares pages as the request asks. Where that fails, reserve() finds the positions not held, and their rows are lost.
 static void share(struct worker *worker, const struct attend_request *request)
 {
     struct error error;
@@ -286,7 +285,7 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
         worker->o[i] = o + row * worker->q_width;
     }
     began_ns = trace_clock(worker->track);
-    uint64_t cpu_ns = worker->track ? clock_thread_ns() : 0; /* with shared cores this is the time that attention itself takes */
+    uint64_t cpu_ns = worker->track ? clock_thread_ns() : 0; // with shared cores this is the time that attention itself takes
     if (batch->kept_count)
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
     trace_span(worker->track, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
@@ -338,7 +337,7 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is not under way here", (unsigned long long)request.step);
         return;
     }
-    attend(worker, call, batch, &request); /* ends the call: afterwards only the copied fields of the request are there */
+    attend(worker, call, batch, &request); // ends the call: afterwards only the copied fields of the request are there
     trace_span(worker->track, "call", began_ns, {"step", request.step}, {"layer", request.layer},
                {"mini_batch", request.mini_batch}, {"rows", request.row_count});
 }

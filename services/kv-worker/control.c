@@ -1,5 +1,5 @@
-/* control.c: the control thread: membership, Free, Held, Fetch. Whatever touches the store is posted to the tensor thread,
- * and its outcome is posted back. */
+// control.c: the control thread: membership, Free, Held, Fetch. Whatever touches the store is posted to the tensor thread,
+// and its outcome is posted back.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,17 +7,17 @@
 #include "common/base/log.h"
 #include "services/kv-worker/worker.h"
 
-/* A job for the tensor thread, and its answer. */
+// A job for the tensor thread, and its answer.
 struct job {
     struct worker *worker;
-    struct rpc_call *call; /* NULL: it is for a registration */
-    uint64_t *sequences;   /* to free; owned */
+    struct rpc_call *call; // NULL: it is for a registration
+    uint64_t *sequences;   // to free; owned
     uint32_t count;
-    struct kv_held *held; /* what is held; owned */
+    struct kv_held *held; // what is held; owned
     uint32_t held_count;
     uint64_t pages_free;
-    struct kv_shape shape; /* to open the store with */
-    struct kv_costs costs; /* of the store; token_us 0: not known */
+    struct kv_shape shape; // to open the store with
+    struct kv_costs costs; // of the store; token_us 0: not known
     bool failed;
     struct error error;
 };
@@ -25,7 +25,7 @@ struct job {
 static struct job *new_job(struct worker *worker, struct rpc_call *call)
 {
     struct job *job = calloc(1, sizeof *job);
-    assert_always(job); /* a hundred bytes */
+    assert_always(job); // a hundred bytes
     job->worker = worker;
     job->call = call;
     return job;
@@ -38,7 +38,7 @@ static void free_job(struct job *job)
     free(job);
 }
 
-/* --- Free ----------------------------------------------------------------------------------------------------------- */
+// --- Free ---
 
 static void freed(void *arg)
 {
@@ -83,7 +83,7 @@ static void free_handler(struct rpc_call *call, void *user)
     rpc_loop_post(worker->tensor_loop, do_free, job);
 }
 
-/* --- Held, and what is told at registration ------------------------------------------------------------------------- */
+// --- Held, and what is told at registration ---
 
 static Fastdecode__HeldSequence **held_messages(const struct job *job, Fastdecode__HeldSequence **items)
 {
@@ -191,25 +191,25 @@ static void held_handler(struct rpc_call *call, void *user)
 static void on_connect(void *user)
 {
     struct worker *worker = user;
-    if (worker->listing) /* the tensor thread has not come to it yet, or hangs */
+    if (worker->listing) // the tensor thread has not come to it yet, or hangs
         return;
     worker->listing = true;
     rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, NULL));
 }
 
-/* --- the shape, once the scheduler knows it -------------------------------------------------------------------------- */
+// --- the shape, once the scheduler knows it ---
 
 static void store_opened(void *arg)
 {
     struct job *job = arg;
     if (job->failed) {
         log_error("KV-STORE-NOT-OPENED", "error=\"%s\"", job->error.text);
-        exit(2); /* a setting that starting again does not help */
+        exit(2); // a setting that starting again does not help
     }
     log_info("KV-STORE", "pages=%llu page_bytes=%llu kv_memory=%llu",
              (unsigned long long)atomic_load_explicit(&job->worker->pages_total, memory_order_relaxed),
              (unsigned long long)kv_page_bytes(&job->shape), (unsigned long long)job->worker->settings.kv_memory);
-    on_connect(job->worker); /* register again, with pages */
+    on_connect(job->worker); // register again, with pages
     free_job(job);
 }
 
@@ -235,7 +235,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     worker->scheduler_incarnation = reply->scheduler_incarnation;
     if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed)) {
         log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);
-        return; /* the scheduler has no s-part yet; it asks to register again when it has */
+        return; // the scheduler has no s-part yet; it asks to register again when it has
     }
     struct job *job = new_job(worker, NULL);
     job->shape = (struct kv_shape){
@@ -248,7 +248,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
         .max_sequences = WORKER_SEQUENCES_MAX,
         .max_context = kv->context_tokens,
     };
-    if (!kv_page_bytes(&job->shape)) { /* the next scheduler or s-part may send a shape that is right */
+    if (!kv_page_bytes(&job->shape)) { // the next scheduler or s-part may send a shape that is right
         log_error("KV-SHAPE-REFUSED", "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u",
                   worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,
                   kv->context_tokens);
@@ -291,7 +291,7 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     heartbeat->rows = atomic_load_explicit(&worker->rows_done, memory_order_relaxed);
 }
 
-/* --- Fetch ---------------------------------------------------------------------------------------------------------- */
+// --- Fetch ---
 
 static void fetch_handler(struct rpc_call *call, void *user)
 {
@@ -302,7 +302,7 @@ static void fetch_handler(struct rpc_call *call, void *user)
         handover_fetch(&worker->handover, call, request);
 }
 
-/* --- start and end --------------------------------------------------------------------------------------------------- */
+// --- start and end ---
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
 {

@@ -24,7 +24,7 @@ struct worker_program {
     char name[96];        // the default of --name
 };
 
-/* --- the tensor thread ----------------------------------------------------------------------------------------------- */
+// --- the tensor thread ---
 
 static enum status open_tensors(struct worker *worker, struct error *error)
 {
@@ -64,7 +64,7 @@ static void *tensor_main(void *arg)
     return NULL;
 }
 
-/* --- start and end --------------------------------------------------------------------------------------------------- */
+// --- start and end ---
 
 static enum status configure(struct service *service, void *state, struct error *error)
 {

@@ -1,4 +1,4 @@
-/* pages.c: pages of the store for those that take sequences over, and from those that give them. */
+// pages.c: pages of the store for those that take sequences over, and from those that give them.
 #include "services/kv-worker/worker.h"
 
 static uint64_t page_bytes(void *user)

@@ -1,4 +1,4 @@
-/* calibrate.c: see calibrate.h. */
+// calibrate.c: see calibrate.h.
 #include "services/s-part/calibrate.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 enum { STEPS_US = 600000, ATTENTION_US = 120000, DEVICE_ATTENTION_US = 400000, ROWS_MAX = 512, TEXT = 400 };
 
-/* "1:92.3 2:96.0 …" */
+// "1:92.3 2:96.0 …"
 static void list(const double *rows, const double *us, uint32_t count, char *out)
 {
     size_t at = 0;
@@ -41,7 +41,7 @@ static enum status measure_attention(const struct attend_measure *what, const st
     struct kv_shape kv_layers = *kv;
 
     if (what->pages) {
-        if (!backend_measure_attention(what, DEVICE_ATTENTION_US, out, error)) /* half of it lays sequences into the pool */
+        if (!backend_measure_attention(what, DEVICE_ATTENTION_US, out, error)) // half of it lays sequences into the pool
             return STATUS_OK;
         log_warn("POOL-NOT-MEASURED", "why=\"%s\" instead=\"as fast as the host\"", error->text);
     }

@@ -1,4 +1,4 @@
-/* calibrate.h: what the loaded model takes on this machine, measured at start: T(b), the head, and attention of the local pool. */
+// calibrate.h: what the loaded model takes on this machine, measured at start: T(b), the head, and attention of the local pool.
 #ifndef FD_SERVICES_S_PART_CALIBRATE_H
 #define FD_SERVICES_S_PART_CALIBRATE_H
 
@@ -6,20 +6,20 @@
 #include "common/kv/kv_measure.h"
 #include "kernels/backend/backend_measure.h"
 
-enum { CALIBRATE_BYTES = 64 << 20 }; /* taken meanwhile */
+enum { CALIBRATE_BYTES = 64 << 20 }; // taken meanwhile
 
 struct calibration {
     bool done;
     struct backend_times times;
     struct kv_costs kv;
-    Fastdecode__Calibration message; /* the same, as registrations say it: points into this struct */
+    Fastdecode__Calibration message; // the same, as registrations say it: points into this struct
     Fastdecode__KvCosts kv_message;
 };
 
-/* Takes about 0.75 s (1 s with a pool in a device's memory), and up to CALIBRATE_BYTES meanwhile; logs CALIBRATED. Before anything else runs on the backend and the pool. `what`
- * says what was opened; its pages are those of a pool in the device's memory, where attention is measured then; 0: there is none, and
- * the kernels of the host are measured, on `kv`. max_sampled: rows whose head is of interest. A failure leaves `done` false. `out` must
- * stay where it is. */
+// Takes about 0.75 s (1 s with a pool in a device's memory), and up to CALIBRATE_BYTES meanwhile; logs CALIBRATED. Before anything else runs on the backend and the pool. `what`
+// says what was opened; its pages are those of a pool in the device's memory, where attention is measured then; 0: there is none, and
+// the kernels of the host are measured, on `kv`. max_sampled: rows whose head is of interest. A failure leaves `done` false. `out` must
+// stay where it is.
 enum status calibrate(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_sampled,
                       struct calibration *out, struct error *error) MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* engine_attend.c: attention of a step's rows: messages to the workers and their answers, and the local rows meanwhile. */
+// engine_attend.c: attention of a step's rows: messages to the workers and their answers, and the local rows meanwhile.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -70,7 +70,7 @@ void engine_make_ready(struct mini_batch *batch)
     batch->r_part_us += clock_now_us() - batch->sent_us;
 }
 
-/* --- attention at the workers ---------------------------------------------------------------------------------------- */
+// --- attention at the workers ---
 
 static void on_reply(void *user, struct rpc_message *message)
 {
@@ -112,11 +112,11 @@ static void on_end(void *user, enum status status, const char *text)
     }
     if (--batch->waiting == 0 && batch->state == BATCH_WAITING)
         engine_make_ready(batch);
-    if (status == STATUS_DEADLINE_EXCEEDED) /* nothing comes through, though nobody has closed it: a new connection may */
+    if (status == STATUS_DEADLINE_EXCEEDED) // nothing comes through, though nobody has closed it: a new connection may
         link_drop(use->link);
 }
 
-/* Writes the shares of the place's runs. */
+// Writes the shares of the place's runs.
 static void put_shares(const struct step_plan *plan, const struct step_place *place, struct attend_request_parts *parts)
 {
     uint32_t count = 0;
@@ -134,7 +134,7 @@ static void put_shares(const struct step_plan *plan, const struct step_place *pl
     assert_always(count == place->share_count);
 }
 
-/* Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go. */
+// Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go.
 struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer)
 {
     struct engine *engine = batch->engine;
@@ -178,7 +178,7 @@ void engine_point_nowhere(struct mini_batch *batch, const struct step_place *pla
         batch->q[row] = batch->k[row] = batch->v[row] = NULL;
 }
 
-/* o of the layer before, for the rows of workers. */
+// o of the layer before, for the rows of workers.
 void engine_point_to_replies(struct mini_batch *batch)
 {
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
@@ -204,12 +204,12 @@ void engine_send(struct mini_batch *batch)
 
     batch->state = BATCH_WAITING;
     batch->sent_us = clock_now_us();
-    batch->waiting = 1; /* until all are sent and the local rows are done: a failing send may call back at once */
+    batch->waiting = 1; // until all are sent and the local rows are done: a failing send may call back at once
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         struct link_use *use = &batch->uses[p];
         struct rpc_buffer *request = use->request;
         use->request = NULL;
-        if (use->dead) /* lost while the segment was computed */
+        if (use->dead) // lost while the segment was computed
             rpc_buffer_free(request);
         if (use->dead || !request)
             continue;
@@ -226,8 +226,8 @@ void engine_send(struct mini_batch *batch)
     }
 }
 
-/* Local rows, in place, while the others are away. A device is not waited for: what is queued behind comes in order, and its time is
- * known at the end of the step. */
+// Local rows, in place, while the others are away. A device is not waited for: what is queued behind comes in order, and its time is
+// known at the end of the step.
 void engine_attend_local(struct mini_batch *batch, uint32_t layer)
 {
     struct engine *engine = batch->engine;

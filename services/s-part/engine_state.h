@@ -43,35 +43,35 @@ enum {
 struct engine;
 struct mini_batch;
 
-/* The connection to a KV worker. */
+// The connection to a KV worker.
 struct link {
     struct engine *engine;
     uint32_t worker;
     uint64_t incarnation;
     char address[200];
-    struct rpc_channel *channel; /* NULL: free entry */
-    bool down; /* refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again */
+    struct rpc_channel *channel; // NULL: free entry
+    bool down; // refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again
     uint64_t opened_us;
     bool was_up;
     uint64_t expected_us; // what the calls that are out are expected to take, one after the other
 };
 
-/* A place in the step under way. */
+// A place in the step under way.
 struct link_use {
     struct mini_batch *batch;
-    struct link *link; /* NULL: the local pool */
+    struct link *link; // NULL: the local pool
     struct step_place *place;
     bool dead, waiting;
-    struct rpc_buffer *request; /* of the layer that is computed: its q, k, v are written where they lie */
-    struct rpc_message *reply;  /* of the layer before: o is read where it lies */
+    struct rpc_buffer *request; // of the layer that is computed: its q, k, v are written where they lie
+    struct rpc_message *reply;  // of the layer before: o is read where it lies
     const float *o;
     uint64_t sent_us, expected_us; // expected: of one layer; 0: not known
-    uint32_t r_part_us, attend_us; /* of the step so far: from sent to answered; what the worker says it took */
+    uint32_t r_part_us, attend_us; // of the step so far: from sent to answered; what the worker says it took
 };
 
 enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_COMPUTING, BATCH_WAITING, BATCH_READY, BATCH_SAMPLING };
 
-/* A step that waits for its turn. The request lies in the call's memory. */
+// A step that waits for its turn. The request lies in the call's memory.
 struct queued_step {
     struct rpc_call *call;
     Fastdecode__StepRequest *request;
@@ -84,30 +84,30 @@ struct mini_batch {
     uint32_t queue_head, queue_count;
 
     enum batch_state state;
-    uint64_t ready_order; /* the longest ready goes first */
+    uint64_t ready_order; // the longest ready goes first
     struct rpc_call *call;
     Fastdecode__StepRequest *request;
     struct backend_batch *backend;
     struct step_plan plan;
-    uint32_t segment; /* next to start */
-    uint32_t waiting; /* replies that are out */
+    uint32_t segment; // next to start
+    uint32_t waiting; // replies that are out
     struct link_use uses[SCHED_PLACES_MAX];
-    const float **o;                                              /* [max_rows] */
-    float **q, **k, **v;                                          /* [max_rows] */
-    struct backend_links links;                                   /* those */
-    uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; /* started: the segment or head that is computed */
-    struct trace_track *track;                                    /* the step, and what it waits for */
-    struct trace_track *device_tracks[BACKEND_TRACKS];            /* what a device does, by its own clock */
-    uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        /* of the trace; wait_from_ns is 0 while nothing is waited for */
+    const float **o;                                              // [max_rows]
+    float **q, **k, **v;                                          // [max_rows]
+    struct backend_links links;                                   // those
+    uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; // started: the segment or head that is computed
+    struct trace_track *track;                                    // the step, and what it waits for
+    struct trace_track *device_tracks[BACKEND_TRACKS];            // what a device does, by its own clock
+    uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        // of the trace; wait_from_ns is 0 while nothing is waited for
 
-    /* the reply, sized once */
-    Fastdecode__RunResult *results; /* [max_rows] */
+    // the reply, sized once
+    Fastdecode__RunResult *results; // [max_rows]
     Fastdecode__RunResult **result_pointers;
-    Fastdecode__Token *tokens; /* [max_rows] one an output */
+    Fastdecode__Token *tokens; // [max_rows] one an output
     Fastdecode__Token **token_pointers;
-    Fastdecode__TopToken *tops; /* [max_rows * SAMPLER_TOP_LOGPROBS_MAX] */
+    Fastdecode__TopToken *tops; // [max_rows * SAMPLER_TOP_LOGPROBS_MAX]
     Fastdecode__TopToken **top_pointers;
-    uint32_t *kept_rows; /* [max_rows] outputs of runs that are not lost */
+    uint32_t *kept_rows; // [max_rows] outputs of runs that are not lost
     struct backend_sample *kept_outputs;
     uint32_t kept_count;
 };
@@ -133,17 +133,17 @@ struct engine {
     struct model_shape shape;
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width;
     uint64_t incarnation;
-    atomic_ullong scheduler_incarnation; /* of the one that registration was answered by; relaxed: only ever compared */
+    atomic_ullong scheduler_incarnation; // of the one that registration was answered by; relaxed: only ever compared
     uint32_t attend_method;
     struct kv_costs attend_costs; // of attention by the kernels of this host; token_us 0: not measured
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
     void (*on_link_changed)(struct engine *engine, struct link *link); // what links.c, below, calls of engine_begin.c
-    struct handover handover;                                          /* of the local pool's pages, from and to workers */
-    float *zeros;                                                      /* [q_width] */
+    struct handover handover;                                          // of the local pool's pages, from and to workers
+    float *zeros;                                                      // [q_width]
     uint64_t ready_counter;
-    struct trace_track *track_s_part, *track_local; /* what this thread does: segments and the like; attention of local rows */
-    struct backend_span *device_spans;              /* [device_spans_max] of a step; NULL: there is no trace, or no device */
+    struct trace_track *track_s_part, *track_local; // what this thread does: segments and the like; attention of local rows
+    struct backend_span *device_spans;              // [device_spans_max] of a step; NULL: there is no trace, or no device
     uint32_t device_spans_max;
     struct id_map deferred_ids; // sequences to release when no step uses them
     struct released *deferred;  // [deferred_ids.capacity]
@@ -151,7 +151,7 @@ struct engine {
     uint32_t release_call_count;
     struct watchdog watchdog; // of whatever computes
     atomic_ullong progress;   // turns of the engine's thread, several a second: for heartbeats; relaxed, it stands alone
-    atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; /* relaxed: numbers for heartbeats */
+    atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; // relaxed: numbers for heartbeats
 };
 
 // A span of a step on the S-part's track. Gives the time.

@@ -1,4 +1,4 @@
-/* links.c: connections to KV workers, opened when a step first names them. */
+// links.c: connections to KV workers, opened when a step first names them.
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ enum { CONNECT_LIMIT_US = 1000000, ENVELOPE_BYTES = 64 << 10 };
 static void on_up(void *user, const struct rpc_peer *peer)
 {
     struct link *link = user;
-    if (peer->incarnation != link->incarnation) { /* started again behind our back: it holds nothing of what we think */
+    if (peer->incarnation != link->incarnation) { // started again behind our back: it holds nothing of what we think
         log_warn("LINK-OTHER", "worker=%u address=%s", link->worker, link->address);
         link->down = true;
     } else {
@@ -31,7 +31,7 @@ static void on_down(void *user, const char *why)
     link->engine->on_link_changed(link->engine, link);
 }
 
-/* It has not come up in time. */
+// It has not come up in time.
 static void on_late(void *arg)
 {
     struct engine *engine = arg;
@@ -59,7 +59,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     const struct rpc_channel_config config = {
         .address = link->address,
         .hello = {.service = "s-part", .incarnation = engine->incarnation},
-        /* a worker may make us take no more memory than that, which is others', too */
+        // a worker may make us take no more memory than that, which is others', too
         .max_message_bytes = attend_reply_size_most(engine->max_rows, engine->q_width) + ENVELOPE_BYTES,
         .lent = true,
         .on_up = on_up,
@@ -96,8 +96,8 @@ struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
             free_link = free_link ? free_link : link;
             continue;
         }
-        /* By address: a scheduler that is started again numbers the workers anew. Under its number a worker may only be
-         * replaced (a new port) once the old one is gone. */
+        // By address: a scheduler that is started again numbers the workers anew. Under its number a worker may only be
+        // replaced (a new port) once the old one is gone.
         bool same = !strcmp(link->address, place->tensor_address);
         if (!same && !(link->worker == place->worker && link->down))
             continue;
@@ -106,8 +106,8 @@ struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
             return link;
         }
         if (same && link->incarnation > place->incarnation && !link->down)
-            return NULL; /* the step is older than the worker */
-        link_drop(link); /* steps that still use the old one lose its rows */
+            return NULL; // the step is older than the worker
+        link_drop(link); // steps that still use the old one lose its rows
         free_link = link;
         break;
     }

@@ -1,4 +1,4 @@
-/* pages.c: pages of the local pool for workers that take sequences over, and from those that give them. On the engine's thread. */
+// pages.c: pages of the local pool for workers that take sequences over, and from those that give them. On the engine's thread.
 #include "services/s-part/engine_state.h"
 
 static uint64_t page_bytes(void *user)

@@ -1,4 +1,4 @@
-/* reply.c: the StepReply of a mini-batch, in arrays that are sized once. */
+// reply.c: the StepReply of a mini-batch, in arrays that are sized once.
 #include <stdlib.h>
 
 #include "common/base/clock.h"
@@ -54,7 +54,7 @@ static void fill_token(struct mini_batch *batch, uint32_t output)
     }
 }
 
-/* Outputs of a run: its scores in row order, then its samples. */
+// Outputs of a run: its scores in row order, then its samples.
 static void fill_run(struct mini_batch *batch, const struct step_run *run)
 {
     Fastdecode__RunResult *result = &batch->results[run->result_index];

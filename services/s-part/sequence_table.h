@@ -1,8 +1,7 @@
-/* sequence_table.h: what the s-part knows of a sequence between steps: its sampler, and the token it sampled last.
- *
- * All of it can be rebuilt from the token log, which the scheduler sends along (`open`) where it may be missing.
- * Fixed capacity; owned by the engine's thread.
- */
+// sequence_table.h: what the s-part knows of a sequence between steps: its sampler, and the token it sampled last.
+//
+// All of it can be rebuilt from the token log, which the scheduler sends along (`open`) where it may be missing.
+// Fixed capacity; owned by the engine's thread.
 #ifndef FD_SERVICES_S_PART_SEQUENCE_TABLE_H
 #define FD_SERVICES_S_PART_SEQUENCE_TABLE_H
 
@@ -13,14 +12,14 @@
 #include "common/sampler/sampler.h"
 
 struct sequence {
-    uint64_t id;        /* 0: free */
-    uint64_t opened_by; /* the incarnation of the scheduler that sent its log */
+    uint64_t id;        // 0: free
+    uint64_t opened_by; // the incarnation of the scheduler that sent its log
     struct sampler *sampler;
     uint32_t prompt_tokens;
-    uint32_t last_token; /* the last of prompt and generated */
+    uint32_t last_token; // the last of prompt and generated
     uint32_t top_logprobs;
     bool prompt_logprobs;
-    bool in_step; /* while a step is being planned: it has a run already */
+    bool in_step; // while a step is being planned: it has a run already
 };
 
 struct sequence_table;
@@ -28,15 +27,15 @@ struct sequence_table;
 enum status sequence_table_open(uint32_t capacity, uint32_t vocab, uint32_t context_tokens, struct sequence_table **out) MUST_CHECK;
 void sequence_table_close(struct sequence_table *table);
 
-/* Makes or replaces a sequence whose log is `tokens`, the first prompt_tokens of them the prompt. INVALID_ARGUMENT names
- * what is wrong; RESOURCE_EXHAUSTED: the table is full. */
+// Makes or replaces a sequence whose log is `tokens`, the first prompt_tokens of them the prompt. INVALID_ARGUMENT names
+// what is wrong; RESOURCE_EXHAUSTED: the table is full.
 enum status sequence_table_put(struct sequence_table *table, uint64_t id, const struct sampler_params *params, bool prompt_logprobs,
                                const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens,
                                struct error *error) MUST_CHECK;
 
-/* NULL if it is not there. Valid until the sequence is removed. */
+// NULL if it is not there. Valid until the sequence is removed.
 struct sequence *sequence_table_find(struct sequence_table *table, uint64_t id);
-/* Iterates over the sequences; *cursor starts at 0. NULL: there are no more. They may be removed meanwhile. */
+// Iterates over the sequences; *cursor starts at 0. NULL: there are no more. They may be removed meanwhile.
 struct sequence *sequence_table_next(struct sequence_table *table, uint32_t *cursor);
 void sequence_table_remove(struct sequence_table *table, uint64_t id);
 uint32_t sequence_table_count(const struct sequence_table *table);

@@ -1,4 +1,4 @@
-/* step_plan.c: see step_plan.h. */
+// step_plan.c: see step_plan.h.
 #include "services/s-part/step_plan.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static bool before(const struct step_run *a, const struct step_run *b)
     return a->place != b->place ? a->place < b->place : a->run->sequence < b->run->sequence;
 }
 
-/* By place, then sequence. A shell sort (Ciura's gaps): qsort(3) may allocate, and a step does not. */
+// By place, then sequence. A shell sort (Ciura's gaps): qsort(3) may allocate, and a step does not.
 static void sort_runs(struct step_run *runs, uint32_t count)
 {
     static const uint32_t gaps[] = {3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1};
@@ -102,7 +102,7 @@ enum status step_plan_check(const struct step_plan *plan, const Fastdecode__Step
     return STATUS_OK;
 }
 
-/* The runs of the request, sorted. */
+// The runs of the request, sorted.
 static enum status take_runs(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                              struct error *error)
 {
@@ -115,7 +115,7 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
     for (uint32_t i = 0; i < plan->run_count; i++)
         if (plan->runs[i].sequence)
             plan->runs[i].sequence->in_step = false;
-    for (uint32_t i = 0; i < plan->run_count; i++) { /* unknown ones have no rows: they may come as often as they like */
+    for (uint32_t i = 0; i < plan->run_count; i++) { // unknown ones have no rows: they may come as often as they like
         struct sequence *sequence = plan->runs[i].sequence;
         if (sequence && sequence->in_step)
             return error_set(error, STATUS_INVALID_ARGUMENT, "sequence %llx has two runs in one step",
@@ -146,8 +146,8 @@ static void add_output(struct step_plan *plan, uint32_t row, const struct step_r
     }
 }
 
-/* Scores of the prompt's rows that have a next token in it; then the sample after the last row, or after each from that before the
- * drafts on. */
+// Scores of the prompt's rows that have a next token in it; then the sample after the last row, or after each from that before the
+// drafts on.
 static void add_outputs(struct step_plan *plan, struct step_run *run)
 {
     uint32_t end = run->first_row + run->row_count;
@@ -165,7 +165,7 @@ static void add_outputs(struct step_plan *plan, struct step_run *run)
     run->output_count = plan->output_count - run->first_output;
 }
 
-/* Rows and outputs of the runs that are known and not lost. */
+// Rows and outputs of the runs that are known and not lost.
 void step_plan_rebuild(struct step_plan *plan)
 {
     uint32_t row = 0;

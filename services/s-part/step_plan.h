@@ -1,12 +1,11 @@
-/* step_plan.h: a StepRequest turned into rows, ordered so that each place's rows lie together.
- *
- *     runs, as the scheduler sent them          rows, as the device and the workers want them
- *       seq 7  place 2  pos 40            ─▶      place 0: seq 3 pos 0..15
- *       seq 3  place 0  pos 0..15                 place 1: seq 9 pos 12
- *       seq 9  place 1  pos 12                    place 2: seq 7 pos 40
- *
- * Within a place rows are sorted by sequence, then position. Everything in the request is checked here.
- */
+// step_plan.h: a StepRequest turned into rows, ordered so that each place's rows lie together.
+//
+//     runs, as the scheduler sent them          rows, as the device and the workers want them
+//       seq 7  place 2  pos 40            ─▶      place 0: seq 3 pos 0..15
+//       seq 3  place 0  pos 0..15                 place 1: seq 9 pos 12
+//       seq 9  place 1  pos 12                    place 2: seq 7 pos 40
+//
+// Within a place rows are sorted by sequence, then position. Everything in the request is checked here.
 #ifndef FD_SERVICES_S_PART_STEP_PLAN_H
 #define FD_SERVICES_S_PART_STEP_PLAN_H
 
@@ -20,58 +19,58 @@
 #include "step.pb-c.h"
 
 struct step_run {
-    const Fastdecode__Run *run; /* in the request's memory */
-    struct sequence *sequence;  /* NULL: the s-part does not know it */
-    uint32_t place;             /* index into the request's places */
+    const Fastdecode__Run *run; // in the request's memory
+    struct sequence *sequence;  // NULL: the s-part does not know it
+    uint32_t place;             // index into the request's places
     uint32_t first_row, row_count;
-    uint32_t result_index; /* index of the run in the request */
-    uint32_t first_output; /* index of its first sample or score in the step's outputs */
+    uint32_t result_index; // index of the run in the request
+    uint32_t first_output; // index of its first sample or score in the step's outputs
     uint32_t output_count;
-    uint32_t sample_count; /* of its outputs, the last ones: samples */
-    uint32_t taken;        /* of those, the ones that count: up to the first after a wrong draft */
+    uint32_t sample_count; // of its outputs, the last ones: samples
+    uint32_t taken;        // of those, the ones that count: up to the first after a wrong draft
     bool lost;
 };
 
 struct step_place {
-    uint32_t index; /* into the request's places */
+    uint32_t index; // into the request's places
     uint32_t first_row, row_count;
-    uint32_t share_count; /* runs that begin with positions of another sequence */
+    uint32_t share_count; // runs that begin with positions of another sequence
 };
 
-/* Arrays are sized once for max_rows. */
+// Arrays are sized once for max_rows.
 struct step_plan {
     uint32_t max_rows;
     const Fastdecode__StepRequest *request;
     uint32_t run_count, row_count, place_count, output_count;
-    struct step_run *runs;    /* [max_rows] in row order */
-    struct backend_row *rows; /* [max_rows] */
-    uint32_t *row_run;        /* [max_rows] index of the row's run */
+    struct step_run *runs;    // [max_rows] in row order
+    struct backend_row *rows; // [max_rows]
+    uint32_t *row_run;        // [max_rows] index of the row's run
     struct step_place places[SCHED_PLACES_MAX];
-    uint32_t *output_row;           /* [max_rows] row of each sample or score */
-    struct backend_sample *outputs; /* [max_rows] */
-    struct sampler_result *results; /* [max_rows] */
+    uint32_t *output_row;           // [max_rows] row of each sample or score
+    struct backend_sample *outputs; // [max_rows]
+    struct sampler_result *results; // [max_rows]
 };
 
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan) MUST_CHECK;
 void step_plan_close(struct step_plan *plan);
 
-/* Checks whether the request's runs can be a step. INVALID_ARGUMENT says what is wrong. Changes nothing. */
+// Checks whether the request's runs can be a step. INVALID_ARGUMENT says what is wrong. Changes nothing.
 enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, uint32_t vocab,
                             uint32_t context_tokens, struct error *error) MUST_CHECK;
 
-/* Fills the plan from a request that was checked. The request must outlive it, and its sequences must stay in the table. Runs of
- * sequences that the table does not know have no rows and sequence NULL. INVALID_ARGUMENT: a sequence has two runs; the plan is not to be used. No allocation. */
+// Fills the plan from a request that was checked. The request must outlive it, and its sequences must stay in the table. Runs of
+// sequences that the table does not know have no rows and sequence NULL. INVALID_ARGUMENT: a sequence has two runs; the plan is not to be used. No allocation.
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                            struct error *error) MUST_CHECK;
 
-/* Builds rows and outputs anew after runs were marked lost. */
+// Builds rows and outputs anew after runs were marked lost.
 void step_plan_rebuild(struct step_plan *plan);
 
-/* After sampling: counts the samples of a run that are valid, and tells its sequence of them. With penalties a sample depends on those
- * before it in the same step: then drafts are of no use. */
+// After sampling: counts the samples of a run that are valid, and tells its sequence of them. With penalties a sample depends on those
+// before it in the same step: then drafts are of no use.
 void step_plan_take(struct step_plan *plan, uint32_t run_index);
 
-/* Takes a run out of the plan (it is lost): its rows and outputs go, the others keep their order. */
+// Takes a run out of the plan (it is lost): its rows and outputs go, the others keep their order.
 void step_plan_drop(struct step_plan *plan, uint32_t run_index);
 
 #endif
