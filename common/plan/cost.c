@@ -1,4 +1,4 @@
-/* cost.c: see cost.h. */
+// cost.c: see cost.h.
 #include "common/plan/cost.h"
 
 #include "common/base/status.h"

@@ -1,4 +1,4 @@
-/* mix.c: see mix.h. */
+// mix.c: see mix.h.
 #include "common/plan/mix.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { CANDIDATES = 256 };
 
-/* Meshes of which none costs more and reaches less than another. */
+// Meshes of which none costs more and reaches less than another.
 struct candidates {
     struct plan_mix_part list[CANDIDATES];
     uint32_t count;

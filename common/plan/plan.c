@@ -1,4 +1,4 @@
-/* plan.c: see plan.h. */
+// plan.c: see plan.h.
 #include "common/plan/plan.h"
 
 #include <math.h>
@@ -6,10 +6,10 @@
 
 #include "common/base/checked.h"
 
-enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; /* the scheduling core's defaults */
+enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; // the scheduling core's defaults
 
 #define GIGA 1e9
-#define US 1e6 /* in a second */
+#define US 1e6 // in a second
 
 const char *plan_bound_name(enum plan_bound bound)
 {
@@ -17,13 +17,13 @@ const char *plan_bound_name(enum plan_bound bound)
     return names[bound];
 }
 
-/* --- the model -------------------------------------------------------------------------------------------------------- */
+// --- the model --------------------------------------------------------------------------------------------------------
 
 static double spacing(const struct plan_request *r) { return r->spacing ? r->spacing : MAX(1u, r->generated_tokens / 32); }
 
 static double mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + spacing(r)) / 2; }
 
-/* Weights without a fast product in their type are held and multiplied in f32, as kernels/backend/cpu_load.c does. */
+// Weights without a fast product in their type are held and multiplied in f32, as kernels/backend/cpu_load.c does.
 static bool as_f32(const struct plan_request *r) { return !r->shape->quantized && r->s_part->f16_tflops == 0; }
 
 static double weight_bytes(const struct plan_request *r, uint64_t values, uint64_t bytes)
@@ -38,7 +38,7 @@ static double operations_per_us(const struct plan_request *r)
     return MAX(tera, 1e-6) * h->products_share * 1e12 / US;
 }
 
-/* Flat while the weights are read, then a line: three points say it exactly. */
+// Flat while the weights are read, then a line: three points say it exactly.
 static void roofline(const struct plan_request *r, uint64_t values, uint64_t bytes, double fixed_us, struct cost_curve *out)
 {
     const struct hardware *h = r->s_part;
@@ -80,7 +80,7 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
         out->row_us = h->model.attention.row_us;
         out->call_us = h->model.attention.call_us;
     }
-    if (r->s_part->model.attention.token_us > 0 && r->kv_type == KV_F16) /* prompts attend where the S-part is */
+    if (r->s_part->model.attention.token_us > 0 && r->kv_type == KV_F16) // prompts attend where the S-part is
         out->prefill_us = r->s_part->model.attention.pair_us;
     if (workers) {
         out->link_us = r->link->link_round_trip_us;
@@ -88,17 +88,17 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
     }
 }
 
-/* What a mini-batch's step takes besides layers, attention and head. */
+// What a mini-batch's step takes besides layers, attention and head.
 static double step_rest_us(const struct plan_request *r, double rows)
 {
     const struct cost_curve *rest = &r->s_part->model.rest;
     return rest->count ? cost_curve_at(rest, rows) : r->s_part->step_us;
 }
 
-/* Where steps were measured: what a row of a prompt takes in all, its share of the steps that prompts are read in. Such a step is
- * STEP_TARGET_US long beside running sequences, or STRETCH times one without; without any it has CHUNK_ROWS. Decode rows in it count
- * as if they had a step of their own, so what fits beside few rows for nothing is not used. Attention is where the sequence is, at one
- * place. attend_us: of the decode rows, a layer. */
+// Where steps were measured: what a row of a prompt takes in all, its share of the steps that prompts are read in. Such a step is
+// STEP_TARGET_US long beside running sequences, or STRETCH times one without; without any it has CHUNK_ROWS. Decode rows in it count
+// as if they had a step of their own, so what fits beside few rows for nothing is not used. Attention is where the sequence is, at one
+// place. attend_us: of the decode rows, a layer.
 static double prefill_row_us(const struct plan_request *r, const struct cost_s_part *s, double rows, uint32_t workers,
                              double attend_us)
 {
@@ -119,13 +119,13 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
-/* A mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers; on average over its steps. */
+// A mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers; on average over its steps.
 static void predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
 {
     double prefill_rows = rows * r->prompt_tokens / r->generated_tokens, away = rows - local;
     double pairs = prefill_rows * (r->prompt_tokens + 1.0) / 2;
     bool add_up = workers && r->worker->shares_cores;
-    double shared = workers && !add_up ? ceil(away / workers) : away; /* rows of the fullest worker, or of all in turn */
+    double shared = workers && !add_up ? ceil(away / workers) : away; // rows of the fullest worker, or of all in turn
     struct cost_s_part s;
     struct cost_r_part place;
 
@@ -156,7 +156,7 @@ static double sequence_kv_bytes(const struct plan_request *r)
     return (mean_context(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
 }
 
-/* Sequences of a batch that live in the S-part's memory. */
+// Sequences of a batch that live in the S-part's memory.
 static uint32_t pool_sequences(const struct plan_request *r, uint32_t batch, uint32_t workers)
 {
     return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / sequence_kv_bytes(r)));
@@ -187,9 +187,9 @@ static void predict_step(const struct plan_request *r, uint32_t batch, uint32_t 
                                                                                                   : PLAN_NETWORK;
 }
 
-/* --- memory and price ------------------------------------------------------------------------------------------------- */
+// --- memory and price -------------------------------------------------------------------------------------------------
 
-/* Weights; activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up. */
+// Weights; activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up.
 static double s_part_bytes(const struct plan_request *r, uint32_t batch)
 {
     const struct plan_shape *s = r->shape;
@@ -200,13 +200,13 @@ static double s_part_bytes(const struct plan_request *r, uint32_t batch)
            (double)s->embedding_bytes + 4 * (rows * row + batch * (double)s->vocab);
 }
 
-/* Sequences of the fullest worker, or of the pool. */
+// Sequences of the fullest worker, or of the pool.
 static double workers_share(const struct plan *plan)
 {
     return plan->workers ? ceil((double)(plan->batch - plan->pool_sequences) / plan->workers) : plan->batch;
 }
 
-/* See plan.h. Workers on the S-part's cores have one memory between them. */
+// See plan.h. Workers on the S-part's cores have one memory between them.
 static void add_hybrid_bound(const struct plan_request *r, double left_bytes, struct plan *out)
 {
     double gpu = r->s_part->memory_gb_per_second * GIGA, m = r->pool_bytes ? (double)r->pool_bytes : left_bytes;

@@ -1,45 +1,44 @@
-/* plan.h: from a model's shape and descriptions of hardware to batch, workers, tokens a second, memory and cost.
- *
- * It predicts the steady state under the load-stabilizing schedule (He & Zhai, arXiv 2403.11421, section 4): B sequences of p
- * prompt and S generated tokens run, a fraction of them starts every F steps, and their contexts add up to
- *
- *     W = B·(p + (S + F)/2)          (also what the workers' memory must hold, plus half a page a sequence)
- *
- * Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where the S-part is. With
- * b = B/M rows in each of M mini-batches, in one layer
- *
- *     T   = max(layer_bytes / bandwidth, 2·values·rows / operations) + layer_us + prefill attention   S-part, or what was measured
- *     R   = KV bytes of ceil(b/N) sequences / bandwidth of a worker                                   R-part
- *     X   = round trip + bytes of all rows / the S-part's link; KV of prefill rows goes out with them  link
- *
- * Where a model was measured (hardware.h), prompts take steps of their own. The link belongs to the R-part's side: a worker has either rows or bytes to wait for. So
- *
- *     M = 1:  step = layers·(T + R + X) + head + step_us
- *     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
- *
- * where the second term is the round in which the head of one step and the first segment of the next run. The faster M is taken.
- * Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
- * N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
- * sequence, and tokens_per_second = B / step.
- *
- * With pool_bytes and workers it is both: as many sequences as fit live in the S-part's memory, the others on the workers. The S-part
- * attends for its own, A = their KV bytes / its bandwidth, while the workers have theirs: T + max(A, R + X) with one mini-batch; with
- * two in flight the S-part has T + A to do where it had T. What that can gain at most over the same memory without workers: while the
- * S-part reads its weights and M bytes of KV, workers read as long,
- *
- *     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
- *
- * Workers: the least N with R + X <= T; where X alone is longer, the least with R <= T (DESIGN.md, section 6); never fewer than
- * hold the KV. What binds is the longest of T, R and X, or capacity where it decided N or B.
- *
- * Worked number: llama-7b in f16 on an A10 (600 GB/s, 125 TFLOP/s), b = 64: T = max(404.8 MB / 600 GB/s, 25.9 GFLOP / 125 TFLOP/s)
- * = max(675, 207) = 675 us. S = 1,024, F = 32: a load of 64·528 = 33,792 tokens, 16 KiB each: 554 MB a layer and mini-batch.
- *
- * What it leaves out: sequences of different lengths (the schedule's margin), rebalancing, the ramp. Rates are ceilings unless a
- * file's shares say otherwise, so predictions from data sheets alone are an upper bound.
- *
- * Plain values; any thread; nothing blocks or allocates.
- */
+// plan.h: from a model's shape and descriptions of hardware to batch, workers, tokens a second, memory and cost.
+//
+// It predicts the steady state under the load-stabilizing schedule (He & Zhai, arXiv 2403.11421, section 4): B sequences of p
+// prompt and S generated tokens run, a fraction of them starts every F steps, and their contexts add up to
+//
+//     W = B·(p + (S + F)/2)          (also what the workers' memory must hold, plus half a page a sequence)
+//
+// Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where the S-part is. With
+// b = B/M rows in each of M mini-batches, in one layer
+//
+//     T   = max(layer_bytes / bandwidth, 2·values·rows / operations) + layer_us + prefill attention   S-part, or what was measured
+//     R   = KV bytes of ceil(b/N) sequences / bandwidth of a worker                                   R-part
+//     X   = round trip + bytes of all rows / the S-part's link; KV of prefill rows goes out with them  link
+//
+// Where a model was measured (hardware.h), prompts take steps of their own. The link belongs to the R-part's side: a worker has either rows or bytes to wait for. So
+//
+//     M = 1:  step = layers·(T + R + X) + head + step_us
+//     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
+//
+// where the second term is the round in which the head of one step and the first segment of the next run. The faster M is taken.
+// Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
+// N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
+// sequence, and tokens_per_second = B / step.
+//
+// With pool_bytes and workers it is both: as many sequences as fit live in the S-part's memory, the others on the workers. The S-part
+// attends for its own, A = their KV bytes / its bandwidth, while the workers have theirs: T + max(A, R + X) with one mini-batch; with
+// two in flight the S-part has T + A to do where it had T. What that can gain at most over the same memory without workers: while the
+// S-part reads its weights and M bytes of KV, workers read as long,
+//
+//     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
+//
+// Workers: the least N with R + X <= T; where X alone is longer, the least with R <= T (DESIGN.md, section 6); never fewer than
+// hold the KV. What binds is the longest of T, R and X, or capacity where it decided N or B.
+//
+// Worked number: llama-7b in f16 on an A10 (600 GB/s, 125 TFLOP/s), b = 64: T = max(404.8 MB / 600 GB/s, 25.9 GFLOP / 125 TFLOP/s)
+// = max(675, 207) = 675 us. S = 1,024, F = 32: a load of 64·528 = 33,792 tokens, 16 KiB each: 554 MB a layer and mini-batch.
+//
+// What it leaves out: sequences of different lengths (the schedule's margin), rebalancing, the ramp. Rates are ceilings unless a
+// file's shares say otherwise, so predictions from data sheets alone are an upper bound.
+//
+// Plain values; any thread; nothing blocks or allocates.
 #ifndef FD_PLAN_PLAN_H
 #define FD_PLAN_PLAN_H
 
@@ -52,76 +51,76 @@
 #include "common/plan/shape.h"
 
 enum { PLAN_BATCH_MAX = 16384, PLAN_WORKERS_MAX = 4096, PLAN_PAGE_TOKENS = 16 };
-#define PLAN_CHOOSE UINT32_MAX /* for workers: as many as are needed */
+#define PLAN_CHOOSE UINT32_MAX // for workers: as many as are needed
 
 enum plan_bound { PLAN_S_PART, PLAN_R_PART, PLAN_NETWORK, PLAN_CAPACITY };
 
-/* What to plan for. Pointers are borrowed. */
+// What to plan for. Pointers are borrowed.
 struct plan_request {
     const struct plan_shape *shape;
     const struct hardware *s_part, *worker, *link;
     enum kv_type kv_type;
-    uint32_t prompt_tokens, generated_tokens; /* p >= 0, S >= 1 */
-    uint32_t spacing;                         /* F, in steps; 0: S/32, at least 1 */
-    uint32_t batch;                           /* B; 0: chosen */
-    uint32_t workers;                         /* N, or PLAN_CHOOSE */
-    uint32_t mini_batches;                    /* M, 1 or 2; 0: the faster */
-    uint32_t chunk_tokens;                    /* prefill rows of a step; 0: by the step's target. For measured models */
-    uint64_t pool_bytes;      /* M, for KV in the S-part's memory; 0: what is left without workers, none with them */
-    double tokens_per_second; /* to be reached; 0: none */
-    double latency_ms;        /* between two tokens, at most; 0: none */
+    uint32_t prompt_tokens, generated_tokens; // p >= 0, S >= 1
+    uint32_t spacing;                         // F, in steps; 0: S/32, at least 1
+    uint32_t batch;                           // B; 0: chosen
+    uint32_t workers;                         // N, or PLAN_CHOOSE
+    uint32_t mini_batches;                    // M, 1 or 2; 0: the faster
+    uint32_t chunk_tokens;                    // prefill rows of a step; 0: by the step's target. For measured models
+    uint64_t pool_bytes;                      // M, for KV in the S-part's memory; 0: what is left without workers, none with them
+    double tokens_per_second;                 // to be reached; 0: none
+    double latency_ms;                        // between two tokens, at most; 0: none
     bool ignore_capacity;
 };
 
-/* Times are of one mini-batch. */
+// Times are of one mini-batch.
 struct plan {
     uint32_t batch, mini_batches, workers;
     enum plan_bound bound_by;
     double tokens_per_second, step_ms;
     double s_part_layer_us, r_part_layer_us, link_layer_us, head_us;
-    double pool_layer_us;            /* A: attention in the S-part's memory beside workers; with N = 0 that is the R-part */
-    uint32_t pool_sequences;         /* of the batch, in the S-part's memory */
-    double hybrid_gain_bound;        /* 0: nothing is left for KV */
-    double hybrid_pool_bytes;        /* its M: pool_bytes, or what weights and activations leave */
-    double s_part_busy, r_part_busy; /* shares of the step */
-    double kv_tokens;                /* W */
-    double kv_bytes_per_worker;      /* of the fullest; of the S-part's pool with N = 0 */
-    double s_part_bytes;             /* weights, activations, and KV in its memory */
-    double network_gbit_per_second;  /* mean over a step, both ways, at the S-part */
-    double price_per_hour;           /* 0: a price is not known */
-    double cost_per_million;         /* tokens, at that rate */
+    double pool_layer_us;            // A: attention in the S-part's memory beside workers; with N = 0 that is the R-part
+    uint32_t pool_sequences;         // of the batch, in the S-part's memory
+    double hybrid_gain_bound;        // 0: nothing is left for KV
+    double hybrid_pool_bytes;        // its M: pool_bytes, or what weights and activations leave
+    double s_part_busy, r_part_busy; // shares of the step
+    double kv_tokens;                // W
+    double kv_bytes_per_worker;      // of the fullest; of the S-part's pool with N = 0
+    double s_part_bytes;             // weights, activations, and KV in its memory
+    double network_gbit_per_second;  // mean over a step, both ways, at the S-part
+    double price_per_hour;           // 0: a price is not known
+    double cost_per_million;         // tokens, at that rate
 };
 
-/* What must be at least there for the S-part never to wait at a batch, whatever the workers are. */
+// What must be at least there for the S-part never to wait at a batch, whatever the workers are.
 struct plan_need {
     uint32_t batch;
-    double tokens_per_second;       /* with the S-part always busy */
-    double worker_gb_per_second;    /* over all workers: KV read within T */
-    double network_gbit_per_second; /* rows there and back within T */
-    double kv_bytes;                /* over all workers */
-    bool knee;                      /* the least batch of at least PLAN_KNEE_SHARE of what the S-part reaches at most */
+    double tokens_per_second;       // with the S-part always busy
+    double worker_gb_per_second;    // over all workers: KV read within T
+    double network_gbit_per_second; // rows there and back within T
+    double kv_bytes;                // over all workers
+    bool knee;                      // the least batch of at least PLAN_KNEE_SHARE of what the S-part reaches at most
 };
 #define PLAN_KNEE_SHARE 0.9
 
-/* "S-part", "R-part", "network", "capacity". */
+// "S-part", "R-part", "network", "capacity".
 const char *plan_bound_name(enum plan_bound bound);
 
-/* The performance model of these parts: T(b) and head as curves; and one of `workers` workers that share the S-part's link.
- * workers 0: the S-part's own pool. Prefill attention is at the S-part's rate wherever it is done: a prompt's pages go out as it is read. */
+// The performance model of these parts: T(b) and head as curves; and one of `workers` workers that share the S-part's link.
+// workers 0: the S-part's own pool. Prefill attention is at the S-part's rate wherever it is done: a prompt's pages go out as it is read.
 void plan_s_part(const struct plan_request *request, struct cost_s_part *out);
 void plan_r_part(const struct plan_request *request, uint32_t workers, struct cost_r_part *out);
 
-/* Predicts one setting; batch >= 1. No memory or target is looked at. mini_batches: 1 or 2, or 0 for the faster. */
+// Predicts one setting; batch >= 1. No memory or target is looked at. mini_batches: 1 or 2, or 0 for the faster.
 void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out);
 
-/* Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED where it does not fit, FAILED_PRECONDITION where
- * the targets cannot be met by one S-part; *error says by how much, and what would do. */
+// Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED where it does not fit, FAILED_PRECONDITION where
+// the targets cannot be met by one S-part; *error says by how much, and what would do.
 enum status plan_make(const struct plan_request *request, struct plan *out, struct error *error) MUST_CHECK;
 
-/* The batch of most tokens a second in memory and in latency_ms, whatever the request's batch. false: there is none. */
+// The batch of most tokens a second in memory and in latency_ms, whatever the request's batch. false: there is none.
 bool plan_fastest(const struct plan_request *request, struct plan *out);
 
-/* needs: [capacity]; batches are powers of two from 2. Returns how many were written. */
+// needs: [capacity]; batches are powers of two from 2. Returns how many were written.
 uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity);
 
 #endif

@@ -1,4 +1,4 @@
-/* plan_choose.c: what a request leaves open: workers by balance and memory, the batch by a target or the knee. See plan.h. */
+// plan_choose.c: what a request leaves open: workers by balance and memory, the batch by a target or the knee. See plan.h.
 #include <math.h>
 
 #include "common/base/checked.h"
@@ -6,7 +6,7 @@
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
-/* --- memory ----------------------------------------------------------------------------------------------------------- */
+// --- memory -----------------------------------------------------------------------------------------------------------
 
 static bool fits(const struct plan_request *r, const struct plan *plan)
 {
@@ -46,9 +46,9 @@ static enum status refuse_memory(const struct plan_request *r, const struct plan
         r->shape->name, (plan->s_part_bytes - (plan->workers ? 0 : kv)) / GIB, plan->batch, r->s_part->name, has / GIB);
 }
 
-/* --- workers ---------------------------------------------------------------------------------------------------------- */
+// --- workers ----------------------------------------------------------------------------------------------------------
 
-/* Whether n workers keep the S-part busy; bytes_too: with the link's time, else by reading alone. */
+// Whether n workers keep the S-part busy; bytes_too: with the link's time, else by reading alone.
 static bool balanced(const struct plan_request *r, uint32_t batch, uint32_t n, bool link_too)
 {
     struct plan plan;
@@ -58,7 +58,7 @@ static bool balanced(const struct plan_request *r, uint32_t batch, uint32_t n, b
 
 static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, bool link_too)
 {
-    uint32_t low = 1, high = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX); /* more workers than rows have nothing to do */
+    uint32_t low = 1, high = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX); // more workers than rows have nothing to do
 
     if (!balanced(r, batch, high, link_too))
         return 0;
@@ -72,18 +72,18 @@ static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, boo
     return low;
 }
 
-/* The least that hold the KV; 0: no number does. */
+// The least that hold the KV; 0: no number does.
 static uint32_t least_holding(const struct plan_request *r, uint32_t batch)
 {
     struct plan one;
     double each;
 
-    plan_predict(r, batch, batch, 1, &one); /* a sequence a worker */
+    plan_predict(r, batch, batch, 1, &one); // a sequence a worker
     each = one.kv_bytes_per_worker > 0 ? floor((double)r->worker->memory_bytes / one.kv_bytes_per_worker) : batch;
     return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(MAX(batch - one.pool_sequences, 1u) / each);
 }
 
-/* The best plan at a batch. false if its memory is nowhere; *out then says what the nearest would take. */
+// The best plan at a batch. false if its memory is nowhere; *out then says what the nearest would take.
 static bool at_batch(const struct plan_request *r, uint32_t batch, struct plan *out)
 {
     struct plan local;
@@ -102,20 +102,20 @@ static bool at_batch(const struct plan_request *r, uint32_t batch, struct plan *
     plan_predict(r, batch, MIN(MAX(n, holding), (uint32_t)PLAN_WORKERS_MAX), 0, out);
     if (holding > n)
         out->bound_by = PLAN_CAPACITY;
-    plan_predict(r, batch, 0, 1, &local); /* workers only where they make it faster, or possible */
+    plan_predict(r, batch, 0, 1, &local); // workers only where they make it faster, or possible
     if (fits(r, &local) && (local.tokens_per_second >= out->tokens_per_second || !fits(r, out)))
         *out = local;
     return fits(r, out);
 }
 
-/* --- the batch -------------------------------------------------------------------------------------------------------- */
+// --- the batch --------------------------------------------------------------------------------------------------------
 
 static bool in_time(const struct plan_request *r, const struct plan *plan)
 {
     return r->latency_ms == 0 || plan->step_ms <= r->latency_ms;
 }
 
-/* The least batch that reaches `wanted` in time and memory. best: of all that were looked at, the fastest; false: there is none. */
+// The least batch that reaches `wanted` in time and memory. best: of all that were looked at, the fastest; false: there is none.
 static bool least_reaching(const struct plan_request *r, double wanted, struct plan *out, struct plan *best)
 {
     *best = (struct plan){0};
@@ -141,15 +141,15 @@ bool plan_fastest(const struct plan_request *r, struct plan *out)
     return out->batch > 0;
 }
 
-/* The least batch near the most that given workers reach. */
+// The least batch near the most that given workers reach.
 static bool near_most(const struct plan_request *r, struct plan *out)
 {
     struct plan best;
     return plan_fastest(r, &best) && least_reaching(r, PLAN_KNEE_SHARE * best.tokens_per_second, out, &best);
 }
 
-/* Where no rate is asked for: the knee of the S-part, which workers can always be found for, or the largest batch below it that is
- * in time; unless the S-part's own memory gives more without workers. */
+// Where no rate is asked for: the knee of the S-part, which workers can always be found for, or the largest batch below it that is
+// in time; unless the S-part's own memory gives more without workers.
 static bool at_knee(const struct plan_request *r, struct plan *out)
 {
     struct plan_request alone = *r;
@@ -218,7 +218,7 @@ uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs,
     double most = 0;
     uint32_t count = 0;
 
-    away.pool_bytes = 0; /* what all workers need together, with none of it elsewhere */
+    away.pool_bytes = 0; // what all workers need together, with none of it elsewhere
     for (uint32_t batch = 2; batch <= PLAN_BATCH_MAX && count < capacity; batch *= 2) {
         struct plan plan;
         plan_predict(r, batch, 1, 2, &plan);

@@ -1,4 +1,4 @@
-/* shape.c: see shape.h. */
+// shape.c: see shape.h.
 #include "common/plan/shape.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 static const struct known {
     const char *name;
     uint32_t layers, hidden, heads, ffn, vocab;
-    uint32_t ffn_matrices; /* gate, up and down, or two */
+    uint32_t ffn_matrices; // gate, up and down, or two
     bool tied;
 } known[] = {
     {"llama-7b", 32, 4096, 32, 11008, 32000, 3, false},

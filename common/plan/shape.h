@@ -1,17 +1,16 @@
-/* shape.h: how much a model's layer weighs: bytes, operations, KV; by name or from a GGUF file.
- *
- *     values of a layer   hidden·(heads + 2·kv_heads)·head_dim + heads·head_dim·hidden + matrices·hidden·ffn
- *     operations a row    2 a value (multiply, add)
- *     KV a token, layer   kv_heads tiles of attention.h ÷ 16 tokens: f16 2·2·kv_heads·head_dim bytes
- *     link a row, layer   q, k, v out and o back, in f32 as proto/attend.proto has them: 4·(2·heads + 2·kv_heads)·head_dim
- *
- * Worked number, llama-7b: 4·4096² + 3·4096·11008 = 202.4 M values a layer, 404.8 MB in f16; 16 KiB of KV a token and layer,
- * 512 KiB in all; 64 KiB a row over the link.
- *
- * Sources: llama-7b, -13b: arXiv 2302.13971, table 2; opt-175b: arXiv 2205.01068, table 1.
- *
- * Plain values; any thread; shape_read() blocks on the disk.
- */
+// shape.h: how much a model's layer weighs: bytes, operations, KV; by name or from a GGUF file.
+//
+//     values of a layer   hidden·(heads + 2·kv_heads)·head_dim + heads·head_dim·hidden + matrices·hidden·ffn
+//     operations a row    2 a value (multiply, add)
+//     KV a token, layer   kv_heads tiles of attention.h ÷ 16 tokens: f16 2·2·kv_heads·head_dim bytes
+//     link a row, layer   q, k, v out and o back, in f32 as proto/attend.proto has them: 4·(2·heads + 2·kv_heads)·head_dim
+//
+// Worked number, llama-7b: 4·4096² + 3·4096·11008 = 202.4 M values a layer, 404.8 MB in f16; 16 KiB of KV a token and layer,
+// 512 KiB in all; 64 KiB a row over the link.
+//
+// Sources: llama-7b, -13b: arXiv 2302.13971, table 2; opt-175b: arXiv 2205.01068, table 1.
+//
+// Plain values; any thread; shape_read() blocks on the disk.
 #ifndef FD_PLAN_SHAPE_H
 #define FD_PLAN_SHAPE_H
 
@@ -26,22 +25,22 @@
 struct plan_shape {
     char name[64];
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
-    uint64_t layer_values, layer_bytes; /* weights of one layer (a file's mean), as stored */
-    uint64_t head_values, head_bytes;   /* the output matrix */
-    uint64_t embedding_bytes;           /* 0 if tied to the output matrix */
-    bool quantized;                     /* most bytes are of a quantized type */
+    uint64_t layer_values, layer_bytes; // weights of one layer (a file's mean), as stored
+    uint64_t head_values, head_bytes;   // the output matrix
+    uint64_t embedding_bytes;           // 0 if tied to the output matrix
+    bool quantized;                     // most bytes are of a quantized type
 };
 
-/* One of SHAPE_NAMES with weights of `type`, a name of tensor_type.h in any case: "f16", "q4_0". *error says what is accepted. */
+// One of SHAPE_NAMES with weights of `type`, a name of tensor_type.h in any case: "f16", "q4_0". *error says what is accepted.
 enum status shape_named(const char *name, const char *type, struct plan_shape *out, struct error *error) MUST_CHECK;
 
-/* Of a GGUF file. Statuses as for model_open(). */
+// Of a GGUF file. Statuses as for model_open().
 enum status shape_read(const char *path, struct plan_shape *out, struct error *error) MUST_CHECK;
 
-/* Bytes of K and V of one token in one layer. */
+// Bytes of K and V of one token in one layer.
 double shape_kv_bytes(const struct plan_shape *shape, enum kv_type type);
 
-/* Bytes of one row of one layer between S-part and worker, both ways. */
+// Bytes of one row of one layer between S-part and worker, both ways.
 double shape_link_bytes(const struct plan_shape *shape);
 
 #endif

@@ -1,11 +1,10 @@
-/* sched.c: the tick, the outbox, and the queries.
- *
- * A tick takes the events, then goes round: who lacks pages, who is to be handed over, what there is to say, who may
- * start, which steps to emit. It goes round again only while a shortage of pages was resolved in between.
- *
- * The outbox is a queue of sequences, not of messages: each has flags for what is still to be said about it, so its
- * size is bounded by max_sequences, and what does not fit this call's actions simply stays queued.
- */
+// sched.c: the tick, the outbox, and the queries.
+//
+// A tick takes the events, then goes round: who lacks pages, who is to be handed over, what there is to say, who may
+// start, which steps to emit. It goes round again only while a shortage of pages was resolved in between.
+//
+// The outbox is a queue of sequences, not of messages: each has flags for what is still to be said about it, so its
+// size is bounded by max_sequences, and what does not fit this call's actions simply stays queued.
 #include <string.h>
 
 #include "common/sched/sched_admit.h"
@@ -16,7 +15,7 @@
 #include "common/sched/sched_shortage.h"
 #include "common/sched/sched_state.h"
 
-/* Says all that there is to say about one sequence; false: no room. */
+// Says all that there is to say about one sequence; false: no room.
 static bool say(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -65,8 +64,8 @@ static bool say(struct sched *s, uint32_t slot)
     return true;
 }
 
-/* Returns true if a sequence that will be rebuilt is back in the queue, its pages free, or pages are free for which one that was
- * kept has been let go. */
+// Returns true if a sequence that will be rebuilt is back in the queue, its pages free, or pages are free for which one that was
+// kept has been let go.
 static bool flush(struct sched *s)
 {
     bool back = false;

@@ -1,21 +1,20 @@
-/* sched.h: the pure scheduling core: which rows run in which step, and where each sequence's KV lives.
- *
- * sched_step(state, now, events, actions) takes what has happened since the last call and says what to do next. It has
- * no clock, no I/O and no threads, and allocates nothing after sched_init(): the scheduler service runs it against the
- * mesh, the simulator runs the same object code against a cost model. It sees counts only, never a token.
- *
- * The life of a sequence, as the caller sees it:
- *
- *   ARRIVE ──▶ REJECT                                           (queue full: the core knows nothing of it any more)
- *     └──────▶ runs in STEPs ... ──▶ FINISHED ──▶ RELEASE{last}  (once each, in this order, whatever happens between)
- *
- * In between there may be RELEASEs without `last`: the sequence was paused or lost and will be rebuilt by prefill. Where pages are
- * kept for others that begin alike, RELEASE{last} names no place, and a RELEASE without `last` may follow much later, when the pages
- * of what is long over are wanted; the id must not be used again meanwhile (sched_knows).
- *
- * Thread: a state belongs to one thread at a time. Nothing here blocks. Times are microseconds of the caller's clock
- * (monotonic, same origin for all calls); durations are microseconds too.
- */
+// sched.h: the pure scheduling core: which rows run in which step, and where each sequence's KV lives.
+//
+// sched_step(state, now, events, actions) takes what has happened since the last call and says what to do next. It has
+// no clock, no I/O and no threads, and allocates nothing after sched_init(): the scheduler service runs it against the
+// mesh, the simulator runs the same object code against a cost model. It sees counts only, never a token.
+//
+// The life of a sequence, as the caller sees it:
+//
+//   ARRIVE ──▶ REJECT                                           (queue full: the core knows nothing of it any more)
+//     └──────▶ runs in STEPs ... ──▶ FINISHED ──▶ RELEASE{last}  (once each, in this order, whatever happens between)
+//
+// In between there may be RELEASEs without `last`: the sequence was paused or lost and will be rebuilt by prefill. Where pages are
+// kept for others that begin alike, RELEASE{last} names no place, and a RELEASE without `last` may follow much later, when the pages
+// of what is long over are wanted; the id must not be used again meanwhile (sched_knows).
+//
+// Thread: a state belongs to one thread at a time. Nothing here blocks. Times are microseconds of the caller's clock
+// (monotonic, same origin for all calls); durations are microseconds too.
 #ifndef FD_SCHED_SCHED_H
 #define FD_SCHED_SCHED_H
 
@@ -31,20 +30,20 @@
 #define SCHED_NO_PLACE UINT32_MAX
 #define SCHED_NEVER UINT64_MAX
 
-/* Who may start while workers elsewhere take part. */
+// Who may start while workers elsewhere take part.
 enum sched_admission {
     SCHED_SLS = 0, // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
     SCHED_GREEDY,  // whoever waits, as soon as there are a slot and pages
 };
 
-/* The name of a full page of tokens: equal names mean equal tokens from the sequence's first one on, and equal rights to see them. */
+// The name of a full page of tokens: equal names mean equal tokens from the sequence's first one on, and equal rights to see them.
 struct sched_page_name {
     uint64_t low, high;
 };
 
-/* --- configuration --------------------------------------------------------------------------------------------- */
+// --- configuration ---------------------------------------------------------------------------------------------
 
-/* All limits and sizes; fixed for the life of a state. Fields marked "0:" have a default. */
+// All limits and sizes; fixed for the life of a state. Fields marked "0:" have a default.
 struct sched_config {
     uint32_t max_sequences;    // known at once, in any phase
     uint32_t max_running;      // placed and in a mini-batch at once (B); 0: max_sequences
@@ -71,11 +70,11 @@ struct sched_config {
     uint32_t max_moves;          // sequences being handed over at once; 0: 8
     uint32_t layers;             // of the model: link round trips of a step
     uint64_t kv_bytes_per_token; // of all layers: what attention reads per context token
-    /* The names of the full pages of a sequence's known tokens, *count of them: valid until the next call, always the same for the
-     * same page. Called by sched_step() only, for sequences that are not over. NULL: no page is shared. */
+    // The names of the full pages of a sequence's known tokens, *count of them: valid until the next call, always the same for the
+    // same page. Called by sched_step() only, for sequences that are not over. NULL: no page is shared.
     const struct sched_page_name *(*page_names)(void *user, uint64_t sequence, uint32_t *count);
-    /* How many tokens are guessed to follow those that are known of a sequence, with what this call's events brought (results that are
-     * `taken`): at most `most`. *chance: that one is right where those before it are. Called by sched_step() only. NULL: none are. */
+    // How many tokens are guessed to follow those that are known of a sequence, with what this call's events brought (results that are
+    // `taken`): at most `most`. *chance: that one is right where those before it are. Called by sched_step() only. NULL: none are.
     uint32_t (*drafts)(void *user, uint64_t sequence, uint32_t most, double *chance);
     uint32_t draft_tokens; // of a sequence in a step at most; 0: SCHED_DRAFT_TOKENS
     void *user;
@@ -85,7 +84,7 @@ struct sched_config {
                               // again before; false: they are free as soon as RELEASE is emitted
 };
 
-/* --- events: what happened ------------------------------------------------------------------------------------- */
+// --- events: what happened -------------------------------------------------------------------------------------
 
 enum sched_event_kind {
     SCHED_EVENT_NONE = 0,
@@ -120,7 +119,7 @@ enum sched_outcome {
     SCHED_UNKNOWN, // the s-part does not know the sequence: the same rows are planned again, with `open`
 };
 
-/* Of one run, in the order of the step's runs. */
+// Of one run, in the order of the step's runs.
 struct sched_result {
     uint8_t outcome; // enum sched_outcome
     uint8_t sampled; // tokens that were sampled (where the run asked for it): 1, and one more for each draft before a wrong one
@@ -146,7 +145,7 @@ struct sched_step_done {
     uint32_t place_count;
 };
 
-/* Microseconds that so many rows take. */
+// Microseconds that so many rows take.
 struct sched_time {
     double rows, us;
 };
@@ -206,7 +205,7 @@ struct sched_event {
     };
 };
 
-/* --- actions: what to do --------------------------------------------------------------------------------------- */
+// --- actions: what to do ---------------------------------------------------------------------------------------
 
 enum sched_action_kind {
     SCHED_STEP = 1, // .step
@@ -217,7 +216,7 @@ enum sched_action_kind {
     SCHED_DRAINED,  // .place: holds nothing any more
 };
 
-/* Consecutive rows of one sequence; a sequence has at most one run in a step. */
+// Consecutive rows of one sequence; a sequence has at most one run in a step.
 struct sched_run {
     uint64_t sequence;
     uint32_t position;     // of the first row
@@ -240,7 +239,7 @@ struct sched_step_action {
                                   // S_PART_DOWN
 };
 
-/* Hand its pages over. */
+// Hand its pages over.
 struct sched_move {
     uint64_t sequence;
     uint64_t id; // grows by one a move, never reused
@@ -280,34 +279,34 @@ struct sched_action {
     };
 };
 
-/* --- the core -------------------------------------------------------------------------------------------------- */
+// --- the core --------------------------------------------------------------------------------------------------
 
 struct sched;
 
-/* Allocates all that the state will ever need. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED: no memory. On
- * failure *out is NULL. The caller frees with sched_fini(). The s-part counts as down until S_PART_UP. */
+// Allocates all that the state will ever need. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED: no memory. On
+// failure *out is NULL. The caller frees with sched_fini(). The s-part counts as down until S_PART_UP.
 MUST_CHECK enum status sched_init(const struct sched_config *config, struct sched **out, struct error *error);
 void sched_fini(struct sched *sched); // NULL is fine
 
-/* One tick: takes the events in order, then emits what follows. Returns the number of actions written.
- * action_capacity must be at least event_count + SCHED_ACTIONS_SPARE (asserted); what does not fit is emitted by the
- * next call. O(rows of the steps answered and emitted), not O(sequences). Events are checked against the state: a
- * late answer to something void is ignored, a place index out of range is an assertion (the caller's own number). */
+// One tick: takes the events in order, then emits what follows. Returns the number of actions written.
+// action_capacity must be at least event_count + SCHED_ACTIONS_SPARE (asserted); what does not fit is emitted by the
+// next call. O(rows of the steps answered and emitted), not O(sequences). Events are checked against the state: a
+// late answer to something void is ignored, a place index out of range is an assertion (the caller's own number).
 #define SCHED_ACTIONS_SPARE (SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX)
 size_t sched_step(struct sched *sched, uint64_t now_us, const struct sched_event *events, size_t event_count,
                   struct sched_action *actions, size_t action_capacity);
 
-/* When sched_step() wants to be called even if nothing happens (deadline, end of suspicion, actions left over);
- * SCHED_NEVER: not at all. May be in the past: then at once. */
+// When sched_step() wants to be called even if nothing happens (deadline, end of suspicion, actions left over);
+// SCHED_NEVER: not at all. May be in the past: then at once.
 uint64_t sched_next_wake_us(const struct sched *sched);
 
-/* How long a sequence that arrived now would wait until its prefill starts, predicted. */
+// How long a sequence that arrived now would wait until its prefill starts, predicted.
 uint64_t sched_predicted_wait_us(const struct sched *sched);
 
-/* Whether an ARRIVE of that id would be ignored: it is known until its last RELEASE is answered. */
+// Whether an ARRIVE of that id would be ignored: it is known until its last RELEASE is answered.
 bool sched_knows(const struct sched *sched, uint64_t sequence);
 
-/* --- what it knows --------------------------------------------------------------------------------------------- */
+// --- what it knows ---------------------------------------------------------------------------------------------
 
 struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
@@ -333,9 +332,9 @@ struct sched_stats {
 };
 void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 
-/* W_lim, the context tokens that a mini-batch may read in a step: the least of what balances both parts, step_limit_us and the pages
- * allow; without the balance while what waits starts at once because that is faster. UINT64_MAX: no limit (no worker elsewhere, nothing
- * known of lengths, greedy). O(places). */
+// W_lim, the context tokens that a mini-batch may read in a step: the least of what balances both parts, step_limit_us and the pages
+// allow; without the balance while what waits starts at once because that is faster. UINT64_MAX: no limit (no worker elsewhere, nothing
+// known of lengths, greedy). O(places).
 uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {

@@ -1,15 +1,14 @@
-/* sched_admit.c: from the queue into mini-batches.
- *
- * The queue is strictly in order (those to be rebuilt first, then by arrival): if its head fits nowhere yet, nothing
- * behind it is let past, so nobody starves. A sequence is placed with the pages of what is known of it and a margin,
- * and grows page by page afterwards (sched_shortage.c).
- */
+// sched_admit.c: from the queue into mini-batches.
+//
+// The queue is strictly in order (those to be rebuilt first, then by arrival): if its head fits nowhere yet, nothing
+// behind it is let past, so nobody starves. A sequence is placed with the pages of what is known of it and a margin,
+// and grows page by page afterwards (sched_shortage.c).
 #include "common/sched/sched_admit.h"
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-/* Of the mini-batches that take the head of the queue now, the one that is expected to stay lightest; NONE: none does. */
+// Of the mini-batches that take the head of the queue now, the one that is expected to stay lightest; NONE: none does.
 static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
     // One mini-batch while there are few: the S-part's time hardly depends on the rows then, so two take twice as long.
@@ -43,8 +42,8 @@ static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
     sched_load_started(s, slot, mini_batch);
 }
 
-/* A place that has more of its beginning than the chosen one, if the rows saved are worth more than what it reads longer there in
- * all the steps to come. */
+// A place that has more of its beginning than the chosen one, if the rows saved are worth more than what it reads longer there in
+// all the steps to come.
 static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batch, uint32_t pages, uint32_t chosen)
 {
     struct sched_prefix_hit hits[SCHED_PREFIX_HITS_MAX];
@@ -74,7 +73,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
     return best;
 }
 
-/* The head of the queue. Returns false if it has to wait (and everybody behind it). */
+// The head of the queue. Returns false if it has to wait (and everybody behind it).
 static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -117,7 +116,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
     return true;
 }
 
-/* Nobody runs, and the head fits nowhere: then others that wait hold the pages. The youngest of them lets go. */
+// Nobody runs, and the head fits nowhere: then others that wait hold the pages. The youngest of them lets go.
 static bool holders_yield(struct sched *s, uint32_t head)
 {
     uint32_t youngest = NONE;

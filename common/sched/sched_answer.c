@@ -1,10 +1,10 @@
-/* sched_answer.c: steps that are answered, or void. */
+// sched_answer.c: steps that are answered, or void.
 #include "common/sched/sched_answer.h"
 #include "common/sched/sched_learn.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-/* Whoever gave the first pages is let go, or stays pinned because they are to be given again. */
+// Whoever gave the first pages is let go, or stays pinned because they are to be given again.
 static void source_back(struct sched *s, const struct sched_flight_run *ref, bool valid)
 {
     struct sched_seq *q = &s->seqs[ref->slot];
@@ -16,7 +16,7 @@ static void source_back(struct sched *s, const struct sched_flight_run *ref, boo
         sched_sequence_unpin(s, ref->source);
 }
 
-/* Nothing of it counts; what it carried is planned again. */
+// Nothing of it counts; what it carried is planned again.
 void sched_answer_void(struct sched *s, struct sched_flight *step)
 {
     s->stats.steps_failed++;

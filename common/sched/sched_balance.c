@@ -1,20 +1,19 @@
-/* sched_balance.c: workers that drift apart: who goes elsewhere so that no mini-batch waits for one place alone.
- *
- * A cell is what one worker reads for one mini-batch; its time is T = load x token_us + link. A mini-batch waits for the slowest
- * of its cells, and would wait least if all had the same time, its level:
- *
- *     level = (sum of load + sum of link / token_us) / sum of 1 / token_us
- *
- * Every few steps the cell that is farthest above its level hands a sequence to one that is below: to the same worker's other
- * mini-batch, which moves no page (the sequence only waits until its rows in flight are back), or to another worker by MOVE.
- * Or two change places, so that each cell keeps its count: sequences all grow alike, so cells of equal count and load stay alike.
- *
- *              worker 1   worker 2   worker 3                    worker 1   worker 2   worker 3
- *     batch 0    9,000      7,000      8,000      1,500 against    8,000      7,000      8,000     then worker 2 and
- *     batch 1    7,000      8,000      8,000    ▶ 500 change ▶     8,000      8,000      8,000     whoever is above next
- *
- * Against ping-pong a worker must be above its level by more than noise explains, and each goes on the terms of sched_move.c.
- */
+// sched_balance.c: workers that drift apart: who goes elsewhere so that no mini-batch waits for one place alone.
+//
+// A cell is what one worker reads for one mini-batch; its time is T = load x token_us + link. A mini-batch waits for the slowest
+// of its cells, and would wait least if all had the same time, its level:
+//
+//     level = (sum of load + sum of link / token_us) / sum of 1 / token_us
+//
+// Every few steps the cell that is farthest above its level hands a sequence to one that is below: to the same worker's other
+// mini-batch, which moves no page (the sequence only waits until its rows in flight are back), or to another worker by MOVE.
+// Or two change places, so that each cell keeps its count: sequences all grow alike, so cells of equal count and load stay alike.
+//
+//              worker 1   worker 2   worker 3                    worker 1   worker 2   worker 3
+//     batch 0    9,000      7,000      8,000      1,500 against    8,000      7,000      8,000     then worker 2 and
+//     batch 1    7,000      8,000      8,000    ▶ 500 change ▶     8,000      8,000      8,000     whoever is above next
+//
+// Against ping-pong a worker must be above its level by more than noise explains, and each goes on the terms of sched_move.c.
 #include <math.h>
 
 #include "common/sched/sched_choice.h"
@@ -27,7 +26,7 @@ struct cell {
     double us, level_us, token_us;
 };
 
-/* What goes, and what comes for it. */
+// What goes, and what comes for it.
 struct exchange {
     uint32_t give, take; // slots; take NONE: nothing
     double residue_us;   // that the worse of both cells is off its level afterwards
@@ -42,7 +41,7 @@ static struct cell cell_of(const struct sched *s, uint32_t place, uint32_t batch
     return (struct cell){place, batch, load * token_us + (load > 0 ? p->speed.link_step_us : 0), level_us, token_us};
 }
 
-/* NAN: less than two places take part. */
+// NAN: less than two places take part.
 static double level_of(const struct sched *s, uint32_t batch)
 {
     double load = 0, speed = 0, link = 0;
@@ -62,7 +61,7 @@ static double level_of(const struct sched *s, uint32_t batch)
     return places < 2 ? NAN : (load + link) / speed;
 }
 
-/* Sequences of a cell that may go, newest first. */
+// Sequences of a cell that may go, newest first.
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
     uint32_t count = 0;
@@ -74,7 +73,7 @@ static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32
     return count;
 }
 
-/* Whichever leaves both cells nearest to their levels. Pages of what goes and comes must fit. */
+// Whichever leaves both cells nearest to their levels. Pages of what goes and comes must fit.
 static struct exchange exchange_find(const struct sched *s, const struct cell *from, const struct cell *to, bool swap)
 {
     uint32_t gives[TUNE_BALANCE_LISTED], takes[TUNE_BALANCE_LISTED];
@@ -94,14 +93,14 @@ static struct exchange exchange_find(const struct sched *s, const struct cell *f
     return best;
 }
 
-/* What may be left of what a cell is above its level. */
+// What may be left of what a cell is above its level.
 static double residue_most_us(const struct cell *from)
 {
     double above_us = from->us - from->level_us;
     return above_us - MIN(TUNE_BALANCE_GAIN * above_us, TUNE_BALANCE_GAIN_LEVEL * from->level_us);
 }
 
-/* The even load of mini-batches comes before that of workers. */
+// The even load of mini-batches comes before that of workers.
 static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from, uint32_t to)
 {
     uint64_t give = s->seqs[e->give].load, take = e->take == NONE ? 0 : s->seqs[e->take].load;
@@ -113,7 +112,7 @@ static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from
     return s->places.batch_load[heavier] + MAX(give, take) - MIN(give, take) <= sched_load_limit(s, heavier);
 }
 
-/* Between a worker's mini-batches. */
+// Between a worker's mini-batches.
 static bool relabel(struct sched *s, const struct cell *from, const double *levels_us)
 {
     struct exchange best = {NONE, NONE, residue_most_us(from)};
@@ -177,7 +176,7 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     return true;
 }
 
-/* The worst cell of a mini-batch hands something over; false: nothing to gain. */
+// The worst cell of a mini-batch hands something over; false: nothing to gain.
 static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
 {
     struct cell worst = {.place = 0};

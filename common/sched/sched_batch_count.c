@@ -1,21 +1,20 @@
-/* sched_batches.c: how many mini-batches are in flight, when the core may choose.
- *
- * One mini-batch of n rows takes S(n) + max(L, R + link) a round: the S-part's work, then attention on its own cores while the slowest
- * worker elsewhere attends. Of k mini-batches each has a k-th of the rows and of the load, and while one is away the S-part works on another:
- *
- *     round(k) = max( k·(S(n/k) + L/k),  S(n/k) + max(L/k, R/k + link),  R )         n rows in any case
- *
- * S(n) falls slower than n, so more mini-batches cost the S-part time, and pay only where the workers' time is worth hiding.
- * Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, link 2 ms: one: 11.2 + 15 + 2 = 28.2 ms; two: max(2·9.6, 9.6 + 7.5 + 2) =
- * 19.2 ms. With nothing at workers: one 11.2, two 19.2.
- *
- * A change waits until what is in flight has come back, a step or two; so it must promise a tenth, and is judged every 32 steps.
- */
+// sched_batches.c: how many mini-batches are in flight, when the core may choose.
+//
+// One mini-batch of n rows takes S(n) + max(L, R + link) a round: the S-part's work, then attention on its own cores while the slowest
+// worker elsewhere attends. Of k mini-batches each has a k-th of the rows and of the load, and while one is away the S-part works on another:
+//
+//     round(k) = max( k·(S(n/k) + L/k),  S(n/k) + max(L/k, R/k + link),  R )         n rows in any case
+//
+// S(n) falls slower than n, so more mini-batches cost the S-part time, and pay only where the workers' time is worth hiding.
+// Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, link 2 ms: one: 11.2 + 15 + 2 = 28.2 ms; two: max(2·9.6, 9.6 + 7.5 + 2) =
+// 19.2 ms. With nothing at workers: one 11.2, two 19.2.
+//
+// A change waits until what is in flight has come back, a step or two; so it must promise a tenth, and is judged every 32 steps.
 #include "common/sched/sched_batch_count.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-/* Microseconds in which every sequence that runs gets a token. */
+// Microseconds in which every sequence that runs gets a token.
 static double round_us(const struct sched *s, uint32_t batches)
 {
     double rows = 0;
@@ -42,7 +41,7 @@ static bool anything_in_flight(const struct sched *s)
     return false;
 }
 
-/* Deals out again all that runs: those that decode to whichever will read least, those in prefill with them. */
+// Deals out again all that runs: those that decode to whichever will read least, those in prefill with them.
 static void deal(struct sched *s)
 {
     double loads[SCHED_MINI_BATCHES_MAX] = {0};

@@ -1,13 +1,12 @@
-/* sched_choice.c: the choice of a place for a sequence.
- *
- * The choice is the place after which the mini-batch waits least for attention, by the formula of sched_time.h; a place reads
- * load x token_us.
- *
- * Example: local pool at 0.02 us a token, one remote worker as fast with 30 layers x 60 us of link. A first sequence of
- * 1,000 tokens: local 20 us, remote 1,820 us: local. With 90,000 tokens in the local pool: local 1,820 us at the
- * next 1,000, remote max(1,800, 1,820): from here on both grow alike. Workers on the s-part's cores among themselves: the
- * one with the least load, so that each holds its share and the death of one loses no more than that.
- */
+// sched_choice.c: the choice of a place for a sequence.
+//
+// The choice is the place after which the mini-batch waits least for attention, by the formula of sched_time.h; a place reads
+// load x token_us.
+//
+// Example: local pool at 0.02 us a token, one remote worker as fast with 30 layers x 60 us of link. A first sequence of
+// 1,000 tokens: local 20 us, remote 1,820 us: local. With 90,000 tokens in the local pool: local 1,820 us at the
+// next 1,000, remote max(1,800, 1,820): from here on both grow alike. Workers on the s-part's cores among themselves: the
+// one with the least load, so that each holds its share and the death of one loses no more than that.
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_state.h"
 

@@ -1,30 +1,29 @@
-/* sched_chunk.c: how many prefill rows a step may have, beside those that decode.
- *
- * A step of d decode rows and c prefill rows is predicted from what steps of decode rows alone take, measured, and what is added:
- *
- *     us(c) = h·D(d) + f·(S(d + c) - S(d)) + g·Σ (rows × context)·pair_us          S: the s-part's work, by rows
- *
- * f, g and h correct what was seen, and what is known of s-part and places, to what steps take: each by its part in the prediction, so
- * that the start of a prompt teaches f, its end g, and a step without prefill h alone. Where prompts come all the time there are none
- * of these, and h has to learn from the others that the contexts have grown: laid on the few rows of a small chunk it would make the
- * chunk smaller still.
- *
- * Of the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
- * (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens. Not
- * with the d that decode now but with the n that will when the prompts are done: with w = n·P/D rows wanted a step, c >= w is in
- * w/c of the steps, so that n tokens take w/c·us(c) + (1 - w/c)·us(0); below w so few prompts end that only n·c/w run at once, in a
- * time between that of one and of n.
- * (With d in the place of n, one that decodes asks for just the rows that keep one decoding.) Where S is a line all from w on are
- * equal, and the largest ends prompts soonest.
- *
- * Rows × context is why a chunk shrinks as its prompt grows. Example: D = 7.5 ms, a row more 0.5 ms, pair_us 0.4, d = 8, and a target of
- * 2.4·D = 18 ms: at the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
- * only 5 rows are left, less than a tile; half a tile is the least, because a step reads all the context of the prompt for however few rows.
- * Where the decode rows alone fill the target, prefill gets 1.4 times their time all the same.
- *
- * A target of our own choice is for those who run as against those who wait: where more wait than run it is as many times as long, up
- * to four. Each step costs its base however few prompt rows it has: of 128 that come at once the last would start after twice the time.
- */
+// sched_chunk.c: how many prefill rows a step may have, beside those that decode.
+//
+// A step of d decode rows and c prefill rows is predicted from what steps of decode rows alone take, measured, and what is added:
+//
+//     us(c) = h·D(d) + f·(S(d + c) - S(d)) + g·Σ (rows × context)·pair_us          S: the s-part's work, by rows
+//
+// f, g and h correct what was seen, and what is known of s-part and places, to what steps take: each by its part in the prediction, so
+// that the start of a prompt teaches f, its end g, and a step without prefill h alone. Where prompts come all the time there are none
+// of these, and h has to learn from the others that the contexts have grown: laid on the few rows of a small chunk it would make the
+// chunk smaller still.
+//
+// Of the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
+// (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens. Not
+// with the d that decode now but with the n that will when the prompts are done: with w = n·P/D rows wanted a step, c >= w is in
+// w/c of the steps, so that n tokens take w/c·us(c) + (1 - w/c)·us(0); below w so few prompts end that only n·c/w run at once, in a
+// time between that of one and of n.
+// (With d in the place of n, one that decodes asks for just the rows that keep one decoding.) Where S is a line all from w on are
+// equal, and the largest ends prompts soonest.
+//
+// Rows × context is why a chunk shrinks as its prompt grows. Example: D = 7.5 ms, a row more 0.5 ms, pair_us 0.4, d = 8, and a target of
+// 2.4·D = 18 ms: at the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
+// only 5 rows are left, less than a tile; half a tile is the least, because a step reads all the context of the prompt for however few rows.
+// Where the decode rows alone fill the target, prefill gets 1.4 times their time all the same.
+//
+// A target of our own choice is for those who run as against those who wait: where more wait than run it is as many times as long, up
+// to four. Each step costs its base however few prompt rows it has: of 128 that come at once the last would start after twice the time.
 #include "common/sched/sched_state.h"
 
 uint32_t sched_chunk_max(const struct sched *s)
@@ -33,9 +32,9 @@ uint32_t sched_chunk_max(const struct sched *s)
     return MIN(cap, s->s_part.rows_max);
 }
 
-/* --- what a step takes ---------------------------------------------------------------------------------------------- */
+// --- what a step takes ----------------------------------------------------------------------------------------------
 
-/* What prefill rows add to the s-part's work. */
+// What prefill rows add to the s-part's work.
 static double products_us(const struct sched *s, double decode_rows, double rows)
 {
     // Measured points may lie so that more rows take less; no row is free.
@@ -50,7 +49,7 @@ static double attention_us(const struct sched *s, uint32_t place, double at, dou
     return s->chunk.attention * sched_speed_pairs(at, rows) * pair_us;
 }
 
-/* Steps without prefill of about as many rows, or of the nearest number that was seen. */
+// Steps without prefill of about as many rows, or of the nearest number that was seen.
 static double seen_decode_us(const struct sched *s, uint32_t rows)
 {
     const struct sched_chunk_decodes *nearest = NULL;
@@ -58,12 +57,12 @@ static double seen_decode_us(const struct sched *s, uint32_t rows)
     for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++) {
         const struct sched_chunk_decodes *d = &s->chunk.decodes[i];
         double away = d->rows > rows ? d->rows / rows : rows / MAX(d->rows, 1);
-        if (d->rows > 0 && (!nearest || away < distance)) {
+        if (d->rows > 0 && (nearest == NULL || away < distance)) {
             nearest = d;
             distance = away;
         }
     }
-    if (!nearest)
+    if (nearest == NULL)
         return sched_time_rows_us(s, rows);
     return MAX(nearest->us + sched_time_rows_us(s, rows) - sched_time_rows_us(s, nearest->rows), nearest->us / 4);
 }
@@ -84,7 +83,7 @@ static void learn_decodes(struct sched *s, uint32_t rows, double total_us)
         m->decode *= before_us / seen_decode_us(s, rows); // what it corrected has moved
 }
 
-/* Smoothed: what decode rows read, in all steps and in those without prefill. */
+// Smoothed: what decode rows read, in all steps and in those without prefill.
 static void learn_contexts(struct sched_chunk *m, const struct sched_flight *step, uint32_t decode_rows)
 {
     double sum = 0;
@@ -95,9 +94,9 @@ static void learn_contexts(struct sched_chunk *m, const struct sched_flight *ste
         m->seen_context = m->context;
 }
 
-/* Decode rows do not take longer by more than what they read has grown since they were seen alone, nor less by more than it has shrunk.
- * Where rows of prompts cost more than is known that would otherwise be taken for it, too, and stretch the target, and the chunk with
- * it, again and again. */
+// Decode rows do not take longer by more than what they read has grown since they were seen alone, nor less by more than it has shrunk.
+// Where rows of prompts cost more than is known that would otherwise be taken for it, too, and stretch the target, and the chunk with
+// it, again and again.
 static void correct_decode(struct sched_chunk *m, double by)
 {
     double grown = m->seen_context > 0 ? m->context / m->seen_context : 0;
@@ -141,13 +140,13 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
 
 void sched_chunk_init(struct sched *s) { s->chunk = (struct sched_chunk){.decode = 1, .products = 1, .attention = 1}; }
 
-/* --- the rows of prompts, oldest first ------------------------------------------------------------------------------ */
+// --- the rows of prompts, oldest first ------------------------------------------------------------------------------
 
 struct prompts {
     uint32_t slot, at; // next row: position `at` of that sequence
 };
 
-/* Their next `rows` rows, or what is left; returns how many, and adds what their attention takes. */
+// Their next `rows` rows, or what is left; returns how many, and adds what their attention takes.
 static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows, double *us)
 {
     uint32_t taken = 0;
@@ -166,13 +165,13 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
     return taken;
 }
 
-/* Prefill rows that so many running sequences need beside a decode row each, so that starts keep up with ends. */
+// Prefill rows that so many running sequences need beside a decode row each, so that starts keep up with ends.
 static double wanted_rows(const struct sched *s, uint32_t decode_rows)
 {
     return s->load.lengths.tokens > 0 ? decode_rows * s->load.lengths.prompt_tokens / s->load.lengths.tokens : 0;
 }
 
-/* When the prompts at hand are done. */
+// When the prompts at hand are done.
 struct outlook {
     uint32_t rows; // that decode
     double us;     // that they take without prefill
@@ -186,7 +185,7 @@ static struct outlook outlook(const struct sched *s, uint32_t rows)
     return (struct outlook){rows, us, MIN(decode_us(s, 1), us), wanted_rows(s, rows)};
 }
 
-/* Generated tokens a microsecond in the long run; added_us: what `chunk` rows add to a step. */
+// Generated tokens a microsecond in the long run; added_us: what `chunk` rows add to a step.
 static double throughput(const struct outlook *o, double chunk, double added_us)
 {
     if (chunk < o->wanted) { // only as many decode as so few rows keep running
@@ -208,7 +207,7 @@ static double target_us(const struct sched *s, uint32_t decoding)
     return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
 }
 
-/* The chosen size; `first` is the least that fills a tile, `cap` the most. */
+// The chosen size; `first` is the least that fills a tile, `cap` the most.
 static uint32_t choose(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
                        double most_us)
 {

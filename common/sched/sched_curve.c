@@ -18,8 +18,8 @@ static double age(const struct sched_curve *m, const struct sched_curve_size *si
     return (double)(m->steps - size->seen) / TUNE_MODEL_AGE_STEPS;
 }
 
-/* What moved the classes that were seen since, in full once it is away; little is noise. Those that come in turn must not move each
- * other at once: what raised one lowered the other, for ever. */
+// What moved the classes that were seen since, in full once it is away; little is noise. Those that come in turn must not move each
+// other at once: what raised one lowered the other, for ever.
 static double class_us(const struct sched_curve *m, const struct sched_curve_size *size)
 {
     double away = MIN((double)(m->steps - size->seen) / TUNE_MODEL_AWAY_STEPS, 1);
@@ -27,8 +27,8 @@ static double class_us(const struct sched_curve *m, const struct sched_curve_siz
     return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
-/* A line through the sizes of step that were seen, by relative error: then neither a hundred decode steps that are all alike, whose
- * differences are noise, nor one that was disturbed makes the slope. */
+// A line through the sizes of step that were seen, by relative error: then neither a hundred decode steps that are all alike, whose
+// differences are noise, nor one that was disturbed makes the slope.
 static void fit_line(struct sched_curve *m)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0, least_row_us = 0;
@@ -97,15 +97,15 @@ double sched_curve_us(const struct sched_curve *m, double rows)
             continue;
         if (size->rows <= rows)
             low = size;
-        else if (!high)
+        else if (high == NULL)
             high = size;
     }
-    if (!low && !high)
+    if (low == NULL && high == NULL)
         return 0;
-    double high_us = high ? class_us(m, high) : 0, low_us = low ? class_us(m, low) : 0;
-    if (!low) // a step is not much cheaper for having fewer rows than any that was seen: weights are read all the same
+    double high_us = high != NULL ? class_us(m, high) : 0, low_us = low != NULL ? class_us(m, low) : 0;
+    if (low == NULL) // a step is not much cheaper for having fewer rows than any that was seen: weights are read all the same
         return MIN(high_us, MAX(m->base_us + rows * m->row_us, high_us * rows / high->rows));
-    if (!high)
+    if (high == NULL)
         return low_us + (rows - low->rows) * m->row_us;
     return low_us + (rows - low->rows) / (high->rows - low->rows) * (high_us - low_us);
 }

@@ -1,29 +1,28 @@
-/* sched_draft.c: rows of tokens that are guessed.
- *
- * A small batch reads all weights for a few rows, and more rows cost little: a token that is guessed can be computed behind the
- * row that samples it, and counts if it is what was sampled (speculative decoding, Leviathan et al., arXiv 2211.17192). Who
- * guesses is not known here, only how many tokens and how often they are right (config.drafts).
- *
- * Of n sequences the i-th gets t_i = 1 + p + p² … tokens of a step with its row and its drafts, each right with chance p. All
- * together d drafts make a step last T(n + d) + gap instead of T(n): the s-part's work by rows, and what else a step takes. The gap
- * is there because a step with drafts waits for the answer to the one before, which says what follows; otherwise it is at the
- * s-part already. So they gain
- *
- *     (Π t_i)^(1/n) · T(n) / (T(n + d) + gap)
- *
- * The product, not the sum, counts what a draft brings to a slow one for more than to a fast one (proportional fairness, Kelly
- * 1997). And who has no drafts waits for those of the others: nobody is to get a token more than a tenth later than without. Drafts
- * are added in the order of what they bring, and the best number of them is taken. Whether to wait at all is decided by the smoothed
- * gain, of steps that did and of those that did not.
- *
- * Example: T(1) = 3.0 ms, T(2) = 3.2, T(4) = 3.9, a gap of 0.1 and p = 0.8: three drafts give 2.95 tokens in 4.0 ms, 2.2 times as
- * many as one in 3.0. With p = 0.2 one draft gives 1.2 in 3.3 ms, 1.09 times; with 32 rows, of which each adds a 32nd to T, nothing.
- */
+// sched_draft.c: rows of tokens that are guessed.
+//
+// A small batch reads all weights for a few rows, and more rows cost little: a token that is guessed can be computed behind the
+// row that samples it, and counts if it is what was sampled (speculative decoding, Leviathan et al., arXiv 2211.17192). Who
+// guesses is not known here, only how many tokens and how often they are right (config.drafts).
+//
+// Of n sequences the i-th gets t_i = 1 + p + p² … tokens of a step with its row and its drafts, each right with chance p. All
+// together d drafts make a step last T(n + d) + gap instead of T(n): the s-part's work by rows, and what else a step takes. The gap
+// is there because a step with drafts waits for the answer to the one before, which says what follows; otherwise it is at the
+// s-part already. So they gain
+//
+//     (Π t_i)^(1/n) · T(n) / (T(n + d) + gap)
+//
+// The product, not the sum, counts what a draft brings to a slow one for more than to a fast one (proportional fairness, Kelly
+// 1997). And who has no drafts waits for those of the others: nobody is to get a token more than a tenth later than without. Drafts
+// are added in the order of what they bring, and the best number of them is taken. Whether to wait at all is decided by the smoothed
+// gain, of steps that did and of those that did not.
+//
+// Example: T(1) = 3.0 ms, T(2) = 3.2, T(4) = 3.9, a gap of 0.1 and p = 0.8: three drafts give 2.95 tokens in 4.0 ms, 2.2 times as
+// many as one in 3.0. With p = 0.2 one draft gives 1.2 in 3.3 ms, 1.09 times; with 32 rows, of which each adds a 32nd to T, nothing.
 #include <math.h>
 
 #include "common/sched/sched_state.h"
 
-/* One sequence's guess. */
+// One sequence's guess.
 struct guess {
     uint32_t count, taken;
     double chance, next; // next: of the first that is not taken, with all before it
@@ -38,7 +37,7 @@ static void line_learn(struct sched_draft_line *line, double x, double y)
                                       TUNE_DRAFT_FORGET * line->xy + x * y};
 }
 
-/* Where all points have about the same x, as if y grew with it from 0 on: drafts are not taken for cheaper than rows were. */
+// Where all points have about the same x, as if y grew with it from 0 on: drafts are not taken for cheaper than rows were.
 static double line_at(const struct sched_draft_line *line, double x)
 {
     if (line->count == 0)
@@ -50,7 +49,7 @@ static double line_at(const struct sched_draft_line *line, double x)
     return mean_y + slope * (x - mean_x);
 }
 
-/* From one step of the mini-batch to the next. */
+// From one step of the mini-batch to the next.
 static double step_us(const struct sched *s, const struct sched_draft *d, double rows, double gap_us)
 {
     struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows, rows)};
@@ -58,7 +57,7 @@ static double step_us(const struct sched *s, const struct sched_draft *d, double
     return sched_round_us(&round, s->batches.in_use);
 }
 
-/* Guessed tokens that a sequence's row may have behind it: what it may generate but for the one that is sampled after them. */
+// Guessed tokens that a sequence's row may have behind it: what it may generate but for the one that is sampled after them.
 static uint32_t room(const struct sched *s, const struct sched_batch *b, const struct sched_seq *q)
 {
     uint32_t tokens = q->known + q->samples + 1;
@@ -68,7 +67,7 @@ static uint32_t room(const struct sched *s, const struct sched_batch *b, const s
     return MIN(q->limit - tokens, s->config.draft_tokens);
 }
 
-/* How many rows the members will have without drafts, and what is guessed of each. */
+// How many rows the members will have without drafts, and what is guessed of each.
 static uint32_t ask(const struct sched *s, const struct sched_batch *b, struct guess *guesses)
 {
     uint32_t rows = 0;
@@ -87,19 +86,19 @@ static uint32_t ask(const struct sched *s, const struct sched_batch *b, struct g
     return rows;
 }
 
-/* Whose next draft brings most. */
+// Whose next draft brings most.
 static struct guess *best_next(struct guess *guesses, uint32_t count)
 {
     struct guess *best = NULL;
     for (uint32_t i = 0; i < count; i++) {
         struct guess *g = &guesses[i];
-        if (g->taken < g->count && (!best || g->next * best->tokens > best->next * g->tokens))
+        if (g->taken < g->count && (best == NULL || g->next * best->tokens > best->next * g->tokens))
             best = g;
     }
     return best;
 }
 
-/* That any one gets of the step. */
+// That any one gets of the step.
 static double least_tokens(const struct guess *guesses, uint32_t count)
 {
     double least = INFINITY;
@@ -108,7 +107,7 @@ static double least_tokens(const struct guess *guesses, uint32_t count)
     return least;
 }
 
-/* The best number of drafts of each; returns what they gain. */
+// The best number of drafts of each; returns what they gain.
 static double choose(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d, uint8_t *drafts)
 {
     struct guess guesses[TUNE_DRAFT_SEQUENCES_MAX];
@@ -136,7 +135,7 @@ static double choose(const struct sched *s, const struct sched_batch *b, const s
     return best;
 }
 
-/* Whether drafts of all would pay if they were right for certain: where rows cost as much as tokens are worth, nobody is asked. */
+// Whether drafts of all would pay if they were right for certain: where rows cost as much as tokens are worth, nobody is asked.
 static bool could_pay(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d)
 {
     double rows = b->member_count;
@@ -162,7 +161,7 @@ bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts)
     if (b->in_flight_count > 0 && b->in_flight[b->in_flight_count - 1]->draft_rows > 0)
         return false; // where their sequences will be is not known
     // Rows beside prompts are the prompts': they are wanted for certain.
-    if (!s->config.drafts || !s->s_part.rows_alike || b->prefill_count > 0 || b->member_count == 0 ||
+    if (s->config.drafts == NULL || !s->s_part.rows_alike || b->prefill_count > 0 || b->member_count == 0 ||
         b->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->time.layers.rows_seen == 0 || !could_pay(s, b, d)) {
         d->drafting = false;
         return true;

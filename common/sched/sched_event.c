@@ -1,4 +1,4 @@
-/* sched_event.c: what each event changes. Nothing is planned here. */
+// sched_event.c: what each event changes. Nothing is planned here.
 #include <string.h>
 
 #include "common/sched/sched_admit.h"
@@ -8,7 +8,7 @@
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-/* --- sequences ------------------------------------------------------------------------------------------------------ */
+// --- sequences ------------------------------------------------------------------------------------------------------
 
 static void reject(struct sched *s, uint64_t sequence)
 {
@@ -20,8 +20,8 @@ static void reject(struct sched *s, uint64_t sequence)
     };
 }
 
-/* Counts the pages that its worker still holds. Where more are held than counted pages allow (several have the same ones) they are
- * of no use, but must be released: it is there with none. */
+// Counts the pages that its worker still holds. Where more are held than counted pages allow (several have the same ones) they are
+// of no use, but must be released: it is there with none.
 static void hold(struct sched *s, uint32_t slot, const struct sched_arrive *a)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -78,7 +78,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     }
 }
 
-/* --- places --------------------------------------------------------------------------------------------------------- */
+// --- places ---------------------------------------------------------------------------------------------------------
 
 static void evict_all(struct sched *s, struct sched_place *p)
 {
@@ -208,7 +208,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
     sched_sequence_join(s, slot, s->cold[slot].move.batch);
 }
 
-/* --- the s-part ----------------------------------------------------------------------------------------------------- */
+// --- the s-part -----------------------------------------------------------------------------------------------------
 
 static void s_part_down(struct sched *s)
 {

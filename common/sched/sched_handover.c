@@ -1,8 +1,7 @@
-/* sched_move.c: the terms on which a sequence is handed over, whoever wants it to go: sched_balance.c, sched_migrate.c, sched_admit.c.
- *
- * Against ping-pong: whoever went stays for a while, longer each time it fails; pages that move must be paid for by what the steps
- * to come gain, and may take a worker an eighth of its time.
- */
+// sched_move.c: the terms on which a sequence is handed over, whoever wants it to go: sched_balance.c, sched_migrate.c, sched_admit.c.
+//
+// Against ping-pong: whoever went stays for a while, longer each time it fails; pages that move must be paid for by what the steps
+// to come gain, and may take a worker an eighth of its time.
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"

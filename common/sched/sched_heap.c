@@ -1,4 +1,4 @@
-/* sched_heap.c: the indexed heap behind the waiting queue (order of arrival) and the deadlines. */
+// sched_heap.c: the indexed heap behind the waiting queue (order of arrival) and the deadlines.
 #include "common/sched/sched_heap.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* sched_heap.h: a binary min-heap of sequence slots by a 64-bit key, from which any slot can be taken out. */
+// sched_heap.h: a binary min-heap of sequence slots by a 64-bit key, from which any slot can be taken out.
 #ifndef FD_SCHED_SCHED_HEAP_H
 #define FD_SCHED_SCHED_HEAP_H
 
@@ -18,7 +18,7 @@ struct sched_heap {
     uint32_t count, capacity;
 };
 
-/* Allocates for slots 0 to capacity - 1; false: no memory (sched_heap_fini() is still right). */
+// Allocates for slots 0 to capacity - 1; false: no memory (sched_heap_fini() is still right).
 bool sched_heap_init(struct sched_heap *heap, uint32_t capacity);
 void sched_heap_fini(struct sched_heap *heap);
 

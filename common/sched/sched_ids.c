@@ -1,7 +1,7 @@
 // sched_ids.c: see sched_ids.h.
 #include "common/sched/sched_state.h"
 
-/* Ids are often consecutive or share their upper bits (incarnation): mix all bits into the low ones. */
+// Ids are often consecutive or share their upper bits (incarnation): mix all bits into the low ones.
 static uint32_t hash_id(uint64_t id)
 {
     id ^= id >> 31;

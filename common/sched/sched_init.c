@@ -1,4 +1,4 @@
-/* sched_init.c: all the memory that the core will ever use, and the map from ids to slots. */
+// sched_init.c: all the memory that the core will ever use, and the map from ids to slots.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
-/* sched_learn.c: what the answer to a step says of the models, and what they had predicted of it. */
+// sched_learn.c: what the answer to a step says of the models, and what they had predicted of it.
 #include "common/sched/sched_learn.h"
 #include "common/sched/sched_state.h"
 
-/* What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet. */
+// What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet.
 static double step_predict_us(const struct sched *s, const struct sched_flight *step, const struct sched_step_done *done,
                               uint32_t sampled)
 {
@@ -19,8 +19,8 @@ static double step_predict_us(const struct sched *s, const struct sched_flight *
     return sched_round_us(&round, s->batches.in_use);
 }
 
-/* Attention of a step on the s-part's cores: what its workers say, and of the local pool what it takes alone. It attends while they do,
- * with what they leave of the cores, so what it measures then is mostly their doing. */
+// Attention of a step on the s-part's cores: what its workers say, and of the local pool what it takes alone. It attends while they do,
+// with what they leave of the cores, so what it measures then is mostly their doing.
 static double attended_here_us(const struct sched *s, const struct sched_step_done *done, bool *workers)
 {
     double us = 0;
@@ -37,7 +37,7 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
     return us;
 }
 
-/* What a step says of the model, and the model of it. */
+// What a step says of the model, and the model of it.
 void sched_learn_step(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
 {
     uint32_t sampled = 0;

@@ -1,4 +1,4 @@
-/* sched_lengths.c: see sched_lengths.h. */
+// sched_lengths.c: see sched_lengths.h.
 #include "common/sched/sched_lengths.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 void sched_lengths_init(struct sched_lengths *l) { *l = (struct sched_lengths){.unit = 1}; }
 
-/* All buckets in one pass: an integral over the survival function that grows with the cutoff. */
+// All buckets in one pass: an integral over the survival function that grows with the cutoff.
 static void reckon(struct sched_lengths *l, struct sched_survival *survival)
 {
     struct sched_survival_mean life = {0};

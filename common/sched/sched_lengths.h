@@ -1,13 +1,12 @@
-/* sched_lengths.h: what is expected of the sequences that start: how long they live and how much context they read meanwhile.
- * Private to common/sched.
- *
- * Of the last starts it keeps what they asked for (prompt and cutoff, by buckets of cutoffs), not what was expected of them then: so
- * each length that is observed changes what is expected of all of them. While nothing was observed that is the cutoff, which may be
- * ten times too long; an expectation that remembered it would spread the first batch's starts over ten lives.
- *
- * Example: cutoffs of 700, lives of 70. Nothing observed: E[L] = 700. Three lives that ended at 40, 70 and 100: P(L > 100) = 1/4, so
- * E[L] = 76 + (700 - 100) / 4 = 226 at once, for those that started before too.
- */
+// sched_lengths.h: what is expected of the sequences that start: how long they live and how much context they read meanwhile.
+// Private to common/sched.
+//
+// Of the last starts it keeps what they asked for (prompt and cutoff, by buckets of cutoffs), not what was expected of them then: so
+// each length that is observed changes what is expected of all of them. While nothing was observed that is the cutoff, which may be
+// ten times too long; an expectation that remembered it would spread the first batch's starts over ten lives.
+//
+// Example: cutoffs of 700, lives of 70. Nothing observed: E[L] = 700. Three lives that ended at 40, 70 and 100: P(L > 100) = 1/4, so
+// E[L] = 76 + (700 - 100) / 4 = 226 at once, for those that started before too.
 #ifndef FD_SCHED_SCHED_LENGTHS_H
 #define FD_SCHED_SCHED_LENGTHS_H
 
@@ -29,10 +28,10 @@ struct sched_lengths {
 
 void sched_lengths_init(struct sched_lengths *lengths);
 
-/* One starts, of that prompt, generating at most cutoff tokens. O(buckets). */
+// One starts, of that prompt, generating at most cutoff tokens. O(buckets).
 void sched_lengths_note(struct sched_lengths *lengths, struct sched_survival *survival, uint32_t prompt, uint32_t cutoff);
 
-/* Takes in what the survival has learned. O(buckets), and O(1) if it has learned nothing. */
+// Takes in what the survival has learned. O(buckets), and O(1) if it has learned nothing.
 void sched_lengths_refresh(struct sched_lengths *lengths, struct sched_survival *survival);
 
 #endif

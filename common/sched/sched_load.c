@@ -1,11 +1,11 @@
-/* sched_load.c: see sched_load.h. */
+// sched_load.c: see sched_load.h.
 #include "common/sched/sched_load.h"
 
 #include <math.h>
 
 #include "common/sched/sched_state.h"
 
-/* --- what is expected ------------------------------------------------------------------------------------------------- */
+// --- what is expected -------------------------------------------------------------------------------------------------
 
 void sched_load_init(struct sched *s)
 {
@@ -35,7 +35,7 @@ static double spacing_steps(const struct sched *s)
     return s->config.spacing_steps ? s->config.spacing_steps : MAX(s->load.lengths.tokens / TUNE_LOAD_SPACING_PART, 1);
 }
 
-/* What places can do, and what follows for a mini-batch. */
+// What places can do, and what follows for a mini-batch.
 struct reach {
     double tokens_per_us; // that all workers elsewhere read together; 0: there are none
     double link_us;       // round trips of a step to the farthest of them
@@ -47,9 +47,9 @@ struct reach {
 
 static double s_part_us(const struct sched *s, double rows) { return sched_time_s_part_us(s, rows, rows); }
 
-/* Context tokens that a mini-batch of so many rows may read so that its steps keep to their limit. Of M mini-batches in flight each
- * waits until the workers have served the others, so a step takes S + link + R, and M·R at least. As long as the S-part takes the
- * workers may take in any case: then it is not their load that is too much. */
+// Context tokens that a mini-batch of so many rows may read so that its steps keep to their limit. Of M mini-batches in flight each
+// waits until the workers have served the others, so a step takes S + link + R, and M·R at least. As long as the S-part takes the
+// workers may take in any case: then it is not their load that is too much.
 static double timely_load(const struct sched *s, const struct reach *r, double rows)
 {
     double limit_us = s->config.step_limit_us,
@@ -58,7 +58,7 @@ static double timely_load(const struct sched *s, const struct reach *r, double r
     return limit_us == 0 ? INFINITY : MAX(MAX(r_us, s_us - r->link_us), 0) * r->tokens_per_us;
 }
 
-/* What so many sequences read when their starts are evenly spaced, and `deviations` standard deviations more. */
+// What so many sequences read when their starts are evenly spaced, and `deviations` standard deviations more.
 static double steady_load(const struct sched *s, double rows, double deviations)
 {
     const struct sched_lengths *l = &s->load.lengths;
@@ -72,8 +72,8 @@ static double hard_load(const struct sched *s, const struct reach *r, double row
     return MAX(MIN(timely_load(s, r, rows), paged), 0);
 }
 
-/* The most sequences, up to `most`, for which time and pages hold without binding: where they do bind, starts come late, so that some
- * later starts come close together, and so do their ends and the starts after those: the load swings more and more. */
+// The most sequences, up to `most`, for which time and pages hold without binding: where they do bind, starts come late, so that some
+// later starts come close together, and so do their ends and the starts after those: the load swings more and more.
 static double full_rows(const struct sched *s, const struct reach *r, double most)
 {
     double low = 1, high = most;
@@ -86,7 +86,7 @@ static double full_rows(const struct sched *s, const struct reach *r, double mos
     return low;
 }
 
-/* Something is known of lengths. */
+// Something is known of lengths.
 static struct reach reach(const struct sched *s)
 {
     struct reach r = {0};
@@ -118,15 +118,15 @@ uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
     return r.tokens_per_us > 0 ? (uint64_t)(s->load.plans[mini_batch].together ? r.hard : r.limit) : UINT64_MAX;
 }
 
-/* --- the projection --------------------------------------------------------------------------------------------------- */
+// --- the projection ---------------------------------------------------------------------------------------------------
 
 static double next_point(const struct sched_load_plan *plan, double point)
 {
     return MAX(point + MAX(plan->tokens / TUNE_LOAD_POINTS_DENSE, 1), point < plan->tokens ? 0 : point * 1.2);
 }
 
-/* Adds sequences alike to a projection. Between two points a sequence counts as alive if it was at the first, and with the context
- * it has at the second, so that no peak falls between them. Returns how many points it reaches. */
+// Adds sequences alike to a projection. Between two points a sequence counts as alive if it was at the first, and with the context
+// it has at the second, so that no peak falls between them. Returns how many points it reaches.
 static uint32_t project(const struct sched *s, const struct sched_load_plan *plan, const struct sched_load_cohort *c, double age,
                         double *mean, double *variance)
 {
@@ -159,14 +159,14 @@ static void refresh(struct sched *s, struct sched_load_plan *plan)
     }
 }
 
-/* A sequence by itself. */
+// A sequence by itself.
 static struct sched_load_cohort alone(const struct sched *s, uint32_t slot)
 {
     uint32_t prompt = s->cold[slot].prompt;
     return (struct sched_load_cohort){.count = 1, .cutoff = s->seqs[slot].limit - prompt, .base = prompt};
 }
 
-/* Whether `count` sequences like that one would leave the load under the limit, now and later. */
+// Whether `count` sequences like that one would leave the load under the limit, now and later.
 static bool fits(const struct sched *s, const struct sched_load_plan *plan, uint32_t slot, double count, double limit)
 {
     double mean[SCHED_LOAD_POINTS] = {0}, variance[SCHED_LOAD_POINTS] = {0};
@@ -178,7 +178,7 @@ static bool fits(const struct sched *s, const struct sched_load_plan *plan, uint
     return true;
 }
 
-/* --- cohorts ---------------------------------------------------------------------------------------------------------- */
+// --- cohorts ----------------------------------------------------------------------------------------------------------
 
 static uint32_t cohort_find(const struct sched *s, const struct sched_load_plan *plan, int64_t start, uint32_t cutoff)
 {
@@ -254,13 +254,13 @@ void sched_load_grew(struct sched *s, uint32_t slot)
     s->seqs[slot].passes_at = s->cold[slot].prompt + sched_survival_next(generated(s, slot));
 }
 
-/* --- together or apart ------------------------------------------------------------------------------------------------ */
+// --- together or apart ------------------------------------------------------------------------------------------------
 
-/* Most starts of one step that a life's even spread leaves room for: three standard deviations of ends in one step. */
+// Most starts of one step that a life's even spread leaves room for: three standard deviations of ends in one step.
 static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
 
-/* Microseconds until what runs in a mini-batch and `waiting` more of the expected kind are through, all starting as soon as there is
- * room, or apart: `rate` a step and one for each end. A step takes the longer of both parts where another mini-batch is in flight. */
+// Microseconds until what runs in a mini-batch and `waiting` more of the expected kind are through, all starting as soon as there is
+// room, or apart: `rate` a step and one for each end. A step takes the longer of both parts where another mini-batch is in flight.
 static double reckon_us(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r,
                         bool apart)
 {
@@ -293,7 +293,7 @@ static double reckon_us(const struct sched *s, const struct sched_load_plan *pla
     return us;
 }
 
-/* Whether what waits is through as soon, or sooner, if it all starts as soon as there is room. */
+// Whether what waits is through as soon, or sooner, if it all starts as soon as there is room.
 static bool together_is_faster(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r)
 {
     uint32_t sizes = 0;
@@ -308,11 +308,11 @@ static bool together_is_faster(const struct sched *s, const struct sched_load_pl
            (plan->together ? TUNE_LOAD_TOGETHER_STAYS : 1) * reckon_us(s, plan, waiting, r, true);
 }
 
-/* Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
- * used in a step or two is lost: many that ended together are not to start together again. Nor are they to do so within a part of a
- * life: where all live alike hardly more start there than when all are evenly spread; where lengths differ ends are random, and
- * starts that follow them may come as much faster, and up to a standard deviation at once. So what came close together for whatever reason (a queue that was short at first, a change of mini-batches, a
- * limit that bound) is apart a life later, where lengths alone would not see to it. */
+// Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
+// used in a step or two is lost: many that ended together are not to start together again. Nor are they to do so within a part of a
+// life: where all live alike hardly more start there than when all are evenly spread; where lengths differ ends are random, and
+// starts that follow them may come as much faster, and up to a standard deviation at once. So what came close together for whatever reason (a queue that was short at first, a change of mini-batches, a
+// limit that bound) is apart a life later, where lengths alone would not see to it.
 static void credit(struct sched *s, struct sched_load_plan *plan, double full)
 {
     double rate = full / s->load.lengths.tokens, steps = (double)(plan->step - plan->credited),

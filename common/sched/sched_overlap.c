@@ -1,28 +1,27 @@
-/* sched_overlap.c: the local pool alone, the workers alone, or both: whichever is predicted to give more tokens a second.
- *
- * The rule is NEO's (Jiang et al., arXiv 2411.01142, section 3.2), so that adding workers never makes it slower: at admission, and for
- * those that run when nobody waits (sched_migrate.c).
- * Of n sequences that want to run, each with c tokens of context on average, h are held locally and the others at the workers:
- *
- *     H = h·c·token_us of the local pool      A = (n - h)·c / speed of the workers      L their links' round trips
- *     round = max( k·S(n/k) + H,  S(n/k) + max(H/k, A/k + L),  A )      with k mini-batches; a token each
- *
- * and so n / round tokens a second. Local only: n is cut to what the pool holds; workers only: h = 0; both: the best h there is.
- * Example: S(32) = 10 ms, S(16) = 8 ms, c = 1,000, local 0.25 us, n = 32, room for 16 locally: local only 16 / (8 + 4 ms) = 1.33 a ms.
- * Workers that read as fast, 4 ms for 16: both 32 / (10 + max(4, 4)) = 2.3. Workers a tenth as fast: 32 / (10 + 40) = 0.64: local only.
- *
- * The other way round, too: with two mini-batches a local token delays both, so fast workers are better left alone with it.
- *
- * Both together must promise more than either alone (TUNE_OVERLAP_LOCAL_ODDS, TUNE_OVERLAP_WORKERS_ODDS): in a mixed step one side waits
- * for the other more than on average. In the sweep of test_sched_rule.c, with requests waiting all the time (96 sequences, two workers an
- * eighth as fast), a promise of 6 % over the local pool was missed by 10 %, and one of 4 % over workers by 7 %.
- */
+// sched_overlap.c: the local pool alone, the workers alone, or both: whichever is predicted to give more tokens a second.
+//
+// The rule is NEO's (Jiang et al., arXiv 2411.01142, section 3.2), so that adding workers never makes it slower: at admission, and for
+// those that run when nobody waits (sched_migrate.c).
+// Of n sequences that want to run, each with c tokens of context on average, h are held locally and the others at the workers:
+//
+//     H = h·c·token_us of the local pool      A = (n - h)·c / speed of the workers      L their links' round trips
+//     round = max( k·S(n/k) + H,  S(n/k) + max(H/k, A/k + L),  A )      with k mini-batches; a token each
+//
+// and so n / round tokens a second. Local only: n is cut to what the pool holds; workers only: h = 0; both: the best h there is.
+// Example: S(32) = 10 ms, S(16) = 8 ms, c = 1,000, local 0.25 us, n = 32, room for 16 locally: local only 16 / (8 + 4 ms) = 1.33 a ms.
+// Workers that read as fast, 4 ms for 16: both 32 / (10 + max(4, 4)) = 2.3. Workers a tenth as fast: 32 / (10 + 40) = 0.64: local only.
+//
+// The other way round, too: with two mini-batches a local token delays both, so fast workers are better left alone with it.
+//
+// Both together must promise more than either alone (TUNE_OVERLAP_LOCAL_ODDS, TUNE_OVERLAP_WORKERS_ODDS): in a mixed step one side waits
+// for the other more than on average. In the sweep of test_sched_rule.c, with requests waiting all the time (96 sequences, two workers an
+// eighth as fast), a promise of 6 % over the local pool was missed by 10 %, and one of 4 % over workers by 7 %.
 #include <math.h>
 
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_state.h"
 
-/* What there is, gathered in one pass. */
+// What there is, gathered in one pass.
 struct capacity {
     double context, deviation;                 // tokens of a sequence, mean of its life
     double end;                                // tokens at its end
@@ -32,7 +31,7 @@ struct capacity {
     double link_us, worker_count, workers;
 };
 
-/* Mean context of a sequence over its life, and by how much one differs. */
+// Mean context of a sequence over its life, and by how much one differs.
 static void contexts(const struct sched *s, struct capacity *out)
 {
     const struct sched_seq *head = &s->seqs[s->queue.waiting.entries[0].slot];
@@ -47,7 +46,7 @@ static void contexts(const struct sched *s, struct capacity *out)
     out->deviation = sqrt(MAX(l->context_squares / l->tokens - out->context * out->context, 0));
 }
 
-/* Sequences that pages hold, those that are long included. */
+// Sequences that pages hold, those that are long included.
 static double count_of(const struct sched *s, const struct capacity *x, const struct sched_place *p)
 {
     double tokens = x->context + TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens,
@@ -56,7 +55,7 @@ static double count_of(const struct sched *s, const struct capacity *x, const st
     return floor(root * root);
 }
 
-/* Of sequences as `out` says they are. False: there is nothing to choose between, or too little known. */
+// Of sequences as `out` says they are. False: there is nothing to choose between, or too little known.
 static bool gather(const struct sched *s, struct capacity *out)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
@@ -84,14 +83,14 @@ static bool gather(const struct sched *s, struct capacity *out)
     return out->local_count > 0 && out->worker_count > 0 && s->time.layers.rows_seen > 0;
 }
 
-/* The slowest worker's time for `count` sequences of a mini-batch: they are whole, and differ. */
+// The slowest worker's time for `count` sequences of a mini-batch: they are whole, and differ.
 static double away_us(const struct capacity *x, double count)
 {
     double each = ceil(count / x->workers);
     return (each * x->context + x->deviation * sqrt(each) / 2) * x->workers / x->speed;
 }
 
-/* Tokens a microsecond of n sequences, h of them local. */
+// Tokens a microsecond of n sequences, h of them local.
 static double rate(const struct sched *s, const struct capacity *x, double n, double h)
 {
     bool away = n > h && x->workers > 0, sharing = n > h && x->workers == 0;
@@ -145,7 +144,7 @@ void sched_overlap_judge(struct sched *s)
     s->overlap.local_share = share;
 }
 
-/* Tokens a microsecond, and the odds that one kind of places alone has over both. */
+// Tokens a microsecond, and the odds that one kind of places alone has over both.
 struct promise {
     double rate, weighed;
 };

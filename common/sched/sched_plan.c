@@ -1,8 +1,7 @@
-/* sched_plan.c: the rows of one step.
- *
- * First one row for every sequence of the mini-batch that decodes, and its drafts (sched_draft.c), then prefill into the rows that
- * sched_chunk.c leaves for it: oldest prompt first, several prompts if they fit.
- */
+// sched_plan.c: the rows of one step.
+//
+// First one row for every sequence of the mini-batch that decodes, and its drafts (sched_draft.c), then prefill into the rows that
+// sched_chunk.c leaves for it: oldest prompt first, several prompts if they fit.
 #include "common/sched/sched_plan.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"

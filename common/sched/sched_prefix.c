@@ -1,7 +1,7 @@
-/* sched_prefix.c: see sched_prefix.h. */
+// sched_prefix.c: see sched_prefix.h.
 #include "common/sched/sched_state.h"
 
-/* --- those that are kept, least recently used first ------------------------------------------------------------------ */
+// --- those that are kept, least recently used first ------------------------------------------------------------------
 
 static uint32_t own_pages(const struct sched_seq *q) { return q->pages - q->shared; }
 
@@ -14,7 +14,7 @@ static void touch(struct sched *s, uint32_t slot)
     sched_list_insert(s, &p->kept, p->kept.tail, slot);
 }
 
-/* --- finding -------------------------------------------------------------------------------------------------------- */
+// --- finding --------------------------------------------------------------------------------------------------------
 
 static const struct sched_page_name *names_of(const struct sched *s, uint32_t slot, uint32_t *count)
 {
@@ -22,7 +22,7 @@ static const struct sched_page_name *names_of(const struct sched *s, uint32_t sl
     return s->config.page_names(s->config.user, s->seqs[slot].id, count);
 }
 
-/* Pages that it may begin with: two tokens are left to compute. */
+// Pages that it may begin with: two tokens are left to compute.
 static const struct sched_page_name *begin_names(const struct sched *s, uint32_t slot, uint32_t *count)
 {
     const struct sched_seq *q = &s->seqs[slot];
@@ -63,9 +63,9 @@ uint32_t sched_prefix_ready_pages(struct sched *s, uint32_t slot, uint32_t place
     return found.pages;
 }
 
-/* --- holding -------------------------------------------------------------------------------------------------------- */
+// --- holding --------------------------------------------------------------------------------------------------------
 
-/* Goes one page down. The caller counts the page. */
+// Goes one page down. The caller counts the page.
 static void descend(struct sched *s, uint32_t slot, uint32_t node)
 {
     struct sched_prefix_node *n = &s->prefix.nodes[node];
@@ -93,7 +93,7 @@ static uint32_t pin(struct sched *s, uint32_t slot, uint32_t source)
     return before;
 }
 
-/* Down the tree as far as pages are there. True: the next one is coming. */
+// Down the tree as far as pages are there. True: the next one is coming.
 static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count, uint32_t *unpin)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -108,7 +108,7 @@ static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name 
     return found.coming;
 }
 
-/* What nobody has computed or is computing is for it to compute. */
+// What nobody has computed or is computing is for it to compute.
 static void name_rest(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -153,7 +153,7 @@ uint32_t sched_prefix_take_source(struct sched *s, uint32_t slot)
     return source;
 }
 
-/* Gives the last named page up. */
+// Gives the last named page up.
 static void ascend(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -234,9 +234,9 @@ bool sched_prefix_grow(struct sched *s, struct sched_seq *q)
     return true;
 }
 
-/* --- keeping -------------------------------------------------------------------------------------------------------- */
+// --- keeping --------------------------------------------------------------------------------------------------------
 
-/* Names the full pages that it has, as far as no other has the same ones. */
+// Names the full pages that it has, as far as no other has the same ones.
 static void name_all(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -247,7 +247,7 @@ static void name_all(struct sched *s, uint32_t slot)
     name_rest(s, slot, names, MIN(full, count));
 }
 
-/* What another kept above it in the tree is all in it. */
+// What another kept above it in the tree is all in it.
 static void evict_contained(struct sched *s, uint32_t slot)
 {
     struct sched_prefix *t = &s->prefix;

@@ -1,4 +1,4 @@
-/* sched_prefix_tree.c: the named pages of all places, who holds them, and who has what they hold (sched_prefix.h). */
+// sched_prefix_tree.c: the named pages of all places, who holds them, and who has what they hold (sched_prefix.h).
 #include "common/sched/sched_state.h"
 
 static uint32_t *bucket_of(const struct sched_prefix *t, const struct sched_page_name *name)
@@ -11,7 +11,7 @@ static bool same_name(const struct sched_page_name *a, const struct sched_page_n
     return a->low == b->low && a->high == b->high;
 }
 
-/* The next node of that name behind `node`, at whatever place. */
+// The next node of that name behind `node`, at whatever place.
 static uint32_t same_name_from(const struct sched_prefix *t, const struct sched_page_name *name, uint32_t node)
 {
     while (node != NONE && !same_name(&t->nodes[node].name, name))
@@ -37,7 +37,7 @@ uint32_t sched_prefix_node_find(const struct sched_prefix *t, const struct sched
     return node;
 }
 
-/* NONE: there are as many as there may be. */
+// NONE: there are as many as there may be.
 uint32_t sched_prefix_node_add(struct sched_prefix *t, const struct sched_page_name *name, uint32_t place, uint32_t parent,
                                uint32_t depth)
 {
@@ -124,9 +124,9 @@ void sched_prefix_holder_first(struct sched *s, uint32_t slot)
     n->first_holder = slot;
 }
 
-/* --- who has a page ------------------------------------------------------------------------------------------------- */
+// --- who has a page -------------------------------------------------------------------------------------------------
 
-/* Pages from the first one on that are complete where it is, and stay there until it is let go. */
+// Pages from the first one on that are complete where it is, and stay there until it is let go.
 static uint32_t has(const struct sched *s, uint32_t slot)
 {
     const struct sched_seq *q = &s->seqs[slot];
@@ -134,7 +134,7 @@ static uint32_t has(const struct sched *s, uint32_t slot)
     return stays && !q->sharing ? q->held / s->config.page_tokens : 0;
 }
 
-/* A holder more: true if no more may be looked at, or it has all that is wanted. */
+// A holder more: true if no more may be looked at, or it has all that is wanted.
 static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struct sched_prefix_found *found, uint32_t *looks)
 {
     uint32_t pages = MIN(has(s, slot), wanted);
@@ -146,7 +146,7 @@ static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struc
     return found->pages == wanted || --*looks == 0;
 }
 
-/* Whoever of those below a node, but not below `seen`, has most of its path, oldest first. Every leaf has a holder. */
+// Whoever of those below a node, but not below `seen`, has most of its path, oldest first. Every leaf has a holder.
 static void look_below(const struct sched *s, uint32_t node, uint32_t seen, struct sched_prefix_found *found, uint32_t *looks)
 {
     const struct sched_prefix *t = &s->prefix;
@@ -171,8 +171,8 @@ static void look_below(const struct sched *s, uint32_t node, uint32_t seen, stru
     }
 }
 
-/* From the last page that the tree has of it upwards, to those that the asker has: whoever is below a page was looked at for more
- * already if it is below the next one, too. */
+// From the last page that the tree has of it upwards, to those that the asker has: whoever is below a page was looked at for more
+// already if it is below the next one, too.
 struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names,
                                             uint32_t count, uint32_t have)
 {

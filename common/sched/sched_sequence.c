@@ -1,13 +1,12 @@
-/* sched_sequence.c: how a sequence moves between its states (the picture is in sched_state.h).
- *
- * Two rules carry the rest. Rows in flight that no longer count are recognized by their epoch, and nothing of the
- * sequence is planned again until all of them are back (`fenced`, DRAINING): so no void row ever runs beside a valid
- * one. Pages leave the ledger only in sched_place_detach(): once per stay in a place.
- */
+// sched_sequence.c: how a sequence moves between its states (the picture is in sched_state.h).
+//
+// Two rules carry the rest. Rows in flight that no longer count are recognized by their epoch, and nothing of the
+// sequence is planned again until all of them are back (`fenced`, DRAINING): so no void row ever runs beside a valid
+// one. Pages leave the ledger only in sched_place_detach(): once per stay in a place.
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-/* --- beginning and end ------------------------------------------------------------------------------------------------ */
+// --- beginning and end ------------------------------------------------------------------------------------------------
 
 uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *a)
 {
@@ -46,7 +45,7 @@ static void leave_place(struct sched *s, uint32_t slot)
     sched_place_detach(s, slot);
 }
 
-/* --- mini-batch membership ---------------------------------------------------------------------------------------- */
+// --- mini-batch membership ----------------------------------------------------------------------------------------
 
 void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
@@ -84,7 +83,7 @@ void sched_sequence_leave(struct sched *s, uint32_t slot)
     sched_load_leave(s, slot);
 }
 
-/* --- rows in flight ------------------------------------------------------------------------------------------------- */
+// --- rows in flight -------------------------------------------------------------------------------------------------
 
 static void seq_void(struct sched *s, uint32_t slot)
 {
@@ -108,7 +107,7 @@ void sched_sequence_rewind(struct sched *s, uint32_t slot)
         sched_sequence_join(s, slot, q->mini_batch);
 }
 
-/* It was only to change its mini-batch. */
+// It was only to change its mini-batch.
 static void relabelled(struct sched *s, uint32_t slot)
 {
     uint32_t mini_batch = s->cold[slot].move.batch;
@@ -118,7 +117,7 @@ static void relabelled(struct sched *s, uint32_t slot)
     sched_sequence_join(s, slot, mini_batch);
 }
 
-/* The steps in flight are all back: say what was waiting for that. */
+// The steps in flight are all back: say what was waiting for that.
 static void settle(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -172,9 +171,9 @@ static void stop_sharing(struct sched *s, uint32_t slot)
         sched_sequence_unpin(s, source);
 }
 
-/* --- leaving -------------------------------------------------------------------------------------------------------- */
+// --- leaving --------------------------------------------------------------------------------------------------------
 
-/* Out of whatever it is in, into DRAINING; pages, if it has any, are on their way to be released. */
+// Out of whatever it is in, into DRAINING; pages, if it has any, are on their way to be released.
 static void drain(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -303,7 +302,7 @@ void sched_sequence_free(struct sched *s, uint32_t slot)
     sched_ids_give_back(s, slot);
 }
 
-/* --- being handed over ---------------------------------------------------------------------------------------------- */
+// --- being handed over ----------------------------------------------------------------------------------------------
 
 void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch)
 {

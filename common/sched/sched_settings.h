@@ -1,5 +1,5 @@
-/* sched_settings.h: settings of the scheduler that other programs have, too: what they may be, and what --help says of them. Its own
- * header, because a program that only passes them on need not see the core's names (some are names of libc's <sched.h> too). */
+// sched_settings.h: settings of the scheduler that other programs have, too: what they may be, and what --help says of them. Its own
+// header, because a program that only passes them on need not see the core's names (some are names of libc's <sched.h> too).
 #ifndef FD_SCHED_SCHED_SETTINGS_H
 #define FD_SCHED_SCHED_SETTINGS_H
 
@@ -8,11 +8,11 @@
 // Places of a mesh, and of one step: the local pool and so many KV workers. Every table of places has this size.
 enum { SCHED_WORKERS_MAX = 256, SCHED_PLACES_MAX = 1 + SCHED_WORKERS_MAX };
 
-/* --max-batch: a step of all that run has 512 rows for prompts, too. */
+// --max-batch: a step of all that run has 512 rows for prompts, too.
 enum { SCHED_STEP_ROWS_MAX = 8192, SCHED_RUNNING_MAX = SCHED_STEP_ROWS_MAX - 512 };
 #define SCHED_RUNNING_HELP "sequences that run at once"
 
-/* --placement: where new sequences may go. */
+// --placement: where new sequences may go.
 enum sched_placement {
     SCHED_PLACE_AUTO = 0, // as is predicted to be fastest
     SCHED_PLACE_LOCAL,    // the s-part's own pool only; what does not fit waits
@@ -21,19 +21,19 @@ enum sched_placement {
 #define SCHED_PLACEMENT_NAMES "auto|local|workers"
 #define SCHED_PLACEMENT_HELP "where KV goes: as is predicted to be fastest, to the s-part's pool only, or never there"
 
-/* name: one of SCHED_PLACEMENT_NAMES. */
+// name: one of SCHED_PLACEMENT_NAMES.
 static inline enum sched_placement sched_placement_named(const char *name)
 {
     return !strcmp(name, "local") ? SCHED_PLACE_LOCAL : !strcmp(name, "workers") ? SCHED_PLACE_WORKERS : SCHED_PLACE_AUTO;
 }
 
-/* --admission, and --spacing, which is of its first word */
+// --admission, and --spacing, which is of its first word
 #define SCHED_ADMISSION_NAMES "sls|greedy"
 #define SCHED_ADMISSION_HELP "starts are spaced so that the workers' load stays even, or whoever waits starts"
 #define SCHED_SPACING_HELP "of sls: steps between groups of starts; 0: from the lengths seen"
 
 #define SCHED_CHUNK_HELP "prefill rows of a step; auto: chosen each step"
-/* --draft-tokens */
+// --draft-tokens
 enum { SCHED_DRAFT_TOKENS_MAX = 64 };
 #define SCHED_DRAFT_TOKENS 8
 #define SCHED_DRAFT_TOKENS_HELP \

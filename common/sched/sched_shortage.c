@@ -1,19 +1,18 @@
-/* sched_shortage.c: what to do when pages run out, and how a place that drains is emptied.
- *
- * When a place has no page left, its youngest sequence gives way, never its oldest: so the oldest always ends, and with it the
- * shortage. While anybody lacks a page in a place, nobody new gets in.
- */
+// sched_shortage.c: what to do when pages run out, and how a place that drains is emptied.
+//
+// When a place has no page left, its youngest sequence gives way, never its oldest: so the oldest always ends, and with it the
+// shortage. While anybody lacks a page in a place, nobody new gets in.
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_shortage.h"
 #include "common/sched/sched_state.h"
 
-/* --- out of pages --------------------------------------------------------------------------------------------------- */
+// --- out of pages ---------------------------------------------------------------------------------------------------
 
 static bool yields(const struct sched_seq *q) { return sched_seq_runs(q) || q->state == SCHED_SEQ_WAITING; }
 
-/* To another place that the rule would use and that has room: nothing is computed anew. */
+// To another place that the rule would use and that has room: nothing is computed anew.
 static bool hand_elsewhere(struct sched *s, uint32_t slot)
 {
     const struct sched_seq *q = &s->seqs[slot];
@@ -27,7 +26,7 @@ static bool hand_elsewhere(struct sched *s, uint32_t slot)
     return true;
 }
 
-/* Takes pages from the youngest in a place until all that starve there will get one. */
+// Takes pages from the youngest in a place until all that starve there will get one.
 static bool shortage_in(struct sched *s, struct sched_place *p)
 {
     bool changed = false;
@@ -71,9 +70,9 @@ bool sched_shortage_resolve(struct sched *s)
     return changed;
 }
 
-/* --- drains --------------------------------------------------------------------------------------------------------- */
+// --- drains ---------------------------------------------------------------------------------------------------------
 
-/* What is kept at the others makes way for what runs. */
+// What is kept at the others makes way for what runs.
 static void make_room(struct sched *s, uint32_t not_this, uint32_t pages)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {

@@ -1,10 +1,10 @@
-/* sched_survival.c: see sched_survival.h. */
+// sched_survival.c: see sched_survival.h.
 #include "common/sched/sched_survival.h"
 
 #include "common/base/checked.h"
 #include "common/sched/sched_tuning.h"
 
-/* First length of a bucket: 0 to 7, 8, 10, 12, 14, 16, 20, 24, 28, 32 ... */
+// First length of a bucket: 0 to 7, 8, 10, 12, 14, 16, 20, 24, 28, 32 ...
 static double bucket_begin(uint32_t bucket)
 {
     if (bucket < 8)

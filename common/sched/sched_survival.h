@@ -1,15 +1,14 @@
-/* sched_survival.h: how long sequences live: P(L >= l) of generated lengths, as observed.
- *
- * A sequence that ran into its max_tokens says only that it would have been longer: the estimate is Kaplan and Meier's (hazards of
- * buckets multiplied), so that cut-off lengths do not pull it down. One that was cancelled has ended: by a stop string or because
- * its client has left, it makes room as one with an EOS does. Buckets are single tokens up to 8, then quarters of an octave. Those
- * that still run count too, by each bucket that they have passed: else the first to be observed would be those with the shortest
- * lives, and all seem short. What was observed is forgotten slowly, by a half in some 350 sequences. Where nothing was observed
- * nobody ends before the cutoff: the estimate errs to long lives, and so to too much load.
- *
- * Example: of 4 sequences, 2 ended themselves at 4 tokens, 2 were cut at 100: P(L >= 4) is 1, P(L >= 5) is 1/2 (3/5 with the
- * prior of one that survived), and beyond as much.
- */
+// sched_survival.h: how long sequences live: P(L >= l) of generated lengths, as observed.
+//
+// A sequence that ran into its max_tokens says only that it would have been longer: the estimate is Kaplan and Meier's (hazards of
+// buckets multiplied), so that cut-off lengths do not pull it down. One that was cancelled has ended: by a stop string or because
+// its client has left, it makes room as one with an EOS does. Buckets are single tokens up to 8, then quarters of an octave. Those
+// that still run count too, by each bucket that they have passed: else the first to be observed would be those with the shortest
+// lives, and all seem short. What was observed is forgotten slowly, by a half in some 350 sequences. Where nothing was observed
+// nobody ends before the cutoff: the estimate errs to long lives, and so to too much load.
+//
+// Example: of 4 sequences, 2 ended themselves at 4 tokens, 2 were cut at 100: P(L >= 4) is 1, P(L >= 5) is 1/2 (3/5 with the
+// prior of one that survived), and beyond as much.
 #ifndef FD_SCHED_SCHED_SURVIVAL_H
 #define FD_SCHED_SCHED_SURVIVAL_H
 
@@ -26,7 +25,7 @@ struct sched_survival {
     bool stale;                               // alive is older than that
 };
 
-/* What a cutoff makes of it: L is the length, at most the cutoff. */
+// What a cutoff makes of it: L is the length, at most the cutoff.
 struct sched_survival_mean {
     double tokens;  // E[L]
     double ages;    // E[L (L + 1) / 2]: the sum over a life of its age
@@ -35,24 +34,24 @@ struct sched_survival_mean {
 
 void sched_survival_init(struct sched_survival *survival);
 
-/* The first length of the bucket after that of so many tokens. */
+// The first length of the bucket after that of so many tokens.
 uint32_t sched_survival_next(uint32_t tokens);
 
-/* A sequence lives on with so many tokens, the first of a bucket. */
+// A sequence lives on with so many tokens, the first of a bucket.
 void sched_survival_pass(struct sched_survival *survival, uint32_t tokens);
 
-/* A sequence is over: by itself (ended), or cut off at that length. It has passed all buckets before. */
+// A sequence is over: by itself (ended), or cut off at that length. It has passed all buckets before.
 void sched_survival_end(struct sched_survival *survival, uint32_t tokens, bool ended);
 
-/* Takes in what has passed and ended since; before the following are asked. O(buckets), and O(1) if nothing has. */
+// Takes in what has passed and ended since; before the following are asked. O(buckets), and O(1) if nothing has.
 void sched_survival_settle(struct sched_survival *survival);
 
-/* P(L >= tokens). Never 0: who got there against all odds has to be reckoned with. */
+// P(L >= tokens). Never 0: who got there against all odds has to be reckoned with.
 double sched_survival_at(const struct sched_survival *survival, double tokens);
 
 uint32_t sched_survival_bucket(uint32_t tokens);
 
-/* Adds what a life has between a bucket's first length and the least of its end and the cutoff. */
+// Adds what a life has between a bucket's first length and the least of its end and the cutoff.
 void sched_survival_mean_add(const struct sched_survival *survival, uint32_t bucket, double cutoff,
                              struct sched_survival_mean *mean);
 

@@ -1,4 +1,4 @@
-/* histogram.c: see histogram.h. */
+// histogram.c: see histogram.h.
 #include "common/sim/histogram.h"
 
 #include <math.h>

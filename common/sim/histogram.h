@@ -1,4 +1,4 @@
-/* histogram.h: durations counted in buckets that grow by 1 %: percentiles of any number of them in 32 KiB. Plain; any thread. */
+// histogram.h: durations counted in buckets that grow by 1 %: percentiles of any number of them in 32 KiB. Plain; any thread.
 #ifndef FD_SIM_HISTOGRAM_H
 #define FD_SIM_HISTOGRAM_H
 
@@ -13,7 +13,7 @@ struct histogram {
 
 void histogram_add(struct histogram *histogram, double us);
 
-/* The duration that `share` of all (0 to 1) do not exceed; 0 if there are none. */
+// The duration that `share` of all (0 to 1) do not exceed; 0 if there are none.
 double histogram_percentile_us(const struct histogram *histogram, double share);
 
 #endif

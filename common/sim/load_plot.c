@@ -1,11 +1,11 @@
-/* load_plot.c: see load_plot.h. */
+// load_plot.c: see load_plot.h.
 #include "common/sim/load_plot.h"
 
 #include <math.h>
 
 #include "common/base/checked.h"
 
-/* Pixels. */
+// Pixels.
 enum { LEFT = 72, RIGHT = 64, TOP = 44, PLOT_HEIGHT = 300, BOTTOM = 48, TICKS = 5 };
 
 void load_plot_init(struct load_plot *p) { *p = (struct load_plot){.column_s = 1e-3}; }
@@ -34,14 +34,14 @@ void load_plot_add(struct load_plot *p, const struct sim_step *step)
     }
     while (to_s / p->column_s >= LOAD_PLOT_COLUMNS)
         fold(p);
-    for (uint32_t i = (uint32_t)(from_s / p->column_s); i <= (uint32_t)(to_s / p->column_s); i++) { /* a long step fills several */
+    for (uint32_t i = (uint32_t)(from_s / p->column_s); i <= (uint32_t)(to_s / p->column_s); i++) { // a long step fills several
         p->columns[i].load = MAX(p->columns[i].load, load);
         p->columns[i].rows = MAX(p->columns[i].rows, rows);
         p->used = MAX(p->used, i + 1);
     }
 }
 
-/* The least of 1, 2, 5 times a power of ten of which `largest` holds no more than TICKS. */
+// The least of 1, 2, 5 times a power of ten of which `largest` holds no more than TICKS.
 static double tick_of(double largest)
 {
     double raw = MAX(largest, 1e-9) / TICKS, power = pow(10, floor(log10(raw)));

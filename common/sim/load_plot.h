@@ -1,8 +1,7 @@
-/* load_plot.h: the load of a simulation over time, drawn as SVG.
- *
- * Steps are folded into as many columns as the picture has; when those are full, two become one. So memory does not grow with the
- * run, and no peak is lost: a column keeps its largest load.
- */
+// load_plot.h: the load of a simulation over time, drawn as SVG.
+//
+// Steps are folded into as many columns as the picture has; when those are full, two become one. So memory does not grow with the
+// run, and no peak is lost: a column keeps its largest load.
 #ifndef FD_SIM_LOAD_PLOT_H
 #define FD_SIM_LOAD_PLOT_H
 
@@ -14,21 +13,21 @@
 enum { LOAD_PLOT_COLUMNS = 720 };
 
 struct load_plot {
-    double column_s; /* width */
+    double column_s; // width
     uint32_t used;
     struct {
-        double load, rows; /* largest load; largest number of sequences */
+        double load, rows; // largest load; largest number of sequences
     } columns[LOAD_PLOT_COLUMNS];
-    uint64_t load[SCHED_MINI_BATCHES_MAX]; /* of each mini-batch now */
+    uint64_t load[SCHED_MINI_BATCHES_MAX]; // of each mini-batch now
     uint32_t rows[SCHED_MINI_BATCHES_MAX];
 };
 
 void load_plot_init(struct load_plot *plot);
 
-/* In order of time. */
+// In order of time.
 void load_plot_add(struct load_plot *plot, const struct sim_step *step);
 
-/* title is one line. Returns 0, or EOF with errno. */
+// title is one line. Returns 0, or EOF with errno.
 int load_plot_write(const struct load_plot *plot, const char *title, FILE *file);
 
 #endif

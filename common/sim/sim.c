@@ -1,4 +1,4 @@
-/* sim.c: see sim.h. */
+// sim.c: see sim.h.
 #include "common/sim/sim.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 #include "common/sim/sim_state.h"
 
-/* What happens next, one moment after the other. */
+// What happens next, one moment after the other.
 static void run(struct sim *sim)
 {
     while (!sim->config->steps_max || sim->out->steps < sim->config->steps_max) {
@@ -91,7 +91,7 @@ static void conclude(struct sim *sim)
     out->step = summary(&sim->times[STEP]);
 }
 
-/* --- from begin to end ------------------------------------------------------------------------------------------------ */
+// --- from begin to end ------------------------------------------------------------------------------------------------
 
 static enum status take_memory(struct sim *sim, struct error *error)
 {
@@ -111,8 +111,9 @@ static enum status take_memory(struct sim *sim, struct error *error)
     sim->free_us = calloc(places, sizeof *sim->free_us);
     sim->r_part_us = calloc(FLIGHTS_MAX * places, sizeof *sim->r_part_us);
     sim->speeds = calloc(places, sizeof *sim->speeds);
-    if (!sim->lives || !sim->times || !sim->events || !sim->actions || !sim->sequences || !sim->results || !sim->place_times ||
-        !sim->work || !sim->stretch || !sim->away_us || !sim->free_us || !sim->r_part_us || !sim->speeds)
+    if (sim->lives == NULL || sim->times == NULL || sim->events == NULL || sim->actions == NULL || sim->sequences == NULL ||
+        sim->results == NULL || sim->place_times == NULL || sim->work == NULL || sim->stretch == NULL || sim->away_us == NULL ||
+        sim->free_us == NULL || sim->r_part_us == NULL || sim->speeds == NULL)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "simulation: no memory for %llu requests",
                          (unsigned long long)config->request_count);
     for (uint32_t i = 0; i < FLIGHTS_MAX; i++) {
@@ -153,7 +154,8 @@ enum status sim_run(const struct sim_config *config, struct sim_result *out, str
     *out = (struct sim_result){0};
     if (status)
         return status;
-    if (!(sim = calloc(1, sizeof *sim)))
+    sim = calloc(1, sizeof *sim);
+    if (sim == NULL)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "simulation: no memory");
     sim->config = config;
     sim->out = out;

@@ -1,19 +1,18 @@
-/* sim.h: the scheduling core run against a cost model, with a virtual clock.
- *
- * The same object code as in the scheduler service decides; what would be the mesh is this:
- *
- *     requests ─▶ core ─▶ steps ─▶ mini-batch 0: segment, attend, segment, attend … head ─┐
- *                  ▲               mini-batch 1:          segment, attend, segment …     ─┤
- *                  └──────────────────────────── answers, reply_us later ◀────────────────┘
- *
- * One S-part runs one segment at a time, of the mini-batch that has been ready longest; what the local pool and workers on the
- * S-part's own cores attend is done there as well, after the segment. The workers elsewhere take up what comes in its order, each for
- * itself: a mini-batch's layer is back when its slowest worker has done it, after the rows' way over the S-part's link. A layer is
- * simulated in O(places), a step in O(rows + layers x places).
- *
- * Everything is a function of the configuration, the seed included: the same run gives the same numbers.
- * Memory is allocated by sim_run() and freed by it: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.
- */
+// sim.h: the scheduling core run against a cost model, with a virtual clock.
+//
+// The same object code as in the scheduler service decides; what would be the mesh is this:
+//
+//     requests ─▶ core ─▶ steps ─▶ mini-batch 0: segment, attend, segment, attend … head ─┐
+//                  ▲               mini-batch 1:          segment, attend, segment …     ─┤
+//                  └──────────────────────────── answers, reply_us later ◀────────────────┘
+//
+// One S-part runs one segment at a time, of the mini-batch that has been ready longest; what the local pool and workers on the
+// S-part's own cores attend is done there as well, after the segment. The workers elsewhere take up what comes in its order, each for
+// itself: a mini-batch's layer is back when its slowest worker has done it, after the rows' way over the S-part's link. A layer is
+// simulated in O(places), a step in O(rows + layers x places).
+//
+// Everything is a function of the configuration, the seed included: the same run gives the same numbers.
+// Memory is allocated by sim_run() and freed by it: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.
 #ifndef FD_SIM_SIM_H
 #define FD_SIM_SIM_H
 
@@ -24,7 +23,7 @@
 #include "common/plan/cost.h"
 #include "common/sched/sched.h"
 
-/* What a client asks for. It gets generated_tokens, of which the core knows only the cutoff max_new_tokens. */
+// What a client asks for. It gets generated_tokens, of which the core knows only the cutoff max_new_tokens.
 struct sim_request {
     uint64_t arrival_us; // not before the request before it
     uint32_t prompt_tokens, generated_tokens;
@@ -37,14 +36,14 @@ struct sim_place {
     bool local, shares_cores;
 };
 
-/* From a moment on a place works at another speed: 1 is what its cost says, 0.5 takes twice as long. Steps that begin later see it. */
+// From a moment on a place works at another speed: 1 is what its cost says, 0.5 takes twice as long. Steps that begin later see it.
 struct sim_speed {
     double at_us;
     uint32_t place;
     double speed; // above 0
 };
 
-/* A mini-batch's step that has just ended. */
+// A mini-batch's step that has just ended.
 struct sim_step {
     uint64_t step;
     uint32_t mini_batch, rows, decode_rows;
@@ -77,7 +76,7 @@ struct sim_config {
     void *user;
 };
 
-/* Of a set of durations, seconds. Percentiles are good to 1 %. */
+// Of a set of durations, seconds. Percentiles are good to 1 %.
 struct sim_times {
     uint64_t count;
     double mean_s, p50_s, p99_s, max_s;
@@ -99,7 +98,7 @@ struct sim_result {
     double predicted;                      // what the core said that steps take, of what they took; 0: it said nothing
 };
 
-/* INVALID_ARGUMENT: a request that breaks the rules above, or the core's configuration; RESOURCE_EXHAUSTED: no memory. */
+// INVALID_ARGUMENT: a request that breaks the rules above, or the core's configuration; RESOURCE_EXHAUSTED: no memory.
 MUST_CHECK enum status sim_run(const struct sim_config *config, struct sim_result *out, struct error *error);
 
 #endif

@@ -1,10 +1,10 @@
-/* sim_core.c: the scheduling core's side: requests that arrive and steps that have ended go in, its actions come out. */
+// sim_core.c: the scheduling core's side: requests that arrive and steps that have ended go in, its actions come out.
 #include <math.h>
 #include <string.h>
 
 #include "common/sim/sim_state.h"
 
-/* Fills the results of a step that ended, and the event that says so. Which of the tokens count, the core says afterwards. */
+// Fills the results of a step that ended, and the event that says so. Which of the tokens count, the core says afterwards.
 static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
 {
     const struct sim_config *config = sim->config;
@@ -46,7 +46,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
     };
 }
 
-/* The core has taken an answer: its tokens are out. The action's runs are no longer valid; what is needed was kept in them. */
+// The core has taken an answer: its tokens are out. The action's runs are no longer valid; what is needed was kept in them.
 static void count_tokens(struct sim *sim, const struct flight *f, const uint64_t *sequences, const struct sched_result *results)
 {
     for (uint32_t i = 0; i < f->action.run_count; i++) {
@@ -60,7 +60,7 @@ static void count_tokens(struct sim *sim, const struct flight *f, const uint64_t
     }
 }
 
-/* Of the requests whose time has come: with a backlog, those beyond what the core's queue has room for wait outside. */
+// Of the requests whose time has come: with a backlog, those beyond what the core's queue has room for wait outside.
 static uint64_t queue_room(const struct sim *sim)
 {
     struct sched_stats stats;
@@ -71,7 +71,7 @@ static uint64_t queue_room(const struct sim *sim)
     return sim->config->sched.max_waiting - MIN(stats.waiting, sim->config->sched.max_waiting);
 }
 
-/* When the next request comes to the core; INFINITY: none does until something else happens. */
+// When the next request comes to the core; INFINITY: none does until something else happens.
 static double next_arrival_us(const struct sim *sim)
 {
     if (sim->next_request == sim->config->request_count || queue_room(sim) == 0)

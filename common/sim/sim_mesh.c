@@ -1,10 +1,10 @@
-/* sim_mesh.c: see sim.h, whose picture this is: steps through the S-part and the workers, and how long they take. */
+// sim_mesh.c: see sim.h, whose picture this is: steps through the S-part and the workers, and how long they take.
 #include <math.h>
 #include <string.h>
 
 #include "common/sim/sim_state.h"
 
-/* --- chance ----------------------------------------------------------------------------------------------------------- */
+// --- chance -----------------------------------------------------------------------------------------------------------
 
 static double uniform(struct sim *sim) // in (0, 1]
 {
@@ -22,7 +22,7 @@ static double lognormal(struct sim *sim, double sigma) // of mean 1
     return exp(sigma * normal - sigma * sigma / 2);
 }
 
-/* --- a step ----------------------------------------------------------------------------------------------------------- */
+// --- a step -----------------------------------------------------------------------------------------------------------
 
 void mesh_note_time(struct sim *sim)
 {
@@ -37,7 +37,7 @@ void mesh_note_time(struct sim *sim)
     sim->out->peak_load = MAX(sim->out->peak_load, load);
 }
 
-/* What each place has to do for it, and how long a layer of that takes. */
+// What each place has to do for it, and how long a layer of that takes.
 static void weigh(struct sim *sim, struct flight *f)
 {
     const struct sim_config *config = sim->config;
@@ -132,21 +132,21 @@ static void end_step(struct sim *sim, struct batch *batch)
     batch->segment = 0;
 }
 
-/* --- the S-part and the workers -------------------------------------------------------------------------------------- */
+// --- the S-part and the workers --------------------------------------------------------------------------------------
 
 void mesh_serve(struct sim *sim)
 {
     const struct cost_s_part *cost = &sim->config->s_part;
     struct batch *best = NULL;
 
-    if (sim->served)
+    if (sim->served != NULL)
         return;
     for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++) {
         struct batch *batch = &sim->batches[m];
-        if (batch->state == BATCH_READY && (!best || batch->since_us < best->since_us))
+        if (batch->state == BATCH_READY && (best == NULL || batch->since_us < best->since_us))
             best = batch;
     }
-    if (!best)
+    if (best == NULL)
         return;
     struct flight *f = best->queue[0];
     if (best->segment == 0)
@@ -168,7 +168,7 @@ void mesh_serve(struct sim *sim)
     sim->s_part_us += us;
 }
 
-/* Rows come to the workers then, each of which takes them up when it has done what came before; returns when the last is done. */
+// Rows come to the workers then, each of which takes them up when it has done what came before; returns when the last is done.
 static double attended_us(struct sim *sim, const struct flight *f, double come_us)
 {
     double last_us = come_us;
@@ -182,7 +182,7 @@ static double attended_us(struct sim *sim, const struct flight *f, double come_u
     return last_us;
 }
 
-/* The S-part has done what it was at. */
+// The S-part has done what it was at.
 static void served(struct sim *sim)
 {
     struct batch *batch = sim->served;

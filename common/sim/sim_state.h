@@ -1,9 +1,8 @@
-/* sim_state.h: a simulation under way. Private to common/sim; the files by subject:
- *
- *   sim_mesh.c   steps through the S-part and the workers, and how long they take
- *   sim_core.c   requests and answers to the core, its actions back
- *   sim.c        the clock, the memory, the sums
- */
+// sim_state.h: a simulation under way. Private to common/sim; the files by subject:
+//
+//   sim_mesh.c   steps through the S-part and the workers, and how long they take
+//   sim_core.c   requests and answers to the core, its actions back
+//   sim.c        the clock, the memory, the sums
 #ifndef FD_SIM_SIM_STATE_H
 #define FD_SIM_SIM_STATE_H
 
@@ -13,7 +12,7 @@
 
 enum { EVENTS_MAX = 4096, MOVES_MAX = 64, FLIGHTS_MAX = SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX };
 
-/* A step, from its action to its answer. */
+// A step, from its action to its answer.
 struct flight {
     struct sched_step_action action;
     struct cost_work *work; // [place_count]
@@ -30,7 +29,7 @@ struct flight {
     bool used;
 };
 
-/* Pages on their way. */
+// Pages on their way.
 struct move {
     double done_us;
     struct sched_move asked;
@@ -87,14 +86,14 @@ struct sim {
 
 enum { TTFT, TBT, STEP, TIMES };
 
-/* sim_mesh.c */
+// sim_mesh.c
 void mesh_note_time(struct sim *sim); // adds what runs to the sums over time, up to now; before it changes
 void mesh_take_step(struct sim *sim, const struct sched_step_action *action);
 double mesh_next_us(const struct sim *sim); // when something of it happens; INFINITY: never
 void mesh_advance(struct sim *sim);         // what is due now has happened
 void mesh_serve(struct sim *sim);           // the S-part takes up what is ready, if it is idle
 
-/* sim_core.c */
+// sim_core.c
 void core_places_up(struct sim *sim);
 double core_next_us(const struct sim *sim); // when it has something to be told, or wants to be called; INFINITY: never
 void core_tick(struct sim *sim);            // everything that is due, in one call

@@ -1,4 +1,4 @@
-/* workload.c: see workload.h. */
+// workload.c: see workload.h.
 #include "common/sim/workload.h"
 
 #include <ctype.h>
@@ -39,7 +39,7 @@ static enum status add(struct workload *w, uint64_t *capacity, const struct sim_
     return STATUS_OK;
 }
 
-/* line: terminated. */
+// line: terminated.
 static enum status parse_line(const char *line, struct sim_request *out, struct error *error)
 {
     static const char *const names[COLUMNS_MAX] = {"arrival_s", "prompt_tokens", "generated_tokens", "max_tokens"};
@@ -152,7 +152,7 @@ enum status workload_make(uint64_t count, double rate, uint32_t prompt, uint32_t
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%llu requests: want 1 to %d, and memory for them",
                          (unsigned long long)count, WORKLOAD_REQUESTS_MAX);
     for (uint64_t i = 0; i < count; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u; /* an LCG's upper bits do for arrivals */
+        seed = seed * 6364136223846793005u + 1442695040888963407u; // an LCG's upper bits do for arrivals
         if (rate > 0)
             now_s -= log(((double)(seed >> 11) + 1) * 0x1p-53) / rate;
         out->requests[i] = (struct sim_request){.arrival_us = (uint64_t)(now_s * 1e6),

@@ -1,9 +1,8 @@
-/* bench_sched.c: how long a tick takes at scale: 10,000 running sequences on 256 workers, two mini-batches.
- *
- * Each tick takes one step's answer (5,000 rows) and emits one step (5,000 rows); sequences end and arrive all the time,
- * so that placement over 256 places, and balancing them, is part of it. The ceiling printed beside it is the mere copying of a step's runs.
- * usage: bench_sched [sequences [places [ticks]]]
- */
+// bench_sched.c: how long a tick takes at scale: 10,000 running sequences on 256 workers, two mini-batches.
+//
+// Each tick takes one step's answer (5,000 rows) and emits one step (5,000 rows); sequences end and arrive all the time,
+// so that placement over 256 places, and balancing them, is part of it. The ceiling printed beside it is the mere copying of a step's runs.
+// usage: bench_sched [sequences [places [ticks]]]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +74,7 @@ static void report(double *us, uint32_t count, uint64_t rows)
            sum * 1e3 / (double)rows);
 }
 
-/* What moving a step's runs alone costs: read and written once. */
+// What moving a step's runs alone costs: read and written once.
 static double copy_us(uint32_t rows)
 {
     struct sched_run *from = calloc(rows, sizeof(*from)), *to = calloc(rows, sizeof(*to));
@@ -112,7 +111,7 @@ static struct sched *start(const struct sched_config *config)
     return sched;
 }
 
-/* The oldest step is answered: every row done, every sample there. */
+// The oldest step is answered: every row done, every sample there.
 static void answer(struct flight *flight, struct sched_result *results)
 {
     if (flight->count == 0)

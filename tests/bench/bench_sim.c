@@ -1,7 +1,6 @@
-/* bench_sim.c: how long the simulator takes at scale: 1,000 workers, 1,000,000 sequences (prompt 512, 128 generated) that arrive at
- * 0.9 of what the mesh can do. The target is 300 ns of one core a row and 4 GiB; the ceiling printed beside it is none.
- * usage: bench_sim [sequences [workers [batch]]]
- */
+// bench_sim.c: how long the simulator takes at scale: 1,000 workers, 1,000,000 sequences (prompt 512, 128 generated) that arrive at
+// 0.9 of what the mesh can do. The target is 300 ns of one core a row and 4 GiB; the ceiling printed beside it is none.
+// usage: bench_sim [sequences [workers [batch]]]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

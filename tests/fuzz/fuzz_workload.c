@@ -1,4 +1,4 @@
-/* fuzz_workload.c: libFuzzer target: any bytes as a file of requests. What is accepted keeps the rules of sim.h. */
+// fuzz_workload.c: libFuzzer target: any bytes as a file of requests. What is accepted keeps the rules of sim.h.
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-/* sim_of.h: runs a simulation that must get to its end. */
+// sim_of.h: runs a simulation that must get to its end.
 #ifndef FD_TESTS_UNIT_SIM_OF_H
 #define FD_TESTS_UNIT_SIM_OF_H
 
@@ -10,7 +10,7 @@
 
 #include "common/sim/sim.h"
 
-/* For tests that would take minutes with ThreadSanitizer, which has nothing to find: a simulation has one thread. */
+// For tests that would take minutes with ThreadSanitizer, which has nothing to find: a simulation has one thread.
 static inline void takes_long(void)
 {
 #ifdef __SANITIZE_THREAD__
@@ -18,7 +18,7 @@ static inline void takes_long(void)
 #endif
 }
 
-/* Every request has all its tokens, and no page is left: the test fails else. */
+// Every request has all its tokens, and no page is left: the test fails else.
 static inline struct sim_result sim_of(const struct sim_config *config)
 {
     struct sim_result r;

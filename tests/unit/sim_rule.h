@@ -1,6 +1,5 @@
-/* sim_rule.h: the mesh that tests of the placement rule simulate: a local pool and two workers beyond a link, an S-part whose times the
- * core is told, and a burst: all requests wait from the start.
- */
+// sim_rule.h: the mesh that tests of the placement rule simulate: a local pool and two workers beyond a link, an S-part whose times the
+// core is told, and a burst: all requests wait from the start.
 #ifndef FD_TESTS_UNIT_SIM_RULE_H
 #define FD_TESTS_UNIT_SIM_RULE_H
 
@@ -8,7 +7,7 @@
 
 enum { RULE_WORKERS = 2, RULE_PLACES = 1 + RULE_WORKERS /* the first is the local pool */, RULE_PAGE = 16 };
 
-/* Of a place: attention of a context token, of one in a prompt, a round trip; pages. */
+// Of a place: attention of a context token, of one in a prompt, a round trip; pages.
 struct rule_place {
     double token_us, prefill_us, link_us, pages;
 };
@@ -23,10 +22,10 @@ static inline void rule_places(struct sim_place *places /* [RULE_PLACES] */, str
     }
 }
 
-/* Pages that so many sequences of a length have in all, and a few to begin and to end with. */
+// Pages that so many sequences of a length have in all, and a few to begin and to end with.
 static inline double rule_pages(uint32_t sequences, double tokens) { return sequences * (tokens / RULE_PAGE + 4); }
 
-/* Of `count` requests `running` go on at once. The times of the S-part's layers are the caller's to add. */
+// Of `count` requests `running` go on at once. The times of the S-part's layers are the caller's to add.
 static inline struct sim_config rule_config(const struct sim_place *places, const struct sim_request *requests, uint32_t count,
                                             uint32_t running, uint32_t layers)
 {

@@ -1,4 +1,4 @@
-/* test_cost.c: the performance model against values worked out by hand. */
+// test_cost.c: the performance model against values worked out by hand.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static void a_curve_between_and_beyond_its_points(void **state)
     cost_curve_add(&curve, 32, 140);
     assert_near(cost_curve_at(&curve, 1), 140);
     assert_near(cost_curve_at(&curve, 1000), 140);
-    cost_curve_add(&curve, 1, 100); /* in any order */
+    cost_curve_add(&curve, 1, 100); // in any order
     cost_curve_add(&curve, 64, 240);
     assert_near(cost_curve_at(&curve, 0), 100);
     assert_near(cost_curve_at(&curve, 1), 100);
@@ -28,7 +28,7 @@ static void a_curve_between_and_beyond_its_points(void **state)
     assert_near(cost_curve_at(&curve, 32), 140);
     assert_near(cost_curve_at(&curve, 48), 190);
     assert_near(cost_curve_at(&curve, 128), 440);
-    cost_curve_add(&curve, 64, 204); /* measured again */
+    cost_curve_add(&curve, 64, 204); // measured again
     assert_int_equal(curve.count, 3);
     assert_near(cost_curve_at(&curve, 96), 268);
 }

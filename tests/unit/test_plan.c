@@ -1,4 +1,4 @@
-/* test_plan.c: the planner's arithmetic against values worked out by hand, on hardware with round numbers. */
+// test_plan.c: the planner's arithmetic against values worked out by hand, on hardware with round numbers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +17,8 @@
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-6 * fabs((double)(wanted)))
 
-/* A layer is read in 20 us and computed in 2 us a row, the head in 40 and 4. A token's KV in one layer is 8 heads of 2 * 16 values
- * of 2 bytes: 512 bytes; a row over the link is 4 * 8 heads of 16 values of 4 bytes: 2,048. */
+// A layer is read in 20 us and computed in 2 us a row, the head in 40 and 4. A token's KV in one layer is 8 heads of 2 * 16 values
+// of 2 bytes: 512 bytes; a row over the link is 4 * 8 heads of 16 values of 4 bytes: 2,048.
 static const struct plan_shape shape = {
     .name = "round",
     .layers = 4,
@@ -51,7 +51,7 @@ static const struct hardware worker = {.name = "host",
                                        .price_per_hour = 0.5};
 static const struct hardware wire = {.name = "wire", .link_gb_per_second = 1, .link_round_trip_us = 10};
 
-/* 31 tokens generated, one start a step: 16 tokens of context a sequence. */
+// 31 tokens generated, one start a step: 16 tokens of context a sequence.
 static struct plan_request request(void)
 {
     return (struct plan_request){.shape = &shape,
@@ -79,9 +79,9 @@ static void the_parts_of_a_layer(void **state)
     assert_near(s.first_share, 24 * 16 * 128 / 1e6);
     plan_r_part(&r, 2, &place);
     assert_near(place.token_us, 0.0512);
-    assert_near(place.prefill_us, 4 * 8 * 16 / 1e6); /* 8 heads of 16, at the rate of products */
+    assert_near(place.prefill_us, 4 * 8 * 16 / 1e6); // 8 heads of 16, at the rate of products
     assert_near(place.link_us, 10);
-    assert_near(place.link_row_us, 2 * 2.048); /* two workers share the S-part's link */
+    assert_near(place.link_row_us, 2 * 2.048); // two workers share the S-part's link
     plan_r_part(&r, 0, &place);
     assert_near(place.token_us, 512 / 50e3);
     assert_true(place.link_us == 0 && place.link_row_us == 0);
@@ -102,20 +102,20 @@ static void one_mini_batch_and_two(void **state)
     assert_near(plan.s_part_busy, 1);
     assert_int_equal(plan.bound_by, PLAN_S_PART);
     assert_near(plan.kv_tokens, 8 * 16);
-    assert_near(plan.kv_bytes_per_worker, 4 * 24 * 4 * 512); /* with half a page each */
+    assert_near(plan.kv_bytes_per_worker, 4 * 24 * 4 * 512); // with half a page each
     assert_near(plan.price_per_hour, 3);
     assert_near(plan.cost_per_million, 3.0 / 3600 * 250e-6 / 8 * 1e6);
 
     plan_predict(&r, 8, 2, 1, &plan);
     double wait_us = 4 * 16 * 0.0512 + 10 + 8 * 2.048;
     assert_near(plan.step_ms, (4 * (20 + wait_us) + 45) / 1e3);
-    plan_predict(&r, 8, 2, 0, &plan); /* 243.6 us against 250 */
+    plan_predict(&r, 8, 2, 0, &plan); // 243.6 us against 250
     assert_int_equal(plan.mini_batches, 1);
 
-    plan_predict(&r, 32, 2, 2, &plan); /* b = 16: T 32, R 6.55, link 42.8 */
+    plan_predict(&r, 32, 2, 2, &plan); // b = 16: T 32, R 6.55, link 42.8
     assert_int_equal(plan.bound_by, PLAN_NETWORK);
     wait_us = 8 * 16 * 0.0512 + 10 + 16 * 2.048;
-    assert_near(plan.step_ms, 2 * (3 * wait_us + 32 + 64 + 5) / 1e3); /* the head's round is the S-part's */
+    assert_near(plan.step_ms, 2 * (3 * wait_us + 32 + 64 + 5) / 1e3); // the head's round is the S-part's
     assert_near(plan.network_gbit_per_second, 32 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
 }
 
@@ -125,14 +125,14 @@ static void prompts_cost_rows_and_pairs(void **state)
     struct plan plan;
     (void)state;
 
-    r.prompt_tokens = 62; /* two prefill rows a decode row, 31.5 tokens of context each */
+    r.prompt_tokens = 62; // two prefill rows a decode row, 31.5 tokens of context each
     plan_predict(&r, 8, 2, 2, &plan);
     assert_near(plan.s_part_layer_us, 24 + 8 * 31.5 * 4 * 128 / 1e6);
     assert_near(plan.r_part_layer_us, 2 * (62 + 16) * 0.0512);
-    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 8 * 0.512); /* their KV goes out as the worker stores it */
+    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 8 * 0.512); // their KV goes out as the worker stores it
 }
 
-/* Points take the place of rates: between them a line, attention by call, row and token, and the rest of a step by its rows. */
+// Points take the place of rates: between them a line, attention by call, row and token, and the rest of a step by its rows.
 static void what_was_measured_goes_before_rates(void **state)
 {
     struct plan_request r = request();
@@ -158,12 +158,12 @@ static void what_was_measured_goes_before_rates(void **state)
     assert_int_equal(plan.mini_batches, 1);
     assert_near(plan.r_part_layer_us, 3 + 8 * (0.5 + 16 * 0.02));
 
-    r.prompt_tokens = 62; /* two prefill rows a decode row: steps of their own, of all 512 since that takes less than the target */
+    r.prompt_tokens = 62; // two prefill rows a decode row: steps of their own, of all 512 since that takes less than the target
     plan_predict(&r, 16, 0, 0, &plan);
     double chunk_us = 4 * (2044 + 3) + 10 + 50 * 1.0, row_us = chunk_us / 512 + 4 * (1 + 31.5 * 0.01);
     double decode_us = 4 * (60 + 3 + 16 * (0.5 + (62 + 16) * 0.02)) + 50 + 25;
     assert_near(plan.step_ms, (decode_us + 32 * row_us) / 1e3);
-    r.chunk_tokens = 16; /* more steps for the same rows */
+    r.chunk_tokens = 16; // more steps for the same rows
     plan_predict(&r, 16, 0, 0, &plan);
     row_us = (4 * (60 + 3) + 10 + 50 * 16 / 62.0) / 16 + 4 * (1 + 31.5 * 0.01);
     assert_near(plan.step_ms, (decode_us + 32 * row_us) / 1e3);
@@ -182,7 +182,7 @@ static void without_workers_nothing_travels(void **state)
     assert_near(plan.price_per_hour, 2);
 }
 
-/* A sequence's KV is (16 + 8) * 4 * 512 = 49,152 bytes. */
+// A sequence's KV is (16 + 8) * 4 * 512 = 49,152 bytes.
 static void a_pool_beside_workers(void **state)
 {
     struct plan_request r = request();
@@ -191,22 +191,22 @@ static void a_pool_beside_workers(void **state)
     (void)state;
 
     r.pool_bytes = 3 * 49152 + 49151;
-    plan_predict(&r, 8, 2, 2, &plan); /* of 8 sequences 3, of 4 rows 1.5 */
+    plan_predict(&r, 8, 2, 2, &plan); // of 8 sequences 3, of 4 rows 1.5
     assert_int_equal(plan.pool_sequences, 3);
     assert_near(plan.pool_layer_us, 1.5 * 16 * 512 / 50e3);
-    assert_near(plan.r_part_layer_us, 2 * 16 * 0.0512); /* the fuller of two workers has 2 of 2.5 rows */
+    assert_near(plan.r_part_layer_us, 2 * 16 * 0.0512); // the fuller of two workers has 2 of 2.5 rows
     assert_near(plan.link_layer_us, 10 + 2.5 / 2 * 2 * 2.048);
     assert_near(plan.step_ms, 2 * (4 * (20 + 1.5 * 16 * 0.01024) + 45) / 1e3);
     assert_near(plan.s_part_busy, 1);
     assert_near(plan.kv_bytes_per_worker, 3 * 49152);
     assert_near(plan.s_part_bytes, 12089344 + 3 * 49152);
-    plan_predict(&r, 8, 2, 1, &plan); /* the pool's attention is done while the workers have theirs */
+    plan_predict(&r, 8, 2, 1, &plan); // the pool's attention is done while the workers have theirs
     assert_near(plan.step_ms, (4 * (20 + 3 * 16 * 0.0512 + 10 + 5 * 2.048) + 45) / 1e3);
-    plan_predict(&r, 2, 2, 1, &plan); /* nothing is left for workers */
+    plan_predict(&r, 2, 2, 1, &plan); // nothing is left for workers
     assert_true(plan.pool_sequences == 2 && plan.r_part_layer_us == 0 && plan.link_layer_us == 0);
     assert_near(plan.step_ms, (4 * (20 + 2 * 16 * 0.01024) + 45) / 1e3);
 
-    r.workers = 0; /* and without workers it is a limit */
+    r.workers = 0; // and without workers it is a limit
     r.batch = 4;
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(error.text, "and --local-pool is 0.0 GiB"));
@@ -214,7 +214,7 @@ static void a_pool_beside_workers(void **state)
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
 }
 
-/* A step's weights take 4 * 20 + 40 = 120 us, in which two workers read 4.8 MB; a GPU of 100 GB/s is as fast as five. */
+// A step's weights take 4 * 20 + 40 = 120 us, in which two workers read 4.8 MB; a GPU of 100 GB/s is as fast as five.
 static void what_workers_can_gain_at_most(void **state)
 {
     struct plan_request r = request();
@@ -222,7 +222,7 @@ static void what_workers_can_gain_at_most(void **state)
     struct plan plan;
     (void)state;
 
-    plan_predict(&r, 8, 2, 2, &plan); /* 12 MB of weights and 4 * 8 * (1,792 + 1,000) bytes of activations of 20 MB */
+    plan_predict(&r, 8, 2, 2, &plan); // 12 MB of weights and 4 * 8 * (1,792 + 1,000) bytes of activations of 20 MB
     assert_near(plan.hybrid_pool_bytes, 20000000 - 12089344);
     assert_near(plan.hybrid_gain_bound, 1 + 4.8e6 / (20000000 - 12089344) + 0.4);
     r.pool_bytes = 1200000;
@@ -231,7 +231,7 @@ static void what_workers_can_gain_at_most(void **state)
     assert_near(plan.hybrid_gain_bound, 5.4);
     plan_predict(&r, 8, 0, 1, &plan);
     assert_near(plan.hybrid_gain_bound, 1);
-    same.shares_cores = true; /* two on the same cores read what one does */
+    same.shares_cores = true; // two on the same cores read what one does
     r.worker = &same;
     plan_predict(&r, 8, 2, 1, &plan);
     assert_near(plan.hybrid_gain_bound, 1 + 2 + 0.2);
@@ -256,17 +256,17 @@ static void workers_by_balance_and_by_memory(void **state)
     r.link = &quick;
     r.worker = &large;
     r.batch = 32;
-    r.generated_tokens = 319; /* F = 9: 164 tokens. b = 16: T = 32 us; 3 sequences are read in 25.2 us, 4 in 33.6 */
+    r.generated_tokens = 319; // F = 9: 164 tokens. b = 16: T = 32 us; 3 sequences are read in 25.2 us, 4 in 33.6
     struct hardware tight = s_part;
     r.s_part = &tight;
-    tight.memory_bytes = 12357375; /* 12 MB of weights; 32 rows of 1,792 and 1,000 values of 4 bytes */
+    tight.memory_bytes = 12357375; // 12 MB of weights; 32 rows of 1,792 and 1,000 values of 4 bytes
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(error.text, "for weights and activations of batch 32, and device has"));
     tight.memory_bytes++;
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
-    assert_int_equal(plan.workers, 6); /* ceil(16 / 6) = 3 */
+    assert_int_equal(plan.workers, 6); // ceil(16 / 6) = 3
     assert_int_equal(plan.bound_by, PLAN_S_PART);
-    large.memory_bytes = 2 * 172 * 4 * 512; /* two sequences with their half pages */
+    large.memory_bytes = 2 * 172 * 4 * 512; // two sequences with their half pages
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
     assert_int_equal(plan.workers, 16);
     assert_int_equal(plan.bound_by, PLAN_CAPACITY);
@@ -277,7 +277,7 @@ static void workers_by_balance_and_by_memory(void **state)
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
 }
 
-/* What is written is read again; what a file says wrongly is said with its line. */
+// What is written is read again; what a file says wrongly is said with its line.
 static void a_hardware_file(void **state)
 {
     char folder[] = "/tmp/fd-hardware-XXXXXX", path[64], line[256];
@@ -326,9 +326,9 @@ static void a_hardware_file(void **state)
     file = fopen(path, "r");
     while (fgets(line, sizeof line, file) && strncmp(line, "shares_cores", 12)) {}
     fclose(file);
-    assert_string_equal(line, "shares_cores = on\n"); /* in the words of --help */
+    assert_string_equal(line, "shares_cores = on\n"); // in the words of --help
     file = fopen(path, "w");
-    fputs("name = x\nshares_cores = true\n", file); /* and as such files had it once */
+    fputs("name = x\nshares_cores = true\n", file); // and as such files had it once
     fclose(file);
     assert_int_equal(hardware_read(path, NULL, "gpu", &read, &error), STATUS_OK);
     assert_true(read.shares_cores);
@@ -351,17 +351,17 @@ static void the_knee_of_a_sweep(void **state)
     struct plan_need needs[20];
     (void)state;
 
-    assert_int_equal(plan_sweep(&r, needs, 20), 14); /* 2 to 16,384 */
-    assert_int_equal(needs[2].batch, 8);             /* b = 4 */
+    assert_int_equal(plan_sweep(&r, needs, 20), 14); // 2 to 16,384
+    assert_int_equal(needs[2].batch, 8);             // b = 4
     assert_near(needs[2].tokens_per_second, 8 / 250e-6);
     assert_near(needs[2].worker_gb_per_second, 4 * 16 * 512 / 20e-6 / 1e9);
     assert_near(needs[2].network_gbit_per_second, 4 * 2048 * 8 / 20e-6 / 1e9);
     assert_near(needs[2].kv_bytes, 8 * 24 * 4 * 512);
-    for (size_t i = 0; i < 14; i++) /* a row takes 4 * 2 + 4 us at least: 83,333 a second; 16 rows take 4 * 32 + 64 + 5 */
+    for (size_t i = 0; i < 14; i++) // a row takes 4 * 2 + 4 us at least: 83,333 a second; 16 rows take 4 * 32 + 64 + 5
         assert_int_equal(needs[i].knee, needs[i].batch == 32);
 }
 
-/* What a mix costs is what its meshes cost, it reaches what was asked, and no whole number of one kind of mesh is cheaper. */
+// What a mix costs is what its meshes cost, it reaches what was asked, and no whole number of one kind of mesh is cheaper.
 static void the_cheapest_of_several(void **state)
 {
     struct plan_request r = request();
@@ -372,7 +372,7 @@ static void the_cheapest_of_several(void **state)
     (void)state;
 
     s_parts[1].name = "dear";
-    s_parts[1].price_per_hour = 2.5; /* twice the memory's rate for a quarter more */
+    s_parts[1].price_per_hour = 2.5; // twice the memory's rate for a quarter more
     s_parts[1].memory_gb_per_second = 200;
     s_parts[1].f16_tflops = 2;
     r.workers = PLAN_CHOOSE;

@@ -1,16 +1,16 @@
-/* test_plan_paper.c: with the hardware of the FastDecode paper (He & Zhai, arXiv 2403.11421: an A10, eight EPYC 7452 sockets,
- * InfiniBand) the planner gives the rates that the paper measured, within 25 %. The descriptions are those of deploy/hardware.
- *
- * What is known of the paper here, and what is not: the six measured figures below; the hardware's names; its model (R-part in
- * proportion to context, load B·S/2 under the load-stabilizing schedule). Its text was not at hand, so these are readings:
- *  - sockets of the four rates: 8, all there are; sequences: 1,024 generated after short prompts, 528 tokens of context on average;
- *  - which of the two scaling figures is which model's: each is asked of each model;
- *  - the batch of the scaling: 1,024;
- *  - its microbenchmarks of T(B) and R: data sheets and a published STREAM figure stand for them, each named in its file.
- *
- * One figure is fitted: the round trip of a layer, 1,517 us, to the first row. It holds what a layer cost that mesh besides bytes
- * and operations: launches, copies between device and host, threads woken, small messages. No factor on a rate can stand for
- * it: 8 times the batch took only 3.7 times as long in both models. Everything else is predicted. */
+// test_plan_paper.c: with the hardware of the FastDecode paper (He & Zhai, arXiv 2403.11421: an A10, eight EPYC 7452 sockets,
+// InfiniBand) the planner gives the rates that the paper measured, within 25 %. The descriptions are those of deploy/hardware.
+//
+// What is known of the paper here, and what is not: the six measured figures below; the hardware's names; its model (R-part in
+// proportion to context, load B·S/2 under the load-stabilizing schedule). Its text was not at hand, so these are readings:
+//  - sockets of the four rates: 8, all there are; sequences: 1,024 generated after short prompts, 528 tokens of context on average;
+//  - which of the two scaling figures is which model's: each is asked of each model;
+//  - the batch of the scaling: 1,024;
+//  - its microbenchmarks of T(B) and R: data sheets and a published STREAM figure stand for them, each named in its file.
+//
+// One figure is fitted: the round trip of a layer, 1,517 us, to the first row. It holds what a layer cost that mesh besides bytes
+// and operations: launches, copies between device and host, threads woken, small messages. No factor on a rate can stand for
+// it: 8 times the batch took only 3.7 times as long in both models. Everything else is predicted.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@
 #include "common/base/checked.h"
 #include "common/plan/plan.h"
 
-#define FOLDER "deploy/hardware" /* tests run in the repository's root */
+#define FOLDER "deploy/hardware" // tests run in the repository's root
 #define LIMIT 0.25
 
 static struct hardware a10, epyc, infiniband;
@@ -64,7 +64,7 @@ static double tokens_per_second(const char *name, uint32_t batch, uint32_t worke
     struct error error;
 
     assert_int_equal(shape_named(name, "f16", &shape, &error), STATUS_OK);
-    r.ignore_capacity = true; /* 13B and 175B in f16 do not fit the device */
+    r.ignore_capacity = true; // 13B and 175B in f16 do not fit the device
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
     return plan.tokens_per_second;
 }
@@ -78,7 +78,7 @@ static bool near(const char *what, double predicted, double measured)
 static void rates(void **state)
 {
     (void)state;
-    assert_true(fabs(tokens_per_second("llama-7b", 128, 8) / 1052 - 1) < 0.002); /* the fitted row */
+    assert_true(fabs(tokens_per_second("llama-7b", 128, 8) / 1052 - 1) < 0.002); // the fitted row
     assert_true(near("Llama-7B, B = 128 (fitted)", tokens_per_second("llama-7b", 128, 8), 1052));
     assert_true(near("Llama-7B, B = 1,024", tokens_per_second("llama-7b", 1024, 8), 2279));
     assert_true(near("Llama-13B, B = 128", tokens_per_second("llama-13b", 128, 8), 660));
@@ -99,7 +99,7 @@ static void scaling(void **state)
     }
 }
 
-/* 13B values of two bytes are 24.2 GiB. */
+// 13B values of two bytes are 24.2 GiB.
 static void weights_that_do_not_fit_are_refused(void **state)
 {
     struct plan_shape shape;
@@ -116,7 +116,7 @@ static void weights_that_do_not_fit_are_refused(void **state)
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
 }
 
-/* The sizes that the shapes are known by. */
+// The sizes that the shapes are known by.
 static void shapes(void **state)
 {
     static const struct {

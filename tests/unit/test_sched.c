@@ -1,7 +1,6 @@
-/* test_sched.c: the scheduling core, rule by rule: steps, chunks, the queue, places. Failures: test_sched_failures.c.
- *
- * Every tick also runs the checks of test_sched_mesh.h.
- */
+// test_sched.c: the scheduling core, rule by rule: steps, chunks, the queue, places. Failures: test_sched_failures.c.
+//
+// Every tick also runs the checks of test_sched_mesh.h.
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;
@@ -37,7 +36,7 @@ static void end(struct mesh *m)
     mesh_fini(m);
 }
 
-/* The n-th STEP among the actions of the last tick. */
+// The n-th STEP among the actions of the last tick.
 static const struct sched_step_action *step_of(const struct mesh *m, size_t count, uint32_t n)
 {
     for (size_t i = 0; i < count; i++) {
@@ -159,7 +158,7 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     end(m);
 }
 
-/* Four run. A target that nobody set gives way where more wait than run; one that was set does not. */
+// Four run. A target that nobody set gives way where more wait than run; one that was set does not.
 static void those_who_wait_count_as_those_who_run(void **state)
 {
     static const struct {
@@ -184,7 +183,7 @@ static void those_who_wait_count_as_those_who_run(void **state)
     }
 }
 
-/* Where decoding alone takes longer than the target, prefill gets a share of the time beside it, not what is left of nothing. */
+// Where decoding alone takes longer than the target, prefill gets a share of the time beside it, not what is left of nothing.
 static void a_full_batch_does_not_starve_prompts(void **state)
 {
     (void)state;
@@ -204,7 +203,7 @@ static void a_full_batch_does_not_starve_prompts(void **state)
     end(m);
 }
 
-/* Steps that are all nearly alike say nothing of what a row more costs, only noise: still no step may be far too long. */
+// Steps that are all nearly alike say nothing of what a row more costs, only noise: still no step may be far too long.
 static void noise_does_not_make_the_chunk_large(void **state)
 {
     (void)state;
@@ -267,7 +266,7 @@ static void the_local_pool_comes_first_and_workers_take_over(void **state)
     end(m);
 }
 
-/* Worker 2 turns out three times as slow as worker 1; then come 50 requests. Returns the load of 1 over that of 2. */
+// Worker 2 turns out three times as slow as worker 1; then come 50 requests. Returns the load of 1 over that of 2.
 static double load_after_measuring(bool shares_cores)
 {
     struct sched_config config = base;
@@ -327,7 +326,7 @@ static void workers_on_shared_cores_hold_the_same(void **state)
     assert_true(ratio > 0.8 && ratio < 1.25);
 }
 
-/* `up --device auto`: only the s-part knows whether it computes on the cores of the workers beside it, and the next one may not. */
+// `up --device auto`: only the s-part knows whether it computes on the cores of the workers beside it, and the next one may not.
 static void cores_are_shared_with_an_s_part_that_computes_on_them(void **state)
 {
     (void)state;
@@ -501,8 +500,8 @@ static void a_bad_configuration_is_named(void **state)
     assert_non_null(strstr(error.text, "page_tokens"));
 }
 
-/* Where clients end their sequences (stop strings, or they leave) long before max_tokens, their places are taken again at once,
- * though nobody ever ended by itself or reached max_tokens: the load-stabilizing schedule has learned from it how short they are. */
+// Where clients end their sequences (stop strings, or they leave) long before max_tokens, their places are taken again at once,
+// though nobody ever ended by itself or reached max_tokens: the load-stabilizing schedule has learned from it how short they are.
 static void who_is_cancelled_makes_room(void **state)
 {
     enum { RUNNING = 8, PROMPT = 20, MOST = 1000, STOP_AT = 40 };

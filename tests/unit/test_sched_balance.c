@@ -1,4 +1,4 @@
-/* test_sched_balance.c: workers that drift apart, in the simulator with noise. */
+// test_sched_balance.c: workers that drift apart, in the simulator with noise.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static double uniform(void)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-/* Of each mini-batch: what each worker took in the last WINDOW steps, and how far the largest was above the mean. */
+// Of each mini-batch: what each worker took in the last WINDOW steps, and how far the largest was above the mean.
 struct seen {
     double us[BATCHES][WORKERS];
     uint32_t steps[BATCHES];
@@ -107,7 +107,7 @@ static struct sim_config mixed(uint32_t batch, struct seen *seen)
     return config;
 }
 
-/* Lengths of 16 to 2,000. Noise alone puts the largest of four 10 % above the mean in one step, and 1.5 % over 50. */
+// Lengths of 16 to 2,000. Noise alone puts the largest of four 10 % above the mean in one step, and 1.5 % over 50.
 static void workers_take_as_long_as_each_other(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void workers_take_as_long_as_each_other(void **state)
 
 enum { LIMIT = 400 };
 
-/* What the slow worker reads, and the others on average: before it is slow, and step by step afterwards. */
+// What the slow worker reads, and the others on average: before it is slow, and step by step afterwards.
 struct slow {
     double from_us;
     uint32_t workers;
@@ -204,7 +204,7 @@ static void a_worker_at_half_speed_reads_half(void **state)
     }
 }
 
-/* The same while prompts come all the time, whose chunks are so small that nearly every step has rows of some. */
+// The same while prompts come all the time, whose chunks are so small that nearly every step has rows of some.
 static struct slow slow_among_prompts(uint32_t workers, uint32_t batch, bool shares_cores)
 {
     struct slow slow = {.from_us = 40e6, .workers = workers, .balanced.workers = workers};
@@ -246,7 +246,7 @@ static void a_worker_at_half_speed_reads_half_among_prompts(void **state)
         }
 }
 
-/* Only its own prompts' steps, and those without any, tell it from its companions' doing: it takes some more of them. */
+// Only its own prompts' steps, and those without any, tell it from its companions' doing: it takes some more of them.
 static void so_does_one_on_the_s_parts_cores(void **state)
 {
     (void)state;
@@ -258,8 +258,8 @@ static void so_does_one_on_the_s_parts_cores(void **state)
         }
 }
 
-/* Long lives, all alike: noise makes few go that would not go without it, and nobody goes to and fro. Returns tokens/s with balancing,
- * of those without. */
+// Long lives, all alike: noise makes few go that would not go without it, and nobody goes to and fro. Returns tokens/s with balancing,
+// of those without.
 static double gain_in_noise(uint32_t lives)
 {
     uint64_t moved[3];
@@ -294,7 +294,7 @@ static void noise_moves_little(void **state)
     assert_true(gain_in_noise(1024) > 1);
 }
 
-/* So few begin and end together, each worker has as many without any balancing, and there is nothing to gain. */
+// So few begin and end together, each worker has as many without any balancing, and there is nothing to gain.
 static void noise_costs_little_among_few(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
-/* test_sched_chunk.c: how many prefill rows a step gets beside those that decode.
- *
- * The mesh reports 1,000 us + 50 us a row, and pair_ns for each prefill row and token of its context.
- */
+// test_sched_chunk.c: how many prefill rows a step gets beside those that decode.
+//
+// The mesh reports 1,000 us + 50 us a row, and pair_ns for each prefill row and token of its context.
 #include "common/base/checked.h"
 #include "tests/unit/test_sched_mesh.h"
 
@@ -36,7 +35,7 @@ static struct mesh *start(const struct sched_config *config)
     return &mesh;
 }
 
-/* The step that the next tick plans, and what it takes. */
+// The step that the next tick plans, and what it takes.
 static const struct sched_step_action *next_step(struct mesh *m, double *us)
 {
     for (;;) {
@@ -92,7 +91,7 @@ static void the_chunk_shrinks_as_its_prompt_grows(void **state)
     mesh_fini(m);
 }
 
-/* Prompts of a few rows do not take a step each. */
+// Prompts of a few rows do not take a step each.
 static void prompts_share_a_step(void **state)
 {
     (void)state;
@@ -106,7 +105,7 @@ static void prompts_share_a_step(void **state)
     mesh_fini(m);
 }
 
-/* Beside a long context less than a tile may be all that there is time for: but not one row at a time. */
+// Beside a long context less than a tile may be all that there is time for: but not one row at a time.
 static void never_crumbs(void **state)
 {
     (void)state;
@@ -124,7 +123,7 @@ static void never_crumbs(void **state)
     mesh_fini(m);
 }
 
-/* What decode rows alone take, by which the target is stretched, is not what a few disturbed steps took. */
+// What decode rows alone take, by which the target is stretched, is not what a few disturbed steps took.
 static void disturbed_steps_do_not_stretch_the_target(void **state)
 {
     (void)state;
@@ -145,8 +144,8 @@ static void disturbed_steps_do_not_stretch_the_target(void **state)
     mesh_fini(m);
 }
 
-/* Prompts come all the time, so that no step shows what decode rows alone take, and that has grown: what steps take beyond it must
- * not be laid on the rows of the chunk, which would become smaller, and so take more a row, until it is a crumb. */
+// Prompts come all the time, so that no step shows what decode rows alone take, and that has grown: what steps take beyond it must
+// not be laid on the rows of the chunk, which would become smaller, and so take more a row, until it is a crumb.
 static void longer_contexts_are_not_laid_on_the_chunk(void **state)
 {
     (void)state;
@@ -168,8 +167,8 @@ static void longer_contexts_are_not_laid_on_the_chunk(void **state)
     mesh_fini(m);
 }
 
-/* A row of a prompt takes twice what the s-part says, all the time: that must not be taken for decode rows that have become slower,
- * which would stretch the target, and so the chunk, and so the step, without end. */
+// A row of a prompt takes twice what the s-part says, all the time: that must not be taken for decode rows that have become slower,
+// which would stretch the target, and so the chunk, and so the step, without end.
 static void dear_rows_do_not_stretch_the_target(void **state)
 {
     (void)state;

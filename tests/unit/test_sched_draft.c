@@ -1,13 +1,12 @@
-/* test_sched_draft.c: rows of guessed tokens: when there are any, and what they may not do. Their answers under all that goes wrong:
- * test_sched_property.c.
- *
- * Every tick also runs the checks of test_sched_mesh.h.
- */
+// test_sched_draft.c: rows of guessed tokens: when there are any, and what they may not do. Their answers under all that goes wrong:
+// test_sched_property.c.
+//
+// Every tick also runs the checks of test_sched_mesh.h.
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;
 
-/* What the guesser says: of one sequence (0: of all), or of all but one, always the most, with this chance. */
+// What the guesser says: of one sequence (0: of all), or of all but one, always the most, with this chance.
 static struct {
     uint64_t sequence, never;
     double chance;
@@ -38,7 +37,7 @@ static const struct sched_config base = {
     .drafts = guess,
 };
 
-/* A step takes the s-part 500 us and row_us for each row; 0: 900, however many. What is guessed is right. */
+// A step takes the s-part 500 us and row_us for each row; 0: 900, however many. What is guessed is right.
 static struct mesh *start(double chance, uint32_t row_us)
 {
     guesser.sequence = guesser.never = 0;
@@ -60,7 +59,7 @@ static void end(struct mesh *m)
     mesh_fini(m);
 }
 
-/* Until they have so many tokens. */
+// Until they have so many tokens.
 static void run_to(struct mesh *m, const struct mesh_seq *q, uint32_t log)
 {
     for (uint32_t tick = 0; q->log < log; tick++) {
@@ -114,7 +113,7 @@ static void where_a_row_costs_what_a_token_is_worth_nobody_is_asked(void **state
     end(m);
 }
 
-/* A draft makes the step of four 1.2 times as long: worth it for four, not for one of them. */
+// A draft makes the step of four 1.2 times as long: worth it for four, not for one of them.
 static void who_has_no_drafts_is_not_made_slow(void **state)
 {
     (void)state;
@@ -137,7 +136,7 @@ static void who_has_no_drafts_is_not_made_slow(void **state)
     }
 }
 
-/* However many others have drafts that are right. */
+// However many others have drafts that are right.
 static void the_only_one_without_is_not_made_slow(void **state)
 {
     (void)state;
@@ -154,7 +153,7 @@ static void the_only_one_without_is_not_made_slow(void **state)
     end(m);
 }
 
-/* As for f32 products, whose order of sums depends on the number of rows. */
+// As for f32 products, whose order of sums depends on the number of rows.
 static void where_rows_are_not_alike_nothing_is_guessed(void **state)
 {
     (void)state;
@@ -166,7 +165,7 @@ static void where_rows_are_not_alike_nothing_is_guessed(void **state)
     end(m);
 }
 
-/* Steps with drafts do not say what a row's attention takes; enough steps are without. */
+// Steps with drafts do not say what a row's attention takes; enough steps are without.
 static void a_slow_worker_is_noticed(void **state)
 {
     (void)state;
@@ -206,7 +205,7 @@ static void prompts_come_first(void **state)
     end(m);
 }
 
-/* A chance that is claimed and not kept: slow, but right. */
+// A chance that is claimed and not kept: slow, but right.
 static void wrong_drafts_change_nothing(void **state)
 {
     (void)state;

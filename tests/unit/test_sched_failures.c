@@ -1,7 +1,6 @@
-/* test_sched_failures.c: the scheduling core when something fails, restarts or drains. The rules: test_sched.c.
- *
- * Every tick also runs the checks of test_sched_mesh.h.
- */
+// test_sched_failures.c: the scheduling core when something fails, restarts or drains. The rules: test_sched.c.
+//
+// Every tick also runs the checks of test_sched_mesh.h.
 #include "common/sched/sched_state.h"
 #include "common/sched/sched_tuning.h"
 #include "tests/unit/test_sched_mesh.h"
@@ -24,7 +23,7 @@ static const struct sched_config base = {
     .kv_bytes_per_token = 1000,
 };
 
-/* No local pool: two workers. */
+// No local pool: two workers.
 static struct mesh *start(const struct sched_config *config)
 {
     mesh_init(&mesh, config, 3);
@@ -317,7 +316,7 @@ static void drain(struct mesh *m, uint32_t place)
     mesh_event(m, SCHED_PLACE_DRAIN)->place = place;
 }
 
-/* Has place 1 drained while sequences run; says how many of them are there. */
+// Has place 1 drained while sequences run; says how many of them are there.
 static uint32_t drain_amid_sequences(struct mesh *m, uint32_t sequences)
 {
     for (uint32_t i = 0; i < sequences; i++)
@@ -353,7 +352,7 @@ static void a_drain_hands_everything_over(void **state)
     end(m);
 }
 
-/* Who was to take it is gone, or cannot: it goes on where it is until another takes it. When that fails too it is rebuilt. */
+// Who was to take it is gone, or cannot: it goes on where it is until another takes it. When that fails too it is rebuilt.
 static void a_drain_tries_again(void **state)
 {
     (void)state;
@@ -387,7 +386,7 @@ static void a_drain_tries_again(void **state)
     }
 }
 
-/* What is on its way between two places belongs to a mini-batch that is no longer in use when it arrives. */
+// What is on its way between two places belongs to a mini-batch that is no longer in use when it arrives.
 static void a_move_outlives_its_mini_batch(void **state)
 {
     (void)state;

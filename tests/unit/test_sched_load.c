@@ -1,9 +1,8 @@
-/* test_sched_load.c: the load-stabilizing schedule, run in the simulator beside one that starts whoever waits.
- *
- * The setting is the paper's (FastDecode, arXiv 2403.11421, section 4.2): B sequences of fixed length S, prompts S/16, spacing
- * S/32, two mini-batches, a queue that does not run out. x is the R-part's time at the load at which all end together, over T.
- * Its model gives (x²+1)/2x times the tokens a second up to x = 2, and 1 + 1/x² beyond.
- */
+// test_sched_load.c: the load-stabilizing schedule, run in the simulator beside one that starts whoever waits.
+//
+// The setting is the paper's (FastDecode, arXiv 2403.11421, section 4.2): B sequences of fixed length S, prompts S/16, spacing
+// S/32, two mini-batches, a queue that does not run out. x is the R-part's time at the load at which all end together, over T.
+// Its model gives (x²+1)/2x times the tokens a second up to x = 2, and 1 + 1/x² beyond.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@ static uint32_t below(uint32_t limit)
     return (uint32_t)((rng >> 33) % limit);
 }
 
-/* What is measured between step 2·S and the last start. */
+// What is measured between step 2·S and the last start.
 struct window {
     double limit_us;
     uint64_t plain, late,
@@ -166,7 +165,7 @@ static double tokens_of(double x, double rounds, enum sched_admission admission,
     return simulate_setting(&setting).all.tokens_per_second;
 }
 
-/* Neither one that is all there from the beginning, nor one that fills while the first run. */
+// Neither one that is all there from the beginning, nor one that fills while the first run.
 static void a_short_queue_is_not_slowed_down(void **state)
 {
     (void)state;
@@ -182,8 +181,8 @@ static void a_short_queue_is_not_slowed_down(void **state)
     }
 }
 
-/* With an S-part that weights bind one mini-batch is faster than the two that are allowed. A step takes the sum of both parts then, so
- * that evenness gains nothing and a queue that is soon through would only lose by it. */
+// With an S-part that weights bind one mini-batch is faster than the two that are allowed. A step takes the sum of both parts then, so
+// that evenness gains nothing and a queue that is soon through would only lose by it.
 static void one_mini_batch_of_two_is_not_slowed_down(void **state)
 {
     (void)state;
@@ -201,7 +200,7 @@ static void one_mini_batch_of_two_is_not_slowed_down(void **state)
     }
 }
 
-/* A queue that fills while the first run: these start at once and end together, as nobody waits behind them yet. A life later all is even. */
+// A queue that fills while the first run: these start at once and end together, as nobody waits behind them yet. A life later all is even.
 static void the_load_becomes_even_behind_a_burst(void **state)
 {
     (void)state;
@@ -219,8 +218,8 @@ static void the_load_becomes_even_behind_a_burst(void **state)
     }
 }
 
-/* What disturbs the even spread of starts (here two mini-batches instead of one in mid-run) does not last: the load would swing more and
- * more, since those that start together end together. */
+// What disturbs the even spread of starts (here two mini-batches instead of one in mid-run) does not last: the load would swing more and
+// more, since those that start together end together.
 static void the_load_becomes_even_again(void **state)
 {
     (void)state;
@@ -233,7 +232,7 @@ static void the_load_becomes_even_again(void **state)
     assert_true(disturbed.tokens_per_second >= 0.97 * always.tokens_per_second);
 }
 
-/* Where workers bind, fewer sequences at once give nearly as many tokens, in steps that keep to their limit. */
+// Where workers bind, fewer sequences at once give nearly as many tokens, in steps that keep to their limit.
 static void steps_keep_to_their_limit(void **state)
 {
     (void)state;
@@ -254,7 +253,7 @@ static void steps_keep_to_their_limit(void **state)
     }
 }
 
-/* Nobody starts whose pages the others will need. */
+// Nobody starts whose pages the others will need.
 static void nobody_is_paused_for_pages(void **state)
 {
     (void)state;
@@ -268,9 +267,9 @@ static void nobody_is_paused_for_pages(void **state)
     }
 }
 
-/* --- how long sequences live ------------------------------------------------------------------------------------------ */
+// --- how long sequences live ------------------------------------------------------------------------------------------
 
-/* A whole life at once. */
+// A whole life at once.
 static void learn(struct sched_survival *s, uint32_t tokens, bool ended)
 {
     for (uint32_t passed = sched_survival_next(0); passed <= MIN(tokens, 1u << 20); passed = sched_survival_next(passed))

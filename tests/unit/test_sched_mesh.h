@@ -1,19 +1,18 @@
-/* test_sched_mesh.h: a tiny mesh for the scheduling core, with all that can go wrong and checks of all it may rely on.
- *
- * It executes the steps of each mini-batch in order after random times, keeps what each place really holds, and the
- * token logs as the service would. Every action is checked when it comes, every taken result when it is taken:
- *
- *   positions follow one another; a row's token is known or being sampled; no step over its rows or its flight;
- *   a taken row found all earlier positions in its place; tokens and scores are taken once each, in order;
- *   no page is released under a step in flight, or twice; no place holds more than its pages;
- *   FINISHED once, with the exact count, then the last RELEASE once; REJECT instead of both or not at all.
- */
+// test_sched_mesh.h: a tiny mesh for the scheduling core, with all that can go wrong and checks of all it may rely on.
+//
+// It executes the steps of each mini-batch in order after random times, keeps what each place really holds, and the
+// token logs as the service would. Every action is checked when it comes, every taken result when it is taken:
+//
+//   positions follow one another; a row's token is known or being sampled; no step over its rows or its flight;
+//   a taken row found all earlier positions in its place; tokens and scores are taken once each, in order;
+//   no page is released under a step in flight, or twice; no place holds more than its pages;
+//   FINISHED once, with the exact count, then the last RELEASE once; REJECT instead of both or not at all.
 #ifndef FD_TESTS_UNIT_TEST_SCHED_MESH_H
 #define FD_TESTS_UNIT_TEST_SCHED_MESH_H
 
 #include "tests/unit/test_sched_mesh_state.h"
 
-/* --- what is asked for ----------------------------------------------------------------------------------------------- */
+// --- what is asked for -----------------------------------------------------------------------------------------------
 
 MESH_FUNCTION struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint32_t max_new, uint32_t eos_at)
 {
@@ -110,7 +109,7 @@ MESH_FUNCTION void mesh_s_part_down(struct mesh *m)
     mesh_event(m, SCHED_S_PART_DOWN);
 }
 
-/* --- what the core says ---------------------------------------------------------------------------------------------- */
+// --- what the core says ----------------------------------------------------------------------------------------------
 
 MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
 {
@@ -295,7 +294,7 @@ MESH_FUNCTION void mesh_check_ledger(struct mesh *m)
     }
 }
 
-/* --- one tick -------------------------------------------------------------------------------------------------------- */
+// --- one tick --------------------------------------------------------------------------------------------------------
 
 struct mesh_answer {
     const struct sched_run *runs;
@@ -331,7 +330,7 @@ MESH_FUNCTION void mesh_taken(struct mesh *m, const struct sched_run *r, const s
     }
 }
 
-/* As many as are right, and one more; up to what ends it. */
+// As many as are right, and one more; up to what ends it.
 MESH_FUNCTION void mesh_sample(struct mesh *m, const struct mesh_seq *q, const struct sched_run *r, struct sched_result *result)
 {
     uint32_t generated = r->position + r->count - r->drafts - q->prompt;
@@ -344,7 +343,7 @@ MESH_FUNCTION void mesh_sample(struct mesh *m, const struct mesh_seq *q, const s
     }
 }
 
-/* Executes the oldest step of a mini-batch. */
+// Executes the oldest step of a mini-batch.
 MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result *results, struct mesh_answer *answer)
 {
     struct mesh_step s = m->flight[b][0];
@@ -442,7 +441,7 @@ MESH_FUNCTION void mesh_answer_others(struct mesh *m)
     }
 }
 
-/* Brings the core up to date with all that happened until now_us. Returns the number of actions. */
+// Brings the core up to date with all that happened until now_us. Returns the number of actions.
 MESH_FUNCTION size_t mesh_tick(struct mesh *m)
 {
     static struct sched_result results[SCHED_MINI_BATCHES_MAX][512];
@@ -474,7 +473,7 @@ MESH_FUNCTION size_t mesh_tick(struct mesh *m)
     return count;
 }
 
-/* When something happens next by itself; SCHED_NEVER: nothing will. */
+// When something happens next by itself; SCHED_NEVER: nothing will.
 MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
 {
     uint64_t next = sched_next_wake_us(m->sched);
@@ -492,7 +491,7 @@ MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
     return next;
 }
 
-/* The tick when something happens next. */
+// The tick when something happens next.
 MESH_FUNCTION size_t mesh_next_tick(struct mesh *m)
 {
     uint64_t next = mesh_next_us(m);
@@ -500,7 +499,7 @@ MESH_FUNCTION size_t mesh_next_tick(struct mesh *m)
     return mesh_tick(m);
 }
 
-/* Ticks until nothing happens any more; the tick limit is the bound on waiting. */
+// Ticks until nothing happens any more; the tick limit is the bound on waiting.
 MESH_FUNCTION void mesh_run(struct mesh *m, uint32_t tick_limit)
 {
     for (uint32_t tick = 0;; tick++) {
@@ -513,7 +512,7 @@ MESH_FUNCTION void mesh_run(struct mesh *m, uint32_t tick_limit)
     }
 }
 
-/* config.drafts */
+// config.drafts
 MESH_FUNCTION uint32_t mesh_drafts(void *user, uint64_t sequence, uint32_t most, double *chance)
 {
     struct mesh *m = user;
@@ -541,7 +540,7 @@ MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, 
 
 MESH_FUNCTION void mesh_fini(struct mesh *m) { sched_fini(m->sched); }
 
-/* Everybody ended as they should, and nothing is left anywhere. */
+// Everybody ended as they should, and nothing is left anywhere.
 MESH_FUNCTION void mesh_check_end(struct mesh *m)
 {
     struct sched_stats stats;

@@ -1,5 +1,5 @@
-/* test_sched_mesh_state.h: what the mesh of test_sched_mesh.h is made of: sequences, places, steps in flight; and pages, each with a
- * number of its own, whoever shares it. */
+// test_sched_mesh_state.h: what the mesh of test_sched_mesh.h is made of: sequences, places, steps in flight; and pages, each with a
+// number of its own, whoever shares it.
 #ifndef FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
 #define FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
 
@@ -128,9 +128,9 @@ MESH_FUNCTION uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q
     return limit < m->config.context_tokens ? limit : m->config.context_tokens;
 }
 
-/* --- pages that are shared -------------------------------------------------------------------------------------------- */
+// --- pages that are shared --------------------------------------------------------------------------------------------
 
-/* Chains of tokens without tokens: a page is of the family if all of it is, else of nobody else. */
+// Chains of tokens without tokens: a page is of the family if all of it is, else of nobody else.
 MESH_FUNCTION struct sched_page_name mesh_page_name(const struct mesh *m, const struct mesh_seq *q, uint32_t page)
 {
     bool alike = (page + 1) * m->config.page_tokens <= q->alike;
@@ -149,7 +149,7 @@ MESH_FUNCTION const struct sched_page_name *mesh_page_names(void *user, uint64_t
     return names;
 }
 
-/* It has so many positions there now, the first of them in the pages of another. */
+// It has so many positions there now, the first of them in the pages of another.
 MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place, uint32_t positions, const struct mesh_seq *from)
 {
     uint32_t have = mesh_pages(m, q->kv[place]);
@@ -160,7 +160,7 @@ MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place,
     }
 }
 
-/* Pages at a place, each once however many have it. */
+// Pages at a place, each once however many have it.
 MESH_FUNCTION uint64_t mesh_pages_held(const struct mesh *m, uint32_t place)
 {
     static uint32_t seen[MESH_PAGE_IDS], stamp;

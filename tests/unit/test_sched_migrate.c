@@ -1,5 +1,5 @@
-/* test_sched_migrate.c: those that run go to the local pool, or from it, when the rule would now have them there: in the simulator, a
- * burst whose long sequences outlive the short ones that made the workers worth while. */
+// test_sched_migrate.c: those that run go to the local pool, or from it, when the rule would now have them there: in the simulator, a
+// burst whose long sequences outlive the short ones that made the workers worth while.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,14 +19,14 @@ struct setting {
     double limit_margin;                 // max_tokens beyond what is generated, as a factor
 };
 
-/* Where a sequence is, and how often it was handed over: to the local pool, from it, from worker to worker. */
+// Where a sequence is, and how often it was handed over: to the local pool, from it, from worker to worker.
 struct way {
     uint32_t place, home, away, across;
 };
 
 static struct way ways[COUNT];
 
-/* A step's places are in the runs of its action, behind its report (sim_state.h): they are valid until the core has its answer. */
+// A step's places are in the runs of its action, behind its report (sim_state.h): they are valid until the core has its answer.
 static void follow(void *user, const struct sim_step *step)
 {
     const struct flight *flight = (const struct flight *)(const void *)((const char *)step - offsetof(struct flight, report));
@@ -43,7 +43,7 @@ static void follow(void *user, const struct sim_step *step)
     }
 }
 
-/* Sequences that came to the pool oftener than twice, or left it oftener than once. */
+// Sequences that came to the pool oftener than twice, or left it oftener than once.
 static uint32_t go_to_and_fro(void)
 {
     uint32_t count = 0;
@@ -79,7 +79,7 @@ static struct sim_result run(const struct setting *t, bool migrates, uint64_t se
     return r;
 }
 
-/* Slow links: the last ones belong into the pool, come there, and stay: no sequence is handed over twice, and none away from the pool. */
+// Slow links: the last ones belong into the pool, come there, and stay: no sequence is handed over twice, and none away from the pool.
 static void the_last_ones_come_home(void **state)
 {
     const struct setting t = {.local_us = 0.004, .worker_us = 0.004, .link_us = 150, .pool = 1.5, .limit_margin = 1};
@@ -96,9 +96,9 @@ static void the_last_ones_come_home(void **state)
     assert_true(go.tokens_per_second > 1.15 * stay.tokens_per_second);
 }
 
-/* Whatever local pool, workers and links are like: never slower, but for what noise does to a run, and never to and fro: a sequence
- * may come when the short ones have gone, leave when contexts have outgrown the pool, and come back when others have ended; who came back
- * stays. */
+// Whatever local pool, workers and links are like: never slower, but for what noise does to a run, and never to and fro: a sequence
+// may come when the short ones have gone, leave when contexts have outgrown the pool, and come back when others have ended; who came back
+// stays.
 static void it_is_never_slower(void **state)
 {
     const double speeds[] = {0.5, 1, 4}, links[] = {20, 60, 150}, pools[] = {0.3, 1.2, 3}, margins[] = {1, 3};

@@ -1,4 +1,4 @@
-/* test_sched_model.c: what the core knows of step times: from calibration, from steps, and after the machine has changed. */
+// test_sched_model.c: what the core knows of step times: from calibration, from steps, and after the machine has changed.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ static void calibration_is_believed_until_steps_say_otherwise(void **state)
     assert_about(sched_curve_us(&m, 160), true_us(160, 1), 0.06);
 }
 
-/* Steps of 128 rows were fast; then the machine slows to half its speed, and only steps of 8 rows come. */
+// Steps of 128 rows were fast; then the machine slows to half its speed, and only steps of 8 rows come.
 static void a_class_that_was_fast_does_not_outweigh_what_is_new(void **state)
 {
     struct sched_curve m = {0};
@@ -52,7 +52,7 @@ static void a_class_that_was_fast_does_not_outweigh_what_is_new(void **state)
     assert_about(sched_curve_us(&m, 128), true_us(128, 2), 0.05);
 }
 
-/* Of whole steps the slope is that of what is seen, as soon as a few of a size have come. */
+// Of whole steps the slope is that of what is seen, as soon as a few of a size have come.
 static void whole_steps_forget_old_classes(void **state)
 {
     struct sched_curve m = {.whole = true};
@@ -68,7 +68,7 @@ static void whole_steps_forget_old_classes(void **state)
     assert_about(m.base_us + 8 * m.row_us, true_us(8, 1), 0.1);
 }
 
-/* What only that size takes longer for is not put upon the others for good. */
+// What only that size takes longer for is not put upon the others for good.
 static void a_class_alone_that_changes_comes_out_right(void **state)
 {
     struct sched_curve m = {0};
@@ -106,7 +106,7 @@ static void s_part_up(struct sched *s, bool on_device, const struct sched_time *
     assert_int_equal(sched_step(s, 1000, &e, 1, actions, ARRAY_COUNT(actions)), 0);
 }
 
-/* An s-part whose device is lost comes back on the CPU's cores, twenty times as slow; one that comes back as it was is known. */
+// An s-part whose device is lost comes back on the CPU's cores, twenty times as slow; one that comes back as it was is known.
 static void another_device_is_another_model(void **state)
 {
     static const struct sched_time cores[] = {{1, 4400}, {64, 29600}}, device[] = {{1, 400}, {64, 500}, {256, 900}};

@@ -1,4 +1,4 @@
-/* test_sched_moves.c: answers to moves that come late. Every tick also runs the checks of test_sched_mesh.h. */
+// test_sched_moves.c: answers to moves that come late. Every tick also runs the checks of test_sched_mesh.h.
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;
@@ -10,7 +10,7 @@ static struct sched_stats stats_of(const struct mesh *m)
     return stats;
 }
 
-/* Until it is on its way from place 1 to place 2, where the answer will not come by itself. */
+// Until it is on its way from place 1 to place 2, where the answer will not come by itself.
 static void await_move(struct mesh *m, struct mesh_seq *q)
 {
     for (int i = 0; i < 100 && q->moving_until == 0; i++)
@@ -21,7 +21,7 @@ static void await_move(struct mesh *m, struct mesh_seq *q)
     q->moving_until = UINT64_MAX;
 }
 
-/* Its taker goes down, comes back, and is to take it again: what is said of the first time is nothing about the second. */
+// Its taker goes down, comes back, and is to take it again: what is said of the first time is nothing about the second.
 static void a_late_answer_is_not_taken_for_a_later_ones(void **state)
 {
     static const struct sched_config config = {
@@ -66,7 +66,7 @@ static void a_late_answer_is_not_taken_for_a_later_ones(void **state)
         mesh_next_tick(m);
         assert_int_equal(stats_of(m).ignored_events, ignored + 1);
         assert_int_equal(stats_of(m).moved, 0);
-        assert_true(q->moving_until != 0); /* nor has it been asked for anew */
+        assert_true(q->moving_until != 0); // nor has it been asked for anew
         q->moving_until = m->now_us;
         mesh_run(m, 10000);
         assert_int_equal(stats_of(m).moved, 1);

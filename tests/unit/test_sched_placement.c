@@ -1,4 +1,4 @@
-/* test_sched_placement.c: the local pool, the workers, or both. */
+// test_sched_placement.c: the local pool, the workers, or both.
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;
@@ -33,7 +33,7 @@ static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
     return info;
 }
 
-/* Whatever else would be faster, and although what does not fit has to wait. */
+// Whatever else would be faster, and although what does not fit has to wait.
 static void kv_goes_where_it_is_told(void **state)
 {
     (void)state;
@@ -60,7 +60,7 @@ static void kv_goes_where_it_is_told(void **state)
     }
 }
 
-/* What one on the same cores measures beside the local pool is noise: however fast it seems, nothing is gained by the way there. */
+// What one on the same cores measures beside the local pool is noise: however fast it seems, nothing is gained by the way there.
 static void the_same_cores_are_no_faster_elsewhere(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void what_the_only_place_cannot_hold_ends(void **state)
     mesh_fini(m);
 }
 
-/* A mesh that starts, or whose scheduler does: the place that is first to come up is not all there will be. */
+// A mesh that starts, or whose scheduler does: the place that is first to come up is not all there will be.
 static void who_is_large_waits_for_places_that_start_later(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_sched_prefix.c: what sequences that begin alike save, and where they go for it (sched_prefix.h). That no promise is broken
- * on the way is test_sched_property.c's. */
+// test_sched_prefix.c: what sequences that begin alike save, and where they go for it (sched_prefix.h). That no promise is broken
+// on the way is test_sched_property.c's.
 #include "tests/unit/test_sched_mesh.h"
 
 enum { SYSTEM = 160, TAIL = 12, PAGE = 16 };
@@ -60,7 +60,7 @@ static void those_that_come_together_compute_it_once(void **state)
     mesh_fini(&mesh);
 }
 
-/* The first is cancelled when it has computed some: the next goes on from there, and the others with it. */
+// The first is cancelled when it has computed some: the next goes on from there, and the others with it.
 static void another_goes_on_where_the_first_has_left(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void another_goes_on_where_the_first_has_left(void **state)
     mesh_fini(&mesh);
 }
 
-/* A conversation: each turn begins with all full pages of the turn before, its answer's too. */
+// A conversation: each turn begins with all full pages of the turn before, its answer's too.
 static void a_turn_begins_with_the_one_before(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static void a_turn_begins_with_the_one_before(void **state)
     mesh_fini(&mesh);
 }
 
-/* Eight places' worth of prompts at one that holds two: the least recently used go. */
+// Eight places' worth of prompts at one that holds two: the least recently used go.
 static void the_least_recently_used_goes_first(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static uint32_t place_of(struct mesh_seq *q)
     return q->place;
 }
 
-/* Rows saved are weighed with what is read longer for the rest of a life. */
+// Rows saved are weighed with what is read longer for the rest of a life.
 static void it_goes_where_its_beginning_is_unless_that_is_slow(void **state)
 {
     (void)state;
@@ -146,8 +146,8 @@ static void it_goes_where_its_beginning_is_unless_that_is_slow(void **state)
     mesh_fini(&mesh);
 }
 
-/* A scheduler that starts anew counts pages once a sequence: those that shared theirs do not all fit. What cannot be counted is
- * released where it lies. */
+// A scheduler that starts anew counts pages once a sequence: those that shared theirs do not all fit. What cannot be counted is
+// released where it lies.
 static void held_pages_that_cannot_be_counted_are_released(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void held_pages_that_cannot_be_counted_are_released(void **state)
     mesh_fini(&mesh);
 }
 
-/* Sequences whose pages are being released are not what the limit on sequences is about. */
+// Sequences whose pages are being released are not what the limit on sequences is about.
 static void nobody_is_refused_while_the_cache_goes(void **state)
 {
     (void)state;

@@ -1,12 +1,11 @@
-/* test_sched_property.c: thousands of random workloads against the checks of test_sched_mesh.h.
- *
- * FD_SCHED_SEEDS sets how many, FD_SCHED_SEED runs one alone.
- */
+// test_sched_property.c: thousands of random workloads against the checks of test_sched_mesh.h.
+//
+// FD_SCHED_SEEDS sets how many, FD_SCHED_SEED runs one alone.
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;
 
-/* What the workloads together made happen: a promise about something that never happens is empty. */
+// What the workloads together made happen: a promise about something that never happens is empty.
 static struct {
     uint64_t steps, beside, rebuilt, preempted, moved, to_local, from_local, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;

@@ -1,5 +1,5 @@
-/* test_sched_rule.c: local pool alone, or workers too: what is predicted to give more tokens a second (NEO, arXiv 2411.01142), in the
- * simulator: a sweep in which each of both is the better one somewhere. */
+// test_sched_rule.c: local pool alone, or workers too: what is predicted to give more tokens a second (NEO, arXiv 2411.01142), in the
+// simulator: a sweep in which each of both is the better one somewhere.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,9 +74,9 @@ static void as_fast_as_the_better(void **state)
     assert_true(local_wins > 10 && workers_win > 10);
 }
 
-/* Two workers on the s-part's cores: their calls are out together, so that a step has one round trip a layer to wait for; and what the
- * local pool measures beside them is their time as well. Reckoned otherwise a step was predicted 25 % too long, and the rule was without
- * workers where they gave more. */
+// Two workers on the s-part's cores: their calls are out together, so that a step has one round trip a layer to wait for; and what the
+// local pool measures beside them is their time as well. Reckoned otherwise a step was predicted 25 % too long, and the rule was without
+// workers where they gave more.
 static void work_on_the_same_cores_is_reckoned_once(void **state)
 {
     const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch;
@@ -109,7 +109,7 @@ static void work_on_the_same_cores_is_reckoned_once(void **state)
     }
 }
 
-/* Workers elsewhere attend while the local pool does: a step takes the longer of both, and is predicted to. */
+// Workers elsewhere attend while the local pool does: a step takes the longer of both, and is predicted to.
 static void attention_here_and_elsewhere_overlaps(void **state)
 {
     const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch;

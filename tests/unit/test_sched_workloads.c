@@ -1,14 +1,13 @@
-/* test_sched_workloads.c: the load-stabilizing schedule on random workloads, in the simulator: what it promises of all of them.
- *
- *   the load of a mini-batch is over the limit in at most 1 % of all steps (of a workload whose lengths are of two kinds, where the
- *   limit itself moves with what is learned, in at most 10 %);
- *   nobody starves: no sequence waits longer than twice as long as with known lengths, or as twice a mean life; no run takes longer
- *   than twice as long;
- *   the mean batch is at least 0.98 of that of a schedule that is told each length beforehand, and 0.9 of it in the least of them;
- *   every page is freed exactly once, every token comes exactly once.
- *
- * FD_WORKLOADS in the environment says how many (200; `make check-full` runs 10,000), FD_WORKLOAD runs one alone.
- */
+// test_sched_workloads.c: the load-stabilizing schedule on random workloads, in the simulator: what it promises of all of them.
+//
+//   the load of a mini-batch is over the limit in at most 1 % of all steps (of a workload whose lengths are of two kinds, where the
+//   limit itself moves with what is learned, in at most 10 %);
+//   nobody starves: no sequence waits longer than twice as long as with known lengths, or as twice a mean life; no run takes longer
+//   than twice as long;
+//   the mean batch is at least 0.98 of that of a schedule that is told each length beforehand, and 0.9 of it in the least of them;
+//   every page is freed exactly once, every token comes exactly once.
+//
+// FD_WORKLOADS in the environment says how many (200; `make check-full` runs 10,000), FD_WORKLOAD runs one alone.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,7 +73,7 @@ struct drawn {
     uint64_t tokens;
 };
 
-/* A mesh and a queue of 12 to 16 batches. */
+// A mesh and a queue of 12 to 16 batches.
 static void draw(struct drawn *d, struct seen *seen)
 {
     uint32_t mini_batches = between(1, 2), workers = between(1, WORKERS_MAX);

@@ -1,4 +1,4 @@
-/* test_sim.c: the simulator against times worked out by hand, and what it must conserve. */
+// test_sim.c: the simulator against times worked out by hand, and what it must conserve.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static void a_lone_sequence_takes_what_its_steps_take(void **state)
     assert_int_equal(r.peak_load, 5 * (r.wasted_rows > 0) + 4 * (r.wasted_rows == 0)); // a row beyond the end was on its way
 }
 
-/* Two mini-batches alternate: where the R-part takes as long as the S-part, a step of both takes as long as one of one. */
+// Two mini-batches alternate: where the R-part takes as long as the S-part, a step of both takes as long as one of one.
 static void two_mini_batches_overlap(void **state)
 {
     const struct sim_place place = {.cost = {.link_us = 0, .row_us = 100.0 / 32}, .pages_total = 100000};
@@ -73,7 +73,7 @@ static void two_mini_batches_overlap(void **state)
     assert_true(one.s_part_busy < 0.35);
 }
 
-/* The faster of one and two mini-batches is found, and changing between them loses nothing. */
+// The faster of one and two mini-batches is found, and changing between them loses nothing.
 static void as_many_mini_batches_as_are_faster(void **state)
 {
     (void)state;
@@ -142,7 +142,7 @@ static void nothing_is_lost(void **state)
     assert_int_equal(r.finished + r.rejected, 3000);
 }
 
-/* Its steps take as much longer as its speed says, from the step on that begins after the change. */
+// Its steps take as much longer as its speed says, from the step on that begins after the change.
 static void a_place_slows_down_and_recovers(void **state)
 {
     const struct sim_place place = {.cost = {.row_us = 300, .link_us = 50}, .pages_total = 1000};
@@ -166,7 +166,7 @@ static void a_place_slows_down_and_recovers(void **state)
     assert_non_null(strstr(error.text, "place 1 of 1"));
 }
 
-/* Each place and step has its own, of the same mean: the slowest of many places is slower than one. */
+// Each place and step has its own, of the same mean: the slowest of many places is slower than one.
 static void noise_is_of_each_place_and_step(void **state)
 {
     struct sim_place places[16] = {{.local = false}};

@@ -1,7 +1,6 @@
-/* test_sim_scale.c: tokens a second by the number of workers, which are noisy (sigma 10 % each step) behind a link of some latency and
- * bandwidth: at least 0.85 of linear (a layer waits for the slowest of all) until the S-part binds, at 48
- * workers. And every row of the workload is in a step that was counted, once.
- */
+// test_sim_scale.c: tokens a second by the number of workers, which are noisy (sigma 10 % each step) behind a link of some latency and
+// bandwidth: at least 0.85 of linear (a layer waits for the slowest of all) until the S-part binds, at 48
+// workers. And every row of the workload is in a step that was counted, once.
 #include <stdio.h>
 
 #include "common/base/checked.h"

@@ -1,4 +1,4 @@
-/* test_workload.c: files of requests, good and bad; requests made alike; and the drawing of a run. */
+// test_workload.c: files of requests, good and bad; requests made alike; and the drawing of a run.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
