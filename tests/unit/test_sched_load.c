@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/sched/sched_survival.h"
+#include "common/sched/sched_state.h"
 #include "tests/unit/sim_of.h"
 
 enum { B = 256, S = 512, PROMPT = S / 16, MINI_BATCHES = 2, WORKERS = 4, LAYERS = 32, REQUESTS_MAX = 40 * B };
@@ -323,6 +323,49 @@ static void old_lengths_are_forgotten(void **state)
     assert_true(sched_survival_at(&s, 4e9) >= 0);
 }
 
+// With one mini-batch in use S-part and R-part take turns: an even load gains nothing then, however many mini-batches are allowed,
+// so what waits starts together. With two in use the same queue starts apart.
+static void mini_batches_in_use_decide_how_to_start(void **state)
+{
+    enum { RUNNING = 64, WAITING = 512, TOKENS = 256, BYTES = 1000 };
+    static const struct sched_time layers[] = {{1, 990}, {RUNNING / 2, 1000}, {RUNNING, 1010}};
+    static struct sched_event events[WAITING + 2];
+    static struct sched_action actions[WAITING + 2 + SCHED_ACTIONS_SPARE];
+    (void)state;
+    for (uint32_t in_use = 1; in_use <= 2; in_use++) {
+        const struct sched_config config = {.max_sequences = 2 * WAITING,
+                                            .max_running = RUNNING,
+                                            .max_waiting = 2 * WAITING,
+                                            .max_batch_rows = 1024,
+                                            .mini_batches = 2,
+                                            .mini_batch_auto = in_use == 1, // it begins with one
+                                            .mini_batch_fill = 1,
+                                            .page_tokens = 16,
+                                            .context_tokens = 1024,
+                                            .max_places = 1,
+                                            .layers = 4,
+                                            .kv_bytes_per_token = BYTES};
+        // At the most that a mini-batch reads, a step's R-part takes twice as long as its S-part.
+        double token_us = 2000.0 * in_use / (RUNNING * (double)(TOKENS + 16));
+        struct sched *s;
+        struct error error;
+        assert_int_equal(sched_init(&config, &s, &error), STATUS_OK);
+        events[0] = (struct sched_event){.kind = SCHED_S_PART_UP, .s_part_up = {.layers = layers, .layer_count = 3}};
+        events[1] = (struct sched_event){
+            .kind = SCHED_PLACE_UP,
+            .place_up = {.pages_total = 1 << 20, .bytes_per_second = (uint64_t)(BYTES / token_us * 1e6), .link_us = 1}};
+        for (uint32_t i = 0; i < WAITING; i++)
+            events[2 + i] = (struct sched_event){
+                .kind = SCHED_ARRIVE,
+                .arrive = {.sequence = i + 1, .prompt_tokens = 16, .max_new_tokens = TOKENS, .held_place = SCHED_NO_PLACE}};
+        sched_step(s, 1, events, ARRAY_COUNT(events), actions, ARRAY_COUNT(actions));
+        assert_int_equal(s->batches.in_use, in_use);
+        assert_true(s->load.plans[0].decided > 0);
+        assert_int_equal(s->load.plans[0].together, in_use == 1);
+        sched_fini(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +378,7 @@ int main(void)
         cmocka_unit_test(the_load_becomes_even_again),
         cmocka_unit_test(steps_keep_to_their_limit),
         cmocka_unit_test(nobody_is_paused_for_pages),
+        cmocka_unit_test(mini_batches_in_use_decide_how_to_start),
     };
     rng = 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
