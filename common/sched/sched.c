@@ -1,10 +1,7 @@
 // sched.c: the tick, the outbox, and the queries.
 //
-// A tick takes the events, then goes round: who lacks pages, who is to be handed over, what there is to say, who may
-// start, which steps to emit. It goes round again only while a shortage of pages was resolved in between.
-//
-// The outbox is a queue of sequences, not of messages: each has flags for what is still to be said about it, so its
-// size is bounded by max_sequences, and what does not fit this call's actions simply stays queued.
+// A tick takes the events, then goes through these in turn: shortages of pages, moves, the outbox, admission, planning. It goes
+// through them again only if a shortage of pages was resolved in between.
 #include <string.h>
 
 #include "common/sched/sched_admit.h"
@@ -15,7 +12,7 @@
 #include "common/sched/sched_shortage.h"
 #include "common/sched/sched_state.h"
 
-// Says all that there is to say about one sequence; false: no room.
+// Emits all actions that are due about one sequence. False: no room is left.
 static bool say(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -48,7 +45,7 @@ static bool say(struct sched *s, uint32_t slot)
         s->retiring--;
     }
     if (c->out.release && c->out.last_said && q->place == SCHED_SEQ_NO_PLACE) {
-        c->out.release = false; // it was kept, and its place is gone: nobody has to be told
+        c->out.release = false; // it was kept and its place is gone: the caller has nothing to free
     } else if (c->out.release) {
         if ((a = sched_outbox_action(s, SCHED_RELEASE)) == NULL)
             return false;
@@ -64,8 +61,8 @@ static bool say(struct sched *s, uint32_t slot)
     return true;
 }
 
-// Returns true if a sequence that will be rebuilt is back in the queue, its pages free, or pages are free for which one that was
-// kept has been let go.
+// Empties the outbox as far as there is room. Returns true if pages are free that were not: those of a sequence that is back in the
+// queue to be rebuilt, or of a kept one that was evicted.
 static bool flush(struct sched *s)
 {
     bool back = false;

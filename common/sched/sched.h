@@ -9,9 +9,9 @@
 //   ARRIVE ──▶ REJECT                                           (queue full: the core knows nothing of it any more)
 //     └──────▶ runs in STEPs ... ──▶ FINISHED ──▶ RELEASE{last}  (once each, in this order, whatever happens between)
 //
-// In between there may be RELEASEs without `last`: the sequence was paused or lost and will be rebuilt by prefill. Where pages are
-// kept for others that begin alike, RELEASE{last} names no place, and a RELEASE without `last` may follow much later, when the pages
-// of what is long over are wanted; the id must not be used again meanwhile (sched_knows).
+// In between there may be RELEASEs without `last`: the sequence was paused or lost and will be rebuilt by prefill. If its pages are
+// kept for others that begin alike, RELEASE{last} names no place, and a RELEASE without `last` follows when the pages are needed,
+// perhaps much later. The id must not be used again before (sched_knows).
 //
 // Thread: a state belongs to one thread at a time. Nothing here blocks. Times are microseconds of the caller's clock
 // (monotonic, same origin for all calls); durations are microseconds too.
@@ -33,7 +33,7 @@
 // Who may start while workers elsewhere take part.
 enum sched_admission {
     SCHED_SLS = 0, // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
-    SCHED_GREEDY,  // whoever waits, as soon as there are a slot and pages
+    SCHED_GREEDY,  // each as soon as there are a slot and pages for it
 };
 
 // The name of a full page of tokens: equal names mean equal tokens from the sequence's first one on, and equal rights to see them.
@@ -50,38 +50,39 @@ struct sched_config {
     uint32_t max_waiting;      // new sequences in the queue before REJECT; those to be rebuilt are never refused
     uint32_t max_batch_rows;   // rows of one step, decode and prefill together
     uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
-    bool mini_batch_auto;      // mini_batches is the most; one or more are used as is predicted to be faster
+    bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
     uint32_t mini_batch_fill;  // a further mini-batch is used only once so many sequences run in each; 0: 2
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
     uint32_t chunk_tokens;     // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
     uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 8
-    uint32_t step_target_us;   // a step with decode rows in it should not take longer, or than 2.4 times what those rows
-                               // alone take if that is more; 0: 16 000, and up to four times that while more wait than run
-    bool step_target_auto;     // that was 0 (set by sched_init)
-    uint32_t step_limit_us;    // sls: what decode rows and their context may make a step take, see sched_load_limit(); 0: no limit
+    uint32_t step_target_us;   // how long a step with decode rows may take; 2.4 times what the decode rows alone take, if that is
+                               // more; 0: 16 000, and up to four times that while more sequences wait than run
+    bool step_target_auto;     // step_target_us was 0 (set by sched_init)
+    uint32_t step_limit_us;    // sls: how long decode rows and their context may make a step, see sched_load_limit(); 0: no limit
     enum sched_admission admission;
     enum sched_placement placement;
     uint32_t spacing_steps;      // F of the load-stabilizing schedule; 0: a 32nd of the expected length
-    bool balance;                // sequences go from place to place, and between mini-batches, where workers drift apart
+    bool balance;                // sequences move between places and mini-batches when workers drift apart
     uint32_t page_tokens;        // tokens of a page
     uint32_t context_tokens;     // prompt + generated of one sequence at most
     uint32_t max_places;         // place indices are below this
     uint32_t max_moves;          // sequences being handed over at once; 0: 8
     uint32_t layers;             // of the model: link round trips of a step
     uint64_t kv_bytes_per_token; // of all layers: what attention reads per context token
-    // The names of the full pages of a sequence's known tokens, *count of them: valid until the next call, always the same for the
-    // same page. Called by sched_step() only, for sequences that are not over. NULL: no page is shared.
+    // Returns the names of the full pages of a sequence's known tokens, *count of them, valid until the next call. A page always has the
+    // same name. Called by sched_step() only, for sequences that are not over. NULL: no page is shared.
     const struct sched_page_name *(*page_names)(void *user, uint64_t sequence, uint32_t *count);
-    // How many tokens are guessed to follow those that are known of a sequence, with what this call's events brought (results that are
-    // `taken`): at most `most`. *chance: that one is right where those before it are. Called by sched_step() only. NULL: none are.
+    // Returns how many tokens, at most `most`, can be guessed to follow the sequence's known ones, those of this call's events included
+    // (results that are `taken`). *chance is the probability that a guess is right if those before it are. Called by sched_step() only.
+    // NULL: nothing is guessed.
     uint32_t (*drafts)(void *user, uint64_t sequence, uint32_t most, double *chance);
     uint32_t draft_tokens; // of a sequence in a step at most; 0: SCHED_DRAFT_TOKENS
     void *user;
-    uint32_t max_kept;        // sequences that are over and whose pages stay for others; 0: none
+    uint32_t max_kept;        // ended sequences whose pages stay for others; 0: none
     uint32_t max_named_pages; // at all places together; 0: 262,144
-    bool release_ack;         // pages count as used until RELEASED is reported, and the sequence is not placed
-                              // again before; false: they are free as soon as RELEASE is emitted
+    bool release_ack;         // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
+                              // false: they are free as soon as RELEASE is emitted
 };
 
 // --- events: what happened -------------------------------------------------------------------------------------
@@ -92,10 +93,10 @@ enum sched_event_kind {
     SCHED_CANCEL,        // .sequence; unknown or finished: ignored
     SCHED_STEP_DONE,     // .step_done
     SCHED_STEP_FAILED,   // .step: the s-part did not answer it; nothing of it counts, its rows are planned again
-    SCHED_PLACE_UP,      // .place_up: a new, empty place, or an empty one in the stead of that index
+    SCHED_PLACE_UP,      // .place_up: a new, empty place, or an empty one that replaces the one of that index
     SCHED_PLACE_DOWN,    // .place: what it held is gone
-    SCHED_PLACE_SUSPECT, // .suspect: no rows there and nothing placed there until then, or until PLACE_UP or _DOWN
-    SCHED_PLACE_DRAIN,   // .place: hand over what it holds; ends with DRAINED
+    SCHED_PLACE_SUSPECT, // .suspect: no rows are sent and nothing is placed there until until_us, PLACE_UP or PLACE_DOWN
+    SCHED_PLACE_DRAIN,   // .place: its sequences are handed over; ends with DRAINED
     SCHED_MOVED,         // .moved: the answer to MOVE
     SCHED_RELEASED,      // .released: the answer to RELEASE, with config.release_ack
     SCHED_S_PART_UP,     // .s_part_up. The local pool then needs PLACE_UP
@@ -108,53 +109,53 @@ struct sched_arrive {
     uint32_t generated_tokens; // generated already (a resubmission), counted in max_new_tokens
     uint32_t max_new_tokens;   // 0 with score_prompt: prefill only. Cut to what context_tokens leaves
     uint64_t deadline_us;      // ends then with what it has; 0: none
-    bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed, whatever is held
+    bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even if they are held
     uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and holds positions [0, held_positions)
     uint32_t held_positions;   //   of this sequence already, complete through all layers
 };
 
 enum sched_outcome {
     SCHED_DONE = 0,
-    SCHED_LOST,    // its place is gone or does not hold what came before: rebuilt from the token log
+    SCHED_LOST,    // its place is gone or does not hold the positions before: it is rebuilt from the token log
     SCHED_UNKNOWN, // the s-part does not know the sequence: the same rows are planned again, with `open`
 };
 
-// Of one run, in the order of the step's runs.
+// The result of one run, in the order of the step's runs.
 struct sched_result {
     uint8_t outcome; // enum sched_outcome
-    uint8_t sampled; // tokens that were sampled (where the run asked for it): 1, and one more for each draft before a wrong one
+    uint8_t sampled; // tokens that were sampled, if the run asked for it: 1, and one more for each draft before a wrong one
     bool ended;      // the last of them ends the sequence (EOS); it counts as generated
     bool taken;      // OUT: the run counts: append its tokens to the log, pass its scores on. false: as if it had never
-                     // run (the sequence ended, or is being rebuilt); the same positions may come again later
+                     // run (the sequence ended or is being rebuilt); the same positions may come again later
 };
 
 struct sched_place_time {
     uint32_t place;
     uint32_t r_part_us;   // from the first row sent to the last answer, summed over layers
-    uint32_t attend_us;   // of that, what the place itself says it attended; 0: not measured
-    uint64_t tokens_read; // context tokens, over all layers once
+    uint32_t attend_us;   // of that, the attention that the place itself measured; 0: not measured
+    uint64_t tokens_read; // context tokens, each counted once for all layers
 };
 
 struct sched_step_done {
     uint64_t step;
     struct sched_result *results; // [result_count], borrowed for the call; a wrong count fails the step
     uint32_t result_count;
-    uint32_t total_us;                     // of executing it, without queueing; 0: not measured
+    uint32_t total_us;                     // execution time, without queueing; 0: not measured
     uint32_t s_part_us;                    // of that, the s-part's own work; 0: not measured
     const struct sched_place_time *places; // [place_count], borrowed for the call
     uint32_t place_count;
 };
 
-// Microseconds that so many rows take.
+// A measured point: so many rows took so long.
 struct sched_time {
     double rows, us;
 };
 
 struct sched_s_part_up {
     uint32_t max_rows; // of a step; 0: no limit of its own
-    bool rows_alike;   // a row's numbers do not depend on the rows beside it: only then tokens are guessed (config.drafts)
-    bool on_device;    // places that share its cores have them to themselves, until one comes that is not
-    // Measured at its start, first guesses that steps correct; counts of 0: nothing is known. Borrowed for the call.
+    bool rows_alike;   // a row's numbers do not depend on the rows beside it: only then are tokens guessed (config.drafts)
+    bool on_device;    // it computes on a device: places that share its cores have them to themselves
+    // Measured when it started; steps correct these first guesses. Counts of 0: nothing is known. Borrowed for the call.
     const struct sched_time *layers; // [layer_count] the s-part's work of a step by its rows, without head and attention
     const struct sched_time *heads;  // [head_count] head and sampling, by the rows that are sampled
     uint32_t layer_count, head_count;
@@ -169,16 +170,16 @@ struct sched_place_up {
     uint32_t place; // index below max_places
     enum sched_place_kind kind;
     uint32_t pages_total;
-    uint64_t bytes_per_second; // read bandwidth for KV, first guess; corrected by measurement
-    uint32_t link_us;          // of one layer's round trip; 0 for the local pool
+    uint64_t bytes_per_second; // read bandwidth for KV; a first guess that measurement corrects
+    uint32_t link_us;          // one layer's round trip; 0 for the local pool
     double prefill_pair_us;    // a prefill row's attention to one context token, all layers, first guess; 0: not known
-    bool shares_cores;         // attention there takes cores from an s-part on CPUs: its time adds up with the local pool's
+    bool shares_cores;         // attention there takes cores from an s-part on CPUs: its time adds to the local pool's
     bool accepts_moves;        // pages can be handed to it
 };
 
 struct sched_moved {
     uint64_t sequence;
-    uint64_t id;        // the MOVE's: one that is void already, its place having gone down meanwhile, is not taken for a later one
+    uint64_t id;        // the MOVE's; an answer to a MOVE that is void already (a place went down) is ignored
     uint32_t positions; // that `to` holds now, complete
     bool ok;            // true: `from` has freed its pages. false: `to` holds nothing, `from` still does
 };
@@ -209,11 +210,11 @@ struct sched_event {
 
 enum sched_action_kind {
     SCHED_STEP = 1, // .step
-    SCHED_RELEASE,  // .release: pages may be freed now, no step in flight uses them
+    SCHED_RELEASE,  // .release: its pages may be freed now; no step in flight uses them
     SCHED_FINISHED, // .finished
-    SCHED_REJECT,   // .reject: the queue is full, and the sequence forgotten (what a place holds of it included)
-    SCHED_MOVE,     // .move: hand its pages over; answered by MOVED, or by PLACE_DOWN of either
-    SCHED_DRAINED,  // .place: holds nothing any more
+    SCHED_REJECT,   // .reject: the queue is full. The sequence is forgotten, with whatever a place holds of it
+    SCHED_MOVE,     // .move: hand its pages over; answered by MOVED, or by PLACE_DOWN of either place
+    SCHED_DRAINED,  // .place: it holds nothing any more
 };
 
 // Consecutive rows of one sequence; a sequence has at most one run in a step.
@@ -222,12 +223,12 @@ struct sched_run {
     uint32_t position;     // of the first row
     uint32_t count;        // rows, at least 1
     uint32_t place;        // index
-    bool use_last_sampled; // the one row's token is not known here yet: it is the one that the step before samples
-    bool sample;           // sample after the last row, and with drafts after each before the guessed ones, too
-    uint8_t drafts;        // of `count`, rows at the end whose tokens are guessed (config.drafts)
+    bool use_last_sampled; // the row's token is not known here yet: it is the one that the step before samples
+    bool sample;           // sample after the last row; with drafts, after the row before them and after each of them
+    uint8_t drafts;        // how many of `count`, at the end, are rows of guessed tokens (config.drafts)
     bool score;            // log-probabilities of the prompt token after each row (the prompt's last row has none)
-    bool open;             // the s-part may not know it, or not its present state: send its token log along
-    uint64_t share_from;   // 0, or the sequence at the same place whose first `position` positions it begins with
+    bool open;             // the s-part may not know the sequence's present state: send its token log along
+    uint64_t share_from;   // 0, or the sequence at the same place with whose first `position` positions it begins
 };
 
 struct sched_step_action {
@@ -239,7 +240,6 @@ struct sched_step_action {
                                   // S_PART_DOWN
 };
 
-// Hand its pages over.
 struct sched_move {
     uint64_t sequence;
     uint64_t id; // grows by one a move, never reused
@@ -252,7 +252,7 @@ enum sched_reason {
     SCHED_DEADLINE,
     SCHED_CANCELLED,
     SCHED_TOO_LONG, // the prompt leaves no room in context_tokens
-    SCHED_NO_SPACE, // no place that is up, or is expected in a moment, has as many pages as it needs
+    SCHED_NO_SPACE, // no place that is up, or expected back soon, has as many pages as it needs
 };
 
 struct sched_action {
@@ -262,13 +262,13 @@ struct sched_action {
         struct {
             uint64_t sequence;
             uint32_t place; // SCHED_NO_PLACE: it holds no pages, or they stay (only with `last`)
-            bool last;      // it is over: forget its sampler state and log too. Said once, after FINISHED
+            bool last;      // the sequence is over: forget its sampler state and log, too. Said once, after FINISHED
         } release;
         struct {
             uint64_t sequence;
             enum sched_reason reason;
-            uint32_t generated_tokens; // that count: confirmed by STEP_DONE
-            uint32_t cached_tokens;    // of its prompt: had been computed for others
+            uint32_t generated_tokens; // confirmed by STEP_DONE
+            uint32_t cached_tokens;    // tokens of its prompt that had been computed for others
         } finished;
         struct {
             uint64_t sequence;
@@ -283,27 +283,27 @@ struct sched_action {
 
 struct sched;
 
-// Allocates all that the state will ever need. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED: no memory. On
-// failure *out is NULL. The caller frees with sched_fini(). The s-part counts as down until S_PART_UP.
+// Allocates all memory that the state will ever need. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED: no memory. On
+// failure *out is NULL. The caller frees the state with sched_fini(). The s-part counts as down until S_PART_UP.
 MUST_CHECK enum status sched_init(const struct sched_config *config, struct sched **out, struct error *error);
 void sched_fini(struct sched *sched); // NULL is fine
 
 // One tick: takes the events in order, then emits what follows. Returns the number of actions written.
-// action_capacity must be at least event_count + SCHED_ACTIONS_SPARE (asserted); what does not fit is emitted by the
-// next call. O(rows of the steps answered and emitted), not O(sequences). Events are checked against the state: a
-// late answer to something void is ignored, a place index out of range is an assertion (the caller's own number).
+// action_capacity must be at least event_count + SCHED_ACTIONS_SPARE (asserted); the next call emits what did not fit.
+// O(rows of the steps answered and emitted), not O(sequences). Events are checked against the state: a late answer to
+// something void is ignored; a place index out of range fails an assertion, because it is the caller's own number.
 #define SCHED_ACTIONS_SPARE (SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX)
 size_t sched_step(struct sched *sched, uint64_t now_us, const struct sched_event *events, size_t event_count,
                   struct sched_action *actions, size_t action_capacity);
 
-// When sched_step() wants to be called even if nothing happens (deadline, end of suspicion, actions left over);
-// SCHED_NEVER: not at all. May be in the past: then at once.
+// Returns when sched_step() must be called even if nothing happens (a deadline, the end of a suspicion, actions left over);
+// SCHED_NEVER: not at all. A time in the past means at once.
 uint64_t sched_next_wake_us(const struct sched *sched);
 
-// How long a sequence that arrived now would wait until its prefill starts, predicted.
+// Predicts how long a sequence that arrived now would wait until its prefill starts.
 uint64_t sched_predicted_wait_us(const struct sched *sched);
 
-// Whether an ARRIVE of that id would be ignored: it is known until its last RELEASE is answered.
+// Returns whether an ARRIVE of that id would be ignored: an id is known until its last RELEASE is answered.
 bool sched_knows(const struct sched *sched, uint64_t sequence);
 
 // --- what it knows ---------------------------------------------------------------------------------------------
@@ -312,29 +312,29 @@ struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
     uint32_t steps_in_flight;
     uint64_t prefill_rows, decode_rows;   // emitted
-    uint64_t wasted_rows;                 // whose result was not used: ended, cancelled, lost, failed; not wrong drafts
-    uint64_t drafted, drafts_right;       // rows of tokens that were guessed; of them, of which something was used
+    uint64_t wasted_rows;                 // whose result was not used: ended, cancelled, lost, failed; without wrong drafts
+    uint64_t drafted, drafts_right;       // rows of guessed tokens; those of them whose guess was right
     uint32_t mini_batches;                // in use
     uint64_t steps, steps_failed;         // emitted; failed or void
     uint64_t arrived, finished, rejected; // sequences
     uint64_t rebuilt, preempted, moved;   // sequences sent back because KV was lost; because pages ran out; handed over
-    uint64_t relabelled;                  // sequences that went to another mini-batch where they are
+    uint64_t relabelled;                  // sequences that changed their mini-batch and stayed at their place
     uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again
     uint64_t shared_tokens;               // context that sequences began with, computed before
-    uint32_t kept;                        // sequences that are over, whose pages are there for others
-    uint64_t evicted;                     // of those, let go for their pages
-    uint32_t shared_pages;                // pages that are saved now: counted once though several running sequences have them
+    uint32_t kept;                        // ended sequences whose pages are kept for others
+    uint64_t evicted;                     // kept sequences that were given up because their pages were needed
+    uint32_t shared_pages;                // pages saved now, because several running sequences hold them
     uint64_t ignored_events;              // unknown step or sequence: late, or a caller's mistake
     double step_base_us, row_us;          // learned: a step takes base + row x rows
-    uint64_t predicted_steps;             // that were predicted before they were measured
-    double prediction_error_ratio;        // of those |predicted - measured| / measured, mean of about the last fifty
+    uint64_t predicted_steps;             // steps that were predicted before they were measured
+    double prediction_error_ratio;        // their |predicted - measured| / measured, mean of about the last fifty
     double predicted_us, measured_us;     // sums over them
 };
 void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 
-// W_lim, the context tokens that a mini-batch may read in a step: the least of what balances both parts, step_limit_us and the pages
-// allow; without the balance while what waits starts at once because that is faster. UINT64_MAX: no limit (no worker elsewhere, nothing
-// known of lengths, greedy). O(places).
+// Returns W_lim, the context tokens that a mini-batch may read in a step: the least that balance, step_limit_us and the pages allow.
+// Balance does not count while the whole queue starts at once because that is faster. UINT64_MAX: no limit (there is no worker elsewhere,
+// nothing is known of lengths, or admission is greedy). O(places).
 uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {
@@ -342,7 +342,7 @@ struct sched_place_info {
     bool up, draining, suspect;
     bool shares_cores; // with the s-part that is up
     uint32_t pages_used, pages_total;
-    uint32_t pages_idle;                   // of those used, kept only for sequences that may come
+    uint32_t pages_idle;                   // of those used, held by kept sequences only
     uint32_t sequences;                    // that hold pages there
     uint64_t load[SCHED_MINI_BATCHES_MAX]; // context tokens per mini-batch, those about to be prefilled included
     double token_us;                       // measured, smoothed: R-part time of one context token, all layers

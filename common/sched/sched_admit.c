@@ -1,26 +1,26 @@
 // sched_admit.c: from the queue into mini-batches.
 //
-// The queue is strictly in order (those to be rebuilt first, then by arrival): if its head fits nowhere yet, nothing
-// behind it is let past, so nobody starves. A sequence is placed with the pages of what is known of it and a margin,
-// and grows page by page afterwards (sched_shortage.c).
+// The queue is strictly in order (sequences to be rebuilt first, then by arrival): while its head fits nowhere, nothing behind it
+// passes, so no sequence starves. A sequence is placed with the pages of its known tokens and a margin, and grows page by page
+// afterwards (sched_shortage.c).
 #include "common/sched/sched_admit.h"
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-// Of the mini-batches that take the head of the queue now, the one that is expected to stay lightest; NONE: none does.
+// Returns the mini-batch that is expected to stay lightest, of those that take the head of the queue now; NONE: none does.
 static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
-    // One mini-batch while there are few: the S-part's time hardly depends on the rows then, so two take twice as long.
+    // With few sequences one mini-batch: the S-part's time hardly depends on the rows then, so two would take twice as long.
     uint32_t used = MIN(s->batches.in_use, s->running / s->config.mini_batch_fill + 1);
-    uint64_t ahead = 2 * (uint64_t)sched_chunk_max(s); // prefill in a mini-batch before more is placed: pages are not idle
+    uint64_t ahead = 2 * (uint64_t)sched_chunk_max(s); // prefill rows beyond which no more is placed: pages would lie idle
     double weight = sched_load_weight(s);
     uint32_t best = NONE;
     double best_load = 0;
     for (uint32_t m = 0; m < used; m++) {
         const struct sched_batch *b = &s->batches.of[m];
         uint32_t count = b->member_count + b->prefill_count;
-        // What it reads now, and what so many will read: those that are young now grow.
+        // Beside what it reads now, what so many sequences will read: young ones grow.
         double load = (double)s->places.batch_load[m] + count * weight;
         if (count >= s->s_part.rows_max || b->prefill_rows >= ahead || (best != NONE && load >= best_load) ||
             !sched_load_lets_in(s, head, m))
@@ -42,8 +42,8 @@ static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
     sched_load_started(s, slot, mini_batch);
 }
 
-// A place that has more of its beginning than the chosen one, if the rows saved are worth more than what it reads longer there in
-// all the steps to come.
+// Returns a place that has more of the sequence's beginning than the chosen one, if the rows saved are worth more than the longer reading
+// in all steps to come; otherwise the chosen one.
 static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batch, uint32_t pages, uint32_t chosen)
 {
     struct sched_prefix_hit hits[SCHED_PREFIX_HITS_MAX];
@@ -73,7 +73,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
     return best;
 }
 
-// The head of the queue. Returns false if it has to wait (and everybody behind it).
+// Places the head of the queue. False: it has to wait, and with it all behind it.
 static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -101,7 +101,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (place != NONE) {
         p = &s->places.of[place];
         uint32_t need = pages - sched_prefix_ready_pages(s, slot, place);
-        if (p->pages_total - p->pages_used < need) { // what is kept goes first; its pages are free in a moment
+        if (p->pages_total - p->pages_used < need) { // kept sequences go first; their pages are free in a moment
             sched_prefix_make_room(s, place, need + sched_place_spared(p));
             return false;
         }
@@ -116,7 +116,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
     return true;
 }
 
-// Nobody runs, and the head fits nowhere: then others that wait hold the pages. The youngest of them lets go.
+// When nothing runs and the head fits nowhere, other waiting sequences hold the pages. The youngest of them gives its pages up.
 static bool holders_yield(struct sched *s, uint32_t head)
 {
     uint32_t youngest = NONE;
@@ -138,7 +138,7 @@ void sched_admit(struct sched *s)
     sched_overlap_judge(s);
     while (s->s_part.up && s->queue.waiting.count > 0 && s->running < s->config.max_running) {
         uint32_t head = s->queue.waiting.entries[0].slot;
-        // Those whose KV was lost or taken are back in a moment: their pages and turns are not for newcomers.
+        // Sequences whose KV was lost or taken are back in a moment: newcomers must not take their pages and turns.
         if (s->coming_back > 0 && !s->cold[head].rebuild)
             return;
         uint32_t mini_batch = mini_batch_choose(s, head);
@@ -165,7 +165,7 @@ uint64_t sched_predicted_wait_us(const struct sched *s)
     double prefill_us = (double)rows * row_us;
     if (s->queue.waiting.count == 0 && s->running < s->config.max_running)
         return (uint64_t)prefill_us;
-    // Places become free one by one, as those that run come to their end.
+    // Turns become free one by one, as running sequences end.
     double lifetime_us = s->queue.lifetime_us > 0 ? s->queue.lifetime_us : 128.0 * s->config.step_target_us;
     double turn_us = lifetime_us * (s->queue.waiting.count + 1) / MAX(s->running, 1);
     return (uint64_t)MAX(prefill_us, turn_us);

@@ -4,7 +4,7 @@
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-// Whoever gave the first pages is let go, or stays pinned because they are to be given again.
+// Unpins the source of a run's first pages, unless they must be given again.
 static void source_back(struct sched *s, const struct sched_flight_run *ref, bool valid)
 {
     struct sched_seq *q = &s->seqs[ref->slot];
@@ -16,7 +16,6 @@ static void source_back(struct sched *s, const struct sched_flight_run *ref, boo
         sched_sequence_unpin(s, ref->source);
 }
 
-// Nothing of it counts; what it carried is planned again.
 void sched_answer_void(struct sched *s, struct sched_flight *step)
 {
     s->stats.steps_failed++;
@@ -37,7 +36,7 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
     struct sched_seq *q = &s->seqs[slot];
     assert_always(run->position == q->held); // valid rows are answered in order, each once
     if (run->sample && (result->sampled == 0 || result->sampled > 1u + run->drafts)) {
-        sched_sequence_rewind(s, slot); // an answer without its tokens: as if it had not come
+        sched_sequence_rewind(s, slot); // an answer without its tokens counts as none
         return;
     }
     result->taken = true;
@@ -48,7 +47,7 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
     q->held += run->count - wrong;
     if (run->score)
         s->cold[slot].scored = q->held;
-    if (run->drafts > 0) { // no other row of it is in flight
+    if (run->drafts > 0) { // the sequence has no other row in flight
         s->cold[slot].place.written = MAX(s->cold[slot].place.written, sched_place_pages(s, q->next_pos));
         q->next_pos = q->held;
         if (sched_seq_runs(q))
@@ -70,7 +69,8 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         sched_sequence_finish(s, slot, SCHED_LENGTH);
 }
 
-// Once for all that it loses at the same time: each time for twice as long, until a row there counts.
+// Places nothing new there for a while: once for all rows that it loses at the same time, and twice as long each time until a row there
+// counts.
 static void place_avoid(struct sched *s, struct sched_place *p)
 {
     if (p->avoid_until_us > s->now_us)
@@ -82,8 +82,8 @@ static void place_avoid(struct sched *s, struct sched_place *p)
 static void run_lost(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
-    s->cold[slot].prefix.alone = s->cold[slot].prefix.alone || q->sharing; // it may be the sharing that cannot be done
-    // If its place is dying, the others must not be rebuilt there; if there is no other, there is no choice.
+    s->cold[slot].prefix.alone = s->cold[slot].prefix.alone || q->sharing; // perhaps the shared pages were what was missing
+    // Its place may be dying: nothing is rebuilt there for a while, unless there is no other place.
     bool others = false;
     for (uint32_t i = 0; i < s->config.max_places; i++)
         others = others || (s->places.of[i].up && i != q->place);
@@ -102,7 +102,7 @@ void sched_answer_done(struct sched *s, const struct sched_step_done *done)
     if (step == NULL)
         return;
     struct sched_batch *b = &s->batches.of[step->mini_batch];
-    while (b->in_flight[0] != step) // answered in order: those before it were lost on the way
+    while (b->in_flight[0] != step) // steps are answered in order: answers to those before it were lost
         sched_answer_void(s, b->in_flight[0]);
     if (done->result_count != step->run_count) {
         sched_answer_void(s, step);

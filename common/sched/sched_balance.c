@@ -1,4 +1,4 @@
-// sched_balance.c: workers that drift apart: who goes elsewhere so that no mini-batch waits for one place alone.
+// sched_balance.c: which sequences go elsewhere when workers drift apart, so that no mini-batch waits for one place alone.
 //
 // A cell is what one worker reads for one mini-batch; its time is T = load x token_us + link. A mini-batch waits for the slowest
 // of its cells, and would wait least if all had the same time, its level:
@@ -10,10 +10,10 @@
 // Or two change places, so that each cell keeps its count: sequences all grow alike, so cells of equal count and load stay alike.
 //
 //              worker 1   worker 2   worker 3                    worker 1   worker 2   worker 3
-//     batch 0    9,000      7,000      8,000      1,500 against    8,000      7,000      8,000     then worker 2 and
-//     batch 1    7,000      8,000      8,000    ▶ 500 change ▶     8,000      8,000      8,000     whoever is above next
+//     batch 0    9,000      7,000      8,000     ▶ 1,500 for ▶     8,000      7,000      8,000     next: worker 2
+//     batch 1    7,000      8,000      8,000     ▶     500   ▶     8,000      8,000      8,000
 //
-// Against ping-pong a worker must be above its level by more than noise explains, and each goes on the terms of sched_move.c.
+// Against ping-pong a worker must be above its level by more than noise explains, and sequences go on the terms of sched_handover.c.
 #include <math.h>
 
 #include "common/sched/sched_choice.h"
@@ -26,13 +26,14 @@ struct cell {
     double us, level_us, token_us;
 };
 
-// What goes, and what comes for it.
+// A sequence that goes, and one that comes in return.
 struct exchange {
-    uint32_t give, take; // slots; take NONE: nothing
-    double residue_us;   // that the worse of both cells is off its level afterwards
+    uint32_t give, take; // slots; take NONE: nothing comes
+    double residue_us;   // by which the worse of both cells is off its level afterwards
 };
 
-static bool counts(const struct sched_place *p) { return p->up && p->kind == SCHED_KV_WORKER && p->speed.token_us > 0; }
+// Workers whose cells are compared.
+static bool takes_part(const struct sched_place *p) { return p->up && p->kind == SCHED_KV_WORKER && p->speed.token_us > 0; }
 
 static struct cell cell_of(const struct sched *s, uint32_t place, uint32_t batch, double level_us)
 {
@@ -41,14 +42,14 @@ static struct cell cell_of(const struct sched *s, uint32_t place, uint32_t batch
     return (struct cell){place, batch, load * token_us + (load > 0 ? p->speed.link_step_us : 0), level_us, token_us};
 }
 
-// NAN: less than two places take part.
+// The level of a mini-batch; NAN: fewer than two workers take part.
 static double level_of(const struct sched *s, uint32_t batch)
 {
     double load = 0, speed = 0, link = 0;
     uint32_t places = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *p = &s->places.of[i];
-        if (!counts(p))
+        if (!takes_part(p))
             continue;
         double token_us = sched_speed_token_us(s, p);
         load += (double)(p->load[batch] + p->incoming[batch]);
@@ -61,7 +62,7 @@ static double level_of(const struct sched *s, uint32_t batch)
     return places < 2 ? NAN : (load + link) / speed;
 }
 
-// Sequences of a cell that may go, newest first.
+// Lists sequences of a cell that may go, newest first; returns how many.
 static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32_t *slots)
 {
     uint32_t count = 0;
@@ -73,7 +74,7 @@ static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32
     return count;
 }
 
-// Whichever leaves both cells nearest to their levels. Pages of what goes and comes must fit.
+// Finds the exchange that leaves both cells nearest to their levels; without `swap` nothing comes in return.
 static struct exchange exchange_find(const struct sched *s, const struct cell *from, const struct cell *to, bool swap)
 {
     uint32_t gives[TUNE_BALANCE_LISTED], takes[TUNE_BALANCE_LISTED];
@@ -93,26 +94,26 @@ static struct exchange exchange_find(const struct sched *s, const struct cell *f
     return best;
 }
 
-// What may be left of what a cell is above its level.
+// The most by which a cell may still be off its level after an exchange that is worth it.
 static double residue_most_us(const struct cell *from)
 {
     double above_us = from->us - from->level_us;
     return above_us - MIN(TUNE_BALANCE_GAIN * above_us, TUNE_BALANCE_GAIN_LEVEL * from->level_us);
 }
 
-// The even load of mini-batches comes before that of workers.
+// Whether the mini-batches' loads allow it: their being even comes before that of workers.
 static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from, uint32_t to)
 {
     uint64_t give = s->seqs[e->give].load, take = e->take == NONE ? 0 : s->seqs[e->take].load;
     if (from == to || s->places.batch_load[to] + give <= s->places.batch_load[from])
-        return true; // or they become more even by it
+        return true; // it makes them more even
     if (e->take == NONE && s->config.step_limit_us == 0)
-        return sched_load_has_room(s, e->give, to); // later, too; where a step's time is limited the slowest worker counts for more
+        return sched_load_has_room(s, e->give, to); // now and later. With a limit on steps the slowest worker matters more
     uint32_t heavier = give > take ? to : from;
     return s->places.batch_load[heavier] + MAX(give, take) - MIN(give, take) <= sched_load_limit(s, heavier);
 }
 
-// Between a worker's mini-batches.
+// Evens out a worker's mini-batches: no page moves. False: nothing to gain.
 static bool relabel(struct sched *s, const struct cell *from, const double *levels_us)
 {
     struct exchange best = {NONE, NONE, residue_most_us(from)};
@@ -148,7 +149,7 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
         return false;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *p = &s->places.of[i];
-        if (i == from->place || !counts(p) || !p->accepts_moves || !sched_place_takes(s, p) || sched_handover_place_rests(s, i))
+        if (i == from->place || !takes_part(p) || !p->accepts_moves || !sched_place_takes(s, p) || sched_handover_place_rests(s, i))
             continue;
         for (uint32_t m = 0; m < s->batches.in_use; m++) {
             struct cell cell = cell_of(s, i, m, levels_us[m]);
@@ -168,7 +169,7 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     if (!sched_handover_pays(s, best.give, above_us - best.residue_us) || !sched_place_fits(p, pages, true) ||
         !load_allows(s, &best, from->batch, to.batch))
         return false;
-    if (!sched_place_fits(p, pages, false)) { // what is kept there makes way, and one goes when it has
+    if (!sched_place_fits(p, pages, false)) { // kept sequences make way there first
         sched_prefix_make_room(s, to.place, pages + sched_place_spared(p));
         return false;
     }
@@ -176,12 +177,12 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     return true;
 }
 
-// The worst cell of a mini-batch hands something over; false: nothing to gain.
+// Lets the worst cell of a mini-batch hand something over. False: nothing to gain.
 static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
 {
     struct cell worst = {.place = 0};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        if (!counts(&s->places.of[i]))
+        if (!takes_part(&s->places.of[i]))
             continue;
         struct cell cell = cell_of(s, i, batch, levels_us[batch]);
         if (cell.us > worst.us)

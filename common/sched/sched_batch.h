@@ -6,7 +6,7 @@
 
 struct sched;
 
-// Of a sequence in prefill.
+// A sequence's part, while it is in prefill.
 struct sched_batch_link {
     uint32_t prev, next; // in its mini-batch, oldest first
 };

@@ -1,20 +1,19 @@
-// sched_batches.c: how many mini-batches are in flight, when the core may choose.
+// sched_batch_count.c: how many mini-batches are in flight, when the core may choose.
 //
-// One mini-batch of n rows takes S(n) + max(L, R + link) a round: the S-part's work, then attention on its own cores while the slowest
-// worker elsewhere attends. Of k mini-batches each has a k-th of the rows and of the load, and while one is away the S-part works on another:
+// By the formula of sched_time.h, with n rows in all: of k mini-batches each has a k-th of the rows and of the load, so
 //
-//     round(k) = max( k·(S(n/k) + L/k),  S(n/k) + max(L/k, R/k + link),  R )         n rows in any case
+//     round(k) = max( k·S(n/k) + H,  S(n/k) + R/k + L,  R )
 //
-// S(n) falls slower than n, so more mini-batches cost the S-part time, and pay only where the workers' time is worth hiding.
-// Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, link 2 ms: one: 11.2 + 15 + 2 = 28.2 ms; two: max(2·9.6, 9.6 + 7.5 + 2) =
-// 19.2 ms. With nothing at workers: one 11.2, two 19.2.
+// S(n/k) is more than S(n)/k, so more mini-batches cost the s-part time. They pay only if the workers' time is worth hiding.
+// Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, L = 2 ms: one takes 11.2 + 15 + 2 = 28.2 ms; two take max(2·9.6, 9.6 + 7.5 + 2)
+// = 19.2 ms. With nothing at workers one takes 11.2 ms and two take 19.2.
 //
-// A change waits until what is in flight has come back, a step or two; so it must promise a tenth, and is judged every 32 steps.
+// A change waits until the steps in flight are back, so it must promise a tenth.
 #include "common/sched/sched_batch_count.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
-// Microseconds in which every sequence that runs gets a token.
+// Predicts in how many microseconds every running sequence gets a token.
 static double round_us(const struct sched *s, uint32_t batches)
 {
     double rows = 0;
@@ -41,7 +40,8 @@ static bool anything_in_flight(const struct sched *s)
     return false;
 }
 
-// Deals out again all that runs: those that decode to whichever will read least, those in prefill with them.
+// Deals out all running sequences again: those that decode, each to the mini-batch that will read least; those in prefill leave
+// mini-batches that are no longer used.
 static void deal(struct sched *s)
 {
     double loads[SCHED_MINI_BATCHES_MAX] = {0};
@@ -50,7 +50,7 @@ static void deal(struct sched *s)
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
         struct sched_batch *b = &s->batches.of[m];
         uint32_t next = NONE;
-        for (uint32_t i = b->member_count; i > 0; i--) { // from the end: leaving puts the last one in its stead
+        for (uint32_t i = b->member_count; i > 0; i--) { // from the end: the last member fills the gap of one that leaves
             uint32_t slot = b->members[i - 1], to = 0;
             for (uint32_t k = 1; k < s->batches.in_use; k++)
                 to = loads[k] < loads[to] ? k : to;
@@ -67,7 +67,7 @@ static void deal(struct sched *s)
             sched_sequence_leave(s, slot);
             sched_sequence_join(s, slot, m % s->batches.in_use);
         }
-        s->load.plans[m].ends = 0; // nobody has ended
+        s->load.plans[m].ends = 0; // leaving counted as ending, but nothing has ended
     }
 }
 

@@ -1,11 +1,10 @@
 // sched_choice.c: the choice of a place for a sequence.
 //
-// The choice is the place after which the mini-batch waits least for attention, by the formula of sched_time.h; a place reads
-// load x token_us.
+// It is the place with which the mini-batch waits least for attention, by the formula of sched_time.h.
 //
 // Example: local pool at 0.02 us a token, one remote worker as fast with 30 layers x 60 us of link. A first sequence of
-// 1,000 tokens: local 20 us, remote 1,820 us: local. With 90,000 tokens in the local pool: local 1,820 us at the
-// next 1,000, remote max(1,800, 1,820): from here on both grow alike. Workers on the s-part's cores among themselves: the
+// 1,000 tokens takes 20 us locally and 1,820 us remotely: local. With 90,000 tokens in the local pool the next 1,000 take
+// 1,820 us locally and max(1,800, 1,820) remotely: from here on both grow alike. Among workers on the s-part's cores it is the
 // one with the least load, so that each holds its share and the death of one loses no more than that.
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_state.h"
@@ -16,7 +15,7 @@ uint32_t sched_choice_pages(const struct sched *s, uint32_t slot)
     uint32_t known = MAX(q->known, q->next_pos + 1);
     uint32_t margin = MIN(q->limit > known ? q->limit - known : 0, TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens);
     uint32_t wanted = sched_place_pages(s, known + margin);
-    // The margin is a wish: a place that the sequence fills alone must still take it.
+    // The margin may be given up: a place that the sequence fills alone must still take it.
     uint32_t largest = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         if (s->places.of[i].up && !s->places.of[i].draining && sched_place_permitted(s, &s->places.of[i]))
@@ -55,7 +54,7 @@ static struct attention attention_of(const struct sched *s, uint32_t mini_batch,
     return a;
 }
 
-// The same, once that place reads for read_us, and for now_us no longer.
+// Returns the attention of the mini-batch if that place reads for read_us instead of now_us.
 static double attend_us_with(const struct attention *a, uint32_t index, const struct sched_place *p, double now_us, double read_us)
 {
     struct sched_round round = {
@@ -80,8 +79,8 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
             !sched_place_fits(p, pages, leaving == NONE) || i == leaving || (leaving != NONE && !p->accepts_moves))
             continue;
         if (p->shares_cores && p->kind == SCHED_KV_WORKER) {
-            // Their times add up whichever takes it, so the sum says nothing: they share the context evenly, a slow one as
-            // much less as it is slower.
+            // Their times add up whichever takes it, so the sum says nothing. They share the context evenly, and a slow one takes
+            // less by as much as it is slower.
             double load = (double)(p->load[mini_batch] + p->incoming[mini_batch] + tokens) *
                           (p->speed.slow ? p->speed.token_us / s->places.sharing_us : 1);
             if (sharing == NONE || load < sharing_load) {

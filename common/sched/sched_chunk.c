@@ -1,29 +1,29 @@
 // sched_chunk.c: how many prefill rows a step may have, beside those that decode.
 //
-// A step of d decode rows and c prefill rows is predicted from what steps of decode rows alone take, measured, and what is added:
+// The time of a step with d decode rows and c prefill rows is predicted from D, the measured time of steps without prefill, and from
+// what the prefill rows add:
 //
-//     us(c) = h·D(d) + f·(S(d + c) - S(d)) + g·Σ (rows × context)·pair_us          S: the s-part's work, by rows
+//     us(c) = h·D(d) + f·(S(d + c) - S(d)) + g·Σ (rows × context)·pair_us          S: the s-part's work by rows (sched_time.h)
 //
-// f, g and h correct what was seen, and what is known of s-part and places, to what steps take: each by its part in the prediction, so
-// that the start of a prompt teaches f, its end g, and a step without prefill h alone. Where prompts come all the time there are none
-// of these, and h has to learn from the others that the contexts have grown: laid on the few rows of a small chunk it would make the
-// chunk smaller still.
+// f, g and h are factors that correct the three parts to what steps take, each by its share of the prediction: so the start of a prompt
+// teaches f, its end g, and a step without prefill h alone. While prompts come all the time there is no step without prefill, and h must
+// learn from the others that contexts have grown: put on the few rows of a small chunk, that time would make the chunk smaller still.
 //
-// Of the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
-// (Sarathi-Serve, arXiv 2403.02310), the one with the best throughput at the observed ratio P:D of prompt to generated tokens. Not
-// with the d that decode now but with the n that will when the prompts are done: with w = n·P/D rows wanted a step, c >= w is in
-// w/c of the steps, so that n tokens take w/c·us(c) + (1 - w/c)·us(0); below w so few prompts end that only n·c/w run at once, in a
-// time between that of one and of n.
-// (With d in the place of n, one that decodes asks for just the rows that keep one decoding.) Where S is a line all from w on are
-// equal, and the largest ends prompts soonest.
+// Candidates are the sizes that make d + c a multiple of the tile (SARATHI, arXiv 2308.16369) and whose step keeps to the target
+// (Sarathi-Serve, arXiv 2403.02310). The one with the best throughput at the observed ratio P:D of prompt to generated tokens is taken,
+// not for the d that decode now but for the n that will when the prompts are done. (With d, a single decoding sequence would ask for
+// just the rows that keep one decoding.) With w = n·P/D rows wanted a step, a chunk c >= w is in w/c of the steps, so n tokens take
+// w/c·us(c) + (1 - w/c)·us(0). Below w so few prompts end that only n·c/w sequences run at once, in a time between that of one and of n.
+// Where S is a line all sizes from w on are equal, and the largest ends prompts soonest.
 //
 // Rows × context is why a chunk shrinks as its prompt grows. Example: D = 7.5 ms, a row more 0.5 ms, pair_us 0.4, d = 8, and a target of
-// 2.4·D = 18 ms: at the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
-// only 5 rows are left, less than a tile; half a tile is the least, because a step reads all the context of the prompt for however few rows.
-// Where the decode rows alone fill the target, prefill gets 1.4 times their time all the same.
+// 2.4·D = 18 ms. At the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
+// there is time for 5 rows only. Half a tile is the least, because a step reads the whole context of the prompt for however few rows.
+// If the decode rows alone fill the target, prefill still gets 1.4 times their time.
 //
-// A target of our own choice is for those who run as against those who wait: where more wait than run it is as many times as long, up
-// to four. Each step costs its base however few prompt rows it has: of 128 that come at once the last would start after twice the time.
+// Without --step-target the target weighs running sequences against waiting ones: if k times as many wait as run it is k times as long,
+// up to four. Each step costs its base however few prompt rows it has, so the last of 128 sequences that come at once would otherwise
+// start after twice the time.
 #include "common/sched/sched_state.h"
 
 uint32_t sched_chunk_max(const struct sched *s)
@@ -34,10 +34,10 @@ uint32_t sched_chunk_max(const struct sched *s)
 
 // --- what a step takes ----------------------------------------------------------------------------------------------
 
-// What prefill rows add to the s-part's work.
+// The time by which prefill rows lengthen the s-part's work.
 static double products_us(const struct sched *s, double decode_rows, double rows)
 {
-    // Measured points may lie so that more rows take less; no row is free.
+    // By the measured points more rows may seem to take less; but no row is free.
     return s->chunk.products *
            MAX(sched_time_rows_us(s, decode_rows + rows) - sched_time_rows_us(s, decode_rows), rows * sched_time_row_us(s) / 4);
 }
@@ -49,7 +49,7 @@ static double attention_us(const struct sched *s, uint32_t place, double at, dou
     return s->chunk.attention * sched_speed_pairs(at, rows) * pair_us;
 }
 
-// Steps without prefill of about as many rows, or of the nearest number that was seen.
+// The time of steps without prefill, of about as many rows or of the nearest number that was seen.
 static double seen_decode_us(const struct sched *s, uint32_t rows)
 {
     const struct sched_chunk_decodes *nearest = NULL;
@@ -74,16 +74,16 @@ static void learn_decodes(struct sched *s, uint32_t rows, double total_us)
     struct sched_chunk *m = &s->chunk;
     struct sched_chunk_decodes *d = &m->decodes[sched_curve_class(rows)];
     double before_us = seen_decode_us(s, rows);
-    // Their median rather than their mean: by a few that were disturbed a target must not grow.
+    // Near their median rather than their mean: a few disturbed steps must not stretch the target.
     double gain = 1 / (d->count + 1), most = d->us * TUNE_CHUNK_DECODE_MOVE;
     d->count = MIN(d->count + 1, 1 / TUNE_CHUNK_DECODE_GAIN);
     d->rows += gain * (rows - d->rows);
     d->us += gain > TUNE_CHUNK_DECODE_GAIN ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
     if (before_us > 0)
-        m->decode *= before_us / seen_decode_us(s, rows); // what it corrected has moved
+        m->decode *= before_us / seen_decode_us(s, rows); // the time that it corrects has moved
 }
 
-// Smoothed: what decode rows read, in all steps and in those without prefill.
+// Smooths what decode rows read, in all steps and in those without prefill.
 static void learn_contexts(struct sched_chunk *m, const struct sched_flight *step, uint32_t decode_rows)
 {
     double sum = 0;
@@ -94,15 +94,15 @@ static void learn_contexts(struct sched_chunk *m, const struct sched_flight *ste
         m->seen_context = m->context;
 }
 
-// Decode rows do not take longer by more than what they read has grown since they were seen alone, nor less by more than it has shrunk.
-// Where rows of prompts cost more than is known that would otherwise be taken for it, too, and stretch the target, and the chunk with
-// it, again and again.
+// Decode rows cannot have become slower by more than their contexts have grown since they were seen alone, nor faster by more than those
+// have shrunk. Without that bound, prompt rows that cost more than is known would be taken for slow decode rows, and would stretch the
+// target, and the chunk with it, again and again.
 static void correct_decode(struct sched_chunk *m, double by)
 {
     double grown = m->seen_context > 0 ? m->context / m->seen_context : 0;
     double least = grown > 0 ? MIN(grown, 1) / TUNE_CHUNK_DECODE_ROOM : 1 / TUNE_CHUNK_DECODE_FACTOR_MAX,
            most = grown > 0 ? MAX(grown, 1) * TUNE_CHUNK_DECODE_ROOM : TUNE_CHUNK_DECODE_FACTOR_MAX;
-    // One step may be disturbed: a target must not grow by that at once.
+    // A single disturbed step must not stretch the target at once.
     m->decode = MIN(MAX(m->decode * (1 + MIN(MAX(by, -TUNE_CHUNK_DECODE_MOVE), TUNE_CHUNK_DECODE_MOVE)), least), most);
 }
 
@@ -120,13 +120,13 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
         learn_decodes(s, decode_rows, total_us);
     else
         products = products_us(s, decode_rows, step->prefill_rows);
-    for (uint32_t i = decode_rows; i < step->run_count; i++) // behind the decode rows, a run each
+    for (uint32_t i = decode_rows; i < step->run_count; i++) // behind the decode rows, which have a run each
         attention += attention_us(s, step->runs[i].place, step->runs[i].position, step->runs[i].count);
     if (decode_rows == 0)
         return;
     double alone = decode_us(s, decode_rows), predicted = alone + products + attention;
     if (predicted <= 0)
-        return;                                                                                // nothing is known yet
+        return;                                                                                // nothing known
     double wrong = TUNE_CHUNK_GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
     learn_contexts(m, step, decode_rows);
     correct_decode(m, wrong * alone);
@@ -146,7 +146,7 @@ struct prompts {
     uint32_t slot, at; // next row: position `at` of that sequence
 };
 
-// Their next `rows` rows, or what is left; returns how many, and adds what their attention takes.
+// Takes their next `rows` rows, or those that are left; returns how many, and adds the time of their attention.
 static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows, double *us)
 {
     uint32_t taken = 0;
@@ -165,37 +165,37 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
     return taken;
 }
 
-// Prefill rows that so many running sequences need beside a decode row each, so that starts keep up with ends.
+// Returns the prefill rows that so many running sequences need in each step, so that starts keep up with ends.
 static double wanted_rows(const struct sched *s, uint32_t decode_rows)
 {
     return s->load.lengths.tokens > 0 ? decode_rows * s->load.lengths.prompt_tokens / s->load.lengths.tokens : 0;
 }
 
-// When the prompts at hand are done.
+// The steps without prefill that follow when the prompts at hand are done.
 struct outlook {
-    uint32_t rows; // that decode
-    double us;     // that they take without prefill
-    double one_us; // that one of them takes
-    double wanted; // prefill rows beside them
+    uint32_t rows; // decode rows
+    double us;     // their time
+    double one_us; // the time of a single one
+    double wanted; // prefill rows that they need beside them
 };
 
-static struct outlook outlook(const struct sched *s, uint32_t rows)
+static struct outlook outlook_of(const struct sched *s, uint32_t rows)
 {
     double us = decode_us(s, rows);
     return (struct outlook){rows, us, MIN(decode_us(s, 1), us), wanted_rows(s, rows)};
 }
 
-// Generated tokens a microsecond in the long run; added_us: what `chunk` rows add to a step.
+// Returns the generated tokens a microsecond in the long run; added_us is what `chunk` rows add to a step.
 static double throughput(const struct outlook *o, double chunk, double added_us)
 {
-    if (chunk < o->wanted) { // only as many decode as so few rows keep running
+    if (chunk < o->wanted) { // so few rows keep only a share of them running
         double share = chunk / o->wanted;
         return share * o->rows / (o->one_us + share * (o->us - o->one_us) + added_us);
     }
     return o->rows / (o->wanted / chunk * added_us + o->us);
 }
 
-static uint32_t crumb(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
+static uint32_t least_rows(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
 
 static double target_us(const struct sched *s, uint32_t decoding)
 {
@@ -207,14 +207,14 @@ static double target_us(const struct sched *s, uint32_t decoding)
     return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
 }
 
-// The chosen size; `first` is the least that fills a tile, `cap` the most.
+// Chooses the size; `first` is the least that fills a tile, `cap` the most.
 static uint32_t choose(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
                        double most_us)
 {
     double alone_us = decode_us(s, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
-    const struct outlook later = outlook(s, decode_rows + b->prefill_count);
+    const struct outlook later = outlook_of(s, decode_rows + b->prefill_count);
     most_us = MAX(most_us, TUNE_CHUNK_STRETCH * alone_us);
-    // Never more than twice what was tried: the line may be wrong out there, and the next step knows better.
+    // Never more than twice what was tried: the line may be wrong out there, and the next step will know better.
     double tried = 2 * (s->time.layers.rows_seen > 0 ? s->time.layers.rows_seen : s->time.whole.rows_seen);
     struct prompts next = {.slot = b->prefill_head, .at = s->seqs[b->prefill_head].next_pos};
     uint32_t best = 0, rows = 0;
@@ -224,19 +224,19 @@ static uint32_t choose(const struct sched *s, const struct sched_batch *b, uint3
             break; // no prompt has more
         rows += more;
         double added_us = products_us(s, decode_rows, rows) + attention;
-        if (best == 0 && alone_us + added_us > most_us) // as much as there is time for
-            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, crumb(s)));
+        if (best == 0 && alone_us + added_us > most_us) // as many rows as there is time for
+            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, least_rows(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
             break;
-        // Rows further on in a prompt read more whenever their turn is: in the rate all count as the first.
+        // Later rows of a prompt read more whenever their turn comes, so the rate counts all as the first.
         of_a_row = best == 0 ? attention / rows : of_a_row;
-        // Without decode rows (they are elsewhere, or lack pages) there is no rate, and as much is best as there is time for.
+        // Without decode rows (they are in another mini-batch, or lack pages) there is no rate: as many rows as there is time for.
         double rate = decode_rows == 0 ? 1 : throughput(&later, rows, products_us(s, later.rows, rows) + rows * of_a_row);
         if (rate >= TUNE_CHUNK_AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);
     }
-    return MAX(best, 1); // whoever is left without rows here would wait for ever
+    return MAX(best, 1); // a prompt without rows would wait for ever
 }
 
 uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows)
@@ -244,7 +244,7 @@ uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *b, ui
     uint32_t tile = s->config.tile_rows, cap = MIN(sched_chunk_max(s), s->s_part.rows_max - decode_rows);
     uint32_t aligned = (decode_rows + cap) / tile * tile;
     if (aligned > decode_rows)
-        cap = aligned - decode_rows; // else less than what fills the tile, but never nothing: prefill must get on
+        cap = aligned - decode_rows; // otherwise less than a tile, but never nothing: prefill must go on
     if (s->config.chunk_tokens != 0 || cap == 0)
         return cap;
     uint32_t decoding = 0;
@@ -253,7 +253,7 @@ uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *b, ui
     if (decoding == 0)
         return cap;
     uint32_t first = tile - decode_rows % tile;
-    first += first < crumb(s) ? tile : 0;
+    first += first < least_rows(s) ? tile : 0;
     if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
     return choose(s, b, decode_rows, first, cap, target_us(s, decoding));

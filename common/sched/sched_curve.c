@@ -18,8 +18,8 @@ static double age(const struct sched_curve *m, const struct sched_curve_size *si
     return (double)(m->steps - size->seen) / TUNE_MODEL_AGE_STEPS;
 }
 
-// What moved the classes that were seen since, in full once it is away; little is noise. Those that come in turn must not move each
-// other at once: what raised one lowered the other, for ever.
+// Returns the time of a class, moved by what has moved the classes seen since: fully once it is away, not at all by what may be noise.
+// Classes that come in turn must not move each other at once, or what raises one would lower the other, for ever.
 static double class_us(const struct sched_curve *m, const struct sched_curve_size *size)
 {
     double away = MIN((double)(m->steps - size->seen) / TUNE_MODEL_AWAY_STEPS, 1);
@@ -27,8 +27,8 @@ static double class_us(const struct sched_curve *m, const struct sched_curve_siz
     return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
-// A line through the sizes of step that were seen, by relative error: then neither a hundred decode steps that are all alike, whose
-// differences are noise, nor one that was disturbed makes the slope.
+// Fits a line through the classes that were seen, by relative error: so neither a hundred decode steps that differ by noise only, nor
+// a single disturbed one, decides the slope.
 static void fit_line(struct sched_curve *m)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0, least_row_us = 0;
@@ -47,7 +47,7 @@ static void fit_line(struct sched_curve *m)
         m->rows_seen = size->rows;
     }
     double variance = n * xx - x * x, covariance = n * xy - x * y;
-    m->row_us = least_row_us; // sizes all alike: as if a step had no fixed cost, which errs to small chunks
+    m->row_us = least_row_us; // if all sizes are alike: as if a step had no fixed cost, which errs to small chunks
     if (variance > 0.01 * n * xx && covariance > 0)
         m->row_us = MIN(covariance / variance, least_row_us);
     m->base_us = MAX(0, (y - m->row_us * x) / n);
@@ -67,7 +67,7 @@ void sched_curve_learn(struct sched_curve *m, double rows, double total_us)
         double before_us = class_us(m, size), line_us = m->base_us + size->rows * m->row_us;
         size->rows += gain * (rows - size->rows);
         size->us = before_us + gain * (MIN(MAX(us, before_us / 2), before_us * 2) - before_us); // one may be disturbed
-        // How the class moved, but for its rows: over a class' spread of sizes it comes to nothing.
+        // How the class moved, apart from its rows.
         m->drift *= size->us / before_us * line_us / (m->base_us + size->rows * m->row_us);
     }
     size->drift = m->drift;
@@ -103,7 +103,7 @@ double sched_curve_us(const struct sched_curve *m, double rows)
     if (low == NULL && high == NULL)
         return 0;
     double high_us = high != NULL ? class_us(m, high) : 0, low_us = low != NULL ? class_us(m, low) : 0;
-    if (low == NULL) // a step is not much cheaper for having fewer rows than any that was seen: weights are read all the same
+    if (low == NULL) // with fewer rows than any step seen it is not much cheaper: all weights are read anyway
         return MIN(high_us, MAX(m->base_us + rows * m->row_us, high_us * rows / high->rows));
     if (high == NULL)
         return low_us + (rows - low->rows) * m->row_us;

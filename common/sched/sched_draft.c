@@ -1,20 +1,19 @@
 // sched_draft.c: rows of tokens that are guessed.
 //
-// A small batch reads all weights for a few rows, and more rows cost little: a token that is guessed can be computed behind the
-// row that samples it, and counts if it is what was sampled (speculative decoding, Leviathan et al., arXiv 2211.17192). Who
-// guesses is not known here, only how many tokens and how often they are right (config.drafts).
+// A small batch reads all weights for a few rows, so more rows cost little: a guessed token can be computed behind the row that samples
+// it, and counts if it is what was sampled (speculative decoding, Leviathan et al., arXiv 2211.17192). The core does not guess: it only
+// asks how many tokens can be guessed and how often they are right (config.drafts).
 //
-// Of n sequences the i-th gets t_i = 1 + p + p² … tokens of a step with its row and its drafts, each right with chance p. All
-// together d drafts make a step last T(n + d) + gap instead of T(n): the s-part's work by rows, and what else a step takes. The gap
-// is there because a step with drafts waits for the answer to the one before, which says what follows; otherwise it is at the
-// s-part already. So they gain
+// Of n sequences the i-th gets t_i = 1 + p + p² … tokens from a step with its row and its drafts, each right with chance p. All d drafts
+// together make a step last T(n + d) + gap instead of T(n). The gap is there because a step with drafts waits for the answer to the one
+// before, which says what follows; without drafts it is at the s-part already. So drafts gain
 //
 //     (Π t_i)^(1/n) · T(n) / (T(n + d) + gap)
 //
-// The product, not the sum, counts what a draft brings to a slow one for more than to a fast one (proportional fairness, Kelly
-// 1997). And who has no drafts waits for those of the others: nobody is to get a token more than a tenth later than without. Drafts
-// are added in the order of what they bring, and the best number of them is taken. Whether to wait at all is decided by the smoothed
-// gain, of steps that did and of those that did not.
+// The product, unlike the sum, values what a draft brings to a slow sequence more than to a fast one (proportional fairness, Kelly
+// 1997). Sequences without drafts wait for those of the others, so no sequence may get its tokens more than a tenth later than without
+// drafts. Drafts are added in the order of what they bring, and the best number of them is taken. The smoothed gain, of steps with and
+// without drafts, decides whether to wait at all.
 //
 // Example: T(1) = 3.0 ms, T(2) = 3.2, T(4) = 3.9, a gap of 0.1 and p = 0.8: three drafts give 2.95 tokens in 4.0 ms, 2.2 times as
 // many as one in 3.0. With p = 0.2 one draft gives 1.2 in 3.3 ms, 1.09 times; with 32 rows, of which each adds a 32nd to T, nothing.
@@ -25,8 +24,8 @@
 // One sequence's guess.
 struct guess {
     uint32_t count, taken;
-    double chance, next; // next: of the first that is not taken, with all before it
-    double tokens;       // expected, of the row and what is taken
+    double chance, next; // next: that the first one not taken is right, and all before it
+    double tokens;       // expected from the row and what is taken
     bool runs;           // it has a row
 };
 
@@ -37,7 +36,7 @@ static void line_learn(struct sched_draft_line *line, double x, double y)
                                       TUNE_DRAFT_FORGET * line->xy + x * y};
 }
 
-// Where all points have about the same x, as if y grew with it from 0 on: drafts are not taken for cheaper than rows were.
+// If all points have about the same x, y is taken to grow with it from 0: drafts must not seem cheaper than rows were.
 static double line_at(const struct sched_draft_line *line, double x)
 {
     if (line->count == 0)
@@ -49,7 +48,7 @@ static double line_at(const struct sched_draft_line *line, double x)
     return mean_y + slope * (x - mean_x);
 }
 
-// From one step of the mini-batch to the next.
+// Predicts the time from one step of the mini-batch to its next.
 static double step_us(const struct sched *s, const struct sched_draft *d, double rows, double gap_us)
 {
     struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows, rows)};
@@ -57,17 +56,17 @@ static double step_us(const struct sched *s, const struct sched_draft *d, double
     return sched_round_us(&round, s->batches.in_use);
 }
 
-// Guessed tokens that a sequence's row may have behind it: what it may generate but for the one that is sampled after them.
+// Returns how many guessed tokens a sequence's row may have behind it: all that it may still generate but the one sampled last.
 static uint32_t room(const struct sched *s, const struct sched_batch *b, const struct sched_seq *q)
 {
     uint32_t tokens = q->known + q->samples + 1;
-    // Rows in flight though its mini-batch has none: it has come from another.
+    // It has rows in flight but its mini-batch has none: it has come from another.
     if (tokens >= q->limit || (q->in_flight > 0 && b->in_flight_count == 0))
         return 0;
     return MIN(q->limit - tokens, s->config.draft_tokens);
 }
 
-// How many rows the members will have without drafts, and what is guessed of each.
+// Asks for guesses for each member; returns how many rows they will have without drafts.
 static uint32_t ask(const struct sched *s, const struct sched_batch *b, struct guess *guesses)
 {
     uint32_t rows = 0;
@@ -86,7 +85,7 @@ static uint32_t ask(const struct sched *s, const struct sched_batch *b, struct g
     return rows;
 }
 
-// Whose next draft brings most.
+// Returns the sequence whose next draft brings most; NULL: none has one.
 static struct guess *best_next(struct guess *guesses, uint32_t count)
 {
     struct guess *best = NULL;
@@ -98,7 +97,7 @@ static struct guess *best_next(struct guess *guesses, uint32_t count)
     return best;
 }
 
-// That any one gets of the step.
+// Returns the fewest tokens that any sequence gets from the step.
 static double least_tokens(const struct guess *guesses, uint32_t count)
 {
     double least = INFINITY;
@@ -107,7 +106,7 @@ static double least_tokens(const struct guess *guesses, uint32_t count)
     return least;
 }
 
-// The best number of drafts of each; returns what they gain.
+// Chooses the best number of drafts of each; returns what they gain.
 static double choose(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d, uint8_t *drafts)
 {
     struct guess guesses[TUNE_DRAFT_SEQUENCES_MAX];
@@ -135,7 +134,7 @@ static double choose(const struct sched *s, const struct sched_batch *b, const s
     return best;
 }
 
-// Whether drafts of all would pay if they were right for certain: where rows cost as much as tokens are worth, nobody is asked.
+// Whether drafts would pay if all were right: otherwise nothing needs to be guessed.
 static bool could_pay(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d)
 {
     double rows = b->member_count;
@@ -159,8 +158,8 @@ bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts)
     for (uint32_t i = 0; i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
     if (b->in_flight_count > 0 && b->in_flight[b->in_flight_count - 1]->draft_rows > 0)
-        return false; // where their sequences will be is not known
-    // Rows beside prompts are the prompts': they are wanted for certain.
+        return false; // the next position of their sequences is not known
+    // Beside prompts, rows are better spent on prompts: those are wanted for certain.
     if (s->config.drafts == NULL || !s->s_part.rows_alike || b->prefill_count > 0 || b->member_count == 0 ||
         b->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->time.layers.rows_seen == 0 || !could_pay(s, b, d)) {
         d->drafting = false;
@@ -172,7 +171,7 @@ bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts)
     if (gain > 0)
         d->gain += (d->gain > 0 ? TUNE_DRAFT_GAIN : 1) * (gain - d->gain);
     d->drafting = d->gain > TUNE_DRAFT_WORTH;
-    bool waits = b->in_flight_count > 0; // then what was guessed follows what is being sampled
+    bool waits = b->in_flight_count > 0; // the guesses would follow tokens that are still being sampled
     bool probes = !waits && s->stats.steps / s->batches.in_use % TUNE_DRAFT_PROBE_STEPS == 0;
     for (uint32_t i = 0; (waits || probes) && i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
@@ -195,7 +194,7 @@ void sched_draft_learn(struct sched *s, const struct sched_flight *step, const s
     double away_us = (double)(s->now_us - step->emitted_us);
     if (step->queued || away_us <= done->total_us)
         return;
-    double gap_us = away_us - done->total_us; // one may be disturbed, and others come only while drafts pay
+    double gap_us = away_us - done->total_us; // bounded: one step may be disturbed, and more come only while drafts pay
     d->gap_us = d->gap_us > 0 ? d->gap_us + TUNE_DRAFT_GAIN * (MIN(gap_us, 2 * d->gap_us) - d->gap_us)
                               : MIN(gap_us, 4 * TUNE_DRAFT_GAP_US);
 }

@@ -6,7 +6,7 @@
 #include "common/sched/sched_seq.h"
 #include "common/sched/sched_tuning.h"
 
-// Of a mini-batch.
+// What is known of a mini-batch.
 struct sched_draft {
     // Least squares through points that are forgotten slowly: sums of their weights, of x and y and their products.
     struct sched_draft_line {
@@ -21,7 +21,7 @@ struct sched_draft {
 // drafts[TUNE_DRAFT_SEQUENCES_MAX]. False: the step is to wait for those in flight.
 bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts);
 
-// Those of so many drafts that its pages have room for behind its row, with pages that nobody else wants.
+// Returns how many of so many drafts its pages have room for, behind its row. Takes pages only if no other sequence needs them.
 uint32_t sched_draft_fit(struct sched *s, struct sched_seq *q, uint32_t drafts);
 
 void sched_draft_learn(struct sched *s, const struct sched_flight *flight, const struct sched_step_done *done);

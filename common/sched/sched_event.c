@@ -20,8 +20,8 @@ static void reject(struct sched *s, uint64_t sequence)
     };
 }
 
-// Counts the pages that its worker still holds. Where more are held than counted pages allow (several have the same ones) they are
-// of no use, but must be released: it is there with none.
+// Counts the pages that its worker still holds. If the ledger has no room for them (several sequences report the same pages) they are of
+// no use but must be released: the sequence is attached with none.
 static void hold(struct sched *s, uint32_t slot, const struct sched_arrive *a)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -29,7 +29,7 @@ static void hold(struct sched *s, uint32_t slot, const struct sched_arrive *a)
     struct sched_place *p = &s->places.of[a->held_place];
     uint32_t pages = sched_place_pages(s, a->held_positions);
     if (!p->up)
-        return; // gone again: then there is nothing to reuse
+        return; // the place is gone again: there is nothing to reuse
     bool room = pages <= p->pages_total - p->pages_used;
     sched_place_attach(s, slot, a->held_place, room ? pages : 0);
     if (!room)
@@ -44,7 +44,8 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         return;
     }
     s->stats.arrived++;
-    uint32_t known = s->config.max_sequences + s->config.max_kept - s->ids.free_count - s->prefix.slots; // without the cache's
+    // Without those that are only kept.
+    uint32_t known = s->config.max_sequences + s->config.max_kept - s->ids.free_count - s->prefix.slots;
     if (s->ids.free_count == 0 || known >= s->config.max_sequences) {
         reject(s, a->sequence);
         return;
@@ -69,7 +70,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     }
     if (s->queue.fresh <= s->config.max_waiting || s->cold[slot].rebuild)
         return;
-    sched_admit(s); // the queue is for those that cannot start at once
+    sched_admit(s); // what can start at once does not count for the queue
     if (s->queue.fresh > s->config.max_waiting && q->state == SCHED_SEQ_WAITING) {
         sched_queue_remove(s, slot);
         sched_heap_remove(&s->queue.deadlines, slot);
@@ -100,7 +101,7 @@ static void place_down(struct sched *s, uint32_t index)
     struct sched_place *p = &s->places.of[index];
     if (!p->up)
         return;
-    // Those on their way here stay where they are; should the hand-over have been done, their next row says LOST.
+    // Sequences on their way here stay where they are. If the hand-over was done already, their next row says LOST.
     for (uint32_t i = s->moves.count; i > 0; i--) {
         uint32_t slot = s->moves.slots[i - 1];
         struct sched_seq *q = &s->seqs[slot];
@@ -119,7 +120,7 @@ static void place_down(struct sched *s, uint32_t index)
     evict_all(s, p);
     while (p->holders.head != NONE) {
         uint32_t slot = p->holders.head;
-        if (s->cold[slot].move.id) { // what has arrived at the other end is no use alone: release it there
+        if (s->cold[slot].move.id) { // a part that has arrived at the other end is of no use: it is released there
             sched_sequence_move_landed(s, slot);
             s->stats.rebuilt++;
             s->stats.rebuilt_tokens += s->seqs[slot].known;
@@ -143,7 +144,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     p->up = true;
     p->kind = up->kind;
     find_local_pool(s);
-    if (s->places.grace_until_us == 0 && sched_place_permitted(s, p)) // where all is local, there is no other
+    if (s->places.grace_until_us == 0 && sched_place_permitted(s, p)) // placement local: no other is expected
         s->places.grace_until_us = s->now_us + (s->config.placement == SCHED_PLACE_LOCAL ? 0 : TUNE_PLACE_START_US);
     p->beside_s_part = up->shares_cores;
     p->shares_cores = p->beside_s_part && !s->s_part.on_device;
@@ -165,7 +166,7 @@ static void place_drain(struct sched *s, uint32_t index)
     uint32_t next;
     for (uint32_t slot = p->holders.head; slot != NONE; slot = next) {
         next = s->cold[slot].place.next;
-        if (s->seqs[slot].state == SCHED_SEQ_WAITING) // it holds pages, but no step would ever use them here
+        if (s->seqs[slot].state == SCHED_SEQ_WAITING) // it holds pages that no step would ever use here
             sched_sequence_requeue(s, slot);
     }
 }
@@ -180,7 +181,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
     struct sched_seq *q = &s->seqs[slot];
     bool over = s->cold[slot].over;
     bool again = !sched_place_of(s, q)->draining ||
-                 !s->cold[slot].move.failed; // who was to take it may be dead, and another take it
+                 !s->cold[slot].move.failed; // the one that was to take it may be dead: another may
     s->cold[slot].move.failed = !m->ok && again;
     sched_handover_ended(s, slot, m->ok);
     if (!m->ok && !over && again) { // it goes on where it is
@@ -224,7 +225,7 @@ static void s_part_down(struct sched *s)
     }
 }
 
-// CPU and device: what the steps of the one took says nothing of the other's.
+// Between CPU and device: the step times of one say nothing about the other.
 static void forget_s_part(struct sched *s)
 {
     sched_time_init(s);
@@ -235,7 +236,7 @@ static void forget_s_part(struct sched *s)
 static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
 {
     if (s->s_part.up)
-        s_part_down(s); // a new one without word of the old one's end
+        s_part_down(s); // a new s-part came before the end of the old one was reported
     if (up->on_device != s->s_part.on_device)
         forget_s_part(s);
     s->s_part.up = true;

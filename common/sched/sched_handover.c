@@ -1,7 +1,7 @@
-// sched_move.c: the terms on which a sequence is handed over, whoever wants it to go: sched_balance.c, sched_migrate.c, sched_admit.c.
+// sched_handover.c: the terms on which a sequence is handed over, for sched_balance.c, sched_migrate.c and sched_shortage.c.
 //
-// Against ping-pong: whoever went stays for a while, longer each time it fails; pages that move must be paid for by what the steps
-// to come gain, and may take a worker an eighth of its time.
+// Against ping-pong, a sequence that went stays for a while, longer each time a move fails. The steps to come must gain more than
+// moving its pages costs, and moving may take an eighth of a worker's time.
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"

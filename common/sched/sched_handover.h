@@ -1,4 +1,4 @@
-// sched_handover.h: the terms on which a sequence is handed over, whoever wants it to go. Private to common/sched.
+// sched_handover.h: the terms on which a sequence is handed over, for whatever reason. Private to common/sched.
 #ifndef FD_SCHED_SCHED_HANDOVER_H
 #define FD_SCHED_SCHED_HANDOVER_H
 

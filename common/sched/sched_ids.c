@@ -33,7 +33,7 @@ static void ids_erase(struct sched *s, uint64_t id)
     uint32_t i = hash_id(id) & s->ids.map_mask;
     while (s->seqs[s->ids.map[i]].id != id)
         i = (i + 1) & s->ids.map_mask;
-    // Later entries of the same run move up, so that no search meets a hole before its entry.
+    // Later entries of the same run move up, so that no search ends at a hole before its entry.
     for (uint32_t j = i;;) {
         j = (j + 1) & s->ids.map_mask;
         if (s->ids.map[j] == NONE)

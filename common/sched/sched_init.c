@@ -1,4 +1,4 @@
-// sched_init.c: all the memory that the core will ever use, and the map from ids to slots.
+// sched_init.c: all the memory that the core will ever use, and the limits and defaults of its configuration.
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,9 +62,9 @@ static enum status check_config(const struct sched_config *c, struct error *erro
 
 static bool init_sequences(struct sched *s)
 {
-    uint32_t n = s->config.max_sequences + s->config.max_kept; // what is kept leaves room for what comes
+    uint32_t n = s->config.max_sequences + s->config.max_kept; // kept sequences take no slot from new ones
     size_t bytes = (size_t)n * sizeof(*s->seqs);
-    s->seqs = aligned_alloc(64, bytes); // a line each, else two are touched a row
+    s->seqs = aligned_alloc(64, bytes); // one cache line each; unaligned, every row would touch two
     s->cold = calloc(n, sizeof(*s->cold));
     s->ids.free_slots = calloc(n, sizeof(*s->ids.free_slots));
     uint32_t buckets = 2;

@@ -1,8 +1,8 @@
-// sched_learn.c: what the answer to a step says of the models, and what they had predicted of it.
+// sched_learn.c: what the answer to a step teaches the models, and how well they had predicted it.
 #include "common/sched/sched_learn.h"
 #include "common/sched/sched_state.h"
 
-// What the model says of a step, with what its places read, before it learns from it. 0: nothing is known yet.
+// Predicts a step from what its places read, before the models learn from it. 0: nothing is known yet.
 static double step_predict_us(const struct sched *s, const struct sched_flight *step, const struct sched_step_done *done,
                               uint32_t sampled)
 {
@@ -19,8 +19,8 @@ static double step_predict_us(const struct sched *s, const struct sched_flight *
     return sched_round_us(&round, s->batches.in_use);
 }
 
-// Attention of a step on the s-part's cores: what its workers say, and of the local pool what it takes alone. It attends while they do,
-// with what they leave of the cores, so what it measures then is mostly their doing.
+// Returns the time of a step's attention on the s-part's cores: what its workers measured, and what the local pool would take alone. The
+// pool attends while the workers do, with what they leave of the cores, so what it measures then is mostly their work.
 static double attended_here_us(const struct sched *s, const struct sched_step_done *done, bool *workers)
 {
     double us = 0;
@@ -37,7 +37,6 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
     return us;
 }
 
-// What a step says of the model, and the model of it.
 void sched_learn_step(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
 {
     uint32_t sampled = 0;
@@ -52,7 +51,7 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
             s->places.of[run->place].speed.step_pairs += (uint64_t)run->count * run->position +
                                                          (uint64_t)run->count * (run->count + 1) / 2;
     }
-    // Attention of a row and of its drafts reads the same context: what it takes is neither as of rows nor as of a prompt.
+    // A row and its drafts attend to the same context: their time is neither that of decode rows nor that of a prompt.
     bool drafted = step->draft_rows > 0;
     double predicted_us = drafted ? 0 : step_predict_us(s, step, done, sampled);
     if (predicted_us > 0 && done->total_us > 0)
@@ -75,11 +74,11 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
         if (place >= s->config.max_places)
             continue;
         const struct sched_place *p = &s->places.of[place];
-        // Beside workers on its cores the local pool may take longer than it does alone, never less.
+        // Beside workers on its cores the local pool may be slower than alone, never faster.
         if (p->kind == SCHED_LOCAL_POOL && workers_here &&
             done->places[i].attend_us >= sched_speed_attend_us(p, done->places[i].tokens_read))
             continue;
-        // Beside prefill elsewhere on the same cores decode rows' attention says nothing.
+        // While prefill runs elsewhere on the same cores, the time of decode rows says nothing.
         if (step->prefill_rows == 0 || p->speed.step_pairs > 0 || !(sched_place_is_here(p)))
             sched_speed_learn(s, &done->places[i], here_us);
     }

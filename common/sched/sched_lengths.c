@@ -10,8 +10,8 @@
 
 void sched_lengths_init(struct sched_lengths *l) { *l = (struct sched_lengths){.unit = 1}; }
 
-// All buckets in one pass: an integral over the survival function that grows with the cutoff.
-static void reckon(struct sched_lengths *l, struct sched_survival *survival)
+// Computes the expectations, all buckets in one pass: an integral over the survival function that grows with the cutoff.
+static void expect(struct sched_lengths *l, struct sched_survival *survival)
 {
     struct sched_survival_mean life = {0};
     double weights = 0, prompts = 0, tokens = 0, token_squares = 0, context = 0, squares = 0;
@@ -54,7 +54,7 @@ static void weigh_anew(struct sched_lengths *l)
 void sched_lengths_note(struct sched_lengths *l, struct sched_survival *survival, uint32_t prompt, uint32_t cutoff)
 {
     uint32_t bucket = sched_survival_bucket(MAX(cutoff, 1));
-    if (l->count >= TUNE_LENGTHS_STARTS) { // instead of all that came before weighing less, the next one weighs more
+    if (l->count >= TUNE_LENGTHS_STARTS) { // the next one weighs more, instead of all before it less
         l->unit /= 1 - 1.0 / TUNE_LENGTHS_STARTS;
     }
     if (l->unit > UNIT_MAX)
@@ -64,11 +64,11 @@ void sched_lengths_note(struct sched_lengths *l, struct sched_survival *survival
     l->asked[bucket].cutoffs += l->unit * MAX(cutoff, 1);
     l->asked[bucket].prompts += l->unit * prompt;
     l->asked[bucket].prompt_squares += l->unit * prompt * prompt;
-    reckon(l, survival);
+    expect(l, survival);
 }
 
 void sched_lengths_refresh(struct sched_lengths *l, struct sched_survival *survival)
 {
     if (l->count > 0 && l->learned != survival->learned)
-        reckon(l, survival);
+        expect(l, survival);
 }

@@ -1,9 +1,9 @@
 // sched_lengths.h: what is expected of the sequences that start: how long they live and how much context they read meanwhile.
 // Private to common/sched.
 //
-// Of the last starts it keeps what they asked for (prompt and cutoff, by buckets of cutoffs), not what was expected of them then: so
-// each length that is observed changes what is expected of all of them. While nothing was observed that is the cutoff, which may be
-// ten times too long; an expectation that remembered it would spread the first batch's starts over ten lives.
+// The last starts are kept by what they asked for (prompt and cutoff, by buckets of cutoffs), not by what was expected of them then,
+// so that each observed length changes the expectation for all of them. Before the first observation the expectation is the cutoff,
+// which may be ten times too long; if it were remembered, the first batch's starts would be spread over ten lives.
 //
 // Example: cutoffs of 700, lives of 70. Nothing observed: E[L] = 700. Three lives that ended at 40, 70 and 100: P(L > 100) = 1/4, so
 // E[L] = 76 + (700 - 100) / 4 = 226 at once, for those that started before too.
@@ -16,9 +16,9 @@ struct sched_lengths {
     struct {
         double weight, cutoffs, prompts, prompt_squares; // sums over starts, old ones weighing less
     } asked[SCHED_SURVIVAL_BUCKETS];                     // by cutoff
-    double count;                                        // starts seen, as far as they still weigh; 0: nothing is expected
+    double count;                                        // starts remembered; 0: nothing is expected
     double unit;                                         // weight of the next start
-    uint64_t learned;                                    // of the survival, when the following were reckoned
+    uint64_t learned;                                    // survival.learned when the following were computed
     double tokens;                                       // E[L]
     double prompt_tokens;                                // E[p]
     double variation;                                    // standard deviation of L over E[L]
@@ -28,10 +28,10 @@ struct sched_lengths {
 
 void sched_lengths_init(struct sched_lengths *lengths);
 
-// One starts, of that prompt, generating at most cutoff tokens. O(buckets).
+// Counts a start: a sequence of that prompt that generates at most cutoff tokens. O(buckets).
 void sched_lengths_note(struct sched_lengths *lengths, struct sched_survival *survival, uint32_t prompt, uint32_t cutoff);
 
-// Takes in what the survival has learned. O(buckets), and O(1) if it has learned nothing.
+// Computes the expectations anew if the survival has learned something since. O(buckets), otherwise O(1).
 void sched_lengths_refresh(struct sched_lengths *lengths, struct sched_survival *survival);
 
 #endif

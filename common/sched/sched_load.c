@@ -37,19 +37,18 @@ static double spacing_steps(const struct sched *s)
 
 // What places can do, and what follows for a mini-batch.
 struct reach {
-    double tokens_per_us; // that all workers elsewhere read together; 0: there are none
-    double link_us;       // round trips of a step to the farthest of them
-    double page_tokens;   // that the pages of all places hold, a mini-batch's share
-    double full;          // sequences of a full mini-batch: as many as may run, as pages hold, as steps have time for
+    double tokens_per_us; // context tokens that all workers elsewhere read together; 0: there are none
+    double link_us;       // a step's round trips to the farthest of them
+    double page_tokens;   // a mini-batch's share of the tokens that all pages hold
+    double full;          // sequences of a full mini-batch: as many as may run, pages hold and steps have time for
     double hard;          // context tokens of a step that its time and the pages allow
-    double limit;         // and that keep both parts busy, or are read when starts are evenly spaced: W_lim
+    double limit;         // W_lim: of these, as many as keep both parts busy, or as evenly spaced starts need if that is more
 };
 
 static double s_part_us(const struct sched *s, double rows) { return sched_time_s_part_us(s, rows, rows); }
 
-// Context tokens that a mini-batch of so many rows may read so that its steps keep to their limit. Of M mini-batches in flight each
-// waits until the workers have served the others, so a step takes S + link + R, and M·R at least. As long as the S-part takes the
-// workers may take in any case: then it is not their load that is too much.
+// Returns the context tokens that a mini-batch of so many rows may read so that its steps keep to step_limit_us. The workers may always
+// take as long as the s-part does: if a step is too long then, it is not their load that is too much.
 static double timely_load(const struct sched *s, const struct reach *r, double rows)
 {
     double limit_us = s->config.step_limit_us,
@@ -58,7 +57,7 @@ static double timely_load(const struct sched *s, const struct reach *r, double r
     return limit_us == 0 ? INFINITY : MAX(MAX(r_us, s_us - r->link_us), 0) * r->tokens_per_us;
 }
 
-// What so many sequences read when their starts are evenly spaced, and `deviations` standard deviations more.
+// Returns what so many sequences read when their starts are evenly spaced, plus `deviations` standard deviations.
 static double steady_load(const struct sched *s, double rows, double deviations)
 {
     const struct sched_lengths *l = &s->load.lengths;
@@ -72,7 +71,7 @@ static double hard_load(const struct sched *s, const struct reach *r, double row
     return MAX(MIN(timely_load(s, r, rows), paged), 0);
 }
 
-// The most sequences, up to `most`, for which time and pages hold without binding: where they do bind, starts come late, so that some
+// Returns the most sequences, up to `most`, for which time and pages suffice without binding. Limits that bind delay starts, so that
 // later starts come close together, and so do their ends and the starts after those: the load swings more and more.
 static double full_rows(const struct sched *s, const struct reach *r, double most)
 {
@@ -86,7 +85,7 @@ static double full_rows(const struct sched *s, const struct reach *r, double mos
     return low;
 }
 
-// Something is known of lengths.
+// Needs an expectation of lengths.
 static struct reach reach(const struct sched *s)
 {
     struct reach r = {0};
@@ -103,7 +102,8 @@ static struct reach reach(const struct sched *s)
     if (r.tokens_per_us == 0)
         return r;
     r.full = full_rows(s, &r, MAX((double)s->config.max_running / s->batches.in_use, 1));
-    double balance = MAX(s_part_us(s, r.full) - r.link_us, 0) * r.tokens_per_us; // read while the S-part has the other mini-batch
+    double balance = MAX(s_part_us(s, r.full) - r.link_us, 0) *
+                     r.tokens_per_us; // read while the s-part works on the other mini-batch
     r.hard = hard_load(s, &r, r.full);
     r.limit = MIN(MAX(steady_load(s, r.full, 2), balance), r.hard);
     return r;
@@ -125,8 +125,8 @@ static double next_point(const struct sched_load_plan *plan, double point)
     return MAX(point + MAX(plan->tokens / TUNE_LOAD_POINTS_DENSE, 1), point < plan->tokens ? 0 : point * 1.2);
 }
 
-// Adds sequences alike to a projection. Between two points a sequence counts as alive if it was at the first, and with the context
-// it has at the second, so that no peak falls between them. Returns how many points it reaches.
+// Adds a cohort to a projection. Between two points in time a sequence counts as alive if it was at the first, with the context that it
+// has at the second, so that no peak falls between them. Returns how many points the cohort reaches.
 static uint32_t project(const struct sched *s, const struct sched_load_plan *plan, const struct sched_load_cohort *c, double age,
                         double *mean, double *variance)
 {
@@ -159,14 +159,14 @@ static void refresh(struct sched *s, struct sched_load_plan *plan)
     }
 }
 
-// A sequence by itself.
+// A cohort of one sequence.
 static struct sched_load_cohort alone(const struct sched *s, uint32_t slot)
 {
     uint32_t prompt = s->cold[slot].prompt;
     return (struct sched_load_cohort){.count = 1, .cutoff = s->seqs[slot].limit - prompt, .base = prompt};
 }
 
-// Whether `count` sequences like that one would leave the load under the limit, now and later.
+// Whether the load stays under the limit, now and later, with `count` more sequences like that one.
 static bool fits(const struct sched *s, const struct sched_load_plan *plan, uint32_t slot, double count, double limit)
 {
     double mean[SCHED_LOAD_POINTS] = {0}, variance[SCHED_LOAD_POINTS] = {0};
@@ -256,13 +256,13 @@ void sched_load_grew(struct sched *s, uint32_t slot)
 
 // --- together or apart ------------------------------------------------------------------------------------------------
 
-// Most starts of one step that a life's even spread leaves room for: three standard deviations of ends in one step.
+// The most starts of one step that an even spread allows: three standard deviations of the ends in one step.
 static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
 
-// Microseconds until what runs in a mini-batch and `waiting` more of the expected kind are through, all starting as soon as there is
-// room, or apart: `rate` a step and one for each end. A step takes the longer of both parts where another mini-batch is in flight.
-static double reckon_us(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r,
-                        bool apart)
+// Computes in how many microseconds the sequences of a mini-batch and `waiting` more of the expected kind are through, if all start as soon
+// as there is room; apart: if they start at an even rate and one for each that ends.
+static double through_us(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r,
+                         bool apart)
 {
     double tokens = s->load.lengths.tokens, step = tokens / TUNE_LOAD_TRIAL_STEPS, rate = r->full / tokens, running = 0, load = 0,
            us = 0;
@@ -293,7 +293,7 @@ static double reckon_us(const struct sched *s, const struct sched_load_plan *pla
     return us;
 }
 
-// Whether what waits is through as soon, or sooner, if it all starts as soon as there is room.
+// Whether the queue is through as soon, or sooner, if all of it starts as soon as there is room.
 static bool together_is_faster(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r)
 {
     uint32_t sizes = 0;
@@ -304,15 +304,15 @@ static bool together_is_faster(const struct sched *s, const struct sched_load_pl
         return false;
     if (sizes < 2)
         return waiting <= 2 * r->full; // T(b) is not known yet
-    return reckon_us(s, plan, waiting, r, false) <
-           (plan->together ? TUNE_LOAD_TOGETHER_STAYS : 1) * reckon_us(s, plan, waiting, r, true);
+    return through_us(s, plan, waiting, r, false) <
+           (plan->together ? TUNE_LOAD_TOGETHER_STAYS : 1) * through_us(s, plan, waiting, r, true);
 }
 
-// Starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. What is not
-// used in a step or two is lost: many that ended together are not to start together again. Nor are they to do so within a part of a
-// life: where all live alike hardly more start there than when all are evenly spread; where lengths differ ends are random, and
-// starts that follow them may come as much faster, and up to a standard deviation at once. So what came close together for whatever reason (a queue that was short at first, a change of mini-batches, a
-// limit that bound) is apart a life later, where lengths alone would not see to it.
+// Counts the starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. Starts not
+// used within a step or two are lost, so that sequences that ended together do not start together again. `room` bounds the starts within
+// a part of a life likewise: if all lives are alike, hardly more start there than with an even spread; if lengths differ, ends are
+// random, and the starts that follow them may come as much faster, up to a standard deviation at once. So sequences that came close
+// together for whatever reason (a short queue at first, a change of mini-batches, a limit that bound) are apart a life later.
 static void credit(struct sched *s, struct sched_load_plan *plan, double full)
 {
     double rate = full / s->load.lengths.tokens, steps = (double)(plan->step - plan->credited),
@@ -338,7 +338,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
         return true;
     credit(s, plan, r.full);
     if (s->cold[slot].rebuild || b->member_count + b->prefill_count == 0)
-        return true; // it ran before; or it runs alone
+        return true; // it ran before, or it runs alone
     refresh(s, plan);
     double share = ((double)s->queue.waiting.count + s->running) / s->batches.in_use - b->member_count -
                    b->prefill_count; // of what waits
@@ -348,7 +348,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (plan->decided != plan->step + 1)
         plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
-    // Together, too, each mini-batch takes its share, give or take: else those that start first fill one.
+    // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
     if (b->member_count + b->prefill_count >= r.full * (plan->together ? 1.125 : 1) ||
         (!plan->together && (plan->credit < 1 || plan->room < 1)))
         return false;

@@ -1,22 +1,22 @@
-// sched_migrate.c: NEO's rule by migration (sched_overlap.c has the rule): sequences that run go from the workers to the local pool, or
-// from it to them, when that is predicted to be faster by more than noise.
+// sched_migrate.c: NEO's rule (sched_overlap.c) for sequences that run: they go from the workers to the local pool, or back, when that
+// is predicted to be faster by more than noise.
 //
-// While requests wait, admission places newcomers as the rule says, and those that end make the rest even. When nobody waits any more
-// the rule has nobody to place: of a burst that needed the workers, the last few sequences may be left there, and every one of their
-// layers pays the links, though the pool could now hold them all; or the other way round, when contexts have grown. Example: 24 short
-// and 8 long sequences, half of each at workers; the short ones end, and four long ones wait for the links in each of 30 layers: with
-// a round trip of 100 us that is 3 ms of a step that computes for 4. One after the other they go to the pool.
+// While requests wait, admission places new sequences as the rule says. When the queue is empty the rule has nothing to place: the last
+// few sequences of a burst that needed the workers may be left there, and every layer of theirs pays for the links though the pool could
+// now hold them all. The opposite happens when contexts have grown. Example: 24 short and 8 long sequences, half of each at workers. The
+// short ones end, and four long ones wait for the links in each of 30 layers: with a round trip of 100 us that is 3 ms of a step that
+// computes for 4. One after the other they go to the pool.
 //
-// A pool that will not hold for long what it has hands over in time, unless the workers are so slow that pausing is better.
+// A pool that will soon be too small for what it has hands sequences over in time, unless the workers are so slow that pausing is better.
 //
-// Each must pay for its pages by what its steps to come gain, and stays for a while (sched_move.c: the terms of handing over).
+// A move must pay by what the sequence's steps to come gain (sched_handover.c).
 #include <math.h>
 
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_state.h"
 
-// Those that decode. False: there are none, or others are about to join or to leave them.
+// Sums up the sequences that decode. False: there are none, or prompts are about to join them.
 static bool running_load(const struct sched *s, struct sched_running_load *out)
 {
     double tokens = 0, squares = 0, ends = 0, local = 0, here = 0;
@@ -49,7 +49,7 @@ static bool running_load(const struct sched *s, struct sched_running_load *out)
     return true;
 }
 
-// One sequence from a place to another kind of places; false: none of it may go, or none would pay.
+// Hands one sequence of a place to another kind of places. False: none may go, or none would pay.
 static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain_us, uint32_t *looked)
 {
     for (uint32_t slot = s->places.of[from].holders.tail; slot != NONE && *looked < TUNE_MIGRATE_LISTED;

@@ -10,6 +10,6 @@ struct sched_migrate {
     uint64_t looked; // steps emitted when it last did
 };
 
-void sched_migrate(struct sched *s);
+void sched_migrate(struct sched *s); // starts a move that is worth it
 
 #endif

@@ -7,7 +7,7 @@
 
 struct sched;
 
-// Of a sequence.
+// A sequence's part.
 struct sched_move_link {
     uint64_t id;          // of the MOVE that was emitted and not answered; 0: none
     uint32_t to;          // place, NONE

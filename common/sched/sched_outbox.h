@@ -1,4 +1,4 @@
-// sched_outbox.h: of whom there is something to say. Private to common/sched.
+// sched_outbox.h: the sequences about which something is to be said. Private to common/sched.
 //
 // The outbox is a queue of sequences, not of messages: each has flags for what is still to be said about it, so its
 // size is bounded by max_sequences, and what does not fit this call's actions simply stays queued. sched.c empties it.
@@ -9,7 +9,7 @@
 
 struct sched;
 
-// Of a sequence.
+// A sequence's part.
 struct sched_outbox_link {
     uint32_t next;
     bool queued, finished, release, kept, move; // what is to be said
@@ -22,7 +22,7 @@ struct sched_outbox {
     size_t count, capacity;
 };
 
-// The next action of this call; NULL: there is no room.
+// Adds an action to this call's. NULL: there is no room.
 struct sched_action *sched_outbox_action(struct sched *s, enum sched_action_kind kind);
 void sched_outbox_add(struct sched *s, uint32_t slot);     // something is to be said about it
 void sched_outbox_release(struct sched *s, uint32_t slot); // its pages may be freed

@@ -1,17 +1,17 @@
 // sched_overlap.c: the local pool alone, the workers alone, or both: whichever is predicted to give more tokens a second.
 //
-// The rule is NEO's (Jiang et al., arXiv 2411.01142, section 3.2), so that adding workers never makes it slower: at admission, and for
-// those that run when nobody waits (sched_migrate.c).
-// Of n sequences that want to run, each with c tokens of context on average, h are held locally and the others at the workers:
+// The rule is NEO's (Jiang et al., arXiv 2411.01142, section 3.2): adding workers never makes it slower. It acts at admission, and on
+// running sequences when the queue is empty (sched_migrate.c). Of n sequences, each with c tokens of context on average, h are held
+// locally and the others at the workers. With k mini-batches and the formula of sched_time.h, with
 //
-//     H = h·c·token_us of the local pool      A = (n - h)·c / speed of the workers      L their links' round trips
-//     round = max( k·S(n/k) + H,  S(n/k) + max(H/k, A/k + L),  A )      with k mini-batches; a token each
+//     H = h·c / k · token_us of the local pool        R = (n - h)·c / k / speed of the workers
 //
-// and so n / round tokens a second. Local only: n is cut to what the pool holds; workers only: h = 0; both: the best h there is.
-// Example: S(32) = 10 ms, S(16) = 8 ms, c = 1,000, local 0.25 us, n = 32, room for 16 locally: local only 16 / (8 + 4 ms) = 1.33 a ms.
-// Workers that read as fast, 4 ms for 16: both 32 / (10 + max(4, 4)) = 2.3. Workers a tenth as fast: 32 / (10 + 40) = 0.64: local only.
+// a round takes round(k), and gives n tokens: n / round(k) a second. Local only: n is cut to what the pool holds. Workers only: h = 0.
+// Both: the best h there is. Example: S(32) = 10 ms, S(16) = 8 ms, c = 1,000, 0.25 us a token locally, n = 32, room for 16 locally.
+// Local only: 16 / (8 + 4 ms) = 1.33 a ms. With workers that read as fast, 4 ms for 16: 32 / (10 + max(4, 4)) = 2.3. With workers a
+// tenth as fast: 32 / (10 + 40) = 0.64, so local only.
 //
-// The other way round, too: with two mini-batches a local token delays both, so fast workers are better left alone with it.
+// The pool, too, may be better left out: with two mini-batches a local token delays both, and fast workers may do without it.
 //
 // Both together must promise more than either alone (TUNE_OVERLAP_LOCAL_ODDS, TUNE_OVERLAP_WORKERS_ODDS): in a mixed step one side waits
 // for the other more than on average. In the sweep of test_sched_rule.c, with requests waiting all the time (96 sequences, two workers an
@@ -21,17 +21,17 @@
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_state.h"
 
-// What there is, gathered in one pass.
+// What places can do for sequences of a kind.
 struct capacity {
-    double context, deviation;                 // tokens of a sequence, mean of its life
-    double end;                                // tokens at its end
-    double local_us, local_count, local_ends;  // a token; sequences that fit; that fit if all are at their end
-    double local_tokens;                       // that fit
-    double speed, sharing_us, sharing_link_us; // workers: tokens a microsecond; on the s-part's cores
+    double context, deviation;                 // the sequences: tokens of one, mean over its life; by how much they differ
+    double end;                                // tokens of one at its end
+    double local_us, local_count, local_ends;  // the pool: time of a token; sequences that fit; that fit if all are at their end
+    double local_tokens;                       // tokens that fit
+    double speed, sharing_us, sharing_link_us; // workers: tokens a microsecond; on the s-part's cores: time of a token, round trips
     double link_us, worker_count, workers;
 };
 
-// Mean context of a sequence over its life, and by how much one differs.
+// Fills in the sequences that wait: by lengths seen, or by the head of the queue.
 static void contexts(const struct sched *s, struct capacity *out)
 {
     const struct sched_seq *head = &s->seqs[s->queue.waiting.entries[0].slot];
@@ -46,7 +46,7 @@ static void contexts(const struct sched *s, struct capacity *out)
     out->deviation = sqrt(MAX(l->context_squares / l->tokens - out->context * out->context, 0));
 }
 
-// Sequences that pages hold, those that are long included.
+// Returns the sequences that a place's pages hold, allowing for long ones.
 static double count_of(const struct sched *s, const struct capacity *x, const struct sched_place *p)
 {
     double tokens = x->context + TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens,
@@ -55,7 +55,7 @@ static double count_of(const struct sched *s, const struct capacity *x, const st
     return floor(root * root);
 }
 
-// Of sequences as `out` says they are. False: there is nothing to choose between, or too little known.
+// Fills in the places, for sequences that are filled in. False: there is nothing to choose between, or too little is known.
 static bool gather(const struct sched *s, struct capacity *out)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
@@ -83,14 +83,14 @@ static bool gather(const struct sched *s, struct capacity *out)
     return out->local_count > 0 && out->worker_count > 0 && s->time.layers.rows_seen > 0;
 }
 
-// The slowest worker's time for `count` sequences of a mini-batch: they are whole, and differ.
+// Returns the slowest worker's time for `count` sequences of a mini-batch. Sequences are not divided, and differ.
 static double away_us(const struct capacity *x, double count)
 {
     double each = ceil(count / x->workers);
     return (each * x->context + x->deviation * sqrt(each) / 2) * x->workers / x->speed;
 }
 
-// Tokens a microsecond of n sequences, h of them local.
+// Returns the tokens a microsecond of n sequences, h of them local.
 static double rate(const struct sched *s, const struct capacity *x, double n, double h)
 {
     bool away = n > h && x->workers > 0, sharing = n > h && x->workers == 0;
@@ -125,7 +125,7 @@ void sched_overlap_judge(struct sched *s)
     double local = MIN(n, x.local_count), away = MIN(n, x.worker_count), all = MIN(n, x.local_count + x.worker_count);
     rates[SCHED_OVERLAP_LOCAL] = rate(s, &x, local, local);
     rates[SCHED_OVERLAP_WORKERS] = rate(s, &x, away, 0);
-    // What does not fit any more goes to the workers from the beginning: to be paused for want of pages costs more.
+    // Sequences that will not fit at their end go to the workers from the beginning: being paused for want of pages costs more.
     double least = MAX(all - x.worker_count, 0), most = MAX(MIN(all, x.local_ends), least);
     for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
         double h = least + (most - least) * i / TUNE_OVERLAP_SHARES, r = rate(s, &x, all, h);
@@ -136,7 +136,7 @@ void sched_overlap_judge(struct sched *s)
     }
     rates[SCHED_OVERLAP_LOCAL] *= TUNE_OVERLAP_LOCAL_ODDS;
     rates[SCHED_OVERLAP_WORKERS] *= TUNE_OVERLAP_WORKERS_ODDS;
-    rates[s->overlap.choice] *= TUNE_OVERLAP_STAY; // of SCHED_OVERLAP_UNKNOWN it is 0
+    rates[s->overlap.choice] *= TUNE_OVERLAP_STAY; // the rate of SCHED_OVERLAP_UNKNOWN is 0
     enum sched_overlap_choice best = SCHED_OVERLAP_BOTH;
     for (enum sched_overlap_choice o = SCHED_OVERLAP_LOCAL; o <= SCHED_OVERLAP_WORKERS; o++)
         best = rates[o] > rates[best] ? o : best;
@@ -144,7 +144,7 @@ void sched_overlap_judge(struct sched *s)
     s->overlap.local_share = share;
 }
 
-// Tokens a microsecond, and the odds that one kind of places alone has over both.
+// Tokens a microsecond, and the same with the odds that one kind of places alone has over both.
 struct promise {
     double rate, weighed;
 };
@@ -162,7 +162,7 @@ bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_l
         return false;
     double n = running->count, least = MAX(n - x.worker_count, 0), most = MAX(MIN(n, x.local_ends), least);
     out->pool_full = running->local_end > x.local_tokens;
-    // Crowded: one less will do, unless something else is better by far.
+    // If the pool is too full one sequence less will do, unless something else is better by far.
     out->local = out->pool_full ? MAX(MIN(running->local - 1, most), 0) : running->local;
     struct promise now = promise_of(s, &x, n, out->local), best = now;
     for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
@@ -175,7 +175,7 @@ bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_l
     }
     out->saved_us = n / now.rate - n / best.rate;
     if (out->pool_full && promise_of(s, &x, n - (running->local - out->local), out->local).weighed >= best.weighed)
-        return false; // better paused than there
+        return false; // pausing some is better
     return out->local != running->local;
 }
 

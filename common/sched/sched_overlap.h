@@ -41,10 +41,10 @@ void sched_overlap_judge(struct sched *s);
 // Decides for those that run. False: they are best where they are.
 bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_load *load, struct sched_rebalance_target *out);
 
-// Where a new sequence goes; NONE: it waits.
+// Returns the place for a new sequence; NONE: it waits.
 uint32_t sched_overlap_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages);
 
-// Kinds of places that a running sequence may be handed to.
+// Returns the kinds of places that a running sequence may be handed to (sched_choice.h).
 uint32_t sched_overlap_kinds(const struct sched *s);
 
 #endif

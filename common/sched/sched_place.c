@@ -17,7 +17,7 @@ void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot)
     *(before == NONE ? &list->tail : &s->cold[before].place.prev) = after;
 }
 
-// Oldest first, so that the youngest is at the tail; newcomers are nearly always youngest, so the walk is short.
+// Oldest first, so that the youngest is at the tail. New holders are nearly always the youngest, so the walk is short.
 void sched_place_list(struct sched *s, struct sched_place *p, uint32_t slot)
 {
     uint32_t after = p->holders.tail;

@@ -18,7 +18,7 @@ struct sched_list {
     uint32_t head, tail;
 };
 
-// Of a sequence.
+// A sequence's part.
 struct sched_place_link {
     uint32_t prev, next; // holders of pages in a place, oldest first; or those kept, least recently used first
     uint32_t written;    // pages that its place may have for rows that were planned and did not count
@@ -74,13 +74,13 @@ void sched_place_unlist(struct sched *s, struct sched_place *p, uint32_t slot);
 void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
 void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot);
 
-// Pages that newcomers leave to those that grow.
+// Returns how many pages newcomers leave to sequences that grow.
 static inline uint32_t sched_place_spared(const struct sched_place *p)
 {
     return p->count == 0 ? 0 : MIN(1 + p->count / 8, p->pages_total / 16);
 }
 
-// evicting: what is kept may go for it.
+// Whether it has so many pages for a newcomer; evicting: kept sequences may make way.
 static inline bool sched_place_fits(const struct sched_place *p, uint32_t pages, bool evicting)
 {
     uint32_t spare = p->pages_total - p->pages_used + (evicting ? p->pages_idle : 0);
@@ -88,7 +88,7 @@ static inline bool sched_place_fits(const struct sched_place *p, uint32_t pages,
     return spare >= pages && spare - pages >= sched_place_spared(p);
 }
 
-// On the s-part's cores: the local pool, and workers that share them.
+// Whether it attends on the s-part's cores: the local pool, and workers that share them.
 static inline bool sched_place_is_here(const struct sched_place *p) { return p->kind == SCHED_LOCAL_POOL || p->shares_cores; }
 
 #endif

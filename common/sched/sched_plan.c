@@ -1,7 +1,7 @@
 // sched_plan.c: the rows of one step.
 //
-// First one row for every sequence of the mini-batch that decodes, and its drafts (sched_draft.c), then prefill into the rows that
-// sched_chunk.c leaves for it: oldest prompt first, several prompts if they fit.
+// First comes one row for every sequence of the mini-batch that decodes, with its drafts (sched_draft.c); then prefill, in as many rows
+// as sched_chunk.c allows: the oldest prompt first, several prompts if they fit.
 #include "common/sched/sched_plan.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
@@ -69,7 +69,7 @@ static void plan_prefill(struct sched *s, struct sched_batch *b, struct sched_fl
     const struct sched_seq_cold *c = &s->cold[slot];
     uint32_t count = MIN(q->target - q->next_pos, room);
     bool score = q->scoring && q->next_pos >= c->scored && q->next_pos < c->prompt;
-    if (score) // rows of a run are scored all or none
+    if (score) // all rows of a run are scored, or none
         count = MIN(count, c->prompt - q->next_pos);
     else if (q->scoring && q->next_pos < c->scored)
         count = MIN(count, c->scored - q->next_pos);

@@ -1,7 +1,7 @@
 // sched_prefix.c: see sched_prefix.h.
 #include "common/sched/sched_state.h"
 
-// --- those that are kept, least recently used first ------------------------------------------------------------------
+// --- kept sequences, least recently used first ------------------------------------------------------------------
 
 static uint32_t own_pages(const struct sched_seq *q) { return q->pages - q->shared; }
 
@@ -22,7 +22,7 @@ static const struct sched_page_name *names_of(const struct sched *s, uint32_t sl
     return s->config.page_names(s->config.user, s->seqs[slot].id, count);
 }
 
-// Pages that it may begin with: two tokens are left to compute.
+// Returns the names of the pages that it may begin with: two tokens are left to compute.
 static const struct sched_page_name *begin_names(const struct sched *s, uint32_t slot, uint32_t *count)
 {
     const struct sched_seq *q = &s->seqs[slot];
@@ -65,7 +65,7 @@ uint32_t sched_prefix_ready_pages(struct sched *s, uint32_t slot, uint32_t place
 
 // --- holding --------------------------------------------------------------------------------------------------------
 
-// Goes one page down. The caller counts the page.
+// Takes hold of one page more. The caller counts the page.
 static void descend(struct sched *s, uint32_t slot, uint32_t node)
 {
     struct sched_prefix_node *n = &s->prefix.nodes[node];
@@ -79,7 +79,7 @@ static void descend(struct sched *s, uint32_t slot, uint32_t node)
     s->seqs[slot].shared++;
 }
 
-// Pins the sequence that gives it its first pages. Returns the one that was pinned before, which the caller unpins; NONE: nobody was.
+// Pins the sequence that gives it its first pages. Returns the one that was pinned before, which the caller unpins; NONE: none was.
 static uint32_t pin(struct sched *s, uint32_t slot, uint32_t source)
 {
     struct sched_seq_cold *c = &s->cold[slot];
@@ -93,7 +93,7 @@ static uint32_t pin(struct sched *s, uint32_t slot, uint32_t source)
     return before;
 }
 
-// Down the tree as far as pages are there. True: the next one is coming.
+// Takes hold of shared pages as far as they are complete. True: the next one is being computed.
 static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count, uint32_t *unpin)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -108,7 +108,7 @@ static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name 
     return found.coming;
 }
 
-// What nobody has computed or is computing is for it to compute.
+// Names the pages that no sequence has computed or is computing: they are its to compute.
 static void name_rest(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -139,7 +139,7 @@ bool sched_prefix_gather(struct sched *s, uint32_t slot, uint32_t *unpin)
     uint32_t count, before = q->shared;
     const struct sched_page_name *names = begin_names(s, slot, &count);
     q->gathering = gather(s, slot, names, count, unpin);
-    s->places.of[q->place].pages_used -= q->shared - before; // those it was placed with are not needed
+    s->places.of[q->place].pages_used -= q->shared - before; // it was placed with own pages for these
     s->batches.of[q->mini_batch].prefill_rows -= (q->shared - before) * s->config.page_tokens;
     if (!q->gathering)
         name_rest(s, slot, names, count);
@@ -149,11 +149,11 @@ bool sched_prefix_gather(struct sched *s, uint32_t slot, uint32_t *unpin)
 uint32_t sched_prefix_take_source(struct sched *s, uint32_t slot)
 {
     uint32_t source = s->cold[slot].prefix.source;
-    s->cold[slot].prefix.source = NONE; // the pin is the step's now
+    s->cold[slot].prefix.source = NONE; // the step has the pin now
     return source;
 }
 
-// Gives the last named page up.
+// Gives its last named page up.
 static void ascend(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -167,7 +167,7 @@ static void ascend(struct sched *s, uint32_t slot)
     n->live -= !idle;
     n->stays -= !s->cold[slot].prefix.stopped;
     s->stats.shared_pages -= n->live > 0 && !idle;
-    if (--n->refs > 0) { // others have it
+    if (--n->refs > 0) { // others hold it
         q->pages--;
         p->pages_idle += n->live == 0 && !idle;
         return;
@@ -229,14 +229,14 @@ bool sched_prefix_grow(struct sched *s, struct sched_seq *q)
     const struct sched_place *p = sched_place_of(s, q);
     if (!sched_place_grow(s, q))
         return false;
-    if (p->kept.head != NONE) // ahead of need: it takes a moment
+    if (p->kept.head != NONE) // ahead of need, because it takes a moment
         sched_prefix_make_room(s, q->place, sched_place_spared(p));
     return true;
 }
 
 // --- keeping --------------------------------------------------------------------------------------------------------
 
-// Names the full pages that it has, as far as no other has the same ones.
+// Names its full pages, as far as no other sequence has the same ones.
 static void name_all(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -247,12 +247,12 @@ static void name_all(struct sched *s, uint32_t slot)
     name_rest(s, slot, names, MIN(full, count));
 }
 
-// What another kept above it in the tree is all in it.
+// Evicts kept sequences above it in the tree: it has all of their pages.
 static void evict_contained(struct sched *s, uint32_t slot)
 {
     struct sched_prefix *t = &s->prefix;
     for (uint32_t node = t->nodes[s->cold[slot].prefix.node].parent; node != NONE; node = t->nodes[node].parent) {
-        uint32_t holder = t->nodes[node].first_holder; // the one that is kept, if there is one
+        uint32_t holder = t->nodes[node].first_holder; // the kept one, if there is one
         if (holder != NONE && s->cold[holder].prefix.keep)
             sched_prefix_evict(s, holder);
     }
@@ -273,9 +273,9 @@ bool sched_prefix_keep(struct sched *s, uint32_t slot)
     }
     name_all(s, slot);
     if (q->shared == 0 || s->prefix.nodes[c->prefix.node].stays > 1)
-        return false; // others have all that is worth keeping
+        return false; // others hold all that is worth keeping
     uint32_t written =
-        MAX(MAX(q->shared, c->place.written), sched_place_pages(s, q->next_pos)); // rows behind what is held have pages there
+        MAX(MAX(q->shared, c->place.written), sched_place_pages(s, q->next_pos)); // rows behind what is held have pages, too
     p->pages_used -= q->pages - MIN(q->pages, written);
     q->pages = MIN(q->pages, written);
     for (uint32_t node = c->prefix.node; node != NONE; node = s->prefix.nodes[node].parent) {

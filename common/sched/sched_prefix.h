@@ -8,14 +8,14 @@
 //                                      ├─ b3            B
 //                                      └─ c3 ── c4      C is over: kept, until somebody needs its pages
 //
-// Before its first row a sequence goes down the tree as far as pages are there (complete in somebody's hands); where the next
-// page is being computed by another it waits for it, else it names the rest of its prompt's pages and computes them. Its first run
-// says from whom it has the pages it begins with; that one is pinned (counts a step in flight) until the run is answered. At
-// least two tokens are left to compute, so that a sequence always begins as prefill.
+// Before its first row a sequence goes down the tree as far as pages are complete. If another sequence is computing the next page,
+// it waits for that; otherwise it names the rest of its prompt's pages and computes them. Its first run says which sequence gives it
+// the pages it begins with; that one, the source, is pinned (stays where it is) until the run is answered. At least two tokens are left
+// to compute, so that a sequence always begins as prefill.
 //
-// One that is over is kept if its last named page is its alone, with all full pages that it has. The least recently used of a
-// place goes first when pages are needed there. (Pages found by hash chain: vLLM, arXiv 2309.06180; the tree: SGLang's
-// RadixAttention, arXiv 2312.07104.)
+// A sequence that is over is kept, with all its full pages, if nobody else holds its last named page. When pages are needed at a
+// place, the least recently used goes first. (Pages found by hash chain: vLLM, arXiv 2309.06180; the tree: SGLang's RadixAttention,
+// arXiv 2312.07104.)
 #ifndef FD_SCHED_SCHED_PREFIX_H
 #define FD_SCHED_SCHED_PREFIX_H
 
@@ -29,7 +29,7 @@ struct sched_prefix_node {
     uint32_t first_holder, last_holder; // sequences whose last named page this is: the kept one, then oldest first
     uint32_t bucket_next;
     uint32_t refs;  // sequences that hold it
-    uint32_t live;  // of them, those that are not kept only
+    uint32_t live;  // of them, those that are not merely kept
     uint32_t stays; // of them, those that are not about to leave the place
 };
 
@@ -37,21 +37,21 @@ struct sched_prefix {
     struct sched_prefix_node *nodes; // [capacity]
     uint32_t *buckets;               // [bucket_mask + 1] heads of lists by name
     uint32_t bucket_mask, capacity, touched, free_head, count;
-    uint32_t kept;  // sequences
-    uint32_t slots; // of them, and of those that were and are not gone yet
+    uint32_t kept;  // sequences that are
+    uint32_t slots; // that those have, and those that were kept and are not gone yet
 };
 
-// Of a sequence.
+// A sequence's part.
 struct sched_prefix_link {
-    uint32_t node;                     // of its last named page, NONE
+    uint32_t node;                     // its last named page, NONE
     uint32_t holder_prev, holder_next; // of that node
-    uint32_t source;                   // slot of whom its first pages come from, pinned; NONE
-    uint32_t cached;                   // positions that it found, at most
+    uint32_t source;                   // slot of the sequence that gives it its first pages, pinned; NONE
+    uint32_t cached;                   // positions that it found, the most so far
     bool keep;                         // is kept, or will be when its rows are back
-    bool was_kept;                     // that it is or was: its slot is the cache's
-    bool idle;                         // is kept, or was until now: its pages count as idle
+    bool was_kept;                     // it is kept or was: its slot is counted for the cache, not for max_sequences
+    bool idle;                         // its pages count as idle
     bool stopped;                      // is about to leave its place
-    bool alone;                        // shares nothing: what it should have shared was not there
+    bool alone;                        // shares nothing, because what it was to share was not there
 };
 
 // What a waiting sequence would find at a place.
@@ -63,9 +63,9 @@ enum { SCHED_PREFIX_HITS_MAX = 8 };
 struct sched;
 struct sched_seq;
 
-// What can be had of a beginning at a place.
+// How much of a beginning a place has.
 struct sched_prefix_found {
-    uint32_t source, pages; // who has its first pages; NONE and 0: nobody has any
+    uint32_t source, pages; // a sequence that has its first pages; NONE and 0: none has any
     bool coming;            // the next page is being computed
 };
 
@@ -78,54 +78,54 @@ uint32_t sched_prefix_node_find(const struct sched_prefix *t, const struct sched
 uint32_t sched_prefix_node_add(struct sched_prefix *t, const struct sched_page_name *name, uint32_t place, uint32_t parent,
                                uint32_t depth);
 void sched_prefix_node_remove(struct sched_prefix *t, uint32_t node);
-void sched_prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot); // its last named page is this one; NONE: it has none
+void sched_prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot); // node: its last named page; NONE: it has none
 void sched_prefix_holder_unlink(struct sched *s, uint32_t slot);
 void sched_prefix_holder_first(struct sched *s, uint32_t slot); // before the others of its node
 
-// Who has most of a beginning; `have` pages the asker has already: fewer are of no use.
+// Finds the sequence that has most of a beginning. The asker has `have` pages already: fewer are of no use.
 struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names,
                                             uint32_t count, uint32_t have);
 
 // --- sched_prefix.c ---------------------------------------------------------------------------------------------------
 
-// The places that have the longest beginnings of a sequence, at most SCHED_PREFIX_HITS_MAX; returns how many.
+// Lists the places that have the longest beginnings of a sequence, at most SCHED_PREFIX_HITS_MAX; returns how many.
 uint32_t sched_prefix_hits(struct sched *s, uint32_t slot, struct sched_prefix_hit *hits);
 
-// How many pages of it are there to be shared at a place now.
+// Returns how many of its pages can be shared at a place now.
 uint32_t sched_prefix_ready_pages(struct sched *s, uint32_t slot, uint32_t place);
 
-// It was placed, with pages for what is not there: it holds what is there, too, and the rest is its to compute, unless the next page
-// is being computed: then it gathers.
+// Begins after it was placed with pages for what is not shared: it takes the shared pages, too. The rest is its own to compute, unless
+// another is computing the next page: then it gathers.
 void sched_prefix_begin(struct sched *s, uint32_t slot);
 
-// Of one that gathers, before its first rows are planned: what has come since. False: it waits on. *unpin: a slot that the caller
-// unpins afterwards (another has more of the beginning now), NONE.
+// Takes what has been completed since, for a sequence that gathers. False: it waits on. *unpin is a slot that the caller unpins
+// afterwards, because another has more of the beginning now; NONE.
 bool sched_prefix_gather(struct sched *s, uint32_t slot, uint32_t *unpin);
 
-// The slot of whom it has its first pages from, to be pinned by the step that says so; NONE: it has them.
+// Returns the source of its first pages, whose pin passes to the step that names it; NONE: it has them already.
 uint32_t sched_prefix_take_source(struct sched *s, uint32_t slot);
 
-// It is about to leave its place: what it has not computed is for others to compute. What it has stays counted until it is gone. Returns
-// the slot that it would have had its first pages from, which the caller unpins; NONE.
+// Stops sharing before a sequence leaves its place: others compute what it has not. What it has stays counted until it is gone.
+// Returns the source of its first pages, which the caller unpins; NONE.
 uint32_t sched_prefix_stop(struct sched *s, uint32_t slot);
 void sched_prefix_resume(struct sched *s, uint32_t slot); // it stays after all
 
-// One page more, and room for the next ones: those that are kept make way. False: its place has none.
+// Gives it one page more, and makes room for the next ones at the expense of kept sequences. False: its place has no page.
 bool sched_prefix_grow(struct sched *s, struct sched_seq *q);
 
-// It has gone: it holds no named page any more, and `pages` are those that nobody else has.
+// Ends its hold on named pages when it has gone: `pages` are then those that nobody else holds.
 void sched_prefix_leave(struct sched *s, uint32_t slot);
 
-// Pages of its place that nobody else has.
+// Returns how many pages of its place nobody else holds.
 uint32_t sched_prefix_own_pages(const struct sched *s, uint32_t slot);
 
-// It is over, its place is there, and rows of it may be in flight: true if it is to be kept, with what it has.
+// Decides whether a sequence that is over is kept with what it has. Rows of it may still be in flight.
 bool sched_prefix_keep(struct sched *s, uint32_t slot);
 
-// Ends the keeping: it leaves as others do.
+// No longer keeps a sequence: it leaves as others do.
 void sched_prefix_evict(struct sched *s, uint32_t slot);
 
-// Lets kept ones go until so many pages of the place are free or about to be, or none is left.
+// Evicts kept sequences until so many pages of the place are free or about to be, or none is kept.
 void sched_prefix_make_room(struct sched *s, uint32_t place, uint32_t pages);
 
 #endif

@@ -1,4 +1,5 @@
-// sched_prefix_tree.c: the named pages of all places, who holds them, and who has what they hold (sched_prefix.h).
+// sched_prefix_tree.c: the named pages of all places, the sequences that hold them, and which of those have the contents
+// (sched_prefix.h).
 #include "common/sched/sched_state.h"
 
 static uint32_t *bucket_of(const struct sched_prefix *t, const struct sched_page_name *name)
@@ -37,7 +38,7 @@ uint32_t sched_prefix_node_find(const struct sched_prefix *t, const struct sched
     return node;
 }
 
-// NONE: there are as many as there may be.
+// Returns NONE if there are as many nodes as there may be.
 uint32_t sched_prefix_node_add(struct sched_prefix *t, const struct sched_page_name *name, uint32_t place, uint32_t parent,
                                uint32_t depth)
 {
@@ -126,7 +127,7 @@ void sched_prefix_holder_first(struct sched *s, uint32_t slot)
 
 // --- who has a page -------------------------------------------------------------------------------------------------
 
-// Pages from the first one on that are complete where it is, and stay there until it is let go.
+// Returns how many of its pages, from the first one on, are complete at its place and stay there until it is let go.
 static uint32_t has(const struct sched *s, uint32_t slot)
 {
     const struct sched_seq *q = &s->seqs[slot];
@@ -134,7 +135,7 @@ static uint32_t has(const struct sched *s, uint32_t slot)
     return stays && !q->sharing ? q->held / s->config.page_tokens : 0;
 }
 
-// A holder more: true if no more may be looked at, or it has all that is wanted.
+// Looks at one holder more. True: it has all that is wanted, or no more may be looked at.
 static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struct sched_prefix_found *found, uint32_t *looks)
 {
     uint32_t pages = MIN(has(s, slot), wanted);
@@ -146,7 +147,7 @@ static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struc
     return found->pages == wanted || --*looks == 0;
 }
 
-// Whoever of those below a node, but not below `seen`, has most of its path, oldest first. Every leaf has a holder.
+// Finds the sequence below a node, but not below `seen`, that has most of its path, oldest first. Every leaf has a holder.
 static void look_below(const struct sched *s, uint32_t node, uint32_t seen, struct sched_prefix_found *found, uint32_t *looks)
 {
     const struct sched_prefix *t = &s->prefix;
@@ -159,7 +160,7 @@ static void look_below(const struct sched *s, uint32_t node, uint32_t seen, stru
         down = t->nodes[at].first_child;
         if (down != NONE && down == seen)
             down = t->nodes[down].next_sibling;
-        while (down == NONE && at != node) { // to the next below `node`
+        while (down == NONE && at != node) { // up until there is a next one below `node`
             down = t->nodes[at].next_sibling;
             if (down != NONE && down == seen)
                 down = t->nodes[down].next_sibling;
@@ -171,8 +172,8 @@ static void look_below(const struct sched *s, uint32_t node, uint32_t seen, stru
     }
 }
 
-// From the last page that the tree has of it upwards, to those that the asker has: whoever is below a page was looked at for more
-// already if it is below the next one, too.
+// Goes from the last page that the tree has of the beginning upwards, to those that the asker has. Holders below the page that was looked
+// at before are skipped: they were asked for more already.
 struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names,
                                             uint32_t count, uint32_t have)
 {
@@ -190,6 +191,6 @@ struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t plac
         look_below(s, node, seen, &best, &looks);
         coming = coming || (node == deepest && best.coming);
     }
-    best.coming = coming && best.pages <= t->nodes[deepest].depth; // the asker is no deeper than what it has
+    best.coming = coming && best.pages <= t->nodes[deepest].depth; // otherwise it has all that is coming
     return best;
 }

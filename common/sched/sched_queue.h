@@ -1,4 +1,4 @@
-// sched_queue.h: who waits, and until when. Private to common/sched.
+// sched_queue.h: the sequences that wait, and deadlines. Private to common/sched.
 #ifndef FD_SCHED_SCHED_QUEUE_H
 #define FD_SCHED_SCHED_QUEUE_H
 

@@ -1,8 +1,8 @@
-// sched_sequence.c: how a sequence moves between its states (the picture is in sched_state.h).
+// sched_sequence.c: how a sequence moves between its states (the picture is in sched_seq.h).
 //
 // Two rules carry the rest. Rows in flight that no longer count are recognized by their epoch, and nothing of the
-// sequence is planned again until all of them are back (`fenced`, DRAINING): so no void row ever runs beside a valid
-// one. Pages leave the ledger only in sched_place_detach(): once per stay in a place.
+// sequence is planned again until all of them are back (`fenced`, DRAINING), so no void row ever runs beside a valid
+// one. Pages leave the ledger only in sched_place_detach(), once per stay in a place.
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
@@ -29,7 +29,7 @@ uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *a)
     c->arrival = s->queue.arrivals++;
     c->prompt = a->prompt_tokens;
     c->move.to = c->prefix.node = c->prefix.source = NONE;
-    // A resubmission has waited already, in the scheduler that was before this one.
+    // A resubmission has waited already, in the scheduler before this one.
     c->rebuild = a->generated_tokens > 0 || a->held_place != SCHED_NO_PLACE;
     q->state = SCHED_SEQ_WAITING;
     if (a->deadline_us != 0 && a->deadline_us != SCHED_NEVER)
@@ -49,11 +49,11 @@ static void leave_place(struct sched *s, uint32_t slot)
 
 void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    mini_batch = MIN(mini_batch, s->batches.in_use - 1); // it may have been on its way while that one went out of use
+    mini_batch = MIN(mini_batch, s->batches.in_use - 1); // the one that it was on its way to may be out of use
     struct sched_seq *q = &s->seqs[slot];
     struct sched_batch *b = &s->batches.of[mini_batch];
     q->mini_batch = (uint8_t)mini_batch;
-    // One token that was generated is an ordinary decode row; anything else below `known` is prefill.
+    // A single generated token is an ordinary decode row; anything else below `known` is prefill.
     uint32_t tokens = q->known + q->samples;
     bool decode = q->next_pos == tokens || (q->next_pos + 1 == tokens && tokens > s->cold[slot].prompt);
     q->target = decode ? q->next_pos : q->known;
@@ -107,7 +107,7 @@ void sched_sequence_rewind(struct sched *s, uint32_t slot)
         sched_sequence_join(s, slot, q->mini_batch);
 }
 
-// It was only to change its mini-batch.
+// Ends a change of mini-batch.
 static void relabelled(struct sched *s, uint32_t slot)
 {
     uint32_t mini_batch = s->cold[slot].move.batch;
@@ -117,7 +117,7 @@ static void relabelled(struct sched *s, uint32_t slot)
     sched_sequence_join(s, slot, mini_batch);
 }
 
-// The steps in flight are all back: say what was waiting for that.
+// Goes on with what waited for the last step in flight to come back.
 static void settle(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -163,7 +163,7 @@ void sched_sequence_unpin(struct sched *s, uint32_t slot)
         settle(s, slot);
 }
 
-// It is about to leave its place: whoever was to give it its first pages is let go.
+// Lets the source of its first pages go, because it is about to leave its place.
 static void stop_sharing(struct sched *s, uint32_t slot)
 {
     uint32_t source = sched_prefix_stop(s, slot);
@@ -173,7 +173,7 @@ static void stop_sharing(struct sched *s, uint32_t slot)
 
 // --- leaving --------------------------------------------------------------------------------------------------------
 
-// Out of whatever it is in, into DRAINING; pages, if it has any, are on their way to be released.
+// Takes it out of whatever it is in, into DRAINING. Its pages, if it has any, are to be released.
 static void drain(struct sched *s, uint32_t slot)
 {
     struct sched_seq *q = &s->seqs[slot];
@@ -183,7 +183,7 @@ static void drain(struct sched *s, uint32_t slot)
         s->running--;
     } else if (q->state == SCHED_SEQ_MOVING) {
         sched_move_forget(s, slot);
-        sched_place_left(s, slot); // counted while moving too
+        sched_place_left(s, slot); // a moving sequence counts as leaving already
         s->running--;
     } else if (q->state == SCHED_SEQ_WAITING) {
         sched_queue_remove(s, slot);
@@ -255,7 +255,7 @@ void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason rea
         s->queue.lifetime_us += s->queue.lifetime_us == 0 ? us : 0.1 * (us - s->queue.lifetime_us);
     }
     if (q->state == SCHED_SEQ_MOVING && c->move.id)
-        return; // its pages are between two places: the answer says where they are to be released
+        return; // its pages are between two places: the answer to MOVE says where to release them
     sched_prefix_keep(s, slot);
     drain(s, slot);
     if (q->in_flight == 0)
@@ -330,5 +330,5 @@ void sched_sequence_move_landed(struct sched *s, uint32_t slot)
     leave_place(s, slot);
     sched_move_forget(s, slot);
     sched_place_attach(s, slot, to, pages);
-    sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot)); // as all that is MOVING
+    sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot)); // as for every sequence that is MOVING
 }

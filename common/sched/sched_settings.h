@@ -19,7 +19,7 @@ enum sched_placement {
     SCHED_PLACE_WORKERS,  // anywhere but there
 };
 #define SCHED_PLACEMENT_NAMES "auto|local|workers"
-#define SCHED_PLACEMENT_HELP "where KV goes: as is predicted to be fastest, to the s-part's pool only, or never there"
+#define SCHED_PLACEMENT_HELP "where KV lives: wherever is predicted to be fastest, only in the s-part's pool, or only in workers"
 
 // name: one of SCHED_PLACEMENT_NAMES.
 static inline enum sched_placement sched_placement_named(const char *name)
@@ -29,18 +29,18 @@ static inline enum sched_placement sched_placement_named(const char *name)
 
 // --admission, and --spacing, which is of its first word
 #define SCHED_ADMISSION_NAMES "sls|greedy"
-#define SCHED_ADMISSION_HELP "starts are spaced so that the workers' load stays even, or whoever waits starts"
-#define SCHED_SPACING_HELP "of sls: steps between groups of starts; 0: from the lengths seen"
+#define SCHED_ADMISSION_HELP "sls: space starts so that the workers' load stays even; greedy: start as soon as there is room"
+#define SCHED_SPACING_HELP "with --admission sls: steps between admission groups; 0 chooses automatically"
 
-#define SCHED_CHUNK_HELP "prefill rows of a step; auto: chosen each step"
+#define SCHED_CHUNK_HELP "prefill rows of a step, at most; auto chooses for each step"
 // --draft-tokens
 enum { SCHED_DRAFT_TOKENS_MAX = 64 };
 #define SCHED_DRAFT_TOKENS 8
 #define SCHED_DRAFT_TOKENS_HELP \
-    "tokens at most that a step computes ahead because they followed before, where that pays; the answer has the same bytes; 0: none"
+    "tokens that a step may guess ahead from what followed before, where that pays; answers keep the same bytes; 0: none"
 
 #define SCHED_STEP_TARGET_HELP \
-    "most that a step beside running sequences takes for prefill, and that workers' load may; auto: 16, more while many wait, any load"
-#define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages, and those of ended sequences stay until they are needed"
+    "how long prefill and workers' load may make a step beside running sequences; auto: 16 for prefill, more while many wait; any load"
+#define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages; pages of ended sequences are kept until they are needed"
 
 #endif

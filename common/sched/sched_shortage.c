@@ -1,7 +1,7 @@
 // sched_shortage.c: what to do when pages run out, and how a place that drains is emptied.
 //
 // When a place has no page left, its youngest sequence gives way, never its oldest: so the oldest always ends, and with it the
-// shortage. While anybody lacks a page in a place, nobody new gets in.
+// shortage. While a sequence lacks a page in a place, no new one gets in.
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_sequence.h"
@@ -12,7 +12,7 @@
 
 static bool yields(const struct sched_seq *q) { return sched_seq_runs(q) || q->state == SCHED_SEQ_WAITING; }
 
-// To another place that the rule would use and that has room: nothing is computed anew.
+// Hands it to another place that the rule of sched_overlap.c uses and that has room, so that nothing is computed anew.
 static bool hand_elsewhere(struct sched *s, uint32_t slot)
 {
     const struct sched_seq *q = &s->seqs[slot];
@@ -26,7 +26,7 @@ static bool hand_elsewhere(struct sched *s, uint32_t slot)
     return true;
 }
 
-// Takes pages from the youngest in a place until all that starve there will get one.
+// Takes pages from the youngest sequences of a place until all that starve there will get one.
 static bool shortage_in(struct sched *s, struct sched_place *p)
 {
     bool changed = false;
@@ -43,7 +43,7 @@ static bool shortage_in(struct sched *s, struct sched_place *p)
             break;
         struct sched_seq *q = &s->seqs[victim];
         if (p->count == 1 && q->starved) {
-            // It has the whole place. Wait for its rows, so that what they give counts: it must not come back smaller.
+            // It has the whole place. Its rows in flight must count, or it would come back with fewer tokens, for ever.
             if (p->pages_incoming > 0 || q->in_flight > 0)
                 break;
             if (sched_choice_none_can_hold(s, sched_place_pages(s, q->known))) {
@@ -72,7 +72,7 @@ bool sched_shortage_resolve(struct sched *s)
 
 // --- drains ---------------------------------------------------------------------------------------------------------
 
-// What is kept at the others makes way for what runs.
+// Makes room at another place at the expense of its kept sequences.
 static void make_room(struct sched *s, uint32_t not_this, uint32_t pages)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
@@ -95,7 +95,7 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
             continue;
         if (!any_accepts) {
             if (!any_other)
-                return; // nowhere to go: they end here
+                return; // there is no other place: they end here
             s->stats.rebuilt++;
             s->stats.rebuilt_tokens += q->known;
             sched_sequence_requeue(s, slot);
@@ -104,14 +104,14 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
         if (!sched_move_is_free(s))
             return;
         uint32_t pages = sched_choice_pages(s, slot);
-        if (q->sharing) { // nothing of it is here yet
+        if (q->sharing) { // it has no pages with contents yet
             sched_sequence_requeue(s, slot);
             continue;
         }
         uint32_t to = sched_choice_place(s, q->mini_batch, MAX(q->known, q->next_pos), pages, index, SCHED_CHOICE_ANY);
         if (to == NONE) {
             make_room(s, index, pages);
-            return; // full for now; they decode on here
+            return; // the others are full for now; it decodes on here
         }
         sched_sequence_move(s, slot, to, pages, q->mini_batch);
     }

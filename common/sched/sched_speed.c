@@ -1,16 +1,16 @@
-// sched_speed.c: how fast places read: what their steps took, and what steps will take there.
+// sched_speed.c: how fast places read.
 //
-// Under load nearly every step has prefill rows at some place, so a place is measured in those steps too, by what it was expected to take:
+// Under load nearly every step has prefill rows at some place, so a place is measured in those steps, too:
 //
 //     expected = reads x token_us + pairs x pair_us        off = measured / expected - 1
 //
-// Both times are corrected by their part in what was expected: who is slower is so in all it does, and what steps are made of differs, so
-// that in the end each time is right. Example: 4,000 tokens at 1 us and 10,000 pairs at 0.1 us are expected to take 5 ms; they took 10 ms,
-// so off is 1, and with a gain of 0.1 a token is at 1.08 us and a pair at 0.102.
+// Both times are corrected by their share of what was expected. Steps differ in what they consist of, so in the end each time is right.
+// Example: 4,000 tokens at 1 us and 10,000 pairs at 0.1 us are expected to take 5 ms. They took 10 ms, so off is 1, and with a gain of 0.1
+// a token is at 1.08 us and a pair at 0.102.
 //
-// The gain of token_us, by which places are compared: little while noise explains what the latest steps were off, or workers that are
-// alike would differ by what they happened to take last, and each step would wait for whoever was given too much for it. Where noise
-// does not explain it, a speed has changed.
+// The gain of token_us, by which places are compared, is small while noise explains by how much the latest steps were off. Otherwise
+// workers that are alike would differ by their last measurement, and each step would wait for the one that was given too much for it.
+// Where noise does not explain it, a speed has changed and the gain is larger.
 #include <math.h>
 
 #include "common/sched/sched_state.h"
@@ -20,9 +20,9 @@ static double local_token_us(const struct sched *s)
     return s->places.local_pool != NONE ? s->places.of[s->places.local_pool].speed.token_us : 0;
 }
 
-// Workers on the s-part's cores are in each other's way: what one measures is the others' doing as much as its own. So they count as
-// equally fast, but for one that is far slower than the fastest of them; and never as faster than the local pool, which reads with
-// the same cores: that would be noise, and a long way to go for it each layer.
+// Workers on the s-part's cores slow each other down, so what one measures depends on the others. They count as equally fast, except one
+// that is far slower than the fastest of them. They never count as faster than the local pool, which reads with the same cores: that would
+// be noise, and not worth the links.
 double sched_speed_token_us(const struct sched *s, const struct sched_place *p)
 {
     if (!p->shares_cores || p->kind == SCHED_LOCAL_POOL)
@@ -30,7 +30,6 @@ double sched_speed_token_us(const struct sched *s, const struct sched_place *p)
     return MAX(!p->speed.slow && s->places.sharing_us > 0 ? s->places.sharing_us : p->speed.token_us, local_token_us(s));
 }
 
-// What it reads now, what is on its way to it, and what so many will read.
 double sched_speed_read_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens, double weight)
 {
     double load = (double)(p->load[mini_batch] + p->incoming[mini_batch]) + tokens;
@@ -63,18 +62,19 @@ static void compare_sharing(struct sched *s, struct sched_place *measured)
     measured->speed.slow = measured->speed.token_us > (measured->speed.slow ? TUNE_SPEED_SLOW_NO_MORE : TUNE_SPEED_SLOW) * least_us;
 }
 
-// The first prefill rows there took what is left of the step. A pair takes no longer than a token that is read for one row.
+// Guesses pair_us from the first prefill rows there, which took the rest of the time. A pair takes no longer than a token that is read for
+// one row.
 static void guess_pair(struct sched_place *p, double rest_us, double pairs)
 {
     p->speed.pair_us = MIN(MAX(rest_us / pairs, p->speed.token_us / 100), p->speed.token_us);
 }
 
-// Attention took `ratio` times what was expected, of which reading for decode rows was `share`.
+// Corrects both times: attention took `ratio` times what was expected, of which reading for decode rows was `share`.
 static void correct(struct sched_place *p, double ratio, double share)
 {
-    // One odd step (a page fault, a stolen core) must not turn placement over.
+    // One odd step (a page fault, a stolen core) must not upset placement.
     double off = MIN(MAX(ratio, 0.25), 4) - 1, us = (1 + off) * p->speed.token_us;
-    // By how much one differs from the one before: of a speed that has changed, too, it says how sure it is.
+    // Noise is how much one measurement differs from the one before: a speed that changes does not add to it for long.
     if (p->speed.token_last_us > 0)
         p->speed.token_noise += (p->speed.token_noise == 0 ? 1 : 0.05) *
                                 (fabs(us / p->speed.token_last_us - 1) * M_SQRT1_2 - p->speed.token_noise);
@@ -86,8 +86,8 @@ static void correct(struct sched_place *p, double ratio, double share)
     p->speed.pair_us *= 1 + TUNE_SPEED_GAIN_CHANGED * (1 - share) * off;
 }
 
-// Calls to workers on the s-part's cores are out together, and answered when the cores have attended for all of them: what is left of the
-// time from a send to its answer is their link's, and once a step, however many they are.
+// Calls to workers on the s-part's cores are out together, and answered when the cores have attended for all of them. The rest of the time
+// from a send to its answer is their link's, and counts once a step, however many they are.
 static void measure_link(struct sched_place *p, const struct sched_place_time *time, double read_us, double here_us)
 {
     double others_us = p->shares_cores ? MAX(here_us - read_us, 0) : 0;
@@ -104,7 +104,7 @@ void sched_speed_learn(struct sched *s, const struct sched_place_time *time, dou
     double reads_us = (double)(time->tokens_read - pairs) * p->speed.token_us, pairs_us = (double)pairs * p->speed.pair_us;
     double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->speed.link_step_us;
     bool few = time->tokens_read < TUNE_SPEED_TOKENS_MIN;
-    // It says itself what was not the link; or the guess about the link was wrong.
+    // The place itself measured what was not the link; or the guess about the link was wrong.
     if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0))
         measure_link(p, time, time->attend_us > 0 ? time->attend_us : few ? reads_us : 0, here_us);
     if (few || attend_us < 0)

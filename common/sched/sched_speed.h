@@ -7,7 +7,7 @@
 struct sched;
 struct sched_place;
 
-// Of a place.
+// A place's part.
 struct sched_speed {
     double token_us;                   // R-part time of one context token
     double token_last_us, token_noise; // the last one measured; mean relative difference of one from the next, over sqrt 2
@@ -19,21 +19,21 @@ struct sched_speed {
     bool slow;                         // shares cores, and is much slower than the others that do
 };
 
-// What it is taken to need at its start.
+// Sets the first guesses, when a place comes up.
 void sched_speed_guess(struct sched *s, struct sched_place *p, const struct sched_place_up *up);
 
 double sched_speed_token_us(const struct sched *s, const struct sched_place *p); // to compare places by
 
-// What it reads for a mini-batch with so many tokens more, `weight` added for each of its sequences (sched_load_weight()); until it
-// has answered.
+// Return how long it reads for a mini-batch with so many tokens more, and until it has answered. `weight` tokens are added for each of
+// its sequences (sched_load_weight()).
 double sched_speed_read_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens, double weight);
 double sched_speed_answer_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens,
                              double weight);
 
-// What it attends for a step, speed.step_pairs of the tokens by prefill rows.
+// Returns how long it attends for a step, in which prefill rows read speed.step_pairs of the tokens.
 double sched_speed_attend_us(const struct sched_place *p, uint64_t tokens_read);
 
-// Prefill rows and context tokens that `rows` rows from a position on attend to: pairs of both.
+// Returns the pairs of prefill rows and context tokens of `rows` rows from a position on.
 static inline double sched_speed_pairs(double position, double rows) { return rows * (position + (rows + 1) / 2); }
 
 // Learns from what a step took there; here_us: what all places on the s-part's cores attended for it.

@@ -3,23 +3,23 @@
 // The rooms, lowest first. A room may use those above it in this list, never one below (tests/lint/sched_rooms.sh):
 //
 //   sched_seq, sched_ids       a sequence's positions and state; slots and ids
-//   sched_outbox               of whom there is something to say
-//   sched_queue                who waits, and until when (sched_heap)
+//   sched_outbox               the sequences about which something is to be said
+//   sched_queue                the sequences that wait, and deadlines (sched_heap)
 //   sched_batch                mini-batches and their steps in flight
 //   sched_place                places: page ledger and load
 //   sched_move                 what is reserved for those on their way
 //   sched_prefix               pages that sequences share, and those kept for others to come (sched_prefix_tree)
 //   sched_time                 how long a step takes: the formula, and the s-part's part of it (sched_curve)
 //   sched_speed                how fast places read
-//   sched_load                 the load to come, who may start (sched_lengths, sched_survival)
+//   sched_load                 the load to come, and what may start (sched_lengths, sched_survival)
 //   sched_choice               the choice of a place
 //   sched_overlap              local pool, workers, or both
 //   sched_sequence             a sequence's moves between states
 //   sched_chunk, sched_draft   rows of a step that are prefill, or guessed
 //   sched_batch_count          one mini-batch in use, or more
-//   sched_handover             on what terms anybody is handed over
-//   sched_balance              who goes elsewhere when workers drift apart
-//   sched_migrate              who goes between workers and local pool
+//   sched_handover             the terms on which sequences are handed over
+//   sched_balance              moves between workers that drift apart
+//   sched_migrate              moves between workers and local pool
 //   sched_admit                waiting -> running
 //   sched_shortage             what to do when pages run out; drains
 //   sched_learn, sched_answer  what a step teaches; steps that are answered
@@ -118,13 +118,13 @@ static inline bool sched_place_blocks(const struct sched *s, const struct sched_
     return q->fenced || s->places.of[q->place].suspect_until_us > s->now_us;
 }
 
-// Whether new ones may be placed there: it is up, not draining or suspect, and nobody is starved there.
+// Whether new sequences may be placed there: it is up, neither draining nor suspect, and no sequence lacks a page there.
 static inline bool sched_place_takes(const struct sched *s, const struct sched_place *p)
 {
     return p->up && !p->draining && p->starved == 0 && MAX(p->suspect_until_us, p->avoid_until_us) <= s->now_us;
 }
 
-// By config.placement.
+// Whether config.placement allows it.
 static inline bool sched_place_permitted(const struct sched *s, const struct sched_place *p)
 {
     return s->config.placement == SCHED_PLACE_AUTO || (p->kind == SCHED_LOCAL_POOL) == (s->config.placement == SCHED_PLACE_LOCAL);

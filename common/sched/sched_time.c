@@ -13,7 +13,7 @@ void sched_time_calibrate(struct sched *s, const struct sched_s_part_up *up)
 {
     sched_curve_calibrate(&s->time.layers, up->layers, up->layer_count);
     sched_curve_calibrate(&s->time.heads, up->heads, up->head_count);
-    for (uint32_t i = 0; i < up->layer_count; i++) { // as if all its rows were sampled, as those of decode steps are
+    for (uint32_t i = 0; i < up->layer_count; i++) { // whole steps of decode rows: all rows are sampled
         struct sched_time whole = up->layers[i];
         whole.us = sched_time_s_part_us(s, whole.rows, whole.rows);
         sched_curve_calibrate(&s->time.whole, &whole, 1);
