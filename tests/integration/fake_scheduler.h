@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/rpc/rpc.h"
 #include "generate.pb-c.h"
+#include "tests/integration/pace.h"
 
 enum { FAKE_LETTERS = 26, FAKE_TICK_US = 1000, FAKE_WATCHERS = 16, FAKE_CONTEXT = 512 };
 
@@ -393,14 +394,14 @@ static inline void fake_set_metrics(struct fake *fake, const char *text)
     pthread_mutex_unlock(&fake->mutex);
 }
 
-// Waits until accept(settings, wanted); false after ten seconds.
+// Waits until accept(settings, wanted); false after ten seconds, scaled.
 static inline bool fake_wait(struct fake *fake, bool (*accept)(const struct fake_settings *, uint32_t), uint32_t wanted)
 {
     struct timespec limit;
     bool ok = true;
 
     clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += 10;
+    limit.tv_sec += (time_t)(pace_us(10000000) / 1000000);
     pthread_mutex_lock(&fake->mutex);
     while (ok && !accept(&fake->settings, wanted))
         ok = pthread_cond_timedwait(&fake->changed, &fake->mutex, &limit) == 0;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/base/status.h"
+#include "tests/integration/pace.h"
 
 enum { HTTP_TEST_SECONDS = 20 };
 
@@ -27,7 +28,7 @@ struct http_reply {
 static inline int http_connect(uint32_t port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    struct timeval limit = {.tv_sec = HTTP_TEST_SECONDS};
+    struct timeval limit = {.tv_sec = (time_t)(pace_us(HTTP_TEST_SECONDS * 1000000ull) / 1000000)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -56,7 +57,7 @@ static inline struct http_reply http_send(uint32_t port, const char *method, con
     return reply;
 }
 
-// Reads once. False: the end, or nothing for HTTP_TEST_SECONDS.
+// Reads once. False: the end, or nothing for HTTP_TEST_SECONDS, scaled.
 static inline bool http_read(struct http_reply *reply)
 {
     ssize_t got;
