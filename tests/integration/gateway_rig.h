@@ -85,7 +85,6 @@ static inline struct gateway_config make_config(void)
     config.model = model_path;
     config.chat_template = template_path;
     config.served_model_name = "tiny";
-    config.header_timeout_s = 0.4;
     config.ready_grace_s = 0.3;
     config.keep_alive_s = 0.2;
     return config;

@@ -118,13 +118,20 @@ static void test_not_ready(void **state)
 
 static void test_slow_headers(void **state)
 {
-    struct http_reply reply = {.fd = http_connect(port)};
+    struct gateway_config config = make_config();
+    struct gateway *impatient;
+    struct http_reply reply;
+    struct error error;
     (void)state;
 
+    config.header_timeout_s = 0.4;
+    assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
+    reply = (struct http_reply){.fd = http_connect(gateway_port(impatient))};
     assert_int_equal(send(reply.fd, "GET /health HTTP/1.1\r\nX: ", 25, MSG_NOSIGNAL), 25);
     http_read_all(&reply);
     assert_int_equal(http_status(&reply), 408);
     http_free(&reply);
+    gateway_close(impatient);
 }
 
 // Until so many requests of that gateway are being answered, the question itself among them.

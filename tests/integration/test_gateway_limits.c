@@ -206,7 +206,6 @@ static void test_connections_of_an_address(void **state)
     (void)state;
 
     config.max_connections_per_address = LIMIT;
-    config.header_timeout_s = 20;
     small = open_with(&config);
     at = gateway_port(small);
     for (i = 0; i < LIMIT; i++)
@@ -245,7 +244,6 @@ static void test_this_hosts_connections(void **state)
     (void)state;
 
     config.max_connections = CONNECTIONS;
-    config.header_timeout_s = 20;
     small = open_with(&config);
     for (i = 0; i < CONNECTIONS - 2; i++)
         idle[i] = http_connect(gateway_port(small));
