@@ -18,7 +18,7 @@
 #include "generate.pb-c.h"
 #include "tests/integration/pace.h"
 
-enum { FAKE_LETTERS = 26, FAKE_TICK_US = 1000, FAKE_WATCHERS = 16, FAKE_CONTEXT = 512 };
+enum { FAKE_LETTERS = 26, FAKE_TICK_US = 1000, FAKE_TELL_US = 500000, FAKE_WATCHERS = 16, FAKE_CONTEXT = 512 };
 
 struct fake_stream {
     struct fake_stream *next;
@@ -64,6 +64,7 @@ struct fake {
     struct fake_watch watchers[FAKE_WATCHERS];
     struct fake_stream *streams;
     uint64_t next_sequence, incarnation;
+    uint64_t told_us; // when the watchers were told the state
     bool stop;
 };
 
@@ -99,6 +100,7 @@ static inline void fake_tell_state(struct fake *fake, struct rpc_call *call)
 static inline void fake_tell_all(void *arg)
 {
     struct fake *fake = arg;
+    fake->told_us = clock_now_us();
     for (uint32_t i = 0; i < FAKE_WATCHERS; i++)
         if (fake->watchers[i].call)
             fake_tell_state(fake, fake->watchers[i].call);
@@ -282,6 +284,8 @@ static inline void fake_tick(void *arg)
         if (stream->call)
             fake_advance(fake, stream, &settings);
     fake_sweep(fake);
+    if (clock_now_us() - fake->told_us > FAKE_TELL_US) // a scheduler that is silent counts as lost
+        fake_tell_all(fake);
     if (!fake->stop)
         rpc_loop_timer(fake->loop, FAKE_TICK_US, fake_tick, fake);
 }
