@@ -1,4 +1,4 @@
-/* generate.c: sequences from the gateways, and tokens back to them. */
+// generate.c: sequences from the gateways, and tokens back to them.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -7,7 +7,7 @@
 #include "common/wire/sampling.h"
 #include "services/scheduler/scheduler.h"
 
-enum { TIMEOUT_MS_MAX = 1 << 30 }; /* twelve days */
+enum { TIMEOUT_MS_MAX = 1 << 30 }; // twelve days
 
 static void on_cancel(void *user)
 {
@@ -21,9 +21,10 @@ static void on_cancel(void *user)
         scheduler_event(scheduler, &event);
 }
 
-static void arrive(struct scheduler *scheduler, const struct token_log *log, uint32_t place, uint32_t positions)
+void generate_arrive(struct scheduler *scheduler, const struct token_log *log, const struct held *held)
 {
     const Fastdecode__GenerateRequest *request = log->request;
+    const uint64_t timeout_ms = MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX);
     const struct sched_event event = {
         .kind = SCHED_ARRIVE,
         .arrive =
@@ -32,20 +33,19 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, uin
                 .prompt_tokens = log->prompt_count,
                 .generated_tokens = log->token_count - log->prompt_count,
                 .max_new_tokens = request->max_tokens,
-                .deadline_us = request->timeout_ms ? log->arrived_us + MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX) * 1000
-                                                   : 0,
+                .deadline_us = timeout_ms ? log->arrived_us + timeout_ms * 1000 : 0,
                 .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
-                .held_place = place,
-                .held_positions = MIN(positions, log->token_count - 1),
+                .held_place = held ? held->place : SCHED_NO_PLACE,
+                .held_positions = held ? MIN(held->positions, log->token_count - 1) : 0,
             },
     };
     scheduler_event(scheduler, &event);
 }
 
-/* Whatever would be refused in a step must be refused here: a step is of many. */
+// Refuses whatever the s-part would refuse: it would refuse the whole step, which is of many sequences.
 static enum status check(const struct scheduler *scheduler, const Fastdecode__GenerateRequest *request, struct error *error)
 {
-    static struct sampler_bias bias[SAMPLER_BIAS_MAX];
+    struct sampler_bias bias[SAMPLER_BIAS_MAX];
     struct sampler_params params;
     size_t tokens = request->n_prompt + request->n_generated;
 
@@ -65,16 +65,16 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
     return STATUS_OK;
 }
 
-/* The core knows it for longer than there is a log: until its pages are free. */
+// The core knows it for longer than there is a log: until its pages are free.
 static bool in_use(const struct scheduler *scheduler, uint64_t id)
 {
     return token_logs_find(scheduler->logs, id) || sched_knows(scheduler->core, id);
 }
 
-/* Then a token's draw depends on all before it: what is sampled behind a guess would have to be sampled again. */
+// Then a token's draw depends on all before it: what is sampled behind a guess would have to be sampled again.
 static bool has_penalties(const Fastdecode__Sampling *sampling)
 {
-    bool repetition = sampling->repetition_penalty != 0 && sampling->repetition_penalty != 1; /* 0: not said */
+    bool repetition = sampling->repetition_penalty != 0 && sampling->repetition_penalty != 1; // 0: not said
     return repetition || sampling->presence_penalty != 0 || sampling->frequency_penalty != 0;
 }
 
@@ -86,7 +86,7 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     struct token_log *log;
 
     if (!id || in_use(scheduler, id)) {
-        while (in_use(scheduler, scheduler->next_sequence)) /* one that was resubmitted may have it */
+        while (in_use(scheduler, scheduler->next_sequence)) // one that was resubmitted may have it
             scheduler->next_sequence++;
         id = scheduler->next_sequence++;
     }
@@ -135,36 +135,8 @@ void generate_handler(struct rpc_call *call, void *user)
     scheduler->prompt_tokens += log->prompt_count;
     log_debug("GENERATE", "id=%s sequence=%llx prompt=%u generated=%zu max=%u", rpc_call_request_id(call),
               (unsigned long long)log->id, log->prompt_count, request->n_generated, request->max_tokens);
-    if (request->sequence && clock_now_us() - scheduler->started_us < CLAIM_US &&
-        scheduler->settling_count < scheduler->settling_capacity)
-        scheduler->settling[scheduler->settling_count++] = log->id;
-    else
-        arrive(scheduler, log, SCHED_NO_PLACE, 0);
-}
-
-/* Resubmitted sequences start as soon as the place that holds their pages is up, or when none has shown up in time. */
-void generate_settle(struct scheduler *scheduler)
-{
-    bool late = clock_now_us() - scheduler->started_us > SETTLE_US;
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < scheduler->settling_count; i++) {
-        struct token_log *log = token_logs_find(scheduler->logs, scheduler->settling[i]);
-        struct held held;
-        if (!log)
-            continue;
-        if (!log->call) { /* cancelled before it began: the core never knew it */
-            token_logs_remove(scheduler->logs, log->id);
-        } else if (members_claim(scheduler, log, &held)) {
-            log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, held.place, held.positions);
-            arrive(scheduler, log, held.place, held.positions);
-        } else if (late) {
-            arrive(scheduler, log, SCHED_NO_PLACE, 0);
-        } else {
-            scheduler->settling[kept++] = log->id;
-        }
-    }
-    scheduler->settling_count = kept;
+    if (!request->sequence || !claims_wait(scheduler, log))
+        generate_arrive(scheduler, log, NULL);
 }
 
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count)
@@ -180,16 +152,15 @@ void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdec
     event.index = log->token_count - count - log->prompt_count;
     event.n_tokens = count;
     event.tokens = tokens;
-    (void)!rpc_call_send(log->call, &event.base); /* one that is gone is reported by on_cancel */
+    (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
 }
 
-/* scores[i] is of prompt token index + i + 1. What was passed on before (a rebuilt prompt) is not sent again. */
-void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count)
+// scores[i] is of prompt token index + i + 1. What was passed on before (a rebuilt prompt) is not sent again.
+void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count)
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
     uint32_t first = index + 1, skip = log->scored + 1 > first ? log->scored + 1 - first : 0;
 
-    (void)scheduler;
     if (!log->call || skip >= count)
         return;
     event.sequence = log->id;
@@ -197,7 +168,7 @@ void generate_scores(struct scheduler *scheduler, struct token_log *log, uint32_
     event.n_prompt = count - skip;
     event.prompt = scores + skip;
     log->scored = first + (uint32_t)count - 1;
-    (void)!rpc_call_send(log->call, &event.base); /* one that is gone is reported by on_cancel */
+    (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
 }
 
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens)
@@ -226,15 +197,14 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
         event.error = (char *)"no KV worker or local pool has enough memory for a sequence of this length";
     else if (reason == SCHED_CANCELLED)
         event.error = (char *)"cancelled";
-    (void)!rpc_call_send(call, &event.base); /* one that is gone is reported by on_cancel */
+    (void)!rpc_call_send(call, &event.base); // one that is gone is reported by on_cancel
     rpc_call_end(call);
 }
 
-void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us)
+void generate_reject(struct token_log *log, uint64_t retry_after_us)
 {
     struct rpc_call *call = log->call;
 
-    (void)scheduler;
     log->over = true;
     if (!call)
         return;

@@ -47,7 +47,7 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
 {
     const struct scheduler *scheduler = user;
 
-    if (scheduler->members[0].up)
+    if (scheduler->s_part.member.up)
         return true;
     snprintf(reason, reason_bytes, "no s-part is up");
     return false;
@@ -63,9 +63,9 @@ static enum status start(void *state, struct error *error)
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Watch", watch_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "Heartbeat", heartbeat_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "Drain", drain_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "RegisterMember", registration_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "Drain", members_drain_handler, scheduler},
     };
     uint32_t requests = scheduler->settings.max_queue + scheduler->settings.max_batch;
     const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->settling};
@@ -85,8 +85,7 @@ static enum status start(void *state, struct error *error)
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
     scheduler->started_us = clock_now_us();
-    scheduler->member_count = 1; /* place 0 is the s-part's */
-    scheduler->members[0].scheduler = scheduler;
+    scheduler_init(scheduler);
     scheduler->settling_capacity = SETTLING_MAX;
     scheduler->settling = calloc(SETTLING_MAX, sizeof *scheduler->settling);
     if (!scheduler->settling || rpc_loop_open(&scheduler->loop) || token_logs_open(requests + SETTLING_MAX, &scheduler->logs))
@@ -124,7 +123,7 @@ static enum status serve(struct service *service, void *state, struct error *err
         if (now_us - scheduler->checked_us > CHECK_EVERY_US)
             members_check(scheduler, now_us);
         if (scheduler->settling_count)
-            generate_settle(scheduler);
+            claims_settle(scheduler);
         scheduler_tick(scheduler);
         watch_publish(scheduler, now_us);
     }
@@ -144,6 +143,7 @@ static void finish(void *state)
     token_logs_close(scheduler->logs);
     scheduler_close_core(scheduler);
     free(scheduler->settling);
+    free(scheduler->held);
     trace_close();
     log_info("END", "incarnation=%llx", (unsigned long long)scheduler->incarnation);
 }

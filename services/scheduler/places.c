@@ -1,5 +1,14 @@
-/* places.c: what the core asks of the places: freeing, moving, draining; calls to the s-part and the KV workers. */
+// places.c: what the core asks of the places: freeing pages, handing them over, draining; calls to the s-part and the KV workers.
+//
+// Pages to be freed are gathered by place and asked for with one call at a time, which names all that have come meanwhile. A release
+// is reported to the core when the place has answered, because what counts as free must be free there. When a place goes down its
+// lists are emptied: it says what it holds when it registers again.
+//
+//     RELEASE, end of a move, unclaimed ──▶ to_free ──Free or Release──▶ freeing ──answer──▶ RELEASED, MOVED
+//                                              ▲                            │
+//                                              └───── refused, too late ◀───┘
 #include <stdlib.h>
+#include <string.h>
 
 #include "attend.pb-c.h"
 #include "common/base/checked.h"
@@ -7,247 +16,390 @@
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
-/* PAGE_TIMEOUT_MS: on top, for each page that travels. Who takes them gives up by itself when one does not come (common/handover). */
-enum { CONTROL_TIMEOUT_MS = 10000, PAGE_TIMEOUT_MS = 1000, PAGES_TIMED = 3600, RELEASE_AGAIN_US = 5000 };
+// PAGE_TIMEOUT_MS: on top, for each page that travels. The taker gives up by itself when one does not come (common/handover).
+enum { CONTROL_TIMEOUT_MS = 10000, PAGE_TIMEOUT_MS = 1000, PAGES_TIMED = 3600, AGAIN_US = 50000 };
 
-typedef void end_fn(void *user, enum status status, const char *error); /* on_end of a call */
+typedef void end_fn(void *user, enum status status, const char *error); // on_end of a call
 
-/* What an answer is about. */
-struct errand {
-    struct scheduler *scheduler;
-    uint64_t sequence;
-    uint32_t place;       /* where it is to be freed; of a move: at first, where it comes from */
-    uint64_t incarnation; /* of the member there, when the errand began */
-    bool goes_on;         /* only pages are freed: the sequence is elsewhere */
-    end_fn *freed;
-    struct sched_move move;
-    uint64_t began_us;
-    struct member *member;
-    void (*done)(struct member *member);
-};
+static const struct rpc_options control_options = {.timeout_ms = CONTROL_TIMEOUT_MS};
 
-static struct errand *new_errand(struct scheduler *scheduler, uint64_t sequence, uint32_t place)
+// --- lists of pages to be freed
+
+enum status places_open(struct scheduler *scheduler, uint32_t sequences)
 {
-    struct errand *errand = calloc(1, sizeof *errand);
-    assert_always(errand); /* a hundred bytes */
-    errand->scheduler = scheduler;
-    errand->sequence = sequence;
-    errand->place = place;
-    errand->incarnation = scheduler->members[place].incarnation;
-    return errand;
+    uint32_t count = sequences + MOVES_MAX + UNCLAIMED_FREES_MAX; // the core releases a sequence once before it places it again
+
+    scheduler->frees = calloc(count + 1u, sizeof *scheduler->frees);
+    scheduler->free_ids = calloc(count, sizeof *scheduler->free_ids);
+    if (!scheduler->frees || !scheduler->free_ids)
+        return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 1; i < count; i++)
+        scheduler->frees[i].next = i + 1;
+    scheduler->frees_unused = 1;
+    return STATUS_OK;
 }
 
-static const struct rpc_options options = {.timeout_ms = CONTROL_TIMEOUT_MS};
+void places_close(struct scheduler *scheduler)
+{
+    free(scheduler->frees);
+    free(scheduler->free_ids);
+    scheduler->frees = NULL;
+    scheduler->free_ids = NULL;
+}
 
-/* Asks the s-part to end its part of sequences: samplers and pages of the local pool, or one of the two. False: it cannot be asked. */
+static void append(struct scheduler *scheduler, struct pending_list *list, uint32_t index)
+{
+    scheduler->frees[index].next = 0;
+    *(list->head ? &scheduler->frees[list->tail].next : &list->head) = index;
+    list->tail = index;
+}
+
+static uint32_t take_first(struct scheduler *scheduler, struct pending_list *list)
+{
+    uint32_t index = list->head;
+    list->head = scheduler->frees[index].next;
+    return index;
+}
+
+static void queue_free(struct place *place, struct pending_free what)
+{
+    struct scheduler *scheduler = place->member->scheduler;
+    uint32_t index = scheduler->frees_unused;
+
+    assert_always(index); // what is queued is bounded by what the core, moves and claims have under way
+    scheduler->frees_unused = scheduler->frees[index].next;
+    scheduler->frees[index] = what;
+    scheduler->frees_waiting++;
+    append(scheduler, &place->to_free, index);
+}
+
+static void end_move(struct pending_move *move, bool ok);
+
+// Reports those of a list as free, and empties it. An event may run a tick, which may add to the place's lists.
+static void report_free(struct place *place, struct pending_list *list)
+{
+    struct scheduler *scheduler = place->member->scheduler;
+    struct pending_list all = *list;
+
+    *list = (struct pending_list){0};
+    while (all.head) {
+        uint32_t index = take_first(scheduler, &all);
+        const struct pending_free done = scheduler->frees[index];
+        scheduler->frees[index].next = scheduler->frees_unused;
+        scheduler->frees_unused = index;
+        if (done.move) {
+            end_move(done.move, done.move->ok);
+        } else if (done.report) {
+            const struct sched_event event = {.kind = SCHED_RELEASED, .released = {done.sequence, place->index}};
+            scheduler_event(scheduler, &event);
+        } else {
+            scheduler->unclaimed_frees--;
+        }
+    }
+}
+
+// --- calls
+
+// Asks the s-part to end its part of sequences: samplers and pages of the local pool, or one of the two. False: it cannot be asked.
 static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, size_t count, bool keep_pages, bool keep_sampler,
-                        end_fn *on_end, struct errand *errand)
+                        end_fn *on_end, void *user, struct rpc_handle *call)
 {
     const struct rpc_callbacks callbacks = {.on_end = on_end};
     Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
-    struct rpc_channel *channel = scheduler->members[0].channel;
+    struct rpc_channel *channel = scheduler->s_part.member.channel;
     struct error error;
 
     request.n_sequence = count;
     request.sequence = (uint64_t *)sequences;
     request.keep_pages = keep_pages;
     request.keep_sampler = keep_sampler;
-    return channel && !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &options, &callbacks,
-                                      errand, NULL, &error);
+    return channel && !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &control_options,
+                                      &callbacks, user, call, &error);
 }
 
-/* Asks a place to free sequences. goes_on: only their pages, where more is known of them. False: it cannot be asked. */
-static bool ask_free(struct scheduler *scheduler, uint32_t place, const uint64_t *sequences, size_t count, bool goes_on,
-                     end_fn *on_end, struct errand *errand)
+// Asks a place to free sequences. keep_sampler: only their pages, where more is known of them. False: it cannot be asked.
+static bool ask_free(struct place *place, const uint64_t *sequences, size_t count, bool keep_sampler, end_fn *on_end, void *user,
+                     struct rpc_handle *call)
 {
     const struct rpc_callbacks callbacks = {.on_end = on_end};
-    struct rpc_channel *channel = scheduler->members[place].channel;
+    struct scheduler *scheduler = place->member->scheduler;
+    Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     struct error error;
 
-    if (place == 0)
-        return ask_release(scheduler, sequences, count, false, goes_on, on_end, errand);
-    if (!channel)
+    if (place->kind == PLACE_LOCAL_POOL)
+        return ask_release(scheduler, sequences, count, false, keep_sampler, on_end, user, call);
+    if (!place->member->channel)
         return false;
-    Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     request.scheduler_incarnation = scheduler->incarnation;
     request.n_sequence = count;
     request.sequence = (uint64_t *)sequences;
-    return !rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, &options, &callbacks, errand, NULL,
-                           &error);
+    return !rpc_call_start(place->member->channel, &fastdecode__kv_control__descriptor, "Free", &request.base, &control_options,
+                           &callbacks, user, call, &error);
 }
 
-static void on_released(void *user, enum status status, const char *text)
+// --- freeing
+
+static void on_freed(void *user, enum status status, const char *text)
 {
-    struct errand *errand = user;
-    const struct sched_event event = {.kind = SCHED_RELEASED, .released = {errand->sequence, errand->place}};
+    struct place *place = user;
+    struct scheduler *scheduler = place->member->scheduler;
 
-    if (status && status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED)
-        log_warn("RELEASE-FAILED", "sequence=%llx place=%u why=\"%s\"", (unsigned long long)errand->sequence, errand->place, text);
-    scheduler_event(errand->scheduler, &event); /* also when it failed: the place is down then, or will be */
-    free(errand);
-}
-
-static void ignore_end(void *user, enum status status, const char *text)
-{
-    (void)status, (void)text;
-    free(user);
-}
-
-/* Where more calls are out than its window takes, again in a moment: what is said to be free must be free there, or who comes next
- * finds the place full. Who is gone says what it holds when it registers again. */
-static void send_free(void *arg)
-{
-    struct errand *errand = arg;
-    const struct member *member = &errand->scheduler->members[errand->place];
-
-    if (member->incarnation != errand->incarnation || !member->channel || !rpc_channel_is_up(member->channel))
-        errand->freed(errand, STATUS_UNAVAILABLE, "");
-    else if (!ask_free(errand->scheduler, errand->place, &errand->sequence, 1, errand->goes_on, errand->freed, errand))
-        rpc_loop_timer(errand->scheduler->loop, RELEASE_AGAIN_US, send_free, errand);
-}
-
-/* Has the errand's place free its sequence: freed(errand, …) when it has, with UNAVAILABLE if the place is gone. */
-static void free_there(struct errand *errand, bool goes_on, end_fn *freed)
-{
-    errand->goes_on = goes_on;
-    errand->freed = freed;
-    send_free(errand);
-}
-
-void place_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget)
-{
-    if (forget && place != 0 && scheduler->forget_count < ACTIONS_MAX) /* its sampler too */
-        scheduler->forget[scheduler->forget_count++] = sequence;
-    if (place == SCHED_NO_PLACE)
+    if (!place->asked_to_free)
+        return; // the place went down meanwhile
+    place->asked_to_free = false;
+    if (!status) {
+        report_free(place, &place->freeing);
         return;
-    free_there(new_errand(scheduler, sequence, place), false, on_released);
+    }
+    if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED)
+        log_warn("FREE-FAILED", "place=%u status=%s why=\"%s\" what=\"asked again\"", place->index, status_name(status), text);
+    while (place->freeing.head) { // freeing twice is harmless
+        append(scheduler, &place->to_free, take_first(scheduler, &place->freeing));
+        scheduler->frees_waiting++;
+    }
+    place->free_again_us = clock_now_us() + AGAIN_US;
 }
 
-/* One that cannot be asked is gone, or has a window full of calls: then those that come next are told together. */
-void place_forget(struct scheduler *scheduler)
+// One call can only be for sequences that all keep their samplers, or none.
+static void send_free(struct place *place, uint64_t now_us)
 {
-    const struct rpc_channel *channel = scheduler->members[0].channel;
+    struct scheduler *scheduler = place->member->scheduler;
+    uint32_t count = 0;
 
-    if (!scheduler->forget_count)
+    if (!place->to_free.head || place->asked_to_free || now_us < place->free_again_us)
         return;
-    struct errand *errand = new_errand(scheduler, 0, 0);
-    const bool asked = ask_release(scheduler, scheduler->forget, scheduler->forget_count, true, false, ignore_end, errand);
-    if (!asked)
-        free(errand);
-    if (asked || !channel || !rpc_channel_is_up(channel))
-        scheduler->forget_count = 0;
+    const bool keep_sampler = scheduler->frees[place->to_free.head].keep_sampler;
+    uint32_t index = place->to_free.head;
+    for (; index && scheduler->frees[index].keep_sampler == keep_sampler; index = scheduler->frees[index].next)
+        scheduler->free_ids[count++] = scheduler->frees[index].sequence;
+    if (!ask_free(place, scheduler->free_ids, count, keep_sampler, on_freed, place, &place->free_call)) {
+        place->free_again_us = now_us + AGAIN_US;
+        return;
+    }
+    place->asked_to_free = true;
+    scheduler->frees_waiting -= count;
+    while (place->to_free.head != index)
+        append(scheduler, &place->freeing, take_first(scheduler, &place->to_free));
 }
 
-void place_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool goes_on)
+void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place_index, bool forget)
 {
-    free_there(new_errand(scheduler, sequence, place), goes_on, ignore_end);
+    struct s_part *s_part = &scheduler->s_part;
+    bool has_pages = place_index != SCHED_NO_PLACE;
+    struct place *place = has_pages ? &scheduler->places[place_index] : NULL;
+    const struct token_log *log = token_logs_find(scheduler->logs, sequence);
+
+    if (forget && log && log->opened && !(has_pages && place->kind == PLACE_LOCAL_POOL)) { // there its sampler goes with its pages
+        if (s_part->forget_count < ACTIONS_MAX)
+            s_part->forget[s_part->forget_count++] = sequence;
+        else
+            log_warn("SAMPLER-LEFT", "sequence=%llx", (unsigned long long)sequence);
+    }
+    if (has_pages && place->member->up) {
+        queue_free(place, (struct pending_free){.sequence = sequence, .report = true});
+    } else if (has_pages) {
+        const struct sched_event event = {.kind = SCHED_RELEASED, .released = {sequence, place_index}};
+        scheduler_event(scheduler, &event);
+    }
 }
+
+bool places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler)
+{
+    if (scheduler->unclaimed_frees == UNCLAIMED_FREES_MAX)
+        return false;
+    scheduler->unclaimed_frees++;
+    queue_free(&scheduler->places[place], (struct pending_free){.sequence = sequence, .keep_sampler = keep_sampler});
+    return true;
+}
+
+static void on_forgotten(void *user, enum status status, const char *text)
+{
+    struct s_part *s_part = user;
+    uint32_t count = s_part->forgetting;
+
+    (void)text;
+    s_part->forgetting = 0;
+    if (status || !count)
+        return; // named again by the next call, unless another s-part has come, which knows none of them
+    s_part->forget_count -= count;
+    memmove(s_part->forget, s_part->forget + count, s_part->forget_count * sizeof *s_part->forget);
+}
+
+void places_send(struct scheduler *scheduler)
+{
+    struct s_part *s_part = &scheduler->s_part;
+    uint64_t now_us;
+
+    if (s_part->forget_count && !s_part->forgetting && s_part->member.up &&
+        ask_release(scheduler, s_part->forget, s_part->forget_count, true, false, on_forgotten, s_part, &s_part->forget_call))
+        s_part->forgetting = s_part->forget_count;
+    if (!scheduler->frees_waiting)
+        return;
+    now_us = clock_now_us();
+    for (uint32_t i = 0; i < scheduler->place_count; i++)
+        send_free(&scheduler->places[i], now_us);
+}
+
+void places_down(struct place *place)
+{
+    struct scheduler *scheduler = place->member->scheduler;
+    struct s_part *s_part = &scheduler->s_part;
+    struct rpc_channel *channel = place->member->channel;
+    bool asked = place->asked_to_free, forgetting = place->kind == PLACE_LOCAL_POOL && s_part->forgetting;
+
+    place->asked_to_free = false; // first: the call's end says nothing any more
+    if (asked && channel)
+        rpc_cancel(channel, place->free_call);
+    if (forgetting) {
+        s_part->forgetting = 0;
+        if (channel)
+            rpc_cancel(channel, s_part->forget_call);
+    }
+    for (uint32_t i = place->to_free.head; i; i = scheduler->frees[i].next)
+        scheduler->frees_waiting--;
+    report_free(place, &place->to_free);
+    report_free(place, &place->freeing);
+    place->free_again_us = 0;
+}
+
+// --- before a member is up
+
+struct pending_clean {
+    struct member *member;
+    uint32_t clean_id;
+    void (*done)(struct member *member, bool ok);
+};
 
 static void on_cleaned(void *user, enum status status, const char *text)
 {
-    struct errand *errand = user;
-    (void)status, (void)text;
-    errand->done(errand->member);
-    free(errand);
+    struct pending_clean *clean = user;
+
+    if (status)
+        log_warn("CLEAN-FAILED", "name=%s status=%s why=\"%s\"", clean->member->name, status_name(status), text);
+    if (clean->member->clean_id == clean->clean_id) // else it has registered anew, and is cleaned anew
+        clean->done(clean->member, status == STATUS_OK);
+    free(clean);
 }
 
-void place_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member))
+bool places_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member, bool ok))
 {
-    struct errand *errand = new_errand(member->scheduler, 0, member->place);
-    errand->member = member;
-    errand->done = done;
-    if (count == 0 || !ask_free(member->scheduler, member->place, sequences, count, false, on_cleaned, errand))
-        on_cleaned(errand, STATUS_OK, "");
+    struct pending_clean *clean = malloc(sizeof *clean);
+
+    if (!clean)
+        return false;
+    *clean = (struct pending_clean){member, member->clean_id, done};
+    if (ask_free(member->place, sequences, count, false, on_cleaned, clean, NULL))
+        return true;
+    free(clean);
+    return false;
 }
 
-/* --- handing over ------------------------------------------------------------------------------------------------------ */
+// --- handing over
 
-static void report_move(struct errand *errand, bool ok)
+static void end_move(struct pending_move *pending, bool ok)
 {
-    const struct sched_move *move = &errand->move;
+    const struct sched_move *move = &pending->move;
     const struct sched_event event = {
         .kind = SCHED_MOVED,
         .moved = {.sequence = move->sequence, .id = move->id, .positions = move->positions, .ok = ok},
     };
     log_info("MOVED", "sequence=%llx from=%u to=%u positions=%u ok=%d took_us=%llu", (unsigned long long)move->sequence, move->from,
-             move->to, move->positions, ok, (unsigned long long)(clock_now_us() - errand->began_us));
-    scheduler_event(errand->scheduler, &event);
-    free(errand);
+             move->to, move->positions, ok, (unsigned long long)(clock_now_us() - pending->began_us));
+    pending->used = false;
+    scheduler_event(pending->scheduler, &event);
 }
 
-static void on_source_freed(void *user, enum status status, const char *text)
+// Has one end of a hand-over free the pages, and ends it then. A place that is down, or was meanwhile, has none of them.
+static void free_then_end(struct pending_move *pending, uint32_t place_index, uint32_t stay, bool ok)
 {
-    (void)status, (void)text;
-    report_move(user, true);
-}
+    struct place *place = &pending->scheduler->places[place_index];
 
-static void on_target_freed(void *user, enum status status, const char *text)
-{
-    (void)status, (void)text;
-    report_move(user, false);
+    pending->ok = ok;
+    if (place->member->up && place->member->stay == stay)
+        queue_free(place, (struct pending_free){.sequence = pending->move.sequence, .keep_sampler = true, .move = pending});
+    else
+        end_move(pending, ok);
 }
 
 static void on_fetched(void *user, enum status status, const char *text)
 {
-    struct errand *errand = user;
+    struct pending_move *pending = user;
+
     if (!status) {
-        free_there(errand, true, on_source_freed);
+        free_then_end(pending, pending->move.from, pending->from_stay, true);
         return;
     }
-    log_warn("MOVE-FAILED", "sequence=%llx why=\"%s\"", (unsigned long long)errand->sequence, text);
-    if (status != STATUS_DEADLINE_EXCEEDED) { /* who says no has freed what it had */
-        report_move(errand, false);
-        return;
-    }
-    errand->place = errand->move.to; /* its yes may have crossed with the end of our patience */
-    errand->incarnation = errand->scheduler->members[errand->place].incarnation;
-    free_there(errand, true, on_target_freed);
+    log_warn("MOVE-FAILED", "sequence=%llx why=\"%s\"", (unsigned long long)pending->move.sequence, text);
+    if (status == STATUS_DEADLINE_EXCEEDED) // the taker may have said yes a moment too late
+        free_then_end(pending, pending->move.to, pending->to_stay, false);
+    else // one that says no has freed what it had
+        end_move(pending, false);
 }
 
-void place_move(struct scheduler *scheduler, const struct sched_move *move)
+static struct pending_move *unused_move(struct scheduler *scheduler)
 {
-    Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_fetched};
-    struct rpc_channel *channel = scheduler->members[move->to].channel;
+    for (uint32_t i = 0; i < MOVES_MAX; i++)
+        if (!scheduler->moves[i].used)
+            return &scheduler->moves[i];
+    return NULL;
+}
+
+void places_move(struct scheduler *scheduler, const struct sched_move *move)
+{
+    static const struct rpc_callbacks callbacks = {.on_end = on_fetched};
+    const struct member *from = scheduler->places[move->from].member, *to = scheduler->places[move->to].member;
     const uint32_t pages = move->positions / MAX(scheduler->kv.page_tokens, 1u) + 1;
     const struct rpc_options by_size = {.timeout_ms = CONTROL_TIMEOUT_MS + MIN(pages, PAGES_TIMED) * PAGE_TIMEOUT_MS};
-    struct errand *errand = new_errand(scheduler, move->sequence, move->from);
+    Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
+    struct pending_move *pending = unused_move(scheduler);
     struct error error;
 
-    errand->move = *move;
-    errand->began_us = clock_now_us();
+    if (!pending) {
+        const struct sched_event failed = {.kind = SCHED_MOVED, .moved = {.sequence = move->sequence, .id = move->id}};
+        scheduler_event(scheduler, &failed);
+        return;
+    }
+    *pending = (struct pending_move){.scheduler = scheduler,
+                                     .move = *move,
+                                     .began_us = clock_now_us(),
+                                     .from_stay = from->stay,
+                                     .to_stay = to->stay,
+                                     .used = true};
     log_info("MOVE", "sequence=%llx from=%u to=%u positions=%u", (unsigned long long)move->sequence, move->from, move->to,
              move->positions);
     request.scheduler_incarnation = scheduler->incarnation;
     request.sequence = move->sequence;
-    request.tensor_address = scheduler->members[move->from].tensor_address;
+    request.tensor_address = (char *)from->tensor_address;
     request.positions = move->positions;
-    if (!channel || rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &by_size, &callbacks,
-                                   errand, NULL, &error))
-        report_move(errand, false);
+    if (!to->channel || rpc_call_start(to->channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &by_size,
+                                       &callbacks, pending, NULL, &error))
+        end_move(pending, false);
 }
 
-void place_drained(struct scheduler *scheduler, uint32_t place)
+// --- leaving
+
+void places_drained(struct scheduler *scheduler, uint32_t place_index)
 {
-    struct member *member = &scheduler->members[place];
+    struct place *place = &scheduler->places[place_index];
     Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
 
-    log_info("PLACE-DRAINED", "name=%s", member->name);
-    member->drained = true;
-    if (member->draining)
-        rpc_call_reply(member->draining, &reply.base);
-    member->draining = NULL;
+    log_info("PLACE-DRAINED", "name=%s", place->member->name);
+    place->drained = true;
+    if (place->draining)
+        rpc_call_reply(place->draining, &reply.base);
+    place->draining = NULL;
 }
 
-void place_exclude(struct scheduler *scheduler, const struct member *member)
+void places_exclude(struct scheduler *scheduler, const struct place *place)
 {
+    static const struct rpc_callbacks callbacks = {.on_message = NULL};
     Fastdecode__ExcludeRequest request = FASTDECODE__EXCLUDE_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = NULL};
+    struct rpc_channel *channel = scheduler->s_part.member.channel;
     struct error error;
 
-    request.worker = member->place;
-    request.incarnation = member->incarnation;
-    if (!scheduler->members[0].channel || rpc_call_start(scheduler->members[0].channel, &fastdecode__spart__descriptor, "Exclude",
-                                                         &request.base, &options, &callbacks, NULL, NULL, &error))
-        log_debug("EXCLUDE-NOT-SENT", "worker=%u", member->place);
+    request.worker = place->index;
+    request.incarnation = place->member->incarnation;
+    if (!channel || rpc_call_start(channel, &fastdecode__spart__descriptor, "Exclude", &request.base, &control_options, &callbacks,
+                                   NULL, NULL, &error))
+        log_debug("EXCLUDE-NOT-SENT", "worker=%u", place->index);
 }

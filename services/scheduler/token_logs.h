@@ -30,7 +30,8 @@ struct token_log {
     uint32_t scored;    /* prompt tokens whose scores were passed on */
     uint64_t arrived_us, first_token_us;
     bool ignore_eos;
-    bool over; /* its stream has ended */
+    bool opened; /* the s-part was told of it */
+    bool over;   /* its stream has ended */
 };
 
 struct token_logs;

@@ -1,10 +1,4 @@
-/* watch.c: the mesh's state for gateways, and its metrics. */
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+// watch.c: the mesh's state for gateways: at once, when it changes, and once a second.
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/scheduler/scheduler.h"
@@ -15,24 +9,25 @@ static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState 
 {
     struct sched_stats stats = {0};
     const enum sched_placement placement = scheduler->settings.placement;
-    uint64_t pages_total = 0, pages_used = 0, permitted = 0; /* permitted: pages that --placement lets KV into */
+    uint64_t pages_total = 0, pages_used = 0, permitted = 0; // permitted: that --placement lets KV into
     uint32_t workers = 0;
 
     fastdecode__mesh_state__init(state);
     if (scheduler->core)
         sched_get_stats(scheduler->core, &stats);
-    for (uint32_t i = 0; scheduler->core && i < scheduler->member_count; i++) {
+    for (uint32_t i = 0; scheduler->core && i < scheduler->place_count; i++) {
+        const bool local = scheduler->places[i].kind == PLACE_LOCAL_POOL;
         struct sched_place_info info;
         sched_get_place(scheduler->core, i, &info);
         if (!info.up)
             continue;
-        workers += i > 0;
+        workers += !local;
         pages_total += info.pages_total;
-        permitted += placement == SCHED_PLACE_AUTO || (i == 0) == (placement == SCHED_PLACE_LOCAL) ? info.pages_total : 0;
-        pages_used += info.pages_used - info.pages_idle; /* what only the cache keeps is as good as free */
+        permitted += placement == SCHED_PLACE_AUTO || local == (placement == SCHED_PLACE_LOCAL) ? info.pages_total : 0;
+        pages_used += info.pages_used - info.pages_idle; // what only the cache keeps is as good as free
     }
-    state->ready = scheduler->members[0].up && permitted > 0;
-    state->reason = (char *)(!scheduler->members[0].up        ? "no s-part is up"
+    state->ready = scheduler->s_part.member.up && permitted > 0;
+    state->reason = (char *)(!scheduler->s_part.member.up     ? "no s-part is up"
                              : permitted > 0                  ? ""
                              : placement == SCHED_PLACE_LOCAL ? "the s-part has no local pool"
                                                               : "no KV worker is up");
@@ -65,7 +60,7 @@ void watch_handler(struct rpc_call *call, void *user)
         scheduler->watchers[i] = call;
         rpc_call_on_cancel(call, on_watcher_gone, &scheduler->watchers[i]);
         fill_state(scheduler, &state);
-        (void)!rpc_call_send(call, &state.base); /* one that is gone is reported by on_watcher_gone */
+        (void)!rpc_call_send(call, &state.base); // one that is gone is reported by on_watcher_gone
         return;
     }
     rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "more than %d watchers", WATCHERS_MAX);
@@ -87,152 +82,5 @@ void watch_publish(struct scheduler *scheduler, uint64_t now_us)
     scheduler->last_state = state;
     for (uint32_t i = 0; i < WATCHERS_MAX; i++)
         if (scheduler->watchers[i])
-            (void)!rpc_call_send(scheduler->watchers[i], &state.base); /* see watch_handler */
-}
-
-/* --- metrics ------------------------------------------------------------------------------------------------------------- */
-
-struct text {
-    char *bytes; // terminated
-    size_t length, capacity;
-    bool failed; // out of memory: it ends with a whole line
-};
-
-static void add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
-static void add(struct text *text, const char *format, ...)
-{
-    char piece[1024];
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(piece, sizeof piece, format, args);
-    va_end(args);
-    assert_always(length >= 0 && (size_t)length < sizeof piece);
-    if (!text->failed && text->length + (size_t)length >= text->capacity) {
-        size_t capacity = MAX(2 * text->capacity, (size_t)1 << 16);
-        char *bytes = realloc(text->bytes, capacity);
-        text->failed = !bytes;
-        text->bytes = bytes ? bytes : text->bytes;
-        text->capacity = bytes ? capacity : text->capacity;
-    }
-    if (text->failed)
-        return;
-    memcpy(text->bytes + text->length, piece, (size_t)length + 1);
-    text->length += (size_t)length;
-}
-
-static void one(struct text *text, const char *name, const char *type, const char *help, double value)
-{
-    add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\nfastdecode_%s %.17g\n", name, help, name, type, name, value);
-}
-
-/* Of mini-batches that have one. */
-static void add_load_limit(struct text *text, const struct scheduler *scheduler)
-{
-    add(text, "# HELP fastdecode_load_limit_tokens context that a mini-batch may read in a step\n"
-              "# TYPE fastdecode_load_limit_tokens gauge\n");
-    for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++) {
-        uint64_t limit = sched_load_limit(scheduler->core, m);
-        if (limit != UINT64_MAX)
-            add(text, "fastdecode_load_limit_tokens{mini_batch=\"%u\"} %llu\n", m, (unsigned long long)limit);
-    }
-}
-
-static void add_places(struct text *text, const struct scheduler *scheduler)
-{
-    static const char *const kinds[][3] = {
-        {"kv_pages_used", "gauge", "pages in use, without those that only the prefix cache keeps"},
-        {"kv_pages_cached", "gauge", "pages that only the prefix cache keeps: free when they are needed"},
-        {"kv_pages_total", "gauge", "pages there are"},
-        {"place_up", "gauge", "1 while it takes part"},
-        {"place_lost_total", "counter", "times it went without having been drained; local: the s-part did"},
-        {"place_shares_cores", "gauge", "1 for a worker whose attention takes cores from the s-part: their times are added"},
-        {"place_sequences", "gauge", "sequences that hold pages there"},
-        {"place_load_tokens", "gauge", "context that steps of all mini-batches read there"},
-        {"place_token_seconds", "gauge", "measured time of one context token, all layers"},
-        {"place_busy_seconds_total", "counter", "time in attention (the s-part: in segments)"},
-        {"kv_pages_peak", "gauge", "the most pages that were in use at once, as the place counts them"},
-    };
-    for (size_t g = 0; g < ARRAY_COUNT(kinds); g++) {
-        const char *name = kinds[g][0];
-        add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", name, kinds[g][2], name, kinds[g][1]);
-        for (uint32_t i = 0; i < scheduler->member_count; i++) {
-            const struct member *member = &scheduler->members[i];
-            struct sched_place_info info;
-            sched_get_place(scheduler->core, i, &info);
-            uint64_t load = 0;
-            for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++)
-                load += info.load[m];
-            const double values[] = {info.up ? info.pages_used - info.pages_idle : 0,
-                                     info.up ? info.pages_idle : 0,
-                                     info.up ? info.pages_total : 0,
-                                     info.up,
-                                     (double)member->lost,
-                                     info.up && info.shares_cores,
-                                     info.sequences,
-                                     (double)load,
-                                     info.token_us / 1e6,
-                                     (double)member->last.busy_us / 1e6,
-                                     (double)member->last.pages_peak};
-            add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, i ? member->name : "local", values[g]);
-        }
-    }
-}
-
-void metrics_handler(struct rpc_call *call, void *user)
-{
-    struct scheduler *scheduler = user;
-    struct text text = {0}; // one of 256 places takes half a megabyte
-    Fastdecode__MetricsReply reply = FASTDECODE__METRICS_REPLY__INIT;
-    struct sched_stats s = {0};
-
-    if (!rpc_call_unpack(call, &fastdecode__metrics_request__descriptor))
-        return;
-    if (scheduler->core)
-        sched_get_stats(scheduler->core, &s);
-    one(&text, "requests_running", "gauge", "sequences that are placed and run", s.running);
-    one(&text, "requests_waiting", "gauge", "sequences that wait", s.waiting);
-    one(&text, "sequences_retiring", "gauge", "sequences that have ended and whose pages are not free yet", s.retiring);
-    one(&text, "steps_in_flight", "gauge", "steps that the s-part has", s.steps_in_flight);
-    one(&text, "mini_batches", "gauge", "in use; without --mini-batches as many as are predicted to be fastest", s.mini_batches);
-    one(&text, "prefill_tokens_total", "counter", "rows computed for prompts, and for what was rebuilt", (double)s.prefill_rows);
-    one(&text, "prefix_cached_tokens_total", "counter", "tokens of prompts whose KV was there already", (double)s.shared_tokens);
-    one(&text, "prefix_shared_pages", "gauge", "KV pages saved now because running sequences share them", s.shared_pages);
-    one(&text, "prefix_kept_sequences", "gauge", "ended sequences whose KV pages are kept", s.kept);
-    one(&text, "prefix_evicted_total", "counter", "ended sequences whose KV pages were given to others", (double)s.evicted);
-    one(&text, "decode_tokens_total", "counter", "rows computed for decoding", (double)s.decode_rows);
-    one(&text, "step_base_seconds", "gauge", "learned: a step takes this and step_row_seconds for each row", s.step_base_us * 1e-6);
-    one(&text, "step_row_seconds", "gauge", "learned: what a row adds to a step", s.row_us * 1e-6);
-    one(&text, "step_predictions_total", "counter", "steps that were predicted, and then measured", (double)s.predicted_steps);
-    one(&text, "step_prediction_error_ratio", "gauge",
-        "mean of |predicted - measured| / measured over about the last fifty of them", s.prediction_error_ratio);
-    one(&text, "step_predicted_seconds_total", "counter", "what they were predicted to take", s.predicted_us * 1e-6);
-    one(&text, "step_measured_seconds_total", "counter", "what they took", s.measured_us * 1e-6);
-    one(&text, "wasted_rows_total", "counter", "rows whose result was not used", (double)s.wasted_rows);
-    one(&text, "draft_tokens_total", "counter", "rows of tokens that were guessed", (double)s.drafted);
-    one(&text, "draft_tokens_right_total", "counter", "of them, those that were what was sampled", (double)s.drafts_right);
-    one(&text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->generated_tokens);
-    one(&text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);
-    one(&text, "steps_total", "counter", "steps given to the s-part", (double)s.steps);
-    one(&text, "steps_failed_total", "counter", "steps that the s-part did not answer", (double)s.steps_failed);
-    one(&text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->finished);
-    one(&text, "sequences_cancelled_total", "counter", "sequences whose client left", (double)scheduler->cancelled);
-    one(&text, "sequences_rebuilt_total", "counter", "sequences rebuilt because their KV was lost", (double)s.rebuilt);
-    one(&text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s.preempted);
-    one(&text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s.moved);
-    one(&text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s.rebuilt_tokens);
-    one(&text, "s_part_up", "gauge", "1 while there is one that takes steps",
-        scheduler->member_count > 0 && scheduler->members[0].up);
-    one(&text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
-    one(&text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
-        (double)scheduler->s_part_wait_us / 1e6);
-    one(&text, "scheduler_seconds_total", "counter", "processor time of planning steps, and of sending them and their tokens",
-        (double)scheduler->busy_ns / 1e9);
-    if (scheduler->core) {
-        add_load_limit(&text, scheduler);
-        add_places(&text, scheduler);
-    }
-    if (text.bytes)
-        reply.text = text.bytes;
-    rpc_call_reply(call, &reply.base);
-    free(text.bytes);
+            (void)!rpc_call_send(scheduler->watchers[i], &state.base); // see watch_handler
 }

@@ -23,17 +23,18 @@ void __wrap_scheduler_tick(struct scheduler *scheduler);
 
 void __wrap_scheduler_tick(struct scheduler *scheduler)
 {
-    const struct member *s_part = &scheduler->members[0];
-    const struct sched_event empty = {.kind = SCHED_PLACE_DRAIN, .place = 0};
+    const struct place *pool = scheduler->s_part.member.place;
+    const bool up = scheduler->core && scheduler->s_part.member.up;
+    const struct sched_event empty = {.kind = SCHED_PLACE_DRAIN, .place = pool->index};
     const struct sched_event fill = {.kind = SCHED_PLACE_UP,
-                                     .place_up = {.place = 0,
-                                                  .pages_total = (uint32_t)s_part->pages_total,
-                                                  .bytes_per_second = (uint64_t)s_part->bytes_per_second,
+                                     .place_up = {.place = pool->index,
+                                                  .pages_total = (uint32_t)pool->pages_total,
+                                                  .bytes_per_second = (uint64_t)pool->bytes_per_second,
                                                   .kind = SCHED_LOCAL_POOL,
-                                                  .accepts_moves = s_part->hands_over}};
-    if (scheduler->core && s_part->up && atomic_exchange(&asked_to_empty, false))
+                                                  .accepts_moves = pool->hands_over}};
+    if (up && atomic_exchange(&asked_to_empty, false))
         scheduler_event(scheduler, &empty);
-    if (scheduler->core && s_part->up && atomic_exchange(&asked_to_fill, false))
+    if (up && atomic_exchange(&asked_to_fill, false))
         scheduler_event(scheduler, &fill);
     __real_scheduler_tick(scheduler);
 }

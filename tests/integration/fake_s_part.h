@@ -8,7 +8,7 @@
 #include "common/member/member.h"
 #include "services/scheduler/scheduler.h"
 
-enum { HELD_MAX = 16384 };
+enum { HELD_CALLS_MAX = 16384 };
 
 /* What is wrong with a reply. */
 enum spoiled {
@@ -34,16 +34,20 @@ static struct {
     bool tens;          /* token 7 at each tenth position */
     uint32_t end_token; /* of requests; 0: none */
     bool hold_releases;
-    bool times;        /* replies say how long steps took: then tokens are guessed */
-    bool rows_differ;  /* its rows depend on those beside them: then none are */
-    uint32_t drafts;   /* guessed tokens that came */
-    uint32_t places;   /* replies have the times of so many */
-    uint32_t position; /* of the first row of the latest step */
-    uint32_t loses;    /* rows at this worker are lost; 0: none */
-    uint32_t pace;     /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
+    bool times;             /* replies say how long steps took, 1 ms or step_us: then tokens are guessed */
+    uint32_t step_us;       /* 0: not said, or 1 ms */
+    uint32_t timeout_ms;    /* of the latest step */
+    uint32_t releases;      /* Release calls */
+    uint64_t released_last; /* an id in the latest */
+    bool rows_differ;       /* its rows depend on those beside them: then none are */
+    uint32_t drafts;        /* guessed tokens that came */
+    uint32_t places;        /* replies have the times of so many */
+    uint32_t position;      /* of the first row of the latest step */
+    uint32_t loses;         /* rows at this worker are lost; 0: none */
+    uint32_t pace;          /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
     struct rpc_call *waiting[STEPS_MAX];
     uint32_t waiting_count, waited;
-    struct rpc_call *held[HELD_MAX]; /* Release calls that are not answered yet */
+    struct rpc_call *held[HELD_CALLS_MAX]; /* Release calls that are not answered yet */
     uint32_t held_count, steps, rows_most;
     uint64_t released; /* ids in Release calls */
 } s_part;
@@ -145,7 +149,7 @@ static inline void answer_step(struct rpc_call *call)
     s_part.steps++;
     s_part.position = request->n_runs ? request->runs[0]->position : 0;
     s_part.rows_most = MAX(s_part.rows_most, rows);
-    reply.total_us = reply.s_part_us = s_part.times ? 1000 : 0;
+    reply.total_us = reply.s_part_us = s_part.step_us ? s_part.step_us : s_part.times ? 1000 : 0;
     Fastdecode__PlaceTime times[SCHED_PLACES_MAX], *time_pointers[SCHED_PLACES_MAX];
     for (uint32_t i = 0; i < s_part.places; i++) {
         fastdecode__place_time__init(time_pointers[i] = &times[i]);
@@ -173,6 +177,7 @@ static inline void step(struct rpc_call *call, void *user)
     (void)user;
     assert_true(s_part.waiting_count < STEPS_MAX);
     s_part.waiting[s_part.waiting_count++] = call;
+    s_part.timeout_ms = rpc_call_timeout_ms(call);
     if (!s_part.pace)
         answer_steps();
 }
@@ -192,8 +197,10 @@ static inline void release(struct rpc_call *call, void *user)
 
     (void)user;
     assert_non_null(request);
+    s_part.releases++;
     s_part.released += request->n_sequence;
-    assert_true(s_part.held_count < HELD_MAX);
+    s_part.released_last = request->n_sequence ? request->sequence[0] : 0;
+    assert_true(s_part.held_count < HELD_CALLS_MAX);
     s_part.held[s_part.held_count++] = call;
     if (!s_part.hold_releases)
         answer_releases();
@@ -215,7 +222,7 @@ static inline void s_part_open(struct rpc_loop *loop)
     assert_int_equal(rpc_server_open(loop, &config, &s_part.server, &error), STATUS_OK);
     assert_int_equal(rpc_channel_open(loop, &channel, &s_part.channel, &error), STATUS_OK);
     s_part.held_count = s_part.steps = s_part.rows_most = 0;
-    s_part.released = 0;
+    s_part.released = s_part.releases = 0;
     s_part.pace = s_part.waiting_count = s_part.waited = s_part.loses = 0;
     s_part.hold_releases = false;
 }

@@ -17,12 +17,14 @@ enum { HANGS_S = 45, CALLS_MAX = 8192 };
 
 static struct scheduler *scheduler;
 
+static inline struct member *worker(uint32_t place) { return scheduler->places[place].member; }
+
 /* As the scheduler's main loop does. */
 static inline void turn(void)
 {
     rpc_loop_run(scheduler->loop, 2000, 0);
     if (scheduler->settling_count)
-        generate_settle(scheduler);
+        claims_settle(scheduler);
     scheduler_tick(scheduler);
     if (s_part.waiting_count && ++s_part.waited >= s_part.pace)
         answer_steps();
@@ -95,8 +97,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
     scheduler->started_us = clock_now_us() - CLAIM_US; /* nobody is waited for */
-    scheduler->member_count = 1;
-    scheduler->members[0].scheduler = scheduler;
+    scheduler_init(scheduler);
     scheduler->settling_capacity = 16;
     scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
     assert_int_equal(rpc_loop_open(&scheduler->loop), STATUS_OK);
@@ -104,8 +105,8 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "RegisterMember", register_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "Heartbeat", heartbeat_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "RegisterMember", registration_handler, scheduler},
+        {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},
     };
     const struct rpc_server_config config = {.addresses = addresses,
                                              .address_count = 1,
@@ -136,8 +137,8 @@ static inline void mesh_close(void)
 static struct {
     const char *name; /* NULL: "kv-worker" */
     struct rpc_server *server;
-    struct rpc_channel *channel;     /* to the scheduler */
-    struct rpc_call *held[HELD_MAX]; /* Free calls that are not answered yet */
+    struct rpc_channel *channel;           /* to the scheduler */
+    struct rpc_call *held[HELD_CALLS_MAX]; /* Free calls that are not answered yet */
     uint32_t held_count;
     uint64_t incarnation;
     uint64_t freed; /* ids in Free calls */
@@ -148,7 +149,7 @@ static inline void take_free(struct rpc_call *call, void *user)
     const Fastdecode__FreeRequest *request = rpc_call_unpack(call, &fastdecode__free_request__descriptor);
     (void)user;
     assert_non_null(request);
-    assert_true(kv_worker.held_count < HELD_MAX);
+    assert_true(kv_worker.held_count < HELD_CALLS_MAX);
     kv_worker.freed += request->n_sequence;
     kv_worker.held[kv_worker.held_count++] = call;
 }
@@ -164,7 +165,7 @@ static inline void answer_frees(void)
 static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
 {
     static const char *const addresses[] = {"inproc://test-kv-worker"};
-    static Fastdecode__HeldSequence items[HELD_MAX], *pointers[HELD_MAX];
+    static Fastdecode__HeldSequence items[HELD_CALLS_MAX], *pointers[HELD_CALLS_MAX];
     const struct rpc_method methods[] = {{&fastdecode__kv_control__descriptor, "Free", take_free, NULL}};
     kv_worker.incarnation = MAX(member_incarnation(), kv_worker.incarnation + 1);
     const struct rpc_hello hello = {.service = "kv-worker", .incarnation = kv_worker.incarnation};
@@ -208,7 +209,7 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
 static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
 {
     assert_int_equal(kv_worker_register(first, count, positions, certain).status, STATUS_OK);
-    UNTIL(scheduler->members[1].up);
+    UNTIL(worker(1)->up);
 }
 
 /* Its heartbeat. How the scheduler answers. */

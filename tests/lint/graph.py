@@ -95,7 +95,6 @@ common/rpc/*
 kernels/attention/*
 kernels/quant/pack kernels/quant/pack_source
 services/fastdecode/measure services/fastdecode/measure_model
-services/scheduler/*
 """.split("\n")[1:-1]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.M)

@@ -1,0 +1,173 @@
+// claims.c: pages that members held before they registered: whose they are, and what becomes of those that nobody wants.
+//
+// After a start of the scheduler, gateways submit their sequences again, and members register with lists of what they hold. A
+// resubmitted sequence waits up to SETTLE_US for a place that holds its pages, and goes on there. What nobody has claimed by CLAIM_US
+// is freed. A member that comes later, or comes back, is cleaned of all that the sequences no longer need before it is up.
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/scheduler/scheduler.h"
+
+// --- what members hold
+
+static void forget_place(struct scheduler *scheduler, uint32_t place)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < scheduler->held_count; i++)
+        if (scheduler->held[i].place != place)
+            scheduler->held[kept++] = scheduler->held[i];
+    scheduler->held_count = kept;
+}
+
+enum status claims_take(struct scheduler *scheduler, uint32_t place, const Fastdecode__RegisterRequest *request,
+                        struct error *error)
+{
+    forget_place(scheduler, place);
+    size_t count = scheduler->held_count + request->n_held;
+    if (request->n_held > HELD_OF_MEMBER_MAX || count > HELD_MAX)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "the member holds %zu sequences, the limit is %d, and %d of all members",
+                         request->n_held, HELD_OF_MEMBER_MAX, HELD_MAX);
+    if (count > scheduler->held_capacity) {
+        struct held *grown = realloc(scheduler->held, count * sizeof *grown);
+        if (!grown)
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate a list of %zu held sequences", count);
+        scheduler->held = grown;
+        scheduler->held_capacity = (uint32_t)count;
+    }
+    for (size_t i = 0; i < request->n_held; i++)
+        scheduler->held[scheduler->held_count++] = (struct held){.sequence = request->held[i]->sequence,
+                                                                 .place = place,
+                                                                 .positions = request->held[i]->positions,
+                                                                 .certain = request->held[i]->certain};
+    return STATUS_OK;
+}
+
+static bool is_settling(const struct scheduler *scheduler, uint64_t sequence)
+{
+    for (uint32_t i = 0; i < scheduler->settling_count; i++)
+        if (scheduler->settling[i] == sequence)
+            return true;
+    return false;
+}
+
+// Somebody may still ask for it: its gateway has not submitted it again yet, or has, and it waits for its holder.
+static bool is_claimable(const struct scheduler *scheduler, const struct held *held)
+{
+    return scheduler_waits_for_claims(scheduler, clock_now_us()) &&
+           (!token_logs_find(scheduler->logs, held->sequence) || is_settling(scheduler, held->sequence));
+}
+
+enum status claims_mark_stale(struct scheduler *scheduler, uint32_t place, uint64_t **ids, uint32_t *count)
+{
+    *count = 0;
+    *ids = malloc((scheduler->held_count + 1u) * sizeof **ids);
+    if (!*ids)
+        return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 0; i < scheduler->held_count; i++) {
+        struct held *held = &scheduler->held[i];
+        if (held->place != place)
+            continue;
+        held->stale = !is_claimable(scheduler, held);
+        if (held->stale)
+            (*ids)[(*count)++] = held->sequence;
+    }
+    return STATUS_OK;
+}
+
+void claims_end_stale(struct scheduler *scheduler, uint32_t place, bool freed)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < scheduler->held_count; i++) {
+        struct held held = scheduler->held[i];
+        if (held.place == place && held.stale && freed)
+            continue;
+        held.stale = held.stale && held.place != place;
+        scheduler->held[kept++] = held;
+    }
+    scheduler->held_count = kept;
+}
+
+void claims_drop(struct scheduler *scheduler, uint32_t place)
+{
+    for (uint32_t i = scheduler->held_count; i-- > 0 && scheduler->places[place].member->up;) {
+        struct held held = scheduler->held[i];
+        if (held.place != place)
+            continue;
+        if (!places_free_unclaimed(scheduler, place, held.sequence, false))
+            return; // members_check() comes back to them
+        log_info("UNCLAIMED", "sequence=%llx place=%u", (unsigned long long)held.sequence, held.place);
+        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+    }
+}
+
+// --- resubmitted sequences
+
+// The positions that certainly hold this sequence's tokens. A place that was cut off while the last ones were guessed cannot know which
+// of them came true; those of a prompt are not guessed.
+static uint32_t certain_positions(const struct held *held, const struct token_log *log)
+{
+    return MIN(held->positions, MAX(held->certain, log->prompt_count));
+}
+
+// Takes what is held of a sequence out of the list: the copy with most positions. False: nobody who is up holds any.
+static bool claim(struct scheduler *scheduler, const struct token_log *log, struct held *out)
+{
+    bool found = false;
+
+    for (uint32_t i = scheduler->held_count; i-- > 0;) {
+        struct held held = scheduler->held[i], *worse = &held;
+        if (held.sequence != log->id || !scheduler->places[held.place].member->up)
+            continue;
+        held.positions = certain_positions(&held, log);
+        if (!found) {
+            *out = held;
+        } else { // it was being handed over: the other copy is freed at once, before the sequence may be placed there
+            const struct held first = *out;
+            if (held.positions > first.positions)
+                *out = held, held = first;
+            if (!places_free_unclaimed(scheduler, worse->place, log->id, true))
+                log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)log->id, worse->place);
+        }
+        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+        found = true;
+    }
+    if (found && out->positions == 0 && !places_free_unclaimed(scheduler, out->place, log->id, true))
+        log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)log->id, out->place);
+    return found && out->positions > 0;
+}
+
+bool claims_wait(struct scheduler *scheduler, const struct token_log *log)
+{
+    if (scheduler->settling_count == scheduler->settling_capacity || !scheduler_waits_for_claims(scheduler, clock_now_us()))
+        return false;
+    scheduler->settling[scheduler->settling_count++] = log->id;
+    return true;
+}
+
+void claims_settle(struct scheduler *scheduler)
+{
+    bool late = clock_now_us() - scheduler->started_us > SETTLE_US;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < scheduler->settling_count; i++) {
+        struct token_log *log = token_logs_find(scheduler->logs, scheduler->settling[i]);
+        struct held held;
+        if (!log)
+            continue;
+        if (!log->call) { // cancelled before it began: the core never knew it
+            token_logs_remove(scheduler->logs, log->id);
+        } else if (claim(scheduler, log, &held)) {
+            log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, held.place, held.positions);
+            generate_arrive(scheduler, log, &held);
+        } else if (late) {
+            generate_arrive(scheduler, log, NULL);
+        } else {
+            scheduler->settling[kept++] = log->id;
+        }
+    }
+    scheduler->settling_count = kept;
+}

@@ -1,0 +1,170 @@
+// core.c: between the scheduling core and the mesh: events go in, and the actions that come out are carried out.
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "services/scheduler/scheduler.h"
+
+enum { DEFAULT_MAX_ROWS = 640, SPARE_SEQUENCES = 1024 };
+
+void scheduler_init(struct scheduler *scheduler)
+{
+    struct place *pool = &scheduler->places[scheduler->place_count++];
+
+    scheduler->s_part.member = (struct member){.scheduler = scheduler, .place = pool};
+    *pool = (struct place){.kind = PLACE_LOCAL_POOL, .member = &scheduler->s_part.member};
+}
+
+// --- what the core asks while it plans
+
+static const struct sched_page_name *page_names(void *user, uint64_t sequence, uint32_t *count)
+{
+    const struct scheduler *scheduler = user;
+    struct token_log *log = token_logs_find(scheduler->logs, sequence);
+
+    *count = log ? page_names_extend(&scheduler->page_names, log) : 0;
+    return log ? log->names : NULL;
+}
+
+// Guesses follow from all known tokens, those of this tick's answers included.
+static uint32_t drafts(void *user, uint64_t sequence, uint32_t most, double *chance)
+{
+    struct scheduler *scheduler = user;
+    steps_take_answered(scheduler);
+    struct token_log *log = token_logs_find(scheduler->logs, sequence);
+
+    if (!log || log->no_drafts || log->token_count >= log->capacity)
+        return 0;
+    draft_follow(&log->draft, log->tokens, log->token_count, &scheduler->draft_odds);
+    return draft_guess(&log->draft, log->tokens, log->token_count, MIN(most, log->capacity - log->token_count), chance);
+}
+
+// --- open and close
+
+enum status scheduler_open_core(struct scheduler *scheduler, struct error *error)
+{
+    struct sched_config *config = &scheduler->core_config;
+    uint32_t rows = config->max_batch_rows ? config->max_batch_rows : DEFAULT_MAX_ROWS;
+
+    *config = (struct sched_config){
+        .max_sequences = scheduler->settings.max_queue + scheduler->settings.max_batch + SPARE_SEQUENCES,
+        .max_running = scheduler->settings.max_batch,
+        .max_waiting = scheduler->settings.max_queue,
+        .max_batch_rows = rows,
+        .mini_batches = config->mini_batches,
+        .mini_batch_auto = scheduler->settings.mini_batches == 0,
+        .chunk_tokens = scheduler->settings.chunk,
+        .step_target_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),
+        .step_limit_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),
+        .admission = scheduler->settings.greedy ? SCHED_GREEDY : SCHED_SLS,
+        .spacing_steps = scheduler->settings.spacing,
+        .placement = scheduler->settings.placement,
+        .balance = true,
+        .page_tokens = scheduler->kv.page_tokens,
+        .context_tokens = scheduler->model.context_tokens,
+        .max_places = SCHED_PLACES_MAX,
+        .layers = scheduler->kv.layers,
+        .kv_bytes_per_token = scheduler->page_bytes / scheduler->kv.page_tokens,
+        .page_names = scheduler->settings.prefix_cache ? page_names : NULL,
+        .drafts = scheduler->settings.draft_tokens ? drafts : NULL,
+        .draft_tokens = scheduler->settings.draft_tokens,
+        .user = scheduler,
+        .max_kept = scheduler->settings.prefix_cache ? KEPT_MAX : 0,
+        .release_ack = true,
+    };
+    draft_odds_init(&scheduler->draft_odds);
+    if (page_names_open(&scheduler->page_names, scheduler->kv.page_tokens, error))
+        return error->status;
+    if (sched_init(config, &scheduler->core, error))
+        return error->status;
+    scheduler->actions = calloc(ACTIONS_MAX, sizeof *scheduler->actions);
+    if (scheduler->actions && !steps_open(scheduler, rows) && !places_open(scheduler, config->max_sequences + config->max_kept))
+        return STATUS_OK;
+    scheduler_close_core(scheduler);
+    return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the tables for %u sequences and steps of %u rows",
+                     config->max_sequences, rows);
+}
+
+void scheduler_close_core(struct scheduler *scheduler)
+{
+    sched_fini(scheduler->core);
+    scheduler->core = NULL;
+    steps_close(scheduler);
+    places_close(scheduler);
+    free(scheduler->actions);
+    scheduler->actions = NULL;
+}
+
+// --- events and actions
+
+void scheduler_event(struct scheduler *scheduler, const struct sched_event *event)
+{
+    if (scheduler->event_count >= EVENTS_MAX && !scheduler->ticking)
+        scheduler_tick(scheduler);
+    assert_always(scheduler->event_count < EVENTS_ROOM);
+    scheduler->events[scheduler->event_count++] = *event;
+}
+
+static void carry_out(struct scheduler *scheduler, const struct sched_action *action)
+{
+    struct token_log *log;
+
+    switch (action->kind) {
+    case SCHED_STEP: steps_send(scheduler, &action->step); return;
+    case SCHED_RELEASE:
+        places_release(scheduler, action->release.sequence, action->release.place, action->release.last);
+        if (action->release.last)
+            token_logs_remove(scheduler->logs, action->release.sequence);
+        return;
+    case SCHED_FINISHED:
+        log = token_logs_find(scheduler->logs, action->finished.sequence);
+        if (log)
+            generate_finish(scheduler, log, action->finished.reason, action->finished.cached_tokens);
+        return;
+    case SCHED_REJECT:
+        log = token_logs_find(scheduler->logs, action->reject.sequence);
+        if (log)
+            generate_reject(log, action->reject.retry_after_us);
+        token_logs_remove(scheduler->logs, action->reject.sequence);
+        return;
+    case SCHED_MOVE: places_move(scheduler, &action->move); return;
+    case SCHED_DRAINED: places_drained(scheduler, action->place); return;
+    }
+}
+
+static void tick_once(struct scheduler *scheduler)
+{
+    uint32_t event_count = scheduler->event_count;
+    uint64_t round_ns = trace_clock(scheduler->track);
+    size_t count = sched_step(scheduler->core, clock_now_us(), scheduler->events, event_count, scheduler->actions,
+                              MAX(event_count, (uint32_t)EVENTS_MAX) + SCHED_ACTIONS_SPARE);
+
+    if (event_count || count)
+        trace_span(scheduler->track, "schedule", round_ns, {"events", event_count}, {"actions", count});
+    // Events that were queued meanwhile, and those that carrying out actions queues, are for the next round.
+    scheduler->event_count -= event_count;
+    memmove(scheduler->events, scheduler->events + event_count, scheduler->event_count * sizeof *scheduler->events);
+    steps_take_answered(scheduler);
+    for (size_t i = 0; i < count; i++)
+        carry_out(scheduler, &scheduler->actions[i]);
+    places_send(scheduler);
+    if (event_count || count)
+        trace_span(scheduler->track, "tick", round_ns, {"events", event_count}, {"actions", count});
+}
+
+void scheduler_tick(struct scheduler *scheduler)
+{
+    if (!scheduler->core) {
+        scheduler->event_count = 0;
+        return;
+    }
+    uint64_t began_ns = clock_thread_ns();
+    scheduler->ticking = true;
+    scheduler->stuck = false;
+    do
+        tick_once(scheduler);
+    while (!scheduler->stuck && (scheduler->event_count || sched_next_wake_us(scheduler->core) <= clock_now_us()));
+    scheduler->ticking = false;
+    scheduler->busy_ns += clock_thread_ns() - began_ns;
+}

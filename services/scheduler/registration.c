@@ -1,0 +1,269 @@
+// registration.c: what members say of themselves when they register: checked, compared with the model that the mesh serves, taken over.
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/kv/kv_store.h"
+#include "common/member/member.h"
+#include "services/scheduler/scheduler.h"
+
+enum { ROWS_MAX = 65536 };
+static const char NAME_LETTERS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"; // it is a label in metrics
+static const double BYTES_PER_SECOND_GUESS = 1e10;
+
+// --- the model
+
+static uint64_t page_bytes(const Fastdecode__KvShape *kv)
+{
+    const struct kv_shape shape = {.layers = kv->layers,
+                                   .heads = kv->heads,
+                                   .kv_heads = kv->kv_heads,
+                                   .head_dim = kv->head_dim,
+                                   .page_tokens = kv->page_tokens,
+                                   .type = (enum kv_type)kv->type,
+                                   .max_sequences = 1,
+                                   .max_context = kv->context_tokens};
+    return kv_page_bytes(&shape);
+}
+
+static bool same_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
+{
+    return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens;
+}
+
+static bool out_of_range(uint32_t value, uint32_t most) { return value == 0 || value > most; }
+
+static enum status check_model(const Fastdecode__RegisterRequest *request, struct error *error)
+{
+    const Fastdecode__ModelInfo *model = request->model;
+
+    if (!model || !model->kv || !model->vocab || out_of_range(model->context_tokens, 1 << 28) ||
+        model->n_end_token > END_TOKENS_MAX || out_of_range(request->max_rows, ROWS_MAX))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "registration of the s-part: model, vocab, context_tokens, end_token or max_rows "
+                         "is missing or out of range");
+    if (out_of_range(model->kv->layers, 1 << 12) || out_of_range(model->kv->heads, 1 << 12) ||
+        out_of_range(model->kv->kv_heads, 1 << 12) || out_of_range(model->kv->head_dim, 1 << 12) ||
+        out_of_range(model->kv->page_tokens, 1 << 10) || page_bytes(model->kv) == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "registration of the s-part: KV shape of %u layers, %u heads, %u KV heads of %u, %u "
+                         "tokens a page, type %s: one is out of range",
+                         model->kv->layers, model->kv->heads, model->kv->kv_heads, model->kv->head_dim, model->kv->page_tokens,
+                         kv_type_name((enum kv_type)model->kv->type));
+    return STATUS_OK;
+}
+
+// Whether this s-part can serve under these settings, beside what the mesh has served so far.
+static enum status check_settings(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request,
+                                  struct error *error)
+{
+    const Fastdecode__ModelInfo *model = request->model;
+    uint32_t wanted = scheduler->model_known ? scheduler->core_config.mini_batches : scheduler->settings.mini_batches;
+
+    if (request->mini_batches && request->mini_batches < wanted)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
+                         request->mini_batches, wanted);
+    if (request->one_kind_of_place && request->pages_total && scheduler->settings.placement == SCHED_PLACE_AUTO)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "the s-part is --batch-invariant on a GPU: KV must stay in places of one kind, and --placement auto takes "
+                         "both: start the scheduler with --placement local or workers, or the s-part with --local-pool 0");
+    if (scheduler->model_known &&
+        (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
+         !same_shape(&scheduler->kv, model->kv)))
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "the mesh serves another model; start the scheduler again to change it");
+    return STATUS_OK;
+}
+
+static enum status take_model(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)
+{
+    const Fastdecode__ModelInfo *model = request->model;
+    uint32_t mini_batches = scheduler->settings.mini_batches;
+
+    if (check_model(request, error) || check_settings(scheduler, request, error))
+        return error->status;
+    if (scheduler->model_known)
+        return STATUS_OK;
+    scheduler->kv = *model->kv;
+    scheduler->model = *model;
+    snprintf(scheduler->model_name, sizeof scheduler->model_name, "%s", model->name);
+    scheduler->model.name = scheduler->model_name;
+    scheduler->end_token_count = (uint32_t)model->n_end_token;
+    for (size_t i = 0; i < model->n_end_token; i++)
+        scheduler->end_tokens[i] = model->end_token[i];
+    scheduler->model.end_token = scheduler->end_tokens;
+    scheduler->model.kv = &scheduler->kv;
+    scheduler->page_bytes = page_bytes(&scheduler->kv);
+    scheduler->core_config.max_batch_rows = request->max_rows;
+    scheduler->core_config.mini_batches = mini_batches ? mini_batches : MIN(MAX(request->mini_batches, 1u), CHOSEN_BATCHES);
+    if (scheduler_open_core(scheduler, error))
+        return error->status;
+    scheduler->model_known = true;
+    for (uint32_t i = 0; i < scheduler->place_count; i++)
+        members_clean_then_up(scheduler->places[i].member); // workers that came before the core was there
+    return STATUS_OK;
+}
+
+// --- what was measured
+
+// Takes measured points. False: they are not what they should be, and none is taken.
+static bool take_points(const double *rows, size_t row_count, const double *us, size_t us_count, double times,
+                        struct sched_time *out, uint32_t *count)
+{
+    bool good = row_count == us_count && row_count <= CALIBRATION_MAX;
+
+    for (size_t i = 0; good && i < row_count; i++) {
+        good = rows[i] >= 1 && rows[i] <= ROWS_MAX && us[i] > 0 && us[i] < 1e9;
+        out[i] = (struct sched_time){rows[i], us[i] * times};
+    }
+    *count = good ? (uint32_t)row_count : 0;
+    return good;
+}
+
+// Members measure a layer; the core counts all layers.
+static void take_s_part(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request)
+{
+    const Fastdecode__Calibration *c = request->calibration;
+    struct s_part *s_part = &scheduler->s_part;
+
+    if (s_part->member.incarnation != request->incarnation)
+        s_part->forget_count = s_part->forgetting = 0; // it knows none of them
+    s_part->max_rows = request->max_rows;
+    s_part->on_device = request->on_device;
+    s_part->rows_alike = request->rows_alike;
+    s_part->layer_count = s_part->head_count = 0;
+    if (c && (!take_points(c->layer_rows, c->n_layer_rows, c->layer_us, c->n_layer_us, scheduler->kv.layers, s_part->layers,
+                           &s_part->layer_count) ||
+              !take_points(c->head_rows, c->n_head_rows, c->head_us, c->n_head_us, 1, s_part->heads, &s_part->head_count)))
+        log_warn("CALIBRATION-REFUSED", "name=%s", request->name);
+}
+
+static void take_place(struct scheduler *scheduler, struct place *place, const Fastdecode__RegisterRequest *request)
+{
+    const Fastdecode__KvCosts *kv = request->kv_costs;
+    const bool takes_pages = request->pool_kv && scheduler->model_known && request->tensor_address[0] &&
+                             same_shape(request->pool_kv, &scheduler->kv);
+    double layers = scheduler->kv.layers;
+
+    place->pages_total = request->pages_total;
+    place->bytes_per_second = request->kv_bytes_per_second > 0 && request->kv_bytes_per_second < 1e15 ? request->kv_bytes_per_second
+                                                                                                      : BYTES_PER_SECOND_GUESS;
+    place->pair_us = 0;
+    if (kv && scheduler->model_known && kv->token_us > 1e-9 && kv->token_us < 1e6 && kv->pair_us >= 0 && kv->pair_us < 1e6) {
+        place->pair_us = kv->pair_us * layers;
+        place->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / (kv->token_us * layers) * 1e6;
+    }
+    place->shares_cores = request->shares_cores;
+    place->hands_over = place->kind == PLACE_WORKER || takes_pages;
+    place->drained = false;
+}
+
+// --- registering
+
+static enum status check_request(const Fastdecode__RegisterRequest *request, bool s_part, struct error *error)
+{
+    if ((!s_part && request->kind != FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER) || !request->name[0] ||
+        strlen(request->name) >= NAME_BYTES || !request->control_address[0] || strlen(request->control_address) >= ADDRESS_BYTES ||
+        strlen(request->tensor_address) >= ADDRESS_BYTES || request->incarnation == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "registration: kind, name, address or incarnation is missing or too long");
+    if (request->name[strspn(request->name, NAME_LETTERS)])
+        return error_set(error, STATUS_INVALID_ARGUMENT, "registration: a name has letters, digits, '.', '_' and '-' only");
+    return STATUS_OK;
+}
+
+// A member that starts, comes back, or is told what the model is.
+static enum status take_member(struct member *member, const Fastdecode__RegisterRequest *request, struct error *error)
+{
+    struct scheduler *scheduler = member->scheduler;
+    struct place *place = member->place;
+    bool other = member->incarnation != request->incarnation || strcmp(member->control_address, request->control_address);
+
+    snprintf(member->name, sizeof member->name, "%s", request->name);
+    members_down(member, "it registers anew");
+    if (other)
+        members_disconnect(member);
+    member->cleaning = false;
+    member->clean_id++; // a call that cleans it for an earlier registration says nothing
+    if (claims_take(scheduler, place->index, request, error))
+        return error->status;
+    if (place->kind == PLACE_LOCAL_POOL)
+        take_s_part(scheduler, request);
+    take_place(scheduler, place, request);
+    if (other)
+        place->losses = 0, place->barred_until_us = 0;
+    snprintf(member->control_address, sizeof member->control_address, "%s", request->control_address);
+    snprintf(member->tensor_address, sizeof member->tensor_address, "%s", request->tensor_address);
+    member->incarnation = request->incarnation;
+    member->heard_us = clock_now_us();
+    member->last = (Fastdecode__HeartbeatRequest){0};
+    member->registered = place->kind == PLACE_LOCAL_POOL || request->pages_total > 0;
+    if (member->registered)
+        members_connect(member);
+    return STATUS_OK;
+}
+
+// It asks twice because the first answer was late.
+static bool has_said_so(const struct member *member, const Fastdecode__RegisterRequest *request)
+{
+    return member->up && member->incarnation == request->incarnation && member->place->pages_total == request->pages_total &&
+           !strcmp(member->control_address, request->control_address);
+}
+
+// Checks all but what depends on the member that it is for.
+static enum status admit(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, bool s_part, struct error *error)
+{
+    if (s_part)
+        return take_model(scheduler, request, error);
+    if (request->kv && scheduler->model_known && !same_shape(request->kv, &scheduler->kv))
+        return error_set(error, STATUS_FAILED_PRECONDITION, "the worker was started for another model or KV type: start it again");
+    return STATUS_OK;
+}
+
+void registration_handler(struct rpc_call *call, void *user)
+{
+    struct scheduler *scheduler = user;
+    Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
+    Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
+    struct member *member;
+    struct error error;
+
+    if (!request)
+        return;
+    const bool s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
+    if (check_request(request, s_part, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
+        return;
+    }
+    if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, 0))
+        return;
+    if (admit(scheduler, request, s_part, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
+        return;
+    }
+    member = members_find_or_add(scheduler, s_part, request->name);
+    if (!member) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "there are too many workers");
+        return;
+    }
+    if (request->incarnation < member->incarnation) {
+        reply.newest_incarnation = member->incarnation;
+        rpc_call_reply(call, &reply.base);
+        return;
+    }
+    log_info("REGISTER", "name=%s incarnation=%llx pages=%llu held=%zu", request->name, (unsigned long long)request->incarnation,
+             (unsigned long long)request->pages_total, request->n_held);
+    if (has_said_so(member, request)) {
+        member->heard_us = clock_now_us();
+    } else if (take_member(member, request, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
+        return;
+    }
+    reply.scheduler_incarnation = scheduler->incarnation;
+    reply.s_part_incarnation = scheduler->s_part.member.incarnation;
+    reply.kv = scheduler->model_known ? &scheduler->kv : NULL;
+    rpc_call_reply(call, &reply.base);
+}

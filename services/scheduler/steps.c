@@ -1,0 +1,445 @@
+// steps.c: steps on their way to the s-part, and their answers on the way to the core, the token logs and the gateways.
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/scheduler/scheduler.h"
+
+// When a step is given up. Attention over a longer context than was seen so far may take many times what is predicted, so the factor is
+// large; the floor covers a machine that is busy with something else. Of an s-part that has not answered yet nothing is known: reference
+// kernels take a quarter of a second for a row of a small model.
+enum {
+    TIMEOUT_FLOOR_MS = 20000,
+    TIMEOUT_TIMES = 50,
+    TIMEOUT_UNKNOWN_MS = 60000,
+    TIMEOUT_UNKNOWN_ROW_MS = 1000,
+    TIMEOUT_DOUBLINGS = 6, // after failures in a row
+    TIMEOUT_MOST_MS = 3600000,
+};
+
+enum status steps_open(struct scheduler *scheduler, uint32_t rows)
+{
+    struct step_scratch *scratch = &scheduler->scratch;
+
+    scratch->runs = calloc(rows, sizeof *scratch->runs);
+    scratch->run_pointers = calloc(rows, sizeof *scratch->run_pointers);
+    scratch->opens = calloc(rows, sizeof *scratch->opens);
+    scratch->open_pointers = calloc(rows, sizeof *scratch->open_pointers);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        flight->results = calloc(rows, sizeof *flight->results);
+        flight->sequences = calloc(rows, sizeof *flight->sequences);
+        flight->positions = calloc(rows, sizeof *flight->positions);
+        if (!flight->results || !flight->sequences || !flight->positions)
+            return STATUS_RESOURCE_EXHAUSTED;
+    }
+    if (!scratch->runs || !scratch->run_pointers || !scratch->opens || !scratch->open_pointers)
+        return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 0; i < rows; i++) {
+        scratch->run_pointers[i] = &scratch->runs[i];
+        scratch->open_pointers[i] = &scratch->opens[i];
+    }
+    for (uint32_t i = 0; i < SCHED_PLACES_MAX; i++)
+        scratch->place_pointers[i] = &scratch->places[i];
+    scheduler->step_rows_max = rows;
+    return STATUS_OK;
+}
+
+void steps_close(struct scheduler *scheduler)
+{
+    struct step_scratch *scratch = &scheduler->scratch;
+
+    free(scratch->runs);
+    free(scratch->run_pointers);
+    free(scratch->opens);
+    free(scratch->open_pointers);
+    memset(scratch, 0, sizeof *scratch);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        free(flight->results);
+        free(flight->sequences);
+        free(flight->positions);
+        *flight = (struct flight){0};
+    }
+}
+
+bool steps_use_place(const struct scheduler *scheduler, uint32_t place)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        const struct flight *flight = &scheduler->flights[i];
+        for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
+            if (flight->runs[r].place == place)
+                return true;
+    }
+    return false;
+}
+
+void steps_void(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        if (!flight->used || flight->reply)
+            continue;
+        flight->used = false; // first: the call's end is none of the step's
+        if (scheduler->s_part.member.channel)
+            rpc_cancel(scheduler->s_part.member.channel, flight->call);
+    }
+}
+
+// --- answers
+
+static bool is_end(const struct scheduler *scheduler, const struct token_log *log, uint32_t token)
+{
+    bool ended = false;
+
+    if (log->ignore_eos)
+        return false;
+    for (uint32_t i = 0; i < scheduler->end_token_count; i++)
+        ended |= token == scheduler->end_tokens[i];
+    for (size_t i = 0; log->request && i < log->request->n_end_token; i++)
+        ended |= token == log->request->end_token[i];
+    return ended;
+}
+
+static bool are_tokens(Fastdecode__Token *const *tokens, size_t count, uint32_t vocab)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i]->token >= vocab)
+            return false;
+        for (size_t t = 0; t < tokens[i]->n_top; t++)
+            if (tokens[i]->top[t]->token >= vocab)
+                return false;
+    }
+    return true;
+}
+
+// What a reply says goes into logs, back to the s-part and to gateways, so it is taken as a whole or not at all. NULL: it is good.
+static const char *fault_of(const struct flight *flight, const Fastdecode__StepReply *reply)
+{
+    uint32_t vocab = flight->scheduler->model.vocab;
+
+    if (reply->step != flight->step || reply->n_results != flight->run_count)
+        return "it is of another step";
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = reply->results[i];
+        const struct sched_run *run = &flight->runs[i];
+        if (result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE)
+            continue;
+        if (result->sequence != flight->sequences[i])
+            return "a run is of another sequence";
+        if ((result->sampled && !run->sample) || result->n_more > run->drafts || (result->n_more && !result->sampled) ||
+            result->n_scores > (run->score ? run->count : 0))
+            return "a token or a score was not asked for";
+        if (!are_tokens(&result->sampled, result->sampled != NULL, vocab) || !are_tokens(result->scores, result->n_scores, vocab) ||
+            !are_tokens(result->more, result->n_more, vocab))
+            return "a token is not in the vocabulary";
+    }
+    return NULL;
+}
+
+// Counts the sampled tokens up to one that ends the sequence.
+static void count_tokens(const struct scheduler *scheduler, const struct token_log *log, const Fastdecode__RunResult *result,
+                         struct sched_result *out)
+{
+    out->sampled = 1;
+    out->ended = log && is_end(scheduler, log, result->sampled->token);
+    for (size_t i = 0; i < result->n_more && !out->ended; i++) {
+        out->sampled++;
+        out->ended = log && is_end(scheduler, log, result->more[i]->token);
+    }
+}
+
+static void take_outcomes(struct flight *flight, const Fastdecode__StepReply *reply)
+{
+    struct scheduler *scheduler = flight->scheduler;
+
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = reply->results[i];
+        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        struct sched_result *out = &flight->results[i];
+        *out = (struct sched_result){.outcome = SCHED_LOST};
+        if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE)
+            out->outcome = SCHED_DONE;
+        else if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN)
+            out->outcome = SCHED_UNKNOWN;
+        else // the place may be full of what the scheduler before this one kept there
+            claims_drop(scheduler, flight->runs[i].place);
+        if (out->outcome == SCHED_DONE && result->sampled)
+            count_tokens(scheduler, log, result, out);
+    }
+}
+
+static void take_place_times(struct flight *flight, const Fastdecode__StepReply *reply)
+{
+    flight->place_count = (uint32_t)MIN(reply->n_places, (size_t)ARRAY_COUNT(flight->places));
+    for (uint32_t i = 0; i < flight->place_count; i++)
+        flight->places[i] = (struct sched_place_time){.place = reply->places[i]->worker,
+                                                      .r_part_us = reply->places[i]->r_part_us,
+                                                      .attend_us = reply->places[i]->attend_us,
+                                                      .tokens_read = reply->places[i]->tokens_read};
+}
+
+// Says for each place of the step whether any of its rows counted.
+static void judge_places(const struct flight *flight)
+{
+    enum { SOME_COUNT = 1, SOME_LOST = 2 };
+    unsigned char seen[SCHED_PLACES_MAX] = {0};
+
+    for (uint32_t i = 0; i < flight->run_count; i++)
+        seen[flight->runs[i].place] |= flight->results[i].outcome == SCHED_LOST ? SOME_LOST : SOME_COUNT;
+    for (uint32_t place = 0; place < SCHED_PLACES_MAX; place++)
+        if (seen[place])
+            members_answered(flight->scheduler, place, seen[place] == SOME_LOST);
+}
+
+static void on_reply(void *user, struct rpc_message *message)
+{
+    struct flight *flight = user;
+    struct scheduler *scheduler = flight->scheduler;
+    Fastdecode__StepReply *reply = rpc_message_unpack(message, &fastdecode__step_reply__descriptor);
+    struct sched_event event = {.kind = SCHED_STEP_DONE};
+
+    if (!flight->used)
+        return;
+    const char *fault = reply ? fault_of(flight, reply) : "it is malformed";
+    if (fault) {
+        log_warn("STEP-BAD-REPLY", "step=%llu why=\"%s\"", (unsigned long long)flight->step, fault);
+        return; // on_end() reports it as failed
+    }
+    scheduler->step_failures = 0;
+    flight->message = rpc_message_keep(message);
+    flight->reply = reply;
+    take_outcomes(flight, reply);
+    take_place_times(flight, reply);
+    judge_places(flight);
+    trace_overlapping(scheduler->track_steps, "step", flight->step, flight->sent_ns, {"rows", flight->row_count},
+                      {"s_part_us", reply->total_us});
+    scheduler->s_part_busy_us += reply->s_part_us;
+    scheduler->s_part_wait_us += reply->r_part_us;
+    event.step_done = (struct sched_step_done){
+        .step = flight->step,
+        .results = flight->results,
+        .result_count = flight->run_count,
+        .total_us = reply->total_us,
+        .s_part_us = reply->s_part_us,
+        .places = flight->places,
+        .place_count = flight->place_count,
+    };
+    scheduler_event(scheduler, &event);
+}
+
+static void on_end(void *user, enum status status, const char *text)
+{
+    struct flight *flight = user;
+    const struct sched_event event = {.kind = SCHED_STEP_FAILED, .step = flight->step};
+
+    if (!flight->used || flight->reply)
+        return;
+    log_warn("STEP-FAILED", "step=%llu status=%s error=\"%s\"", (unsigned long long)flight->step, status_name(status), text);
+    flight->used = false;
+    flight->scheduler->step_failures++;
+    scheduler_event(flight->scheduler, &event);
+}
+
+static void take_tokens(struct scheduler *scheduler, struct token_log *log, const Fastdecode__RunResult *result, uint32_t count)
+{
+    Fastdecode__Token *tokens[SCHED_DRAFT_TOKENS_MAX + 1] = {result->sampled};
+
+    count = MIN(count, log->capacity - log->token_count);
+    for (uint32_t i = 0; i < count; i++) {
+        tokens[i] = i ? result->more[i - 1] : result->sampled;
+        log->tokens[log->token_count++] = tokens[i]->token;
+    }
+    if (count)
+        generate_tokens(scheduler, log, tokens, count);
+}
+
+// Passes on what the core took of an answered step: to the logs and the gateways.
+static void take_results(struct scheduler *scheduler, struct flight *flight)
+{
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = flight->reply->results[i];
+        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        if (!flight->results[i].taken || !log)
+            continue;
+        if (result->n_scores)
+            generate_scores(log, flight->positions[i], result->scores, result->n_scores);
+        if (flight->results[i].sampled)
+            take_tokens(scheduler, log, result, flight->results[i].sampled);
+    }
+}
+
+// Answers are taken in the order of their steps: two may come in one tick, and a sequence's tokens may be in both.
+static struct flight *oldest_answered(struct scheduler *scheduler)
+{
+    struct flight *oldest = NULL;
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        if (flight->used && flight->reply && (!oldest || flight->step < oldest->step))
+            oldest = flight;
+    }
+    return oldest;
+}
+
+static void end_flight(struct flight *flight)
+{
+    if (flight->message)
+        rpc_message_free(flight->message);
+    flight->message = NULL;
+    flight->reply = NULL;
+    flight->used = false;
+}
+
+void steps_take_answered(struct scheduler *scheduler)
+{
+    for (struct flight *flight; (flight = oldest_answered(scheduler));) {
+        uint64_t step = flight->step, began_ns = trace_clock(scheduler->track);
+        take_results(scheduler, flight);
+        end_flight(flight);
+        trace_span(scheduler->track, "results", began_ns, {"step", step});
+    }
+}
+
+// --- a step on its way out
+
+// The index of the place in the step's message, to which it is added once.
+static uint32_t place_index(struct scheduler *scheduler, uint32_t place, uint32_t *count)
+{
+    struct step_scratch *scratch = &scheduler->scratch;
+    const struct member *member = scheduler->places[place].member;
+
+    for (uint32_t i = 0; i < *count; i++)
+        if (scratch->places[i].worker == place)
+            return i;
+    Fastdecode__Place *out = &scratch->places[*count];
+    fastdecode__place__init(out);
+    out->kind = scheduler->places[place].kind == PLACE_LOCAL_POOL ? FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL
+                                                                  : FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER;
+    out->worker = place;
+    out->incarnation = member->incarnation;
+    out->tensor_address = (char *)member->tensor_address;
+    return (*count)++;
+}
+
+static void fill_open(Fastdecode__SequenceOpen *open, const struct token_log *log)
+{
+    fastdecode__sequence_open__init(open);
+    open->sequence = log->id;
+    open->sampling = log->request->sampling;
+    open->prompt_tokens = log->prompt_count;
+    open->n_tokens = log->token_count;
+    open->tokens = log->tokens;
+}
+
+static void fill_run(Fastdecode__Run *out, const struct sched_run *run, const struct token_log *log)
+{
+    fastdecode__run__init(out);
+    out->sequence = run->sequence;
+    out->position = run->position;
+    out->sample = run->sample;
+    out->score = run->score;
+    out->share_from = run->share_from;
+    out->share_positions = run->share_from ? run->position : 0;
+    if (!run->use_last_sampled) {
+        assert_always(run->position + run->count - run->drafts <= log->token_count && run->position + run->count <= log->capacity);
+        out->tokens = log->tokens + run->position;
+        out->n_tokens = run->count;
+        out->drafts = run->drafts;
+    }
+    if (run->score && run->position + run->count < log->prompt_count)
+        out->next = log->tokens[run->position + run->count];
+}
+
+// What the step and those before it that are not answered are predicted to take, many times over.
+static uint32_t timeout_ms(const struct scheduler *scheduler, uint32_t rows)
+{
+    struct sched_stats stats;
+    uint32_t steps = 1;
+    uint64_t ms;
+
+    sched_get_stats(scheduler->core, &stats);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        const struct flight *flight = &scheduler->flights[i];
+        steps += flight->used && !flight->reply;
+        rows += flight->used && !flight->reply ? flight->row_count : 0;
+    }
+    double us = steps * stats.step_base_us + rows * stats.row_us;
+    if (us > 0)
+        ms = TIMEOUT_FLOOR_MS + (uint64_t)(TIMEOUT_TIMES * us / 1000);
+    else
+        ms = TIMEOUT_UNKNOWN_MS + (uint64_t)rows * TIMEOUT_UNKNOWN_ROW_MS;
+    return (uint32_t)MIN(ms << MIN(scheduler->step_failures, (uint32_t)TIMEOUT_DOUBLINGS), (uint64_t)TIMEOUT_MOST_MS);
+}
+
+// Fills in runs, places and what the s-part has to be told of sequences that it may not know. Returns the number of rows.
+static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_action *action, struct flight *flight,
+                          Fastdecode__StepRequest *request)
+{
+    struct step_scratch *scratch = &scheduler->scratch;
+    uint32_t places = 0, opens = 0, rows = 0;
+
+    for (uint32_t i = 0; i < action->run_count; i++) {
+        const struct sched_run *run = &action->runs[i];
+        struct token_log *log = token_logs_find(scheduler->logs, run->sequence);
+        assert_always(log);
+        fill_run(&scratch->runs[i], run, log);
+        rows += run->count;
+        flight->sequences[i] = run->sequence;
+        flight->positions[i] = run->position;
+        scratch->runs[i].place = place_index(scheduler, run->place, &places);
+        if (run->open && log->call) {
+            fill_open(&scratch->opens[opens++], log);
+            log->opened = true;
+        }
+    }
+    request->scheduler_incarnation = scheduler->incarnation;
+    request->step = action->step;
+    request->mini_batch = action->mini_batch;
+    request->n_runs = action->run_count;
+    request->runs = scratch->run_pointers;
+    request->n_open = opens;
+    request->open = scratch->open_pointers;
+    request->n_places = places;
+    request->places = scratch->place_pointers;
+    return rows;
+}
+
+static struct flight *unused_flight(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++)
+        if (!scheduler->flights[i].used)
+            return &scheduler->flights[i];
+    return NULL;
+}
+
+void steps_send(struct scheduler *scheduler, const struct sched_step_action *action)
+{
+    static const struct rpc_callbacks callbacks = {.on_message = on_reply, .on_end = on_end};
+    const struct sched_event failed = {.kind = SCHED_STEP_FAILED, .step = action->step};
+    struct rpc_channel *channel = scheduler->s_part.member.channel;
+    Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
+    struct flight *flight = unused_flight(scheduler);
+    uint64_t began_ns = trace_clock(scheduler->track);
+    struct error error;
+
+    assert_always(flight && action->run_count <= scheduler->step_rows_max);
+    uint32_t rows = fill_step(scheduler, action, flight, &request);
+    const struct rpc_options options = {.timeout_ms = timeout_ms(scheduler, rows)};
+    flight->used = true;
+    flight->reply = NULL;
+    flight->step = action->step;
+    flight->runs = action->runs;
+    flight->run_count = action->run_count;
+    flight->row_count = rows;
+    flight->scheduler = scheduler;
+    flight->sent_ns = trace_clock(scheduler->track_steps);
+    if (!channel || rpc_call_start(channel, &fastdecode__spart__descriptor, "Step", &request.base, &options, &callbacks, flight,
+                                   &flight->call, &error)) {
+        flight->used = false;
+        scheduler->stuck = true;
+        scheduler_event(scheduler, &failed);
+    }
+    trace_span(scheduler->track, "send step", began_ns, {"step", action->step}, {"rows", rows}, {"mini_batch", action->mini_batch});
+}
