@@ -147,11 +147,10 @@ def test_worker_stopped(start_mesh, wanted):
     assert mesh.pid(victim) == pid
 
 
-def test_worker_hangs(start_mesh):
+def test_worker_hangs(start_mesh, wanted):
     """The thread that attends hangs, the others go on: its connections stand and it beats. Each mini-batch waits for it once, then it is
     down; when it goes on, it is used again."""
-    mesh = start_mesh(*TWO_WORKERS, slow_workers=True)
-    wanted, _ = undisturbed(mesh)
+    mesh = start_mesh(*TWO_WORKERS, **PACED)
     streams = half_way(mesh)
     victim, lost_count = fuller_worker(mesh)
     assert lost_count > 0
