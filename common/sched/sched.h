@@ -97,6 +97,7 @@ enum sched_event_kind {
     SCHED_PLACE_DOWN,    // .place: what it held is gone
     SCHED_PLACE_SUSPECT, // .suspect: no rows are sent and nothing is placed there until until_us, PLACE_UP or PLACE_DOWN
     SCHED_PLACE_DRAIN,   // .place: its sequences are handed over; ends with DRAINED
+    SCHED_RECLAIM,       // .reclaim: a place that is up again still holds a sequence for which sched_awaits_rebuild()
     SCHED_MOVED,         // .moved: the answer to MOVE
     SCHED_RELEASED,      // .released: the answer to RELEASE, with config.release_ack
     SCHED_S_PART_UP,     // .s_part_up. The local pool then needs PLACE_UP
@@ -197,6 +198,10 @@ struct sched_event {
             uint32_t place;
             uint64_t until_us;
         } suspect;
+        struct {
+            uint64_t sequence;
+            uint32_t place, positions; // [0, positions) are held, complete through all layers
+        } reclaim;
         struct sched_moved moved;
         struct {
             uint64_t sequence;
@@ -306,6 +311,9 @@ uint64_t sched_predicted_wait_us(const struct sched *sched);
 // Returns whether an ARRIVE of that id would be ignored: an id is known until its last RELEASE is answered.
 bool sched_knows(const struct sched *sched, uint64_t sequence);
 
+// Returns whether a sequence waits to be computed anew because what was held of it is lost.
+bool sched_awaits_rebuild(const struct sched *sched, uint64_t sequence);
+
 // --- what it knows ---------------------------------------------------------------------------------------------
 
 struct sched_stats {
@@ -317,6 +325,7 @@ struct sched_stats {
     uint32_t mini_batches;                // in use
     uint64_t steps, steps_failed;         // emitted; failed or void
     uint64_t arrived, finished, rejected; // sequences
+    uint64_t reclaimed;                   // of those sent back, found again
     uint64_t rebuilt, preempted, moved;   // sequences sent back because KV was lost; because pages ran out; handed over
     uint64_t relabelled;                  // sequences that changed their mini-batch and stayed at their place
     uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again

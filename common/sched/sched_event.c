@@ -22,19 +22,26 @@ static void reject(struct sched *s, uint64_t sequence)
 
 // Counts the pages that its worker still holds. If the ledger has no room for them (several sequences report the same pages) they are of
 // no use but must be released: the sequence is attached with none.
-static void hold(struct sched *s, uint32_t slot, const struct sched_arrive *a)
+static void hold(struct sched *s, uint32_t slot, uint32_t place, uint32_t positions)
 {
     struct sched_seq *q = &s->seqs[slot];
-    assert_always(a->held_place < s->config.max_places);
-    struct sched_place *p = &s->places.of[a->held_place];
-    uint32_t pages = sched_place_pages(s, a->held_positions);
+    assert_always(place < s->config.max_places);
+    struct sched_place *p = &s->places.of[place];
+    uint32_t pages = sched_place_pages(s, positions);
     if (!p->up)
         return; // the place is gone again: there is nothing to reuse
     bool room = pages <= p->pages_total - p->pages_used;
-    sched_place_attach(s, slot, a->held_place, room ? pages : 0);
+    sched_place_attach(s, slot, place, room ? pages : 0);
     if (!room)
         return;
-    q->held = q->next_pos = MIN(a->held_positions, q->known - 1);
+    q->held = q->next_pos = MIN(positions, q->known - 1);
+}
+
+// Whether it cannot go on with what is held of it.
+static bool must_rebuild(const struct sched *s, const struct sched_seq *q)
+{
+    const struct sched_place *p = &s->places.of[q->place];
+    return q->scoring || q->held == 0 || p->draining || !sched_place_permitted(s, p);
 }
 
 static void arrive(struct sched *s, const struct sched_arrive *a)
@@ -54,7 +61,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     struct sched_seq *q = &s->seqs[slot];
     bool held = a->held_place != SCHED_NO_PLACE && a->held_positions > 0;
     if (held)
-        hold(s, slot, a);
+        hold(s, slot, a->held_place, a->held_positions);
     bool room = a->max_new_tokens == 0 ? a->prompt_tokens <= s->config.context_tokens : a->prompt_tokens < s->config.context_tokens;
     if (!room) {
         sched_sequence_finish(s, slot, SCHED_TOO_LONG);
@@ -62,8 +69,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         sched_sequence_finish(s, slot, SCHED_LENGTH);
     } else if (held && q->place == SCHED_SEQ_NO_PLACE) {
         sched_sequence_wait(s, slot);
-    } else if (held && (a->score_prompt || q->held == 0 || s->places.of[q->place].draining ||
-                        !sched_place_permitted(s, &s->places.of[q->place]))) {
+    } else if (held && must_rebuild(s, q)) {
         sched_sequence_requeue(s, slot);
     } else {
         sched_sequence_wait(s, slot);
@@ -169,6 +175,29 @@ static void place_drain(struct sched *s, uint32_t index)
         if (s->seqs[slot].state == SCHED_SEQ_WAITING) // it holds pages that no step would ever use here
             sched_sequence_requeue(s, slot);
     }
+}
+
+bool sched_awaits_rebuild(const struct sched *s, uint64_t sequence)
+{
+    uint32_t slot = sched_ids_find(s, sequence);
+    return slot != NONE && s->seqs[slot].state == SCHED_SEQ_WAITING && s->seqs[slot].place == SCHED_SEQ_NO_PLACE &&
+           s->cold[slot].rebuild;
+}
+
+static void reclaim(struct sched *s, uint64_t sequence, uint32_t place, uint32_t positions)
+{
+    if (!sched_awaits_rebuild(s, sequence)) {
+        s->stats.ignored_events++;
+        return;
+    }
+    uint32_t slot = sched_ids_find(s, sequence);
+    hold(s, slot, place, positions);
+    if (s->seqs[slot].place == SCHED_SEQ_NO_PLACE)
+        return;
+    if (must_rebuild(s, &s->seqs[slot]))
+        sched_sequence_requeue(s, slot);
+    else
+        s->stats.reclaimed++;
 }
 
 static void moved(struct sched *s, const struct sched_moved *m)
@@ -295,6 +324,7 @@ void sched_event_apply(struct sched *s, const struct sched_event *e)
         assert_always(e->place < s->config.max_places);
         place_drain(s, e->place);
         break;
+    case SCHED_RECLAIM: reclaim(s, e->reclaim.sequence, e->reclaim.place, e->reclaim.positions); break;
     case SCHED_MOVED: moved(s, &e->moved); break;
     case SCHED_RELEASED: released(s, e->released.sequence, e->released.place); break;
     case SCHED_S_PART_UP: s_part_up(s, &e->s_part_up); break;

@@ -2,7 +2,8 @@
 //
 // After a start of the scheduler, gateways submit their sequences again, and members register with lists of what they hold. A
 // resubmitted sequence waits up to SETTLE_US for a place that holds its pages, and goes on there. What nobody has claimed by CLAIM_US
-// is freed. A member that comes later, or comes back, is cleaned of all that the sequences no longer need before it is up.
+// is freed. A member that was cut off and comes back, at any time, gives back what sequences have that wait to be rebuilt; of all that
+// they no longer need it is cleaned before it is up.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -53,9 +54,11 @@ static bool is_settling(const struct scheduler *scheduler, uint64_t sequence)
     return false;
 }
 
-// Somebody may still ask for it: its gateway has not submitted it again yet, or has, and it waits for its holder.
+// Somebody may still ask for it: its gateway has not submitted it again yet, or has, and it waits for its holder, or to be rebuilt.
 static bool is_claimable(const struct scheduler *scheduler, const struct held *held)
 {
+    if (scheduler->core && sched_awaits_rebuild(scheduler->core, held->sequence))
+        return true;
     return scheduler_waits_for_claims(scheduler, clock_now_us()) &&
            (!token_logs_find(scheduler->logs, held->sequence) || is_settling(scheduler, held->sequence));
 }
@@ -104,13 +107,32 @@ void claims_drop(struct scheduler *scheduler, uint32_t place)
     }
 }
 
-// --- resubmitted sequences
+// --- claims
 
 // The positions that certainly hold this sequence's tokens. A place that was cut off while the last ones were guessed cannot know which
 // of them came true; those of a prompt are not guessed.
 static uint32_t certain_positions(const struct held *held, const struct token_log *log)
 {
     return MIN(held->positions, MAX(held->certain, log->prompt_count));
+}
+
+void claims_reclaim(struct scheduler *scheduler, uint32_t place)
+{
+    for (uint32_t i = scheduler->held_count; i-- > 0;) {
+        const struct held held = scheduler->held[i];
+        const struct token_log *log = token_logs_find(scheduler->logs, held.sequence);
+        if (held.place != place || !log || is_settling(scheduler, held.sequence))
+            continue;
+        const uint32_t positions = certain_positions(&held, log);
+        if (positions && sched_awaits_rebuild(scheduler->core, held.sequence)) {
+            const struct sched_event event = {.kind = SCHED_RECLAIM, .reclaim = {held.sequence, place, positions}};
+            log_info("RECLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)held.sequence, place, positions);
+            scheduler_event(scheduler, &event);
+        } else if (!places_free_unclaimed(scheduler, place, held.sequence, true)) { // it has been placed elsewhere meanwhile
+            log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)held.sequence, place);
+        }
+        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+    }
 }
 
 // Takes what is held of a sequence out of the list: the copy with most positions. False: nobody who is up holds any.

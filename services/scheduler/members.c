@@ -63,7 +63,8 @@ static void go_up(struct member *member)
     struct place *place = member->place;
 
     if (!member->scheduler->core || member->up || !is_reached(member))
-        return; // without a core: it is told once the s-part has said what the model is
+        return;                        // without a core: it is told once the s-part has said what the model is
+    scheduler_tick(member->scheduler); // what sequences wait for is known now, and nothing changes before the events below
     member->up = true;
     member->stay++;
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, place->index, (unsigned long long)place->pages_total);
@@ -71,6 +72,7 @@ static void go_up(struct member *member)
         tell_core_of_s_part(&member->scheduler->s_part);
     if (place->pages_total)
         tell_core_of_place(place);
+    claims_reclaim(member->scheduler, place->index);
 }
 
 void members_down(struct member *member, const char *why)

@@ -122,6 +122,8 @@ static void add_core(struct text *text, const struct sched_stats *s)
     one(text, "steps_total", "counter", "steps given to the s-part", (double)s->steps);
     one(text, "steps_failed_total", "counter", "steps that the s-part did not answer", (double)s->steps_failed);
     one(text, "sequences_rebuilt_total", "counter", "sequences rebuilt because their KV was lost", (double)s->rebuilt);
+    one(text, "sequences_reclaimed_total", "counter", "of those, sequences that went on with what a place that came back held",
+        (double)s->reclaimed);
     one(text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s->preempted);
     one(text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s->moved);
     one(text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s->rebuilt_tokens);

@@ -299,6 +299,8 @@ enum status claims_take(struct scheduler *scheduler, uint32_t place, const Fastd
 enum status claims_mark_stale(struct scheduler *scheduler, uint32_t place, uint64_t **ids, uint32_t *count) MUST_CHECK;
 // Those are freed now, or, without `freed`, still there.
 void claims_end_stale(struct scheduler *scheduler, uint32_t place, bool freed);
+// The place is up, of which the core is about to hear: sequences that wait to be rebuilt have back what it holds of them.
+void claims_reclaim(struct scheduler *scheduler, uint32_t place);
 // Frees what nobody has claimed at the place: it is in the way.
 void claims_drop(struct scheduler *scheduler, uint32_t place);
 // A resubmitted sequence waits for a place that holds its pages. False: the list is full.

@@ -147,6 +147,24 @@ def test_worker_stopped(start_mesh, wanted):
     assert mesh.pid(victim) == pid
 
 
+def test_only_worker_stopped(start_mesh, wanted):
+    """There is no other: its streams wait, and when it comes back they go on with what it holds. Nothing is computed anew."""
+    mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--worker-timeout-ms", round(seconds(500)), **PACED)
+    streams = half_way(mesh)
+    pid = mesh.kill("kv-worker-0", signal.SIGSTOP)
+    try:
+        wait_for_log(mesh, "scheduler", "PLACE-DOWN name=kv-worker-0")
+        mesh.wait_metric(REBUILT, lambda count: count == STREAMS)
+        mesh.wait_metric("fastdecode_requests_waiting", lambda count: count == STREAMS)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert_same(join_all(streams), wanted)
+    assert mesh.metric("fastdecode_sequences_reclaimed_total") == STREAMS
+    extra = needed(mesh) - prompt_tokens(wanted)
+    assert extra <= 8 * STREAMS, f"{extra:.0f} rows were computed anew although the worker held them"
+    idle(mesh)
+
+
 def test_worker_hangs(start_mesh, wanted):
     """The thread that attends hangs, the others go on: its connections stand and it beats. Each mini-batch waits for it once, then it is
     down; when it goes on, it is used again."""

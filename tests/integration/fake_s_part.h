@@ -34,17 +34,18 @@ static struct {
     bool tens;          /* token 7 at each tenth position */
     uint32_t end_token; /* of requests; 0: none */
     bool hold_releases;
-    bool times;             /* replies say how long steps took, 1 ms or step_us: then tokens are guessed */
-    uint32_t step_us;       /* 0: not said, or 1 ms */
-    uint32_t timeout_ms;    /* of the latest step */
-    uint32_t releases;      /* Release calls */
-    uint64_t released_last; /* an id in the latest */
-    bool rows_differ;       /* its rows depend on those beside them: then none are */
-    uint32_t drafts;        /* guessed tokens that came */
-    uint32_t places;        /* replies have the times of so many */
-    uint32_t position;      /* of the first row of the latest step */
-    uint32_t loses;         /* rows at this worker are lost; 0: none */
-    uint32_t pace;          /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
+    bool times;              /* replies say how long steps took, 1 ms or step_us: then tokens are guessed */
+    uint32_t step_us;        /* 0: not said, or 1 ms */
+    uint32_t timeout_ms;     /* of the latest step */
+    uint32_t releases;       /* Release calls */
+    uint64_t released_last;  /* an id in the latest */
+    bool rows_differ;        /* its rows depend on those beside them: then none are */
+    uint32_t drafts;         /* guessed tokens that came */
+    uint32_t places;         /* replies have the times of so many */
+    uint32_t position;       /* of the first row of the latest step */
+    uint32_t first_position; /* of the first row of step 0 of `steps` */
+    uint32_t loses;          /* rows at this worker are lost; 0: none */
+    uint32_t pace;           /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
     struct rpc_call *waiting[STEPS_MAX];
     uint32_t waiting_count, waited;
     struct rpc_call *held[HELD_CALLS_MAX]; /* Release calls that are not answered yet */
@@ -146,8 +147,8 @@ static inline void answer_step(struct rpc_call *call)
             answer_run(request->runs[i], &results[i]);
         rows += request->runs[i]->n_tokens ? (uint32_t)request->runs[i]->n_tokens : 1;
     }
-    s_part.steps++;
     s_part.position = request->n_runs ? request->runs[0]->position : 0;
+    s_part.first_position = s_part.steps++ ? s_part.first_position : s_part.position;
     s_part.rows_most = MAX(s_part.rows_most, rows);
     reply.total_us = reply.s_part_us = s_part.step_us ? s_part.step_us : s_part.times ? 1000 : 0;
     Fastdecode__PlaceTime times[SCHED_PLACES_MAX], *time_pointers[SCHED_PLACES_MAX];

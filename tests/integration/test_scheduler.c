@@ -355,6 +355,32 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
     }
 }
 
+// Long after the start of the scheduler: the worker was cut off, its sequence could be nowhere else, and goes on with what is held.
+static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
+{
+    (void)state;
+    struct rpc_channel *gateway = open_on_worker();
+    s_part.pace = 1;
+    generate(gateway, &streams[0], 0, 20, 100);
+    UNTIL(streams[0].tokens > 20);
+    kv_worker_close();
+    UNTIL(!worker(1)->up && !s_part.waiting_count && sched_awaits_rebuild(scheduler->core, streams[0].sequence));
+    s_part.pace = UINT32_MAX;
+    kv_worker_open(streams[0].sequence, 1, 35, 35);
+    UNTIL(s_part.waiting_count > 0);
+    s_part.steps = 0;
+    answer_steps();
+    assert_int_equal(s_part.first_position, 35);
+    assert_int_equal(kv_worker.freed, 0);
+    s_part.pace = 0;
+    UNTIL(streams[0].outcome.ended);
+    assert_int_equal(streams[0].tokens, 100);
+    assert_int_equal(stats_now().reclaimed, 1);
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
 // Held by a worker since before the scheduler started, and claimed by nobody: more than may be under way at once.
 static void all_that_nobody_claims_is_freed(void **state)
 {
@@ -545,6 +571,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(only_what_has_no_penalties_is_guessed),
         cmocka_unit_test(no_more_is_guessed_than_is_allowed),
         cmocka_unit_test(what_may_have_been_guessed_is_computed_again),
+        cmocka_unit_test(a_worker_that_comes_back_gives_back_what_it_holds),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
         cmocka_unit_test(names_that_do_not_come_back_give_way),

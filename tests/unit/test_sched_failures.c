@@ -126,6 +126,34 @@ static void a_place_that_loses_rows_again_is_avoided_for_longer(void **state)
     end(m);
 }
 
+// It was cut off, and what it held is still there: a sequence that could be nowhere else goes on with it.
+static void a_place_that_comes_back_gives_back_what_it_holds(void **state)
+{
+    (void)state;
+    struct mesh *m = start(&base);
+    mesh_place_down(m, 2);
+    struct mesh_seq *q = mesh_arrive(m, 100, 60, 0), *other = mesh_arrive(m, 100, 60, 0);
+    for (int i = 0; i < 20; i++)
+        mesh_next_tick(m);
+    uint32_t held = q->held;
+    assert_true(held > 100);
+    mesh_place_down(m, 1);
+    while (q->in_flight > 0 || other->in_flight > 0 || !sched_awaits_rebuild(m->sched, q->id))
+        mesh_next_tick(m);
+    uint64_t prefill = stats_of(m).prefill_rows;
+    mesh_place_up(m, 1, 1000);
+    struct sched_event *e = mesh_event(m, SCHED_RECLAIM);
+    e->reclaim.sequence = q->id;
+    e->reclaim.place = 1;
+    e->reclaim.positions = held;
+    q->kv[1] = q->held = q->next = held;
+    q->place = 1;
+    mesh_event(m, SCHED_RECLAIM)->reclaim.sequence = 12345; // nobody's
+    end(m);
+    assert_int_equal(stats_of(m).reclaimed, 1);
+    assert_in_range(stats_of(m).prefill_rows - prefill, 100, 100 + 60 + 2); // the other one's
+}
+
 static void what_is_rebuilt_comes_before_what_is_new(void **state)
 {
     (void)state;
@@ -492,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dead_worker_costs_its_own_sequences_a_rebuild),
         cmocka_unit_test(a_place_that_loses_rows_again_is_avoided_for_longer),
+        cmocka_unit_test(a_place_that_comes_back_gives_back_what_it_holds),
         cmocka_unit_test(what_is_rebuilt_comes_before_what_is_new),
         cmocka_unit_test(an_unknown_sequence_is_opened_again),
         cmocka_unit_test(a_failed_step_is_planned_again),
