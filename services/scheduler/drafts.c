@@ -1,19 +1,22 @@
-/* drafts.c: see drafts.h. */
+// drafts.c: see drafts.h.
 #include "services/scheduler/drafts.h"
 
 #include "common/base/checked.h"
 
-/* LEAST: tokens that were the same, for a guess. LONGEST: no longer ones are looked for. CATCH_UP: where more tokens are new, only the
- * last ones count. WORK_MAX: comparisons of one search; further back nothing is looked for. */
-enum { LEAST = 2, LONGEST = 32, CATCH_UP = 16, WORK_MAX = 1 << 13 };
-#define GAIN 0.1f      /* of one token in a sequence's odds */
-#define GAIN_ALL 0.01f /* in those of all */
+enum {
+    LEAST = 2,          // tokens that have to match for a guess
+    LONGEST = 32,       // a longer match is not looked for
+    CATCH_UP = 16,      // new tokens at once, beyond which none is scored
+    WORK_MAX = 1 << 13, // comparisons of one search
+};
+#define GAIN 0.1f      // weight of one guess in a sequence's odds
+#define GAIN_ALL 0.01f // and in those of all
 
 void draft_odds_init(struct draft_odds *odds) { *odds = (struct draft_odds){{0.3f, 0.5f, 0.7f, 0.8f}}; }
 
 static uint32_t kind_of(uint32_t length) { return length < 4 ? 0 : length < 8 ? 1 : length < 16 ? 2 : 3; }
 
-/* Where the longest run of last tokens came before, the latest of equal ones. */
+// Finds where most of the last tokens were before; of equal matches the latest.
 static void look_up(struct draft *draft, const uint32_t *tokens, uint32_t count)
 {
     uint32_t work = 0;
@@ -22,7 +25,7 @@ static void look_up(struct draft *draft, const uint32_t *tokens, uint32_t count)
     if (count < LEAST + 1)
         return;
     for (uint32_t end = count - 1; end > 0 && draft->length < LONGEST && work < WORK_MAX;
-         end--) { /* tokens[end - 1]: as the last */
+         end--) { // tokens[end - 1] is to match the last one
         uint32_t length = 0;
         while (length < end && length < LONGEST && tokens[end - 1 - length] == tokens[count - 1 - length])
             length++;
@@ -66,6 +69,6 @@ uint32_t draft_guess(const struct draft *draft, uint32_t *tokens, uint32_t count
         return 0;
     *chance = (double)draft->odds.right[kind_of(draft->length)];
     for (uint32_t i = 0; i < most; i++)
-        tokens[count + i] = tokens[draft->at + i]; /* may be one that was guessed here: what repeats goes on repeating */
+        tokens[count + i] = tokens[draft->at + i]; // may be one that was just guessed: what repeats goes on repeating
     return most;
 }

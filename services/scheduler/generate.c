@@ -65,13 +65,13 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
     return STATUS_OK;
 }
 
-// The core knows it for longer than there is a log: until its pages are free.
+// The core knows a sequence longer than there is a log of it: until its pages are free.
 static bool in_use(const struct scheduler *scheduler, uint64_t id)
 {
     return token_logs_find(scheduler->logs, id) || sched_knows(scheduler->core, id);
 }
 
-// Then a token's draw depends on all before it: what is sampled behind a guess would have to be sampled again.
+// With penalties a token's draw depends on all tokens before it, so what is sampled after a wrong guess could never be used.
 static bool has_penalties(const Fastdecode__Sampling *sampling)
 {
     bool repetition = sampling->repetition_penalty != 0 && sampling->repetition_penalty != 1; // 0: not said
@@ -86,7 +86,7 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     struct token_log *log;
 
     if (!id || in_use(scheduler, id)) {
-        while (in_use(scheduler, scheduler->next_sequence)) // one that was resubmitted may have it
+        while (in_use(scheduler, scheduler->next_sequence)) // a resubmitted sequence may have it
             scheduler->next_sequence++;
         id = scheduler->next_sequence++;
     }

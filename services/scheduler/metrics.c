@@ -43,7 +43,7 @@ static void one(struct text *text, const char *name, const char *type, const cha
 // Only mini-batches that have a limit.
 static void add_load_limit(struct text *text, const struct scheduler *scheduler)
 {
-    add(text, "# HELP fastdecode_load_limit_tokens context that a mini-batch may read in a step\n"
+    add(text, "# HELP fastdecode_load_limit_tokens context tokens that a mini-batch may read in a step\n"
               "# TYPE fastdecode_load_limit_tokens gauge\n");
     for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++) {
         uint64_t limit = sched_load_limit(scheduler->core, m);
@@ -56,13 +56,13 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
 {
     static const char *const kinds[][3] = {
         {"kv_pages_used", "gauge", "pages in use, without those that only the prefix cache keeps"},
-        {"kv_pages_cached", "gauge", "pages that only the prefix cache keeps: free when they are needed"},
+        {"kv_pages_cached", "gauge", "pages that only the prefix cache keeps; they are freed when needed"},
         {"kv_pages_total", "gauge", "pages there are"},
         {"place_up", "gauge", "1 while it takes part"},
-        {"place_lost_total", "counter", "times it went without having been drained; local: the s-part did"},
-        {"place_shares_cores", "gauge", "1 for a worker whose attention takes cores from the s-part: their times are added"},
+        {"place_lost_total", "counter", "times it went down without having been drained; local: times the s-part did"},
+        {"place_shares_cores", "gauge", "1 for a worker that shares cores with the s-part"},
         {"place_sequences", "gauge", "sequences that hold pages there"},
-        {"place_load_tokens", "gauge", "context that steps of all mini-batches read there"},
+        {"place_load_tokens", "gauge", "context tokens that steps of all mini-batches read there"},
         {"place_token_seconds", "gauge", "measured time of one context token, all layers"},
         {"place_busy_seconds_total", "counter", "time in attention (the s-part: in segments)"},
         {"kv_pages_peak", "gauge", "the most pages that were in use at once, as the place counts them"},
@@ -98,35 +98,36 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
 // What the core counts.
 static void add_core(struct text *text, const struct sched_stats *s)
 {
-    one(text, "requests_running", "gauge", "sequences that are placed and run", s->running);
+    one(text, "requests_running", "gauge", "sequences that run", s->running);
     one(text, "requests_waiting", "gauge", "sequences that wait", s->waiting);
-    one(text, "sequences_retiring", "gauge", "sequences that have ended and whose pages are not free yet", s->retiring);
+    one(text, "sequences_retiring", "gauge", "finished sequences whose pages are not free yet", s->retiring);
     one(text, "steps_in_flight", "gauge", "steps that the s-part has", s->steps_in_flight);
-    one(text, "mini_batches", "gauge", "in use; without --mini-batches as many as are predicted to be fastest", s->mini_batches);
-    one(text, "prefill_tokens_total", "counter", "rows computed for prompts, and for what was rebuilt", (double)s->prefill_rows);
+    one(text, "mini_batches", "gauge", "mini-batches in use", s->mini_batches);
+    one(text, "prefill_tokens_total", "counter", "rows computed for prompts and for rebuilt sequences", (double)s->prefill_rows);
     one(text, "prefix_cached_tokens_total", "counter", "tokens of prompts whose KV was there already", (double)s->shared_tokens);
-    one(text, "prefix_shared_pages", "gauge", "KV pages saved now because running sequences share them", s->shared_pages);
-    one(text, "prefix_kept_sequences", "gauge", "ended sequences whose KV pages are kept", s->kept);
-    one(text, "prefix_evicted_total", "counter", "ended sequences whose KV pages were given to others", (double)s->evicted);
+    one(text, "prefix_shared_pages", "gauge", "KV pages saved now by sharing", s->shared_pages);
+    one(text, "prefix_kept_sequences", "gauge", "finished sequences whose KV pages are kept", s->kept);
+    one(text, "prefix_evicted_total", "counter", "finished sequences whose kept KV pages were freed for others",
+        (double)s->evicted);
     one(text, "decode_tokens_total", "counter", "rows computed for decoding", (double)s->decode_rows);
-    one(text, "step_base_seconds", "gauge", "learned: a step takes this and step_row_seconds for each row", s->step_base_us * 1e-6);
-    one(text, "step_row_seconds", "gauge", "learned: what a row adds to a step", s->row_us * 1e-6);
-    one(text, "step_predictions_total", "counter", "steps that were predicted, and then measured", (double)s->predicted_steps);
-    one(text, "step_prediction_error_ratio", "gauge", "mean of |predicted - measured| / measured over about the last fifty of them",
+    one(text, "step_base_seconds", "gauge", "learned: fixed time of a step", s->step_base_us * 1e-6);
+    one(text, "step_row_seconds", "gauge", "learned: time that each row adds to a step", s->row_us * 1e-6);
+    one(text, "step_predictions_total", "counter", "steps whose time was predicted and measured", (double)s->predicted_steps);
+    one(text, "step_prediction_error_ratio", "gauge", "mean of |predicted - measured| / measured over about the last fifty steps",
         s->prediction_error_ratio);
-    one(text, "step_predicted_seconds_total", "counter", "what they were predicted to take", s->predicted_us * 1e-6);
-    one(text, "step_measured_seconds_total", "counter", "what they took", s->measured_us * 1e-6);
+    one(text, "step_predicted_seconds_total", "counter", "predicted time of these steps", s->predicted_us * 1e-6);
+    one(text, "step_measured_seconds_total", "counter", "measured time of these steps", s->measured_us * 1e-6);
     one(text, "wasted_rows_total", "counter", "rows whose result was not used", (double)s->wasted_rows);
-    one(text, "draft_tokens_total", "counter", "rows of tokens that were guessed", (double)s->drafted);
-    one(text, "draft_tokens_right_total", "counter", "of them, those that were what was sampled", (double)s->drafts_right);
+    one(text, "draft_tokens_total", "counter", "rows computed for guessed tokens", (double)s->drafted);
+    one(text, "draft_tokens_right_total", "counter", "guessed tokens that turned out right", (double)s->drafts_right);
     one(text, "steps_total", "counter", "steps given to the s-part", (double)s->steps);
     one(text, "steps_failed_total", "counter", "steps that the s-part did not answer", (double)s->steps_failed);
     one(text, "sequences_rebuilt_total", "counter", "sequences rebuilt because their KV was lost", (double)s->rebuilt);
-    one(text, "sequences_reclaimed_total", "counter", "of those, sequences that went on with what a place that came back held",
+    one(text, "sequences_reclaimed_total", "counter", "rebuilt sequences that found their KV again when its place came back",
         (double)s->reclaimed);
     one(text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s->preempted);
-    one(text, "sequences_moved_total", "counter", "sequences handed from worker to worker", (double)s->moved);
-    one(text, "rebuilt_tokens_total", "counter", "tokens of sequences that were rebuilt", (double)s->rebuilt_tokens);
+    one(text, "sequences_moved_total", "counter", "sequences handed over to another place", (double)s->moved);
+    one(text, "rebuilt_tokens_total", "counter", "known tokens of rebuilt sequences", (double)s->rebuilt_tokens);
 }
 
 // What the scheduler counts itself.
@@ -136,11 +137,11 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
     one(text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);
     one(text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->finished);
     one(text, "sequences_cancelled_total", "counter", "sequences whose client left", (double)scheduler->cancelled);
-    one(text, "s_part_up", "gauge", "1 while there is one that takes steps", scheduler->s_part.member.up);
+    one(text, "s_part_up", "gauge", "1 while the s-part takes steps", scheduler->s_part.member.up);
     one(text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);
-    one(text, "scheduler_seconds_total", "counter", "processor time of planning steps, and of sending them and their tokens",
+    one(text, "scheduler_seconds_total", "counter", "processor time of planning and sending steps and passing tokens on",
         (double)scheduler->busy_ns / 1e9);
 }
 

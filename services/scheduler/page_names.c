@@ -1,4 +1,4 @@
-/* page_names.c: see page_names.h. */
+// page_names.c: see page_names.h.
 #include "services/scheduler/page_names.h"
 
 #include <sodium.h>

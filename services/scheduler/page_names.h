@@ -1,9 +1,8 @@
-/* page_names.h: names of the full pages of a sequence's tokens, by which equal beginnings are found.
- *
- * A page's name is a keyed hash (SipHash-2-4, 128 bits; libsodium) of the name before it and its own tokens; the first follows a
- * name made of the tenant and the salt that the request asks for. The key is drawn at start: nobody outside can make two beginnings
- * meet, and what one tenant has computed is never found by another. Owned by the scheduler's thread.
- */
+// page_names.h: names of the full pages of a sequence's tokens. Sequences that begin alike have the same names.
+//
+// A page's name is a keyed hash (SipHash-2-4, 128 bits; libsodium) of the previous page's name and its own tokens. The first page
+// follows a name made of the request's tenant and salt. The key is drawn at start: nobody outside can produce a collision, and no tenant
+// finds what another has computed. Owned by the scheduler's thread.
 #ifndef FD_SERVICES_SCHEDULER_PAGE_NAMES_H
 #define FD_SERVICES_SCHEDULER_PAGE_NAMES_H
 
@@ -15,13 +14,13 @@ struct page_names {
     uint32_t page_tokens;
 };
 
-/* Draws the key. UNAVAILABLE: the system gives no random bytes. */
+// Draws the key. UNAVAILABLE: the system gives no random bytes.
 enum status page_names_open(struct page_names *names, uint32_t page_tokens, struct error *error) MUST_CHECK;
 
-/* What a log's first page follows. */
+// The name that a log's first page follows.
 struct sched_page_name page_names_root(const struct page_names *names, const char *tenant, const char *salt);
 
-/* Names the pages of the log that are full and have none yet, as far as it has room; returns how many have one. */
+// Names the full pages of the log that have no name yet, as far as it has room. Returns how many have one.
 uint32_t page_names_extend(const struct page_names *names, struct token_log *log);
 
 #endif

@@ -121,14 +121,14 @@ static const char *fault_of(const struct flight *flight, const Fastdecode__StepR
     uint32_t vocab = flight->scheduler->model.vocab;
 
     if (reply->step != flight->step || reply->n_results != flight->run_count)
-        return "it is of another step";
+        return "it answers another step";
     for (uint32_t i = 0; i < flight->run_count; i++) {
         const Fastdecode__RunResult *result = reply->results[i];
         const struct sched_run *run = &flight->runs[i];
         if (result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE)
             continue;
         if (result->sequence != flight->sequences[i])
-            return "a run is of another sequence";
+            return "a run names another sequence";
         if ((result->sampled && !run->sample) || result->n_more > run->drafts || (result->n_more && !result->sampled) ||
             result->n_scores > (run->score ? run->count : 0))
             return "a token or a score was not asked for";

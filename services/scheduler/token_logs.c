@@ -1,4 +1,4 @@
-/* token_logs.c: logs in the slots that an id_map gives them. */
+// token_logs.c: logs in the slots that an id_map gives them.
 #include "services/scheduler/token_logs.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 struct token_logs {
     struct id_map slots;
-    struct token_log *pool; /* [slots.capacity] */
+    struct token_log *pool; // [slots.capacity]
 };
 
 enum status token_logs_open(uint32_t capacity, struct token_logs **out)
