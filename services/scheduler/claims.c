@@ -11,6 +11,8 @@
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
+enum { TIMEOUT_MS_MAX = 1 << 30 }; // twelve days
+
 // --- what members hold
 
 static void forget_place(struct scheduler *scheduler, uint32_t place)
@@ -162,12 +164,37 @@ static bool claim(struct scheduler *scheduler, const struct token_log *log, stru
     return found && out->positions > 0;
 }
 
-bool claims_wait(struct scheduler *scheduler, const struct token_log *log)
+// Tells the core of a new sequence. held: where its first positions are; NULL: nowhere.
+static void arrive(struct scheduler *scheduler, const struct token_log *log, const struct held *held)
 {
-    if (scheduler->settling_count == scheduler->settling_capacity || !scheduler_waits_for_claims(scheduler, clock_now_us()))
-        return false;
-    scheduler->settling[scheduler->settling_count++] = log->id;
-    return true;
+    const Fastdecode__GenerateRequest *request = log->request;
+    const uint64_t timeout_ms = MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX);
+    const struct sched_event event = {
+        .kind = SCHED_ARRIVE,
+        .arrive =
+            {
+                .sequence = log->id,
+                .prompt_tokens = log->prompt_count,
+                .generated_tokens = log->token_count - log->prompt_count,
+                .max_new_tokens = request->max_tokens,
+                .deadline_us = timeout_ms ? log->arrived_us + timeout_ms * 1000 : 0,
+                .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
+                .held_place = held ? held->place : SCHED_NO_PLACE,
+                .held_positions = held ? MIN(held->positions, log->token_count - 1) : 0,
+            },
+    };
+    scheduler_event(scheduler, &event);
+}
+
+void claims_arrive(struct scheduler *scheduler, const struct token_log *log)
+{
+    bool may_wait = scheduler_waits_for_claims(scheduler, clock_now_us()) &&
+                    scheduler->settling_count < scheduler->settling_capacity;
+
+    if (log->request->sequence && may_wait)
+        scheduler->settling[scheduler->settling_count++] = log->id;
+    else
+        arrive(scheduler, log, NULL);
 }
 
 void claims_settle(struct scheduler *scheduler)
@@ -184,9 +211,9 @@ void claims_settle(struct scheduler *scheduler)
             token_logs_remove(scheduler->logs, log->id);
         } else if (claim(scheduler, log, &held)) {
             log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, held.place, held.positions);
-            generate_arrive(scheduler, log, &held);
+            arrive(scheduler, log, &held);
         } else if (late) {
-            generate_arrive(scheduler, log, NULL);
+            arrive(scheduler, log, NULL);
         } else {
             scheduler->settling[kept++] = log->id;
         }

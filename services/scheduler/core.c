@@ -12,6 +12,7 @@ void scheduler_init(struct scheduler *scheduler)
 {
     struct place *pool = &scheduler->places[scheduler->place_count++];
 
+    scheduler->tick = scheduler_tick;
     scheduler->s_part.member = (struct member){.scheduler = scheduler, .place = pool};
     *pool = (struct place){.kind = PLACE_LOCAL_POOL, .member = &scheduler->s_part.member};
 }
@@ -79,7 +80,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
     if (sched_init(config, &scheduler->core, error))
         return error->status;
     scheduler->actions = calloc(ACTIONS_MAX, sizeof *scheduler->actions);
-    if (scheduler->actions && !steps_open(scheduler, rows) && !places_open(scheduler, config->max_sequences + config->max_kept))
+    if (scheduler->actions && !flights_open(scheduler, rows) && !places_open(scheduler, config->max_sequences + config->max_kept))
         return STATUS_OK;
     scheduler_close_core(scheduler);
     return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the tables for %u sequences and steps of %u rows",
@@ -90,21 +91,13 @@ void scheduler_close_core(struct scheduler *scheduler)
 {
     sched_fini(scheduler->core);
     scheduler->core = NULL;
-    steps_close(scheduler);
+    flights_close(scheduler);
     places_close(scheduler);
     free(scheduler->actions);
     scheduler->actions = NULL;
 }
 
-// --- events and actions
-
-void scheduler_event(struct scheduler *scheduler, const struct sched_event *event)
-{
-    if (scheduler->event_count >= EVENTS_MAX && !scheduler->ticking)
-        scheduler_tick(scheduler);
-    assert_always(scheduler->event_count < EVENTS_ROOM);
-    scheduler->events[scheduler->event_count++] = *event;
-}
+// --- actions
 
 static void carry_out(struct scheduler *scheduler, const struct sched_action *action)
 {

@@ -7,8 +7,6 @@
 #include "common/wire/sampling.h"
 #include "services/scheduler/scheduler.h"
 
-enum { TIMEOUT_MS_MAX = 1 << 30 }; // twelve days
-
 static void on_cancel(void *user)
 {
     struct token_log *log = user;
@@ -19,27 +17,6 @@ static void on_cancel(void *user)
     log->request = NULL;
     if (!log->over)
         scheduler_event(scheduler, &event);
-}
-
-void generate_arrive(struct scheduler *scheduler, const struct token_log *log, const struct held *held)
-{
-    const Fastdecode__GenerateRequest *request = log->request;
-    const uint64_t timeout_ms = MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX);
-    const struct sched_event event = {
-        .kind = SCHED_ARRIVE,
-        .arrive =
-            {
-                .sequence = log->id,
-                .prompt_tokens = log->prompt_count,
-                .generated_tokens = log->token_count - log->prompt_count,
-                .max_new_tokens = request->max_tokens,
-                .deadline_us = timeout_ms ? log->arrived_us + timeout_ms * 1000 : 0,
-                .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
-                .held_place = held ? held->place : SCHED_NO_PLACE,
-                .held_positions = held ? MIN(held->positions, log->token_count - 1) : 0,
-            },
-    };
-    scheduler_event(scheduler, &event);
 }
 
 // Refuses whatever the s-part would refuse: it would refuse the whole step, which is of many sequences.
@@ -135,8 +112,7 @@ void generate_handler(struct rpc_call *call, void *user)
     scheduler->prompt_tokens += log->prompt_count;
     log_debug("GENERATE", "id=%s sequence=%llx prompt=%u generated=%zu max=%u", rpc_call_request_id(call),
               (unsigned long long)log->id, log->prompt_count, request->n_generated, request->max_tokens);
-    if (!request->sequence || !claims_wait(scheduler, log))
-        generate_arrive(scheduler, log, NULL);
+    claims_arrive(scheduler, log);
 }
 
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count)

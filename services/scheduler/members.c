@@ -63,8 +63,8 @@ static void go_up(struct member *member)
     struct place *place = member->place;
 
     if (!member->scheduler->core || member->up || !is_reached(member))
-        return;                        // without a core: it is told once the s-part has said what the model is
-    scheduler_tick(member->scheduler); // what sequences wait for is known now, and nothing changes before the events below
+        return;                                 // without a core: it is told once the s-part has said what the model is
+    member->scheduler->tick(member->scheduler); // what sequences wait for is known now, and nothing changes before the events below
     member->up = true;
     member->stay++;
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, place->index, (unsigned long long)place->pages_total);
@@ -90,7 +90,7 @@ void members_down(struct member *member, const char *why)
     places_down(place);
     if (is_s_part(member)) {
         event.kind = SCHED_S_PART_DOWN;
-        steps_void(scheduler);
+        flights_void(scheduler);
     } else {
         places_exclude(scheduler, place);
     }
@@ -187,7 +187,7 @@ static bool is_forgettable(const struct scheduler *scheduler, const struct place
         return false;
     if (scheduler->core)
         sched_get_place(scheduler->core, place->index, &info);
-    return !info.up && info.sequences == 0 && info.pages_used == 0 && !steps_use_place(scheduler, place->index);
+    return !info.up && info.sequences == 0 && info.pages_used == 0 && !flights_use_place(scheduler, place->index);
 }
 
 static struct member *new_worker(struct scheduler *scheduler, struct place *place, uint32_t index)
@@ -322,7 +322,7 @@ void members_check(struct scheduler *scheduler, uint64_t now_us)
     forgive_own_stall(scheduler, now_us);
     for (uint32_t i = 0; i < scheduler->place_count; i++) {
         struct member *member = scheduler->places[i].member;
-        if (scheduler->places[i].kind == PLACE_WORKER && tensors_hang(member) && !steps_use_place(scheduler, i))
+        if (scheduler->places[i].kind == PLACE_WORKER && tensors_hang(member) && !flights_use_place(scheduler, i))
             members_down(member, "its tensor thread hangs");
         members_clean_then_up(member); // one that was barred, or could not be cleaned
         if (!member->registered || now_us - member->heard_us < timeout_us(scheduler))

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "cluster.pb-c.h"
+#include "common/base/checked.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
 #include "common/trace/trace.h"
@@ -199,9 +200,10 @@ struct scheduler {
     struct sched_config core_config;
     struct sched_event events[EVENTS_ROOM];
     uint32_t event_count;
-    struct sched_action *actions; // [ACTIONS_MAX]
-    bool ticking;                 // actions are being carried out
-    bool stuck;                   // a step could not be sent: not again before the loop has run
+    struct sched_action *actions;              // [ACTIONS_MAX]
+    void (*tick)(struct scheduler *scheduler); // scheduler_tick(): for those that it calls itself
+    bool ticking;                              // actions are being carried out
+    bool stuck;                                // a step could not be sent: not again before the loop has run
     struct flight flights[STEPS_MAX];
     struct step_scratch scratch;
     uint32_t step_rows_max;
@@ -229,6 +231,15 @@ struct scheduler {
     uint64_t busy_ns; // processor time of ticks: the core, and carrying out what it says
 };
 
+// Queues an event for the next tick. The queue has room for what one turn of the loop brings; when it is full a tick runs at once.
+static inline void scheduler_event(struct scheduler *scheduler, const struct sched_event *event)
+{
+    if (scheduler->event_count >= EVENTS_MAX && !scheduler->ticking)
+        scheduler->tick(scheduler);
+    assert_always(scheduler->event_count < EVENTS_ROOM);
+    scheduler->events[scheduler->event_count++] = *event;
+}
+
 static inline bool scheduler_waits_for_claims(const struct scheduler *scheduler, uint64_t now_us)
 {
     return now_us - scheduler->started_us < CLAIM_US;
@@ -240,28 +251,30 @@ static inline bool scheduler_waits_for_claims(const struct scheduler *scheduler,
 void scheduler_init(struct scheduler *scheduler);
 enum status scheduler_open_core(struct scheduler *scheduler, struct error *error) MUST_CHECK;
 void scheduler_close_core(struct scheduler *scheduler);
-// Queues an event for the next tick. The queue has room for what one turn of the loop brings; when it is full a tick runs at once.
-void scheduler_event(struct scheduler *scheduler, const struct sched_event *event);
 // Gives the core its events and carries out its actions.
 void scheduler_tick(struct scheduler *scheduler);
 
+// --- flights.c
+
+enum status flights_open(struct scheduler *scheduler, uint32_t rows) MUST_CHECK;
+void flights_close(struct scheduler *scheduler);
+struct flight *flights_unused(struct scheduler *scheduler);
+// The first step that is answered and not taken yet; NULL: none.
+struct flight *flights_oldest_answered(struct scheduler *scheduler);
+void flights_end(struct flight *flight);
+// The s-part is gone: its steps are void. The core is told by S_PART_DOWN.
+void flights_void(struct scheduler *scheduler);
+// Whether a step that is not answered has rows there.
+bool flights_use_place(const struct scheduler *scheduler, uint32_t place);
+
 // --- steps.c
 
-enum status steps_open(struct scheduler *scheduler, uint32_t rows) MUST_CHECK;
-void steps_close(struct scheduler *scheduler);
 void steps_send(struct scheduler *scheduler, const struct sched_step_action *action);
 // Passes on what the core took of answered steps.
 void steps_take_answered(struct scheduler *scheduler);
-// The s-part is gone: its steps are void. The core is told by S_PART_DOWN.
-void steps_void(struct scheduler *scheduler);
-// Whether a step that is not answered has rows there.
-bool steps_use_place(const struct scheduler *scheduler, uint32_t place);
-
 // --- generate.c
 
 void generate_handler(struct rpc_call *call, void *user);
-// Tells the core of a new sequence. held: where its first positions are; NULL: nowhere.
-void generate_arrive(struct scheduler *scheduler, const struct token_log *log, const struct held *held);
 // Passes the last `count` tokens of the log on.
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count);
 void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
@@ -303,9 +316,9 @@ void claims_end_stale(struct scheduler *scheduler, uint32_t place, bool freed);
 void claims_reclaim(struct scheduler *scheduler, uint32_t place);
 // Frees what nobody has claimed at the place: it is in the way.
 void claims_drop(struct scheduler *scheduler, uint32_t place);
-// A resubmitted sequence waits for a place that holds its pages. False: the list is full.
-bool claims_wait(struct scheduler *scheduler, const struct token_log *log);
-// Starts those whose place is up, or that have waited long enough.
+// Starts a new sequence: at once, or, if it was resubmitted, when a place that holds its pages is up.
+void claims_arrive(struct scheduler *scheduler, const struct token_log *log);
+// Starts resubmitted ones whose place is up, or that have waited long enough.
 void claims_settle(struct scheduler *scheduler);
 
 // --- places.c

@@ -19,75 +19,6 @@ enum {
     TIMEOUT_MOST_MS = 3600000,
 };
 
-enum status steps_open(struct scheduler *scheduler, uint32_t rows)
-{
-    struct step_scratch *scratch = &scheduler->scratch;
-
-    scratch->runs = calloc(rows, sizeof *scratch->runs);
-    scratch->run_pointers = calloc(rows, sizeof *scratch->run_pointers);
-    scratch->opens = calloc(rows, sizeof *scratch->opens);
-    scratch->open_pointers = calloc(rows, sizeof *scratch->open_pointers);
-    for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
-        flight->results = calloc(rows, sizeof *flight->results);
-        flight->sequences = calloc(rows, sizeof *flight->sequences);
-        flight->positions = calloc(rows, sizeof *flight->positions);
-        if (!flight->results || !flight->sequences || !flight->positions)
-            return STATUS_RESOURCE_EXHAUSTED;
-    }
-    if (!scratch->runs || !scratch->run_pointers || !scratch->opens || !scratch->open_pointers)
-        return STATUS_RESOURCE_EXHAUSTED;
-    for (uint32_t i = 0; i < rows; i++) {
-        scratch->run_pointers[i] = &scratch->runs[i];
-        scratch->open_pointers[i] = &scratch->opens[i];
-    }
-    for (uint32_t i = 0; i < SCHED_PLACES_MAX; i++)
-        scratch->place_pointers[i] = &scratch->places[i];
-    scheduler->step_rows_max = rows;
-    return STATUS_OK;
-}
-
-void steps_close(struct scheduler *scheduler)
-{
-    struct step_scratch *scratch = &scheduler->scratch;
-
-    free(scratch->runs);
-    free(scratch->run_pointers);
-    free(scratch->opens);
-    free(scratch->open_pointers);
-    memset(scratch, 0, sizeof *scratch);
-    for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
-        free(flight->results);
-        free(flight->sequences);
-        free(flight->positions);
-        *flight = (struct flight){0};
-    }
-}
-
-bool steps_use_place(const struct scheduler *scheduler, uint32_t place)
-{
-    for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        const struct flight *flight = &scheduler->flights[i];
-        for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
-            if (flight->runs[r].place == place)
-                return true;
-    }
-    return false;
-}
-
-void steps_void(struct scheduler *scheduler)
-{
-    for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
-        if (!flight->used || flight->reply)
-            continue;
-        flight->used = false; // first: the call's end is none of the step's
-        if (scheduler->s_part.member.channel)
-            rpc_cancel(scheduler->s_part.member.channel, flight->call);
-    }
-}
-
 // --- answers
 
 static bool is_end(const struct scheduler *scheduler, const struct token_log *log, uint32_t token)
@@ -271,33 +202,12 @@ static void take_results(struct scheduler *scheduler, struct flight *flight)
     }
 }
 
-// Answers are taken in the order of their steps: two may come in one tick, and a sequence's tokens may be in both.
-static struct flight *oldest_answered(struct scheduler *scheduler)
-{
-    struct flight *oldest = NULL;
-    for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
-        if (flight->used && flight->reply && (!oldest || flight->step < oldest->step))
-            oldest = flight;
-    }
-    return oldest;
-}
-
-static void end_flight(struct flight *flight)
-{
-    if (flight->message)
-        rpc_message_free(flight->message);
-    flight->message = NULL;
-    flight->reply = NULL;
-    flight->used = false;
-}
-
 void steps_take_answered(struct scheduler *scheduler)
 {
-    for (struct flight *flight; (flight = oldest_answered(scheduler));) {
+    for (struct flight *flight; (flight = flights_oldest_answered(scheduler));) {
         uint64_t step = flight->step, began_ns = trace_clock(scheduler->track);
         take_results(scheduler, flight);
-        end_flight(flight);
+        flights_end(flight);
         trace_span(scheduler->track, "results", began_ns, {"step", step});
     }
 }
@@ -406,21 +316,13 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
     return rows;
 }
 
-static struct flight *unused_flight(struct scheduler *scheduler)
-{
-    for (uint32_t i = 0; i < STEPS_MAX; i++)
-        if (!scheduler->flights[i].used)
-            return &scheduler->flights[i];
-    return NULL;
-}
-
 void steps_send(struct scheduler *scheduler, const struct sched_step_action *action)
 {
     static const struct rpc_callbacks callbacks = {.on_message = on_reply, .on_end = on_end};
     const struct sched_event failed = {.kind = SCHED_STEP_FAILED, .step = action->step};
     struct rpc_channel *channel = scheduler->s_part.member.channel;
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
-    struct flight *flight = unused_flight(scheduler);
+    struct flight *flight = flights_unused(scheduler);
     uint64_t began_ns = trace_clock(scheduler->track);
     struct error error;
 

@@ -1,0 +1,103 @@
+// flights.c: the steps that the s-part has, and the memory that their messages are put together in.
+#include <stdlib.h>
+#include <string.h>
+
+#include "services/scheduler/scheduler.h"
+
+enum status flights_open(struct scheduler *scheduler, uint32_t rows)
+{
+    struct step_scratch *scratch = &scheduler->scratch;
+
+    scratch->runs = calloc(rows, sizeof *scratch->runs);
+    scratch->run_pointers = calloc(rows, sizeof *scratch->run_pointers);
+    scratch->opens = calloc(rows, sizeof *scratch->opens);
+    scratch->open_pointers = calloc(rows, sizeof *scratch->open_pointers);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        flight->results = calloc(rows, sizeof *flight->results);
+        flight->sequences = calloc(rows, sizeof *flight->sequences);
+        flight->positions = calloc(rows, sizeof *flight->positions);
+        if (!flight->results || !flight->sequences || !flight->positions)
+            return STATUS_RESOURCE_EXHAUSTED;
+    }
+    if (!scratch->runs || !scratch->run_pointers || !scratch->opens || !scratch->open_pointers)
+        return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 0; i < rows; i++) {
+        scratch->run_pointers[i] = &scratch->runs[i];
+        scratch->open_pointers[i] = &scratch->opens[i];
+    }
+    for (uint32_t i = 0; i < SCHED_PLACES_MAX; i++)
+        scratch->place_pointers[i] = &scratch->places[i];
+    scheduler->step_rows_max = rows;
+    return STATUS_OK;
+}
+
+void flights_close(struct scheduler *scheduler)
+{
+    struct step_scratch *scratch = &scheduler->scratch;
+
+    free(scratch->runs);
+    free(scratch->run_pointers);
+    free(scratch->opens);
+    free(scratch->open_pointers);
+    memset(scratch, 0, sizeof *scratch);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        free(flight->results);
+        free(flight->sequences);
+        free(flight->positions);
+        *flight = (struct flight){0};
+    }
+}
+
+bool flights_use_place(const struct scheduler *scheduler, uint32_t place)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        const struct flight *flight = &scheduler->flights[i];
+        for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
+            if (flight->runs[r].place == place)
+                return true;
+    }
+    return false;
+}
+
+void flights_void(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        if (!flight->used || flight->reply)
+            continue;
+        flight->used = false; // first: the call's end is none of the step's
+        if (scheduler->s_part.member.channel)
+            rpc_cancel(scheduler->s_part.member.channel, flight->call);
+    }
+}
+
+struct flight *flights_unused(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++)
+        if (!scheduler->flights[i].used)
+            return &scheduler->flights[i];
+    return NULL;
+}
+
+// Answers are taken in the order of their steps: two may come in one tick, and a sequence's tokens may be in both.
+struct flight *flights_oldest_answered(struct scheduler *scheduler)
+{
+    struct flight *oldest = NULL;
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        struct flight *flight = &scheduler->flights[i];
+        if (flight->used && flight->reply && (!oldest || flight->step < oldest->step))
+            oldest = flight;
+    }
+    return oldest;
+}
+
+void flights_end(struct flight *flight)
+{
+    if (flight->message)
+        rpc_message_free(flight->message);
+    flight->message = NULL;
+    flight->reply = NULL;
+    flight->used = false;
+}
