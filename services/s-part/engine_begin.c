@@ -36,7 +36,7 @@ static bool find_links(struct mini_batch *batch)
         const Fastdecode__Place *wanted = batch->request->places[place->index];
         struct link_use *use = &batch->uses[p];
         *use = (struct link_use){.batch = batch, .place = place};
-        if (wanted->worker == 0 || wanted->tensor_address[0] == '\0')
+        if (step_place_is_local(wanted) || wanted->tensor_address[0] == '\0')
             continue;
         use->link = link_get(batch->engine, wanted);
         if (use->link && !use->link->down && !rpc_channel_is_up(use->link->channel))
@@ -53,7 +53,7 @@ static void share_local(struct mini_batch *batch)
 
     for (uint32_t i = 0; i < batch->plan.run_count; i++) {
         struct step_run *run = &batch->plan.runs[i];
-        if (!run->run->share_from || !run->sequence || batch->request->places[run->place]->worker != 0 ||
+        if (!run->run->share_from || !run->sequence || !step_place_is_local(batch->request->places[run->place]) ||
             !engine->ops->pool_share(engine->backend, run->run->share_from, run->run->share_positions, run->run->sequence, &error))
             continue;
         log_warn("NOT-SHARED", "%s", error.text);
@@ -73,8 +73,9 @@ static void begin_step(struct mini_batch *batch)
     batch->state = BATCH_BEGINNING; // a link that is replaced below calls back: it must not begin once more
     for (uint32_t p = 0; p < plan->place_count; p++) {
         const Fastdecode__Place *wanted = batch->request->places[plan->places[p].index];
-        struct link *link = wanted->worker && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
-        if (wanted->worker == 0 || (link && !link->down && rpc_channel_is_up(link->channel)))
+        const bool local = step_place_is_local(wanted);
+        struct link *link = !local && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
+        if (local || (link && !link->down && rpc_channel_is_up(link->channel)))
             continue;
         log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
         for (uint32_t i = 0; i < plan->run_count; i++)

@@ -188,7 +188,7 @@ void step_plan_rebuild(struct step_plan *plan)
                 .sequence = run->run->sequence,
                 .token = run->run->n_tokens ? run->run->tokens[n] : run->sequence->last_token,
                 .position = run->run->position + n,
-                .local = plan->request->places[run->place]->worker == 0,
+                .local = step_place_is_local(plan->request->places[run->place]),
             };
         }
         add_outputs(plan, run);

@@ -31,6 +31,13 @@ struct step_run {
     bool lost;
 };
 
+// Whether the place is the local pool. A scheduler that names no kinds means its place 0.
+static inline bool step_place_is_local(const Fastdecode__Place *place)
+{
+    return place->kind == FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL ||
+           (place->kind == FASTDECODE__PLACE_KIND__PLACE_KIND_UNSPECIFIED && place->worker == 0);
+}
+
 struct step_place {
     uint32_t index; // into the request's places
     uint32_t first_row, row_count;

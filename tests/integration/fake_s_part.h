@@ -147,6 +147,9 @@ static inline void answer_step(struct rpc_call *call)
             answer_run(request->runs[i], &results[i]);
         rows += request->runs[i]->n_tokens ? (uint32_t)request->runs[i]->n_tokens : 1;
     }
+    for (size_t i = 0; i < request->n_places; i++)
+        assert_int_equal(request->places[i]->kind, request->places[i]->worker == 0 ? FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL
+                                                                                   : FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER);
     s_part.position = request->n_runs ? request->runs[0]->position : 0;
     s_part.first_position = s_part.steps++ ? s_part.first_position : s_part.position;
     s_part.rows_most = MAX(s_part.rows_most, rows);

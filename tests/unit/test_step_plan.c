@@ -213,10 +213,36 @@ static void a_run_that_is_lost_has_no_samples(void **state)
     assert_int_equal(sequence_table_find(table, 1)->last_token, 10);
 }
 
+// By its kind, whatever its index; by its index where no kind is named.
+static void the_local_pool_may_have_any_index(void **state)
+{
+    const struct {
+        Fastdecode__PlaceKind kind;
+        uint32_t index;
+        bool local;
+    } cases[] = {
+        {FASTDECODE__PLACE_KIND__PLACE_KIND_UNSPECIFIED, 0, true},
+        {FASTDECODE__PLACE_KIND__PLACE_KIND_UNSPECIFIED, 3, false},
+        {FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL, 3, true},
+        {FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER, 0, false},
+    };
+    struct error error;
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        place.kind = cases[i].kind;
+        place.worker = cases[i].index;
+        assert_int_equal(check(), STATUS_OK);
+        assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+        assert_int_equal(plan.rows[0].local, cases[i].local);
+    }
+    fastdecode__place__init(&place);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(drafts_are_behind_a_token_and_before_a_sample, open_all, close_all),
+        cmocka_unit_test_setup_teardown(the_local_pool_may_have_any_index, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_step_may_have_rows_at_every_place, open_all, close_all),
         cmocka_unit_test_setup_teardown(each_row_from_the_known_one_on_is_sampled, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_count_up_to_the_first_after_a_wrong_draft, open_all, close_all),
