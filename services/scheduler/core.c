@@ -14,7 +14,7 @@ void scheduler_init(struct scheduler *scheduler)
 
     scheduler->tick = scheduler_tick;
     scheduler->s_part.member = (struct member){.scheduler = scheduler, .place = pool};
-    *pool = (struct place){.kind = PLACE_LOCAL_POOL, .member = &scheduler->s_part.member};
+    *pool = (struct place){.kind = SCHED_LOCAL_POOL, .member = &scheduler->s_part.member};
 }
 
 // --- what the core asks while it plans

@@ -38,15 +38,14 @@ static void tell_core_of_s_part(struct s_part *s_part)
 
 static void tell_core_of_place(const struct place *place)
 {
-    const bool local = place->kind == PLACE_LOCAL_POOL;
     const struct sched_event event = {.kind = SCHED_PLACE_UP,
                                       .place_up = {
                                           .place = place->index,
                                           .pages_total = (uint32_t)MIN(place->pages_total, UINT32_MAX),
                                           .bytes_per_second = (uint64_t)place->bytes_per_second,
-                                          .link_us = local ? 0 : LINK_US_GUESS,
+                                          .link_us = place->kind == SCHED_LOCAL_POOL ? 0 : LINK_US_GUESS,
                                           .prefill_pair_us = place->pair_us,
-                                          .kind = local ? SCHED_LOCAL_POOL : SCHED_KV_WORKER,
+                                          .kind = place->kind,
                                           .shares_cores = place->shares_cores,
                                           .accepts_moves = place->hands_over,
                                       }};
@@ -192,7 +191,7 @@ static bool is_forgettable(const struct scheduler *scheduler, const struct place
 
 static struct member *new_worker(struct scheduler *scheduler, struct place *place, uint32_t index)
 {
-    *place = (struct place){.kind = PLACE_WORKER, .index = index, .member = &place->worker};
+    *place = (struct place){.kind = SCHED_KV_WORKER, .index = index, .member = &place->worker};
     place->worker.scheduler = scheduler;
     place->worker.place = place;
     return &place->worker;
@@ -206,7 +205,7 @@ struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, con
     if (s_part)
         return &scheduler->s_part.member;
     for (uint32_t i = 0; i < scheduler->place_count; i++)
-        if (scheduler->places[i].kind == PLACE_WORKER && !strcmp(scheduler->places[i].worker.name, name))
+        if (scheduler->places[i].kind == SCHED_KV_WORKER && !strcmp(scheduler->places[i].worker.name, name))
             return &scheduler->places[i].worker;
     if (scheduler->place_count < SCHED_PLACES_MAX) {
         uint32_t index = scheduler->place_count++;
@@ -215,7 +214,7 @@ struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, con
     // Every place has a name: the worker that has been silent longest loses its own.
     for (uint32_t i = 0; i < SCHED_PLACES_MAX; i++) {
         struct place *place = &scheduler->places[i];
-        if (place->kind == PLACE_WORKER && (!oldest || place->worker.heard_us < oldest->worker.heard_us) &&
+        if (place->kind == SCHED_KV_WORKER && (!oldest || place->worker.heard_us < oldest->worker.heard_us) &&
             is_forgettable(scheduler, place, now_us))
             oldest = place;
     }
@@ -303,7 +302,7 @@ void members_answered(struct scheduler *scheduler, uint32_t place_index, bool lo
     struct place *place = &scheduler->places[place_index];
     struct member *member = place->member;
 
-    if (place->kind != PLACE_WORKER)
+    if (place->kind != SCHED_KV_WORKER)
         return;
     place->losses = lost ? place->losses + 1 : 0;
     if (!member->up || !lost)
@@ -322,7 +321,7 @@ void members_check(struct scheduler *scheduler, uint64_t now_us)
     forgive_own_stall(scheduler, now_us);
     for (uint32_t i = 0; i < scheduler->place_count; i++) {
         struct member *member = scheduler->places[i].member;
-        if (scheduler->places[i].kind == PLACE_WORKER && tensors_hang(member) && !flights_use_place(scheduler, i))
+        if (scheduler->places[i].kind == SCHED_KV_WORKER && tensors_hang(member) && !flights_use_place(scheduler, i))
             members_down(member, "its tensor thread hangs");
         members_clean_then_up(member); // one that was barred, or could not be cleaned
         if (!member->registered || now_us - member->heard_us < timeout_us(scheduler))

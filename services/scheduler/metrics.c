@@ -89,7 +89,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
                                      info.token_us / 1e6,
                                      (double)member->last.busy_us / 1e6,
                                      (double)member->last.pages_peak};
-            add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, place->kind == PLACE_LOCAL_POOL ? "local" : member->name,
+            add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, place->kind == SCHED_LOCAL_POOL ? "local" : member->name,
                 values[g]);
         }
     }

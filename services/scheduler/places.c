@@ -126,7 +126,7 @@ static bool ask_free(struct place *place, const uint64_t *sequences, size_t coun
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     struct error error;
 
-    if (place->kind == PLACE_LOCAL_POOL)
+    if (place->kind == SCHED_LOCAL_POOL)
         return ask_release(scheduler, sequences, count, false, keep_sampler, on_end, user, call);
     if (!place->member->channel)
         return false;
@@ -189,7 +189,7 @@ void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t pla
     struct place *place = has_pages ? &scheduler->places[place_index] : NULL;
     const struct token_log *log = token_logs_find(scheduler->logs, sequence);
 
-    if (forget && log && log->opened && !(has_pages && place->kind == PLACE_LOCAL_POOL)) { // there its sampler goes with its pages
+    if (forget && log && log->opened && !(has_pages && place->kind == SCHED_LOCAL_POOL)) { // there its sampler goes with its pages
         if (s_part->forget_count < ACTIONS_MAX)
             s_part->forget[s_part->forget_count++] = sequence;
         else
@@ -245,7 +245,7 @@ void places_down(struct place *place)
     struct scheduler *scheduler = place->member->scheduler;
     struct s_part *s_part = &scheduler->s_part;
     struct rpc_channel *channel = place->member->channel;
-    bool asked = place->asked_to_free, forgetting = place->kind == PLACE_LOCAL_POOL && s_part->forgetting;
+    bool asked = place->asked_to_free, forgetting = place->kind == SCHED_LOCAL_POOL && s_part->forgetting;
 
     place->asked_to_free = false; // first: the call's end says nothing any more
     if (asked && channel)

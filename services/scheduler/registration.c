@@ -158,7 +158,7 @@ static void take_place(struct scheduler *scheduler, struct place *place, const F
         place->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / (kv->token_us * layers) * 1e6;
     }
     place->shares_cores = request->shares_cores;
-    place->hands_over = place->kind == PLACE_WORKER || takes_pages;
+    place->hands_over = place->kind == SCHED_KV_WORKER || takes_pages;
     place->drained = false;
 }
 
@@ -190,7 +190,7 @@ static enum status take_member(struct member *member, const Fastdecode__Register
     member->clean_id++; // a call that cleans it for an earlier registration says nothing
     if (claims_take(scheduler, place->index, request, error))
         return error->status;
-    if (place->kind == PLACE_LOCAL_POOL)
+    if (place->kind == SCHED_LOCAL_POOL)
         take_s_part(scheduler, request);
     take_place(scheduler, place, request);
     if (other)
@@ -200,7 +200,7 @@ static enum status take_member(struct member *member, const Fastdecode__Register
     member->incarnation = request->incarnation;
     member->heard_us = clock_now_us();
     member->last = (Fastdecode__HeartbeatRequest){0};
-    member->registered = place->kind == PLACE_LOCAL_POOL || request->pages_total > 0;
+    member->registered = place->kind == SCHED_LOCAL_POOL || request->pages_total > 0;
     if (member->registered)
         members_connect(member);
     return STATUS_OK;

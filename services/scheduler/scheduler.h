@@ -91,18 +91,16 @@ struct s_part {
     struct rpc_handle forget_call;
 };
 
-enum place_kind { PLACE_UNUSED = 0, PLACE_LOCAL_POOL, PLACE_WORKER };
-
 // A list of scheduler.frees by index; 0 ends it.
 struct pending_list {
     uint32_t head, tail;
 };
 
 struct place {
-    enum place_kind kind;
+    enum sched_place_kind kind;
     uint32_t index;        // the core's name for it
     struct member *member; // who holds its pages
-    struct member worker;  // with PLACE_WORKER: that member
+    struct member worker;  // with SCHED_KV_WORKER: that member
     uint64_t pages_total;
     double bytes_per_second;
     double pair_us;                       // of prefill attention, all layers; 0: not known

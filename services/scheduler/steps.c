@@ -225,7 +225,7 @@ static uint32_t place_index(struct scheduler *scheduler, uint32_t place, uint32_
             return i;
     Fastdecode__Place *out = &scratch->places[*count];
     fastdecode__place__init(out);
-    out->kind = scheduler->places[place].kind == PLACE_LOCAL_POOL ? FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL
+    out->kind = scheduler->places[place].kind == SCHED_LOCAL_POOL ? FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL
                                                                   : FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER;
     out->worker = place;
     out->incarnation = member->incarnation;

@@ -16,7 +16,7 @@ static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState 
     if (scheduler->core)
         sched_get_stats(scheduler->core, &stats);
     for (uint32_t i = 0; scheduler->core && i < scheduler->place_count; i++) {
-        const bool local = scheduler->places[i].kind == PLACE_LOCAL_POOL;
+        const bool local = scheduler->places[i].kind == SCHED_LOCAL_POOL;
         struct sched_place_info info;
         sched_get_place(scheduler->core, i, &info);
         if (!info.up)
