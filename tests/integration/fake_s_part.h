@@ -1,6 +1,5 @@
-/* fake_s_part.h: an s-part that is played: it answers each step with token 5 for every row that samples (with 7 at each tenth position,
- * if it is told to), late, spoiled or not at all where a test says so. It lives on the loop of the scheduler that it serves; one a program.
- */
+// fake_s_part.h: an s-part that computes nothing. It answers each step with token 5 for every row that samples (with 7 at each tenth
+// position, if `tens`), and late, wrongly or not at all if a test wants so. It lives on the scheduler's loop; one a program.
 #ifndef FD_TESTS_FAKE_S_PART_H
 #define FD_TESTS_FAKE_S_PART_H
 
@@ -10,7 +9,7 @@
 
 enum { HELD_CALLS_MAX = 16384 };
 
-/* What is wrong with a reply. */
+// What is wrong with a reply.
 enum spoiled {
     NOT_SPOILED,
     TOKEN_OF_NO_WORD,
@@ -28,29 +27,29 @@ enum spoiled {
 
 static struct {
     struct rpc_server *server;
-    struct rpc_channel *channel; /* to the scheduler */
-    enum spoiled spoil;          /* the next reply that can be */
+    struct rpc_channel *channel; // to the scheduler
+    enum spoiled spoil;          // the next reply that can be
     uint64_t incarnation;
-    bool tens;          /* token 7 at each tenth position */
-    uint32_t end_token; /* of requests; 0: none */
+    bool tens;          // token 7 at each tenth position
+    uint32_t end_token; // of requests; 0: none
     bool hold_releases;
-    bool times;              /* replies say how long steps took, 1 ms or step_us: then tokens are guessed */
-    uint32_t step_us;        /* 0: not said, or 1 ms */
-    uint32_t timeout_ms;     /* of the latest step */
-    uint32_t releases;       /* Release calls */
-    uint64_t released_last;  /* an id in the latest */
-    bool rows_differ;        /* its rows depend on those beside them: then none are */
-    uint32_t drafts;         /* guessed tokens that came */
-    uint32_t places;         /* replies have the times of so many */
-    uint32_t position;       /* of the first row of the latest step */
-    uint32_t first_position; /* of the first row of step 0 of `steps` */
-    uint32_t loses;          /* rows at this worker are lost; 0: none */
-    uint32_t pace;           /* turns between a step's coming and its answer: gateways must keep up with what many tokens say */
+    bool times;              // replies say how long steps took, 1 ms or step_us: then tokens are guessed
+    uint32_t step_us;        // 0: not said, or 1 ms
+    uint32_t timeout_ms;     // of the latest step
+    uint32_t releases;       // Release calls
+    uint64_t released_last;  // an id in the latest
+    bool rows_differ;        // its rows depend on those beside them: then none are
+    uint32_t drafts;         // guessed tokens that came
+    uint32_t places;         // replies have the times of so many
+    uint32_t position;       // of the first row of the latest step
+    uint32_t first_position; // of the first row of step 0 of `steps`
+    uint32_t loses;          // rows at this worker are lost; 0: none
+    uint32_t pace;           // turns between a step's coming and its answer: gateways must keep up with what many tokens say
     struct rpc_call *waiting[STEPS_MAX];
     uint32_t waiting_count, waited;
-    struct rpc_call *held[HELD_CALLS_MAX]; /* Release calls that are not answered yet */
+    struct rpc_call *held[HELD_CALLS_MAX]; // Release calls that are not answered yet
     uint32_t held_count, steps, rows_most;
-    uint64_t released; /* ids in Release calls */
+    uint64_t released; // ids in Release calls
 } s_part;
 
 static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepRequest *request)
@@ -99,14 +98,14 @@ static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepReq
     s_part.spoil = NOT_SPOILED;
 }
 
-/* Whatever a run says of the tokens before its guesses is so: of prompts and answers of tens. */
+// Checks, with `tens`, that the tokens of a run before its guesses are the right ones.
 static inline void check_known(const Fastdecode__Run *run)
 {
     for (uint32_t i = 0; s_part.tens && i + run->drafts < run->n_tokens; i++)
         assert_int_equal(run->tokens[i], (run->position + i) % 10 == 0 ? 7 : 5);
 }
 
-/* A token after the last one that is known, and one after each guessed one that is right. */
+// Samples a token after the last known one, and one after each right guess.
 static inline void answer_run(const Fastdecode__Run *run, Fastdecode__RunResult *result)
 {
     static Fastdecode__Token fives = FASTDECODE__TOKEN__INIT, sevens = FASTDECODE__TOKEN__INIT;
@@ -116,7 +115,7 @@ static inline void answer_run(const Fastdecode__Run *run, Fastdecode__RunResult 
 
     fives.token = 5;
     sevens.token = 7;
-    used = used + 1 + run->drafts > ARRAY_COUNT(pointers) ? 0 : used; /* what a reply has is not used again before it is sent */
+    used = used + 1 + run->drafts > ARRAY_COUNT(pointers) ? 0 : used; // what a reply has is not used again before it is sent
     result->more = &pointers[used];
     result->sampled = s_part.tens && position % 10 == 0 ? &sevens : &fives;
     for (uint32_t i = 0; i < run->drafts; i++) {
@@ -210,7 +209,7 @@ static inline void release(struct rpc_call *call, void *user)
         answer_releases();
 }
 
-/* Its server and its channel to the scheduler, on the scheduler's loop; it is not registered yet. */
+// Opens its server and its channel to the scheduler. It is not registered yet.
 static inline void s_part_open(struct rpc_loop *loop)
 {
     static const char *const addresses[] = {"inproc://test-s-part"};
@@ -233,7 +232,7 @@ static inline void s_part_open(struct rpc_loop *loop)
 
 static inline void s_part_close(void)
 {
-    s_part.waiting_count = s_part.held_count = 0; /* who waits for an answer gets none: the calls end with the server */
+    s_part.waiting_count = s_part.held_count = 0; // who waits for an answer gets none: the calls end with the server
     rpc_channel_close(s_part.channel);
     rpc_server_close(s_part.server);
 }

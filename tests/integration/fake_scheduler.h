@@ -31,7 +31,7 @@ struct fake_stream {
     uint32_t top;
 };
 
-// What tests set and read, under mutex.
+// Set and read by tests, under the mutex.
 struct fake_settings {
     bool ready, refuse;
     uint32_t waiting, max_queue;
@@ -197,7 +197,7 @@ static inline void fake_on_generate(struct rpc_call *call, void *user)
     pthread_mutex_unlock(&fake->mutex);
 }
 
-// The prompt's scores, all at once: -0.5 each.
+// Sends the prompt's scores at once: -0.5 each.
 static inline void fake_send_prompt(struct fake_stream *stream)
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
@@ -219,7 +219,7 @@ static inline void fake_send_prompt(struct fake_stream *stream)
     free(pointers);
 }
 
-// One token, or the end.
+// Sends one token, or the end.
 static inline void fake_advance(struct fake *fake, struct fake_stream *stream, const struct fake_settings *settings)
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
@@ -313,7 +313,7 @@ static inline void fake_open_server(void *arg)
     }
 }
 
-// The process dies: calls are dropped without a word.
+// Does what the death of the process does: calls are dropped without an answer.
 static inline void fake_close_server(void *arg)
 {
     struct fake *fake = arg;
@@ -348,7 +348,7 @@ static inline void *fake_run(void *arg)
     return NULL;
 }
 
-// letters and end_token must be set.
+// Requires letters and end_token to be set.
 static inline void fake_start(struct fake *fake, const char *address)
 {
     fake->address = address;
@@ -390,7 +390,7 @@ static inline void fake_set_tokens(struct fake *fake, uint32_t hold_at, uint32_t
     pthread_mutex_unlock(&fake->mutex);
 }
 
-// What Metrics answers; borrowed until it is set again. NULL: the usual text.
+// Sets the answer to Metrics, which is borrowed until the next call. NULL: the usual text.
 static inline void fake_set_metrics(struct fake *fake, const char *text)
 {
     pthread_mutex_lock(&fake->mutex);

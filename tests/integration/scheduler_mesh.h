@@ -1,7 +1,6 @@
-/* scheduler_mesh.h: the scheduler's files between gateways, an s-part and a KV worker that are played, all on one thread, so that what
- * is late, lost or refused is so in a chosen order. mesh_open(), register_s_part(), gateway_open(), generate(); UNTIL(condition) turns
- * the scheduler's loop. One a program; include after cmocka.h.
- */
+// scheduler_mesh.h: the scheduler with fake gateways, a fake s-part and a fake KV worker, all on one thread, so that a test chooses the
+// order in which answers are late, lost or refused. mesh_open(), register_s_part(), gateway_open(), generate(); UNTIL(condition) turns the
+// scheduler's loop. One a program; include after cmocka.h.
 #ifndef FD_TESTS_SCHEDULER_MESH_H
 #define FD_TESTS_SCHEDULER_MESH_H
 
@@ -19,7 +18,7 @@ static struct scheduler *scheduler;
 
 static inline struct member *worker(uint32_t place) { return scheduler->places[place].member; }
 
-/* As the scheduler's main loop does. */
+// Does what a turn of the scheduler's main loop does.
 static inline void turn(void)
 {
     rpc_loop_run(scheduler->loop, 2000, 0);
@@ -46,7 +45,7 @@ static inline void on_end(void *user, enum status status, const char *text)
     snprintf(outcome->text, sizeof outcome->text, "%s", text);
 }
 
-/* What differs from registration to registration. */
+// The parts of a registration that tests vary.
 struct registration {
     uint32_t context, max_rows, mini_batches;
     bool on_device, no_pool;
@@ -89,14 +88,14 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     static const char *const addresses[] = {"inproc://test-scheduler"};
     struct error error;
 
-    alarm(HANGS_S); /* a loop that never returns has no other end */
+    alarm(HANGS_S); // a loop that never returns has no other end
     scheduler = calloc(1, sizeof *scheduler);
     assert_non_null(scheduler);
     scheduler->settings = (struct scheduler_settings){
         .max_queue = max_queue, .max_batch = max_batch, .mini_batches = mini_batches, .chunk = 512, .worker_timeout_ms = 60000};
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
-    scheduler->started_us = clock_now_us() - CLAIM_US; /* nobody is waited for */
+    scheduler->started_us = clock_now_us() - CLAIM_US; // nobody is waited for
     scheduler_init(scheduler);
     scheduler->settling_capacity = 16;
     scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
@@ -132,16 +131,16 @@ static inline void mesh_close(void)
     alarm(0);
 }
 
-/* --- a KV worker ------------------------------------------------------------------------------------------------------ */
+// --- a KV worker ------------------------------------------------------------------------------------------------------
 
 static struct {
-    const char *name; /* NULL: "kv-worker" */
+    const char *name; // NULL: "kv-worker"
     struct rpc_server *server;
-    struct rpc_channel *channel;           /* to the scheduler */
-    struct rpc_call *held[HELD_CALLS_MAX]; /* Free calls that are not answered yet */
+    struct rpc_channel *channel;           // to the scheduler
+    struct rpc_call *held[HELD_CALLS_MAX]; // Free calls that are not answered yet
     uint32_t held_count;
     uint64_t incarnation;
-    uint64_t freed; /* ids in Free calls */
+    uint64_t freed; // ids in Free calls
 } kv_worker;
 
 static inline void take_free(struct rpc_call *call, void *user)
@@ -161,7 +160,7 @@ static inline void answer_frees(void)
         rpc_call_reply(kv_worker.held[--kv_worker.held_count], &reply.base);
 }
 
-/* Registers; it holds sequences first, first + 1, ... with so many positions each, of which so many were no guesses. */
+// Registers a worker that holds sequences first, first + 1, … with `positions` each, of which the first `certain` were not guessed.
 static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
 {
     static const char *const addresses[] = {"inproc://test-kv-worker"};
@@ -212,7 +211,7 @@ static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t posit
     UNTIL(worker(1)->up);
 }
 
-/* Its heartbeat. How the scheduler answers. */
+// Sends its heartbeat and returns the scheduler's answer.
 static inline enum status kv_worker_beat(uint64_t compute_turns)
 {
     Fastdecode__HeartbeatRequest request = FASTDECODE__HEARTBEAT_REQUEST__INIT;
@@ -236,7 +235,7 @@ static inline void kv_worker_close(void)
     rpc_server_close(kv_worker.server);
 }
 
-/* --- gateways -------------------------------------------------------------------------------------------------------- */
+// --- gateways --------------------------------------------------------------------------------------------------------
 
 struct stream {
     uint64_t sequence;
@@ -278,10 +277,10 @@ static inline struct rpc_channel *gateway_open(void)
     return channel;
 }
 
-static uint32_t resubmitted; /* tokens that requests say were generated before */
+static uint32_t resubmitted; // tokens that requests say were generated before
 static struct {
     float repetition, presence, frequency;
-} penalties; /* of requests */
+} penalties; // of requests
 
 static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
                             uint32_t max_tokens)

@@ -1,4 +1,4 @@
-/* test_scheduler.c: the scheduler's files between a gateway and an s-part that are played here. */
+// test_scheduler.c: the scheduler's files between a gateway and an s-part that are played here.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "tests/integration/scheduler_mesh.h"
 
-/* All sequences are at a worker. */
+// Opens a mesh without a local pool: all sequences are at the worker.
 static struct rpc_channel *open_on_worker(void)
 {
     mesh_open(16, 16, 1);
@@ -20,7 +20,7 @@ static struct rpc_channel *open_on_worker(void)
     return gateway_open();
 }
 
-/* A gateway submits again under the id that it knows, while the pages of the cancelled one are still being freed. */
+// A gateway submits again under the id that it knows, while the pages of the cancelled one are still being freed.
 static void a_resubmission_runs_while_its_old_pages_are_freed(void **state)
 {
     (void)state;
@@ -72,7 +72,7 @@ static void many_that_end_at_once_are_freed_with_few_calls(void **state)
     mesh_close();
 }
 
-// What a worker held of a sequence is freed there, and its sampler at the s-part: named again until the s-part has said yes.
+// A finished sequence had its pages at a worker and its sampler at the s-part. The s-part is told until it has answered with OK.
 static void samplers_of_finished_sequences_are_forgotten(void **state)
 {
     (void)state;
@@ -93,7 +93,7 @@ static void samplers_of_finished_sequences_are_forgotten(void **state)
     mesh_close();
 }
 
-// A step may take many times what its like took so far, and the longer the slower those were; of an unknown s-part a minute and more.
+// The limit grows with the times that steps took so far. Before the first answer it is a minute and more.
 static void steps_are_given_up_by_what_they_are_predicted_to_take(void **state)
 {
     const struct {
@@ -119,7 +119,7 @@ static void steps_are_given_up_by_what_they_are_predicted_to_take(void **state)
     }
 }
 
-/* The core is told the times of all places, however many took part in the step. */
+// The core is told the times of all places, however many took part in the step.
 static void the_times_of_all_places_are_taken(void **state)
 {
     uint32_t most = 0;
@@ -138,7 +138,7 @@ static void the_times_of_all_places_are_taken(void **state)
     mesh_close();
 }
 
-/* What waits and is cancelled holds nothing: it costs the s-part no call of its own. */
+// A sequence that is cancelled while it waits holds nothing, so it costs the s-part no call of its own.
 static void many_that_wait_are_cancelled_in_few_calls(void **state)
 {
     enum { MANY = 5000 };
@@ -162,7 +162,7 @@ static void many_that_wait_are_cancelled_in_few_calls(void **state)
     mesh_close();
 }
 
-/* An s-part that is started again with other settings: no step is larger than it says. */
+// An s-part may be started again with other settings: no step is larger than it says.
 static void a_smaller_s_part_gets_smaller_steps(void **state)
 {
     (void)state;
@@ -181,7 +181,7 @@ static void a_smaller_s_part_gets_smaller_steps(void **state)
     mesh_close();
 }
 
-/* Its steps of mini-batch 1 would be refused for ever, and with them half of the sequences. */
+// It would refuse all steps of mini-batch 1, and with them half of the sequences.
 static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
     mesh_close();
 }
 
-/* A mesh whose s-part says how long its steps took. */
+// Opens a mesh whose s-part says how long its steps took, without which nothing is guessed.
 static struct rpc_channel *open_guessing(uint32_t draft_tokens)
 {
     mesh_open(16, 16, 1);
@@ -203,7 +203,7 @@ static struct rpc_channel *open_guessing(uint32_t draft_tokens)
     return gateway_open();
 }
 
-/* Nothing of it comes to a gateway, or into a log: the step is done again. */
+// Nothing of a bad reply reaches a gateway or a log, and the step is done again.
 static void a_bad_reply_does_not_count(void **state)
 {
     (void)state;
@@ -222,7 +222,7 @@ static void a_bad_reply_does_not_count(void **state)
     mesh_close();
 }
 
-/* Several tokens of a step come to the gateway once each and in order; what is behind one that ends the sequence does not. */
+// Several tokens of one step come to the gateway once each and in order. Those after a token that ends the sequence do not.
 static void guessed_tokens_come_as_others_do(void **state)
 {
     (void)state;
@@ -233,10 +233,10 @@ static void guessed_tokens_come_as_others_do(void **state)
     UNTIL(streams[0].outcome.ended);
     assert_int_equal(streams[0].tokens, 300);
     assert_in_range(s_part.steps, 300 / 9, 100);
-    assert_true(s_part.drafts > 200 && stats_now().drafts_right > s_part.drafts * 0.9); /* they follow the last token */
+    assert_true(s_part.drafts > 200 && stats_now().drafts_right > s_part.drafts * 0.9); // they follow the last token
     assert_int_equal(scheduler->generated_tokens, 300);
     s_part.end_token = 7;
-    for (uint32_t prompt = 41; prompt <= 50; prompt++) { /* the first of a step, and among those that follow */
+    for (uint32_t prompt = 41; prompt <= 50; prompt++) { // the first of a step, and among those that follow
         generate(gateway, &streams[1], 0, prompt, 300);
         UNTIL(streams[1].outcome.ended);
         assert_int_equal(streams[1].tokens, 50 - prompt + 1);
@@ -247,8 +247,8 @@ static void guessed_tokens_come_as_others_do(void **state)
     mesh_close();
 }
 
-/* Each of its own length, in two mini-batches; at first guesses are wrong at each tenth token. What an s-part that ends had been told to
- * guess is not known to the next one. */
+// Sequences of different lengths in two mini-batches. At first, guesses are wrong at each tenth token. When the s-part is replaced, its
+// successor knows none of the guesses that were under way.
 static void guesses_of_many_keep_apart(void **state)
 {
     enum { MANY = 7, TOKENS = 150 };
@@ -278,7 +278,7 @@ static void guesses_of_many_keep_apart(void **state)
     mesh_close();
 }
 
-/* Where penalties make each token depend on all before it, guesses would be in vain. */
+// With penalties each token depends on all before it, so guesses would be useless.
 static void only_what_has_no_penalties_is_guessed(void **state)
 {
     const struct {
@@ -309,7 +309,7 @@ static void no_more_is_guessed_than_is_allowed(void **state)
     const struct {
         uint32_t draft_tokens;
         bool rows_differ;
-        uint32_t rows_most; /* the prompt's, or a token's and its guesses' */
+        uint32_t rows_most; // the prompt's, or a token's and its guesses'
     } cases[] = {{0, false, PROMPT}, {3, false, 1 + 3}, {12, false, 1 + 12}, {12, true, PROMPT}};
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
@@ -325,8 +325,7 @@ static void no_more_is_guessed_than_is_allowed(void **state)
     }
 }
 
-/* A worker cannot know whether the last tokens that it has were only guessed: it may have been cut off before that was seen. Those of
- * the prompt were not. */
+// A worker that was cut off cannot know which of the last guesses came true. Tokens of the prompt were not guessed.
 static void what_may_have_been_guessed_is_computed_again(void **state)
 {
     const struct {
@@ -355,7 +354,7 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
     }
 }
 
-// Long after the start of the scheduler: the worker was cut off, its sequence could be nowhere else, and goes on with what is held.
+// Long after the start of the scheduler a worker is cut off and comes back. Its sequence could be nowhere else, and goes on there.
 static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
 {
     (void)state;
@@ -381,7 +380,7 @@ static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
     mesh_close();
 }
 
-// Held by a worker since before the scheduler started, and claimed by nobody: more than may be under way at once.
+// A worker holds more sequences that nobody claims than are freed at once.
 static void all_that_nobody_claims_is_freed(void **state)
 {
     enum { MANY = 6000 };
@@ -390,7 +389,7 @@ static void all_that_nobody_claims_is_freed(void **state)
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     scheduler->started_us = clock_now_us();
     kv_worker_open(1000, MANY, 5, 5);
-    assert_int_equal(kv_worker.freed, 0); /* it may be claimed */
+    assert_int_equal(kv_worker.freed, 0); // it may be claimed
     scheduler->started_us -= 2 * CLAIM_US;
     members_check(scheduler, clock_now_us());
     UNTIL(kv_worker.freed > MANY / 2);
@@ -400,7 +399,7 @@ static void all_that_nobody_claims_is_freed(void **state)
     mesh_close();
 }
 
-/* The time for which the scheduler itself does not run is no silence of the members; silence is noticed as late as ever. */
+// Time for which the scheduler itself does not run counts against no member. Afterwards silence is noticed as before.
 static void a_stall_of_the_scheduler_loses_no_member(void **state)
 {
     const uint64_t stall_us = 600000000, silence_us = 3000000;
@@ -430,7 +429,7 @@ static struct member *member_named(const char *name)
     return NULL;
 }
 
-/* Containers that are made anew have new names. Each takes the place of one that is gone; only where all may come back none is taken. */
+// Recreated containers have new names. Each takes the place of one that is gone, unless all of those were heard a moment ago.
 static void names_that_do_not_come_back_give_way(void **state)
 {
     enum { NAMES = SCHED_PLACES_MAX + 43 };
@@ -445,7 +444,7 @@ static void names_that_do_not_come_back_give_way(void **state)
         UNTIL(member_named(name)->up);
         kv_worker_close();
         UNTIL(!member_named(name)->up);
-        member_named(name)->heard_us = i + 1; /* long ago */
+        member_named(name)->heard_us = i + 1; // long ago
     }
     assert_null(member_named("kv-worker-43"));
     assert_non_null(member_named("kv-worker-44"));
@@ -460,7 +459,7 @@ static void names_that_do_not_come_back_give_way(void **state)
     mesh_close();
 }
 
-/* Its heartbeats say that its tensor thread has not turned for an hour. */
+// Its heartbeats say that its tensor thread has not turned for an hour.
 static void hang(void)
 {
     assert_int_equal(kv_worker_beat(7), STATUS_OK);
@@ -469,7 +468,7 @@ static void hang(void)
     members_check(scheduler, clock_now_us());
 }
 
-/* Its heartbeats come, but nothing else does. One that a step waits for may be at work: then the s-part knows when it is too long. */
+// It beats and does nothing else. If a step waits for it, it may be at work, and the s-part says when that takes too long.
 static void a_worker_whose_tensors_hang_is_down(void **state)
 {
     (void)state;
@@ -480,7 +479,7 @@ static void a_worker_whose_tensors_hang_is_down(void **state)
     assert_true(worker(1)->up);
     hang();
     assert_false(worker(1)->up);
-    assert_int_equal(kv_worker_beat(7), STATUS_FAILED_PRECONDITION); /* it is to register, for which its tensor thread must turn */
+    assert_int_equal(kv_worker_beat(7), STATUS_FAILED_PRECONDITION); // it is to register, for which its tensor thread must turn
     kv_worker_close();
 
     kv_worker_open(0, 0, 0, 0);
@@ -502,7 +501,7 @@ static void a_worker_whose_tensors_hang_is_down(void **state)
     mesh_close();
 }
 
-/* Whatever it is that loses them. Where there is no other place it is tried again and again. */
+// Whatever the cause. If there is no other place, it is tried again and again.
 static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
 {
     (void)state;
@@ -511,7 +510,7 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
     generate(gateway, &streams[0], 0, 20, 20);
     UNTIL((answer_frees(), s_part.steps > 2 * LOSSES_MAX));
     assert_true(worker(1)->up);
-    scheduler->places[0].pages_total = 1000; /* as if there was another */
+    scheduler->places[0].pages_total = 1000; // as if there was another
     UNTIL((answer_frees(), !worker(1)->up));
     assert_int_equal(kv_worker_beat(0), STATUS_FAILED_PRECONDITION);
     rpc_channel_close(gateway);
@@ -519,7 +518,7 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
     mesh_close();
 }
 
-/* `up --device auto`: a worker beside an s-part says that they share cores, which is so unless the s-part says that it has a device. */
+// `up --device auto` starts workers that say they share the s-part's cores, which is true unless the s-part computes on a device.
 static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
 {
     (void)state;
@@ -581,7 +580,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
     log_init("test", LOG_ERROR, false);
-    if (argc > 1) /* a pattern: one test alone */
+    if (argc > 1) // a pattern: one test alone
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

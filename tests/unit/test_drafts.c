@@ -1,4 +1,4 @@
-/* test_drafts.c: what is guessed to follow. */
+// test_drafts.c: the guesses at a sequence's next tokens.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ static uint32_t put(const char *letters)
     return count;
 }
 
-/* What is guessed after the letters, as letters; "" if nothing is. The same, whether tokens came one by one or at once. */
+// Returns the guesses after the letters, as letters; "": none. Checks that they are the same whether tokens came one by one or at once.
 static const char *guessed(const char *letters, uint32_t most)
 {
     static char text[64];
@@ -57,7 +57,7 @@ static void what_followed_before_is_guessed(void **state)
     assert_string_equal(guessed("aaa", 3), "aaa");
 }
 
-/* Both ways: looked up among more than a few new tokens, and walked to. */
+// There are more tokens than draft_follow() scores at once, so both of its ways are taken: one look-up, and token by token.
 static void the_longest_run_counts_then_the_latest(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void a_wrong_guess_is_followed_by_another(void **state)
     assert_string_equal(guessed("qa1.ba2!qa3qa", 1), "3");
 }
 
-/* Where the longest run of last tokens came before, the latest of equal ones; all are looked at. 0: at none. */
+// Finds the longest earlier match of the last tokens by comparing with every place; of equal ones the latest. 0: there is none.
 static uint32_t longest(uint32_t count, uint32_t *at)
 {
     uint32_t best = 0;
@@ -95,8 +95,8 @@ static uint64_t next_random(uint64_t *random)
     return *random >> 16;
 }
 
-/* Runs that come again, and of few letters: whoever follows each token goes by what all that came before says, and so does whoever looks
- * once. Of runs longer than are looked for, by one of them. */
+// Random texts that repeat themselves: following token by token finds what comparing with every place finds. Of matches longer than the
+// longest that is looked for, it finds any.
 static void following_is_as_looking_up(void **state)
 {
     enum { ENOUGH = 32, TOKENS = 150 };
@@ -176,7 +176,7 @@ static void odds_follow_what_comes(void **state)
     assert_true(draft.odds.right[0] < 0.3F);
 }
 
-/* A run of `length` tokens came before and was followed by others: 2 to 3 that are the same are of a kind, 4 to 7, 8 to 15, and more. */
+// Puts a run of `length` tokens, something else, and the run again, so that exactly `length` tokens match.
 static uint32_t put_again(uint32_t length)
 {
     uint32_t count = 0;
@@ -224,8 +224,8 @@ static void odds_are_of_each_kind(void **state)
     }
 }
 
-/* Whether what once followed is guessed: 4, fifteen ones, 7, then `between` others, 4, fifteen ones. Of the others each is a one, or
- * something that comes once: all, or each 32nd. */
+// Whether the 7 is guessed after: 4, fifteen ones, 7, then `between` other tokens, then 4 and fifteen ones again. Every `once`th of the
+// other tokens occurs once in the text; the rest are ones.
 static bool is_found(uint32_t between, uint32_t once)
 {
     struct draft draft = {0};
@@ -243,7 +243,7 @@ static bool is_found(uint32_t between, uint32_t once)
     return draft_guess(&draft, tokens, count, 1, &chance) == 1 && tokens[count] == 7;
 }
 
-/* Comparisons are counted, not places: what is almost what is sought costs more. */
+// The limit counts comparisons, so that near matches use it up sooner.
 static void a_search_has_an_end(void **state)
 {
     (void)state;
