@@ -301,17 +301,23 @@ void members_answered(struct scheduler *scheduler, uint32_t place_index, bool lo
 {
     struct place *place = &scheduler->places[place_index];
     struct member *member = place->member;
+    uint64_t now_us = clock_now_us();
 
     if (place->kind != SCHED_KV_WORKER)
         return;
-    place->losses = lost ? place->losses + 1 : 0;
-    if (!member->up || !lost)
+    if (!lost)
+        place->losses = 0;
+    if (!lost || !member->up)
         return;
+    if (now_us >= place->lost_us + LOSS_EVERY_US) {
+        place->losses++;
+        place->lost_us = now_us;
+    }
     if (tensors_hang(member)) {
         members_down(member, "its tensor thread hangs");
     } else if (place->losses >= LOSSES_MAX && others_up(scheduler, place)) {
         members_down(member, "it loses its rows again and again");
-        place->barred_until_us = clock_now_us() + LOSSES_BAR_US;
+        place->barred_until_us = now_us + LOSSES_BAR_US;
         place->losses = 0;
     }
 }

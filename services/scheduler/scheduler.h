@@ -44,7 +44,8 @@ enum {
     CHECK_EVERY_US = 50000,   // between two looks at who is silent
     SETTLE_US = 2000000,      // after a start, resubmitted sequences wait at most so long for those that hold their pages
     CLAIM_US = 15000000,      // after a start, pages that nobody claims are freed then
-    LOSSES_MAX = 4,           // a place that loses all its rows in so many steps in a row is declared down ...
+    LOSS_EVERY_US = 1000000,  // what is lost at once counts once
+    LOSSES_MAX = 4,           // a place that loses all its rows so many times in a row is declared down ...
     LOSSES_BAR_US = 60000000, // ... and not taken back for so long
 };
 
@@ -108,7 +109,8 @@ struct place {
     bool hands_over;                      // pages can be taken from it and given to it
     bool drained;                         // nothing is left there: its worker may go
     struct rpc_call *draining;            // its Drain call, to be answered
-    uint32_t losses;                      // steps in a row whose rows there were all lost
+    uint32_t losses;                      // times in a row that a step lost all its rows there, each LOSS_EVERY_US after the last
+    uint64_t lost_us;                     // the last of them
     uint64_t barred_until_us;             // it lost too many: not up before
     struct pending_list to_free, freeing; // pages that it is yet to be asked to free; those of the call under way
     bool asked_to_free;                   // a call is under way ...

@@ -506,12 +506,18 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
 {
     (void)state;
     struct rpc_channel *gateway = open_on_worker();
+    struct place *place = worker(1)->place;
     s_part.loses = 1;
     generate(gateway, &streams[0], 0, 20, 20);
-    UNTIL((answer_frees(), s_part.steps > 2 * LOSSES_MAX));
+    UNTIL((answer_frees(), place->lost_us = 0, place->losses > LOSSES_MAX));
     assert_true(worker(1)->up);
     scheduler->places[0].pages_total = 1000; // as if there was another
-    UNTIL((answer_frees(), !worker(1)->up));
+    place->losses = 0;
+    place->lost_us = UINT64_MAX / 2; // all at the same moment
+    s_part.steps = 0;
+    UNTIL((answer_frees(), s_part.steps > 2 * LOSSES_MAX));
+    assert_true(worker(1)->up && place->losses == 0);
+    UNTIL((answer_frees(), place->lost_us = 0, !worker(1)->up));
     assert_int_equal(kv_worker_beat(0), STATUS_FAILED_PRECONDITION);
     rpc_channel_close(gateway);
     kv_worker_close();
