@@ -36,7 +36,7 @@ bool bpe_decode_text(struct text_span text, char *out, size_t *length)
     bool open;
     for (size_t i = 0; i < text.length;) {
         unsigned char first = (unsigned char)text.bytes[i];
-        size_t bytes = utf8_length(text.bytes + i, text.length - i, &broken, &open);
+        size_t bytes = clean_text_utf8_length(text.bytes + i, text.length - i, &broken, &open);
         if (bytes == 0 || bytes > 2)
             return false;
         unsigned character = bytes == 1 ? first : (first & 0x1fu) << 6 | ((unsigned char)text.bytes[i + 1] & 0x3fu);

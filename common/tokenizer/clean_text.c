@@ -12,7 +12,7 @@
 #include "common/base/checked.h"
 #include "common/tokenizer/clean_text.h"
 
-size_t utf8_length(const char *bytes, size_t length, size_t *broken, bool *open)
+size_t clean_text_utf8_length(const char *bytes, size_t length, size_t *broken, bool *open)
 {
     const unsigned char *b = (const unsigned char *)bytes;
     *open = false;
@@ -53,7 +53,7 @@ static bool is_valid(const char *text, size_t length)
     size_t broken;
     bool open;
     for (size_t i = ascii_length(text, length); i < length;) {
-        size_t bytes = utf8_length(text + i, length - i, &broken, &open);
+        size_t bytes = clean_text_utf8_length(text + i, length - i, &broken, &open);
         if (bytes == 0)
             return false;
         i += bytes;
@@ -67,7 +67,7 @@ static size_t replace_broken(const char *text, size_t length, char *out)
     size_t n = 0, broken;
     bool open;
     for (size_t i = 0; i < length;) {
-        size_t bytes = utf8_length(text + i, length - i, &broken, &open);
+        size_t bytes = clean_text_utf8_length(text + i, length - i, &broken, &open);
         if (bytes == 0) {
             memcpy(out + n, "\xef\xbf\xbd", 3);
             n += 3;
@@ -148,7 +148,7 @@ static bool to_nfc(const char *text, size_t length, char **out, size_t *out_leng
     return ok;
 }
 
-enum status text_clean(const char *text, size_t length, bool nfc, const char **clean, size_t *clean_length, char **owned,
+enum status clean_text(const char *text, size_t length, bool nfc, const char **clean, size_t *clean_length, char **owned,
                        struct error *error)
 {
     *clean = text;

@@ -28,14 +28,14 @@ static size_t push_byte(struct detokenizer *d, char byte, char *out)
     bool open;
     char *pending = (char *)d->pending;
     pending[d->pending_bytes++] = byte;
-    size_t bytes = utf8_length(pending, d->pending_bytes, &broken, &open);
+    size_t bytes = clean_text_utf8_length(pending, d->pending_bytes, &broken, &open);
     if (bytes == 0 && open)
         return 0;
     if (bytes == 0 && d->pending_bytes > 1) { // the byte does not continue the pending character: it starts a new one
         n = put_replacement(out);
         pending[0] = byte;
         d->pending_bytes = 1;
-        bytes = utf8_length(pending, 1, &broken, &open);
+        bytes = clean_text_utf8_length(pending, 1, &broken, &open);
         if (bytes == 0 && open)
             return n;
     }

@@ -22,7 +22,7 @@ static enum status put_plain(struct encoder *encoder, const char *text, size_t l
     const char *clean;
     char *owned;
     size_t clean_length;
-    enum status status = text_clean(text, length, tokenizer->normalize, &clean, &clean_length, &owned, encoder->error);
+    enum status status = clean_text(text, length, tokenizer->normalize, &clean, &clean_length, &owned, encoder->error);
     if (status)
         return status;
     if (tokenizer->kind == TOKENIZER_BPE)

@@ -45,7 +45,7 @@ static bool is_valid_piece(struct text_span span)
     size_t broken;
     bool open;
     for (size_t i = 0, n; i < span.length; i += n)
-        if ((n = utf8_length(span.bytes + i, span.length - i, &broken, &open)) == 0)
+        if ((n = clean_text_utf8_length(span.bytes + i, span.length - i, &broken, &open)) == 0)
             return false;
     return true;
 }

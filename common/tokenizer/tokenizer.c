@@ -114,7 +114,7 @@ static size_t text_bytes(struct text_span span)
     size_t n = 0, broken;
     bool open;
     for (size_t i = 0; i < span.length;) {
-        size_t bytes = utf8_length(span.bytes + i, span.length - i, &broken, &open);
+        size_t bytes = clean_text_utf8_length(span.bytes + i, span.length - i, &broken, &open);
         n += bytes ? bytes : 3;
         i += bytes ? bytes : broken;
     }

@@ -132,7 +132,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         return true;
     api_fail(&error, 503, "not_ready", NULL, "the mesh is not ready: %s",
              requests->state.up ? requests->state.reason : "the scheduler does not answer");
-    error.retry_after_s = retry_after_s(4000);
+    error.retry_after_s = request_retry_after_s(4000);
     request_fail(request, &error);
     return false;
 }

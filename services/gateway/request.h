@@ -55,6 +55,6 @@ void requests_tick(struct requests *requests);
 void requests_counts(const struct requests *requests, uint32_t *running, uint32_t *waiting);
 
 // Seconds for Retry-After, 1 to 60: the predicted wait with jitter, so that clients do not all come back at once.
-uint32_t retry_after_s(uint32_t predicted_wait_ms);
+uint32_t request_retry_after_s(uint32_t predicted_wait_ms);
 
 #endif

@@ -10,7 +10,7 @@
 enum { KEEP_CHUNK_BYTES = 64 << 10 };
 
 // The jitter spans at least three seconds whatever is predicted. The most is 38 * 1.5 + 1 + 2, about a minute.
-uint32_t retry_after_s(uint32_t predicted_wait_ms)
+uint32_t request_retry_after_s(uint32_t predicted_wait_ms)
 {
     double jitter = (double)(clock_now_ns() / 1000 % 997) / 997;
     double seconds = MIN(predicted_wait_ms / 1000.0, 38.0) * (1 + jitter / 2);

@@ -8,7 +8,10 @@
 #include "services/gateway/gateway_internal.h"
 #include "services/gateway/respond.h"
 
-enum { QUICK_BYTES = 4096 }; // bodies up to that are tokenized in less time than a step takes
+enum {
+    QUICK_BYTES = 4096, // bodies up to that are tokenized in less time than a step takes
+    ANSWER_SHARE = 4,   // of what may wait to be read, one text may have a quarter: it is there twice, and escaped
+};
 
 struct work {
     struct exchange *exchange; // held
@@ -49,14 +52,14 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     mesh_state(gateway->mesh, &state);
     if ((kind & (API_COMPLETION | API_CHAT)) && state.ready && state.max_queue && state.waiting >= state.max_queue) {
         api_fail(&error, 429, "rate_limit_exceeded", NULL, "the queue is full (%u requests wait), try again later", state.waiting);
-        error.retry_after_s = retry_after_s(state.predicted_wait_ms);
+        error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
         respond_error(exchange, &error);
         return;
     }
     key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
     if (key && atomic_load_explicit(&key->waiting, memory_order_relaxed) >= key_limit(gateway, &state)) {
         api_fail(&error, 429, "rate_limit_exceeded", NULL, "this API key has its share of the queue, try again later");
-        error.retry_after_s = retry_after_s(state.predicted_wait_ms);
+        error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
         respond_error(exchange, &error);
         return;
     }
@@ -74,7 +77,7 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     if (work_pool_push(bytes <= QUICK_BYTES ? gateway->quick : gateway->pool, work) == STATUS_OK)
         return;
     api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many requests wait to be read, try again later");
-    error.retry_after_s = retry_after_s(state.predicted_wait_ms);
+    error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
     respond_error(exchange, &error);
     free_work(work);
 }
@@ -124,9 +127,25 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
 
 static void answer_detokenize(struct gateway *gateway, struct exchange *exchange, const struct api_request *api)
 {
+    const struct api_prompt *tokens = &api->prompts[0];
+    uint64_t most = gateway->config.max_unsent_bytes / ANSWER_SHARE, total = 0;
     struct text prompt = {0}, body = {0};
+    struct api_error error;
+    uint32_t i;
 
-    language_decode(gateway->language, api->prompts[0].ids, api->prompts[0].id_count, true, &prompt);
+    for (i = 0; i < tokens->id_count; i++) {
+        size_t bytes;
+        (void)language_token(gateway->language, tokens->ids[i], &bytes);
+        total += bytes;
+    }
+    if (total > most) {
+        api_fail(&error, 400, "request_too_large", "tokens",
+                 "the text of the tokens has %llu bytes; at most %llu are given in one answer", (unsigned long long)total,
+                 (unsigned long long)most);
+        respond_error(exchange, &error);
+        return;
+    }
+    language_decode(gateway->language, tokens->ids, tokens->id_count, true, &prompt);
     text_string(&body, "{\"prompt\":");
     text_json(&body, prompt.data, prompt.bytes);
     text_string(&body, "}\n");

@@ -119,6 +119,33 @@ static void test_budget_of_tokenize(void **state)
     free(body);
 }
 
+// A token may stand for many bytes, so the text that ids make is limited too.
+static void test_text_of_tokens(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *small;
+    struct http_reply reply;
+    char *body = malloc(4 << 20), *at = body + sprintf(body, "{\"tokens\":[%u", fake.letters[0]);
+    uint32_t i;
+    (void)state;
+
+    for (i = 1; i < 300000; i++)
+        at += sprintf(at, ",%u", fake.letters[0]);
+    strcpy(at, "]}");
+    config.max_unsent_bytes = 1 << 20;
+    small = open_with(&config);
+    reply = http_call(gateway_port(small), "POST", "/detokenize", "", body);
+    assert_int_equal(http_status(&reply), 400);
+    assert_non_null(strstr(reply.data, "\"param\":\"tokens\",\"code\":\"request_too_large\""));
+    http_free(&reply);
+    gateway_close(small);
+    reply = http_call(port, "POST", "/detokenize", "", body);
+    assert_int_equal(http_status(&reply), 200);
+    assert_true(reply.bytes > 300000);
+    http_free(&reply);
+    free(body);
+}
+
 // Answers that nobody reads fill the gateway's allowance: the next request is refused, and served again once they are gone.
 static void test_unsent_answers(void **state)
 {
@@ -307,9 +334,16 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_budget_of_a_request),       CASE(test_budget_of_a_chat),       CASE(test_choices_share_the_scores),
-        CASE(test_budget_of_tokenize),        CASE(test_unsent_answers),         CASE(test_slow_reader),
-        CASE(test_connections_of_an_address), CASE(test_this_hosts_connections), CASE(test_share_of_a_key),
+        CASE(test_budget_of_a_request),
+        CASE(test_budget_of_a_chat),
+        CASE(test_choices_share_the_scores),
+        CASE(test_budget_of_tokenize),
+        CASE(test_text_of_tokens),
+        CASE(test_unsent_answers),
+        CASE(test_slow_reader),
+        CASE(test_connections_of_an_address),
+        CASE(test_this_hosts_connections),
+        CASE(test_share_of_a_key),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
