@@ -238,8 +238,8 @@ void gateway_close(struct gateway *gateway)
     work_pool_stop(gateway->pool);
     mesh_close(gateway->mesh);
     scrape_close(gateway->scrape);
+    requests_close(gateway->requests); // its exchanges refer to the server
     http_server_free(gateway->http);
-    requests_close(gateway->requests);
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);
     language_close(gateway->language);

@@ -3,8 +3,7 @@
 //   phase of a connection   deadline                      ends by
 //   headers                 header_timeout_s, then 408    access handler, first call
 //   body                    body_timeout_s, then 408      access handler, body complete
-//   answer                  none (the watcher guards), but what is to be sent must move within idle_timeout_s: completed, and
-//                           at min_read_rate at least
+//   answer                  none until there is one; then idle_timeout_s without progress, and exchange_is_late(): completed
 //   idle (keep-alive)       idle_timeout_s                access handler, first call
 //
 // A body over the limit is read and dropped, up to DRAIN_FACTOR times the limit, before status 413 is sent: a client that is still sending
@@ -20,7 +19,6 @@
 #include "services/gateway/addresses.h"
 #include "services/gateway/http_framing.h"
 #include "services/gateway/http_internal.h"
-#include "services/gateway/schema.h"
 #include "services/gateway/respond.h"
 #include "services/gateway/watch.h"
 
