@@ -20,6 +20,7 @@
  *     bytes_add(a, w, x)    a += w * x, exactly
  *     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
  *                      over 32 inputs (vpmaddubsw saturates at 16 bits)
+ *     GEMM_ONE_ROW     the entry that takes a call of one quantized row instead, if defined
  *
  * One block_quantized() is one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs, or 4 rows of two, all of k.
  * Per group of 32, row and tile that is 8 vpdpbusd, one conversion and two fused multiply-adds, one of which takes in the
@@ -462,6 +463,12 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
 {
     assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
     assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
+#ifdef GEMM_ONE_ROW
+    if (row_count == 1 && w->group_count && !(w->layout == PACK_U4 && w->super)) { /* Q4_K has most arithmetic a byte */
+        GEMM_ONE_ROW(w, x, row_begin, row_count, tile_begin, tile_count, next, y, y_stride, store);
+        return;
+    }
+#endif
     uint32_t panel = panel_rows(w->k), row_end = row_begin + row_count, tile_end = tile_begin + tile_count;
     for (uint32_t row = row_begin; row < row_end;) {
         uint32_t last = MIN(row_end, (row / panel + 1) * panel);
