@@ -1,50 +1,43 @@
-// main.c: s-part: weights, the forward pass, sampling, the local KV pool.
-#include <signal.h>
+// main.c: the s-part's program: weights, the forward pass, sampling, the local KV pool.
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "services/s-part/s_part.h"
 
-// A signal handler reaches nothing but what is file-scope.
-static volatile int asked_to_stop;
-static struct rpc_loop *_Atomic loop_to_wake;
-
-static void on_signal(int number)
+static enum status configure(struct service *service, void *state, struct error *error)
 {
-    struct rpc_loop *loop = atomic_load(&loop_to_wake);
-
-    (void)number;
-    asked_to_stop = 1;
-    if (loop)
-        rpc_loop_wake(loop);
+    return settings_parse(service, &((struct s_part *)state)->settings, error);
 }
 
-static int fail(const struct error *error)
+static enum status start(void *state, struct error *error) { return serve_open(state, error); }
+
+static enum status serve(struct service *service, void *state, struct error *error)
 {
-    fprintf(stderr, "s-part: %s\n", error->text);
-    return 2;
+    (void)error;
+    serve_run(state, service);
+    return STATUS_OK;
 }
+
+static void wake(void *state) { rpc_loop_wake(((struct s_part *)state)->control_loop); }
+
+static void finish(void *state) { serve_close(state); }
 
 int main(int argc, char **argv)
 {
+    static const struct service_program program = {.name = "s-part",
+                                                   .purpose = "weights, forward pass, sampling and the local KV pool",
+                                                   .configure = configure,
+                                                   .start = start,
+                                                   .serve = serve,
+                                                   .wake = wake,
+                                                   .close = finish};
     struct s_part *s_part = calloc(1, sizeof *s_part);
-    struct sigaction action = {.sa_handler = on_signal};
-    struct error error;
-    bool check_only;
 
-    assert_always(s_part);
-    if (settings_parse(&s_part->settings, argc, argv, &check_only, &error))
-        return fail(&error);
-    if (check_only)
-        return 0;
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    if (serve_open(s_part, &error))
-        return fail(&error);
-    atomic_store(&loop_to_wake, s_part->control_loop);
-    serve_run(s_part, &asked_to_stop);
-    atomic_store(&loop_to_wake, NULL); // a second signal comes to no loop
-    serve_close(s_part);
+    if (!s_part) {
+        fprintf(stderr, "s-part: cannot allocate %zu bytes\n", sizeof *s_part);
+        return SERVICE_EXIT_ENVIRONMENT;
+    }
+    int code = service_run(&program, s_part, argc, argv);
     free(s_part);
-    return 0;
+    return code;
 }

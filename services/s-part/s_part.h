@@ -14,6 +14,7 @@
 
 #include "common/kv/kv_store.h"
 #include "common/member/member.h"
+#include "common/service/service.h"
 #include "kernels/backend/device.h"
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine_state.h"
@@ -49,8 +50,7 @@ struct s_part {
 };
 
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.
-enum status settings_parse(struct s_part_settings *settings, int argc, char **argv, bool *check_only,
-                           struct error *error) MUST_CHECK;
+enum status settings_parse(struct service *service, struct s_part_settings *settings, struct error *error) MUST_CHECK;
 
 // load.c: opens model and backend once their memory plan has been found to fit. Logs the plan.
 enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;
@@ -60,10 +60,10 @@ void load_measure(struct s_part *s_part);
 // membership.c: on the control loop.
 enum status membership_open(struct s_part *s_part, struct error *error) MUST_CHECK;
 
-// serve.c. open: loads, listens, registers, and starts the engine's thread. run: until *asked_to_stop is not zero. close: ends all that
+// serve.c. open: loads, listens, registers, and starts the engine's thread. run: until the service is asked to stop. close: ends all that
 // open has begun; call it after a successful open.
 enum status serve_open(struct s_part *s_part, struct error *error) MUST_CHECK;
-void serve_run(struct s_part *s_part, const volatile int *asked_to_stop);
+void serve_run(struct s_part *s_part, const struct service *service);
 void serve_close(struct s_part *s_part);
 
 #endif

@@ -131,17 +131,17 @@ static uint64_t silence_limit_us(const struct s_part *s_part)
     return slowest_us ? MAX(set_us, MARGIN * slowest_us) : UNKNOWN * set_us;
 }
 
-void serve_run(struct s_part *s_part, const volatile int *asked_to_stop)
+void serve_run(struct s_part *s_part, const struct service *service)
 {
     const uint64_t limit_us = silence_limit_us(s_part);
     uint64_t stuck_us;
 
-    while (!*asked_to_stop) {
+    while (!service_stop_count(service)) {
         rpc_loop_run(s_part->control_loop, 1000000, 0);
         if (watchdog_bites(&s_part->engine.watchdog, clock_now_us(), limit_us, &stuck_us)) {
             log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
                       (double)stuck_us * 1e-6);
-            _exit(EXIT_FAILURE);
+            _exit(SERVICE_EXIT_ENVIRONMENT);
         }
     }
 }

@@ -1,6 +1,5 @@
 // settings.c: the options of the s-part.
 #include "common/base/checked.h"
-#include "common/base/options.h"
 #include "common/model/compute.h"
 #include "common/sched/sched_settings.h"
 #include "kernels/dispatch/kernels.h"
@@ -39,7 +38,7 @@ static enum status check(struct s_part_settings *s, struct error *error)
     return kernels_init(s->isa, error);
 }
 
-enum status settings_parse(struct s_part_settings *s, int argc, char **argv, bool *check_only, struct error *error)
+enum status settings_parse(struct service *service, struct s_part_settings *s, struct error *error)
 {
     const struct option options[] = {
         {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
@@ -72,13 +71,7 @@ enum status settings_parse(struct s_part_settings *s, int argc, char **argv, boo
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
     };
-    struct program program = {.name = "s-part",
-                              .purpose = "weights, forward pass, sampling and the local KV pool",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options)};
     *s = defaults();
-    enum status status = options_parse(&program, argc, argv, error);
-
-    *check_only = program.check_only;
+    enum status status = service_options(service, options, ARRAY_COUNT(options), error);
     return status ? status : check(s, error);
 }

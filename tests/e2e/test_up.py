@@ -65,7 +65,7 @@ def test_run_dir_that_others_can_open(folder):
 
 
 def test_damaged_model(folder):
-    (folder / "damaged.gguf").write_bytes(pathlib.Path(MODEL).read_bytes()[:100_000])
+    (folder / "damaged.gguf").write_bytes(pathlib.Path(tiny()).read_bytes()[:100_000])
     done = up(folder, "--port", "0", "--model", str(folder / "damaged.gguf"))
     assert done.returncode == 4 and "damaged.gguf: " in done.stderr  # the model file
 
