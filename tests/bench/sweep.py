@@ -6,7 +6,7 @@ at which as many run as the run reaches, to the last start. What the model predi
 (fastdecode_step_predicted_seconds_total beside measured), with workers and without; the better one is what it promises.
 
 Each of the six meshes runs once a round, ROUNDS rounds, with workers and without in turn; figures are medians, a ratio is the median of
-the rounds' ratios. It ends with the table that README.md opens with, as it stands there. --streams 1,4: only these shares.
+the rounds' ratios. It ends with the table of README.md, as it stands there. --streams 1,4: only these shares.
 """
 import statistics
 import time
@@ -93,7 +93,7 @@ def sweep(run_):
 
 
 def opening_table(pools, outcomes):
-    """README.md's first table."""
+    """The table of README.md."""
     lines = [f"| local memory, of what {B} sequences hold | workers | batch held | tokens/s |", "| --- | --- | --- | --- |"]
     for share, pool in pools.items():
         for workers in WORKERS:

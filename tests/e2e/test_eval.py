@@ -12,7 +12,7 @@ from conftest import MODEL, ROOT, fastdecode
 sys.path.append(os.path.join(ROOT, "tests", "golden"))
 from oracle_texts import SCORED  # noqa: E402
 
-TEXT = os.path.join(ROOT, "README.md")
+TEXT = os.path.join(ROOT, "docs", "design.md")
 
 
 def run(*options):
