@@ -1,4 +1,4 @@
-/* buddy.c: see buddy.h. Free blocks of an order are a list, so that one is found at once and a buddy is taken out of its middle. */
+// buddy.c: see buddy.h. Free blocks of each order form a doubly linked list: one is found at once, and a buddy can leave from the middle.
 #include "common/base/buddy.h"
 
 #include <stdlib.h>
@@ -6,11 +6,11 @@
 #include "common/base/checked.h"
 
 enum { ORDERS = BUDDY_ORDER_MOST - BUDDY_ORDER_LEAST + 1, NO_UNIT = UINT32_MAX };
-enum unit_state { UNIT_INSIDE, UNIT_FREE, UNIT_TAKEN }; /* inside: of a block that begins before it */
+enum unit_state { UNIT_INSIDE, UNIT_FREE, UNIT_TAKEN }; // inside: part of a block that begins before it
 
-/* 4 KiB of the memory. Order and neighbours are those of the block that begins here, counted from BUDDY_ORDER_LEAST. */
+// 4 KiB of the memory. Order (counted from BUDDY_ORDER_LEAST) and neighbours belong to the block that begins here.
 struct unit {
-    uint32_t next, previous; /* of the free blocks of its order */
+    uint32_t next, previous; // in the list of free blocks of its order
     uint8_t state, order;
 };
 
@@ -54,7 +54,7 @@ enum status buddy_open(uint64_t bytes, struct buddy **out)
     buddy->free_bytes = units << BUDDY_ORDER_LEAST;
     for (uint32_t order = 0; order < ORDERS; order++)
         buddy->free[order] = NO_UNIT;
-    for (uint64_t at = 0, size; at < units; at += size) { /* the largest that may begin here and is whole */
+    for (uint64_t at = 0, size; at < units; at += size) { // the largest whole block that may begin here
         uint32_t order = 0;
         for (size = 1; order + 1 < ORDERS && at % (2 * size) == 0 && at + 2 * size <= units; size *= 2)
             order++;

@@ -1,4 +1,4 @@
-/* clock.h: time. Monotonic microseconds for everything that is measured; wall time only for names and logs. */
+// clock.h: time. Monotonic microseconds for everything that is measured; wall time only for names and logs.
 #ifndef FD_BASE_CLOCK_H
 #define FD_BASE_CLOCK_H
 
@@ -14,7 +14,7 @@ static inline uint64_t clock_now_ns(void)
 
 static inline uint64_t clock_now_us(void) { return clock_now_ns() / 1000; }
 
-/* Processor time of the calling thread: what it worked, whatever else ran meanwhile. */
+// CPU time of the calling thread, whatever else ran meanwhile.
 static inline uint64_t clock_thread_ns(void)
 {
     struct timespec used;
@@ -22,7 +22,7 @@ static inline uint64_t clock_thread_ns(void)
     return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
-/* Microseconds since 1970: only for `created` fields and incarnations (which must grow from start to start). */
+// Microseconds since 1970. Only for `created` fields and incarnations.
 static inline uint64_t clock_wall_us(void)
 {
     struct timespec now;

@@ -1,4 +1,4 @@
-/* median.c: see median.h. */
+// median.c: see median.h.
 #include "common/base/median.h"
 
 #include <stdlib.h>

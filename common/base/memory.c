@@ -1,4 +1,4 @@
-/* memory.c: what there is (/proc, cgroups) against what a plan asks for. */
+// memory.c: compares what a plan asks for with what there is (/proc, control groups).
 #include "common/base/memory.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ uint64_t memory_resident_bytes(void)
     return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* A number of /proc/meminfo in bytes; 0: it is not there. key: "MemTotal" */
+// Returns a number of /proc/meminfo in bytes, 0 if it is not there. key: "MemTotal"
 static uint64_t meminfo(const char *key)
 {
     unsigned long long kib = 0;

@@ -1,4 +1,4 @@
-/* options.c: see options.h. Files are lines of `name = value`; `#` starts a comment. */
+// options.c: see options.h. Files are lines of `name = value`; `#` starts a comment.
 #include "common/base/options.h"
 
 #include <ctype.h>
@@ -13,14 +13,14 @@
 
 enum { FILE_LINE_BYTES = 4096, COMMON_COUNT = 6 };
 
-/* settings that every program has */
+// Settings that every program has.
 struct common {
     const char *config_path;
     const char *log_level, *log_file;
     bool log_json;
     uint64_t log_max_bytes;
     uint32_t log_keep;
-    const char **operands; /* the last parse's; freed by the next */
+    const char **operands; // of the last parse; the next one frees them
     struct option table[COMMON_COUNT];
 };
 
@@ -80,7 +80,7 @@ static enum status check_range(const struct option *option, double value, const 
     return bad_value(option, text, source, wanted, error);
 }
 
-/* "TOKENS|auto" */
+// True for a value name such as "TOKENS|auto".
 static bool takes_auto(const struct option *option)
 {
     const char *bar = option->value_name ? strchr(option->value_name, '|') : NULL;
@@ -109,7 +109,7 @@ static enum status set_number(const struct option *option, const char *value, co
     return STATUS_OK;
 }
 
-/* A copy that lives as long as the process. */
+// Returns a copy that lives as long as the process; NULL without memory.
 static const char *keep_text(const char *text)
 {
     static struct kept {
@@ -137,7 +137,7 @@ static bool is_word_of(const char *words, const char *word)
     return false;
 }
 
-/* "auto|local|workers" as a sentence has it: "auto, local or workers" */
+// "auto|local|workers" becomes "auto, local or workers".
 static void list_words(const char *words, char *out, size_t out_bytes)
 {
     size_t at = 0;
@@ -161,7 +161,7 @@ static enum status set_value(const struct option *option, const char *value, con
             list_words(option->value_name, wanted, sizeof wanted);
             return bad_value(option, value, source, wanted, error);
         }
-        /* fall through */
+        // fall through
     case OPTION_STRING:
         *(const char **)option->target = keep_text(value);
         return *(const char **)option->target ? STATUS_OK
@@ -254,7 +254,7 @@ static enum status read_env(const struct option *options, uint32_t count, struct
     return STATUS_OK;
 }
 
-/* Two tables may give the settings of a file: a program's own and those that all have. */
+// A settings file may set what is in either table: the program's own and the shared one.
 struct tables {
     const struct option *own, *shared;
     uint32_t own_count, shared_count;
@@ -297,7 +297,7 @@ static enum status read_file(const struct tables *tables, const char *option_nam
         snprintf(place, sizeof place, "%s:%d", path, number);
         status = read_file_line(tables, line, place, error);
     }
-    if (!status && ferror(file)) /* a folder, for example */
+    if (!status && ferror(file)) // a folder, for example
         status = error_set(error, STATUS_INVALID_ARGUMENT, "--%s %s: %s", option_name, path, strerror(errno));
     fclose(file);
     return status;
@@ -324,7 +324,7 @@ void options_forget_environment(const struct program *program)
         unsetenv(shared[i]);
 }
 
-/* A scan of argv; apply=false only looks for --config, --help and --version. */
+// Scans argv. With apply=false it only looks for --config, --help and --version.
 static enum status read_flags(struct program *program, struct common *common, int argc, char **argv, bool apply,
                               struct error *error)
 {
@@ -374,7 +374,7 @@ static enum status read_flags(struct program *program, struct common *common, in
 
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error)
 {
-    static struct common common; /* its strings live as long as the process */
+    static struct common common; // its strings live as long as the process
     enum log_level level;
     enum status status;
 

@@ -1,8 +1,7 @@
-/* options.h: a program's settings: flag, then FD_* environment, then file (--config), then default.
- *
- * A program declares a table; options_parse() fills the targets. `--kv-type` is FD_KV_TYPE and `kv-type = f16` in a file.
- * Every program also has --help, --version, --check, --config FILE, --log-level, --log-json, --log-file, --log-max-size, --log-keep.
- */
+// options.h: a program's settings: flag, then FD_* environment, then file (--config), then default.
+//
+// A program declares a table; options_parse() fills the targets. `--kv-type` is FD_KV_TYPE and `kv-type = f16` in a file.
+// Every program also has --help, --version, --check, --config FILE, --log-level, --log-json, --log-file, --log-max-size, --log-keep.
 #ifndef FD_BASE_OPTIONS_H
 #define FD_BASE_OPTIONS_H
 
@@ -12,51 +11,51 @@
 #include "common/base/status.h"
 
 enum option_kind {
-    OPTION_STRING, /* const char ** : the text lives as long as the process */
-    OPTION_U32,    /* uint32_t * */
-    OPTION_SIZE,   /* uint64_t * : bytes; accepts K, M, G (powers of 1024) */
-    OPTION_F64,    /* double * */
-    OPTION_BOOL,   /* bool * : --name, --no-name, --name on, --name=off */
-    OPTION_CHOICE, /* const char ** : one of the words in value_name, "sls|greedy" */
+    OPTION_STRING, // const char ** : the text lives as long as the process
+    OPTION_U32,    // uint32_t *
+    OPTION_SIZE,   // uint64_t * : bytes; accepts K, M, G (powers of 1024)
+    OPTION_F64,    // double *
+    OPTION_BOOL,   // bool * : --name, --no-name, --name on, --name=off
+    OPTION_CHOICE, // const char ** : one of the words in value_name, "sls|greedy"
 };
 
 struct option {
-    const char *name; /* without dashes */
+    const char *name; // without dashes
     enum option_kind kind;
-    void *target;           /* holds the default before the call */
-    const char *value_name; /* in help: "FILE", "N"; "N|auto" of a number that may be left to the program, as 0; NULL of a switch */
+    void *target;           // holds the default before the call
+    const char *value_name; // in help: "FILE", "N"; "N|auto": the word auto sets 0; NULL for a switch
     const char *help;
-    double min, max; /* inclusive limits of numbers; both 0: none */
+    double min, max; // inclusive limits of numbers; both 0: none
 };
 
 struct program {
-    const char *name;    /* "s-part" */
-    const char *purpose; /* one line */
+    const char *name;    // "s-part"
+    const char *purpose; // one line
     const struct option *options;
     uint32_t option_count;
-    const char *operand_name; /* NULL: no operands are taken */
-    /* results */
-    bool check_only;       /* --check: validate and exit */
-    bool log_json;         /* set when logs are JSON lines */
-    const char **operands; /* into argv */
+    const char *operand_name; // NULL: no operands are taken
+    // results
+    bool check_only;       // --check: validate and exit
+    bool log_json;         // set when logs are JSON lines
+    const char **operands; // into argv
     uint32_t operand_count;
 };
 
 #define FASTDECODE_VERSION "0.1.0"
 
-/* Parses and sets up logging. --help and --version print and exit(0). A bad setting: one line that names it, its
- * source and what is accepted, in *error. argv[0] is skipped. */
+// Parses the settings and sets up logging. --help and --version print and exit(0). A bad setting: one line in *error that names it,
+// its source and what is accepted. argv[0] is skipped.
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error) MUST_CHECK;
 
-/* Unsets the FD_ variables of the program's settings, so that the programs it starts do not take them for their own. */
+// Unsets the FD_ variables of the program's settings, so that programs it starts do not read them as their own.
 void options_forget_environment(const struct program *program);
 
-/* Reads a file of `name = value` lines into the targets, with `#` comments, as --config does; a setting that the table does not
- * have is an error. option_name: the option that named the file, for errors. NOT_FOUND if it cannot be opened. */
+// Reads a file of `name = value` lines and `#` comments into the targets, as --config does. A setting that is not in the table is an
+// error. option_name: the option that named the file, for errors. NOT_FOUND if it cannot be opened.
 enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
                               struct error *error) MUST_CHECK;
 
-/* "512M" -> bytes. */
+// "512M" -> bytes.
 enum status options_parse_size(const char *text, uint64_t *out) MUST_CHECK;
 
 #endif

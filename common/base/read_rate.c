@@ -1,4 +1,4 @@
-/* read_rate.c: see read_rate.h. */
+// read_rate.c: see read_rate.h.
 #include "common/base/read_rate.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     for (uint32_t item; (item = thread_pool_claim(stream->pool)) < stream->part_count;)
         __atomic_fetch_xor(&stream->sink,
                            read_words((const uint64_t *)(const void *)(stream->bytes + (size_t)item * PART), PART / 8),
-                           __ATOMIC_RELAXED); /* keeps the reads; orders nothing */
+                           __ATOMIC_RELAXED); // keeps the reads; orders nothing
 }
 
 double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t passes, uint64_t limit_us)
@@ -50,7 +50,7 @@ double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t pass
         return 0;
     madvise(memory, size, MADV_HUGEPAGE);
     memset(memory, 1, bytes);
-    thread_pool_run(pool, read_job, &stream); /* warms up */
+    thread_pool_run(pool, read_job, &stream); // warms up
     uint64_t until_us = clock_now_us() + limit_us;
     while (count < MIN(passes, (uint32_t)PASSES_MAX) && (count < PASSES_MIN || clock_now_us() < until_us)) {
         uint64_t began_ns = clock_now_ns();

@@ -1,4 +1,4 @@
-/* read_rate.h: how fast this machine's memory is read: the ceiling of attention and of products of few rows. */
+// read_rate.h: how fast this machine's memory is read: the ceiling of attention and of products of few rows.
 #ifndef FD_BASE_READ_RATE_H
 #define FD_BASE_READ_RATE_H
 
@@ -6,9 +6,9 @@
 
 #include "common/base/thread_pool.h"
 
-/* Bytes a second of a buffer of `bytes`, more than caches hold, read in plain loops by all threads of the pool, whose caller it is:
- * what a quarter of the passes exceed, since other programs only make one longer. At most 63 passes; fewer, at least 3, once
- * limit_us have gone by. Takes the buffer meanwhile; 0 without memory for it. */
+// Returns the bytes per second at which all threads of the pool read a buffer of `bytes` (more than the caches hold) in plain loops:
+// the upper quartile of the passes, since other programs only make one longer. Runs 63 passes, or fewer but at least 3 if limit_us
+// have gone by. Allocates the buffer meanwhile; 0 without memory for it. The caller must be the pool's.
 double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t passes, uint64_t limit_us);
 
 #endif

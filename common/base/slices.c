@@ -1,4 +1,4 @@
-/* slices.c: see slices.h. */
+// slices.c: see slices.h.
 #include "common/base/slices.h"
 
 uint64_t slices_bytes(const struct slice *slices, uint32_t count, uint32_t align)

@@ -1,10 +1,9 @@
-/* thread_pool.c: see thread_pool.h.
- *
- * State is three counters. `job` grows by one a run: a worker that sees it change takes part. `arrived` and `phase`
- * make the barrier (central counter, sense by generation). The last to arrive resets `claim`, then bumps `phase`.
- * Waiters spin SPIN_ROUNDS times on the counter they wait for, then offer their core to others for a while, then sleep in
- * futex(2); `sleepers` tells the one who bumps a counter whether a wake-up call is needed at all.
- */
+// thread_pool.c: see thread_pool.h.
+//
+// The state is three counters. `job` grows by one per run: a worker that sees it change takes part. `arrived` and `phase`
+// make the barrier: the last thread to arrive resets `claim`, then bumps `phase`.
+// A waiter spins SPIN_ROUNDS times on its counter, then yields its core for a while, then sleeps in futex(2). `sleepers` tells
+// whoever bumps a counter whether a wake-up call is needed at all.
 #include "common/base/thread_pool.h"
 
 #include <linux/futex.h>
@@ -19,15 +18,13 @@
 #include "common/base/cgroup.h"
 #include "common/base/checked.h"
 
-/* About 30 µs of pause instructions: longer than the gap between two operations of a dense step, shorter than a
- * scheduler's time slice is worth when the cores are shared. */
+// About 30 µs of pause instructions: longer than the gap between two operations of a dense step, much shorter than a time slice.
 enum { SPIN_ROUNDS = 1500, CACHE_LINE = 64 };
 
-/* Calls of sched_yield, each 0.4 µs where nobody else wants the core: within a job the others are at work and come soon, so
- * about a millisecond; between jobs a tenth. On a virtual machine whose host was busy a decode step at one row had 15 sleeps a
- * thread. Measured there, times the tokens a second of sleeping at once, medians of 7 and 3 rounds: 1.14 and 1.18 at 1 and 32
- * streams; on a quiet host 1.01 and 1.03 (35 and 9 rounds). Spinning all the time does as well alone, but takes the core of
- * workers beside it (0.94 for 0.99, 4 rounds). */
+// Calls of sched_yield(), each 0.4 µs if nobody else wants the core. Within a job the other threads will arrive soon, so about a
+// millisecond; between jobs a tenth of that. Measured against sleeping at once, in tokens/s at 1 and 32 streams: 1.14 and 1.18 on a
+// virtual machine with a busy host (medians of 7 and 3 rounds), 1.01 and 1.03 on a quiet one (35 and 9 rounds). Spinning all the time
+// is as fast alone but takes cores from workers beside it (0.94 for 0.99, 4 rounds).
 enum { YIELDS_WITHIN_JOB = 3000, YIELDS_BETWEEN_JOBS = 300 };
 
 struct thread_pool {
@@ -38,12 +35,12 @@ struct thread_pool {
     _Alignas(CACHE_LINE) atomic_uint sleepers;
     thread_pool_fn *fn;
     void *arg;
-    atomic_bool running; /* asserts one caller at a time */
+    atomic_bool running; // one caller at a time: asserted
     bool stopping;
-    cpu_set_t cpus; /* one a thread, or none: then nobody has one of its own */
-    int home;       /* the first of them, the caller's; -1: none */
+    cpu_set_t cpus; // one per thread; empty if threads are not pinned
+    int home;       // the caller's, the first of them; -1: not pinned
     uint32_t thread_count;
-    pthread_t *threads; /* [thread_count - 1] */
+    pthread_t *threads; // [thread_count - 1]
 };
 
 struct worker_start {
@@ -60,53 +57,54 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Returns when *word is no longer `old`. */
+// Waits until *word is no longer `old`.
 static void wait_change(struct thread_pool *pool, atomic_uint *word, unsigned old, int yields)
 {
     for (int round = 0; round < SPIN_ROUNDS; round++) {
-        /* acquire: what the bumper wrote before its release is seen after this */
+        // acquire: pairs with the release in bump()
         if (atomic_load_explicit(word, memory_order_acquire) != old)
             return;
         pause_cpu();
     }
     for (int round = 0; round < yields; round++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != old) /* acquire: as above */
+        if (atomic_load_explicit(word, memory_order_acquire) != old) // acquire: as above
             return;
         sched_yield();
     }
-    /* seq_cst on both sides: either the bumper sees this sleeper, or this load sees the bump */
+    // seq_cst on both sides: either bump() sees this sleeper, or this load sees the new value
     atomic_fetch_add_explicit(&pool->sleepers, 1, memory_order_seq_cst);
     while (atomic_load_explicit(word, memory_order_seq_cst) == old)
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
-    atomic_fetch_sub_explicit(&pool->sleepers, 1, memory_order_relaxed); /* a late decrement costs a spare wake-up only */
+    atomic_fetch_sub_explicit(&pool->sleepers, 1, memory_order_relaxed); // relaxed: a late decrement costs a spare wake-up at most
 }
 
 static void bump(struct thread_pool *pool, atomic_uint *word)
 {
-    atomic_fetch_add_explicit(word, 1, memory_order_seq_cst); /* pairs with wait_change's seq_cst */
+    atomic_fetch_add_explicit(word, 1, memory_order_seq_cst); // pairs with wait_change's seq_cst
     if (atomic_load_explicit(&pool->sleepers, memory_order_seq_cst))
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 void thread_pool_barrier(struct thread_pool *pool)
 {
-    unsigned phase = atomic_load_explicit(&pool->phase, memory_order_relaxed); /* cannot change before this arrival */
-    /* acq_rel: the last to arrive has seen what all others wrote, and passes it on through `phase` */
+    unsigned phase =
+        atomic_load_explicit(&pool->phase, memory_order_relaxed); // relaxed: it cannot change before this thread arrives
+    // acq_rel: the last to arrive has seen what all others wrote and passes it on through `phase`
     if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 < pool->thread_count) {
         wait_change(pool, &pool->phase, phase, YIELDS_WITHIN_JOB);
         return;
     }
-    atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed); /* published by the bump */
+    atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed); // published by the bump
     atomic_store_explicit(&pool->claim, 0, memory_order_relaxed);
     bump(pool, &pool->phase);
 }
 
 uint32_t thread_pool_claim(struct thread_pool *pool)
 {
-    return atomic_fetch_add_explicit(&pool->claim, 1, memory_order_relaxed); /* only uniqueness matters */
+    return atomic_fetch_add_explicit(&pool->claim, 1, memory_order_relaxed); // relaxed: only uniqueness matters
 }
 
-/* The index-th of the pool's CPUs; -1: it has none. */
+// Returns the index-th of the pool's CPUs, -1 if it has none.
 static int cpu_of(const struct thread_pool *pool, uint32_t index)
 {
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
@@ -115,7 +113,7 @@ static int cpu_of(const struct thread_pool *pool, uint32_t index)
     return -1;
 }
 
-/* Best effort: a thread that is elsewhere is still right. */
+// Best effort: a thread on another CPU is slower, not wrong.
 static void pin(int cpu)
 {
     cpu_set_t one;
@@ -124,7 +122,7 @@ static void pin(int cpu)
     pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 }
 
-/* The caller may run where it may, and threads that it starts too; but it begins a job on its own CPU, not on another thread's. */
+// Moves the caller to its own CPU for the start of a job and leaves its affinity as it was, so that threads it creates are not pinned.
 static void go_home(const struct thread_pool *pool)
 {
     cpu_set_t allowed;
@@ -159,7 +157,7 @@ void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg)
     go_home(pool);
     pool->fn = fn;
     pool->arg = arg;
-    atomic_store_explicit(&pool->claim, 0, memory_order_relaxed); /* published by the bump */
+    atomic_store_explicit(&pool->claim, 0, memory_order_relaxed); // published by the bump
     if (pool->thread_count > 1)
         bump(pool, &pool->job);
     fn(arg, 0, pool->thread_count);

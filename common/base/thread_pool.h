@@ -1,16 +1,15 @@
-/* thread_pool.h: one pool of compute threads a process.
- *
- * A job runs on all threads at once, the caller being thread 0; inside it, thread_pool_barrier() separates phases, so
- * that a whole segment of a transformer is one job with a few cheap barriers instead of one wake-up an operation.
- * Threads spin for a moment (while work is dense no system call is made) and then park on a futex.
- *
- *     run ──▶ fn(arg, 0..n-1) ── barrier ── … ──▶ all done ──▶ run returns
- *
- * Work inside a phase is split by thread_pool_claim(): a counter that hands out item numbers, so that a slow core
- * takes fewer. What an item computes must not depend on who computes it.
- *
- * Threads: one caller at a time (asserted); a job must not call thread_pool_run().
- */
+// thread_pool.h: one pool of compute threads a process.
+//
+// A job runs on all threads at once, the caller being thread 0; inside it, thread_pool_barrier() separates phases.
+// So a whole segment of a transformer is one job with a few cheap barriers instead of one wake-up per operation.
+// Threads spin for a moment, so dense work makes no system call, and then park on a futex.
+//
+//     run ──▶ fn(arg, 0..n-1) ── barrier ── … ──▶ all done ──▶ run returns
+//
+// Work inside a phase is split by thread_pool_claim(): a counter that hands out item numbers, so that a slow core
+// takes fewer. What an item computes must not depend on who computes it.
+//
+// Threads: one caller at a time (asserted); a job must not call thread_pool_run().
 #ifndef FD_BASE_THREAD_POOL_H
 #define FD_BASE_THREAD_POOL_H
 
@@ -22,33 +21,33 @@ struct thread_pool;
 
 typedef void thread_pool_fn(void *arg, uint32_t thread_index, uint32_t thread_count);
 
-/* Starts thread_count - 1 threads. Where there are as many threads as usable CPUs each has one of its own, the caller the first, on
- * which it begins each job. Otherwise, on a virtual machine, Linux takes a CPU that the host has halted for busy, and puts a thread
- * that it wakes behind its waker: measured on two CPUs after a pause of 40 ms, 1.3 ms until it began and 2 to 9 until it was moved,
- * instead of 0.07. *out is owned by the caller. On failure nothing is left behind. */
+// Starts thread_count - 1 threads. With as many threads as usable CPUs each is pinned to its own; the caller begins each job on the
+// first. Without that, Linux on a virtual machine takes a CPU that the host has halted for busy and queues a woken thread behind its
+// waker: on two CPUs after a pause of 40 ms it began after 1.3 ms and was moved after 2 to 9 ms, instead of 0.07 ms.
+// *out is owned by the caller. On failure nothing is left behind.
 enum status thread_pool_open(uint32_t thread_count, struct thread_pool **out) MUST_CHECK;
 
-/* Ends the threads and frees the pool. NULL is allowed. Blocks until they ended. */
+// Ends the threads and frees the pool. Blocks until they have ended. NULL is allowed.
 void thread_pool_close(struct thread_pool *pool);
 
 uint32_t thread_pool_threads(const struct thread_pool *pool);
 
-/* For logs: "own" where each thread has a CPU of its own, else "any". */
+// For logs: "own" if each thread has a CPU of its own, else "any".
 const char *thread_pool_cpus(const struct thread_pool *pool);
 
-/* Runs fn on every thread and returns when all returned. Makes no allocation. */
+// Runs fn on every thread and returns when all have returned. Allocates nothing.
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg);
 
-/* Inside a job: waits until every thread of the job is here. Resets the claim counter. Everything written before it
- * by any thread is seen after it by all. */
+// Inside a job: waits until every thread of the job is here and resets the claim counter. What any thread wrote before it, all see
+// after it.
 void thread_pool_barrier(struct thread_pool *pool);
 
-/* Inside a job: the next item number of this phase, from 0; numbers >= the phase's item count mean "none left". */
+// Inside a job: returns the next item number of this phase, from 0. A number that is not below the phase's item count means "none left".
 uint32_t thread_pool_claim(struct thread_pool *pool);
 
-/* CPUs that this process may use, at least 1: those that it may run on, or as many as its cgroup gives it the time of if those are
- * fewer. Of 2.5 it is 2: threads that wait for each other in phases lose more by a third that is stopped in turns than it brings. */
+// Returns how many CPUs this process may use, at least 1: those in its affinity, or fewer if its control group grants less CPU time.
+// 2.5 CPUs of time become 2: a third thread that is throttled in turns holds up the others at each barrier.
 uint32_t cpu_count_usable(void);
-uint32_t cpu_count_within(uint32_t count, double limit); /* that rule; limit: INFINITY for none */
+uint32_t cpu_count_within(uint32_t count, double limit); // the same rule for a given limit; INFINITY: none
 
 #endif

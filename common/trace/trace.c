@@ -1,4 +1,4 @@
-/* trace.c: see trace.h. A track is a ring with one writer (its thread) and one reader (the thread that empties it). */
+// trace.c: see trace.h. A track is a ring with one writer (its thread) and one reader (the thread that empties it).
 #include "common/trace/trace.h"
 
 #include <errno.h>
@@ -25,13 +25,13 @@ struct span {
 };
 
 struct trace_track {
-    uint32_t number; /* "tid" */
-    pthread_t owner; /* of the first span on */
+    uint32_t number; // "tid"
+    pthread_t owner; // set by the first span
     bool owned;
-    struct span *ring;     /* [ring_spans] */
-    _Atomic uint32_t head; /* spans put; release by the owner, acquire by the reader: a span is whole before it counts */
-    _Atomic uint32_t tail; /* spans taken; the other way round: a slot is free once it was read */
-    atomic_ullong dropped; /* relaxed: a count */
+    struct span *ring;     // [ring_spans]
+    _Atomic uint32_t head; // spans put. Release by the owner, acquire by the reader: a span is complete before it counts
+    _Atomic uint32_t tail; // spans taken. Release by the reader, acquire by the owner: a slot is free once it has been read
+    atomic_ullong dropped; // relaxed: a count
 };
 
 static struct trace {
@@ -40,24 +40,24 @@ static struct trace {
     int pid;
     uint32_t ring_spans;
     uint64_t limit_bytes;
-    uint64_t over_limit; /* spans dropped for it; the writer's */
+    uint64_t over_limit; // spans dropped because of it; only the writer counts
     char process[NAME_BYTES];
 
-    pthread_mutex_t lock; /* tracks, stop, and the file while the writer does not run */
+    pthread_mutex_t lock; // guards tracks, stop, and the file while the writer does not run
     pthread_cond_t wake;
     bool stop, has_writer;
     pthread_t writer;
     struct trace_track *tracks[TRACE_TRACKS_MAX];
     uint32_t track_count;
 
-    char buffer[BUFFER_BYTES]; /* whole lines; under lock */
+    char buffer[BUFFER_BYTES]; // whole lines; under lock
     size_t buffered;
 } trace = {.fd = -1};
 
 void trace_put_past(struct trace_track *track, const char *name, uint64_t began_ns, uint64_t ended_ns, uint64_t id,
                     const struct trace_args *args)
 {
-    uint32_t head = atomic_load_explicit(&track->head, memory_order_relaxed); /* its own */
+    uint32_t head = atomic_load_explicit(&track->head, memory_order_relaxed); // its own
 
     if (!track->owned) {
         track->owner = pthread_self();
@@ -79,9 +79,9 @@ uint64_t trace_put(struct trace_track *track, const char *name, uint64_t began_n
     return now_ns;
 }
 
-/* --- the file: under the lock ---------------------------------------------------------------------------------------- */
+// --- the file: under the lock ----------------------------------------------------------------------------------------
 
-/* All lines at once, so that those of other processes stay whole. */
+// Writes all lines in one call, so that lines of other processes are not split.
 static void write_out(void)
 {
     ssize_t n = trace.buffered ? write(trace.fd, trace.buffer, trace.buffered) : 0;
@@ -143,7 +143,7 @@ static void add_span(const struct trace_track *track, const struct span *span)
 
 static void empty(struct trace_track *track)
 {
-    uint32_t tail = atomic_load_explicit(&track->tail, memory_order_relaxed); /* the reader's own */
+    uint32_t tail = atomic_load_explicit(&track->tail, memory_order_relaxed); // the reader's own
     uint32_t head = atomic_load_explicit(&track->head, memory_order_acquire);
 
     for (; tail != head; tail++) {
@@ -182,9 +182,9 @@ static void *writer_main(void *arg)
     return NULL;
 }
 
-/* --- open and close -------------------------------------------------------------------------------------------------- */
+// --- open and close --------------------------------------------------------------------------------------------------
 
-/* "[" comes first, whoever is first. */
+// The first process that opens the file writes "[".
 static enum status open_file(const struct trace_config *config, struct error *error)
 {
     struct stat info;
@@ -218,7 +218,7 @@ enum status trace_open(const struct trace_config *config, struct error *error)
     trace.limit_bytes = config->limit_bytes ? config->limit_bytes : TRACE_LIMIT_BYTES;
     trace.append = config->append;
     trace.pid = (int)getpid();
-    for (size_t i = 0; config->process[i] && i + 1 < sizeof trace.process; i++) /* it may come from a flag */
+    for (size_t i = 0; config->process[i] && i + 1 < sizeof trace.process; i++) // it may come from a flag
         trace.process[i] = config->process[i] < ' ' || strchr("\"\\\x7f", config->process[i]) ? '?' : config->process[i];
     pthread_mutex_init(&trace.lock, NULL);
     pthread_condattr_init(&attributes);
@@ -235,7 +235,7 @@ enum status trace_open(const struct trace_config *config, struct error *error)
     return STATUS_OK;
 }
 
-/* Signals are for the threads that know what to do with them. */
+// Creates the writer with all signals blocked.
 static bool start_writer(void)
 {
     sigset_t all, before;
@@ -258,7 +258,7 @@ struct trace_track *trace_track_open(const char *name)
     if (track && (trace.has_writer || start_writer()))
         track->ring = malloc(trace.ring_spans * sizeof *track->ring);
     if (track && track->ring) {
-        memset(track->ring, 0, trace.ring_spans * sizeof *track->ring); /* resident: a step takes no page faults */
+        memset(track->ring, 0, trace.ring_spans * sizeof *track->ring); // makes it resident: no page fault in a step
         trace.tracks[trace.track_count] = track;
         track->number = ++trace.track_count;
         add_line("{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%u,\"args\":{\"name\":\"%.64s\"}},\n", trace.pid,

@@ -1,8 +1,7 @@
-/* chat.c: `fastdecode chat`: a conversation in a terminal, over the HTTP API as any client would use it.
- *
- * A line is a message; the answer streams as it comes. Ctrl-C stops an answer, Ctrl-D ends. /new forgets the
- * conversation, /help lists the commands. With text on standard input (a pipe) each line is one message.
- */
+// chat.c: `fastdecode chat`: a conversation in a terminal, over the HTTP API as any client would use it.
+//
+// A line is a message; the answer streams as it comes. Ctrl-C stops an answer, Ctrl-D ends. /new forgets the
+// conversation, /help lists the commands. With text on standard input (a pipe) each line is one message.
 #include <curl/curl.h>
 #include <errno.h>
 #include <jansson.h>
@@ -27,11 +26,11 @@ struct chat {
     CURL *curl;
 };
 
-/* One answer as it streams: bytes of the body are cut into lines, `data:` lines hold JSON. */
+// One answer as it streams: bytes of the body are cut into lines, `data:` lines hold JSON.
 struct answer {
-    char *line; /* [capacity] the line not yet ended */
+    char *line; // [capacity] the line not yet ended
     size_t length, capacity;
-    char *text; /* what was said so far */
+    char *text; // what was said so far
     size_t text_length;
     json_int_t tokens;
     char error[512];
@@ -88,14 +87,14 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
     size_t bytes = size * count;
 
     if (interrupted || answer->length + bytes > EVENT_BYTES_MAX)
-        return 0; /* ends the transfer, which cancels the request */
+        return 0; // ends the transfer, which cancels the request
     if (!append(&answer->line, &answer->length, data, bytes))
         return 0;
     for (char *end; (end = memchr(answer->line, '\n', answer->length));) {
         size_t length = (size_t)(end - answer->line);
         if (length > 6 && !memcmp(answer->line, "data: ", 6) && answer->line[6] == '{')
             take_event(answer, answer->line + 6, length - 6);
-        else if (length && answer->line[0] == '{') /* an error's body is one line of JSON, not an event */
+        else if (length && answer->line[0] == '{') // an error's body is one line of JSON, not an event
             take_event(answer, answer->line, length);
         answer->length -= length + 1;
         memmove(answer->line, end + 1, answer->length);
@@ -125,7 +124,7 @@ static struct curl_slist *request_headers(const struct chat *chat)
     return headers;
 }
 
-/* Sends the conversation, prints the answer as it comes, adds it to the conversation. */
+// Sends the conversation, prints the answer as it comes, adds it to the conversation.
 static bool ask(struct chat *chat, bool verbose)
 {
     char url[1024];
@@ -145,7 +144,7 @@ static bool ask(struct chat *chat, bool verbose)
     curl_easy_setopt(chat->curl, CURLOPT_WRITEDATA, &answer);
     CURLcode result = curl_easy_perform(chat->curl);
     curl_easy_getinfo(chat->curl, CURLINFO_RESPONSE_CODE, &code);
-    if (code != 200 && answer.length) { /* the same without the end of its line */
+    if (code != 200 && answer.length) { // the same without the end of its line
         json_t *root = json_loadb(answer.line, answer.length, 0, NULL);
         take_error(&answer, root);
         json_decref(root);
@@ -229,11 +228,11 @@ int chat_main(int argc, char **argv)
 {
     struct chat chat = {.url = "http://127.0.0.1:8080", .model = "default", .temperature = 0.7, .min_p = 0.05, .max_tokens = 1024};
     const struct option options[] = {
-        {"url", OPTION_STRING, &chat.url, "URL", "where the mesh is", 0, 0},
+        {"url", OPTION_STRING, &chat.url, "URL", "address of the gateway", 0, 0},
         {"model", OPTION_STRING, &chat.model, "NAME", "model to ask for", 0, 0},
-        {"api-key", OPTION_STRING, &chat.api_key, "KEY", "if the mesh wants one", 0, 0},
+        {"api-key", OPTION_STRING, &chat.api_key, "KEY", "API key, if the gateway needs one", 0, 0},
         {"system", OPTION_STRING, &chat.system, "TEXT", "system message", 0, 0},
-        {"temperature", OPTION_F64, &chat.temperature, "T", "0 is greedy", 0, 100},
+        {"temperature", OPTION_F64, &chat.temperature, "T", "0 always takes the likeliest token", 0, 100},
         {"min-p", OPTION_F64, &chat.min_p, "P", "tokens less likely than this share of the likeliest are not drawn", 0, 1},
         {"max-tokens", OPTION_U32, &chat.max_tokens, "N", "longest answer; 0: as long as the context allows", 0, 1 << 24},
     };
@@ -241,7 +240,7 @@ int chat_main(int argc, char **argv)
                               .purpose = "talks to a running mesh in this terminal",
                               .options = options,
                               .option_count = ARRAY_COUNT(options)};
-    struct sigaction on_int = {.sa_handler = on_interrupt}; /* no SA_RESTART: it ends the wait for a line too */
+    struct sigaction on_int = {.sa_handler = on_interrupt}; // no SA_RESTART: it ends the wait for a line too
     struct error error;
     int code;
 

@@ -1,4 +1,4 @@
-/* commands.h: the commands of `fastdecode` besides `up`. argv[0] is the command's name; returns the exit status. */
+// commands.h: the commands of `fastdecode` besides `up`. argv[0] is the command's name; returns the exit status.
 #ifndef FD_SERVICES_FASTDECODE_COMMANDS_H
 #define FD_SERVICES_FASTDECODE_COMMANDS_H
 

@@ -1,4 +1,4 @@
-/* described.c: see described.h. */
+// described.c: see described.h.
 #include "services/fastdecode/described.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@ enum { NAME_BYTES = 256 };
 
 typedef enum status check_fn(const struct hardware *hardware, const char *name, struct error *error);
 
-/* One name, or several with commas between. */
+// One name, or several with commas between.
 static enum status read_list(const char *names, const char *folder, const char *option_name, check_fn *check,
                              struct hardware list[PLAN_MIX_KINDS], uint32_t *count, struct error *error)
 {
@@ -38,7 +38,7 @@ static enum status read_hardware(struct described *d, struct error *error)
     if ((status = read_list(d->gpu, d->folder, "gpu", hardware_check_s_part, d->s_parts, &d->s_part_count, error)) ||
         (status = read_list(d->worker, d->folder, "worker", hardware_check_worker, d->workers, &d->worker_count, error)))
         return status;
-    if (!d->link && d->workers[0].link_gb_per_second != 0) { /* a measured host says what its own link does */
+    if (!d->link && d->workers[0].link_gb_per_second != 0) { // a measured host says what its own link does
         d->link_hardware = d->workers[0];
         return STATUS_OK;
     }

@@ -1,4 +1,4 @@
-/* described.h: the model and the hardware that `plan` and `sim` are told about, in the same words. */
+// described.h: the model and the hardware that `plan` and `sim` take as options, under the same names.
 #ifndef FD_SERVICES_FASTDECODE_DESCRIBED_H
 #define FD_SERVICES_FASTDECODE_DESCRIBED_H
 
@@ -8,8 +8,8 @@
 #include "kernels/quant/tensor_type.h"
 
 struct described {
-    const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *kv_type_name; /* as it was said */
-    /* described_read() fills: */
+    const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *kv_type_name; // as given
+    // described_read() fills:
     struct plan_shape shape;
     struct hardware s_parts[PLAN_MIX_KINDS], workers[PLAN_MIX_KINDS], link_hardware;
     uint32_t s_part_count, worker_count;
@@ -20,7 +20,7 @@ struct described {
         .weights = "f16", .worker = "epyc-7452", .kv_type_name = "f16" \
     }
 
-/* Rows of an option table that fill a struct described. */
+// Rows of an option table that fill a struct described.
 #define DESCRIBED_OPTIONS(d)                                                                                                 \
     {"model", OPTION_STRING, &(d)->model, "FILE", "GGUF file whose shape is taken, or", 0, 0},                               \
         {"shape", OPTION_STRING, &(d)->shape_name, "NAME", SHAPE_NAMES, 0, 0},                                               \
@@ -33,8 +33,8 @@ struct described {
         "hardware-dir", OPTION_STRING, &(d)->folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0     \
     }
 
-/* Reads what the words name, and points the request at it (the first of several kinds). --gpu and --worker may be lists with commas.
- * Blocks on the disk. Errors say which option, and what is accepted. */
+// Reads what the options name and points the request at it (at the first of several kinds). --gpu and --worker may be comma lists.
+// Blocks on the disk. An error names the option and what is accepted.
 MUST_CHECK enum status described_read(struct described *described, struct plan_request *request, struct error *error);
 
 #endif

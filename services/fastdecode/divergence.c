@@ -1,10 +1,10 @@
-/* divergence.c: see divergence.h. */
+// divergence.c: see divergence.h.
 #include "services/fastdecode/divergence.h"
 
 #include <math.h>
 
 struct normalizer {
-    double log_sum; /* log of the sum of exp(logit) */
+    double log_sum; // log of the sum of exp(logit)
     uint32_t best;
 };
 
@@ -29,11 +29,11 @@ void divergence_of(const float *reference, const float *other, uint32_t vocab, u
 
     for (uint32_t i = 0; i < vocab; i++) {
         double log_p = (double)reference[i] - p.log_sum, weight = exp(log_p);
-        if (weight > 0 || isnan(weight)) /* 0 log 0 is 0 */
+        if (weight > 0 || isnan(weight)) // 0 log 0 is 0
             kl += weight * (log_p - ((double)other[i] - q.log_sum));
     }
     *out = (struct divergence){
-        .kl = kl < 0 ? 0 : kl, /* it is none: rounding */
+        .kl = kl < 0 ? 0 : kl, // it is none: rounding
         .reference_log_probability = (double)reference[next] - p.log_sum,
         .log_probability = (double)other[next] - q.log_sum,
         .same_best = p.best == q.best,

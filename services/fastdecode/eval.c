@@ -1,8 +1,7 @@
-/* eval.c: `fastdecode eval`: what a KV type costs in quality: perplexity, and KL divergence from KV in f32, on a text file.
- *
- * Both runs multiply alike. In int8 every small change flips some roundings of activations, whatever it comes from: a floor of
- * about 7e-4 for the default model, under which no KV type can be told from another. So f32 is what it takes by default.
- */
+// eval.c: `fastdecode eval`: what a KV type costs in quality: perplexity, and KL divergence from KV in f32, on a text file.
+//
+// Both runs multiply alike. In int8 every small change flips some roundings of activations, whatever it comes from: a floor of
+// about 7e-4 for the default model, under which no KV type can be told from another. So f32 is what it takes by default.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -33,15 +32,15 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
 {
     const struct option options[] = {
         {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
-        {"text", OPTION_STRING, &s->text, "FILE", "the text to read: any UTF-8 file, such as a book's chapter (required)", 0, 0},
-        {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "compared with f32: " KV_TYPE_NAMES, 0, 0},
+        {"text", OPTION_STRING, &s->text, "FILE", "UTF-8 text to read, such as a book's chapter (required)", 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "KV type to compare with f32: " KV_TYPE_NAMES, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, "f32|int8",
-         "of both runs: f32 shows the KV type alone, the rounding of int8 adds a little", 0, 0},
-        {"tokens", OPTION_U32, &s->tokens, "N", "of the text, from its start; 0: all", 0, 1 << 30},
-        {"context", OPTION_U32, &s->context, "TOKENS", "the text is cut into pieces of so many, each read from nothing", 2,
+         "products in both runs; f32 shows the KV type alone, int8 adds a little rounding", 0, 0},
+        {"tokens", OPTION_U32, &s->tokens, "N", "tokens to read from the start of the text; 0: all", 0, 1 << 30},
+        {"context", OPTION_U32, &s->context, "TOKENS", "the text is cut into contexts of this length, each read on its own", 2,
          1 << 20},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
-        {"json", OPTION_BOOL, &s->json, NULL, "the figures as one JSON object", 0, 0},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
+        {"json", OPTION_BOOL, &s->json, NULL, "print the figures as one JSON object", 0, 0},
     };
     struct program program = {.name = "fastdecode eval",
                               .purpose = "what a KV type costs in quality: perplexity and KL divergence from f32 KV, on a text",
@@ -60,7 +59,7 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
     return kv_type_parse(s->kv_type_name, &s->kv_type, error);
 }
 
-/* --- the text -------------------------------------------------------------------------------------------------------- */
+// --- the text --------------------------------------------------------------------------------------------------------
 
 static enum status check_utf8(const char *path, const char *text, size_t bytes, struct error *error)
 {
@@ -75,7 +74,7 @@ static enum status check_utf8(const char *path, const char *text, size_t bytes, 
     return STATUS_OK;
 }
 
-/* *out is malloc'd. */
+// *out is malloc'd.
 static enum status read_text(const char *path, char **out, size_t *bytes, struct error *error)
 {
     FILE *file = fopen(path, "re");
@@ -108,7 +107,7 @@ static enum status read_text(const char *path, char **out, size_t *bytes, struct
     return status ? status : check_utf8(path, *out, *bytes, error);
 }
 
-/* The text's ids, malloc'd, cut to --tokens; and the token that the model wants before a text, or MODEL_NO_TOKEN. */
+// The text's ids, malloc'd, cut to --tokens; and the token that the model wants before a text, or MODEL_NO_TOKEN.
 static enum status tokenize(const struct eval_settings *s, const struct model *model, uint32_t **ids, uint32_t *count,
                             uint32_t *first_token, struct error *error)
 {
@@ -138,7 +137,7 @@ static enum status tokenize(const struct eval_settings *s, const struct model *m
     return status;
 }
 
-/* --- the run --------------------------------------------------------------------------------------------------------- */
+// --- the run ---------------------------------------------------------------------------------------------------------
 
 struct outcome {
     char level[32];
@@ -147,7 +146,7 @@ struct outcome {
     struct divergence_summary sum;
 };
 
-/* items: [count] */
+// items: [count]
 static enum status run_all(struct evaluation *evaluation, const uint32_t *ids, uint32_t count, struct divergence *items,
                            struct outcome *out, struct error *error)
 {
@@ -217,7 +216,7 @@ static enum status evaluate(const struct eval_settings *s, struct outcome *out, 
     return status;
 }
 
-/* --- the figures ----------------------------------------------------------------------------------------------------- */
+// --- the figures -----------------------------------------------------------------------------------------------------
 
 static void print_text(const struct eval_settings *s, const struct outcome *out)
 {

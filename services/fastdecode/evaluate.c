@@ -1,4 +1,4 @@
-/* evaluate.c: see evaluate.h. A context goes through in steps of at most STEP_ROWS rows, its logits in blocks of HEAD_ROWS. */
+// evaluate.c: see evaluate.h. A context goes through in steps of at most STEP_ROWS rows, its logits in blocks of HEAD_ROWS.
 #include "services/fastdecode/evaluate.h"
 
 #include <stdio.h>
@@ -9,15 +9,15 @@
 
 enum { STEP_ROWS = 512, HEAD_ROWS = 32, PAGE_TOKENS = 16, SEQUENCE = 1 };
 
-/* One of the two runs. */
+// One of the two runs.
 struct side {
     struct kv_store *store;
     struct kv_batch *kv;
     struct backend_batch *batch;
-    float *activations;  /* [STEP_ROWS][2 q_width + 2 kv_width] f32: q, o, k, v of each row */
-    float **q, **k, **v; /* [STEP_ROWS] into it */
-    float **o;           /* [STEP_ROWS] into it */
-    float *logits;       /* [HEAD_ROWS][vocab] f32 */
+    float *activations;  // [STEP_ROWS][2 q_width + 2 kv_width] f32: q, o, k, v of each row
+    float **q, **k, **v; // [STEP_ROWS] into it
+    float **o;           // [STEP_ROWS] into it
+    float *logits;       // [HEAD_ROWS][vocab] f32
 };
 
 struct evaluation {
@@ -25,10 +25,10 @@ struct evaluation {
     struct model_shape shape;
     const struct backend_ops *ops;
     struct backend *backend;
-    struct side sides[2]; /* the reference, the other */
+    struct side sides[2]; // the reference, the other
     struct backend_row rows[STEP_ROWS];
     struct kv_row kv_rows[STEP_ROWS];
-    uint32_t next[STEP_ROWS]; /* token after the row; MODEL_NO_TOKEN: the context ends there */
+    uint32_t next[STEP_ROWS]; // token after the row; MODEL_NO_TOKEN: the context ends there
 };
 
 static struct kv_shape kv_shape_of(const struct evaluation *evaluation, enum kv_type type)
@@ -54,7 +54,7 @@ static uint64_t store_bytes(const struct evaluation *evaluation, enum kv_type ty
 
 static uint32_t row_floats(const struct model_shape *shape) { return 2 * (shape->heads + shape->kv_heads) * shape->head_dim; }
 
-/* --- open and close -------------------------------------------------------------------------------------------------- */
+// --- open and close --------------------------------------------------------------------------------------------------
 
 static enum status check_memory(const struct evaluation *evaluation, const struct backend_config *config, struct error *error)
 {
@@ -143,7 +143,7 @@ enum status evaluation_open(const struct evaluation_config *config, struct evalu
         .max_rows = STEP_ROWS,
         .max_batches = 2,
         .context_tokens = config->context_tokens,
-        .kv_type = KV_F32, /* there is no pool of its own */
+        .kv_type = KV_F32, // there is no pool of its own
         .page_tokens = PAGE_TOKENS,
     };
     enum status status;
@@ -175,14 +175,14 @@ const char *evaluation_level(const struct evaluation *evaluation)
     return info.level;
 }
 
-/* --- a context ------------------------------------------------------------------------------------------------------- */
+// --- a context -------------------------------------------------------------------------------------------------------
 
 static void wait_done(const struct evaluation *evaluation, struct side *side)
 {
     while (!evaluation->ops->done(side->batch)) {}
 }
 
-/* The layers of the step's rows. */
+// The layers of the step's rows.
 static enum status run_step(struct evaluation *evaluation, struct side *side, uint32_t row_count, struct error *error)
 {
     const struct backend_links links = {.o = (const float *const *)side->o, .q = side->q, .k = side->k, .v = side->v};
@@ -223,7 +223,7 @@ static void compare_rows(void *arg, uint32_t thread_index, uint32_t thread_count
         divergence_of(sides[0].logits + (size_t)i * vocab, sides[1].logits + (size_t)i * vocab, vocab, job->next[i], &job->out[i]);
 }
 
-/* Logits of rows [begin, begin + count), both sides, then their distance. */
+// Logits of rows [begin, begin + count), both sides, then their distance.
 static void compare(struct evaluation *evaluation, uint32_t begin, uint32_t count, struct divergence *out)
 {
     struct compare_job job = {evaluation, evaluation->next + begin, count, out};
@@ -270,7 +270,7 @@ enum status evaluation_run(struct evaluation *evaluation, const uint32_t *tokens
         }
         for (uint32_t s = 0; s < 2 && !status; s++)
             status = run_step(evaluation, &evaluation->sides[s], rows, error);
-        rows -= begin + rows == length; /* nothing follows the last one */
+        rows -= begin + rows == length; // nothing follows the last one
         for (uint32_t at = 0; at < rows && !status; at += HEAD_ROWS) {
             compare(evaluation, at, MIN((uint32_t)HEAD_ROWS, rows - at), out + done);
             done += MIN((uint32_t)HEAD_ROWS, rows - at);

@@ -1,14 +1,13 @@
-/* evaluate.h: a model run over a text twice, in this process: with KV in f32, and with KV in another type; every position's
- * whole distribution is compared.
- *
- * One backend, so one copy of the weights. Attention is done outside of it, as for the rows of KV workers, over two stores:
- *
- *     backend ─ segment ─▶ q, k, v ─▶ store of f32   ─▶ o ─▶ segment …  ─▶ logits ─┐
- *             ─ segment ─▶ q, k, v ─▶ store of --kv-type ─▶ o ─▶ segment …  ─▶ logits ─┴▶ divergence
- *
- * The text is cut into contexts of a fixed length, each read from nothing; all but a context's last position are compared.
- * Memory does not grow with the text but for 4 bytes a token and 32 a position.
- */
+// evaluate.h: a model run over a text twice, in this process: with KV in f32, and with KV in another type; every position's
+// whole distribution is compared.
+//
+// One backend, so one copy of the weights. Attention is done outside of it, as for the rows of KV workers, over two stores:
+//
+//     backend ─ segment ─▶ q, k, v ─▶ store of f32   ─▶ o ─▶ segment …  ─▶ logits ─┐
+//             ─ segment ─▶ q, k, v ─▶ store of --kv-type ─▶ o ─▶ segment …  ─▶ logits ─┴▶ divergence
+//
+// The text is cut into contexts of a fixed length, each read on its own. All positions but a context's last are compared.
+// Memory grows with the text by 4 bytes per token and 32 per position only.
 #ifndef FD_SERVICES_FASTDECODE_EVALUATE_H
 #define FD_SERVICES_FASTDECODE_EVALUATE_H
 
@@ -25,24 +24,24 @@ struct evaluation_config {
     struct thread_pool *pool;
     enum compute_mode compute;
     enum kv_type kv_type;
-    uint32_t context_tokens; /* at least 2 */
-    uint32_t first_token;    /* each context begins with it; MODEL_NO_TOKEN: with the text */
+    uint32_t context_tokens; // at least 2
+    uint32_t first_token;    // each context begins with it; MODEL_NO_TOKEN: with the text
 };
 
-/* Checks memory (logs a MEMORY-PLAN), then loads the weights. Borrows model and pool. *out is the caller's. A failure leaves
- * nothing behind and *error says why: RESOURCE_EXHAUSTED (memory), INVALID_ARGUMENT or UNIMPLEMENTED (what this model or KV type
- * cannot do). */
+// Checks memory (logs a MEMORY-PLAN), then loads the weights. Borrows model and pool. *out is the caller's. A failure leaves
+// nothing behind and *error says why: RESOURCE_EXHAUSTED (memory), INVALID_ARGUMENT or UNIMPLEMENTED (what this model or KV type
+// cannot do).
 enum status evaluation_open(const struct evaluation_config *config, struct evaluation **out, struct error *error) MUST_CHECK;
-void evaluation_close(struct evaluation *evaluation); /* NULL is allowed */
+void evaluation_close(struct evaluation *evaluation); // NULL is allowed
 
-/* The numeric class of its products, e.g. "int8/vnni". */
+// The numeric class of its products, e.g. "int8/vnni".
 const char *evaluation_level(const struct evaluation *evaluation);
 
-/* How many of `count` tokens the next context takes, the first token not counted. */
+// How many of `count` tokens the next context takes, the first token not counted.
 uint32_t evaluation_context_tokens(const struct evaluation *evaluation, uint32_t count);
 
-/* Runs one context of at most that many tokens. out: [count] gets one entry for each position that a token follows; *out_count
- * says how many: count - 1, or count with a first token. Blocks. */
+// Runs one context of at most that many tokens. out: [count] gets one entry for each position that a token follows; *out_count
+// says how many: count - 1, or count with a first token. Blocks.
 enum status evaluation_run(struct evaluation *evaluation, const uint32_t *tokens, uint32_t count, struct divergence *out,
                            uint32_t *out_count, struct error *error) MUST_CHECK;
 

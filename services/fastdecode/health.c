@@ -1,4 +1,4 @@
-/* health.c: `fastdecode health ADDRESS`: asks a service whether it is ready; the exit status serves container probes. */
+// health.c: `fastdecode health ADDRESS`: asks a service whether it is ready; the exit status serves container probes.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* http_probe.c: see http_probe.h. */
+// http_probe.c: see http_probe.h.
 #include "services/fastdecode/http_probe.h"
 
 #include <curl/curl.h>
@@ -24,7 +24,7 @@ bool http_probe_ready(const char *host, uint16_t port)
     snprintf(url, sizeof url, strchr(host, ':') ? "http://[%s]:%u/ready" : "http://%s:%u/ready", host, port);
     curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(curl, CURLOPT_NOPROXY, "*"); /* it is this machine */
+    curl_easy_setopt(curl, CURLOPT_NOPROXY, "*"); // it is this machine
     curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, 1000L);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, discard);
     if (curl_easy_perform(curl) == CURLE_OK)

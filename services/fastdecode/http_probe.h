@@ -1,11 +1,11 @@
-/* http_probe.h: asks a gateway whether it is ready. */
+// http_probe.h: asks a gateway whether it is ready.
 #ifndef FD_SERVICES_FASTDECODE_HTTP_PROBE_H
 #define FD_SERVICES_FASTDECODE_HTTP_PROBE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* True if GET /ready answers 200. Blocks for at most a second. host "0.0.0.0" is asked as 127.0.0.1. */
+// True if GET /ready answers 200. Blocks for at most a second. host "0.0.0.0" is asked as 127.0.0.1.
 bool http_probe_ready(const char *host, uint16_t port);
 
 #endif

@@ -1,4 +1,4 @@
-/* main.c: `fastdecode`: the command line. Each command has --help. */
+// main.c: `fastdecode`: the command line. Each command has --help.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* measure.c: see measure.h. Memory, products and attention are measured by the backend's own kernels; the link by calls of
- * common/rpc between two threads over ipc, as the services of one host have it. */
+// measure.c: see measure.h. Memory, products and attention are measured by the backend's own kernels; the link by calls of
+// common/rpc between two threads over ipc, as the services of one host have it.
 #include "services/fastdecode/measure.h"
 
 #include <errno.h>
@@ -20,11 +20,12 @@
 #include "common/rpc/rpc.h"
 #include "kernels/backend/cpu_measure.h"
 #include "kernels/dispatch/kernels.h"
+#include "services/fastdecode/measure_model.h"
 
 enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 2000, GPU_US = 1000000 };
-#define GPU_RESERVE (256ull << 20) /* that the CUDA backend leaves to the driver */
+#define GPU_RESERVE (256ull << 20) // the CUDA backend leaves this to the driver
 
-/* --- the link --------------------------------------------------------------------------------------------------------- */
+// --- the link ---------------------------------------------------------------------------------------------------------
 
 struct echo {
     pthread_t thread;
@@ -35,7 +36,7 @@ struct echo {
     atomic_bool ready, stop;
 };
 
-/* As much back as came. */
+// Replies with as many bytes as came.
 static void echo_call(struct rpc_call *call, void *user)
 {
     size_t length;
@@ -61,7 +62,7 @@ static void *echo_main(void *arg)
         echo->status = rpc_server_open(loop, &config, &server, &echo->error);
         if (!echo->status)
             snprintf(echo->address, sizeof echo->address, "%s", rpc_server_address(server, 0));
-        atomic_store_explicit(&echo->ready, true, memory_order_release); /* publishes status and address */
+        atomic_store_explicit(&echo->ready, true, memory_order_release); // publishes status and address
         while (!echo->status && !atomic_load_explicit(&echo->stop, memory_order_relaxed))
             rpc_loop_run(loop, 10000, 0);
         rpc_server_close(server);
@@ -87,7 +88,7 @@ static void on_end(void *user, enum status status, const char *error)
 
 static void on_message(void *user, struct rpc_message *message) { (void)user, (void)message; }
 
-/* The median of some calls with `bytes` each way. */
+// Returns the median time of some calls with `bytes` each way.
 static enum status median_call_us(struct rpc_loop *loop, struct rpc_channel *channel, size_t bytes, uint32_t calls, double *out)
 {
     static const struct rpc_callbacks callbacks = {.on_message = on_message, .on_end = on_end};
@@ -156,7 +157,7 @@ static enum status measure_link(struct hardware *out, struct error *error)
     return status;
 }
 
-/* --- the description -------------------------------------------------------------------------------------------------- */
+// --- the description --------------------------------------------------------------------------------------------------
 
 static void cpu_name(char *out, size_t out_bytes)
 {
@@ -219,12 +220,12 @@ static enum status measure_cpu(struct thread_pool *pool, struct hardware *out, c
         .int8_tops = rates.int8_operations * 1e-12,
         .weights_share = rates.weight_bytes / rates.read_bytes,
         .attention_share = rates.kv_bytes / rates.read_bytes,
-        .layer_us = 6 * rates.phase_us, /* phases of a layer: two norms, QKV, attention's output, gate and up, down */
+        .layer_us = 6 * rates.phase_us, // phases of a layer: two norms, QKV, attention's output, gate and up, down
     };
     return status;
 }
 
-/* Of attention nothing is known without a model: it is left at the rate of reading. */
+// Without a model nothing is known of attention: it gets the rate of reading.
 static enum status measure_gpu(const struct device_choice *device, struct hardware *out, char *name, size_t name_bytes,
                                struct error *error)
 {
@@ -259,7 +260,7 @@ enum status measure_machine(const struct measure_request *request, struct error 
     uint32_t threads = request->threads ? request->threads : cpu_count_usable();
     if (thread_pool_open(threads, &pool))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %u threads", threads);
-    log_init("fastdecode", LOG_ERROR, false); /* what a loop says of itself is of no interest here */
+    log_init("fastdecode", LOG_ERROR, false); // the loops' own lines are of no interest here
     status = device.library ? measure_gpu(&device, &hardware, name, sizeof name, error)
                             : measure_cpu(pool, &hardware, name, sizeof name, error);
     if (!status && request->model_path)
@@ -272,7 +273,7 @@ enum status measure_machine(const struct measure_request *request, struct error 
         status = measure_link(&hardware, error);
     if (status)
         return status;
-    hardware.step_us = hardware.link_round_trip_us; /* a step is one call */
+    hardware.step_us = hardware.link_round_trip_us; // a step is one call
     write_comment(comment, sizeof comment, device.library != NULL);
     return write_file(&hardware, comment, request->path, error);
 }

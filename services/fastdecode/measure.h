@@ -1,4 +1,4 @@
-/* measure.h: `fastdecode plan --measure`: a description of this machine for common/plan/hardware.h. */
+// measure.h: `fastdecode plan --measure`: a description of this machine for common/plan/hardware.h.
 #ifndef FD_SERVICES_FASTDECODE_MEASURE_H
 #define FD_SERVICES_FASTDECODE_MEASURE_H
 
@@ -10,19 +10,14 @@
 #include "kernels/backend/device.h"
 
 struct measure_request {
-    const char *device;     /* as device_choose() takes it: a GPU is described as an S-part, the CPU as an S-part or a worker */
-    const char *model_path; /* of a GGUF file that is loaded and measured too, for two seconds more; NULL: none */
-    const char *path;       /* where the description goes; NULL: standard output */
-    uint32_t threads;       /* 0: all CPUs */
+    const char *device;     // for device_choose(); a GPU is described as an S-part, the CPU as an S-part or a worker
+    const char *model_path; // a GGUF file to load and measure too, which takes two seconds more; NULL: none
+    const char *path;       // file for the description; NULL: standard output
+    uint32_t threads;       // 0: all CPUs
 };
 
-/* Measures for about two seconds and writes the description; says on standard error which GPU it describes, if it does. On failure
- * nothing is written, and *error says why. */
+// Measures for about two seconds and writes the description. If it describes a GPU, a line on stderr says which. On failure nothing is
+// written and *error says why.
 enum status measure_machine(const struct measure_request *request, struct error *error) MUST_CHECK;
-
-/* measure_model.c: layers, head and attention of the file's model on this device, or these threads. out->name points into model_path.
- * Blocks until it is loaded and measured; takes its memory meanwhile. */
-enum status measure_model(const char *model_path, const struct device_choice *device, struct thread_pool *pool,
-                          struct hardware_model *out, struct error *error) MUST_CHECK;
 
 #endif

@@ -1,15 +1,15 @@
-/* measure_model.c: what a model's layers, head and attention take here: as the s-part measures at its start, with more time for it. */
+// measure_model.c: see measure_model.h. Measures as the s-part does at its start, with more time.
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend_measure.h"
-#include "services/fastdecode/measure.h"
+#include "services/fastdecode/measure_model.h"
 
 enum { ROWS_MAX = 512, SAMPLED_MAX = 128, STEPS_US = 1500000, ATTENTION_US = 400000, PAGE_TOKENS = 16, CONTEXT = 1024 };
 enum { MEASURE_BYTES = 64 << 20 };
 
-/* KV of a device's pool, of what weights and activations leave: at most what attention is measured with. */
+// Sizes the pool of a device: what weights and activations leave, at most what measuring attention needs.
 static enum status size_pool(const struct backend_ops *ops, struct backend_config *config, struct backend_plan *plan,
                              struct error *error)
 {
@@ -68,7 +68,7 @@ static enum status measure_steps(const struct model *model, const struct device_
                                     .page_tokens = PAGE_TOKENS,
                                     .max_sequences = ROWS_MAX,
                                     .device = device->index};
-    struct backend_plan plan; /* says whether the model can run here */
+    struct backend_plan plan; // says whether the model can run here
     struct backend *backend = NULL;
     enum status status = size_pool(device->ops, &config, &plan, error);
 

@@ -1,4 +1,4 @@
-/* model.c: `fastdecode model FILE`: what a file holds, and the memory that serving it takes; or writes a synthetic one. */
+// model.c: `fastdecode model FILE`: what a file holds, and the memory that serving it takes; or writes a synthetic one.
 #include <stdio.h>
 #include <string.h>
 
@@ -125,12 +125,12 @@ int model_main(int argc, char **argv)
         {"context", OPTION_U32, &s.context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s.max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"kv-workers", OPTION_U32, &s.kv_workers, "N", "KV workers", 0, SCHED_WORKERS_MAX},
-        {"kv-memory", OPTION_SIZE, &s.kv_memory, "SIZE", "memory for pages of each KV worker", 0, 0},
-        {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE", "memory for pages in the s-part", 0, 0},
+        {"kv-memory", OPTION_SIZE, &s.kv_memory, "SIZE", "memory for the pages of each KV worker", 0, 0},
+        {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE", "memory for the pages of the s-part", 0, 0},
         {"synthetic", OPTION_STRING, &synthetic.shape, "SHAPE", "write FILE with random weights: " SYNTHETIC_SHAPES, 0, 0},
-        {"type", OPTION_STRING, &synthetic.type, "TYPE", "of its matrices: " SYNTHETIC_TYPES, 0, 0},
-        {"layers", OPTION_U32, &synthetic.layers, "N", "of it; 0: as many as the shape has", 0, 512},
-        {"seed", OPTION_U32, &seed, "N", "of its weights", 0, UINT32_MAX},
+        {"type", OPTION_STRING, &synthetic.type, "TYPE", "with --synthetic: type of the matrices: " SYNTHETIC_TYPES, 0, 0},
+        {"layers", OPTION_U32, &synthetic.layers, "N", "with --synthetic: layers; 0: as many as the shape has", 0, 512},
+        {"seed", OPTION_U32, &seed, "N", "with --synthetic: seed of the weights", 0, UINT32_MAX},
     };
     struct program program = {.name = "fastdecode model",
                               .purpose = "what a GGUF file holds, and the memory it takes; or writes one for measuring speed",

@@ -1,4 +1,4 @@
-/* plan.c: `fastdecode plan`: what hardware a load needs, and what to expect of it; common/plan has the arithmetic. */
+// plan.c: `fastdecode plan`: what hardware a load needs, and what to expect of it; common/plan has the arithmetic.
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -25,7 +25,7 @@ struct plan_settings {
     bool json, sweep, measure;
 };
 
-/* --- what it prints --------------------------------------------------------------------------------------------------- */
+// --- what it prints ---------------------------------------------------------------------------------------------------
 
 static void print_json(json_t *object)
 {
@@ -197,7 +197,7 @@ static void print_sweep(const struct plan_settings *s)
                needs[i].knee ? "   knee: more batch hardly helps beyond" : "");
 }
 
-/* --- what it is told -------------------------------------------------------------------------------------------------- */
+// --- what it is told --------------------------------------------------------------------------------------------------
 
 static enum status read_workers(struct plan_settings *s, struct error *error)
 {
@@ -265,25 +265,26 @@ int plan_main(int argc, char **argv)
     struct plan_request *r = &s.request;
     const struct option options[] = {
         DESCRIBED_OPTIONS(&s.described),
-        {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: as few as reach the rate, else the knee", 0, PLAN_BATCH_MAX},
-        {"workers", OPTION_STRING, &s.workers, "N", "KV workers; auto: as many as are needed", 0, 0},
-        {"mini-batches", OPTION_U32, &r->mini_batches, "M", "in flight; 0: one or two, as is faster", 0, 2},
+        {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: the fewest that reach --tokens-per-second, else the knee", 0,
+         PLAN_BATCH_MAX},
+        {"workers", OPTION_STRING, &s.workers, "N", "KV workers; auto: as many as the load needs", 0, 0},
+        {"mini-batches", OPTION_U32, &r->mini_batches, "M", "mini-batches in flight; 0: one or two, whichever is faster", 0, 2},
         {"chunk", OPTION_U32, &r->chunk_tokens, "TOKENS|auto",
-         "prefill rows of a step, with a measured model; auto: as the step's target has it", 0, 65536},
-        {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "to be reached", 0, 1e9},
-        {"latency-ms", OPTION_F64, &r->latency_ms, "L", "between two tokens of a sequence, at most", 0, 1e9},
+         "prefill rows of a step, with a measured model; auto: what the step's time target allows", 0, 65536},
+        {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "rate that the mesh must reach", 0, 1e9},
+        {"latency-ms", OPTION_F64, &r->latency_ms, "L", "most time between two tokens of a sequence", 0, 1e9},
         {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
         {"gen", OPTION_U32, &r->generated_tokens, "S", "tokens generated for it", 1, 1 << 24},
         {"spacing", OPTION_U32, &r->spacing, "F", "steps between starts; 0: a 32nd of --gen", 0, 1 << 24},
         {"local-pool", OPTION_SIZE, &r->pool_bytes, "SIZE",
-         "KV in the S-part's memory; 0: all that is left without workers, none with them", 0, 0},
-        {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict what memory could not hold, too", 0, 0},
-        {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "what each batch needs at least, and the knee", 0, 0},
-        {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
-        {"measure", OPTION_BOOL, &s.measure, NULL,
-         "describe this machine, into FILE or to standard output; with --model as it runs that", 0, 0},
-        {"device", OPTION_STRING, &s.device, "DEVICE", "to measure: " DEVICE_HELP, 0, 0},
-        {"threads", OPTION_U32, &s.threads, "N", "to measure with; 0: all CPUs", 0, 1024},
+         "KV in the S-part's memory; 0: all that is left without workers, none with workers", 0, 0},
+        {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},
+        {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "print what each batch needs at least, and the knee", 0, 0},
+        {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
+        {"measure", OPTION_BOOL, &s.measure, NULL, "describe this machine in FILE or on stdout; with --model as it runs that model",
+         0, 0},
+        {"device", OPTION_STRING, &s.device, "DEVICE", "device to measure: " DEVICE_HELP, 0, 0},
+        {"threads", OPTION_U32, &s.threads, "N", "threads to measure with; 0: all CPUs", 0, 1024},
     };
     struct program program = {.name = "fastdecode plan",
                               .purpose = "how many workers and what batch a load needs, and what to expect",

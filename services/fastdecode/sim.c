@@ -1,4 +1,4 @@
-/* sim.c: `fastdecode sim`: what a mesh would do with a workload: the real scheduling core on a virtual clock. */
+// sim.c: `fastdecode sim`: what a mesh would do with a workload: the real scheduling core on a virtual clock.
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ struct sim_settings {
     bool backlog, json;
 };
 
-/* --- what it is told -------------------------------------------------------------------------------------------------- */
+// --- what it is told --------------------------------------------------------------------------------------------------
 
 static enum status resolve(struct sim_settings *s, struct error *error)
 {
@@ -51,9 +51,9 @@ static enum status resolve(struct sim_settings *s, struct error *error)
     return STATUS_OK;
 }
 
-/* --- the mesh --------------------------------------------------------------------------------------------------------- */
+// --- the mesh ---------------------------------------------------------------------------------------------------------
 
-/* Pages that `bytes` hold. */
+// Pages that `bytes` hold.
 static uint32_t pages_of(const struct sim_settings *s, double bytes)
 {
     double page_bytes = s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type) * PLAN_PAGE_TOKENS;
@@ -62,7 +62,7 @@ static uint32_t pages_of(const struct sim_settings *s, double bytes)
 
 static uint32_t local_places(const struct sim_settings *s) { return s->workers == 0 || s->local_pool > 0; }
 
-/* The S-part's pool, if there is one, then each worker. places: [local_places + workers]. */
+// The S-part's pool, if there is one, then each worker. places: [local_places + workers].
 static enum status make_places(const struct sim_settings *s, struct sim_place *places, uint32_t longest, struct error *error)
 {
     const struct plan_shape *shape = &s->described.shape;
@@ -142,7 +142,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     return status;
 }
 
-/* --- what it prints --------------------------------------------------------------------------------------------------- */
+// --- what it prints ---------------------------------------------------------------------------------------------------
 
 static json_t *times_json(const struct sim_times *t)
 {
@@ -253,26 +253,27 @@ int sim_main(int argc, char **argv)
         DESCRIBED_OPTIONS(&s.described),
         {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
         {"batch", OPTION_U32, &s.batch, "B", SCHED_RUNNING_HELP, 1, PLAN_BATCH_MAX},
-        {"mini-batches", OPTION_U32, &s.mini_batches, "M", "in flight; 0: one or two, as is faster", 0, SCHED_MINI_BATCHES_MAX},
+        {"mini-batches", OPTION_U32, &s.mini_batches, "M", "mini-batches in flight; 0: one or two, whichever is faster", 0,
+         SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s.chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"admission", OPTION_CHOICE, &s.admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
         {"spacing", OPTION_U32, &s.request.spacing, "F", SCHED_SPACING_HELP, 0, 65536},
         {"placement", OPTION_CHOICE, &s.placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE",
-         "memory for KV in the S-part, beside the workers; 0: none, and without workers all that the weights leave", 0, 0},
+         "memory for KV in the S-part beside workers; 0: none, or without workers all that the weights leave", 0, 0},
         {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},
-        {"requests", OPTION_SIZE, &s.requests, "N", "of --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
-        {"rate", OPTION_F64, &s.rate, "R", "arrivals a second, at random", 0, 1e9},
-        {"backlog", OPTION_BOOL, &s.backlog, NULL, "all requests wait from the beginning", 0, 0},
+        {"requests", OPTION_SIZE, &s.requests, "N", "requests to make with --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
+        {"rate", OPTION_F64, &s.rate, "R", "random arrivals per second", 0, 1e9},
+        {"backlog", OPTION_BOOL, &s.backlog, NULL, "all requests wait from the start", 0, 0},
         {"prompt", OPTION_U32, &s.request.prompt_tokens, "P", "tokens of a prompt", 1, WORKLOAD_TOKENS_MAX},
         {"gen", OPTION_U32, &s.request.generated_tokens, "S", "tokens generated for it", 1, WORKLOAD_TOKENS_MAX},
-        {"max-tokens", OPTION_U32, &s.max_tokens, "N", "that a request allows: all the schedule knows at first; 0: --gen", 0,
-         WORKLOAD_TOKENS_MAX},
-        {"noise", OPTION_F64, &s.noise, "SIGMA", "of the logarithm of each worker's time in each step", 0, 2},
-        {"seed", OPTION_SIZE, &s.seed, "N", "of arrivals and noise", 0, 0},
-        {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate what memory could not hold, too", 0, 0},
+        {"max-tokens", OPTION_U32, &s.max_tokens, "N",
+         "tokens that a request allows, which is all that the schedule knows at first; 0: --gen", 0, WORKLOAD_TOKENS_MAX},
+        {"noise", OPTION_F64, &s.noise, "SIGMA", "standard deviation of the logarithm of each worker's time in each step", 0, 2},
+        {"seed", OPTION_SIZE, &s.seed, "N", "seed of arrivals and noise", 0, 0},
+        {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate also what memory could not hold", 0, 0},
         {"plot", OPTION_STRING, &s.plot_path, "FILE.svg", "draw the load over time", 0, 0},
-        {"json", OPTION_BOOL, &s.json, NULL, "one JSON object", 0, 0},
+        {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
     };
     struct program program = {.name = "fastdecode sim",
                               .purpose = "what a mesh would do with a workload: the scheduling core on a virtual clock",

@@ -1,4 +1,4 @@
-/* supervise.c: see supervise.h. One signalfd for SIGCHLD and the signals that end the mesh; the rest is waitpid. */
+// supervise.c: see supervise.h. One signalfd for SIGCHLD and the signals that end the mesh; the rest is waitpid.
 #include "services/fastdecode/supervise.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include "common/service/service.h"
 
 enum { BACKOFF_FIRST_MS = 100, BACKOFF_MOST_MS = 5000, STEADY_US = 10 * 1000 * 1000 };
-enum { SAME_WISH_US = 300 * 1000 }; /* timeout(1) and some shells send one signal twice */
+enum { REPEAT_US = 300 * 1000 }; // timeout(1) and some shells send one signal twice
 
 static void watched_signals(sigset_t *set)
 {
@@ -132,7 +132,7 @@ static void write_pid(const struct supervisor *supervisor, const struct child *c
     FILE *file;
 
     snprintf(path, sizeof path, "%s/%s.pid", supervisor->run_dir, child->name);
-    snprintf(temporary, sizeof temporary, "%s.new", path); /* renamed, so that a reader never sees half of it */
+    snprintf(temporary, sizeof temporary, "%s.new", path); // renamed into place, so a reader never sees half of it
     file = fopen(temporary, "w");
     if (!file)
         return;
@@ -147,8 +147,8 @@ static _Noreturn void become(const struct child *child, int log_fd, pid_t parent
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
-        _exit(1);  /* it died before the line above */
-    setpgid(0, 0); /* Ctrl-C in a terminal goes to the supervisor alone, which ends the mesh in order */
+        _exit(1);  // the parent died before PR_SET_PDEATHSIG took effect
+    setpgid(0, 0); // Ctrl-C in a terminal reaches the supervisor alone, which ends the mesh in order
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     dup2(log_fd, STDOUT_FILENO);
@@ -184,7 +184,7 @@ enum status supervise_start(struct supervisor *supervisor, struct child *child, 
     return STATUS_OK;
 }
 
-/* Notes how a child ended that was not told to; true: starting it again cannot help. */
+// Notes the unexpected end of a child. Returns true if starting it again cannot help.
 static bool died(const struct supervisor *supervisor, struct child *child, bool exited)
 {
     uint64_t now_us = clock_now_us();
@@ -192,7 +192,7 @@ static bool died(const struct supervisor *supervisor, struct child *child, bool 
     bool failed = exited && child->exit_status;
     char line[512] = "", quoted[600];
 
-    if (failed) /* one that was killed had no last word */
+    if (failed) // a killed child printed no reason
         supervise_last_line(supervisor, child, line, sizeof line);
     child->failed_starts = failed && soon ? child->failed_starts + 1 : 0;
     if (!soon || !child->backoff_ms)
@@ -242,15 +242,15 @@ static int next_timeout_ms(const struct supervisor *supervisor, int timeout_ms)
     return timeout_ms;
 }
 
-/* The second one is a person who does not want to wait; a terminal that closes may say so twice. */
+// A second signal means: do not wait. A terminal that closes may send SIGHUP twice.
 static void ask_to_stop(struct supervisor *supervisor, int number)
 {
     uint64_t now_us = clock_now_us();
 
     if (!supervisor->stop_asked)
         supervisor->stop_asked_us = now_us;
-    else if (number != SIGHUP && now_us - supervisor->stop_asked_us > SAME_WISH_US)
-        supervisor->in_a_hurry = true;
+    else if (number != SIGHUP && now_us - supervisor->stop_asked_us > REPEAT_US)
+        supervisor->end_now = true;
     supervisor->stop_asked = true;
 }
 
@@ -288,10 +288,10 @@ void supervise_stop(struct supervisor *supervisor, struct child *child, int limi
     if (!child->pid)
         return;
     kill(child->pid, SIGTERM);
-    kill(child->pid, SIGCONT); /* a stopped one could not answer */
+    kill(child->pid, SIGCONT); // a stopped child could not react
     while (child->pid) {
         uint64_t now_us = clock_now_us();
-        if (now_us >= deadline_us || supervisor->in_a_hurry) {
+        if (now_us >= deadline_us || supervisor->end_now) {
             log_warn("CHILD-KILLED", "name=%s pid=%d after_ms=%llu", child->name, (int)child->pid,
                      (unsigned long long)(now_us - began_us) / 1000);
             kill(child->pid, SIGKILL);

@@ -1,10 +1,9 @@
-/* synthetic.c: see synthetic.h. GGUF v3: header, keys, tensor descriptions, then the tensors, each at a multiple of 32 bytes.
- *
- * Values are uniform with a standard deviation of 1 / sqrt(inputs), so that norms stay where real models have them; norms are
- * 1. The vocabulary is SentencePiece-style: bytes, letters, then made-up words, each of which is reached by merging shorter
- * ones (consonant-vowel: "ba", "bab", "baba"), so that a prompt of words costs about as many tokens as of a real model.
- * Worked number: llama-1b in Q4_0 is 1.1 G values of 4.5 bits: 620 MB.
- */
+// synthetic.c: see synthetic.h. GGUF v3: header, keys, tensor descriptions, then the tensors, each at a multiple of 32 bytes.
+//
+// Values are uniform with a standard deviation of 1 / sqrt(inputs), so that norms stay where real models have them; norms are
+// 1. The vocabulary is SentencePiece-style: bytes, letters, then made-up words, each of which is reached by merging shorter
+// ones (consonant-vowel: "ba", "bab", "baba"), so that a prompt of words costs about as many tokens as of a real model.
+// Worked number: llama-1b in Q4_0 is 1.1 G values of 4.5 bits: 620 MB.
 #include "services/fastdecode/synthetic.h"
 
 #include <errno.h>
@@ -26,10 +25,10 @@ static const struct shape {
     const char *name;
     uint32_t layers, hidden, ffn, heads, kv_heads, context;
 } shapes[] = {
-    {"llama-1b", 22, 2048, 5632, 32, 4, 8192},   /* TinyLlama, arXiv 2401.02385, with a longer context */
-    {"llama-7b", 32, 4096, 11008, 32, 32, 4096}, /* arXiv 2302.13971, table 2; context of the second edition */
+    {"llama-1b", 22, 2048, 5632, 32, 4, 8192},   // TinyLlama, arXiv 2401.02385, with a longer context
+    {"llama-7b", 32, 4096, 11008, 32, 32, 4096}, // arXiv 2302.13971, table 2; context of the second edition
     {"llama-13b", 40, 5120, 13824, 40, 40, 4096},
-    {"llama-tiny", 2, 128, 384, 4, 2, 256}, /* no model's: to see that what measures the others works */
+    {"llama-tiny", 2, 128, 384, 4, 2, 256}, // no model's: to see that what measures the others works
 };
 
 static const struct kind {
@@ -39,7 +38,7 @@ static const struct kind {
 
 struct writer {
     FILE *file;
-    uint64_t written, total; /* total: 0 while it is not known */
+    uint64_t written, total; // total: 0 while it is not known
     uint64_t random;
     int percent;
     const char *path;
@@ -54,7 +53,7 @@ static void put_text(struct writer *w, const char *text)
     put(w, text, strlen(text));
 }
 
-/* --- keys ------------------------------------------------------------------------------------------------------------- */
+// --- keys -------------------------------------------------------------------------------------------------------------
 
 static void key_u32(struct writer *w, const char *key, uint32_t value)
 {
@@ -85,7 +84,7 @@ static void key_array(struct writer *w, const char *key, uint32_t type, uint64_t
     put_u64(w, count);
 }
 
-/* Token `id` as the file has it; returns its kind. Word n counts consonants and vowels like a clock. */
+// Token `id` as the file has it; returns its kind. Word n counts consonants and vowels like a clock.
 static uint32_t token_of(uint32_t id, char *text)
 {
     static const char consonants[] = "bcdfghjklmnprstvwxyz", vowels[] = "aeiou";
@@ -100,14 +99,14 @@ static uint32_t token_of(uint32_t id, char *text)
         sprintf(text, "<0x%02X>", id - BYTES);
         return TOKEN_BYTE;
     }
-    if (id < WORDS) { /* U+2581, then the printable characters of ASCII but the space */
+    if (id < WORDS) { // U+2581, then the printable characters of ASCII but the space
         sprintf(text, id == LETTERS ? "\xe2\x96\x81" : "%c", (int)(id - LETTERS + 0x20));
         return TOKEN_NORMAL;
     }
     uint32_t n = (id - WORDS) / 2, count = CV;
     char word[16];
     int length = 2;
-    while (n >= count) { /* CV, CVC, CVCV, CVCVC ... */
+    while (n >= count) { // CV, CVC, CVCV, CVCVC ...
         n -= count;
         count *= length % 2 ? 5 : 20;
         length++;
@@ -166,9 +165,9 @@ static void put_keys(struct writer *w, const struct shape *shape)
 }
 enum { KEYS = 12 + 7 };
 
-/* --- tensors ---------------------------------------------------------------------------------------------------------- */
+// --- tensors ----------------------------------------------------------------------------------------------------------
 
-static uint64_t next_random(struct writer *w) /* splitmix64: Steele, Lea, Flood, OOPSLA 2014 */
+static uint64_t next_random(struct writer *w) // splitmix64: Steele, Lea, Flood, OOPSLA 2014
 {
     uint64_t z = w->random += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -176,10 +175,10 @@ static uint64_t next_random(struct writer *w) /* splitmix64: Steele, Lea, Flood,
     return z ^ z >> 31;
 }
 
-/* One block whose values have the standard deviation `spread`. */
+// One block whose values have the standard deviation `spread`.
 static void make_block(struct writer *w, enum tensor_type type, float spread, unsigned char *out)
 {
-    const double levels_4 = 4.61, levels_8 = 73.9, uniform = 1.7320508; /* deviation of 0..15, of -128..127; of [-1, 1], inverse */
+    const double levels_4 = 4.61, levels_8 = 73.9, uniform = 1.7320508; // deviation of 0..15, of -128..127; of [-1, 1], inverse
     uint16_t half = f16_from_float((float)((double)spread / (type == TENSOR_Q8_0 ? levels_8 : levels_4)));
     uint16_t least = f16_from_float(-7.5f * f16_to_float(half));
     uint32_t values = tensor_type_info(type)->block_bytes, head = type == TENSOR_Q4_1 ? 4 : 2;
@@ -212,7 +211,7 @@ static void say_progress(struct writer *w)
 
 struct tensor {
     char name[NAME_BYTES];
-    uint32_t columns, rows; /* rows 0: a norm, a vector of f32 */
+    uint32_t columns, rows; // rows 0: a norm, a vector of f32
     enum tensor_type type;
 };
 
@@ -249,7 +248,7 @@ static void put_tensor(struct writer *w, const struct tensor *t, unsigned char *
     pad(w);
 }
 
-/* All tensors in the file's order; returns how many. out: [3 + 9 * layers] */
+// All tensors in the file's order; returns how many. out: [3 + 9 * layers]
 static uint32_t list_tensors(const struct shape *s, enum tensor_type type, struct tensor *out)
 {
     uint32_t count = 0, kv = s->hidden / s->heads * s->kv_heads;

@@ -1,4 +1,4 @@
-/* synthetic.h: model files of a known shape with random weights, for measuring speed where the real ones are not at hand. */
+// synthetic.h: model files of a known shape with random weights, for measuring speed where the real ones are not at hand.
 #ifndef FD_SERVICES_FASTDECODE_SYNTHETIC_H
 #define FD_SERVICES_FASTDECODE_SYNTHETIC_H
 
@@ -10,15 +10,15 @@
 #define SYNTHETIC_TYPES "f16, q8_0, q4_1, q4_0"
 
 struct synthetic_config {
-    const char *shape; /* one of SYNTHETIC_SHAPES */
-    const char *type;  /* of the matrices: one of SYNTHETIC_TYPES */
-    const char *path;  /* "-": standard output; otherwise complete when it appears */
-    uint32_t layers;   /* 0: the shape's */
+    const char *shape; // one of SYNTHETIC_SHAPES
+    const char *type;  // of the matrices: one of SYNTHETIC_TYPES
+    const char *path;  // "-": standard output; otherwise complete when it appears
+    uint32_t layers;   // 0: the shape's
     uint64_t seed;
 };
 
-/* Writes a GGUF file; the same bytes for the same shape, type and seed. Blocks on the disk; says how far it is on standard error
- * if that is a terminal. On failure no file is left. */
+// Writes a GGUF file; the same bytes for the same shape, type and seed. Blocks on the disk; says how far it is on standard error
+// if that is a terminal. On failure no file is left.
 enum status synthetic_write(const struct synthetic_config *config, struct error *error) MUST_CHECK;
 
 #endif

@@ -1,8 +1,7 @@
-/* up.c: starts scheduler, s-part, kv-workers and gateway, waits until the gateway is ready, then watches them.
- *
- * Services find each other by ipc sockets in the run directory. The gateway's port is picked once: a gateway that is
- * started again gets the same one.
- */
+// up.c: starts scheduler, s-part, kv-workers and gateway, waits until the gateway is ready, then watches them.
+//
+// Services find each other by ipc sockets in the run directory. The gateway's port is picked once: a gateway that is
+// started again gets the same one.
 #include "services/fastdecode/up.h"
 
 #include <arpa/inet.h>
@@ -73,8 +72,8 @@ struct up {
     char host_port[128];
 };
 
-/* A GPU has no pool of another type, so that nowhere would be KV. */
-static enum status some_place(const struct up_settings *s, struct error *error)
+// A GPU's pool is f16: with another KV type and no workers, KV would have no place.
+static enum status check_kv_has_a_place(const struct up_settings *s, struct error *error)
 {
     if (s->kv_workers || strncmp(s->device, "cuda", 4) || !strcmp(s->kv_type, "f16"))
         return STATUS_OK;
@@ -82,16 +81,16 @@ static enum status some_place(const struct up_settings *s, struct error *error)
                      "--kv-type %s on a GPU wants KV workers, its local pool is f16: --kv-workers 1, or --kv-type f16", s->kv_type);
 }
 
-/* --batch-invariant where a GPU may compute: its pool's attention and that of workers give other bytes, so a sequence must find the same
- * kind wherever and whenever it is placed. Where there is one kind only, that is it. */
-static enum status one_kind_of_place(struct up_settings *s, struct error *error)
+// With --batch-invariant on a GPU: attention in its pool and in workers gives different bytes, so all KV must lie in places of one
+// kind. If there is only one kind, this sets it.
+static enum status fix_kind_of_place(struct up_settings *s, struct error *error)
 {
     uint64_t pool_bytes = 1;
 
     if (!s->batch_invariant || !strcmp(s->device, "cpu") || sched_placement_named(s->placement) != SCHED_PLACE_AUTO)
         return STATUS_OK;
     if (strcmp(s->local_pool, "auto") && options_parse_size(s->local_pool, &pool_bytes))
-        return STATUS_INVALID_ARGUMENT; /* said by the caller */
+        return STATUS_INVALID_ARGUMENT; // the caller reports it
     if (s->kv_workers && pool_bytes)
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
@@ -105,18 +104,19 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
 {
     const struct option options[] = {
         {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
-        {"host", OPTION_STRING, &s->host, "ADDRESS", "where the HTTP server listens", 0, 0},
-        {"port", OPTION_U32, &s->port, "N", "its port; 0 picks a free one", 0, 65535},
+        {"host", OPTION_STRING, &s->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
+        {"port", OPTION_U32, &s->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},
         {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME", "the model's id in the API; default: the file's stem",
          0, 0},
         {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE|none", "accepted API keys, one a line; none: no key needed", 0, 0},
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
-        {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for pages of each KV worker; 0: a share of what is free", 0, 0},
+        {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
+         0},
         {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
-        {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction sets of the workers, in order: avx2,avx512", 0, 0},
-        {"local-pool", OPTION_STRING, &s->local_pool, "SIZE",
-         "memory for KV in the s-part, a GPU's if it has one: auto, 0 or bytes", 0, 0},
+        {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction set of each worker in turn, such as avx2,avx512",
+         0, 0},
+        {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part, or in its GPU: auto, 0 or bytes", 0, 0},
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
@@ -133,11 +133,13 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"spacing", OPTION_U32, &s->spacing, "STEPS", SCHED_SPACING_HELP, 0, 65536},
         {"placement", OPTION_CHOICE, &s->placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
-        {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; more get status 429", 1, 1 << 20},
-        {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS", "a request ends then with what it has; 0: never", 0, 1e6},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: as many as usable CPUs (then each has its own)", 0, 1024},
-        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent so long is dead", 100, 600000},
-        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start what steps take (0.8 s)", 0, 0},
+        {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; further ones get status 429", 1, 1 << 20},
+        {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS",
+         "time limit of a request, which then ends with what it has; 0: none", 0, 1e6},
+        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
+        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent for this long is taken for dead",
+         100, 600000},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none",
          "shared secret of the services; default: a new one in the run directory", 0, 0},
@@ -152,7 +154,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
 
     *check_only = program.check_only;
     s->log_json = program.log_json;
-    options_forget_environment(&program); /* a service is told by flags: FD_THREADS means another thing to a gateway */
+    options_forget_environment(&program); // services get flags: FD_THREADS means something else to a gateway
     if (status)
         return status;
     enum sched_placement placement = sched_placement_named(s->placement);
@@ -171,11 +173,11 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
             return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
                              s->kv_workers ? "--placement local" : "--kv-workers 0");
     }
-    status = some_place(s, error);
-    return status ? status : one_kind_of_place(s, error);
+    status = check_kv_has_a_place(s, error);
+    return status ? status : fix_kind_of_place(s, error);
 }
 
-/* The folder that this program lies in: the others lie beside it. */
+// Finds the folder of this program; the services lie beside it.
 static enum status find_programs(struct up *up, struct error *error)
 {
     ssize_t length = readlink("/proc/self/exe", up->program_dir, sizeof up->program_dir - 1);
@@ -197,7 +199,7 @@ static struct child *add(struct up *up, const char *name, const char *program)
     snprintf(path, sizeof path, "%s/%s", up->program_dir, program);
     struct child *child = supervise_add(&up->supervisor, name, path);
     supervise_argument(child, "--log-level=%s", levels[log_threshold]);
-    supervise_argument(child, "--log-file=%s/%s.log", up->supervisor.run_dir, name); /* rotated there */
+    supervise_argument(child, "--log-file=%s/%s.log", up->supervisor.run_dir, name); // rotated there
     if (up->settings.log_json)
         supervise_argument(child, "--log-json");
     if (up->settings.mesh_secret_file)
@@ -218,7 +220,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--listen=ipc://%s/scheduler.sock", up->supervisor.run_dir);
     supervise_argument(child, "--max-queue=%u", s->max_queue);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
-    supervise_argument(child, "--mini-batches=%u", s->mini_batches); /* 0: of those that the s-part takes */
+    supervise_argument(child, "--mini-batches=%u", s->mini_batches); // 0: the scheduler chooses among those of the s-part
     supervise_argument(child, "--chunk=%u", s->chunk);
     supervise_argument(child, "--step-target-ms=%g", s->step_target_ms);
     supervise_argument(child, "--admission=%s", s->admission);
@@ -229,7 +231,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 
-/* Two where a GPU computes while workers, with the cores to themselves, attend; elsewhere a second one only takes memory. */
+// Two if a GPU computes while workers attend on the host's cores; otherwise a second one only takes memory.
 static uint32_t mini_batches_of_s_part(const struct up_settings *s)
 {
     if (s->mini_batches)
@@ -268,14 +270,14 @@ static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--name=%s", name);
     supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
     supervise_argument(child, "--listen-tensors=ipc://%s/%s-t.sock", up->supervisor.run_dir, name);
-    /* The workers of a mini-batch attend at the same time: so many threads in all as there are cores, none woken for nothing. */
+    // All workers of a mini-batch attend at the same time: as many threads as cores in total.
     supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
-    if (strncmp(s->device, "cuda", 4)) /* auto: unless the s-part tells the scheduler that it found a GPU */
+    if (strncmp(s->device, "cuda", 4)) // with auto the s-part corrects this if it finds a GPU
         supervise_argument(child, "--shares-cores");
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--kv-memory=%llu",
                        (unsigned long long)(s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers));
-    if (s->kv_worker_isa) { /* the index-th of a comma list, the last one for those beyond */
+    if (s->kv_worker_isa) { // the index-th of a comma list; the last one repeats
         const char *item = s->kv_worker_isa;
         for (uint32_t skip = index; skip && strchr(item, ','); skip--)
             item = strchr(item, ',') + 1;
@@ -303,7 +305,7 @@ static void add_gateway(struct up *up)
         supervise_argument(child, "--request-timeout=%g", s->request_timeout_s);
 }
 
-/* A free port, when 0 was asked for: bound once here so that a gateway started again keeps it. */
+// Picks a free port if 0 was asked for, so that a gateway that is started again keeps it.
 static enum status pick_port(struct up_settings *s, struct error *error)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -358,7 +360,7 @@ static enum status start_all(struct up *up, struct error *error)
     return STATUS_OK;
 }
 
-/* Gateway first, so that requests end; then the scheduler, so that workers have nobody to hand pages to; then the rest. */
+// Ends the gateway first, so that requests end; then the scheduler, so that workers do not start to hand pages over; then the rest.
 static void stop_all(struct up *up)
 {
     struct supervisor *supervisor = &up->supervisor;
@@ -388,7 +390,7 @@ static void print_ready(const struct up *up)
     fflush(stdout);
 }
 
-/* Returns 0 once it is asked to stop, or the exit code of a child that cannot start. */
+// Returns 0 once it is asked to stop, or the exit code of a child that cannot start.
 static int watch(struct up *up)
 {
     bool ready = false;
@@ -410,7 +412,7 @@ static int watch(struct up *up)
     return 0;
 }
 
-/* Every program reads its own settings with --check: the first that refuses them says why, and its exit code is returned. */
+// Every program reads its own settings with --check: the first that refuses them says why, and its exit code is returned.
 static int check_all(struct up *up)
 {
     snprintf(up->supervisor.run_dir, sizeof up->supervisor.run_dir, "/tmp");
@@ -420,7 +422,7 @@ static int check_all(struct up *up)
         pid_t pid;
         int status;
         supervise_argument(child, "--check");
-        supervise_argument(child, "--log-level=error"); /* the answer alone */
+        supervise_argument(child, "--log-level=error"); // print the answer alone
         int failed = posix_spawn(&pid, child->arguments[0], NULL, NULL, child->arguments, environ);
         if (failed) {
             fprintf(stderr, "fastdecode up: cannot run %s: %s\n", child->arguments[0], strerror(failed));
@@ -434,7 +436,7 @@ static int check_all(struct up *up)
     return 0;
 }
 
-/* The folder of logs and sockets, the port, the trace. */
+// Picks the port, opens the run folder and the trace.
 static enum status prepare(struct up *up, struct error *error)
 {
     static char made[] = "/tmp/fastdecode-XXXXXX";
@@ -460,12 +462,12 @@ static int fail(const struct error *error)
 
 int up_main(int argc, char **argv)
 {
-    static struct up up; /* 80 children with their arguments: too large for a stack */
+    static struct up up; // 80 children with their arguments: too large for a stack
     struct error error = {0};
     bool check_only;
     int code;
 
-    signal(SIGPIPE, SIG_IGN); /* a reader of its output that has gone must not end the mesh */
+    signal(SIGPIPE, SIG_IGN); // a reader of its output that has gone must not end the mesh
     up.settings = defaults;
     if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error))
         return fail(&error);
@@ -476,7 +478,7 @@ int up_main(int argc, char **argv)
     code = start_all(&up, &error) ? fail(&error) : watch(&up);
     up.supervisor.no_restarts = code != 0;
     stop_all(&up);
-    trace_close(); /* the services have written theirs */
+    trace_close(); // the services have written theirs
     supervise_close(&up.supervisor);
     return code;
 }

@@ -25,9 +25,9 @@ static enum status configure(struct service *service, void *state, struct error 
     struct gateway_program *s = state;
     struct gateway_config *g = &s->config;
     const struct option options[] = {
-        {"host", OPTION_STRING, &g->host, "ADDRESS", "where the HTTP server listens", 0, 0},
-        {"port", OPTION_U32, &g->port, "N", "its port; 0 picks a free one", 0, 65535},
-        {"port-file", OPTION_STRING, &s->port_file, "FILE", "write the port there once it listens", 0, 0},
+        {"host", OPTION_STRING, &g->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
+        {"port", OPTION_U32, &g->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},
+        {"port-file", OPTION_STRING, &s->port_file, "FILE", "write the port to this file once it listens", 0, 0},
         {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "address of the scheduler (required)", 0, 0},
         {"listen", OPTION_STRING, &g->listen, "ADDRESS", "address of this gateway's health service", 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &g->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},

@@ -19,12 +19,12 @@ static enum status configure(struct service *service, void *state, struct error 
     struct scheduler_settings *s = &scheduler->settings;
     const char *admission = "sls", *placement = "auto";
     const struct option options[] = {
-        {"listen", OPTION_STRING, &s->listen, "ADDRESS", "where gateways, s-part and KV workers connect", 0, 0},
+        {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which gateways, s-part and KV workers connect", 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
-        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: one or two, as is predicted to be faster",
-         0, SCHED_MINI_BATCHES_MAX},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N",
+         "mini-batches in flight; 0: one or two, whichever is predicted to be faster", 0, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
@@ -34,7 +34,8 @@ static enum status configure(struct service *service, void *state, struct error 
         {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
-        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a member that is silent so long is dead", 100, 600000},
+        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent for this long is taken for dead",
+         100, 600000},
     };
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
 
