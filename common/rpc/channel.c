@@ -3,21 +3,20 @@
  * A connection that went down takes what was queued with it; a timer dials again, after a backoff that doubles from 50 ms to
  * 2 s, with jitter. A peer that accepts and then does not answer the hello in GREETING_US is given up and dialed again.
  *
- *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received, lane or none──▶ UP
+ *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received, offer settled──▶ UP
  *        ▲                                                                                            │ pipe gone, refused
  *        └──────────────────────────── timer ◀── DOWN: calls end UNAVAILABLE ◀────────────────────────┘
  *
  * Calls live in slots; a call id is slot and generation, so a late answer finds nothing.
  */
-#include <nng/nng.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/rpc/endpoint.h"
 #include "common/rpc/handshake.h"
-#include "common/rpc/internal.h"
 
 enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, GREETING_US = 5000000 };
 
@@ -53,15 +52,23 @@ struct rpc_channel {
 
 static void go_down(struct rpc_channel *channel, const char *why, bool again);
 
+// A deadline a call, and its own: so that no timer fails while a call starts or the channel connects again.
+static uint32_t timers_of(const struct rpc_channel *channel) { return channel->window + 1; }
+
+static void free_channel(struct rpc_channel *channel)
+{
+    loop_release_timers(channel->loop, timers_of(channel));
+    free(channel->slots);
+    free(channel);
+}
+
 /* Around everything that may run a callback, which may close the channel. */
 static void enter(struct rpc_channel *channel) { channel->depth++; }
 
 static void leave(struct rpc_channel *channel)
 {
-    if (--channel->depth == 0 && channel->closing) {
-        free(channel->slots);
-        free(channel);
-    }
+    if (--channel->depth == 0 && channel->closing)
+        free_channel(channel);
 }
 
 /* --- sending ------------------------------------------------------------------------------------------------------- */
@@ -80,7 +87,7 @@ static void send_plain(struct rpc_channel *channel, enum envelope_kind kind, uin
 {
     const struct envelope head = {.kind = kind, .call_id = call_id, .status = status};
     if (channel->state == CHANNEL_UP)
-        send_raw(channel, pack_message(channel->loop, &head, NULL));
+        send_raw(channel, message_pack(loop_messages(channel->loop), &head, NULL));
 }
 
 /* --- calls --------------------------------------------------------------------------------------------------------- */
@@ -144,7 +151,7 @@ static enum status start(struct rpc_channel *channel, struct frame *frame, uint3
     slot->used = true;
     slot->callbacks = *callbacks;
     slot->user = user;
-    slot->timer = timeout_ms ? rpc_loop_timer(channel->loop, timeout_ms * 1000ull, on_deadline, slot) : 0;
+    slot->timer = timeout_ms ? loop_reserved_timer(channel->loop, timeout_ms * 1000ull, on_deadline, slot) : 0;
     if (handle)
         *handle = (struct rpc_handle){index, slot->generation};
     return STATUS_OK;
@@ -187,7 +194,7 @@ enum status rpc_call_start(struct rpc_channel *channel, const ProtobufCServiceDe
     if (bytes > channel->peer_max_bytes)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: a request of %zu bytes, the peer takes at most %llu",
                          channel->address, bytes, (unsigned long long)channel->peer_max_bytes);
-    status = start(channel, pack_message(channel->loop, &head, request), head.timeout_ms, callbacks, user, handle);
+    status = start(channel, message_pack(loop_messages(channel->loop), &head, request), head.timeout_ms, callbacks, user, handle);
     if (status)
         return error_set(error, status, "%s: %u calls in flight, the limit is %u", channel->address, channel->in_flight,
                          channel->window);
@@ -198,7 +205,7 @@ struct rpc_buffer *rpc_request_buffer(struct rpc_channel *channel, uint32_t meth
                                       unsigned char **payload)
 {
     const struct envelope head = {.kind = ENVELOPE_REQUEST, .method = method_id, .timeout_ms = timeout_ms};
-    return buffer_open(channel->loop, &head, payload_bytes, channel->config.lent, payload);
+    return message_buffer_open(loop_messages(channel->loop), &head, payload_bytes, channel->config.lent, payload);
 }
 
 enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer *buffer, const struct rpc_callbacks *callbacks,
@@ -207,7 +214,7 @@ enum status rpc_call_start_buffer(struct rpc_channel *channel, struct rpc_buffer
     uint32_t timeout_ms = buffer->timeout_ms;
     loop_assert_owner(channel->loop);
     buffer->frame->at_once = true;
-    return start(channel, buffer_take(buffer), timeout_ms, callbacks, user, handle);
+    return start(channel, message_buffer_take(buffer), timeout_ms, callbacks, user, handle);
 }
 
 void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
@@ -234,7 +241,7 @@ static void come_up(struct rpc_channel *channel)
         channel->config.on_up(channel->config.user, &channel->peer);
 }
 
-/* A lane was taken, or not. */
+// The offer was taken, or not.
 static void on_settled(struct endpoint *endpoint)
 {
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
@@ -252,7 +259,8 @@ static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
         go_down(channel, "the peer speaks another protocol", true);
         return;
     }
-    if (loop_secret(channel->loop)->is_set && !handshake_server_is_proven(message, &channel->handshake)) {
+    if (loop_secret(channel->loop)->is_set &&
+        !handshake_server_is_proven(loop_secret(channel->loop), message, &channel->handshake)) {
         go_down(channel, "the peer does not prove that it knows the mesh secret (--" RPC_SECRET_OPTION ")", true);
         return;
     }
@@ -260,7 +268,7 @@ static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
     channel->peer = greeting.peer;
     channel->peer_max_bytes = greeting.max_message_bytes;
     endpoint_greeted(&channel->endpoint, channel->pipe);
-    if (!endpoint_take_lane(&channel->endpoint, channel->pipe, &greeting.lane))
+    if (!endpoint_take_offer(&channel->endpoint, channel->pipe, &greeting.offer))
         come_up(channel);
 }
 
@@ -268,7 +276,8 @@ static void on_challenge(struct rpc_channel *channel, struct rpc_message *messag
 {
     struct frame *proof;
 
-    if (channel->state == CHANNEL_GREETING && !channel->greeted && handshake_answer(message, &channel->handshake, &proof))
+    if (channel->state == CHANNEL_GREETING && !channel->greeted &&
+        handshake_answer(channel->loop, message, &channel->handshake, &proof))
         send_raw(channel, proof);
     else
         go_down(channel, "the peer sent a challenge that was not expected", true);
@@ -305,7 +314,7 @@ static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
 static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *frame)
 {
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
-    struct rpc_message *message = message_open(channel->loop, frame);
+    struct rpc_message *message = message_open(loop_messages(channel->loop), frame);
     char quoted[320];
 
     (void)pipe;
@@ -354,7 +363,7 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
     if (event == PIPE_ADDED && channel->state == CHANNEL_DIALING) {
         channel->pipe = pipe;
         channel->state = CHANNEL_GREETING;
-        channel->timer = rpc_loop_timer(channel->loop, GREETING_US, on_silence, channel);
+        channel->timer = loop_reserved_timer(channel->loop, GREETING_US, on_silence, channel);
         send_raw(channel,
                  handshake_client_hello(channel->loop, &channel->config.hello, channel->max_message_bytes, &channel->handshake));
     } else if (event == PIPE_GONE) {
@@ -368,24 +377,25 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
 
 static void connect_again(void *arg);
 
-static int dial(struct rpc_channel *channel)
+// Returns what was wrong, or NULL.
+static const char *dial(struct rpc_channel *channel)
 {
-    int rv;
-
     channel->endpoint.lent = channel->config.lent;
-    endpoint_open(&channel->endpoint, channel->loop, channel->max_message_bytes);
+    if (!endpoint_open(&channel->endpoint, channel->loop, channel->max_message_bytes))
+        return "no memory";
     channel->state = CHANNEL_DIALING;
     channel->unacked = 0;
     channel->greeted = false;
-    if ((rv = endpoint_dial(&channel->endpoint, channel->address)))
+    const char *wrong = endpoint_dial(&channel->endpoint, channel->address);
+    if (wrong)
         endpoint_close(&channel->endpoint);
-    return rv;
+    return wrong;
 }
 
 static void schedule(struct rpc_channel *channel)
 {
     uint32_t wait_ms = channel->backoff_ms / 2 + loop_random(channel->loop) % (channel->backoff_ms / 2 + 1);
-    channel->timer = rpc_loop_timer(channel->loop, wait_ms * 1000ull, connect_again, channel);
+    channel->timer = loop_reserved_timer(channel->loop, wait_ms * 1000ull, connect_again, channel);
     channel->backoff_ms = MIN(channel->backoff_ms * 2, (uint32_t)BACKOFF_MOST_MS);
 }
 
@@ -420,7 +430,6 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
                              struct error *error)
 {
     struct rpc_channel *channel;
-    int rv;
 
     loop_assert_owner(loop);
     if (strlen(config->address) >= sizeof channel->address)
@@ -440,7 +449,8 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     channel->max_message_bytes = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
     channel->window = config->window ? MIN(config->window, (uint32_t)RPC_WINDOW_MAX) : RPC_WINDOW_DEFAULT;
     channel->slots = calloc(channel->window, sizeof *channel->slots);
-    if (!channel->slots) {
+    if (!channel->slots || !loop_reserve_timers(loop, timers_of(channel))) {
+        free(channel->slots);
         free(channel);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");
     }
@@ -449,10 +459,10 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
         channel->slots[i].generation = 1;
         channel->slots[i].next_free = i + 1 < channel->window ? i + 1 : UINT32_MAX;
     }
-    if ((rv = dial(channel))) {
-        free(channel->slots);
-        free(channel);
-        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot connect to '%s': %s", config->address, nng_strerror(rv));
+    const char *wrong = dial(channel);
+    if (wrong) {
+        free_channel(channel);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot connect to '%s': %s", config->address, wrong);
     }
     *out = channel;
     return STATUS_OK;

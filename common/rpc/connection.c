@@ -8,23 +8,21 @@
  *     connection_send ─▶ unacked < 48 ? ──yes──▶ endpoint ─▶ client ─▶ ACK(16)
  *                               └──no──▶ backlog (at most RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES; then it is kicked)
  */
+#include "common/rpc/connection.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/rpc/server_internal.h"
 
 enum { BACKLOG_START = 64, HELLO_US = 5000000 };
 
-static struct connection **bucket_of(struct rpc_server *server, uint32_t pipe)
-{
-    return &server->connections[pipe % CONNECTION_BUCKETS];
-}
+static struct connection **bucket_of(struct connections *all, uint32_t pipe) { return &all->buckets[pipe % CONNECTION_BUCKETS]; }
 
-struct connection *connection_find(struct rpc_server *server, uint32_t pipe)
+struct connection *connection_find(struct connections *all, uint32_t pipe)
 {
-    struct connection *connection = *bucket_of(server, pipe);
+    struct connection *connection = *bucket_of(all, pipe);
     while (connection && connection->pipe != pipe)
         connection = connection->next;
     return connection;
@@ -37,50 +35,54 @@ static void on_silence(void *arg)
     connection_kick(connection, "no handshake in time");
 }
 
-static void join_strangers(struct rpc_server *server, struct connection *connection)
+static void join_strangers(struct connections *all, struct connection *connection)
 {
-    if (server->stranger_count == STRANGERS_MAX)
-        connection_kick(server->strangers, "too many without a handshake, and the oldest of them"); /* leaves the list */
-    connection->stranger_before = server->newest_stranger;
-    *(server->newest_stranger ? &server->newest_stranger->stranger_after : &server->strangers) = connection;
-    server->newest_stranger = connection;
-    server->stranger_count++;
+    if (all->stranger_count == STRANGERS_MAX)
+        connection_kick(all->strangers, "too many without a handshake, and the oldest of them"); /* leaves the list */
+    connection->stranger_before = all->newest_stranger;
+    *(all->newest_stranger ? &all->newest_stranger->stranger_after : &all->strangers) = connection;
+    all->newest_stranger = connection;
+    all->stranger_count++;
 }
 
 /* Of one that is not among them: nothing. */
-static void leave_strangers(struct rpc_server *server, struct connection *connection)
+static void leave_strangers(struct connections *all, struct connection *connection)
 {
     struct connection *before = connection->stranger_before, *after = connection->stranger_after;
 
-    if (!before && server->strangers != connection)
+    if (!before && all->strangers != connection)
         return;
-    *(before ? &before->stranger_after : &server->strangers) = after;
-    *(after ? &after->stranger_before : &server->newest_stranger) = before;
+    *(before ? &before->stranger_after : &all->strangers) = after;
+    *(after ? &after->stranger_before : &all->newest_stranger) = before;
     connection->stranger_before = connection->stranger_after = NULL;
-    server->stranger_count--;
+    all->stranger_count--;
 }
 
-struct connection *connection_open(struct rpc_server *server, uint32_t pipe)
+struct connection *connection_open(struct connections *all, uint32_t pipe)
 {
-    struct connection *connection = calloc(1, sizeof *connection), **bucket = bucket_of(server, pipe);
+    struct connection *connection = calloc(1, sizeof *connection), **bucket = bucket_of(all, pipe);
 
     if (!connection)
         return NULL;
-    connection->server = server;
+    connection->all = all;
     connection->pipe = pipe;
-    connection->timer = rpc_loop_timer(server->loop, HELLO_US, on_silence, connection);
+    connection->calls = (struct call_list){.connection = connection, .pipe = pipe};
+    if (!(connection->timer = rpc_loop_timer(all->loop, HELLO_US, on_silence, connection))) {
+        free(connection);
+        return NULL;
+    }
     connection->next = *bucket;
     *bucket = connection;
-    join_strangers(server, connection);
+    join_strangers(all, connection);
     return connection;
 }
 
 void connection_greeted(struct connection *connection)
 {
     connection->greeted = true;
-    leave_strangers(connection->server, connection);
-    endpoint_greeted(&connection->server->endpoint, connection->pipe);
-    rpc_loop_cancel_timer(connection->server->loop, connection->timer);
+    leave_strangers(connection->all, connection);
+    endpoint_greeted(connection->all->endpoint, connection->pipe);
+    rpc_loop_cancel_timer(connection->all->loop, connection->timer);
     connection->timer = 0;
 }
 
@@ -100,28 +102,35 @@ void connection_kick(struct connection *connection, const char *why)
 
     if (connection->dead)
         return;
-    log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=\"%s\"", connection->server->service,
+    log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=\"%s\"", connection->all->service,
              log_quote(quoted, sizeof quoted, connection->greeting.peer.service), connection->pipe, why);
     connection->dead = true;
-    leave_strangers(connection->server, connection);
+    leave_strangers(connection->all, connection);
     clear_backlog(connection);
-    endpoint_close_pipe(&connection->server->endpoint, connection->pipe); /* PIPE_GONE follows */
+    endpoint_close_pipe(connection->all->endpoint, connection->pipe); /* PIPE_GONE follows */
 }
 
 void connection_close(struct connection *connection)
 {
-    struct connection **at = bucket_of(connection->server, connection->pipe);
+    struct connection **at = bucket_of(connection->all, connection->pipe);
 
     connection->dead = true;
-    leave_strangers(connection->server, connection);
-    while (connection->calls) /* a cancelled call's owner may end others: always the first one */
-        call_drop(connection->calls);
+    leave_strangers(connection->all, connection);
+    while (connection->calls.first) /* a cancelled call's owner may end others: always the first one */
+        call_drop(connection->calls.first);
     while (*at != connection)
         at = &(*at)->next;
     *at = connection->next;
-    rpc_loop_cancel_timer(connection->server->loop, connection->timer);
+    rpc_loop_cancel_timer(connection->all->loop, connection->timer);
     clear_backlog(connection);
     free(connection);
+}
+
+void connection_close_all(struct connections *all)
+{
+    for (uint32_t bucket = 0; bucket < CONNECTION_BUCKETS; bucket++)
+        while (all->buckets[bucket])
+            connection_close(all->buckets[bucket]);
 }
 
 /* --- sending ------------------------------------------------------------------------------------------------------- */
@@ -129,7 +138,7 @@ void connection_close(struct connection *connection)
 void connection_send_now(struct connection *connection, struct frame *frame)
 {
     if (frame)
-        endpoint_send(&connection->server->endpoint, connection->pipe, frame);
+        endpoint_send(connection->all->endpoint, connection->pipe, frame);
     else
         connection_kick(connection, "no memory for a message to it");
 }

@@ -66,29 +66,30 @@ struct frame *handshake_client_hello(struct rpc_loop *loop, const struct rpc_hel
         message.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     }
     size_t length = protobuf_c_message_get_packed_size(&message.base);
-    struct rpc_buffer *buffer = buffer_open(loop, &head, length, false, &payload);
+    struct rpc_buffer *buffer = message_buffer_open(loop_messages(loop), &head, length, false, &payload);
     if (!buffer)
         return NULL;
     protobuf_c_message_pack(&message.base, payload);
     digest_hello(handshake, payload, length);
-    return buffer_take(buffer);
+    return message_buffer_take(buffer);
 }
 
 struct frame *handshake_server_hello(struct rpc_loop *loop, const struct rpc_hello *hello, uint64_t max_message_bytes,
-                                     const struct lane_offer *lane, const struct handshake *handshake)
+                                     const struct transport_offer *offer, const struct handshake *handshake)
 {
     const struct envelope head = {.kind = ENVELOPE_HELLO};
     Fastdecode__PeerHello message;
     unsigned char *payload;
 
     fill_hello(&message, hello, max_message_bytes);
-    if (lane) {
-        message.lane = (char *)lane->name;
-        message.lane_token = lane->token;
-        message.lane_answer = lane->answer;
+    if (offer) {
+        message.local_socket = (char *)offer->name;
+        message.local_token = offer->token;
+        message.local_answer = offer->answer;
     }
     size_t length = protobuf_c_message_get_packed_size(&message.base);
-    struct rpc_buffer *buffer = buffer_open(loop, &head, length + (handshake->challenged ? PROOF_FIELD_BYTES : 0), false, &payload);
+    struct rpc_buffer *buffer =
+        message_buffer_open(loop_messages(loop), &head, length + (handshake->challenged ? PROOF_FIELD_BYTES : 0), false, &payload);
     if (!buffer)
         return NULL;
     protobuf_c_message_pack(&message.base, payload);
@@ -98,10 +99,10 @@ struct frame *handshake_server_hello(struct rpc_loop *loop, const struct rpc_hel
         prove(loop_secret(loop), server_label, handshake, payload, length, proof);
         wire_put_bytes(&writer, FIELD_PROOF, proof, sizeof proof);
     }
-    return buffer_take(buffer);
+    return message_buffer_take(buffer);
 }
 
-struct frame *handshake_challenge(const struct rpc_message *message, struct handshake *handshake)
+struct frame *handshake_challenge(struct rpc_loop *loop, const struct rpc_message *message, struct handshake *handshake)
 {
     const struct envelope head = {.kind = ENVELOPE_CHALLENGE};
     Fastdecode__PeerChallenge challenge = FASTDECODE__PEER_CHALLENGE__INIT;
@@ -110,13 +111,13 @@ struct frame *handshake_challenge(const struct rpc_message *message, struct hand
     randombytes_buf(handshake->challenge, sizeof handshake->challenge);
     handshake->challenged = true;
     challenge.nonce = (ProtobufCBinaryData){sizeof handshake->challenge, handshake->challenge};
-    return pack_message(message->loop, &head, &challenge.base);
+    return message_pack(loop_messages(loop), &head, &challenge.base);
 }
 
-bool handshake_answer(struct rpc_message *message, struct handshake *handshake, struct frame **out)
+bool handshake_answer(struct rpc_loop *loop, struct rpc_message *message, struct handshake *handshake, struct frame **out)
 {
     const struct envelope head = {.kind = ENVELOPE_PROOF};
-    const struct rpc_secret *secret = loop_secret(message->loop);
+    const struct rpc_secret *secret = loop_secret(loop);
     const Fastdecode__PeerChallenge *challenge = rpc_message_unpack(message, &fastdecode__peer_challenge__descriptor);
     Fastdecode__PeerProof answer = FASTDECODE__PEER_PROOF__INIT;
     unsigned char proof[HANDSHAKE_PROOF_BYTES];
@@ -127,22 +128,23 @@ bool handshake_answer(struct rpc_message *message, struct handshake *handshake, 
     handshake->challenged = true;
     prove(secret, client_label, handshake, NULL, 0, proof);
     answer.proof = (ProtobufCBinaryData){sizeof proof, proof};
-    *out = pack_message(message->loop, &head, &answer.base);
+    *out = message_pack(loop_messages(loop), &head, &answer.base);
     return true;
 }
 
-bool handshake_client_is_proven(struct rpc_message *message, const struct handshake *handshake)
+bool handshake_client_is_proven(const struct rpc_secret *secret, struct rpc_message *message, const struct handshake *handshake)
 {
     const Fastdecode__PeerProof *said = rpc_message_unpack(message, &fastdecode__peer_proof__descriptor);
     unsigned char proof[HANDSHAKE_PROOF_BYTES];
 
     if (!said || !handshake->challenged || said->proof.len != sizeof proof)
         return false;
-    prove(loop_secret(message->loop), client_label, handshake, NULL, 0, proof);
+    prove(secret, client_label, handshake, NULL, 0, proof);
     return !sodium_memcmp(proof, said->proof.data, sizeof proof);
 }
 
-bool handshake_server_is_proven(const struct rpc_message *message, const struct handshake *handshake)
+bool handshake_server_is_proven(const struct rpc_secret *secret, const struct rpc_message *message,
+                                const struct handshake *handshake)
 {
     const unsigned char *payload = message->envelope.payload, *end = payload + message->envelope.payload_length, *before = payload;
     unsigned char proof[HANDSHAKE_PROOF_BYTES];
@@ -156,7 +158,7 @@ bool handshake_server_is_proven(const struct rpc_message *message, const struct 
     for (; wire_next(&reader, &field, &bad) && field.number != FIELD_PROOF; before = reader.at) {}
     if (field.number != FIELD_PROOF || field.type != WIRE_BYTES || field.length != sizeof proof || reader.at != end)
         return false;
-    prove(loop_secret(message->loop), server_label, handshake, payload, (size_t)(before - payload), proof);
+    prove(secret, server_label, handshake, payload, (size_t)(before - payload), proof);
     return !sodium_memcmp(proof, field.bytes, sizeof proof);
 }
 
@@ -180,9 +182,9 @@ bool handshake_parse_hello(struct rpc_message *message, struct greeting *out)
     out->peer.fingerprint = hello->fingerprint;
     out->protocol = hello->protocol;
     out->has_nonce = hello->nonce.len == HANDSHAKE_NONCE_BYTES;
-    out->lane = (struct lane_offer){.token = hello->lane_token, .answer = hello->lane_answer};
-    if (strlen(hello->lane) < sizeof out->lane.name)
-        memcpy(out->lane.name, hello->lane, strlen(hello->lane));
+    out->offer = (struct transport_offer){.token = hello->local_token, .answer = hello->local_answer};
+    if (strlen(hello->local_socket) < sizeof out->offer.name)
+        memcpy(out->offer.name, hello->local_socket, strlen(hello->local_socket));
     out->max_message_bytes = hello->max_message_bytes ? hello->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
     out->max_message_bytes = MAX(out->max_message_bytes, (uint64_t)PEER_BYTES_LEAST);
     return true;

@@ -1,14 +1,17 @@
-/* loop.c: the loop: a queue that nng's threads and other threads fill, and that one thread empties; timers; endpoints; and
- * descriptors that this thread polls and reads itself (lane.h).
- *
- * The queue is a ring under a mutex that is held for a few instructions. The owner sleeps in poll(2) on them and on an eventfd that
- * is written only while `parked` is set, so that under load there are no system calls. When the ring holds RING_MESSAGES_MAX
- * messages or RING_BYTES_MAX bytes connections do not ask nng for more until there is room: back-pressure reaches the peer. (Worked number: 64 KiB messages stop at 4,096 of them, 256 MiB.)
- *
- * Timers are a binary heap over slots: a slot knows its place in the heap, so cancelling is O(log n).
- */
+// loop.c: the loop: a queue that other threads fill and one thread empties; timers; descriptors that this thread polls and reads itself.
+//
+// The queue is a ring under a mutex that is held for a few instructions. The owner sleeps in poll(2) on the descriptors and on an eventfd
+// that is written only while `parked` is set, so that under load there are no system calls. When the ring holds RING_MESSAGES_MAX
+// entries or RING_BYTES_MAX bytes, transports do not ask for more until there is room: back-pressure reaches the peer. (Worked number:
+// 64 KiB messages stop at 4,096 of them, 256 MiB.)
+//
+// The ring grows. What peers put into it fails without memory, and costs them their connection; room for the ends of connections
+// is reserved when they begin, and POSTS_RESERVED slots are kept for the program's own posts, which cannot fail.
+#include "common/rpc/loop.h"
+
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,69 +20,36 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/log.h"
 #include "common/base/thread_pool.h"
-#include "common/rpc/internal.h"
+#include "common/rpc/timers.h"
 
-enum { RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, BATCH = 256, FREE_MESSAGES_MAX = 4096, SPIN_CPUS = 4 };
-/* Messages and buffers that are there from the start: a decode step with one more of them alive than any before must not allocate. */
-enum { MESSAGES_AT_START = 16 };
-
-struct timer {
-    uint64_t at_us;
-    uint32_t generation; /* 0: free */
-    uint32_t place;      /* in the heap; of a free one: the next free slot */
-    void (*fn)(void *arg);
-    void *arg;
-};
+enum { RING_START = 1024, RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, POSTS_RESERVED = 256 };
+enum { BATCH = 256, SPIN_CPUS = 4, POLLED_START = 16 };
 
 struct rpc_loop {
     pthread_mutex_t lock;
-    struct loop_entry *ring; /* [capacity], a power of two; under lock */
-    uint32_t capacity, head, count;
-    uint64_t bytes;      /* of the messages in the ring */
-    bool stalled;        /* a connection waits for room */
-    atomic_uint pending; /* count, readable without the lock */
+    struct loop_entry *ring; // [capacity], a power of two; under lock, as what follows
+    uint32_t capacity, head, count, reserved;
+    uint64_t bytes;      // of the frames in the ring
+    bool stalled;        // a transport waits for room
+    atomic_uint pending; // count, readable without the lock
     atomic_bool parked, woken;
     int event_fd;
 
-    /* owner's only */
+    // the owner's only
     pthread_t owner;
     bool owned, may_spin;
     struct loop_entry batch[BATCH];
-    struct timer *timers; /* [timer_capacity] slots */
-    uint32_t *heap;       /* [timer_count] slots, the earliest first */
-    uint32_t timer_count, timer_capacity, free_timer, timer_generation;
-    struct endpoint *endpoints;
+    struct timers timers;
+    struct loop_source *sources;
     struct pollee *pollees;
-    struct pollfd *polled; /* [polled_capacity] the eventfd, then the pollees in their order */
+    struct pollfd *polled; // [polled_capacity] the eventfd, then the pollees in their order
     uint32_t pollee_count, polled_capacity;
-    struct lane *waiting_lanes;
-    struct rpc_message *free_messages;
-    uint32_t free_message_count;
-    struct rpc_buffer *free_buffers;
+    struct deferred *deferred;
+    struct message_pool messages;
     uint64_t random;
     struct rpc_secret secret;
 };
-
-static bool open_messages(struct rpc_loop *loop)
-{
-    for (uint32_t i = 0; i < MESSAGES_AT_START; i++) {
-        struct rpc_message *message = calloc(1, sizeof *message);
-        struct rpc_buffer *buffer = calloc(1, sizeof *buffer);
-        if (message)
-            loop_give_message(loop, message);
-        if (buffer)
-            loop_give_buffer(loop, buffer);
-        if (!message || !buffer)
-            return false;
-        message->arena.cap = 1;
-        if (!arena_take(&message->arena, 1)) /* its first chunk, which it keeps */
-            return false;
-        arena_reset(&message->arena);
-    }
-    return true;
-}
 
 enum status rpc_loop_open(struct rpc_loop **out)
 {
@@ -87,14 +57,15 @@ enum status rpc_loop_open(struct rpc_loop **out)
 
     if (!loop)
         return STATUS_RESOURCE_EXHAUSTED;
-    loop->capacity = 1024;
+    loop->capacity = RING_START;
     loop->ring = calloc(loop->capacity, sizeof *loop->ring);
+    loop->polled_capacity = POLLED_START;
+    loop->polled = calloc(loop->polled_capacity, sizeof *loop->polled);
     loop->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&loop->lock, NULL);
-    loop->free_timer = UINT32_MAX;
     loop->may_spin = cpu_count_usable() >= SPIN_CPUS;
     loop->random = clock_now_ns() | 1;
-    if (!loop->ring || loop->event_fd < 0 || !open_messages(loop)) {
+    if (!loop->ring || !loop->polled || loop->event_fd < 0 || !message_pool_open(&loop->messages) || !timers_open(&loop->timers)) {
         rpc_loop_close(loop);
         return STATUS_RESOURCE_EXHAUSTED;
     }
@@ -106,29 +77,15 @@ void rpc_loop_close(struct rpc_loop *loop)
 {
     if (!loop)
         return;
-    assert_always(!loop->endpoints && !loop->pollees);
-    for (uint32_t i = 0; i < loop->count; i++) {
-        struct loop_entry *entry = &loop->ring[(loop->head + i) & (loop->capacity - 1)];
-        if (entry->kind == ENTRY_MESSAGE)
-            frame_free(entry->frame);
-    }
-    while (loop->free_messages) {
-        struct rpc_message *message = loop->free_messages;
-        loop->free_messages = message->next;
-        arena_free(&message->arena);
-        free(message);
-    }
-    while (loop->free_buffers) {
-        struct rpc_buffer *buffer = loop->free_buffers;
-        loop->free_buffers = buffer->next;
-        free(buffer);
-    }
+    assert_always(!loop->sources && !loop->pollees);
+    for (uint32_t i = 0; i < loop->count; i++)
+        frame_free(loop->ring[(loop->head + i) & (loop->capacity - 1)].frame);
+    message_pool_close(&loop->messages);
+    timers_close(&loop->timers);
     if (loop->event_fd >= 0)
         close(loop->event_fd);
     pthread_mutex_destroy(&loop->lock);
     free(loop->polled);
-    free(loop->timers);
-    free(loop->heap);
     free(loop->ring);
     free(loop);
 }
@@ -137,11 +94,13 @@ void loop_assert_owner(struct rpc_loop *loop) { assert_always(!loop->owned || pt
 
 void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret)
 {
-    assert_always(!loop->endpoints);
+    assert_always(!loop->sources);
     loop->secret = *secret;
 }
 
 const struct rpc_secret *loop_secret(const struct rpc_loop *loop) { return &loop->secret; }
+
+struct message_pool *loop_messages(struct rpc_loop *loop) { return &loop->messages; }
 
 uint32_t loop_random(struct rpc_loop *loop)
 {
@@ -149,51 +108,105 @@ uint32_t loop_random(struct rpc_loop *loop)
     return (uint32_t)(loop->random >> 33);
 }
 
-/* --- the queue ----------------------------------------------------------------------------------------------------- */
+// --- the queue ---
 
 void rpc_loop_wake(struct rpc_loop *loop)
 {
     uint64_t one = 1;
-    /* seq_cst: pairs with the owner's store of `parked` and load of `woken` and `pending`: one of both sees the other */
+    // seq_cst: pairs with the owner's store of `parked` and load of `woken` and `pending`: one of both sees the other
     atomic_store_explicit(&loop->woken, true, memory_order_seq_cst);
     if (atomic_load_explicit(&loop->parked, memory_order_seq_cst) && write(loop->event_fd, &one, sizeof one) < 0) {
-        /* EAGAIN: it is readable already */
+        // EAGAIN: it is readable already
     }
 }
 
-/* Under the lock. Grows; without memory for that the process cannot go on. */
+// Under the lock. False: no memory for so many slots; nothing has changed.
+static bool ring_make_room(struct rpc_loop *loop, uint32_t wanted)
+{
+    uint32_t capacity = loop->capacity;
+
+    if (wanted <= capacity)
+        return true;
+    while (capacity < wanted)
+        capacity *= 2;
+    struct loop_entry *grown = calloc(capacity, sizeof *grown);
+    if (!grown)
+        return false;
+    for (uint32_t i = 0; i < loop->count; i++)
+        grown[i] = loop->ring[(loop->head + i) & (loop->capacity - 1)];
+    free(loop->ring);
+    loop->ring = grown;
+    loop->head = 0;
+    loop->capacity = capacity;
+    return true;
+}
+
+// Under the lock, where there is room.
 static void ring_put(struct rpc_loop *loop, const struct loop_entry *entry)
 {
-    if (loop->count == loop->capacity) {
-        struct loop_entry *grown = calloc(loop->capacity * 2u, sizeof *grown);
-        assert_always(grown);
-        for (uint32_t i = 0; i < loop->count; i++)
-            grown[i] = loop->ring[(loop->head + i) & (loop->capacity - 1)];
-        free(loop->ring);
-        loop->ring = grown;
-        loop->head = 0;
-        loop->capacity *= 2;
-    }
     loop->ring[(loop->head + loop->count++) & (loop->capacity - 1)] = *entry;
     loop->bytes += entry->frame ? entry->frame->length : 0;
-    atomic_store_explicit(&loop->pending, loop->count, memory_order_seq_cst); /* see rpc_loop_wake */
+    atomic_store_explicit(&loop->pending, loop->count, memory_order_seq_cst); // see rpc_loop_wake
 }
 
-void loop_put(struct rpc_loop *loop, const struct loop_entry *entry)
+static void wake_if_parked(struct rpc_loop *loop)
 {
     uint64_t one = 1;
+    if (atomic_load_explicit(&loop->parked, memory_order_seq_cst) && write(loop->event_fd, &one, sizeof one) < 0) {
+        // EAGAIN: it is readable already
+    }
+}
+
+bool loop_reserve(struct rpc_loop *loop)
+{
     pthread_mutex_lock(&loop->lock);
+    bool has_room = ring_make_room(loop, loop->count + loop->reserved + POSTS_RESERVED + 1);
+    loop->reserved += has_room;
+    pthread_mutex_unlock(&loop->lock);
+    return has_room;
+}
+
+void loop_release(struct rpc_loop *loop)
+{
+    pthread_mutex_lock(&loop->lock);
+    assert_always(loop->reserved);
+    loop->reserved--;
+    pthread_mutex_unlock(&loop->lock);
+}
+
+void loop_put_reserved(struct rpc_loop *loop, const struct loop_entry *entry)
+{
+    pthread_mutex_lock(&loop->lock);
+    assert_always(loop->reserved && loop->count < loop->capacity);
+    loop->reserved--;
     ring_put(loop, entry);
     pthread_mutex_unlock(&loop->lock);
-    if (atomic_load_explicit(&loop->parked, memory_order_seq_cst) && write(loop->event_fd, &one, sizeof one) < 0) {
-        /* EAGAIN: it is readable already */
-    }
+    wake_if_parked(loop);
+}
+
+bool loop_put(struct rpc_loop *loop, const struct loop_entry *entry)
+{
+    pthread_mutex_lock(&loop->lock);
+    bool has_room = ring_make_room(loop, loop->count + loop->reserved + POSTS_RESERVED + 1);
+    if (has_room)
+        ring_put(loop, entry);
+    pthread_mutex_unlock(&loop->lock);
+    if (has_room)
+        wake_if_parked(loop);
+    return has_room;
 }
 
 void rpc_loop_post(struct rpc_loop *loop, void (*fn)(void *arg), void *arg)
 {
-    const struct loop_entry entry = {.kind = ENTRY_POST, .fn = fn, .arg = arg};
-    loop_put(loop, &entry);
+    const struct loop_entry entry = {.fn = fn, .arg = arg};
+
+    pthread_mutex_lock(&loop->lock);
+    // With less memory than that the program itself has posted POSTS_RESERVED functions that have not run.
+    assert_always(ring_make_room(loop, loop->count + loop->reserved + POSTS_RESERVED + 1) ||
+                  loop->count + loop->reserved < loop->capacity);
+    ring_put(loop, &entry);
+    pthread_mutex_unlock(&loop->lock);
+    wake_if_parked(loop);
 }
 
 static uint32_t ring_take(struct rpc_loop *loop)
@@ -207,125 +220,99 @@ static uint32_t ring_take(struct rpc_loop *loop)
     }
     loop->head = (loop->head + count) & (loop->capacity - 1);
     loop->count -= count;
-    atomic_store_explicit(&loop->pending, loop->count, memory_order_relaxed); /* only the owner lowers it */
+    atomic_store_explicit(&loop->pending, loop->count, memory_order_relaxed); // only the owner lowers it
     pthread_mutex_unlock(&loop->lock);
     return count;
 }
 
-/* --- timers -------------------------------------------------------------------------------------------------------- */
-
-static void place_timer(struct rpc_loop *loop, uint32_t at, uint32_t slot)
-{
-    loop->heap[at] = slot;
-    loop->timers[slot].place = at;
-}
-
-static void sift_up(struct rpc_loop *loop, uint32_t at)
-{
-    uint32_t slot = loop->heap[at];
-    for (; at && loop->timers[slot].at_us < loop->timers[loop->heap[(at - 1) / 2]].at_us; at = (at - 1) / 2)
-        place_timer(loop, at, loop->heap[(at - 1) / 2]);
-    place_timer(loop, at, slot);
-}
-
-static void sift_down(struct rpc_loop *loop, uint32_t at)
-{
-    uint32_t slot = loop->heap[at];
-    for (uint32_t child; (child = at * 2 + 1) < loop->timer_count; at = child) {
-        if (child + 1 < loop->timer_count && loop->timers[loop->heap[child + 1]].at_us < loop->timers[loop->heap[child]].at_us)
-            child++;
-        if (loop->timers[slot].at_us <= loop->timers[loop->heap[child]].at_us)
-            break;
-        place_timer(loop, at, loop->heap[child]);
-    }
-    place_timer(loop, at, slot);
-}
-
-static void grow_timers(struct rpc_loop *loop)
-{
-    uint32_t capacity = MAX(64u, loop->timer_capacity * 2);
-    struct timer *timers = realloc(loop->timers, capacity * sizeof *timers);
-    uint32_t *heap = realloc(loop->heap, capacity * sizeof *heap);
-
-    assert_always(timers && heap);
-    for (uint32_t i = loop->timer_capacity; i < capacity; i++)
-        timers[i] = (struct timer){.place = i + 1 < capacity ? i + 1 : UINT32_MAX};
-    loop->free_timer = loop->timer_capacity;
-    loop->timers = timers;
-    loop->heap = heap;
-    loop->timer_capacity = capacity;
-}
+// --- timers ---
 
 uint64_t rpc_loop_timer(struct rpc_loop *loop, uint64_t delay_us, void (*fn)(void *arg), void *arg)
 {
-    uint32_t slot;
-
     loop_assert_owner(loop);
-    if (loop->free_timer == UINT32_MAX)
-        grow_timers(loop);
-    slot = loop->free_timer;
-    loop->free_timer = loop->timers[slot].place;
-    if (++loop->timer_generation == 0)
-        loop->timer_generation = 1;
-    loop->timers[slot] =
-        (struct timer){.at_us = clock_now_us() + delay_us, .generation = loop->timer_generation, .fn = fn, .arg = arg};
-    loop->heap[loop->timer_count] = slot;
-    sift_up(loop, loop->timer_count++);
-    return (uint64_t)loop->timers[slot].generation << 32 | slot;
-}
-
-static void remove_timer(struct rpc_loop *loop, uint32_t slot)
-{
-    uint32_t at = loop->timers[slot].place, last = loop->heap[--loop->timer_count];
-
-    if (last != slot) {
-        place_timer(loop, at, last);
-        sift_up(loop, at);
-        sift_down(loop, loop->timers[last].place);
-    }
-    loop->timers[slot] = (struct timer){.place = loop->free_timer};
-    loop->free_timer = slot;
+    return timers_add(&loop->timers, clock_now_us() + delay_us, false, fn, arg);
 }
 
 void rpc_loop_cancel_timer(struct rpc_loop *loop, uint64_t timer)
 {
-    uint32_t slot = (uint32_t)timer, generation = (uint32_t)(timer >> 32);
-
     loop_assert_owner(loop);
-    if (generation && slot < loop->timer_capacity && loop->timers[slot].generation == generation)
-        remove_timer(loop, slot);
+    timers_cancel(&loop->timers, timer);
 }
 
-static uint64_t next_timer_us(const struct rpc_loop *loop)
+bool loop_reserve_timers(struct rpc_loop *loop, uint32_t count) { return timers_reserve(&loop->timers, count); }
+void loop_release_timers(struct rpc_loop *loop, uint32_t count) { timers_release(&loop->timers, count); }
+
+uint64_t loop_reserved_timer(struct rpc_loop *loop, uint64_t delay_us, void (*fn)(void *arg), void *arg)
 {
-    return loop->timer_count ? loop->timers[loop->heap[0]].at_us : UINT64_MAX;
+    loop_assert_owner(loop);
+    return timers_add(&loop->timers, clock_now_us() + delay_us, true, fn, arg);
 }
 
-/* Those that are due now; what they set anew with no delay waits for the next round. */
+// Those that are due now; what they set anew with no delay waits for the next round.
 static uint32_t fire_timers(struct rpc_loop *loop)
 {
+    void (*fn)(void *arg);
     uint32_t fired = 0;
-    uint64_t now_us;
+    void *arg;
 
-    if (!loop->timer_count)
+    if (timers_next_us(&loop->timers) == UINT64_MAX)
         return 0;
-    now_us = clock_now_us();
-    for (; next_timer_us(loop) <= now_us && fired < BATCH; fired++) {
-        struct timer due = loop->timers[loop->heap[0]];
-        remove_timer(loop, loop->heap[0]);
-        due.fn(due.arg);
-    }
+    uint64_t now_us = clock_now_us();
+    for (; fired < BATCH && timers_take(&loop->timers, now_us, &fn, &arg); fired++)
+        fn(arg);
     return fired;
 }
 
-/* --- endpoints ----------------------------------------------------------------------------------------------------- */
+// --- sources ---
+
+void loop_add_source(struct rpc_loop *loop, struct loop_source *source)
+{
+    source->next = loop->sources;
+    loop->sources = source;
+}
+
+// Of the source's entries in [count] slots: takes out the first object; the frames stay and are freed in their turn. NULL: there is none.
+static void *forget_one(struct loop_entry *entries, uint32_t head, uint32_t count, uint32_t mask, struct loop_source *source)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct loop_entry *entry = &entries[(head + i) & mask];
+        if (entry->source != source)
+            continue;
+        void *object = entry->object;
+        entry->source = NULL;
+        entry->object = NULL;
+        if (object)
+            return object;
+    }
+    return NULL;
+}
+
+void loop_remove_source(struct rpc_loop *loop, struct loop_source *source)
+{
+    struct loop_source **at = &loop->sources;
+    void *object;
+
+    while (*at && *at != source)
+        at = &(*at)->next;
+    if (*at)
+        *at = source->next;
+    do {
+        pthread_mutex_lock(&loop->lock);
+        object = forget_one(loop->ring, loop->head, loop->count, loop->capacity - 1, source);
+        pthread_mutex_unlock(&loop->lock);
+        if (object)
+            source->drop(source, object);
+    } while (object);
+    while ((object = forget_one(loop->batch, 0, BATCH, BATCH - 1, source)))
+        source->drop(source, object);
+}
 
 static bool is_full(const struct rpc_loop *loop, uint32_t part)
 {
     return loop->count >= RING_MESSAGES_MAX / part || loop->bytes >= RING_BYTES_MAX / part;
 }
 
-bool loop_stalls(struct rpc_loop *loop, bool *stalled)
+bool loop_is_full(struct rpc_loop *loop, bool *stalled)
 {
     bool full;
     pthread_mutex_lock(&loop->lock);
@@ -336,17 +323,17 @@ bool loop_stalls(struct rpc_loop *loop, bool *stalled)
     return full;
 }
 
-bool loop_restarts(struct rpc_loop *loop, bool *stalled)
+bool loop_was_stalled(struct rpc_loop *loop, bool *stalled)
 {
-    bool restarts;
+    bool was;
     pthread_mutex_lock(&loop->lock);
-    restarts = *stalled;
+    was = *stalled;
     *stalled = false;
     pthread_mutex_unlock(&loop->lock);
-    return restarts;
+    return was;
 }
 
-/* Those that found the queue full go on. It was not empty then, so this is called again after they stalled. */
+// Those that found the queue full go on. It was not empty then, so this is called again after they stalled.
 static void restart_stalled(struct rpc_loop *loop)
 {
     bool restart;
@@ -355,55 +342,22 @@ static void restart_stalled(struct rpc_loop *loop)
     if (restart)
         loop->stalled = false;
     pthread_mutex_unlock(&loop->lock);
-    for (struct endpoint *endpoint = loop->endpoints; restart && endpoint; endpoint = endpoint->next)
-        endpoint_restart(endpoint);
+    for (struct loop_source *source = loop->sources; restart && source; source = source->next)
+        source->on_room(source);
 }
 
-void loop_add_endpoint(struct rpc_loop *loop, struct endpoint *endpoint)
-{
-    endpoint->next = loop->endpoints;
-    loop->endpoints = endpoint;
-}
-
-static void forget_in(struct loop_entry *entry, struct endpoint *endpoint)
-{
-    if (entry->endpoint != endpoint)
-        return;
-    entry->endpoint = NULL;
-    if (entry->link)
-        link_free(entry->link);
-    entry->link = NULL;
-}
-
-void loop_forget_endpoint(struct rpc_loop *loop, struct endpoint *endpoint)
-{
-    for (struct endpoint **at = &loop->endpoints; *at; at = &(*at)->next)
-        if (*at == endpoint) {
-            *at = endpoint->next;
-            break;
-        }
-    pthread_mutex_lock(&loop->lock); /* links in the queue have not been started: freeing them waits for no callback */
-    for (uint32_t i = 0; i < loop->count; i++)
-        forget_in(&loop->ring[(loop->head + i) & (loop->capacity - 1)], endpoint);
-    pthread_mutex_unlock(&loop->lock);
-    for (uint32_t i = 0; i < BATCH; i++)
-        forget_in(&loop->batch[i], endpoint);
-}
-
-/* --- running ------------------------------------------------------------------------------------------------------- */
+// --- running ---
 
 static void handle(struct loop_entry *entry)
 {
     struct loop_entry now = *entry;
 
-    *entry = (struct loop_entry){0}; /* it has been handled, if its endpoint is closed meanwhile */
-    if (now.kind == ENTRY_POST)
+    *entry = (struct loop_entry){0}; // it has been handled, if its source is removed meanwhile
+    if (now.fn)
         now.fn(now.arg);
-    else if (now.kind == ENTRY_PIPE && now.endpoint)
-        endpoint_on_entry(now.endpoint, &now);
-    else if (now.kind == ENTRY_MESSAGE && now.endpoint)
-        now.endpoint->on_message(now.endpoint, now.pipe, now.frame);
-    else if (now.kind == ENTRY_MESSAGE)
+    else if (now.source)
+        now.source->on_entry(now.source, &now);
+    else
         frame_free(now.frame);
 }
 
@@ -416,19 +370,23 @@ static uint32_t handle_all(struct rpc_loop *loop)
     return count;
 }
 
-void loop_watch(struct rpc_loop *loop, struct pollee *pollee)
+bool loop_watch(struct rpc_loop *loop, struct pollee *pollee)
 {
+    if (loop->pollee_count + 2 > loop->polled_capacity) {
+        struct pollfd *grown = realloc(loop->polled, loop->polled_capacity * 2u * sizeof *grown);
+        if (!grown)
+            return false;
+        loop->polled = grown;
+        loop->polled_capacity *= 2;
+    }
+    loop->pollee_count++;
     pollee->ready = 0;
     pollee->next = loop->pollees;
     pollee->place = &loop->pollees;
     if (pollee->next)
         pollee->next->place = &pollee->next;
     loop->pollees = pollee;
-    if (++loop->pollee_count + 1 > loop->polled_capacity) {
-        loop->polled_capacity = MAX(16u, loop->polled_capacity * 2);
-        loop->polled = realloc(loop->polled, loop->polled_capacity * sizeof *loop->polled);
-        assert_always(loop->polled);
-    }
+    return true;
 }
 
 void loop_unwatch(struct rpc_loop *loop, struct pollee *pollee)
@@ -439,26 +397,53 @@ void loop_unwatch(struct rpc_loop *loop, struct pollee *pollee)
     loop->pollee_count--;
 }
 
-struct lane **loop_waiting_lanes(struct rpc_loop *loop) { return &loop->waiting_lanes; }
+void loop_defer(struct rpc_loop *loop, struct deferred *deferred)
+{
+    if (deferred->waiting)
+        return;
+    deferred->waiting = true;
+    deferred->next = loop->deferred;
+    loop->deferred = deferred;
+}
 
-/* Waits for the descriptors, and calls those that are ready. Returns their number. */
+void loop_forget_deferred(struct rpc_loop *loop, struct deferred *deferred)
+{
+    struct deferred **at = &loop->deferred;
+
+    while (deferred->waiting && *at && *at != deferred)
+        at = &(*at)->next;
+    if (deferred->waiting && *at)
+        *at = deferred->next;
+    deferred->waiting = false;
+}
+
+static void run_deferred(struct rpc_loop *loop)
+{
+    while (loop->deferred) {
+        struct deferred *deferred = loop->deferred;
+        loop->deferred = deferred->next;
+        deferred->waiting = false;
+        deferred->run(deferred);
+    }
+}
+
+// Waits for the descriptors, and calls those that are ready. Returns their number.
 static uint32_t poll_all(struct rpc_loop *loop, const struct timespec *limit)
 {
-    struct pollfd own = {.fd = loop->event_fd, .events = POLLIN}, *polled = loop->polled ? loop->polled : &own;
     uint32_t count = 1, handled = 0;
     uint64_t value;
 
-    polled[0] = own;
+    loop->polled[0] = (struct pollfd){.fd = loop->event_fd, .events = POLLIN};
     for (struct pollee *pollee = loop->pollees; pollee; pollee = pollee->next)
-        polled[count++] = (struct pollfd){.fd = pollee->fd, .events = pollee->events};
-    if (ppoll(polled, count, limit, NULL) <= 0)
+        loop->polled[count++] = (struct pollfd){.fd = pollee->fd, .events = pollee->events};
+    if (ppoll(loop->polled, count, limit, NULL) <= 0)
         return 0;
-    if (polled[0].revents && read(loop->event_fd, &value, sizeof value) < 0) {
-        /* another took it: nobody does */
+    if (loop->polled[0].revents && read(loop->event_fd, &value, sizeof value) < 0) {
+        // another took it: nobody does
     }
     count = 1;
     for (struct pollee *pollee = loop->pollees; pollee; pollee = pollee->next)
-        pollee->ready = polled[count++].revents;
+        pollee->ready = loop->polled[count++].revents;
     for (struct pollee *pollee = loop->pollees; pollee;) {
         short ready = pollee->ready;
         pollee->ready = 0;
@@ -466,7 +451,7 @@ static uint32_t poll_all(struct rpc_loop *loop, const struct timespec *limit)
             pollee->on_ready(pollee, ready);
             handled++;
         }
-        pollee = ready ? loop->pollees : pollee->next; /* it, or any other, may have ended */
+        pollee = ready ? loop->pollees : pollee->next; // it, or any other, may have ended
     }
     return handled;
 }
@@ -477,14 +462,14 @@ static uint32_t park(struct rpc_loop *loop, uint64_t timeout_us)
     uint32_t handled;
     bool idle;
 
-    atomic_store_explicit(&loop->parked, true, memory_order_seq_cst); /* see rpc_loop_wake */
+    atomic_store_explicit(&loop->parked, true, memory_order_seq_cst); // see rpc_loop_wake
     idle = !atomic_load_explicit(&loop->pending, memory_order_seq_cst) && !atomic_load_explicit(&loop->woken, memory_order_seq_cst);
     handled = poll_all(loop, !idle ? &none : timeout_us == UINT64_MAX ? NULL : &limit);
-    atomic_store_explicit(&loop->parked, false, memory_order_relaxed); /* a late write to the eventfd is harmless */
+    atomic_store_explicit(&loop->parked, false, memory_order_relaxed); // a late write to the eventfd is harmless
     return handled;
 }
 
-/* Until something is there (true) or the time is over. */
+// Until something is there (true) or the time is over.
 static bool spin(struct rpc_loop *loop, uint64_t spin_us, uint32_t *handled)
 {
     static const struct timespec none;
@@ -492,7 +477,7 @@ static bool spin(struct rpc_loop *loop, uint64_t spin_us, uint32_t *handled)
 
     while (loop->may_spin && spin_us && clock_now_us() - began_us < spin_us) {
         for (int i = 0; i < 64; i++) {
-            if (atomic_load_explicit(&loop->pending, memory_order_relaxed) || /* the lock in ring_take orders the rest */
+            if (atomic_load_explicit(&loop->pending, memory_order_relaxed) || // the lock in ring_take orders the rest
                 atomic_load_explicit(&loop->woken, memory_order_relaxed))
                 return true;
 #if defined(__x86_64__)
@@ -500,7 +485,7 @@ static bool spin(struct rpc_loop *loop, uint64_t spin_us, uint32_t *handled)
 #endif
         }
         *handled += loop->pollees ? poll_all(loop, &none) : 0;
-        if (*handled || next_timer_us(loop) <= clock_now_us())
+        if (*handled || timers_next_us(&loop->timers) <= clock_now_us())
             return true;
     }
     return false;
@@ -515,62 +500,24 @@ uint32_t rpc_loop_run(struct rpc_loop *loop, uint64_t timeout_us, uint64_t spin_
         loop->owned = true;
     }
     loop_assert_owner(loop);
-    lane_flush_all(&loop->waiting_lanes); /* of what was sent since */
+    run_deferred(loop); // what was sent since
     handled = fire_timers(loop) + handle_all(loop);
     if (handled || timeout_us == 0) {
         static const struct timespec none;
         handled += loop->pollees ? poll_all(loop, &none) : 0;
-        lane_flush_all(&loop->waiting_lanes);
+        run_deferred(loop);
         return handled;
     }
     if (!spin(loop, spin_us, &handled)) {
-        if (loop->timer_count) {
-            uint64_t now_us = clock_now_us(), at_us = next_timer_us(loop);
+        uint64_t at_us = timers_next_us(&loop->timers);
+        if (at_us != UINT64_MAX) {
+            uint64_t now_us = clock_now_us();
             timeout_us = MIN(timeout_us, at_us > now_us ? at_us - now_us : 0);
         }
         handled += park(loop, timeout_us);
     }
-    atomic_store_explicit(&loop->woken, false, memory_order_seq_cst); /* what the waker wrote before is seen by the caller */
+    atomic_store_explicit(&loop->woken, false, memory_order_seq_cst); // what the waker wrote before is seen by the caller
     handled += fire_timers(loop) + handle_all(loop);
-    lane_flush_all(&loop->waiting_lanes);
+    run_deferred(loop);
     return handled;
-}
-
-/* --- free lists ---------------------------------------------------------------------------------------------------- */
-
-struct rpc_message *loop_take_message(struct rpc_loop *loop)
-{
-    struct rpc_message *message = loop->free_messages;
-    if (!message)
-        return calloc(1, sizeof *message);
-    loop->free_messages = message->next;
-    loop->free_message_count--;
-    return message;
-}
-
-void loop_give_message(struct rpc_loop *loop, struct rpc_message *message)
-{
-    if (loop->free_message_count >= FREE_MESSAGES_MAX) {
-        arena_free(&message->arena);
-        free(message);
-        return;
-    }
-    message->next = loop->free_messages;
-    loop->free_messages = message;
-    loop->free_message_count++;
-}
-
-struct rpc_buffer *loop_take_buffer(struct rpc_loop *loop)
-{
-    struct rpc_buffer *buffer = loop->free_buffers;
-    if (!buffer)
-        return calloc(1, sizeof *buffer);
-    loop->free_buffers = buffer->next;
-    return buffer;
-}
-
-void loop_give_buffer(struct rpc_loop *loop, struct rpc_buffer *buffer)
-{
-    buffer->next = loop->free_buffers;
-    loop->free_buffers = buffer;
 }

@@ -1,78 +1,106 @@
-/* message.c: received messages and their arenas, outgoing buffers. */
+// message.c: see message.h.
+#include "common/rpc/message.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/base/checked.h"
-#include "common/rpc/internal.h"
 
-/* A packed message of n bytes may take CAP_BASE + CAP_FACTOR * n bytes unpacked, and no more than CAP_MOST: sub-messages of
- * two bytes become structs of a hundred. Worked number: a prompt of 8,192 ids is 24 KB packed and 32 KB unpacked. */
-enum { CHUNK_BYTES = 4096, CHUNK_KEPT_BYTES = 1 << 18, CAP_BASE = 1 << 16, CAP_FACTOR = 100, CAP_MOST = 256 << 20 };
+// A packed message of n bytes may take CAP_BASE + CAP_FACTOR * n bytes unpacked, and no more than CAP_MOST: sub-messages of
+// two bytes become structs of a hundred. Worked number: a prompt of 8,192 ids is 24 KB packed and 32 KB unpacked.
+enum { CAP_BASE = 1 << 16, CAP_FACTOR = 100, CAP_MOST = 256 << 20 };
+// Messages and buffers that are there from the start: a decode step with one more of them alive than ever before must not allocate.
+enum { MESSAGES_AT_START = 16, MESSAGES_KEPT_MAX = 4096 };
 
-void *arena_take(struct arena *arena, size_t size)
+// --- the pool ---
+
+static struct rpc_message *take_message(struct message_pool *pool)
 {
-    struct arena_chunk *chunk = arena->chunks;
-
-    if (size > arena->cap - MIN(arena->taken, arena->cap))
-        return NULL;
-    size = (size + 15) & ~(size_t)15;
-    if (!chunk || size > chunk->size - chunk->used) {
-        size_t bytes = MAX(size, chunk ? chunk->size * 2 : (size_t)CHUNK_BYTES);
-        struct arena_chunk *fresh = malloc(sizeof *fresh + bytes);
-        if (!fresh)
-            return NULL;
-        *fresh = (struct arena_chunk){.next = chunk, .size = bytes};
-        arena->chunks = chunk = fresh;
-    }
-    void *taken = chunk->bytes + chunk->used;
-    chunk->used += size;
-    arena->taken += size;
-    return taken;
+    struct rpc_message *message = pool->messages;
+    if (!message)
+        return calloc(1, sizeof *message);
+    pool->messages = message->next;
+    pool->message_count--;
+    return message;
 }
 
-/* Keeps the newest chunk, which is the largest, unless it is huge: the next message needs no malloc. */
-void arena_reset(struct arena *arena)
+static void give_message(struct message_pool *pool, struct rpc_message *message)
 {
-    struct arena_chunk *keep = arena->chunks;
-
-    if (keep && keep->size > CHUNK_KEPT_BYTES)
-        keep = NULL;
-    for (struct arena_chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
-        next = chunk->next;
-        if (chunk != keep)
-            free(chunk);
+    if (pool->message_count >= MESSAGES_KEPT_MAX) {
+        arena_free(&message->arena);
+        free(message);
+        return;
     }
-    if (keep) {
-        keep->next = NULL;
-        keep->used = 0;
-    }
-    arena->chunks = keep;
-    arena->taken = 0;
+    message->next = pool->messages;
+    pool->messages = message;
+    pool->message_count++;
 }
 
-void arena_free(struct arena *arena)
+static struct rpc_buffer *take_buffer(struct message_pool *pool)
 {
-    for (struct arena_chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
-        next = chunk->next;
-        free(chunk);
-    }
-    arena->chunks = NULL;
+    struct rpc_buffer *buffer = pool->buffers;
+    if (!buffer)
+        return calloc(1, sizeof *buffer);
+    pool->buffers = buffer->next;
+    return buffer;
 }
+
+static void give_buffer(struct message_pool *pool, struct rpc_buffer *buffer)
+{
+    buffer->next = pool->buffers;
+    pool->buffers = buffer;
+}
+
+bool message_pool_open(struct message_pool *pool)
+{
+    for (uint32_t i = 0; i < MESSAGES_AT_START; i++) {
+        struct rpc_message *message = calloc(1, sizeof *message);
+        struct rpc_buffer *buffer = calloc(1, sizeof *buffer);
+        if (message)
+            give_message(pool, message);
+        if (buffer)
+            give_buffer(pool, buffer);
+        if (!message || !buffer)
+            return false;
+        message->arena.cap = 1;
+        if (!arena_take(&message->arena, 1)) // its first chunk, which it keeps
+            return false;
+        arena_reset(&message->arena);
+    }
+    return true;
+}
+
+void message_pool_close(struct message_pool *pool)
+{
+    while (pool->messages) {
+        struct rpc_message *message = pool->messages;
+        pool->messages = message->next;
+        arena_free(&message->arena);
+        free(message);
+    }
+    while (pool->buffers) {
+        struct rpc_buffer *buffer = pool->buffers;
+        pool->buffers = buffer->next;
+        free(buffer);
+    }
+    *pool = (struct message_pool){0};
+}
+
+// --- received messages ---
 
 static void *arena_alloc(void *data, size_t size) { return arena_take(data, size); }
 static void arena_release(void *data, void *pointer) { (void)data, (void)pointer; }
 
-struct rpc_message *message_open(struct rpc_loop *loop, struct frame *frame)
+struct rpc_message *message_open(struct message_pool *pool, struct frame *frame)
 {
-    struct rpc_message *message = loop_take_message(loop);
+    struct rpc_message *message = take_message(pool);
 
     if (!message || !envelope_parse(frame_bytes(frame), frame->length, &message->envelope)) {
         frame_free(frame);
         if (message)
-            loop_give_message(loop, message);
+            give_message(pool, message);
         return NULL;
     }
-    message->loop = loop;
+    message->pool = pool;
     message->frame = frame;
     message->kept = message->borrowed = false;
     return message;
@@ -82,14 +110,14 @@ void rpc_message_free(struct rpc_message *message)
 {
     if (!message)
         return;
-    if (message->borrowed) { /* inside the callback that kept it: it ends with the callback after all */
+    if (message->borrowed) { // inside the callback that kept it: it ends with the callback after all
         message->kept = false;
         return;
     }
     frame_free(message->frame);
     message->frame = NULL;
     arena_reset(&message->arena);
-    loop_give_message(message->loop, message);
+    give_message(message->pool, message);
 }
 
 struct rpc_message *rpc_message_keep(struct rpc_message *message)
@@ -111,18 +139,20 @@ void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDesc
     return protobuf_c_message_unpack(descriptor, &allocator, message->envelope.payload_length, message->envelope.payload);
 }
 
-struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *head, size_t payload_bytes, bool lent,
-                               unsigned char **payload)
+// --- messages to be sent ---
+
+struct rpc_buffer *message_buffer_open(struct message_pool *pool, const struct envelope *head, size_t payload_bytes, bool lent,
+                                       unsigned char **payload)
 {
     size_t payload_at, size = envelope_size(head, payload_bytes, &payload_at);
-    struct rpc_buffer *buffer = loop_take_buffer(loop);
+    struct rpc_buffer *buffer = take_buffer(pool);
 
     if (!buffer)
         return NULL;
-    buffer->loop = loop;
+    buffer->pool = pool;
     buffer->timeout_ms = head->timeout_ms;
     if (!(buffer->frame = frame_open(size, lent))) {
-        loop_give_buffer(loop, buffer);
+        give_buffer(pool, buffer);
         return NULL;
     }
     envelope_write(head, payload_bytes, frame_bytes(buffer->frame));
@@ -130,29 +160,29 @@ struct rpc_buffer *buffer_open(struct rpc_loop *loop, const struct envelope *hea
     return buffer;
 }
 
-struct frame *buffer_take(struct rpc_buffer *buffer)
+struct frame *message_buffer_take(struct rpc_buffer *buffer)
 {
     struct frame *frame = buffer->frame;
     buffer->frame = NULL;
-    loop_give_buffer(buffer->loop, buffer);
+    give_buffer(buffer->pool, buffer);
     return frame;
 }
 
 void rpc_buffer_free(struct rpc_buffer *buffer)
 {
     if (buffer)
-        frame_free(buffer_take(buffer));
+        frame_free(message_buffer_take(buffer));
 }
 
-struct frame *pack_message(struct rpc_loop *loop, const struct envelope *head, const ProtobufCMessage *payload)
+struct frame *message_pack(struct message_pool *pool, const struct envelope *head, const ProtobufCMessage *payload)
 {
     unsigned char *bytes;
     size_t size = payload ? protobuf_c_message_get_packed_size(payload) : 0;
-    struct rpc_buffer *buffer = buffer_open(loop, head, size, false, &bytes);
+    struct rpc_buffer *buffer = message_buffer_open(pool, head, size, false, &bytes);
 
     if (!buffer)
         return NULL;
     if (payload)
         protobuf_c_message_pack(payload, bytes);
-    return buffer_take(buffer);
+    return message_buffer_take(buffer);
 }

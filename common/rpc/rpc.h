@@ -5,7 +5,7 @@
  * rpc_loop_post() and rpc_loop_wake(), which any thread may call. Nothing blocks but rpc_loop_run() itself.
  *
  *     nng threads ──▶ queue of the loop ──▶ rpc_loop_run(): handlers, answers, timers
- *     sockets within this host (lane.h) ──────────┘
+ *     sockets within this host (transport_local.c) ──────────┘
  *
  * A channel is one connection to one address. It comes up when both sides have said hello and agree; when it goes down
  * all its calls end with UNAVAILABLE at once, and it connects again by itself with backoff and jitter. Calls are never
@@ -67,7 +67,7 @@ void rpc_loop_post(struct rpc_loop *loop, void (*fn)(void *arg), void *arg);
 /* Any thread, signal handlers too: rpc_loop_run() returns soon. */
 void rpc_loop_wake(struct rpc_loop *loop);
 
-/* fn(arg) once, after delay_us. Returns an id for rpc_loop_cancel_timer(), never 0. */
+// fn(arg) once, after delay_us. Returns an id for rpc_loop_cancel_timer(). 0: no memory for another timer; a few dozen need none.
 uint64_t rpc_loop_timer(struct rpc_loop *loop, uint64_t delay_us, void (*fn)(void *arg), void *arg);
 /* A timer that ran or was cancelled is ignored. */
 void rpc_loop_cancel_timer(struct rpc_loop *loop, uint64_t timer);

@@ -4,7 +4,6 @@
  * (for the connection's end). A cancelled call whose handler set no on_cancel stays in the table, without a connection,
  * until the handler ends it; RPC_CALLS_MAX bounds all of them.
  */
-#include <nng/nng.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,111 +12,53 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
-#include "common/rpc/server_internal.h"
+#include "common/rpc/connection.h"
 #include "envelope.pb-c.h"
 
-/* --- calls --------------------------------------------------------------------------------------------------------- */
+enum { METHODS_MAX = 32, ADDRESSES_MAX = 4 };
 
-static struct rpc_call **call_bucket(struct rpc_server *server, uint32_t pipe, uint64_t id)
-{
-    uint64_t hash = (id ^ (uint64_t)pipe << 40) * 0x9e3779b97f4a7c15u;
-    return &server->calls[hash >> 52 & (CALL_BUCKETS - 1)];
-}
+struct server_method {
+    struct rpc_method method;
+    uint32_t id;
+};
 
-static struct rpc_call *find_call(struct connection *connection, uint64_t id)
-{
-    struct rpc_call *call = *call_bucket(connection->server, connection->pipe, id);
-    while (call && (call->id != id || call->connection != connection))
-        call = call->next;
-    return call;
-}
-
-static void leave_connection(struct rpc_call *call)
-{
-    if (!call->connection)
-        return;
-    call->connection->in_flight--;
-    *call->sibling_place = call->sibling;
-    if (call->sibling)
-        call->sibling->sibling_place = call->sibling_place;
-    call->connection = NULL;
-}
-
-static void free_call(struct rpc_call *call)
-{
-    struct rpc_server *server = call->server;
-    struct rpc_call **at = call_bucket(server, call->pipe, call->id);
-
-    while (*at != call)
-        at = &(*at)->next;
-    *at = call->next;
-    leave_connection(call);
-    if (!call->message->kept)
-        rpc_message_free(call->message);
-    call->next = server->free_calls;
-    server->free_calls = call;
-    server->call_count--;
-}
-
-void call_drop(struct rpc_call *call)
-{
-    leave_connection(call);
-    if (call->on_cancel) {
-        call->dropping = true;
-        call->on_cancel(call->cancel_user);
-        free_call(call);
-    }
-}
-
-static struct rpc_call *new_call(struct connection *connection, struct rpc_message *message)
-{
-    struct rpc_server *server = connection->server;
-    struct rpc_call *call = server->free_calls, **bucket = call_bucket(server, connection->pipe, message->envelope.call_id);
-
-    if (call)
-        server->free_calls = call->next;
-    else if (!(call = malloc(sizeof *call)))
-        return NULL;
-    *call = (struct rpc_call){.server = server,
-                              .connection = connection,
-                              .message = message,
-                              .next = *bucket,
-                              .id = message->envelope.call_id,
-                              .pipe = connection->pipe,
-                              .sibling = connection->calls,
-                              .sibling_place = &connection->calls};
-    *bucket = call;
-    if (call->sibling)
-        call->sibling->sibling_place = &call->sibling;
-    connection->calls = call;
-    connection->in_flight++;
-    server->call_count++;
-    return call;
-}
+struct rpc_server {
+    struct endpoint endpoint; // first: callbacks cast back
+    struct rpc_loop *loop;
+    struct rpc_server_config config;
+    char service[32];
+    uint64_t max_message_bytes;
+    uint32_t window;
+    struct server_method methods[METHODS_MAX];
+    uint32_t method_count;
+    char addresses[ADDRESSES_MAX][256];
+    uint32_t address_count;
+    struct connections connections;
+    struct call_table calls;
+};
 
 /* Takes the message. */
-static void start_call(struct connection *connection, struct rpc_message *message)
+static void start_call(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
-    struct rpc_server *server = connection->server;
     const struct server_method *method = NULL;
     struct rpc_call *call;
 
     for (uint32_t i = 0; i < server->method_count; i++)
         if (server->methods[i].id == message->envelope.method)
             method = &server->methods[i];
-    if (connection->in_flight >= server->window) {
+    if (connection->calls.count >= server->window) {
         connection_kick(connection, "more calls in flight than its window");
         rpc_message_free(message);
         return;
     }
-    if (!(call = new_call(connection, message))) {
+    if (!(call = call_new(&server->calls, &connection->calls, message))) {
         connection_kick(connection, "no memory for a call of it");
         rpc_message_free(message);
         return;
     }
     if (!method)
         rpc_call_fail(call, STATUS_UNIMPLEMENTED, "%s has no method %08x", server->service, message->envelope.method);
-    else if (server->call_count > RPC_CALLS_MAX)
+    else if (server->calls.count > RPC_CALLS_MAX)
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u calls that were not answered yet", server->service,
                       RPC_CALLS_MAX);
     else
@@ -138,24 +79,22 @@ static void refuse(struct connection *connection, const char *format, ...)
     vsnprintf(refused.error, sizeof refused.error, format, args);
     va_end(args);
     connection->refused = true;
-    connection_send_now(connection, pack_message(connection->server->loop, &refused, NULL));
-    log_warn("RPC-REFUSED", "service=%s why=%s", connection->server->service, log_quote(quoted, sizeof quoted, refused.error));
+    connection_send_now(connection, message_pack(loop_messages(connection->all->loop), &refused, NULL));
+    log_warn("RPC-REFUSED", "service=%s why=%s", connection->all->service, log_quote(quoted, sizeof quoted, refused.error));
 }
 
-static void welcome(struct connection *connection)
+static void welcome(struct rpc_server *server, struct connection *connection)
 {
-    struct rpc_server *server = connection->server;
-    struct lane_offer lane;
+    struct transport_offer offer;
 
     connection_greeted(connection);
-    bool offered = endpoint_offer_lane(&server->endpoint, connection->pipe, &lane);
+    bool offered = endpoint_make_offer(&server->endpoint, connection->pipe, &offer);
     connection_send_now(connection, handshake_server_hello(server->loop, &server->config.hello, server->max_message_bytes,
-                                                           offered ? &lane : NULL, &connection->handshake));
+                                                           offered ? &offer : NULL, &connection->handshake));
 }
 
-static void on_hello(struct connection *connection, struct rpc_message *message)
+static void on_hello(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
-    struct rpc_server *server = connection->server;
     const struct greeting *greeting = &connection->greeting;
     uint64_t own = server->config.hello.fingerprint;
 
@@ -171,45 +110,45 @@ static void on_hello(struct connection *connection, struct rpc_message *message)
     else if (own && greeting->peer.fingerprint && own != greeting->peer.fingerprint)
         refuse(connection, "%s and %s do not agree on the model or its KV shape", server->service, greeting->peer.service);
     else if (loop_secret(server->loop)->is_set)
-        connection_send_now(connection, handshake_challenge(message, &connection->handshake));
+        connection_send_now(connection, handshake_challenge(server->loop, message, &connection->handshake));
     else
-        welcome(connection);
+        welcome(server, connection);
 }
 
-static void on_proof(struct connection *connection, struct rpc_message *message)
+static void on_proof(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
     if (connection->greeted || connection->refused || !connection->handshake.challenged)
         connection_kick(connection, "a bad handshake");
-    else if (handshake_client_is_proven(message, &connection->handshake))
-        welcome(connection);
+    else if (handshake_client_is_proven(loop_secret(server->loop), message, &connection->handshake))
+        welcome(server, connection);
     else
-        refuse(connection, "%s and %s have different mesh secrets (--" RPC_SECRET_OPTION ")", connection->server->service,
+        refuse(connection, "%s and %s have different mesh secrets (--" RPC_SECRET_OPTION ")", server->service,
                connection->greeting.peer.service);
 }
 
 /* Takes the message. */
-static void on_envelope(struct connection *connection, struct rpc_message *message)
+static void on_envelope(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
     const struct envelope *envelope = &message->envelope;
 
     if (envelope->kind == ENVELOPE_PROOF) {
-        on_proof(connection, message);
+        on_proof(server, connection, message);
     } else if (envelope->kind != ENVELOPE_HELLO && !connection->greeted) {
         connection_kick(connection, "a message before the handshake");
     } else if (envelope->kind == ENVELOPE_REQUEST) {
-        if (!find_call(connection, envelope->call_id)) {
-            start_call(connection, message);
+        if (!call_find(&server->calls, &connection->calls, envelope->call_id)) {
+            start_call(server, connection, message);
             return; /* the call owns the message */
         }
         connection_kick(connection, "a call id in use");
     } else if (envelope->kind == ENVELOPE_CANCEL) {
-        struct rpc_call *call = find_call(connection, envelope->call_id);
+        struct rpc_call *call = call_find(&server->calls, &connection->calls, envelope->call_id);
         if (call)
             call_drop(call); /* otherwise it had ended */
     } else if (envelope->kind == ENVELOPE_ACK) {
         connection_acknowledged(connection, envelope->status);
     } else if (envelope->kind == ENVELOPE_HELLO) {
-        on_hello(connection, message);
+        on_hello(server, connection, message);
     } else {
         connection_kick(connection, "a message of a kind that only servers send");
     }
@@ -219,16 +158,16 @@ static void on_envelope(struct connection *connection, struct rpc_message *messa
 static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *frame)
 {
     struct rpc_server *server = (struct rpc_server *)endpoint;
-    struct connection *connection = connection_find(server, pipe);
+    struct connection *connection = connection_find(&server->connections, pipe);
     struct rpc_message *message;
 
     if (!connection || connection->dead) {
         frame_free(frame);
         return;
     }
-    message = message_open(server->loop, frame);
+    message = message_open(loop_messages(server->loop), frame);
     if (message)
-        on_envelope(connection, message);
+        on_envelope(server, connection, message);
     else
         connection_kick(connection, "what it sent is no envelope");
 }
@@ -236,11 +175,11 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
 static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
 {
     struct rpc_server *server = (struct rpc_server *)endpoint;
-    struct connection *connection = connection_find(server, pipe);
+    struct connection *connection = connection_find(&server->connections, pipe);
 
     if (event == PIPE_GONE && connection)
         connection_close(connection);
-    else if (event == PIPE_ADDED && !connection && !connection_open(server, pipe))
+    else if (event == PIPE_ADDED && !connection && !connection_open(&server->connections, pipe))
         endpoint_close_pipe(endpoint, pipe);
 }
 
@@ -254,7 +193,7 @@ uint32_t rpc_call_timeout_ms(const struct rpc_call *call) { return call->message
 const struct rpc_peer *rpc_call_peer(const struct rpc_call *call)
 {
     static const struct rpc_peer gone;
-    return call->connection ? &call->connection->greeting.peer : &gone;
+    return call->client ? &call->client->connection->greeting.peer : &gone;
 }
 
 void *rpc_call_unpack(struct rpc_call *call, const ProtobufCMessageDescriptor *descriptor)
@@ -280,30 +219,30 @@ static void end_with(struct rpc_call *call, struct frame *frame)
 {
     loop_assert_owner(call->server->loop);
     assert_always(!call->dropping);
-    if (!call->connection) {
+    if (!call->client) {
         frame_free(frame);
-    } else if (frame && frame->length > call->connection->greeting.max_message_bytes) {
+    } else if (frame && frame->length > call->client->connection->greeting.max_message_bytes) {
         size_t bytes = frame->length;
         frame_free(frame);
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "a reply of %zu bytes, the caller takes at most %llu", bytes,
-                      (unsigned long long)call->connection->greeting.max_message_bytes);
+                      (unsigned long long)call->client->connection->greeting.max_message_bytes);
         return;
     } else {
-        connection_send(call->connection, frame);
+        connection_send(call->client->connection, frame);
     }
-    free_call(call);
+    call_free(call);
 }
 
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     const struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = call->id, .method = call->message->envelope.method};
-    end_with(call, call->connection ? pack_message(call->server->loop, &head, reply) : NULL);
+    end_with(call, call->client ? message_pack(loop_messages(call->server->loop), &head, reply) : NULL);
 }
 
 void rpc_call_end(struct rpc_call *call)
 {
     const struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = call->id};
-    end_with(call, call->connection ? pack_message(call->server->loop, &head, NULL) : NULL);
+    end_with(call, call->client ? message_pack(loop_messages(call->server->loop), &head, NULL) : NULL);
 }
 
 void rpc_call_fail(struct rpc_call *call, enum status status, const char *format, ...)
@@ -314,7 +253,7 @@ void rpc_call_fail(struct rpc_call *call, enum status status, const char *format
     va_start(args, format);
     vsnprintf(head.error, sizeof head.error, format, args);
     va_end(args);
-    end_with(call, call->connection ? pack_message(call->server->loop, &head, NULL) : NULL);
+    end_with(call, call->client ? message_pack(loop_messages(call->server->loop), &head, NULL) : NULL);
 }
 
 enum status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
@@ -323,24 +262,24 @@ enum status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message
     size_t payload_at;
 
     loop_assert_owner(call->server->loop);
-    if (!call->connection || call->connection->dead)
+    if (!call->client || call->client->connection->dead)
         return STATUS_UNAVAILABLE;
     if (envelope_size(&head, protobuf_c_message_get_packed_size(message), &payload_at) >
-        call->connection->greeting.max_message_bytes)
+        call->client->connection->greeting.max_message_bytes)
         return STATUS_OUT_OF_RANGE;
-    return connection_send(call->connection, pack_message(call->server->loop, &head, message));
+    return connection_send(call->client->connection, message_pack(loop_messages(call->server->loop), &head, message));
 }
 
 struct rpc_buffer *rpc_reply_buffer(struct rpc_call *call, size_t payload_bytes, unsigned char **payload)
 {
     const struct envelope head = {.kind = ENVELOPE_REPLY, .call_id = call->id, .method = call->message->envelope.method};
-    return buffer_open(call->server->loop, &head, payload_bytes, false, payload);
+    return message_buffer_open(loop_messages(call->server->loop), &head, payload_bytes, false, payload);
 }
 
 void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer)
 {
     buffer->frame->at_once = true;
-    end_with(call, buffer_take(buffer));
+    end_with(call, message_buffer_take(buffer));
 }
 
 /* --- the server ---------------------------------------------------------------------------------------------------- */
@@ -372,20 +311,21 @@ static void add_method(struct rpc_server *server, const struct rpc_method *metho
 
 static enum status listen_on(struct rpc_server *server, const char *address, struct error *error)
 {
-    int port, rv;
+    int port;
     char *bound = server->addresses[server->address_count];
     const char *colon = strrchr(address, ':');
 
-    if (server->address_count == ENDPOINT_LISTENERS_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "more than %d addresses to listen on", ENDPOINT_LISTENERS_MAX);
+    if (server->address_count == ADDRESSES_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "more than %d addresses to listen on", ADDRESSES_MAX);
     if (!loop_secret(server->loop)->is_set && !rpc_address_is_local(address))
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
             "%s may not listen on '%s' without a shared secret, since anyone who reaches that address could act as any "
             "service: give all services of the mesh the same --" RPC_SECRET_OPTION " (openssl rand -hex 32 makes one)",
             server->service, address);
-    if ((rv = endpoint_listen(&server->endpoint, address, &port)))
-        return error_set(error, STATUS_UNAVAILABLE, "cannot listen on '%s': %s", address, nng_strerror(rv));
+    const char *wrong = endpoint_listen(&server->endpoint, address, &port);
+    if (wrong)
+        return error_set(error, STATUS_UNAVAILABLE, "cannot listen on '%s': %s", address, wrong);
     snprintf(bound, sizeof server->addresses[0], "%s", address);
     if (port)
         snprintf(bound, sizeof server->addresses[0], "%.*s:%d", (int)(colon - address), address, port);
@@ -418,7 +358,10 @@ enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_confi
         add_method(server, &config->methods[i]);
     const struct rpc_method health = {&fastdecode__health__descriptor, "Check", health_handler, server};
     add_method(server, &health);
-    endpoint_open(&server->endpoint, loop, server->max_message_bytes);
+    server->connections = (struct connections){.endpoint = &server->endpoint, .loop = loop, .service = server->service};
+    server->calls.server = server;
+    if (!endpoint_open(&server->endpoint, loop, server->max_message_bytes))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");
     for (uint32_t i = 0; !status && i < config->address_count; i++)
         status = listen_on(server, config->addresses[i], error);
     if (status) {
@@ -434,17 +377,8 @@ void rpc_server_close(struct rpc_server *server)
     if (!server)
         return;
     endpoint_close(&server->endpoint);
-    for (uint32_t bucket = 0; bucket < CALL_BUCKETS; bucket++)
-        while (server->calls[bucket])
-            free_call(server->calls[bucket]); /* without on_cancel: whoever closes the server knows */
-    for (uint32_t bucket = 0; bucket < CONNECTION_BUCKETS; bucket++)
-        while (server->connections[bucket])
-            connection_close(server->connections[bucket]);
-    while (server->free_calls) {
-        struct rpc_call *call = server->free_calls;
-        server->free_calls = call->next;
-        free(call);
-    }
+    call_table_close(&server->calls); // without on_cancel: whoever closes the server knows
+    connection_close_all(&server->connections);
     free(server);
 }
 

@@ -91,7 +91,6 @@ common/wire common/sampler
 
 # "UNIT UNIT ..." of a circle, each without its extension, or patterns of them
 CIRCLE_EXCEPTIONS = """
-common/rpc/*
 kernels/attention/*
 kernels/quant/pack kernels/quant/pack_source
 """.split("\n")[1:-1]

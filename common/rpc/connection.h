@@ -1,0 +1,55 @@
+// connection.h: a server's clients: their handshake's time limit, their window, what is under way to them and what waits. Not included from
+// outside the RPC runtime.
+#ifndef FD_RPC_CONNECTION_H
+#define FD_RPC_CONNECTION_H
+
+#include "common/rpc/call.h"
+#include "common/rpc/endpoint.h"
+#include "common/rpc/handshake.h"
+
+enum { CONNECTION_BUCKETS = 256 };
+enum { STRANGERS_MAX = 256 }; // connections without a handshake: they take descriptors from those that have one
+
+struct connection {
+    struct connections *all;
+    struct connection *next;                             // of its bucket
+    struct connection *stranger_before, *stranger_after; // until it is greeted: of the strangers, the oldest first
+    uint32_t pipe, unacked;
+    bool greeted, refused, dead;
+    struct greeting greeting;
+    struct handshake handshake;
+    uint64_t timer; // the handshake's deadline
+    struct call_list calls;
+    struct frame **backlog; // ring [backlog_capacity]
+    uint32_t backlog_capacity, backlog_head, backlog_count;
+    uint64_t backlog_bytes;
+};
+
+// Those of one server. Zeroed, with the first three, it is ready.
+struct connections {
+    struct endpoint *endpoint;
+    struct rpc_loop *loop;
+    const char *service; // of the server, for the log
+    struct connection *buckets[CONNECTION_BUCKETS];
+    struct connection *strangers, *newest_stranger;
+    uint32_t stranger_count;
+};
+
+// NULL: no memory. A client that does not say hello in time loses its connection, and so does the oldest of STRANGERS_MAX that have not.
+struct connection *connection_open(struct connections *all, uint32_t pipe);
+// NULL: none of this pipe.
+struct connection *connection_find(struct connections *all, uint32_t pipe);
+// Its calls are cancelled.
+void connection_close(struct connection *connection);
+void connection_close_all(struct connections *all);
+// Ends the connection, once; the pipe's end comes as an event.
+void connection_kick(struct connection *connection, const char *why);
+void connection_greeted(struct connection *connection);
+
+// Outside of the window: what belongs to the handshake. Takes the message (NULL: there was no memory for it: a kick).
+void connection_send_now(struct connection *connection, struct frame *frame);
+// Takes the message (NULL: there was no memory for it). RESOURCE_EXHAUSTED: the client does not read, and is kicked.
+enum status connection_send(struct connection *connection, struct frame *frame);
+void connection_acknowledged(struct connection *connection, uint32_t count);
+
+#endif

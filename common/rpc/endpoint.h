@@ -1,0 +1,49 @@
+// endpoint.h: what listens or dials, with its connections ("pipes"). Not included from outside the RPC runtime.
+//
+// A pipe is a link of a transport that has addresses and, where both ends are on one host, a second one beside it that carries the
+// messages from the end of the handshake on. The first one makes the pipe and is its life: when it ends, the pipe has ended.
+#ifndef FD_RPC_ENDPOINT_H
+#define FD_RPC_ENDPOINT_H
+
+#include "common/rpc/transport.h"
+
+enum { PIPE_ADDED = 1, PIPE_GONE = 2 };
+
+struct endpoint_pipe;
+
+struct endpoint {
+    struct rpc_loop *loop;
+    bool opened;
+    bool lent;          // what it receives lies in memory that was lent; set before endpoint_open()
+    bool *closed;       // set by endpoint_close(), after which nothing of the endpoint may be there any more; NULL: nobody asks
+    uint32_t next_pipe; // ids are not used twice, over openings too
+    uint64_t max_message_bytes;
+    struct endpoint_pipe *pipes;
+    const struct transport *transport, *beside;
+    struct transport_port *port, *beside_port; // beside_port NULL: nothing has been offered or taken yet
+    void (*on_message)(struct endpoint *endpoint, uint32_t pipe, struct frame *frame); // takes it
+    void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);              // GONE of pipe 0: dialing failed
+    void (*on_settled)(struct endpoint *endpoint);                                     // see endpoint_take_offer
+};
+
+// All on the owner's thread; none blocks for longer than a callback of a transport takes. The callbacks set before are kept.
+// False: no memory; it is closed.
+bool endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t max_message_bytes) MUST_CHECK;
+// Return what was wrong; NULL: nothing. *port: the bound one of tcp, else 0. One dial an opening.
+const char *endpoint_listen(struct endpoint *endpoint, const char *address, int *port);
+const char *endpoint_dial(struct endpoint *endpoint, const char *address);
+// No callback comes any more; what was queued is dropped.
+void endpoint_close(struct endpoint *endpoint);
+// GONE follows.
+void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
+// Its hello was good: what it sends from here on may be as long as max_message_bytes.
+void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe);
+// What this pipe may be offered. False: nothing. It is good once.
+bool endpoint_make_offer(struct endpoint *endpoint, uint32_t pipe, struct transport_offer *out);
+// Tries to take the offer. True: on_settled follows, and nothing may be sent before; then, or if this is false, messages go where they
+// can: beside the connection, or over it.
+bool endpoint_take_offer(struct endpoint *endpoint, uint32_t pipe, const struct transport_offer *offer);
+// Takes the message. A pipe that is gone, or that does not take what it is sent: GONE is on its way.
+void endpoint_send(struct endpoint *endpoint, uint32_t pipe, struct frame *frame);
+
+#endif
