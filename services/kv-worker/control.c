@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/messages/kv.h"
 #include "services/kv-worker/worker.h"
 
 // A job for the tensor thread, and its answer.
@@ -85,60 +86,48 @@ static void free_handler(struct rpc_call *call, void *user)
 
 // --- Held, and what is told at registration ---
 
-static Fastdecode__HeldSequence **held_messages(const struct job *job, Fastdecode__HeldSequence **items)
+// RESOURCE_EXHAUSTED: no memory; nothing to close.
+static enum status held_messages(const struct job *job, struct messages_held *out)
 {
-    Fastdecode__HeldSequence **pointers = calloc(job->held_count + 1u, sizeof *pointers);
-    *items = calloc(job->held_count + 1u, sizeof **items);
-    assert_always(pointers && *items);
-    for (uint32_t i = 0; i < job->held_count; i++) {
-        fastdecode__held_sequence__init(&(*items)[i]);
-        (*items)[i].sequence = job->held[i].sequence;
-        (*items)[i].positions = job->held[i].positions;
-        (*items)[i].certain = job->held[i].certain;
-        pointers[i] = &(*items)[i];
-    }
-    return pointers;
+    if (job->failed || messages_held_open(job->held_count, out))
+        return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 0; i < out->count; i++)
+        messages_held_set(out, i, job->held[i].sequence, job->held[i].positions, job->held[i].certain);
+    return STATUS_OK;
 }
 
 static void send_registration(struct job *job)
 {
     struct worker *worker = job->worker;
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
-    Fastdecode__KvShape shape = FASTDECODE__KV_SHAPE__INIT;
-    Fastdecode__KvCosts costs = FASTDECODE__KV_COSTS__INIT;
-    Fastdecode__HeldSequence *items, **pointers = held_messages(job, &items);
+    Fastdecode__KvShape shape;
+    Fastdecode__KvCosts costs;
+    struct messages_held held;
 
+    if (held_messages(job, &held)) {
+        log_warn("NO-MEMORY", "what=\"the list of %u sequences held; registering again\"", job->held_count);
+        return;
+    }
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
     request.control_address = worker->control_address;
     request.tensor_address = worker->tensor_address;
     request.kv_bytes = worker->settings.kv_memory;
     request.pages_total = atomic_load_explicit(&worker->pages_total, memory_order_relaxed);
-    request.n_held = job->held_count;
-    request.held = pointers;
+    request.n_held = held.count;
+    request.held = held.pointers;
     request.kv_bytes_per_second = worker->bytes_per_second;
     request.threads = thread_pool_threads(worker->pool);
     request.shares_cores = worker->settings.shares_cores;
     if (job->costs.token_us > 0) {
-        costs.call_us = job->costs.call_us;
-        costs.row_us = job->costs.row_us;
-        costs.token_us = job->costs.token_us;
-        costs.pair_us = job->costs.pair_us;
-        costs.prefill_row_us = job->costs.prefill_row_us;
+        messages_from_kv_costs(&job->costs, &costs);
         request.kv_costs = &costs;
     }
     if (request.pages_total) {
-        shape.layers = job->shape.layers;
-        shape.heads = job->shape.heads;
-        shape.kv_heads = job->shape.kv_heads;
-        shape.head_dim = job->shape.head_dim;
-        shape.page_tokens = job->shape.page_tokens;
-        shape.type = (Fastdecode__KvType)job->shape.type;
-        shape.context_tokens = job->shape.max_context;
+        messages_from_kv_shape(&job->shape, &shape);
         request.kv = &shape;
     }
     member_register(worker->member, &request);
-    free(items);
-    free(pointers);
+    messages_held_close(&held);
 }
 
 static void held_listed(void *arg)
@@ -146,12 +135,15 @@ static void held_listed(void *arg)
     struct job *job = arg;
     if (job->call) {
         Fastdecode__HeldReply reply = FASTDECODE__HELD_REPLY__INIT;
-        Fastdecode__HeldSequence *items;
-        reply.n_held = job->held_count;
-        reply.held = held_messages(job, &items);
-        rpc_call_reply(job->call, &reply.base);
-        free(items);
-        free(reply.held);
+        struct messages_held held;
+        if (held_messages(job, &held)) {
+            rpc_call_fail(job->call, STATUS_RESOURCE_EXHAUSTED, "no memory for a list of %u sequences", job->held_count);
+        } else {
+            reply.n_held = held.count;
+            reply.held = held.pointers;
+            rpc_call_reply(job->call, &reply.base);
+            messages_held_close(&held);
+        }
     } else {
         job->worker->listing = false;
         send_registration(job);
@@ -168,10 +160,13 @@ static void list_held(void *arg)
 
     job->shape = worker->shape;
     job->costs = worker->costs;
-    while (worker->store && kv_store_next(worker->store, &cursor, &item)) {
+    while (worker->store && !job->failed && kv_store_next(worker->store, &cursor, &item)) {
         if (job->held_count == capacity) {
             struct kv_held *grown = realloc(job->held, (capacity = capacity ? capacity * 2 : 64) * sizeof *grown);
-            assert_always(grown);
+            if (!grown) {
+                job->failed = true; // a list with gaps would leave what it leaves out to nobody
+                break;
+            }
             job->held = grown;
         }
         job->held[job->held_count++] = item;
@@ -238,16 +233,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
         return; // the scheduler has no s-part yet; it asks to register again when it has
     }
     struct job *job = new_job(worker, NULL);
-    job->shape = (struct kv_shape){
-        .layers = kv->layers,
-        .heads = kv->heads,
-        .kv_heads = kv->kv_heads,
-        .head_dim = kv->head_dim,
-        .page_tokens = kv->page_tokens,
-        .type = (enum kv_type)kv->type,
-        .max_sequences = WORKER_SEQUENCES_MAX,
-        .max_context = kv->context_tokens,
-    };
+    job->shape = messages_to_kv_shape(kv, WORKER_SEQUENCES_MAX);
     if (!kv_page_bytes(&job->shape)) { // the next scheduler or s-part may send a shape that is right
         log_error("KV-SHAPE-REFUSED", "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u",
                   worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,

@@ -6,6 +6,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/messages/kv.h"
 
 enum { STEPS_US = 600000, ATTENTION_US = 120000, DEVICE_ATTENTION_US = 400000, ROWS_MAX = 512, TEXT = 400 };
 
@@ -21,18 +22,13 @@ static void list(const double *rows, const double *us, uint32_t count, char *out
 static void fill_message(struct calibration *c)
 {
     fastdecode__calibration__init(&c->message);
-    fastdecode__kv_costs__init(&c->kv_message);
+    messages_from_kv_costs(&c->kv, &c->kv_message);
     c->message.n_layer_rows = c->message.n_layer_us = c->times.layer_count;
     c->message.layer_rows = c->times.layer_rows;
     c->message.layer_us = c->times.layer_us;
     c->message.n_head_rows = c->message.n_head_us = c->times.head_count;
     c->message.head_rows = c->times.head_rows;
     c->message.head_us = c->times.head_us;
-    c->kv_message.call_us = c->kv.call_us;
-    c->kv_message.row_us = c->kv.row_us;
-    c->kv_message.token_us = c->kv.token_us;
-    c->kv_message.pair_us = c->kv.pair_us;
-    c->kv_message.prefill_row_us = c->kv.prefill_row_us;
 }
 
 static enum status measure_attention(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool,

@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/wire/sampling.h"
+#include "common/messages/sampling.h"
 
 static enum status open_sequences(struct mini_batch *batch, struct error *error)
 {

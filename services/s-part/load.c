@@ -145,15 +145,24 @@ enum status load_model(struct s_part *s_part, struct error *error)
     return STATUS_OK;
 }
 
+struct kv_shape load_kv_shape(const struct s_part *s_part)
+{
+    const struct model_shape *shape = &s_part->model->shape;
+    return (struct kv_shape){.layers = shape->layers,
+                             .heads = shape->heads,
+                             .kv_heads = shape->kv_heads,
+                             .head_dim = shape->head_dim,
+                             .page_tokens = S_PART_PAGE_TOKENS,
+                             .type = s_part->settings.kv_type,
+                             .max_sequences = 1,
+                             .max_context = s_part->settings.context};
+}
+
 void load_measure(struct s_part *s_part)
 {
     struct engine *engine = &s_part->engine;
     const struct model_shape *shape = &engine->shape;
-    const struct kv_shape kv = {.heads = shape->heads,
-                                .kv_heads = shape->kv_heads,
-                                .head_dim = shape->head_dim,
-                                .page_tokens = S_PART_PAGE_TOKENS,
-                                .type = s_part->settings.kv_type};
+    const struct kv_shape kv = load_kv_shape(s_part);
     const struct attend_measure what = {.ops = engine->ops,
                                         .backend = engine->backend,
                                         .batch = engine->batches[0].backend,

@@ -4,6 +4,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/messages/kv.h"
 #include "services/s-part/s_part.h"
 
 enum { END_TOKENS_MAX = 16 };
@@ -32,15 +33,7 @@ static uint32_t end_tokens(const struct model_tokenizer *t, uint32_t *tokens)
 // Whether the local pool has pages, in the form in which workers take and give them.
 static bool pages_are_workers(const struct s_part *s_part)
 {
-    const struct model_shape *shape = &s_part->model->shape;
-    const struct kv_shape kv = {.layers = shape->layers,
-                                .heads = shape->heads,
-                                .kv_heads = shape->kv_heads,
-                                .head_dim = shape->head_dim,
-                                .page_tokens = S_PART_PAGE_TOKENS,
-                                .type = s_part->settings.kv_type,
-                                .max_sequences = 1,
-                                .max_context = s_part->settings.context};
+    const struct kv_shape kv = load_kv_shape(s_part);
     uint64_t bytes = engine_page_bytes(&s_part->engine);
     return bytes && bytes == kv_page_bytes(&kv);
 }
@@ -57,15 +50,9 @@ struct registration {
 static void fill_model(const struct s_part *s_part, struct registration *r)
 {
     const struct model *model = s_part->model;
+    const struct kv_shape kv = load_kv_shape(s_part);
 
-    fastdecode__kv_shape__init(&r->kv);
-    r->kv.layers = model->shape.layers;
-    r->kv.heads = model->shape.heads;
-    r->kv.kv_heads = model->shape.kv_heads;
-    r->kv.head_dim = model->shape.head_dim;
-    r->kv.page_tokens = S_PART_PAGE_TOKENS;
-    r->kv.type = (Fastdecode__KvType)s_part->settings.kv_type;
-    r->kv.context_tokens = s_part->settings.context;
+    messages_from_kv_shape(&kv, &r->kv);
     fastdecode__model_info__init(&r->info);
     snprintf(r->name, sizeof r->name, "%.*s", (int)MIN(model->name.length, sizeof r->name - 1), model->name.data);
     r->info.name = r->name;
@@ -108,23 +95,21 @@ static void send_registration(void *arg)
 {
     struct held_list *list = arg;
     struct registration registration;
-    Fastdecode__HeldSequence *items = calloc(list->count + 1u, sizeof *items),
-                             **pointers = calloc(list->count + 1u, sizeof *pointers);
+    struct messages_held held;
 
-    assert_always(items && pointers);
-    for (uint32_t i = 0; i < list->count; i++) {
-        fastdecode__held_sequence__init(&items[i]);
-        items[i].sequence = list->items[i].sequence;
-        items[i].positions = list->items[i].positions;
-        items[i].certain = list->items[i].certain;
-        pointers[i] = &items[i];
+    if (messages_held_open(list->count, &held)) {
+        log_warn("NO-MEMORY", "what=\"the list of %u sequences held; registering again\"", list->count);
+        free(list->items);
+        free(list);
+        return;
     }
+    for (uint32_t i = 0; i < held.count; i++)
+        messages_held_set(&held, i, list->items[i].sequence, list->items[i].positions, list->items[i].certain);
     fill_registration(list->s_part, &registration);
-    registration.request.n_held = list->count;
-    registration.request.held = pointers;
+    registration.request.n_held = held.count;
+    registration.request.held = held.pointers;
     member_register(list->s_part->member, &registration.request);
-    free(items);
-    free(pointers);
+    messages_held_close(&held);
     free(list->items);
     free(list);
 }
@@ -137,10 +122,14 @@ static void list_held(void *arg)
     struct held_list *list = calloc(1, sizeof *list);
     uint32_t count = engine->ops->pool_held(engine->backend, NULL, 0);
 
-    assert_always(list);
+    if (list)
+        list->items = calloc(count + 1u, sizeof *list->items);
+    if (!list || !list->items) {
+        log_warn("NO-MEMORY", "what=\"the list of %u sequences held; registering again\"", count);
+        free(list);
+        return;
+    }
     list->s_part = s_part;
-    list->items = calloc(count + 1u, sizeof *list->items);
-    assert_always(list->items);
     list->count = MIN(count, engine->ops->pool_held(engine->backend, list->items, count));
     rpc_loop_post(s_part->control_loop, send_registration, list);
 }

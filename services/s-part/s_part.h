@@ -54,6 +54,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *sett
 
 // load.c: opens model and backend once their memory plan has been found to fit. Logs the plan.
 enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;
+// The shape of the model's K and V, as workers and the local pool hold them.
+struct kv_shape load_kv_shape(const struct s_part *s_part);
 // Measures what steps take, if the settings ask for it. A failure is logged: a mesh that knows less of itself is better than none.
 void load_measure(struct s_part *s_part);
 

@@ -4,7 +4,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/wire/sampling.h"
+#include "common/messages/sampling.h"
 #include "services/scheduler/scheduler.h"
 
 static void on_cancel(void *user)

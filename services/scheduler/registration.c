@@ -5,8 +5,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/kv/kv_store.h"
 #include "common/member/member.h"
+#include "common/messages/kv.h"
 #include "services/scheduler/scheduler.h"
 
 enum { ROWS_MAX = 65536 };
@@ -17,21 +17,8 @@ static const double BYTES_PER_SECOND_GUESS = 1e10;
 
 static uint64_t page_bytes(const Fastdecode__KvShape *kv)
 {
-    const struct kv_shape shape = {.layers = kv->layers,
-                                   .heads = kv->heads,
-                                   .kv_heads = kv->kv_heads,
-                                   .head_dim = kv->head_dim,
-                                   .page_tokens = kv->page_tokens,
-                                   .type = (enum kv_type)kv->type,
-                                   .max_sequences = 1,
-                                   .max_context = kv->context_tokens};
+    const struct kv_shape shape = messages_to_kv_shape(kv, 1);
     return kv_page_bytes(&shape);
-}
-
-static bool same_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
-{
-    return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
-           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens;
 }
 
 static bool out_of_range(uint32_t value, uint32_t most) { return value == 0 || value > most; }
@@ -73,7 +60,7 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
                          "both: start the scheduler with --placement local or workers, or the s-part with --local-pool 0");
     if (scheduler->model_known &&
         (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
-         !same_shape(&scheduler->kv, model->kv)))
+         !messages_same_kv_shape(&scheduler->kv, model->kv)))
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the mesh serves another model; start the scheduler again to change it");
     return STATUS_OK;
@@ -144,18 +131,18 @@ static void take_s_part(struct scheduler *scheduler, const Fastdecode__RegisterR
 
 static void take_place(struct scheduler *scheduler, struct place *place, const Fastdecode__RegisterRequest *request)
 {
-    const Fastdecode__KvCosts *kv = request->kv_costs;
+    struct kv_costs kv;
     const bool takes_pages = request->pool_kv && scheduler->model_known && request->tensor_address[0] &&
-                             same_shape(request->pool_kv, &scheduler->kv);
+                             messages_same_kv_shape(request->pool_kv, &scheduler->kv);
     double layers = scheduler->kv.layers;
 
     place->pages_total = request->pages_total;
     place->bytes_per_second = request->kv_bytes_per_second > 0 && request->kv_bytes_per_second < 1e15 ? request->kv_bytes_per_second
                                                                                                       : BYTES_PER_SECOND_GUESS;
     place->pair_us = 0;
-    if (kv && scheduler->model_known && kv->token_us > 1e-9 && kv->token_us < 1e6 && kv->pair_us >= 0 && kv->pair_us < 1e6) {
-        place->pair_us = kv->pair_us * layers;
-        place->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / (kv->token_us * layers) * 1e6;
+    if (messages_to_kv_costs(request->kv_costs, &kv) && scheduler->model_known) {
+        place->pair_us = kv.pair_us * layers;
+        place->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / (kv.token_us * layers) * 1e6;
     }
     place->shares_cores = request->shares_cores;
     place->hands_over = place->kind == SCHED_KV_WORKER || takes_pages;
@@ -218,7 +205,7 @@ static enum status admit(struct scheduler *scheduler, const Fastdecode__Register
 {
     if (s_part)
         return take_model(scheduler, request, error);
-    if (request->kv && scheduler->model_known && !same_shape(request->kv, &scheduler->kv))
+    if (request->kv && scheduler->model_known && !messages_same_kv_shape(request->kv, &scheduler->kv))
         return error_set(error, STATUS_FAILED_PRECONDITION, "the worker was started for another model or KV type: start it again");
     return STATUS_OK;
 }

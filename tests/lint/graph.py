@@ -86,7 +86,6 @@ LIBRARIES = {
 
 # "FROM TO" of directories
 ROOM_EXCEPTIONS = """
-common/wire common/sampler
 """.split("\n")[1:-1]
 
 # "UNIT UNIT ..." of a circle, each without its extension, or patterns of them

@@ -3,8 +3,8 @@
  * The scheduler checks with it what gateways send, so that a bad request never gets into a step; the s-part opens samplers
  * with it. Zero, the default on the wire, means "off" for top_p and repetition_penalty too.
  */
-#ifndef FD_WIRE_SAMPLING_H
-#define FD_WIRE_SAMPLING_H
+#ifndef FD_MESSAGES_SAMPLING_H
+#define FD_MESSAGES_SAMPLING_H
 
 #include "common/sampler/sampler.h"
 #include "generate.pb-c.h"
