@@ -1,4 +1,4 @@
-/* member.c: see member.h. */
+// member.c: see member.h.
 #include "common/member/member.h"
 
 #include <stdatomic.h>
@@ -10,7 +10,7 @@
 #include "common/base/log.h"
 
 enum { HEARTBEAT_US = 500000, CALL_TIMEOUT_MS = 2000, AGAIN_US = 200000, DRAIN_TIMEOUT_MS = 60000 };
-static const uint64_t CLOCKS_APART_MS = 86400000; /* a day: hosts of a mesh agree on the time better than that */
+static const uint64_t CLOCKS_APART_MS = 86400000; // a day
 
 struct member {
     struct rpc_loop *loop;
@@ -18,8 +18,8 @@ struct member {
     struct member_config config;
     char name[MEMBER_NAME_BYTES];
     uint64_t timer;
-    atomic_bool registered; // any thread reads it. relaxed: it orders nothing else
-    bool was_registered;    // once since the start: a later one of that name takes precedence from then on
+    atomic_bool registered; // read by any thread. relaxed: it orders nothing else
+    bool was_registered;    // at least once since the start; from then on a later member of the same name takes precedence
     void (*on_drained)(void *user);
     void *drain_user;
 };
@@ -95,7 +95,7 @@ static void on_timer(void *arg)
 
     member->timer = 0;
     if (!rpc_channel_is_up(member->channel))
-        return; /* on_up starts over */
+        return; // on_up will start over
     arm(member, member_is_registered(member) ? HEARTBEAT_US : AGAIN_US);
     if (!member_is_registered(member)) {
         member->config.on_connect(member->config.user);
@@ -139,8 +139,8 @@ enum status member_check_address(const char *address, const char *option, struct
 
     for (size_t i = 0; i < sizeof everywhere / sizeof *everywhere; i++)
         if (strstr(address, everywhere[i]))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "%s is no address that others can reach: say with --%s which one is",
-                             address, option);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "others cannot connect to %s: set their address with --%s", address,
+                             option);
     return STATUS_OK;
 }
 
@@ -174,15 +174,16 @@ void member_close(struct member *member)
     free(member);
 }
 
-// One of that name is known with a newer number. A member that has been registered before is the older one of two and stays out. One
-// that has just started is the later one: its clock is behind.
+// The scheduler knows a newer member of that name. If this one has been registered before, the other one is later, and this one stays out. If it
+// has just started, it is the later one itself and its clock is behind.
 static void take_refusal(struct member *member, uint64_t newest)
 {
     if (member->was_registered || newest == UINT64_MAX) {
-        log_warn("REGISTER-REFUSED", "scheduler=%s why=\"one of that name that started later is known\"", member->config.scheduler);
+        log_warn("REGISTER-REFUSED", "scheduler=%s why=\"a member of that name that started later is known\"",
+                 member->config.scheduler);
         return;
     }
-    log_warn("CLOCK-BEHIND", "scheduler=%s own=%llx newest=%llx what=\"going on as the one after the newest\"",
+    log_warn("CLOCK-BEHIND", "scheduler=%s own=%llx newest=%llx what=\"taking the number after the newest\"",
              member->config.scheduler, (unsigned long long)member->config.hello.incarnation, (unsigned long long)newest);
     member->config.hello.incarnation = newest + 1;
     member->config.on_incarnation(member->config.user, newest + 1);

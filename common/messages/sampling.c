@@ -1,4 +1,4 @@
-/* sampling.c: see sampling.h. */
+// sampling.c: see sampling.h.
 #include "common/messages/sampling.h"
 
 enum status sampling_parse(const Fastdecode__Sampling *s, uint32_t vocab, struct sampler_bias *bias, struct sampler_params *out,

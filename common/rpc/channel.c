@@ -1,14 +1,13 @@
-/* channel.c: the client's side of one connection.
- *
- * A connection that went down takes what was queued with it; a timer dials again, after a backoff that doubles from 50 ms to
- * 2 s, with jitter. A peer that accepts and then does not answer the hello in GREETING_US is given up and dialed again.
- *
- *     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received, offer settled──▶ UP
- *        ▲                                                                                            │ pipe gone, refused
- *        └──────────────────────────── timer ◀── DOWN: calls end UNAVAILABLE ◀────────────────────────┘
- *
- * Calls live in slots; a call id is slot and generation, so a late answer finds nothing.
- */
+// channel.c: the client's side of one connection.
+//
+// A connection that goes down loses what was queued. A timer dials again after a backoff that doubles from 50 ms to 2 s, with jitter.
+// A peer that accepts the connection but does not answer the hello within GREETING_US is dropped and dialed again.
+//
+//     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received, offer settled──▶ UP
+//        ▲                                                                                            │ pipe gone, refused
+//        └──────────────────────────── timer ◀── DOWN: calls end UNAVAILABLE ◀────────────────────────┘
+//
+// Calls are kept in slots. A call id is slot and generation, so a late answer finds no call.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,27 +31,27 @@ struct slot {
 };
 
 struct rpc_channel {
-    struct endpoint endpoint; /* first: callbacks cast back */
+    struct endpoint endpoint; // first: callbacks cast back
     struct rpc_loop *loop;
     struct rpc_channel_config config;
     char address[256];
     char service[32];
     enum channel_state state;
     uint32_t pipe, backoff_ms, unacked;
-    uint64_t timer; /* to connect again, or the greeting's deadline */
+    uint64_t timer; // to reconnect, or the handshake's deadline
     uint64_t max_message_bytes, peer_max_bytes;
-    struct rpc_peer peer; /* in GREETING: once its hello has come */
+    struct rpc_peer peer; // valid once its hello has arrived
     bool greeted;
     struct handshake handshake;
-    struct slot *slots; /* [window] */
+    struct slot *slots; // [window]
     uint32_t window, first_free, in_flight;
-    uint32_t depth; /* callbacks under way: it is freed when the last has returned */
+    uint32_t depth; // callbacks under way; the channel is freed when the last returns
     bool closing;
 };
 
 static void go_down(struct rpc_channel *channel, const char *why, bool again);
 
-// A deadline a call, and its own: so that no timer fails while a call starts or the channel connects again.
+// One deadline per call and one for the channel, reserved so that neither starting a call nor reconnecting can lack memory for a timer.
 static uint32_t timers_of(const struct rpc_channel *channel) { return channel->window + 1; }
 
 static void free_channel(struct rpc_channel *channel)
@@ -62,7 +61,7 @@ static void free_channel(struct rpc_channel *channel)
     free(channel);
 }
 
-/* Around everything that may run a callback, which may close the channel. */
+// Brackets everything that may run a callback, since a callback may close the channel.
 static void enter(struct rpc_channel *channel) { channel->depth++; }
 
 static void leave(struct rpc_channel *channel)
@@ -71,10 +70,10 @@ static void leave(struct rpc_channel *channel)
         free_channel(channel);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------- */
+// --- sending ---
 
-/* NULL: there was no memory for it. A message that is lost would leave both sides with different ideas, so then the
- * connection is closed; GONE follows. */
+// Takes the frame. NULL: there was no memory for it; the two sides would disagree after a lost message, so the connection is closed and
+// GONE follows.
 static void send_raw(struct rpc_channel *channel, struct frame *frame)
 {
     if (frame)
@@ -90,7 +89,7 @@ static void send_plain(struct rpc_channel *channel, enum envelope_kind kind, uin
         send_raw(channel, message_pack(loop_messages(channel->loop), &head, NULL));
 }
 
-/* --- calls --------------------------------------------------------------------------------------------------------- */
+// --- calls ---
 
 static uint64_t call_id_of(uint32_t slot, uint32_t generation) { return (uint64_t)generation << 32 | slot; }
 
@@ -108,7 +107,7 @@ static void end_call(struct rpc_channel *channel, uint32_t index, enum status st
     channel->first_free = index;
     channel->in_flight--;
     if (callbacks.on_end)
-        callbacks.on_end(user, status, text); /* last: it may start another call */
+        callbacks.on_end(user, status, text); // last: it may start another call
 }
 
 static void end_all_calls(struct rpc_channel *channel, enum status status, const char *text)
@@ -192,7 +191,7 @@ enum status rpc_call_start(struct rpc_channel *channel, const ProtobufCServiceDe
     set_ids(&head, options);
     size_t payload_at, bytes = envelope_size(&head, protobuf_c_message_get_packed_size(request), &payload_at);
     if (bytes > channel->peer_max_bytes)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: a request of %zu bytes, the peer takes at most %llu",
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: the request has %zu bytes, the peer accepts at most %llu",
                          channel->address, bytes, (unsigned long long)channel->peer_max_bytes);
     status = start(channel, message_pack(loop_messages(channel->loop), &head, request), head.timeout_ms, callbacks, user, handle);
     if (status)
@@ -229,7 +228,7 @@ void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
     leave(channel);
 }
 
-/* --- receiving ----------------------------------------------------------------------------------------------------- */
+// --- receiving ---
 
 static void come_up(struct rpc_channel *channel)
 {
@@ -241,7 +240,7 @@ static void come_up(struct rpc_channel *channel)
         channel->config.on_up(channel->config.user, &channel->peer);
 }
 
-// The offer was taken, or not.
+// The offer was taken, or turned out to lead nowhere.
 static void on_settled(struct endpoint *endpoint)
 {
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
@@ -283,7 +282,7 @@ static void on_challenge(struct rpc_channel *channel, struct rpc_message *messag
         go_down(channel, "the peer sent a challenge that was not expected", true);
 }
 
-/* STREAM or REPLY. */
+// STREAM or REPLY.
 static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
 {
     const struct envelope *envelope = &message->envelope;
@@ -296,14 +295,14 @@ static void on_answer(struct rpc_channel *channel, struct rpc_message *message)
         send_plain(channel, ENVELOPE_ACK, 0, RPC_ACK_EVERY);
     }
     if (index >= channel->window || !channel->slots[index].used || channel->slots[index].generation != generation)
-        return; /* cancelled or timed out before */
+        return; // cancelled or timed out before
     slot = &channel->slots[index];
     if (!slot->callbacks.streams && (!last || (envelope->status == 0 && envelope->method == 0))) {
         go_down(channel, last ? "the peer ended a unary call without an answer" : "the peer answered a unary call with a stream",
                 true);
         return;
     }
-    /* an empty payload is a message too, if the call ends well and is unary; streams end without one */
+    // with status OK an empty payload still is a unary call's message; a stream ends without one
     if (slot->callbacks.on_message && envelope->status == 0 && (!last || envelope->method != 0))
         slot->callbacks.on_message(slot->user, message);
     if (last && slot->used && slot->generation == generation)
@@ -320,7 +319,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
     (void)pipe;
     enter(channel);
     if (!message) {
-        go_down(channel, "the peer sent what is no envelope", true);
+        go_down(channel, "the peer sent a malformed envelope", true);
         leave(channel);
         return;
     }
@@ -333,11 +332,12 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
         if (channel->state == CHANNEL_UP)
             on_answer(channel, message);
         else
-            go_down(channel, "an answer before the handshake", true);
+            go_down(channel, "the peer sent an answer before the handshake", true);
         break;
     case ENVELOPE_REFUSED:
         log_warn("RPC-REFUSED", "address=%s why=%s", channel->address, log_quote(quoted, sizeof quoted, message->envelope.error));
-        go_down(channel, message->envelope.error[0] ? message->envelope.error : "refused, without a reason", true);
+        go_down(channel, message->envelope.error[0] ? message->envelope.error : "the peer refused the handshake without a reason",
+                true);
         break;
     default: go_down(channel, "the peer sent a message of a kind that only clients send", true);
     }
@@ -373,7 +373,7 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
     }
 }
 
-/* --- connecting ---------------------------------------------------------------------------------------------------- */
+// --- connecting ---
 
 static void connect_again(void *arg);
 
@@ -414,7 +414,7 @@ static void go_down(struct rpc_channel *channel, const char *why, bool again)
     bool told = channel->state >= CHANNEL_GREETING;
     char reason[256];
 
-    snprintf(reason, sizeof reason, "%s: %s", channel->address, why); /* `why` may be in a message that ends */
+    snprintf(reason, sizeof reason, "%s: %s", channel->address, why); // copied: `why` may point into a message that is freed
     channel->state = CHANNEL_CLOSED;
     endpoint_close(&channel->endpoint);
     rpc_loop_cancel_timer(channel->loop, channel->timer);
@@ -433,7 +433,7 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
 
     loop_assert_owner(loop);
     if (strlen(config->address) >= sizeof channel->address)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "an address of %zu bytes, at most %zu are taken", strlen(config->address),
+        return error_set(error, STATUS_INVALID_ARGUMENT, "an address has %zu bytes, the limit is %zu", strlen(config->address),
                          sizeof channel->address - 1);
     if (!(channel = calloc(1, sizeof *channel)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");
@@ -473,7 +473,7 @@ void rpc_channel_set_incarnation(struct rpc_channel *channel, uint64_t incarnati
     loop_assert_owner(channel->loop);
     channel->config.hello.incarnation = incarnation;
     enter(channel);
-    go_down(channel, "connecting again as another incarnation", true);
+    go_down(channel, "reconnecting as another incarnation", true);
     leave(channel);
 }
 

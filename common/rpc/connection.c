@@ -1,13 +1,12 @@
-/* connection.c: the server's view of one client: its window, what is under way to it, what waits.
- *
- * The server never has more than RPC_UNACKED_MAX messages under way to one client, whatever the transport buffers: the
- * client acknowledges every RPC_ACK_EVERY that its owner has taken, and what is over waits in a list here. So a client that
- * stops reading is seen here, and not in a buffer of the kernel. Worked number: a client that has read everything has at
- * most 15 unacknowledged, so 33 can always be sent.
- *
- *     connection_send ─▶ unacked < 48 ? ──yes──▶ endpoint ─▶ client ─▶ ACK(16)
- *                               └──no──▶ backlog (at most RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES; then it is kicked)
- */
+// connection.c: see connection.h.
+//
+// The server never has more than RPC_UNACKED_MAX messages under way to one client, whatever the transport could buffer. The client
+// acknowledges every RPC_ACK_EVERY messages that it has handled; further messages wait in the backlog here. So a client that stops
+// reading is noticed here, and not in a kernel buffer. Worked number: a client that has read everything has at most 15
+// unacknowledged, so 33 more can always be sent.
+//
+//     connection_send ─▶ unacked < 48 ? ──yes──▶ endpoint ─▶ client ─▶ ACK(16)
+//                               └──no──▶ backlog (at most RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES; then it is kicked)
 #include "common/rpc/connection.h"
 
 #include <stdlib.h>
@@ -38,14 +37,14 @@ static void on_silence(void *arg)
 static void join_strangers(struct connections *all, struct connection *connection)
 {
     if (all->stranger_count == STRANGERS_MAX)
-        connection_kick(all->strangers, "too many without a handshake, and the oldest of them"); /* leaves the list */
+        connection_kick(all->strangers, "the oldest of too many connections without a handshake"); // leaves the list
     connection->stranger_before = all->newest_stranger;
     *(all->newest_stranger ? &all->newest_stranger->stranger_after : &all->strangers) = connection;
     all->newest_stranger = connection;
     all->stranger_count++;
 }
 
-/* Of one that is not among them: nothing. */
+// Does nothing for one that is not among them.
 static void leave_strangers(struct connections *all, struct connection *connection)
 {
     struct connection *before = connection->stranger_before, *after = connection->stranger_after;
@@ -107,7 +106,7 @@ void connection_kick(struct connection *connection, const char *why)
     connection->dead = true;
     leave_strangers(connection->all, connection);
     clear_backlog(connection);
-    endpoint_close_pipe(connection->all->endpoint, connection->pipe); /* PIPE_GONE follows */
+    endpoint_close_pipe(connection->all->endpoint, connection->pipe); // PIPE_GONE follows
 }
 
 void connection_close(struct connection *connection)
@@ -116,7 +115,7 @@ void connection_close(struct connection *connection)
 
     connection->dead = true;
     leave_strangers(connection->all, connection);
-    while (connection->calls.first) /* a cancelled call's owner may end others: always the first one */
+    while (connection->calls.first) // a cancelled call's owner may end others, so always take the first
         call_drop(connection->calls.first);
     while (*at != connection)
         at = &(*at)->next;
@@ -133,14 +132,14 @@ void connection_close_all(struct connections *all)
             connection_close(all->buckets[bucket]);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------- */
+// --- sending ---
 
 void connection_send_now(struct connection *connection, struct frame *frame)
 {
     if (frame)
         endpoint_send(connection->all->endpoint, connection->pipe, frame);
     else
-        connection_kick(connection, "no memory for a message to it");
+        connection_kick(connection, "no memory for a message to this client");
 }
 
 static void flush_backlog(struct connection *connection)
@@ -178,7 +177,7 @@ static enum status backlog_put(struct connection *connection, struct frame *fram
     if ((connection->backlog_count && connection->backlog_bytes + bytes > RPC_QUEUE_BYTES) ||
         (connection->backlog_count == connection->backlog_capacity && !grow_backlog(connection))) {
         frame_free(frame);
-        connection_kick(connection, "it does not read what it is sent");
+        connection_kick(connection, "the client does not read its messages");
         return STATUS_RESOURCE_EXHAUSTED;
     }
     connection->backlog[(connection->backlog_head + connection->backlog_count++) % connection->backlog_capacity] = frame;
@@ -193,10 +192,10 @@ enum status connection_send(struct connection *connection, struct frame *frame)
         return STATUS_UNAVAILABLE;
     }
     if (!frame) {
-        connection_kick(connection, "no memory for a message to it");
+        connection_kick(connection, "no memory for a message to this client");
         return STATUS_RESOURCE_EXHAUSTED;
     }
-    if (connection->unacked >= RPC_UNACKED_MAX) /* the backlog is empty otherwise: the order stays */
+    if (connection->unacked >= RPC_UNACKED_MAX) // otherwise the backlog is empty, so order is kept
         return backlog_put(connection, frame);
     connection->unacked++;
     connection_send_now(connection, frame);
@@ -206,7 +205,7 @@ enum status connection_send(struct connection *connection, struct frame *frame)
 void connection_acknowledged(struct connection *connection, uint32_t count)
 {
     if (count > connection->unacked) {
-        connection_kick(connection, "it acknowledged what it was not sent");
+        connection_kick(connection, "the client acknowledged messages that were not sent");
         return;
     }
     connection->unacked -= count;

@@ -1,4 +1,4 @@
-/* envelope.c: see envelope.h. */
+// envelope.c: see envelope.h.
 #include "common/rpc/envelope.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ enum {
 static void take_text(char *to, size_t to_bytes, const struct wire_field *field)
 {
     size_t length = field->length < to_bytes ? field->length : to_bytes - 1;
-    for (size_t i = 0; i < length; i++) /* goes into logs: no control bytes */
+    for (size_t i = 0; i < length; i++) // logged later: no control characters
         to[i] = field->bytes[i] < 0x20 || field->bytes[i] == 0x7f ? '?' : (char)field->bytes[i];
     to[length] = '\0';
 }
@@ -76,7 +76,7 @@ bool envelope_parse(const unsigned char *bytes, size_t length, struct envelope *
     return !bad && out->kind >= ENVELOPE_HELLO && out->kind <= ENVELOPE_PROOF;
 }
 
-/* The head up to the padding field; the writer's end is asserted by wire_put_*. */
+// Writes the head up to the padding field; wire_put_* assert that it fits.
 static void write_head(struct wire_writer *writer, const struct envelope *head)
 {
     wire_put_varint(writer, F_KIND, head->kind);

@@ -1,4 +1,4 @@
-/* envelope.h: the envelope around every message: parsed by hand, so that a payload is never copied. */
+// envelope.h: the envelope around every message: parsed by hand, so that a payload is never copied.
 #ifndef FD_RPC_ENVELOPE_H
 #define FD_RPC_ENVELOPE_H
 
@@ -8,7 +8,7 @@
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 
-/* The numbers of proto/envelope.proto. */
+// The numbers of proto/envelope.proto.
 enum envelope_kind {
     ENVELOPE_HELLO = 1,
     ENVELOPE_REQUEST = 2,
@@ -26,19 +26,19 @@ struct envelope {
     uint64_t call_id;
     char request_id[RPC_ID_BYTES], trace_id[RPC_ID_BYTES];
     char error[256];
-    const unsigned char *payload; /* in the message */
+    const unsigned char *payload; // in the message
     size_t payload_length;
 };
 
-/* False: not an envelope: malformed, of no known kind, or a known field of another type or out of its range. Unknown fields are skipped; text is cut to fit. */
+// Returns false if the bytes are malformed, the kind is unknown, or a known field has another type or is out of range. Skips unknown fields;
+// cuts text to fit.
 bool envelope_parse(const unsigned char *bytes, size_t length, struct envelope *out);
 
-/* Bytes that an envelope with this head and a payload of payload_length takes; *payload_at: where the payload goes,
- * a multiple of 4. */
+// Returns the size of an envelope with this head and payload length. *payload_at: where the payload goes, a multiple of 4.
 size_t envelope_size(const struct envelope *head, size_t payload_length, size_t *payload_at);
 
-/* Writes the head into envelope_size() bytes; the caller fills the payload. The call id lies at bytes 3 to 10, so that it
- * can be set last. */
+// Writes the head into envelope_size() bytes; the caller fills the payload. The call id is always at bytes 3 to 10, so it can be set
+// last.
 void envelope_write(const struct envelope *head, size_t payload_length, unsigned char *bytes);
 void envelope_set_call_id(unsigned char *bytes, uint64_t call_id);
 

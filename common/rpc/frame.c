@@ -1,17 +1,16 @@
-/* frame.c: see frame.h.
- *
- * Frames come in sizes of powers of two. Freed ones are kept for the next, up to POOL_BYTES in all, so that a decode step
- * allocates nothing. Where the process has lent memory (rpc_lend_memory), those of channels that ask for it lie there while it has
- * room. (Worked number: a layer of 128 rows of a 135M model is two requests of 240 KB and two replies of 144 KB,
- * 1 MiB with the frames that the next ones are read into.)
- *
- * A reader looks ahead READ_AHEAD bytes while messages are small, and copies them out: many come with one system call. Of
- * messages that are large it asks for one at a time, into a frame that is handed on as it is; the size is that of those before.
- * Where smaller ones come instead, they are copied out too: a frame is never more than four times its message.
- *
- *     small:  [head msg head msg head ms│         ] ─▶ a frame each; the rest moves to the front
- *     large:  [head msg                          │] ─▶ this frame itself; the next one goes into another
- */
+// frame.c: see frame.h.
+//
+// Frames come in sizes of powers of two. Freed ones are kept for the next, up to POOL_BYTES in all, so that a decode step
+// allocates nothing. Where the process has lent memory (rpc_lend_memory), those of channels that ask for it lie there while it has
+// room. (Worked number: a layer of 128 rows of a 135M model is two requests of 240 KB and two replies of 144 KB,
+// 1 MiB with the frames that the next ones are read into.)
+//
+// While messages are small, a reader reads READ_AHEAD bytes and copies the messages out, so that one system call brings many. While
+// they are large, it reads one at a time into a frame sized like the previous ones, and hands that frame on. If smaller messages
+// arrive instead, they are copied out, so a frame is never more than four times as large as its message.
+//
+//     small:  [head msg head msg head ms│         ] ─▶ a frame each; the rest moves to the front
+//     large:  [head msg                          │] ─▶ this frame itself; the next one goes into another
 #include "common/rpc/frame.h"
 
 #include <pthread.h>
@@ -30,14 +29,14 @@
 #include "common/wire/wire.h"
 
 enum {
-    CLASS_FIRST = 8, /* 256 bytes */
-    CLASS_LAST = 22, /* 4 MiB; larger ones are not kept */
+    CLASS_FIRST = 8, // 256 bytes
+    CLASS_LAST = 22, // 4 MiB; larger ones are not kept
     CLASS_LENT_LAST = 30,
     CLASS_NONE = CLASS_LENT_LAST + 1,
     READ_AHEAD = 64 << 10,
     LARGE = 1 << 10,
 #if defined(__SANITIZE_ADDRESS__)
-    POOL_BYTES = 0 /* so that a frame used after its end is seen */
+    POOL_BYTES = 0 // so that use after free is noticed
 #else
     POOL_BYTES = 8 << 20
 #endif
@@ -49,12 +48,12 @@ static struct {
     pthread_mutex_t lock;
     struct frame *free[CLASS_LAST + 1];
     size_t bytes;
-    unsigned char *lent; /* NULL: none */
+    unsigned char *lent; // NULL: none
     uint64_t lent_bytes;
     struct buddy *blocks;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* --- the pool -------------------------------------------------------------------------------------------------------- */
+// --- the pool ---
 
 static size_t class_bytes(uint32_t size_class) { return (size_t)1 << size_class; }
 
@@ -88,7 +87,7 @@ bool rpc_take_memory_back(void)
     return all;
 }
 
-/* Under the lock. NULL: there is no room for it. */
+// Under the lock. NULL: no room.
 static struct frame *take_lent(uint32_t size_class)
 {
     uint64_t offset = pool.lent && size_class <= CLASS_LENT_LAST ? buddy_take(pool.blocks, size_class) : BUDDY_NONE;
@@ -98,7 +97,7 @@ static struct frame *take_lent(uint32_t size_class)
     return (struct frame *)(void *)(pool.lent + offset);
 }
 
-/* Of so many bytes on the wire; in lent memory where that is wanted and can be had. */
+// Returns a frame of `bytes` on the wire, in lent memory if that is wanted and there is room.
 static struct frame *take(size_t wire_bytes, bool wants_lent)
 {
     uint32_t size_class = CLASS_FIRST;
@@ -145,7 +144,7 @@ void frame_free(struct frame *frame)
         pthread_mutex_lock(&pool.lock);
         if (frame->lent) {
             buddy_give(pool.blocks, (uint64_t)((unsigned char *)frame - pool.lent));
-            ASAN_POISON_MEMORY_REGION(frame, bytes); /* so that one used after its end is seen */
+            ASAN_POISON_MEMORY_REGION(frame, bytes); // so that use after free is noticed
             frame = NULL;
         } else if (pool.bytes + bytes <= POOL_BYTES) {
             frame->next = pool.free[frame->size_class];
@@ -158,9 +157,9 @@ void frame_free(struct frame *frame)
     free(frame);
 }
 
-/* --- reading --------------------------------------------------------------------------------------------------------- */
+// --- reading ---
 
-/* On the wire, of the message that lies at `at`; 0: its head is not complete. */
+// Returns the size on the wire of the message at `at`. 0: its head is incomplete.
 static size_t message_bytes(const struct frame_reader *reader, size_t at)
 {
     return reader->have - at >= FRAME_HEAD ? FRAME_HEAD + (size_t)wire_load_u32(reader->frame->wire + at + 4) : 0;
@@ -186,14 +185,14 @@ size_t frame_reader_space(struct frame_reader *reader, void **at)
     return needed - reader->have;
 }
 
-/* The reader's frame is little else than its first message. Otherwise to hand it on would cost more than a copy: the memory of all
- * that came with the message, as long as it is held, and to move the rest, for each of them again. */
+// True if the reader's frame holds little besides its first message. Handing on a fuller frame would cost more than a copy: it would pin
+// the memory of everything that came with the message, and the rest would have to be moved.
 static bool is_mostly(const struct frame_reader *reader, size_t total)
 {
     return total >= LARGE && reader->have - total <= total && reader->frame->capacity / 4 <= total;
 }
 
-/* The reader's frame is the message, with `rest` bytes of the next behind it. False: no memory. */
+// Hands on the reader's frame; `rest` bytes of the next message follow in it. False: no memory.
 static bool hand_on(struct frame_reader *reader, size_t length, size_t rest, void (*deliver)(void *arg, struct frame *frame),
                     void *arg)
 {
@@ -229,7 +228,7 @@ bool frame_reader_take(struct frame_reader *reader, size_t count, void (*deliver
     reader->have += count;
     while (reader->have > at) {
         size_t have = reader->have - at;
-        if (memcmp(reader->frame->wire + at, magic, MIN(have, sizeof magic)) != 0) /* a stranger is found out at once */
+        if (memcmp(reader->frame->wire + at, magic, MIN(have, sizeof magic)) != 0) // notices strangers at the first byte
             return false;
         if (!(total = message_bytes(reader, at)))
             break;
@@ -252,7 +251,7 @@ bool frame_reader_take(struct frame_reader *reader, size_t count, void (*deliver
         memmove(reader->frame->wire, reader->frame->wire + at, reader->have);
     }
     if (reader->have == 0 && reader->frame && reader->frame->capacity / 4 > MAX(reader->expected, (size_t)READ_AHEAD)) {
-        frame_free(reader->frame); /* it was for larger ones, as chunks of prompts have: others may want it */
+        frame_free(reader->frame); // sized for larger messages; return it to the pool
         reader->frame = NULL;
     }
     return true;

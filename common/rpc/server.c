@@ -1,9 +1,6 @@
-/* server.c: the server's side: calls, the handshake, the Health service.
- *
- * A call lives from its request to its answer. It is in a table (by pipe and id, for CANCEL) and in its connection's list
- * (for the connection's end). A cancelled call whose handler set no on_cancel stays in the table, without a connection,
- * until the handler ends it; RPC_CALLS_MAX bounds all of them.
- */
+// server.c: the server's side: calls, the handshake, the Health service.
+//
+// The number of calls, including those whose clients are gone (call.h), is bounded by RPC_CALLS_MAX.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +34,7 @@ struct rpc_server {
     struct call_table calls;
 };
 
-/* Takes the message. */
+// Takes the message.
 static void start_call(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
     const struct server_method *method = NULL;
@@ -47,27 +44,26 @@ static void start_call(struct rpc_server *server, struct connection *connection,
         if (server->methods[i].id == message->envelope.method)
             method = &server->methods[i];
     if (connection->calls.count >= server->window) {
-        connection_kick(connection, "more calls in flight than its window");
+        connection_kick(connection, "more calls in flight than the window allows");
         rpc_message_free(message);
         return;
     }
     if (!(call = call_new(&server->calls, &connection->calls, message))) {
-        connection_kick(connection, "no memory for a call of it");
+        connection_kick(connection, "no memory for a call");
         rpc_message_free(message);
         return;
     }
     if (!method)
         rpc_call_fail(call, STATUS_UNIMPLEMENTED, "%s has no method %08x", server->service, message->envelope.method);
     else if (server->calls.count > RPC_CALLS_MAX)
-        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u calls that were not answered yet", server->service,
-                      RPC_CALLS_MAX);
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u unanswered calls, the limit", server->service, RPC_CALLS_MAX);
     else
         method->method.handler(call, method->method.user);
 }
 
-/* --- messages of clients --------------------------------------------------------------------------------------------- */
+// --- messages of clients ---
 
-// The client closes, or its time to say hello runs out; until then nothing is taken from it.
+// The client closes the connection, or the handshake's deadline does. Until then its messages are ignored.
 static void refuse(struct connection *connection, const char *format, ...) PRINTF_LIKE(2, 3);
 static void refuse(struct connection *connection, const char *format, ...)
 {
@@ -100,12 +96,12 @@ static void on_hello(struct rpc_server *server, struct connection *connection, s
 
     if (connection->greeted || connection->refused || connection->handshake.challenged ||
         !handshake_parse_hello(message, &connection->greeting))
-        connection_kick(connection, "a bad handshake");
+        connection_kick(connection, "malformed handshake");
     else if (greeting->protocol != RPC_PROTOCOL)
         refuse(connection, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service, RPC_PROTOCOL,
                greeting->peer.service, greeting->protocol);
     else if (loop_secret(server->loop)->is_set && !greeting->has_nonce)
-        refuse(connection, "%s wants the mesh secret, and %s has none: start it with --" RPC_SECRET_OPTION, server->service,
+        refuse(connection, "%s requires the mesh secret, and %s has none: start it with --" RPC_SECRET_OPTION, server->service,
                greeting->peer.service);
     else if (own && greeting->peer.fingerprint && own != greeting->peer.fingerprint)
         refuse(connection, "%s and %s do not agree on the model or its KV shape", server->service, greeting->peer.service);
@@ -118,7 +114,7 @@ static void on_hello(struct rpc_server *server, struct connection *connection, s
 static void on_proof(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
     if (connection->greeted || connection->refused || !connection->handshake.challenged)
-        connection_kick(connection, "a bad handshake");
+        connection_kick(connection, "malformed handshake");
     else if (handshake_client_is_proven(loop_secret(server->loop), message, &connection->handshake))
         welcome(server, connection);
     else
@@ -126,7 +122,7 @@ static void on_proof(struct rpc_server *server, struct connection *connection, s
                connection->greeting.peer.service);
 }
 
-/* Takes the message. */
+// Takes the message.
 static void on_envelope(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
     const struct envelope *envelope = &message->envelope;
@@ -134,17 +130,17 @@ static void on_envelope(struct rpc_server *server, struct connection *connection
     if (envelope->kind == ENVELOPE_PROOF) {
         on_proof(server, connection, message);
     } else if (envelope->kind != ENVELOPE_HELLO && !connection->greeted) {
-        connection_kick(connection, "a message before the handshake");
+        connection_kick(connection, "a request before the end of the handshake");
     } else if (envelope->kind == ENVELOPE_REQUEST) {
         if (!call_find(&server->calls, &connection->calls, envelope->call_id)) {
             start_call(server, connection, message);
-            return; /* the call owns the message */
+            return; // the call owns the message
         }
-        connection_kick(connection, "a call id in use");
+        connection_kick(connection, "the call id is in use");
     } else if (envelope->kind == ENVELOPE_CANCEL) {
         struct rpc_call *call = call_find(&server->calls, &connection->calls, envelope->call_id);
         if (call)
-            call_drop(call); /* otherwise it had ended */
+            call_drop(call); // otherwise it has ended already
     } else if (envelope->kind == ENVELOPE_ACK) {
         connection_acknowledged(connection, envelope->status);
     } else if (envelope->kind == ENVELOPE_HELLO) {
@@ -169,7 +165,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
     if (message)
         on_envelope(server, connection, message);
     else
-        connection_kick(connection, "what it sent is no envelope");
+        connection_kick(connection, "malformed envelope");
 }
 
 static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
@@ -183,7 +179,7 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
         endpoint_close_pipe(endpoint, pipe);
 }
 
-/* --- a call's answers ---------------------------------------------------------------------------------------------- */
+// --- a call's answers ---
 
 struct rpc_message *rpc_call_message(struct rpc_call *call) { return call->message; }
 const char *rpc_call_request_id(const struct rpc_call *call) { return call->message->envelope.request_id; }
@@ -200,7 +196,7 @@ void *rpc_call_unpack(struct rpc_call *call, const ProtobufCMessageDescriptor *d
 {
     void *request = rpc_message_unpack(call->message, descriptor);
     if (!request)
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "the payload is no %s", descriptor->short_name);
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "malformed %s", descriptor->short_name);
     return request;
 }
 
@@ -213,8 +209,8 @@ void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *use
 void rpc_call_set_user(struct rpc_call *call, void *user) { call->user = user; }
 void *rpc_call_user(const struct rpc_call *call) { return call->user; }
 
-/* Takes the message (NULL: there was no memory). One that the client would not take ends the call with a status instead,
- * since the client would close the connection. */
+// Takes the frame (NULL: there was no memory for it). A reply larger than the client accepts becomes a status, since the client would
+// close the connection.
 static void end_with(struct rpc_call *call, struct frame *frame)
 {
     loop_assert_owner(call->server->loop);
@@ -224,7 +220,7 @@ static void end_with(struct rpc_call *call, struct frame *frame)
     } else if (frame && frame->length > call->client->connection->greeting.max_message_bytes) {
         size_t bytes = frame->length;
         frame_free(frame);
-        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "a reply of %zu bytes, the caller takes at most %llu", bytes,
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the reply has %zu bytes, the caller accepts at most %llu", bytes,
                       (unsigned long long)call->client->connection->greeting.max_message_bytes);
         return;
     } else {
@@ -282,7 +278,7 @@ void rpc_call_reply_buffer(struct rpc_call *call, struct rpc_buffer *buffer)
     end_with(call, message_buffer_take(buffer));
 }
 
-/* --- the server ---------------------------------------------------------------------------------------------------- */
+// --- the server ---
 
 static void health_handler(struct rpc_call *call, void *user)
 {
@@ -342,7 +338,7 @@ enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_confi
     loop_assert_owner(loop);
     for (uint32_t i = 0; i < config->address_count; i++)
         if (strlen(config->addresses[i]) >= sizeof server->addresses[0])
-            return error_set(error, STATUS_INVALID_ARGUMENT, "an address of %zu bytes, at most %zu are taken",
+            return error_set(error, STATUS_INVALID_ARGUMENT, "an address has %zu bytes, the limit is %zu",
                              strlen(config->addresses[i]), sizeof server->addresses[0] - 1);
     if (!(server = calloc(1, sizeof *server)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");
@@ -377,7 +373,7 @@ void rpc_server_close(struct rpc_server *server)
     if (!server)
         return;
     endpoint_close(&server->endpoint);
-    call_table_close(&server->calls); // without on_cancel: whoever closes the server knows
+    call_table_close(&server->calls); // without on_cancel: the caller knows that it closes the server
     connection_close_all(&server->connections);
     free(server);
 }

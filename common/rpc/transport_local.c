@@ -37,7 +37,7 @@ enum {
     ARRIVING_MAX = 64,     // connected and silent
     ACCEPTS_A_TURN = 16,
     ARRIVING_US = 5000000,
-    ANSWER_US = 300000 // the connection works without it meanwhile, but is not up yet
+    ANSWER_US = 300000 // until then the channel is not up
 };
 
 static const unsigned char greeting_magic[8] = {'F', 'D', 'L', '1'};
@@ -45,12 +45,12 @@ static const unsigned char greeting_magic[8] = {'F', 'D', 'L', '1'};
 struct local_link {
     struct transport_link base; // first: the endpoint casts to it
     struct pollee pollee;
-    struct deferred deferred; // frames wait for company
+    struct deferred deferred; // small frames wait to be sent together
     struct rpc_loop *loop;
     const struct transport_events *events;
     void *user;
     struct frame_reader reader;
-    struct frame *queue, **queue_end; // not sent yet; of the first `sent` bytes are
+    struct frame *queue, **queue_end; // unsent; `sent` bytes of the first one are sent
     uint32_t queue_count;
     size_t queue_bytes, sent;
     uint32_t depth; // it is freed when the last of its callbacks has returned
@@ -62,9 +62,9 @@ static struct local_link *link_of_pollee(struct pollee *pollee)
     return (struct local_link *)((char *)pollee - offsetof(struct local_link, pollee));
 }
 
-/* --- sending ----------------------------------------------------------------------------------------------------------- */
+// --- sending ---
 
-// A server's, whose client did not wait for the answer and has sent nothing here: there is none after all.
+// A client that did not wait for the answer has sent nothing here: then the link was never in use, and its end is no failure.
 static void tell_end(struct local_link *link)
 {
     if (link->base.is_usable || link->heard)
@@ -97,7 +97,7 @@ static void forget_sent(struct local_link *link, size_t count)
         link->queue_end = &link->queue;
 }
 
-/* As much as the peer takes. */
+// Sends as much as the socket accepts.
 static void flush(struct local_link *link)
 {
     struct iovec pieces[PIECES];
@@ -132,13 +132,13 @@ static void flush_deferred(struct deferred *deferred)
     flush((struct local_link *)((char *)deferred - offsetof(struct local_link, deferred)));
 }
 
-// At once if it says so or if it is large; small ones wait for others until rpc_loop_run() begins or ends.
+// Sends urgent and large frames at once. Small ones wait for others until rpc_loop_run() begins or ends.
 static void link_send(struct transport_link *base, struct frame *frame)
 {
     struct local_link *link = (struct local_link *)base;
     bool full = link->queue_count == QUEUE_MAX || (link->queue && link->queue_bytes + frame->length > RPC_UNSENT_BYTES);
 
-    if (link->gone || full) { // the peer has not read for so long
+    if (link->gone || full) { // the peer does not read
         frame_free(frame);
         tell_gone(link);
         return;
@@ -156,7 +156,7 @@ static void link_send(struct transport_link *base, struct frame *frame)
         loop_defer(link->loop, &link->deferred);
 }
 
-/* --- receiving --------------------------------------------------------------------------------------------------------- */
+// --- receiving ---
 
 static void enter(struct local_link *link) { link->depth++; }
 
@@ -185,7 +185,7 @@ static void deliver(void *arg, struct frame *frame)
     link->events->on_message(link->user, link->base.id, frame);
 }
 
-/* False: it is gone. *more: there may be more to read. */
+// Returns false if the link is gone. *more: there may be more to read.
 static bool read_once(struct local_link *link, bool *more)
 {
     void *at;
@@ -223,12 +223,12 @@ static void link_drain(struct transport_link *base)
     if (link->gone || link->closed)
         return;
     enter(link);
-    shutdown(link->pollee.fd, SHUT_RDWR); // so that this has an end, whatever the peer does
+    shutdown(link->pollee.fd, SHUT_RDWR); // so that the loop ends whatever the peer does
     while (!link->closed && read_once(link, &more)) {}
     leave(link);
 }
 
-// fd is connected; it is the link's from here on, whatever is returned. NULL: no memory.
+// Takes fd, which is connected, even on failure. NULL: no memory.
 static struct local_link *link_open(const struct transport_config *config, uint32_t id, int fd, bool is_usable)
 {
     struct local_link *link = calloc(1, sizeof *link);
@@ -237,7 +237,7 @@ static struct local_link *link_open(const struct transport_config *config, uint3
         close(fd);
         return NULL;
     }
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BYTES}, sizeof(int)); // the system's limit, if that is less
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BYTES}, sizeof(int)); // capped by the system
     *link = (struct local_link){
         .base = {.transport = &transport_local, .id = id, .is_usable = is_usable, .is_local = true},
         .pollee = {.fd = fd, .events = POLLIN, .on_ready = on_ready},
@@ -257,7 +257,7 @@ static struct local_link *link_open(const struct transport_config *config, uint3
 
 static void link_start(struct transport_link *base) { (void)base; } // it is watched from the start
 
-// What waits to be sent is tried once more.
+// Tries once more to send what is queued.
 static void link_free(struct transport_link *base)
 {
     struct local_link *link = (struct local_link *)base;
@@ -273,16 +273,16 @@ static void link_free(struct transport_link *base)
     leave(link);
 }
 
-/* --- greetings --------------------------------------------------------------------------------------------------------- */
+// --- greetings ---
 
 // Waits for what the other side says first.
 struct hearing {
-    struct pollee pollee; /* first: callbacks cast back, as in what it is part of */
+    struct pollee pollee; // first: callbacks cast back, also to the struct that contains this one
     struct rpc_loop *loop;
     uint64_t timer;
     size_t have;
     unsigned char greeting[GREETING_BYTES];
-    void (*on_heard)(struct hearing *hearing, uint64_t word); /* ends it; 0: no greeting, or none in time */
+    void (*on_heard)(struct hearing *hearing, uint64_t word); // must end it; word 0: malformed, or not in time
 };
 
 static void on_word(struct pollee *pollee, short events)
@@ -319,7 +319,7 @@ static bool begin_hearing(struct hearing *hearing, struct rpc_loop *loop, int fd
     return false;
 }
 
-/* Returns its socket. */
+// Returns its socket.
 static int end_hearing(struct hearing *hearing)
 {
     loop_unwatch(hearing->loop, &hearing->pollee);
@@ -338,21 +338,21 @@ static bool say(int fd, uint64_t word)
 
 // --- ports ---
 
-// Was given to a client, and not taken yet.
+// An offer that a client has not taken yet.
 struct given {
     struct given *next;
     uint32_t id;
     uint64_t token, answer;
 };
 
-// Has connected and not said its token yet.
+// A client that has connected but not sent its token yet.
 struct arriving {
     struct hearing hearing; // first
     struct transport_port *port;
     struct arriving *next, **place;
 };
 
-// A client that has said the token and waits for the answer.
+// This end has sent the token and waits for the answer.
 struct taking {
     struct hearing hearing; // first
     struct transport_port *port;
@@ -367,7 +367,7 @@ struct transport_port {
     struct given *given;
     struct arriving *arriving; // newest first
     uint32_t arriving_count;
-    struct taking *taking; // NULL: nothing is
+    struct taking *taking; // NULL: no offer is being taken
 };
 
 // Returns its socket.
@@ -413,7 +413,7 @@ static void on_token(struct hearing *hearing, uint64_t token)
         port->config.events->on_link(port->config.user, &link->base);
 }
 
-// Whoever means it says the token at once: room is made at the cost of the one that has been silent for longest.
+// Real clients send the token at once, so the connection that has been silent longest makes room.
 static void arrive(struct transport_port *port, int fd)
 {
     struct arriving *arriving, *oldest = port->arriving;
@@ -436,7 +436,7 @@ static void arrive(struct transport_port *port, int fd)
         arriving->next->place = &arriving->next;
     port->arriving = arriving;
     port->arriving_count++;
-    on_word(&arriving->hearing.pollee, POLLIN); // it lies there already, as a rule
+    on_word(&arriving->hearing.pollee, POLLIN); // usually it has arrived already
 }
 
 static void stop_listening(struct transport_port *port)
@@ -460,7 +460,8 @@ static void on_connect(struct pollee *pollee, short events)
             continue;
         }
         if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && errno != ECONNABORTED) {
-            log_warn("RPC-NO-LOCAL", "why=\"%s\"", strerror(errno)); // out of descriptors, most likely: whoever waits is told
+            log_warn("RPC-NO-LOCAL", "why=\"%s\"",
+                     strerror(errno)); // most likely out of descriptors; closing tells waiting clients
             stop_listening(port);
         }
         return;
@@ -522,7 +523,7 @@ static void port_close(struct transport_port *port)
     free(port);
 }
 
-// Numbers nobody can guess.
+// Offers unguessable random numbers.
 static bool port_offer(struct transport_port *port, uint32_t id, struct transport_offer *out)
 {
     struct given *given;

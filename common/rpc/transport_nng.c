@@ -29,13 +29,13 @@
 #include "common/rpc/transport.h"
 
 enum { TX_BATCH = 4, TX_QUEUE_START = 64, TX_QUEUE_MAX = 1 << 16, ACCEPT_PAUSE_MS = 20, LISTENERS_MAX = 4 };
-enum { UNGREETED_BYTES_MAX = 64 << 10 }; // the envelope of a peer that has not been greeted: until allow()
+enum { UNGREETED_BYTES_MAX = 64 << 10 }; // the largest envelope before allow()
 enum entry_kind { ENTRY_LINK, ENTRY_FAILED, ENTRY_MESSAGE, ENTRY_GONE };
 
 struct listener {
     struct transport_port *port;
     bool is_local;
-    bool pausing; // its aio waits for time to pass; touched in its callback only
+    bool pausing; // its aio is sleeping; touched only in its callback
     nng_stream_listener *stream;
     nng_aio *aio;
 };
@@ -57,10 +57,10 @@ struct link {
     struct rpc_loop *loop;
     nng_stream *stream;
     nng_aio *rx, *tx;
-    atomic_bool gone; // its end is in the loop's queue: once. relaxed: the queue's lock orders the rest
+    atomic_bool gone; // its end was put into the loop's queue, once. relaxed: the queue's lock orders the rest
     bool reserved;    // room for that end was reserved
     bool stalled;     // under the loop's lock
-    // What one message may have. relaxed: the peer sends a larger one only after it has heard what follows the store
+    // Largest message accepted. relaxed: the peer sends larger ones only after it has received what is sent after the store
     atomic_ullong max_message_bytes;
 
     struct frame_reader reader; // one receive at a time
@@ -138,22 +138,22 @@ static void tell_gone(struct link *link)
         loop_put_reserved(link->loop, &entry);
 }
 
-/* An operation of nng and its callback may be on different threads. nng orders them, by locks that ThreadSanitizer does not see:
- * here is one that it does, so that what is before the call is before what follows the callback. */
+// nng may run an operation and its callback on different threads. Its own locks order them, but ThreadSanitizer does not see those: this one
+// shows it that what precedes the call happens before what follows the callback.
 static void order_is_seen(struct link *link)
 {
     pthread_mutex_lock(&link->lock);
     pthread_mutex_unlock(&link->lock);
 }
 
-/* --- receiving ----------------------------------------------------------------------------------------------------- */
+// --- receiving ---
 
 static void receive(struct link *link)
 {
     nng_iov iov;
 
     iov.iov_len = frame_reader_space(&link->reader, &iov.iov_buf);
-    if (!iov.iov_len) { /* no memory */
+    if (!iov.iov_len) { // no memory
         tell_gone(link);
         return;
     }
@@ -168,11 +168,11 @@ static void deliver(void *arg, struct frame *frame)
     const struct loop_entry entry = {.source = &link->port->source, .kind = ENTRY_MESSAGE, .id = link->base.id, .frame = frame};
     if (loop_put(link->loop, &entry))
         return;
-    frame_free(frame); // a message that is lost would leave both sides with different ideas
+    frame_free(frame); // after a lost message both sides would disagree
     tell_gone(link);
 }
 
-/* On an nng thread. */
+// On an nng thread.
 static void on_rx(void *arg)
 {
     struct link *link = arg;
@@ -203,12 +203,12 @@ static void link_shut(struct transport_link *base)
 {
     struct link *link = (struct link *)base;
     nng_stream_close(link->stream);
-    tell_gone(link); // it may be stalled: then no receive ends
+    tell_gone(link); // a stalled link has no receive that would end
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------- */
+// --- sending ---
 
-/* What is left of the batch. */
+// Fills iov with the unsent part of the batch; returns the number of pieces.
 static unsigned rest_of(const struct link *link, nng_iov *iov)
 {
     size_t skip = link->tx_sent;
@@ -232,8 +232,8 @@ static void send_pieces(struct link *link, unsigned count, nng_iov *iov)
     nng_stream_send(link->stream, link->tx);
 }
 
-/* By whoever set `sending`. Once it is cleared, the next sender owns the batch: nothing of it is looked at afterwards. Nor are
- * its frames once they are being sent: they may be in the pool, and somebody else's. */
+// Called by the thread that set `sending`. Once that is cleared the next sender owns the batch, so it must not be touched afterwards. Nor
+// must frames that are being sent: they may be back in the pool and in use elsewhere.
 static void send_next(struct link *link)
 {
     nng_iov iov[TX_BATCH];
@@ -256,12 +256,12 @@ static void send_next(struct link *link)
         send_pieces(link, count, iov);
 }
 
-/* On an nng thread. */
+// On an nng thread.
 static void on_tx(void *arg)
 {
     struct link *link = arg;
 
-    if (nng_aio_result(link->tx)) { /* the messages are freed with the link */
+    if (nng_aio_result(link->tx)) { // link_free() frees the frames
         tell_gone(link);
         return;
     }
@@ -271,13 +271,13 @@ static void on_tx(void *arg)
         send_pieces(link, rest_of(link, iov), iov);
         return;
     }
-    order_is_seen(link); /* the sender released it when the frames were written: they go to the pool, for others */
+    order_is_seen(link); // the frames were written by another thread, and go back to the pool
     for (uint32_t i = 0; i < link->tx_count; i++)
         frame_free(link->tx_frames[i]);
     send_next(link);
 }
 
-/* Under the link's lock. */
+// Under the link's lock.
 static bool grow_queue(struct link *link)
 {
     uint32_t capacity = MAX((uint32_t)TX_QUEUE_START, link->queue_capacity * 2);
@@ -311,15 +311,15 @@ static void link_send(struct transport_link *base, struct frame *frame)
     pthread_mutex_unlock(&link->lock);
     if (start)
         send_next(link);
-    if (full) { // the peer has read nothing of TX_QUEUE_MAX messages, or of RPC_UNSENT_BYTES
+    if (full) { // the peer has not read TX_QUEUE_MAX messages or RPC_UNSENT_BYTES
         frame_free(frame);
         link_shut(base);
     }
 }
 
-/* --- listening and dialing ------------------------------------------------------------------------------------------- */
+// --- listening and dialing ---
 
-/* inproc://name is a socket that only this process knows the name of. */
+// inproc://name becomes an abstract socket whose name includes the process id.
 static void real_address(const char *address, char *out, size_t out_bytes)
 {
     if (!strncmp(address, "inproc://", 9))
@@ -350,7 +350,7 @@ static void on_accept(void *arg)
 
     if (rv == NNG_ECLOSED || rv == NNG_ECANCELED)
         return;
-    if (rv) { /* out of descriptors, most likely: not in a busy loop, nor asleep on one of nng's few threads */
+    if (rv) { // most likely out of descriptors: retry later, without blocking one of nng's few threads
         listener->pausing = true;
         nng_sleep_aio(ACCEPT_PAUSE_MS, listener->aio);
         return;

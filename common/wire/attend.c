@@ -1,4 +1,4 @@
-/* attend.c: see attend.h. Hosts are little-endian (asserted at compile time): tensors are used as they lie. */
+// attend.c: see attend.h. Hosts are little-endian (asserted at compile time): tensors are used as they lie.
 #include "common/wire/attend.h"
 
 #include "common/wire/wire.h"
@@ -24,7 +24,7 @@ enum {
 };
 enum { R_STEP = 1, R_LAYER = 2, R_ATTEND_US = 3, R_LOST = 4, R_PADDING = 5, R_O = 6 };
 
-/* The fields as ranges, before their sizes are checked. */
+// Fields as ranges of the message, before their sizes are checked.
 struct ranges {
     struct {
         const unsigned char *bytes;
@@ -150,14 +150,14 @@ static size_t lost_bytes(uint32_t lost_count, const uint32_t *lost)
     return bytes;
 }
 
-/* Bytes before the padding field. */
+// Bytes before the padding field.
 static size_t head_bytes(uint32_t lost_count, const uint32_t *lost, uint32_t layer)
 {
     return wire_size_fixed64(R_STEP) + wire_size_varint(R_LAYER, layer) + wire_size_fixed32(R_ATTEND_US) +
            lost_bytes(lost_count, lost);
 }
 
-/* Of the padding and o behind a head. */
+// Bytes of the padding and o behind the head.
 static size_t size_behind(size_t head, uint32_t row_count, uint32_t q_width)
 {
     size_t o = (size_t)row_count * q_width * sizeof(float), o_head = wire_size_bytes(R_O, o) - o;
@@ -194,7 +194,7 @@ float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, ui
     return (float *)(void *)wire_put_bytes_in_place(&writer, R_O, o);
 }
 
-/* --- the s-part's side ------------------------------------------------------------------------------------------------ */
+// --- the s-part's side ---
 
 static uint32_t shares_of(const struct attend_request_form *form) { return form->layer == 0 ? form->share_count : 0; }
 
@@ -210,7 +210,7 @@ static size_t request_head_bytes(const struct attend_request_form *form)
     return bytes;
 }
 
-/* Each tensor is preceded by a padding field of its own, so that all three are aligned (a field may come repeatedly). */
+// Each tensor has a padding field before it, so that all three are aligned. Protobuf allows a field to be repeated.
 size_t attend_request_size(const struct attend_request_form *form)
 {
     size_t at = request_head_bytes(form), q = (size_t)form->row_count * form->q_width * 4,

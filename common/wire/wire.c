@@ -1,4 +1,4 @@
-/* wire.c: see wire.h. */
+// wire.c: see wire.h.
 #include "common/wire/wire.h"
 
 #include <string.h>

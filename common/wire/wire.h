@@ -1,11 +1,10 @@
-/* wire.h: protobuf's wire format, written in place and read where it lies.
- *
- * protobuf-c copies `bytes` fields when it unpacks. Tensor messages are therefore built and read here: the writer fills a
- * buffer whose size is known beforehand (the outgoing message), the reader walks the incoming one and hands out ranges
- * of it. Any protobuf decoder reads the same bytes. (Format: protobuf.dev/programming-guides/encoding.)
- *
- * Plain values on the caller's stack; nothing allocates. Readers treat every byte as hostile.
- */
+// wire.h: protobuf's wire format, written in place and read where it lies.
+//
+// protobuf-c copies `bytes` fields when it unpacks, so tensor messages are built and read here: the writer fills a buffer of known size
+// (the outgoing message), and the reader returns ranges of the incoming one. Any protobuf decoder reads the same bytes.
+// (Format: protobuf.dev/programming-guides/encoding.)
+//
+// Plain values on the caller's stack; nothing allocates. Readers treat every byte as hostile.
 #ifndef FD_WIRE_WIRE_H
 #define FD_WIRE_WIRE_H
 
@@ -17,31 +16,31 @@
 
 enum wire_type { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 
-/* --- sizes, tag included --- */
+// --- sizes, tag included ---
 size_t wire_varint_size(uint64_t value);
 size_t wire_size_varint(uint32_t field, uint64_t value);
 size_t wire_size_fixed32(uint32_t field);
 size_t wire_size_fixed64(uint32_t field);
-size_t wire_size_bytes(uint32_t field, size_t length); /* tag, length and the bytes */
+size_t wire_size_bytes(uint32_t field, size_t length); // tag, length and the bytes
 
-/* --- writing --- */
+// --- writing ---
 struct wire_writer {
     unsigned char *at, *end;
 };
 
-/* Writing beyond the end is a broken invariant (sizes are computed first): asserted. */
+// Asserts that what is written fits: sizes are computed first.
 void wire_put_varint(struct wire_writer *writer, uint32_t field, uint64_t value);
 void wire_put_fixed32(struct wire_writer *writer, uint32_t field, uint32_t value);
 void wire_put_fixed64(struct wire_writer *writer, uint32_t field, uint64_t value);
 void wire_put_bytes(struct wire_writer *writer, uint32_t field, const void *bytes, size_t length);
-/* Tag and length only; returns where the bytes go, which the caller fills: the writer stands behind them. */
+// Writes tag and length, skips the bytes, and returns where the caller is to write them.
 unsigned char *wire_put_bytes_in_place(struct wire_writer *writer, uint32_t field, size_t length);
 
-/* Bytes of a padding field (length 0 to 3 behind its two-byte head) such that what is written `after` bytes behind
- * the padding field starts at a multiple of 4; `at`: where the padding field starts. */
+// Returns the length (0 to 3) of a padding field at offset `at` that makes what is written `after` bytes behind it start at a multiple of 4.
+// The head of the field has two bytes.
 size_t wire_padding_length(size_t at, size_t after);
 
-/* --- reading --- */
+// --- reading ---
 struct wire_reader {
     const unsigned char *begin, *at, *end;
 };
@@ -49,17 +48,17 @@ struct wire_reader {
 struct wire_field {
     uint32_t number;
     enum wire_type type;
-    uint64_t value;             /* varint, fixed32, fixed64 */
-    const unsigned char *bytes; /* WIRE_BYTES */
+    uint64_t value;             // varint, fixed32, fixed64
+    const unsigned char *bytes; // WIRE_BYTES
     size_t length;
 };
 
 void wire_reader_init(struct wire_reader *reader, const void *bytes, size_t length);
 
-/* True: *field holds the next field. False: the end (*bad false) or malformed bytes at reader->at (*bad true). */
+// Reads the next field. Returns false at the end (*bad false) or at malformed bytes (*bad true, at reader->at).
 bool wire_next(struct wire_reader *reader, struct wire_field *field, bool *bad);
 
-/* Little-endian loads of packed fixed-size arrays, at any alignment. */
+// Little-endian loads of packed fixed-size arrays, at any alignment.
 static inline uint32_t wire_load_u32(const unsigned char *bytes)
 {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;

@@ -1,5 +1,5 @@
-/* fuzz_rpc_frame.c: envelopes, and the tensor messages inside them: whatever the bytes, what is handed out lies within them,
- * and what was parsed can be written and parsed again. */
+// fuzz_rpc_frame.c: envelopes, and the tensor messages inside them: whatever the bytes, what is handed out lies within them,
+// and what was parsed can be written and parsed again.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

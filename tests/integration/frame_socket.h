@@ -1,6 +1,5 @@
-/* frame_socket.h: the wire protocol of common/rpc (endpoint.c) spoken with plain sockets, so that tests can send what the
- * runtime would not: a message is "FDR1", its length as u32 little-endian, and the body.
- */
+// frame_socket.h: the wire protocol of common/rpc (endpoint.c) spoken with plain sockets, so that tests can send what the
+// runtime would not: a message is "FDR1", its length as u32 little-endian, and the body.
 #ifndef FD_TESTS_FRAME_SOCKET_H
 #define FD_TESTS_FRAME_SOCKET_H
 
@@ -32,7 +31,7 @@ static inline bool frame_write(const struct frame_socket *frame, const void *byt
 
 static inline int frame_wait_ms(void) { return (int)(pace_us(FRAME_WAIT_MS * 1000u) / 1000); }
 
-/* False: the peer closed, or said nothing for frame_wait_ms(). */
+// False: the peer closed, or said nothing for frame_wait_ms().
 static inline bool frame_read(const struct frame_socket *frame, void *bytes, size_t length)
 {
     unsigned char *at = bytes;
@@ -47,7 +46,7 @@ static inline bool frame_read(const struct frame_socket *frame, void *bytes, siz
     return true;
 }
 
-/* Connects, without a word. address: "tcp://127.0.0.1:port" or "ipc://path". */
+// Connects, without a word. address: "tcp://127.0.0.1:port" or "ipc://path".
 static inline struct frame_socket frame_connect(const char *address)
 {
     struct frame_socket frame;
@@ -79,7 +78,7 @@ static inline bool frame_send(const struct frame_socket *frame, const void *body
     return frame_write(frame, head, sizeof head) && (!length || frame_write(frame, body, length));
 }
 
-/* The body's length; -1: closed. body holds FRAME_BODY_MAX bytes. */
+// The body's length; -1: closed. body holds FRAME_BODY_MAX bytes.
 static inline long frame_receive(const struct frame_socket *frame, unsigned char *body)
 {
     unsigned char head[8];

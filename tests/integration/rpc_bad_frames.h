@@ -1,8 +1,7 @@
-/* rpc_bad_frames.h: malformed messages for any server of the mesh: what is sent, and what must come of it.
- *
- * bad_frames_run(address) sends each one over a connection of its own. Afterwards a connection that was open all the time
- * and a new one must both get an answer from Health.Check. Returns how many went wrong, each named on stderr.
- */
+// rpc_bad_frames.h: malformed messages for any server of the mesh: what is sent, and what must come of it.
+//
+// bad_frames_run(address) sends each one over a connection of its own. Afterwards a connection that was open all the time
+// and a new one must both get an answer from Health.Check. Returns how many went wrong, each named on stderr.
 #ifndef FD_TESTS_RPC_BAD_FRAMES_H
 #define FD_TESTS_RPC_BAD_FRAMES_H
 
@@ -13,16 +12,16 @@
 #include "tests/integration/secret_proof.h"
 
 enum frame_outcome {
-    FRAME_CLOSED,  /* the sender loses its connection */
-    FRAME_REFUSED, /* the handshake is refused, with a reason */
-    FRAME_STATUS,  /* the call ends with a status; the connection goes on */
-    FRAME_IGNORED, /* nothing comes of it; the connection goes on */
+    FRAME_CLOSED,  // the sender loses its connection
+    FRAME_REFUSED, // the handshake is refused, with a reason
+    FRAME_STATUS,  // the call ends with a status; the connection goes on
+    FRAME_IGNORED, // nothing comes of it; the connection goes on
 };
 
 enum frame_level {
-    LEVEL_SOCKET,   /* instead of a frame */
-    LEVEL_ENVELOPE, /* a body, before HELLO */
-    LEVEL_GREETED,  /* a body, after HELLO */
+    LEVEL_SOCKET,   // instead of a frame
+    LEVEL_ENVELOPE, // a body, before HELLO
+    LEVEL_GREETED,  // a body, after HELLO
 };
 
 struct bad_frame {
@@ -35,8 +34,8 @@ struct bad_frame {
 };
 
 #define B(text) (text), sizeof(text) - 1
-#define CALL "\x11\x01\0\0\0\0\0\0\0" /* call_id = 1 */
-#define CHECK "\x1d%%%%"              /* method = Health/Check: filled in */
+#define CALL "\x11\x01\0\0\0\0\0\0\0" // call_id = 1
+#define CHECK "\x1d%%%%"              // method = Health/Check: filled in
 
 static const struct bad_frame bad_frames[] = {
     {"an HTTP request", LEVEL_SOCKET, FRAME_CLOSED, 0, B("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
@@ -99,7 +98,7 @@ static const struct bad_frame bad_frames[] = {
     {"an acknowledgement of nothing", LEVEL_GREETED, FRAME_IGNORED, 0, B("\x08\x06")},
 };
 
-/* Of the mesh whose servers are tried; NULL: it has none. */
+// Of the mesh whose servers are tried; NULL: it has none.
 static const struct rpc_secret *bad_frame_secret;
 
 static inline bool bad_frame_hello(struct frame_socket *client)
@@ -108,7 +107,7 @@ static inline bool bad_frame_hello(struct frame_socket *client)
     return proof_handshake(client, bad_frame_secret, &proof) == FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_HELLO;
 }
 
-/* The next envelope that comes; NULL: closed. */
+// The next envelope that comes; NULL: closed.
 static inline Fastdecode__Envelope *bad_frame_answer(struct frame_socket *client)
 {
     unsigned char body[FRAME_BODY_MAX];
@@ -116,7 +115,7 @@ static inline Fastdecode__Envelope *bad_frame_answer(struct frame_socket *client
     return length < 0 ? NULL : fastdecode__envelope__unpack(NULL, (size_t)length, body);
 }
 
-/* Health.Check over a greeted connection. */
+// Health.Check over a greeted connection.
 static inline bool bad_frame_healthy(struct frame_socket *client, uint64_t call_id)
 {
     Fastdecode__Envelope request = FASTDECODE__ENVELOPE__INIT, *reply;
@@ -157,7 +156,7 @@ static inline const char *bad_frame_check(const char *address, const struct bad_
 
     if (!wrong && frame->outcome == FRAME_CLOSED) {
         struct pollfd ready = {.fd = client.fd, .events = POLLIN};
-        while (poll(&ready, 1, frame_wait_ms()) == 1 && recv(client.fd, &byte, 1, 0) == 1) /* its hello */
+        while (poll(&ready, 1, frame_wait_ms()) == 1 && recv(client.fd, &byte, 1, 0) == 1) // its hello
             ;
         wrong = poll(&ready, 1, 0) == 1 ? NULL : "the connection was not closed";
     } else if (!wrong && frame->outcome == FRAME_IGNORED) {

@@ -1,4 +1,4 @@
-/* rpc_harness.h: a server on a thread of its own, and a client, for tests of the RPC runtime. */
+// rpc_harness.h: a server on a thread of its own, and a client, for tests of the RPC runtime.
 #ifndef FD_TESTS_RPC_HARNESS_H
 #define FD_TESTS_RPC_HARNESS_H
 
@@ -12,7 +12,7 @@
 #include "tests/integration/await.h"
 
 struct harness_server {
-    struct rpc_server_config config; /* addresses are set by harness_start */
+    struct rpc_server_config config; // addresses are set by harness_start
     struct rpc_secret secret;
     pthread_t thread;
     struct rpc_loop *loop;
@@ -41,7 +41,7 @@ static inline void *harness_serve(void *arg)
     return NULL;
 }
 
-/* address: tcp://127.0.0.1:0 becomes the real one in server->address. */
+// address: tcp://127.0.0.1:0 becomes the real one in server->address.
 static inline void harness_start(struct harness_server *server, const char *address)
 {
     server->config.addresses = &address;
@@ -61,7 +61,7 @@ static inline void harness_stop(struct harness_server *server)
 }
 
 struct harness_client {
-    struct rpc_channel_config config; /* may be set before harness_open */
+    struct rpc_channel_config config; // may be set before harness_open
     struct rpc_secret secret;
     struct rpc_loop *loop;
     struct rpc_channel *channel;

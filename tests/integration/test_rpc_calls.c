@@ -1,4 +1,4 @@
-/* test_rpc_calls.c: the RPC runtime over inproc, ipc and tcp: calls, streams, cancelling, deadlines, dying peers. */
+// test_rpc_calls.c: the RPC runtime over inproc, ipc and tcp: calls, streams, cancelling, deadlines, dying peers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #include "generate.pb-c.h"
 #include "tests/integration/await.h"
 
-/* --- a server on a thread of its own ------------------------------------------------------------------------------- */
+// --- a server on a thread of its own ---
 
 struct test_server {
     pthread_t thread;
@@ -38,7 +38,7 @@ static void on_cancel(void *user)
     atomic_fetch_add(&server->cancelled, 1);
 }
 
-/* max_tokens: how many messages to stream; 0 with the request id "hang": never answers. */
+// max_tokens: how many messages to stream; 0 with the request id "hang": never answers.
 static void generate(struct rpc_call *call, void *user)
 {
     Fastdecode__GenerateRequest *request = rpc_call_unpack(call, &fastdecode__generate_request__descriptor);
@@ -57,7 +57,7 @@ static void generate(struct rpc_call *call, void *user)
     rpc_call_end(call);
 }
 
-/* The reply is as long as the payload, written in place. */
+// The reply is as long as the payload, written in place.
 static void metrics(struct rpc_call *call, void *user)
 {
     size_t length;
@@ -126,7 +126,7 @@ static void stop_server(struct test_server *server)
     pthread_join(server->thread, NULL);
 }
 
-/* --- a client ------------------------------------------------------------------------------------------------------ */
+// --- a client ---
 
 struct client {
     struct rpc_loop *loop;
@@ -157,7 +157,7 @@ static void open_client(struct client *client, const char *address, uint32_t win
         .address = address,
         .hello = {.service = "client"},
         .window = window,
-        .lent = true, /* where memory was lent */
+        .lent = true, // where memory was lent
         .on_up = on_up,
         .on_down = on_down,
         .user = client,
@@ -224,7 +224,7 @@ static enum status start_generate(struct client *client, uint32_t count, const c
                           result, handle, &error);
 }
 
-/* --- tests --------------------------------------------------------------------------------------------------------- */
+// --- tests ---
 
 static void calls_over(const char *address)
 {
@@ -237,13 +237,13 @@ static void calls_over(const char *address)
     start_server(&server, address);
     open_client(&client, server.address, 0);
     RUN_UNTIL(&client, client.ups == 1);
-    /* many more messages than nng would queue: all arrive, in order */
+    // many more messages than nng would queue: all arrive, in order
     assert_int_equal(start_generate(&client, 5000, "r1", 0, &result, NULL), STATUS_OK);
     RUN_UNTIL(&client, result.ended);
     assert_int_equal(result.status, STATUS_OK);
     assert_int_equal(result.messages, 5000);
     assert_true(result.in_order);
-    for (size_t size = 0; size <= 300000; size = size * 3 + 1) { /* in place, any size */
+    for (size_t size = 0; size <= 300000; size = size * 3 + 1) { // in place, any size
         memset(&result, 0, sizeof result);
         uint32_t method = rpc_method_id(&fastdecode__generator__descriptor, "Metrics");
         struct rpc_buffer *buffer = rpc_request_buffer(client.channel, method, 0, size, &payload);
@@ -282,7 +282,7 @@ static void calls_over_ipc(void **state)
     calls_over(address);
 }
 
-/* As much as some messages need, and not all: the others lie where they did. All of it is given back. */
+// As much as some messages need, and not all: the others lie where they did. All of it is given back.
 static void calls_in_memory_that_was_lent(void **state)
 {
     enum { BYTES = 192 << 10 };
@@ -332,8 +332,8 @@ static void cancelling_reaches_the_server(void **state)
     assert_true(result.ended);
     assert_int_equal(result.status, STATUS_CANCELLED);
     RUN_UNTIL(&client, atomic_load(&server.cancelled) == 1);
-    rpc_cancel(client.channel, handle); /* ended: ignored */
-    /* a client that goes away cancels what it had */
+    rpc_cancel(client.channel, handle); // ended: ignored
+    // a client that goes away cancels what it had
     assert_int_equal(start_generate(&client, 0, "hang", 0, &result, &handle), STATUS_OK);
     struct result other;
     assert_int_equal(start_generate(&client, 3, "r", 0, &other, NULL), STATUS_OK);
@@ -372,20 +372,20 @@ static void windows_are_kept(void **state)
     struct result results[16];
     (void)state;
     start_server(&server, "inproc://test-window");
-    open_client(&client, server.address, 4); /* our own limit: refused here */
+    open_client(&client, server.address, 4); // our own limit: refused here
     RUN_UNTIL(&client, client.ups == 1);
     for (int i = 0; i < 4; i++)
         assert_int_equal(start_generate(&client, 0, "hang", 0, &results[i], NULL), STATUS_OK);
     assert_int_equal(start_generate(&client, 0, "hang", 0, &results[4], NULL), STATUS_RESOURCE_EXHAUSTED);
     close_client(&client);
-    open_client(&client, server.address, 16); /* beyond the server's: it closes the connection, calls end */
+    open_client(&client, server.address, 16); // beyond the server's: it closes the connection, calls end
     RUN_UNTIL(&client, client.ups == 1);
     for (int i = 0; i < 12; i++)
         assert_int_equal(start_generate(&client, 0, "hang", 0, &results[i], NULL), STATUS_OK);
     RUN_UNTIL(&client, client.downs == 1);
     for (int i = 0; i < 12; i++)
         assert_int_equal(results[i].status, STATUS_UNAVAILABLE);
-    RUN_UNTIL(&client, client.ups == 2); /* and connects again by itself */
+    RUN_UNTIL(&client, client.ups == 2); // and connects again by itself
     close_client(&client);
     stop_server(&server);
 }
@@ -413,11 +413,11 @@ static void peers_that_disagree_are_refused(void **state)
     stop_server(&server);
 }
 
-/* A server in a process of its own, that can be killed and stopped. */
+// A server in a process of its own, that can be killed and stopped.
 static pid_t fork_server(const char *address)
 {
     pid_t pid = fork();
-    if (pid == 0) { /* nng does not survive a fork: start over */
+    if (pid == 0) { // nng does not survive a fork: start over
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         execl("/proc/self/exe", "test_rpc_calls", "serve", address, (char *)NULL);
         _exit(1);
@@ -482,7 +482,7 @@ static void a_stopped_server_loses_nothing(void **state)
     waitpid(pid, NULL, 0);
 }
 
-/* A client that stops reading: the server keeps what it sends, nothing is dropped, and others are served. */
+// A client that stops reading: the server keeps what it sends, nothing is dropped, and others are served.
 static void a_stopped_client_loses_nothing(void **state)
 {
     struct test_server server = {0};

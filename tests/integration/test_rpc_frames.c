@@ -1,9 +1,8 @@
-/* test_rpc_frames.c: malformed messages, to a server from a hostile client and to a channel from a hostile server.
- *
- * With arguments, SECRET-FILE ADDRESS..., it is the hostile client alone: the malformed messages go to the servers at these addresses,
- * whose mesh has that secret ("none": it has none). The end-to-end tests send them to the services. The exit status is 0 if all
- * of them came to what they must.
- */
+// test_rpc_frames.c: malformed messages, to a server from a hostile client and to a channel from a hostile server.
+//
+// With arguments, SECRET-FILE ADDRESS..., it is the hostile client alone: the malformed messages go to the servers at these addresses,
+// whose mesh has that secret ("none": it has none). The end-to-end tests send them to the services. The exit status is 0 if all
+// of them came to what they must.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,10 +53,10 @@ static void run_frames(const char *listen)
     pthread_create(&server.thread, NULL, serve, &server);
     while (!atomic_load(&server.ready))
         usleep(1000);
-    struct frame_socket silent = frame_connect(server.address); /* and not one word more */
+    struct frame_socket silent = frame_connect(server.address); // and not one word more
     assert_true(ARRAY_COUNT(bad_frames) >= 30);
     assert_int_equal(bad_frames_run(server.address), 0);
-    /* a client that takes messages of one byte, it says: its errors are sent all the same */
+    // a client that takes messages of one byte, it says: its errors are sent all the same
     struct frame_socket small = frame_connect(server.address);
     unsigned char body[FRAME_BODY_MAX];
     assert_true(frame_send(&small, "\x08\x01\x7a\x04\x08\x01\x30\x01", 8));
@@ -87,11 +86,11 @@ static void a_server_survives_bad_frames_over_ipc(void **state)
     run_frames(address);
 }
 
-/* --- a hostile server ---------------------------------------------------------------------------------------------- */
+// --- a hostile server ---
 
 #define B(text) (text), sizeof(text) - 1
 
-/* What it answers: in place of its hello, or to the first request. All of them must cost it the connection. */
+// What it answers: in place of its hello, or to the first request. All of them must cost it the connection.
 static const struct answer {
     const char *name;
     bool greeted;
@@ -121,7 +120,7 @@ static const struct answer {
 struct hostile {
     pthread_t thread;
     int listener;
-    atomic_uint answer; /* which */
+    atomic_uint answer; // which
     atomic_bool stop;
 };
 
@@ -134,11 +133,11 @@ static void answer_one(struct hostile *hostile, struct frame_socket *client)
         return;
     if (answers[which].greeted) {
         frame_send(client, B("\x08\x01\x7a\x02\x08\x01"));
-        if (frame_receive(client, body) < 0) /* the request */
+        if (frame_receive(client, body) < 0) // the request
             return;
     }
     frame_send(client, answers[which].bytes, answers[which].length);
-    frame_receive(client, body); /* until it is closed */
+    frame_receive(client, body); // until it is closed
 }
 
 static void *be_hostile(void *arg)
@@ -184,7 +183,7 @@ static void on_end(void *user, enum status status, const char *error)
     client->status = status;
 }
 
-/* One answer: the channel goes down with a reason; a call that was out ends with UNAVAILABLE. */
+// One answer: the channel goes down with a reason; a call that was out ends with UNAVAILABLE.
 static void meet(struct rpc_loop *loop, const char *address, const struct answer *answer)
 {
     const struct rpc_callbacks callbacks = {.on_end = on_end};

@@ -1,4 +1,4 @@
-/* test_rpc_limits.c: what bounds the RPC runtime: unread streams, sizes, windows, deadlines, stopped and vanishing peers. */
+// test_rpc_limits.c: what bounds the RPC runtime: unread streams, sizes, windows, deadlines, stopped and vanishing peers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,14 +16,14 @@
 
 static const ProtobufCServiceDescriptor *const generator = &fastdecode__generator__descriptor;
 
-/* --- handlers ------------------------------------------------------------------------------------------------------ */
+// --- handlers ---
 
-static atomic_uint stream_sent, stream_status; /* of the last stream; status + 1, 0: under way */
+static atomic_uint stream_sent, stream_status; // of the last stream; status + 1, 0: under way
 static atomic_uint hanging, cancelled;
 static struct rpc_call *held[8];
 static uint32_t held_count;
 
-/* Streams max_tokens messages, as long as they are taken. */
+// Streams max_tokens messages, as long as they are taken.
 static void stream(struct rpc_call *call, void *user)
 {
     const Fastdecode__GenerateRequest *request = rpc_call_unpack(call, &fastdecode__generate_request__descriptor);
@@ -42,7 +42,7 @@ static void stream(struct rpc_call *call, void *user)
     atomic_store(&stream_status, (unsigned)status + 1);
 }
 
-/* The reply has as many bytes as timeout_ms of the call says, times 1000; as a stream's message first. */
+// The reply has as many bytes as timeout_ms of the call says, times 1000; as a stream's message first.
 static void large(struct rpc_call *call, void *user)
 {
     size_t bytes = rpc_call_timeout_ms(call) * (size_t)1000;
@@ -57,7 +57,7 @@ static void large(struct rpc_call *call, void *user)
     free(text);
 }
 
-/* When one is cancelled, all others are ended: those of the same connection that are cancelled next, too. */
+// When one is cancelled, all others are ended: those of the same connection that are cancelled next, too.
 static void end_others(void *user)
 {
     uint32_t mine = (uint32_t)(uintptr_t)user;
@@ -96,10 +96,10 @@ static void start_server(struct harness_server *server, const char *address)
     harness_start(server, address);
 }
 
-/* --- tests --------------------------------------------------------------------------------------------------------- */
+// --- tests ---
 
-/* A client that stops reading: the stream ends with a status at the limit, the connection is closed, and what the client
- * finds in its socket afterwards has no gap. */
+// A client that stops reading: the stream ends with a status at the limit, the connection is closed, and what the client
+// finds in its socket afterwards has no gap.
 static void an_unread_stream_ends_with_a_status(void **state)
 {
     struct harness_server server = {0};
@@ -134,7 +134,7 @@ static void an_unread_stream_ends_with_a_status(void **state)
     harness_stop(&server);
 }
 
-/* A client process that is stopped in the middle of a stream, and goes on: it gets everything, once and in order. */
+// A client process that is stopped in the middle of a stream, and goes on: it gets everything, once and in order.
 static int stopped_client(const char *address)
 {
     struct harness_client client = {0};
@@ -172,14 +172,14 @@ static void a_stopped_client_gets_everything(void **state)
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-limits-%d.sock", (int)getpid());
     start_server(&server, address);
     pid_t pid = fork();
-    if (pid == 0) { /* nng does not survive a fork: start over */
+    if (pid == 0) { // nng does not survive a fork: start over
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         execl("/proc/self/exe", "test_rpc_limits", "client", address, (char *)NULL);
         _exit(1);
     }
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
     assert_true(WIFSTOPPED(status));
-    harness_open(&other, address); /* others are served meanwhile */
+    harness_open(&other, address); // others are served meanwhile
     HARNESS_UNTIL(&other, other.ups == 1);
     for (int i = 0; i < 20; i++) {
         struct harness_result result = {0};
@@ -209,7 +209,7 @@ static void sizes_are_refused_without_losing_the_connection(void **state)
         Fastdecode__MetricsRequest request = FASTDECODE__METRICS_REQUEST__INIT;
         Fastdecode__GenerateRequest big = FASTDECODE__GENERATE_REQUEST__INIT;
         struct harness_result result = {0}, other = {0};
-        struct rpc_options options = {.timeout_ms = 60}; /* 60,000 bytes: too large for us */
+        struct rpc_options options = {.timeout_ms = 60}; // 60,000 bytes: too large for us
         struct error error;
 
         start_server(&server, addresses[i]);
@@ -219,7 +219,7 @@ static void sizes_are_refused_without_losing_the_connection(void **state)
                                         NULL, &error),
                          STATUS_OK);
         HARNESS_UNTIL(&client, result.ends == 1);
-        if (result.status != STATUS_DEADLINE_EXCEEDED) { /* a slow machine */
+        if (result.status != STATUS_DEADLINE_EXCEEDED) { // a slow machine
             assert_int_equal(result.status, STATUS_RESOURCE_EXHAUSTED);
             assert_non_null(strstr(result.error, "at most 50000"));
         }
@@ -259,7 +259,7 @@ static void a_buffer_has_a_deadline_too(void **state)
     harness_stop(&server);
 }
 
-/* A cancelled call's owner ends calls that would be cancelled next. */
+// A cancelled call's owner ends calls that would be cancelled next.
 static void cancelling_may_end_other_calls(void **state)
 {
     struct harness_server server = {0};
@@ -278,7 +278,7 @@ static void cancelling_may_end_other_calls(void **state)
                                         &handle[i], &error),
                          STATUS_OK);
     HARNESS_UNTIL(&client, atomic_load(&hanging) == 3);
-    rpc_cancel(client.channel, handle[1]); /* ends the two others */
+    rpc_cancel(client.channel, handle[1]); // ends the two others
     HARNESS_UNTIL(&client, result[0].ends && result[2].ends);
     assert_int_equal(result[0].status, STATUS_ABORTED);
     assert_int_equal(result[1].status, STATUS_CANCELLED);
@@ -289,7 +289,7 @@ static void cancelling_may_end_other_calls(void **state)
                                         &handle[i], &error),
                          STATUS_OK);
     HARNESS_UNTIL(&client, atomic_load(&hanging) == 6);
-    rpc_channel_close(client.channel); /* the same at the connection's end */
+    rpc_channel_close(client.channel); // the same at the connection's end
     client.channel = NULL;
     HARNESS_UNTIL(&client, atomic_load(&cancelled) == 2);
     harness_close(&client);
@@ -327,7 +327,7 @@ static void health_says_why_not(void **state)
     harness_stop(&server);
 }
 
-/* Channels opened and closed at any moment of their life, to a server that comes and goes, while it is spoken to. */
+// Channels opened and closed at any moment of their life, to a server that comes and goes, while it is spoken to.
 static void channels_come_and_go(void **state)
 {
     char address[128], dead[] = "tcp://127.0.0.1:1", name[] = "tcp://localhost:1";
@@ -351,7 +351,7 @@ static void channels_come_and_go(void **state)
             request.max_tokens = 300;
             assert_int_equal(rpc_channel_open(loop, &config, &client.channel, &error), STATUS_OK);
             seed = seed * 1664525u + 1013904223u;
-            uint64_t until_us = clock_now_us() + (seed >> 8) % 4000; /* closed in any state: that is the test */
+            uint64_t until_us = clock_now_us() + (seed >> 8) % 4000; // closed in any state: that is the test
             bool started = false;
             do {
                 rpc_loop_run(loop, 100, 0);
@@ -359,7 +359,7 @@ static void channels_come_and_go(void **state)
                     started = rpc_call_start(client.channel, generator, "Generate", &request.base, NULL, &harness_callbacks,
                                              &result, NULL, &error) == STATUS_OK;
             } while (clock_now_us() < until_us);
-            if (i == 19) { /* the server goes first */
+            if (i == 19) { // the server goes first
                 harness_stop(&server);
                 rpc_loop_run(loop, (seed >> 4) % 2000, 0);
             }

@@ -13,7 +13,7 @@
 #include "tests/integration/frame_socket.h"
 #include "tests/integration/rpc_harness.h"
 
-/* --- a client and a server by hand ------------------------------------------------------------------------------------- */
+// --- a client and a server by hand ---
 
 static void send_envelope(const struct frame_socket *to, const Fastdecode__Envelope *envelope)
 {
@@ -52,7 +52,7 @@ static void send_check(const struct frame_socket *to, uint64_t id)
     send_envelope(to, &envelope);
 }
 
-/* Its kind; 0: closed. */
+// Its kind; 0: closed.
 static uint32_t receive_kind(const struct frame_socket *from, uint64_t *call_id)
 {
     static unsigned char bytes[FRAME_BODY_MAX];
@@ -67,7 +67,7 @@ static uint32_t receive_kind(const struct frame_socket *from, uint64_t *call_id)
     return kind;
 }
 
-/* Says hello; what the server offers. */
+// Says hello; what the server offers.
 static struct frame_socket greet(const char *address, struct offer *offer)
 {
     static const struct offer none;
@@ -111,7 +111,7 @@ static void say(const struct frame_socket *local, const char *word, uint64_t num
     unsigned char greeting[16] = {0};
     memcpy(greeting, word, 4);
     memcpy(greeting + 8, &number, sizeof number);
-    assert_true(frame_write(local, greeting, 7)); /* in pieces: it is a stream */
+    assert_true(frame_write(local, greeting, 7)); // in pieces: it is a stream
     assert_true(frame_write(local, greeting + 7, sizeof greeting - 7));
 }
 
@@ -132,7 +132,7 @@ static struct frame_socket connect_local(const char *name, const char *word, uin
     return local;
 }
 
-/* One that is answered. */
+// One that is answered.
 static struct frame_socket take_local(const struct offer *offer)
 {
     struct frame_socket local = connect_local(offer->name, "FDL1", offer->token);
@@ -147,7 +147,7 @@ static bool is_closed(const struct frame_socket *socket)
     return poll(&ready, 1, frame_wait_ms()) == 1 && recv(socket->fd, &byte, 1, 0) <= 0;
 }
 
-/* --- tests ------------------------------------------------------------------------------------------------------------- */
+// --- tests ---
 
 static void start(struct harness_server *server)
 {
@@ -174,9 +174,9 @@ static void only_the_token_opens_a_local_socket(void **state)
     send_check(&local, 7);
     assert_int_equal(receive_kind(&local, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
     assert_int_equal(id, 7);
-    struct frame_socket again = connect_local(offer.name, "FDL1", offer.token); /* it is good once */
+    struct frame_socket again = connect_local(offer.name, "FDL1", offer.token); // it is good once
     assert_true(is_closed(&again));
-    assert_true(frame_write(&local, "GET / HTTP/1.1", 14)); /* a bad frame costs the connection, wherever it comes */
+    assert_true(frame_write(&local, "GET / HTTP/1.1", 14)); // a bad frame costs the connection, wherever it comes
     assert_true(is_closed(&local));
     assert_true(is_closed(&client));
     int all[] = {client.fd, stranger.fd, other.fd, nothing.fd, local.fd, again.fd};
@@ -199,10 +199,10 @@ static void the_last_words_on_a_local_socket_are_heard(void **state)
         assert_int_equal(receive_kind(&local, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
         for (uint64_t call = 2; call < 10; call++)
             send_check(&local, call);
-        close(round % 2 ? local.fd : client.fd); /* one of both goes first; neither order harms the server */
+        close(round % 2 ? local.fd : client.fd); // one of both goes first; neither order harms the server
         close(round % 2 ? client.fd : local.fd);
     }
-    struct frame_socket client = greet(server.address, &offer); /* without a local socket, as before */
+    struct frame_socket client = greet(server.address, &offer); // without a local socket, as before
     send_check(&client, 3);
     assert_int_equal(receive_kind(&client, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
     close(client.fd);
@@ -220,7 +220,7 @@ static bool is_up_with(struct harness_client *client, uint32_t ups)
     return client->ups == ups && rpc_channel_is_up(client->channel);
 }
 
-/* An offer that leads nowhere, or to somebody else, leaves the connection as it is, and the next offer is tried again. */
+// An offer that leads nowhere, or to somebody else, leaves the connection as it is, and the next offer is tried again.
 static void a_channel_lives_without_a_local_socket(void **state)
 {
     enum { NOBODY, CLOSED, WRONG, SILENT, TAKEN, TAKEN_AGAIN, CASES };
@@ -252,7 +252,7 @@ static void a_channel_lives_without_a_local_socket(void **state)
             HARNESS_UNTIL(&client, readable(port));
             local.fd = accept(port, NULL, NULL);
             assert_int_equal(hear(&local), offer.token);
-            assert_int_equal(client.ups, which); /* not before it has settled */
+            assert_int_equal(client.ups, which); // not before it has settled
         }
         if (which == CLOSED)
             close(local.fd);
@@ -266,7 +266,7 @@ static void a_channel_lives_without_a_local_socket(void **state)
         HARNESS_UNTIL(&client, readable(used->fd));
         assert_int_equal(receive_kind(used, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REQUEST);
         assert_int_equal(client.downs, which);
-        close(used->fd); /* either end of it is the end */
+        close(used->fd); // either end of it is the end
         HARNESS_UNTIL(&client, client.downs == which + 1);
         assert_int_equal(result.ends, 1);
         assert_int_equal(result.status, STATUS_UNAVAILABLE);
@@ -286,7 +286,7 @@ static void a_channel_lives_without_a_local_socket(void **state)
     unlink(at.sun_path);
 }
 
-/* Strangers who connect and say nothing keep nobody from one. */
+// Strangers who connect and say nothing keep nobody from one.
 static void silent_strangers_take_no_place(void **state)
 {
     enum { STRANGERS = 100 };
@@ -309,7 +309,7 @@ static void silent_strangers_take_no_place(void **state)
     harness_stop(&server);
 }
 
-/* Out of descriptors: a client that waits for a local socket is told, and has its connection; once there are descriptors again there are local sockets again. */
+// Out of descriptors: a client that waits for a local socket is told, and has its connection; once there are descriptors again there are local sockets again.
 static void local_sockets_come_back_when_descriptors_do(void **state)
 {
     struct harness_server server = {0};
@@ -342,7 +342,7 @@ static void local_sockets_come_back_when_descriptors_do(void **state)
     harness_stop(&server);
 }
 
-/* A client that says the token and does not wait for the answer goes on as if it had not. */
+// A client that says the token and does not wait for the answer goes on as if it had not.
 static void a_local_socket_that_is_given_up_costs_nothing(void **state)
 {
     struct harness_server server = {0};
@@ -363,7 +363,7 @@ static void a_local_socket_that_is_given_up_costs_nothing(void **state)
     harness_stop(&server);
 }
 
-/* Half a frame on a local socket, or one that comes byte by byte, and then its end: the connection's end, and no harm to others. */
+// Half a frame on a local socket, or one that comes byte by byte, and then its end: the connection's end, and no harm to others.
 static void a_local_socket_may_end_anywhere(void **state)
 {
     static const unsigned char half[] = "FDR1\x0b\0\0\0\x08\x02\x11\x01\0\0";
@@ -382,7 +382,7 @@ static void a_local_socket_may_end_anywhere(void **state)
     harness_stop(&server);
 }
 
-/* A descriptor that is sent along is not kept: the other end of a pipe sees its end. */
+// A descriptor that is sent along is not kept: the other end of a pipe sees its end.
 static void descriptors_are_not_taken(void **state)
 {
     union {
@@ -408,7 +408,7 @@ static void descriptors_are_not_taken(void **state)
     struct pollfd ended = {.fd = ends[0], .events = POLLIN};
     assert_int_equal(poll(&ended, 1, frame_wait_ms()), 1);
     assert_int_equal(ended.revents, POLLHUP);
-    assert_true(frame_write(&local, "DR1\2\0\0\0\x08\x02", 9)); /* the rest of a request of no method */
+    assert_true(frame_write(&local, "DR1\2\0\0\0\x08\x02", 9)); // the rest of a request of no method
     assert_int_equal(receive_kind(&local, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);
     close(ends[0]);
     close(local.fd);

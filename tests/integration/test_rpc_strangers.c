@@ -1,6 +1,5 @@
-/* test_rpc_strangers.c: what somebody can do who has said no hello, or a wrong one, and what a peer can do who was greeted and
- * breaks the rules of a call: it costs them the connection, and others nothing.
- */
+// test_rpc_strangers.c: what somebody can do who has said no hello, or a wrong one, and what a peer can do who was greeted and
+// breaks the rules of a call: it costs them the connection, and others nothing.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +10,7 @@
 #include "tests/integration/rpc_bad_frames.h"
 #include "tests/integration/rpc_harness.h"
 
-/* --- servers by hand ----------------------------------------------------------------------------------------------------- */
+// --- servers by hand ---
 
 static int listen_here(char *address, size_t address_bytes)
 {
@@ -33,9 +32,9 @@ static bool readable(int fd)
     return poll(&ready, 1, 0) == 1;
 }
 
-/* --- strangers ----------------------------------------------------------------------------------------------------------- */
+// --- strangers ---
 
-/* Longer than a hello can be, by the head alone: no memory is kept for it. */
+// Longer than a hello can be, by the head alone: no memory is kept for it.
 static const unsigned char long_head[] = "FDR1\x01\0\x01\0\x08\x01";
 
 static void a_stranger_cannot_say_much_to_a_server(void **state)
@@ -49,13 +48,13 @@ static void a_stranger_cannot_say_much_to_a_server(void **state)
     assert_true(frame_write(&stranger, long_head, sizeof long_head - 1));
     both[0].fd = silent.fd;
     both[1].fd = stranger.fd;
-    assert_true(poll(both, 2, frame_wait_ms()) > 0); /* before the time for a hello is over, of who came first */
+    assert_true(poll(both, 2, frame_wait_ms()) > 0); // before the time for a hello is over, of who came first
     assert_int_equal(both[0].revents, 0);
     assert_true(recv(stranger.fd, large, 1, 0) <= 0);
-    /* a peer may say as much as it likes */
+    // a peer may say as much as it likes
     struct frame_socket peer = frame_connect(server.address);
     assert_true(bad_frame_hello(&peer));
-    memcpy(large, "\x08\x02\x11\x01\0\0\0\0\0\0\0\x7a\xf0\xff\x3f", 15); /* a request, and a payload to the end */
+    memcpy(large, "\x08\x02\x11\x01\0\0\0\0\0\0\0\x7a\xf0\xff\x3f", 15); // a request, and a payload to the end
     assert_true(frame_send(&peer, large, 15 + 0xffff0));
     Fastdecode__Envelope *answer = bad_frame_answer(&peer);
     assert_non_null(answer);
@@ -78,13 +77,13 @@ static void a_stranger_cannot_say_much_to_a_client(void **state)
     struct frame_socket stranger = {accept(listener, NULL, NULL)};
     assert_true(frame_write(&stranger, long_head, sizeof long_head - 1));
     HARNESS_UNTIL(&client, client.downs == 1);
-    assert_non_null(strstr(client.why, "connection closed")); /* and not: no answer in time */
+    assert_non_null(strstr(client.why, "connection closed")); // and not: no answer in time
     harness_close(&client);
     close(stranger.fd);
     close(listener);
 }
 
-/* One refusal, with its line in the log, a connection: who says hello again loses it, whatever it says. */
+// One refusal, with its line in the log, a connection: who says hello again loses it, whatever it says.
 static void who_was_refused_is_not_answered_again(void **state)
 {
     struct harness_server server = {0};
@@ -105,7 +104,7 @@ static void who_was_refused_is_not_answered_again(void **state)
     harness_stop(&server);
 }
 
-/* Of those who connect and say nothing only so many are kept, those who came last; a peer is not disturbed. */
+// Of those who connect and say nothing only so many are kept, those who came last; a peer is not disturbed.
 static void strangers_are_not_kept_in_any_number(void **state)
 {
     enum { CROWD = 400, KEPT = 256, HELLO_S = 5 };
@@ -120,17 +119,17 @@ static void strangers_are_not_kept_in_any_number(void **state)
     uint64_t began_us = clock_now_us();
     for (int i = 0; i < CROWD; i++) {
         crowd[i] = frame_connect(server.address);
-        if (i % 50 == 0) /* the kernel's queue is short */
+        if (i % 50 == 0) // the kernel's queue is short
             assert_true(bad_frame_healthy(&peer, (uint64_t)i + 1));
     }
     first.fd = crowd[CROWD - KEPT - 1].fd;
     assert_int_equal(poll(&first, 1, frame_wait_ms()), 1);
     for (int i = 0; i < CROWD; i++)
         closed += readable(crowd[i].fd);
-    if (clock_now_us() - began_us < HELLO_S * 1000000ull) /* later, others have been silent for too long */
+    if (clock_now_us() - began_us < HELLO_S * 1000000ull) // later, others have been silent for too long
         assert_int_equal(closed, CROWD - KEPT);
     assert_true(closed >= CROWD - KEPT);
-    struct frame_socket late = frame_connect(server.address); /* who comes last is heard */
+    struct frame_socket late = frame_connect(server.address); // who comes last is heard
     assert_true(bad_frame_hello(&late));
     assert_true(bad_frame_healthy(&late, 1));
     assert_true(bad_frame_healthy(&peer, CROWD + 1));
@@ -141,9 +140,9 @@ static void strangers_are_not_kept_in_any_number(void **state)
     harness_stop(&server);
 }
 
-/* --- peers --------------------------------------------------------------------------------------------------------------- */
+// --- peers ---
 
-/* A server that says hello and reads nothing any more: calls end at their deadlines, and what is kept for it has an end. */
+// A server that says hello and reads nothing any more: calls end at their deadlines, and what is kept for it has an end.
 static void what_is_not_read_is_not_kept_for_ever(void **state)
 {
     enum { REQUEST_BYTES = 16 << 20 };

@@ -1,4 +1,4 @@
-/* test_frames.c: taking frames out of a stream, however it is cut, and the memory that they lie in. */
+// test_frames.c: taking frames out of a stream, however it is cut, and the memory that they lie in.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,7 +52,7 @@ static void frames_come_out_however_the_stream_is_cut(void **state)
         at += FRAME_HEAD + frame->length;
         frame_free(frame);
     }
-    for (uint32_t cut = 0; cut < 5; cut++) { /* all that fits; then at most so many bytes at once */
+    for (uint32_t cut = 0; cut < 5; cut++) { // all that fits; then at most so many bytes at once
         static const size_t most[] = {SIZE_MAX, 1 << 17, 5000, 33, 7};
         struct frame_reader reader = {.max_message_bytes = 200000};
         size_t end = cut < 3 ? total : total / 20;
@@ -74,7 +74,7 @@ static void frames_come_out_however_the_stream_is_cut(void **state)
 
 struct weighed {
     uint32_t count;
-    size_t bytes; /* of memory */
+    size_t bytes; // of memory
 };
 
 static void on_weighed(void *arg, struct frame *frame)
@@ -85,7 +85,7 @@ static void on_weighed(void *arg, struct frame *frame)
     frame_free(frame);
 }
 
-/* One large message, then many of 1 KiB that come at once: each takes the memory that it is worth, not that of all behind it. */
+// One large message, then many of 1 KiB that come at once: each takes the memory that it is worth, not that of all behind it.
 static void small_messages_behind_a_large_one_stay_small(void **state)
 {
     enum { LARGEST = 4 << 20, SMALL = 1024, SMALLS = 3000 };
@@ -143,7 +143,7 @@ static bool is_within(const struct frame *frame, const unsigned char *memory, si
     return (const unsigned char *)frame >= memory && (const unsigned char *)frame < memory + bytes;
 }
 
-/* Those that ask for it, whatever their size, while there is room; and what is freed is room again. */
+// Those that ask for it, whatever their size, while there is room; and what is freed is room again.
 static void frames_lie_in_memory_that_was_lent(void **state)
 {
     enum { BYTES = 16 << 20, LARGE = (8 << 20) - 200 };
@@ -154,9 +154,9 @@ static void frames_lie_in_memory_that_was_lent(void **state)
     for (uint32_t round = 0; round < 3; round++) {
         struct frame *other = frame_open(3000, false), *small = frame_open(100, true), *large = frame_open(LARGE, true),
                      *more = frame_open(LARGE, true);
-        assert_false(is_within(other, memory, BYTES)); /* it did not ask for it */
+        assert_false(is_within(other, memory, BYTES)); // it did not ask for it
         assert_true(is_within(small, memory, BYTES) && is_within(large, memory, BYTES));
-        assert_false(is_within(more, memory, BYTES)); /* the small one has broken the other half */
+        assert_false(is_within(more, memory, BYTES)); // the small one has broken the other half
         memset(frame_bytes(large), 7, LARGE);
         memset(frame_bytes(more), 7, LARGE);
         memset(frame_bytes(small), 8, 100);

@@ -1,4 +1,4 @@
-/* test_wire.c: protobuf's wire format in place: equal to protobuf-c's bytes, every malformed field refused; the envelope. */
+// test_wire.c: protobuf's wire format in place: equal to protobuf-c's bytes, every malformed field refused; the envelope.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ static void numbers_are_written_as_protobuf_does(void **state)
     }
 }
 
-/* Bytes, and where the reader must stop. */
+// Bytes, and where the reader must stop.
 static const struct {
     const char *name;
     const unsigned char *bytes;
@@ -71,7 +71,7 @@ static void malformed_fields_are_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(malformed); i++) {
-        unsigned char *exact = malloc(malformed[i].length); /* a byte too far is seen by the sanitizer */
+        unsigned char *exact = malloc(malformed[i].length); // a byte too far is seen by the sanitizer
         struct wire_reader reader;
         struct wire_field field;
         bool bad;
@@ -84,7 +84,7 @@ static void malformed_fields_are_refused(void **state)
     }
 }
 
-/* Any decoder reads our envelopes, we read any encoder's, and the payload is aligned whatever stands before it. */
+// Any decoder reads our envelopes, we read any encoder's, and the payload is aligned whatever stands before it.
 static void envelopes_are_protobuf(void **state)
 {
     (void)state;
@@ -148,7 +148,7 @@ static void texts_are_cut_and_clean(void **state)
     assert_int_equal(back.request_id[3], '?');
 }
 
-/* protobuf-c reads our tensor messages, field by field; the parser reads them back where they lie. */
+// protobuf-c reads our tensor messages, field by field; the parser reads them back where they lie.
 static void tensor_messages_are_protobuf(void **state)
 {
     enum { Q = 5, KV = 3 };
@@ -206,7 +206,7 @@ static void tensor_messages_are_protobuf(void **state)
             assert_ptr_equal(request.k, parts.k);
             assert_ptr_equal(request.v, parts.v);
             assert_int_equal(request.row_sequence ? wire_load_u64(request.row_sequence) : 1000, 1000);
-            /* widths that do not fit, too many rows, a cut message: refused with a reason */
+            // widths that do not fit, too many rows, a cut message: refused with a reason
             assert_int_equal(attend_request_parse(bytes, size, 64, Q + 1, KV, &request, &error), STATUS_INVALID_ARGUMENT);
             assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV - 1, &request, &error), STATUS_INVALID_ARGUMENT);
             assert_int_equal(attend_request_parse(bytes, size, rows - 1, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
@@ -229,7 +229,7 @@ static void no_reply_is_larger_than_the_most(void **state)
             size_t most = attend_reply_size_most(rows, width), largest = attend_reply_size(rows, rows, lost, UINT32_MAX, width);
             for (uint32_t count = 0; count <= rows; count++)
                 assert_true(attend_reply_size(rows, count, lost, 1u << count % 32, width) <= most);
-            assert_true(largest <= most && most <= largest + 3 + rows); /* of lost rows, some have a shorter number */
+            assert_true(largest <= most && most <= largest + 3 + rows); // of lost rows, some have a shorter number
         }
 }
 
