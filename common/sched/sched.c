@@ -15,49 +15,49 @@
 // Emits all actions that are due about one sequence. False: no room is left.
 static bool say(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
     struct sched_action *a;
-    if (c->out.finished) {
+    if (cold->out.finished) {
         if ((a = sched_outbox_action(s, SCHED_FINISHED)) == NULL)
             return false;
-        a->finished.sequence = q->id;
-        a->finished.reason = c->reason;
-        a->finished.generated_tokens = q->known - c->prompt;
-        a->finished.cached_tokens = MIN(c->prefix.cached, c->prompt);
-        c->out.finished = false;
+        a->finished.sequence = seq->id;
+        a->finished.reason = cold->reason;
+        a->finished.generated_tokens = seq->known - cold->prompt;
+        a->finished.cached_tokens = MIN(cold->prefix.cached, cold->prompt);
+        cold->out.finished = false;
     }
-    if (c->out.move) {
+    if (cold->out.move) {
         if ((a = sched_outbox_action(s, SCHED_MOVE)) == NULL)
             return false;
-        c->move.id = s->moves.next_id++;
-        a->move = (struct sched_move){q->id, c->move.id, q->place, c->move.to, q->held};
-        c->out.move = false;
+        cold->move.id = s->moves.next_id++;
+        a->move = (struct sched_move){seq->id, cold->move.id, seq->place, cold->move.to, seq->held};
+        cold->out.move = false;
     }
-    if (c->out.kept) {
+    if (cold->out.kept) {
         if ((a = sched_outbox_action(s, SCHED_RELEASE)) == NULL)
             return false;
-        a->release.sequence = q->id;
+        a->release.sequence = seq->id;
         a->release.place = SCHED_NO_PLACE;
-        a->release.last = c->out.last_said = true;
-        c->out.kept = false;
-        q->state = SCHED_SEQ_KEPT;
+        a->release.last = cold->out.last_said = true;
+        cold->out.kept = false;
+        seq->state = SCHED_SEQ_KEPT;
         s->retiring--;
     }
-    if (c->out.release && c->out.last_said && q->place == SCHED_SEQ_NO_PLACE) {
-        c->out.release = false; // it was kept and its place is gone: the caller has nothing to free
-    } else if (c->out.release) {
+    if (cold->out.release && cold->out.last_said && seq->place == SCHED_SEQ_NO_PLACE) {
+        cold->out.release = false; // it was kept and its place is gone: the caller has nothing to free
+    } else if (cold->out.release) {
         if ((a = sched_outbox_action(s, SCHED_RELEASE)) == NULL)
             return false;
-        a->release.sequence = q->id;
-        a->release.place = q->place == SCHED_SEQ_NO_PLACE ? SCHED_NO_PLACE : q->place;
-        a->release.last = c->over && !c->out.last_said;
-        c->out.release = false;
-        c->out.last_said = c->over;
+        a->release.sequence = seq->id;
+        a->release.place = seq->place == SCHED_SEQ_NO_PLACE ? SCHED_NO_PLACE : seq->place;
+        a->release.last = cold->over && !cold->out.last_said;
+        cold->out.release = false;
+        cold->out.last_said = cold->over;
     } else {
         return true;
     }
-    q->state = SCHED_SEQ_RELEASING;
+    seq->state = SCHED_SEQ_RELEASING;
     return true;
 }
 
@@ -68,7 +68,7 @@ static bool flush(struct sched *s)
     bool back = false;
     while (s->outbox.head != NONE) {
         uint32_t slot = s->outbox.head;
-        struct sched_seq *q = &s->seqs[slot];
+        struct sched_seq *seq = &s->seqs[slot];
         bool release = s->cold[slot].out.release, was_kept = s->cold[slot].out.last_said;
         if (!say(s, slot))
             return back;
@@ -76,20 +76,20 @@ static bool flush(struct sched *s)
         if (s->outbox.head == NONE)
             s->outbox.tail = NONE;
         s->cold[slot].out.queued = false;
-        if (release && (!s->config.release_ack || q->place == SCHED_SEQ_NO_PLACE)) {
+        if (release && (!s->config.release_ack || seq->place == SCHED_SEQ_NO_PLACE)) {
             back = back || !s->cold[slot].over || was_kept;
             sched_sequence_released(s, slot);
         }
     }
     for (uint32_t i = 0; i < s->config.max_places && s->places.draining > 0; i++) {
-        struct sched_place *p = &s->places.of[i];
-        if (!p->draining || p->drained || p->pages_used > 0 || p->count > 0)
+        struct sched_place *place = &s->places.of[i];
+        if (!place->draining || place->drained || place->pages_used > 0 || place->count > 0)
             continue;
         struct sched_action *a = sched_outbox_action(s, SCHED_DRAINED);
         if (a == NULL)
             return back;
         a->place = i;
-        p->drained = true;
+        place->drained = true;
     }
     return back;
 }
@@ -147,11 +147,11 @@ uint64_t sched_next_wake_us(const struct sched *s)
     if (s->queue.deadlines.count > 0)
         wake_us = MIN(wake_us, s->queue.deadlines.entries[0].key);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (p->up && p->suspect_until_us > s->now_us)
-            wake_us = MIN(wake_us, p->suspect_until_us);
-        if (p->up && p->avoid_until_us > s->now_us)
-            wake_us = MIN(wake_us, p->avoid_until_us);
+        const struct sched_place *place = &s->places.of[i];
+        if (place->up && place->suspect_until_us > s->now_us)
+            wake_us = MIN(wake_us, place->suspect_until_us);
+        if (place->up && place->avoid_until_us > s->now_us)
+            wake_us = MIN(wake_us, place->avoid_until_us);
     }
     return wake_us;
 }
@@ -176,21 +176,21 @@ void sched_get_stats(const struct sched *s, struct sched_stats *out)
     out->kept = s->prefix.kept;
 }
 
-void sched_get_place(const struct sched *s, uint32_t place, struct sched_place_info *out)
+void sched_get_place(const struct sched *s, uint32_t index, struct sched_place_info *out)
 {
-    assert_always(place < s->config.max_places);
-    const struct sched_place *p = &s->places.of[place];
+    assert_always(index < s->config.max_places);
+    const struct sched_place *place = &s->places.of[index];
     *out = (struct sched_place_info){
-        .kind = p->kind,
-        .up = p->up,
-        .draining = p->draining,
-        .suspect = p->suspect_until_us > s->now_us,
-        .shares_cores = p->shares_cores,
-        .pages_used = p->pages_used,
-        .pages_total = p->pages_total,
-        .pages_idle = p->pages_idle,
-        .sequences = p->count,
-        .token_us = p->speed.token_us,
+        .kind = place->kind,
+        .up = place->up,
+        .draining = place->draining,
+        .suspect = place->suspect_until_us > s->now_us,
+        .shares_cores = place->shares_cores,
+        .pages_used = place->pages_used,
+        .pages_total = place->pages_total,
+        .pages_idle = place->pages_idle,
+        .sequences = place->count,
+        .token_us = place->speed.token_us,
     };
-    memcpy(out->load, p->load, sizeof(out->load));
+    memcpy(out->load, place->load, sizeof(out->load));
 }

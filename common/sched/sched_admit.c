@@ -18,11 +18,11 @@ static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
     uint32_t best = NONE;
     double best_load = 0;
     for (uint32_t m = 0; m < used; m++) {
-        const struct sched_batch *b = &s->batches.of[m];
-        uint32_t count = b->member_count + b->prefill_count;
+        const struct sched_batch *batch = &s->batches.of[m];
+        uint32_t count = batch->member_count + batch->prefill_count;
         // Beside what it reads now, what so many sequences will read: young ones grow.
         double load = (double)s->places.batch_load[m] + count * weight;
-        if (count >= s->s_part.rows_max || b->prefill_rows >= ahead || (best != NONE && load >= best_load) ||
+        if (count >= s->s_part.rows_max || batch->prefill_rows >= ahead || (best != NONE && load >= best_load) ||
             !sched_load_lets_in(s, head, m))
             continue;
         best = m;
@@ -33,10 +33,10 @@ static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 
 static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
     sched_queue_remove(s, slot);
     s->running++;
-    c->admitted_us = s->now_us;
+    cold->admitted_us = s->now_us;
     s->seqs[slot].open = true;
     sched_sequence_join(s, slot, mini_batch);
     sched_load_started(s, slot, mini_batch);
@@ -47,23 +47,23 @@ static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
 static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batch, uint32_t pages, uint32_t chosen)
 {
     struct sched_prefix_hit hits[SCHED_PREFIX_HITS_MAX];
-    const struct sched_seq *q = &s->seqs[slot];
+    const struct sched_seq *seq = &s->seqs[slot];
     uint32_t count = sched_prefix_hits(s, slot, hits), best = chosen, there = 0;
     if (count == 0)
         return chosen;
-    double most = q->limit - q->known, gain_us = 0;
+    double most = seq->limit - seq->known, gain_us = 0;
     double steps = s->load.lengths.tokens > 0 ? MIN(s->load.lengths.tokens, most) : most;
     double page_us = s->config.page_tokens * (s->time.whole.row_us > 0 ? s->time.whole.row_us : 100);
-    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], mini_batch, q->known, 0);
+    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], mini_batch, seq->known, 0);
     for (uint32_t i = 0; i < count; i++)
         there = hits[i].place == chosen ? hits[i].pages : there;
     for (uint32_t i = 0; i < count; i++) {
-        const struct sched_place *p = &s->places.of[hits[i].place];
+        const struct sched_place *place = &s->places.of[hits[i].place];
         uint32_t ready = sched_prefix_ready_pages(s, slot, hits[i].place);
-        if (hits[i].place == chosen || !sched_place_takes(s, p) || !sched_place_permitted(s, p) ||
-            !sched_place_fits(p, pages - MIN(ready, pages), true))
+        if (hits[i].place == chosen || !sched_place_takes(s, place) || !sched_place_permitted(s, place) ||
+            !sched_place_fits(place, pages - MIN(ready, pages), true))
             continue;
-        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, p, mini_batch, q->known, 0) - chosen_us;
+        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, place, mini_batch, seq->known, 0) - chosen_us;
         double us = ((double)hits[i].pages - there) * page_us - MAX(longer_us, 0) * steps;
         if (us > gain_us) {
             gain_us = us;
@@ -76,41 +76,41 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
 // Places the head of the queue. False: it has to wait, and with it all behind it.
 static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct sched_seq *q = &s->seqs[slot];
+    struct sched_seq *seq = &s->seqs[slot];
     uint32_t pages = sched_choice_pages(s, slot);
-    struct sched_place *p = sched_place_of(s, q);
-    if (p != NULL) { // it holds pages already
-        if (!sched_place_takes(s, p))
+    struct sched_place *place = sched_place_of(s, seq);
+    if (place != NULL) { // it holds pages already
+        if (!sched_place_takes(s, place))
             return false;
-        uint32_t more = pages > q->pages ? pages - q->pages : 0;
-        if (p->pages_total - p->pages_used < more && p->kept.head != NONE) {
-            sched_prefix_make_room(s, q->place, more);
+        uint32_t more = pages > seq->pages ? pages - seq->pages : 0;
+        if (place->pages_total - place->pages_used < more && place->kept.head != NONE) {
+            sched_prefix_make_room(s, seq->place, more);
             return false;
         }
-        if (p->pages_total - p->pages_used < more) {
+        if (place->pages_total - place->pages_used < more) {
             sched_sequence_requeue(s, slot);
             return true;
         }
-        p->pages_used += more;
-        q->pages += more;
+        place->pages_used += more;
+        seq->pages += more;
         start(s, slot, mini_batch);
         return true;
     }
-    uint32_t place = sched_overlap_place(s, mini_batch, q->known, pages);
-    place = prefer_prefix(s, slot, mini_batch, pages, place);
-    if (place != NONE) {
-        p = &s->places.of[place];
-        uint32_t need = pages - sched_prefix_ready_pages(s, slot, place);
-        if (p->pages_total - p->pages_used < need) { // kept sequences go first; their pages are free in a moment
-            sched_prefix_make_room(s, place, need + sched_place_spared(p));
+    uint32_t index = sched_overlap_place(s, mini_batch, seq->known, pages);
+    index = prefer_prefix(s, slot, mini_batch, pages, index);
+    if (index != NONE) {
+        place = &s->places.of[index];
+        uint32_t need = pages - sched_prefix_ready_pages(s, slot, index);
+        if (place->pages_total - place->pages_used < need) { // kept sequences go first; their pages are free in a moment
+            sched_prefix_make_room(s, index, need + sched_place_spared(place));
             return false;
         }
-        sched_place_attach(s, slot, place, need);
+        sched_place_attach(s, slot, index, need);
         sched_prefix_begin(s, slot);
         start(s, slot, mini_batch);
         return true;
     }
-    if (!sched_choice_none_can_hold(s, sched_place_pages(s, q->known)))
+    if (!sched_choice_none_can_hold(s, sched_place_pages(s, seq->known)))
         return false;
     sched_sequence_finish(s, slot, SCHED_NO_SPACE);
     return true;

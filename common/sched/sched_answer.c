@@ -7,10 +7,10 @@
 // Unpins the source of a run's first pages, unless they must be given again.
 static void source_back(struct sched *s, const struct sched_flight_run *ref, bool valid)
 {
-    struct sched_seq *q = &s->seqs[ref->slot];
+    struct sched_seq *seq = &s->seqs[ref->slot];
     if (ref->source == NONE)
         return;
-    if (valid && q->sharing && (sched_seq_runs(q) || s->cold[ref->slot].move.relabels))
+    if (valid && seq->sharing && (sched_seq_runs(seq) || s->cold[ref->slot].move.relabels))
         s->cold[ref->slot].prefix.source = ref->source;
     else
         sched_sequence_unpin(s, ref->source);
@@ -33,64 +33,64 @@ void sched_answer_void(struct sched *s, struct sched_flight *step)
 
 static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run, struct sched_result *result)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    assert_always(run->position == q->held); // valid rows are answered in order, each once
+    struct sched_seq *seq = &s->seqs[slot];
+    assert_always(run->position == seq->held); // valid rows are answered in order, each once
     if (run->sample && (result->sampled == 0 || result->sampled > 1u + run->drafts)) {
         sched_sequence_rewind(s, slot); // an answer without its tokens counts as none
         return;
     }
     result->taken = true;
-    if (sched_place_of(s, q)->losses > 0)
-        sched_place_of(s, q)->losses = 0;
-    q->sharing = false;
+    if (sched_place_of(s, seq)->losses > 0)
+        sched_place_of(s, seq)->losses = 0;
+    seq->sharing = false;
     uint32_t wrong = run->drafts > 0 ? run->count - result->sampled : 0;
-    q->held += run->count - wrong;
+    seq->held += run->count - wrong;
     if (run->score)
-        s->cold[slot].scored = q->held;
+        s->cold[slot].scored = seq->held;
     if (run->drafts > 0) { // the sequence has no other row in flight
-        s->cold[slot].place.written = MAX(s->cold[slot].place.written, sched_place_pages(s, q->next_pos));
-        q->next_pos = q->held;
-        if (sched_seq_runs(q))
-            sched_place_set_load(s, q, q->next_pos);
+        s->cold[slot].place.written = MAX(s->cold[slot].place.written, sched_place_pages(s, seq->next_pos));
+        seq->next_pos = seq->held;
+        if (sched_seq_runs(seq))
+            sched_place_set_load(s, seq, seq->next_pos);
         s->stats.drafts_right += run->drafts - wrong;
     }
     if (run->sample)
-        q->samples -= 1u + run->drafts;
-    if (run->sample && result->sampled > 1 && sched_seq_runs(q))
+        seq->samples -= 1u + run->drafts;
+    if (run->sample && result->sampled > 1 && sched_seq_runs(seq))
         sched_load_leapt(s, slot, result->sampled - 1);
     for (uint32_t i = 0; run->sample && i < result->sampled; i++) {
-        q->known++;
-        if (q->known >= q->passes_at)
+        seq->known++;
+        if (seq->known >= seq->passes_at)
             sched_load_grew(s, slot);
     }
     if (run->sample && result->ended)
         sched_sequence_finish(s, slot, SCHED_EOS);
-    else if (q->known == q->limit && (run->sample || q->held == q->known))
+    else if (seq->known == seq->limit && (run->sample || seq->held == seq->known))
         sched_sequence_finish(s, slot, SCHED_LENGTH);
 }
 
 // Places nothing new there for a while: once for all rows that it loses at the same time, and twice as long each time until a row there
 // counts.
-static void place_avoid(struct sched *s, struct sched_place *p)
+static void place_avoid(struct sched *s, struct sched_place *place)
 {
-    if (p->avoid_until_us > s->now_us)
+    if (place->avoid_until_us > s->now_us)
         return;
-    p->avoid_until_us = s->now_us + ((uint64_t)TUNE_PLACE_LOST_AVOID_US << p->losses);
-    p->losses = MIN(p->losses + 1, TUNE_PLACE_LOST_DOUBLINGS);
+    place->avoid_until_us = s->now_us + ((uint64_t)TUNE_PLACE_LOST_AVOID_US << place->losses);
+    place->losses = MIN(place->losses + 1, TUNE_PLACE_LOST_DOUBLINGS);
 }
 
 static void run_lost(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    s->cold[slot].prefix.alone = s->cold[slot].prefix.alone || q->sharing; // perhaps the shared pages were what was missing
+    struct sched_seq *seq = &s->seqs[slot];
+    s->cold[slot].prefix.alone = s->cold[slot].prefix.alone || seq->sharing; // perhaps the shared pages were what was missing
     // Its place may be dying: nothing is rebuilt there for a while, unless there is no other place.
     bool others = false;
     for (uint32_t i = 0; i < s->config.max_places; i++)
-        others = others || (s->places.of[i].up && i != q->place);
+        others = others || (s->places.of[i].up && i != seq->place);
     if (others)
-        place_avoid(s, sched_place_of(s, q));
+        place_avoid(s, sched_place_of(s, seq));
     s->stats.rebuilt++;
-    s->stats.rebuilt_tokens += q->known;
+    s->stats.rebuilt_tokens += seq->known;
     sched_sequence_requeue(s, slot);
 }
 
@@ -101,9 +101,9 @@ void sched_answer_done(struct sched *s, const struct sched_step_done *done)
     struct sched_flight *step = sched_batch_find_flight(s, done->step);
     if (step == NULL)
         return;
-    struct sched_batch *b = &s->batches.of[step->mini_batch];
-    while (b->in_flight[0] != step) // steps are answered in order: answers to those before it were lost
-        sched_answer_void(s, b->in_flight[0]);
+    struct sched_batch *batch = &s->batches.of[step->mini_batch];
+    while (batch->in_flight[0] != step) // steps are answered in order: answers to those before it were lost
+        sched_answer_void(s, batch->in_flight[0]);
     if (done->result_count != step->run_count) {
         sched_answer_void(s, step);
         return;

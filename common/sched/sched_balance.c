@@ -33,13 +33,16 @@ struct exchange {
 };
 
 // Workers whose cells are compared.
-static bool takes_part(const struct sched_place *p) { return p->up && p->kind == SCHED_KV_WORKER && p->speed.token_us > 0; }
-
-static struct cell cell_of(const struct sched *s, uint32_t place, uint32_t batch, double level_us)
+static bool takes_part(const struct sched_place *place)
 {
-    const struct sched_place *p = &s->places.of[place];
-    double token_us = sched_speed_token_us(s, p), load = (double)(p->load[batch] + p->incoming[batch]);
-    return (struct cell){place, batch, load * token_us + (load > 0 ? p->speed.link_step_us : 0), level_us, token_us};
+    return place->up && place->kind == SCHED_KV_WORKER && place->speed.token_us > 0;
+}
+
+static struct cell cell_of(const struct sched *s, uint32_t index, uint32_t batch, double level_us)
+{
+    const struct sched_place *place = &s->places.of[index];
+    double token_us = sched_speed_token_us(s, place), load = (double)(place->load[batch] + place->incoming[batch]);
+    return (struct cell){index, batch, load * token_us + (load > 0 ? place->speed.link_step_us : 0), level_us, token_us};
 }
 
 // The level of a mini-batch; NAN: fewer than two workers take part.
@@ -48,15 +51,15 @@ static double level_of(const struct sched *s, uint32_t batch)
     double load = 0, speed = 0, link = 0;
     uint32_t places = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (!takes_part(p))
+        const struct sched_place *place = &s->places.of[i];
+        if (!takes_part(place))
             continue;
-        double token_us = sched_speed_token_us(s, p);
-        load += (double)(p->load[batch] + p->incoming[batch]);
-        if (p->draining)
+        double token_us = sched_speed_token_us(s, place);
+        load += (double)(place->load[batch] + place->incoming[batch]);
+        if (place->draining)
             continue;
         speed += 1 / token_us;
-        link += p->speed.link_step_us / token_us;
+        link += place->speed.link_step_us / token_us;
         places++;
     }
     return places < 2 ? NAN : (load + link) / speed;
@@ -148,8 +151,9 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     if (!sched_move_is_free(s) || sched_handover_place_rests(s, from->place) || s->places.of[from->place].draining)
         return false;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (i == from->place || !takes_part(p) || !p->accepts_moves || !sched_place_takes(s, p) || sched_handover_place_rests(s, i))
+        const struct sched_place *place = &s->places.of[i];
+        if (i == from->place || !takes_part(place) || !place->accepts_moves || !sched_place_takes(s, place) ||
+            sched_handover_place_rests(s, i))
             continue;
         for (uint32_t m = 0; m < s->batches.in_use; m++) {
             struct cell cell = cell_of(s, i, m, levels_us[m]);
@@ -165,12 +169,12 @@ static bool move_away(struct sched *s, const struct cell *from, const double *le
     if (best.give == NONE || best.residue_us > residue_most_us(from))
         return false;
     uint32_t pages = sched_choice_pages(s, best.give);
-    const struct sched_place *p = &s->places.of[to.place];
-    if (!sched_handover_pays(s, best.give, above_us - best.residue_us) || !sched_place_fits(p, pages, true) ||
+    const struct sched_place *place = &s->places.of[to.place];
+    if (!sched_handover_pays(s, best.give, above_us - best.residue_us) || !sched_place_fits(place, pages, true) ||
         !load_allows(s, &best, from->batch, to.batch))
         return false;
-    if (!sched_place_fits(p, pages, false)) { // kept sequences make way there first
-        sched_prefix_make_room(s, to.place, pages + sched_place_spared(p));
+    if (!sched_place_fits(place, pages, false)) { // kept sequences make way there first
+        sched_prefix_make_room(s, to.place, pages + sched_place_spared(place));
         return false;
     }
     sched_handover_start(s, best.give, to.place, pages, to.batch, MIN(1, TUNE_BALANCE_URGENT_ABOVE * from->level_us / above_us));
@@ -191,9 +195,9 @@ static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
     double above_us = worst.us - worst.level_us;
     if (above_us > TUNE_BALANCE_RELABEL_ABOVE * worst.level_us && relabel(s, &worst, levels_us))
         return true;
-    const struct sched_place *p = &s->places.of[worst.place];
-    double margin = MAX(p->shares_cores && !p->speed.slow ? TUNE_BALANCE_SHARING_ABOVE : TUNE_BALANCE_MOVE_ABOVE,
-                        TUNE_BALANCE_NOISE * p->speed.token_noise);
+    const struct sched_place *place = &s->places.of[worst.place];
+    double margin = MAX(place->shares_cores && !place->speed.slow ? TUNE_BALANCE_SHARING_ABOVE : TUNE_BALANCE_MOVE_ABOVE,
+                        TUNE_BALANCE_NOISE * place->speed.token_noise);
     double step_us = s->time.whole.base_us + s->batches.of[batch].member_count * s->time.whole.row_us;
     return above_us > MAX(margin * worst.level_us, TUNE_BALANCE_STEP_ABOVE * step_us) && move_away(s, &worst, levels_us);
 }

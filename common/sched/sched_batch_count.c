@@ -21,12 +21,13 @@ static double round_us(const struct sched *s, uint32_t batches)
         rows += s->batches.of[m].member_count;
     struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows / batches, rows / batches)};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
+        const struct sched_place *place = &s->places.of[i];
         uint64_t load = 0;
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
-            load += p->load[m];
-        if (p->up && load > 0)
-            sched_round_add(&round, sched_place_is_here(p), (double)load * p->speed.token_us / batches, p->speed.link_step_us);
+            load += place->load[m];
+        if (place->up && load > 0)
+            sched_round_add(&round, sched_place_is_here(place), (double)load * place->speed.token_us / batches,
+                            place->speed.link_step_us);
     }
     return sched_round_us(&round, batches);
 }
@@ -48,10 +49,10 @@ static void deal(struct sched *s)
     for (uint32_t m = 0; m < s->batches.in_use; m++)
         loads[m] = (double)s->places.batch_load[m] + sched_load_weight(s) * s->batches.of[m].member_count;
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
-        struct sched_batch *b = &s->batches.of[m];
+        struct sched_batch *batch = &s->batches.of[m];
         uint32_t next = NONE;
-        for (uint32_t i = b->member_count; i > 0; i--) { // from the end: the last member fills the gap of one that leaves
-            uint32_t slot = b->members[i - 1], to = 0;
+        for (uint32_t i = batch->member_count; i > 0; i--) { // from the end: the last member fills the gap of one that leaves
+            uint32_t slot = batch->members[i - 1], to = 0;
             for (uint32_t k = 1; k < s->batches.in_use; k++)
                 to = loads[k] < loads[to] ? k : to;
             double weight = s->seqs[slot].load + sched_load_weight(s);
@@ -62,7 +63,7 @@ static void deal(struct sched *s)
             sched_sequence_leave(s, slot);
             sched_sequence_join(s, slot, to);
         }
-        for (uint32_t slot = b->prefill_head; slot != NONE && m >= s->batches.in_use; slot = next) {
+        for (uint32_t slot = batch->prefill_head; slot != NONE && m >= s->batches.in_use; slot = next) {
             next = s->cold[slot].batch.next;
             sched_sequence_leave(s, slot);
             sched_sequence_join(s, slot, m % s->batches.in_use);

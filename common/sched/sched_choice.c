@@ -11,9 +11,9 @@
 
 uint32_t sched_choice_pages(const struct sched *s, uint32_t slot)
 {
-    const struct sched_seq *q = &s->seqs[slot];
-    uint32_t known = MAX(q->known, q->next_pos + 1);
-    uint32_t margin = MIN(q->limit > known ? q->limit - known : 0, TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens);
+    const struct sched_seq *seq = &s->seqs[slot];
+    uint32_t known = MAX(seq->known, seq->next_pos + 1);
+    uint32_t margin = MIN(seq->limit > known ? seq->limit - known : 0, TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens);
     uint32_t wanted = sched_place_pages(s, known + margin);
     // The margin may be given up: a place that the sequence fills alone must still take it.
     uint32_t largest = 0;
@@ -35,14 +35,14 @@ static struct attention attention_of(const struct sched *s, uint32_t mini_batch,
 {
     struct attention a = {.first = NONE};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        double read_us = p->up ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0;
+        const struct sched_place *place = &s->places.of[i];
+        double read_us = place->up ? sched_speed_read_us(s, place, mini_batch, 0, weight) : 0;
         if (read_us <= 0)
             continue;
-        double answer_us = read_us + p->speed.link_step_us;
-        if (sched_place_is_here(p)) {
+        double answer_us = read_us + place->speed.link_step_us;
+        if (sched_place_is_here(place)) {
             a.here_us += read_us;
-            a.here_link_us = MAX(a.here_link_us, p->speed.link_step_us);
+            a.here_link_us = MAX(a.here_link_us, place->speed.link_step_us);
         } else if (answer_us > a.first_us) {
             a.second_us = a.first_us;
             a.first_us = answer_us;
@@ -55,13 +55,14 @@ static struct attention attention_of(const struct sched *s, uint32_t mini_batch,
 }
 
 // Returns the attention of the mini-batch if that place reads for read_us instead of now_us.
-static double attend_us_with(const struct attention *a, uint32_t index, const struct sched_place *p, double now_us, double read_us)
+static double attend_us_with(const struct attention *a, uint32_t index, const struct sched_place *place, double now_us,
+                             double read_us)
 {
     struct sched_round round = {
         .here_us = a->here_us, .here_link_us = a->here_link_us, .away_answer_us = index == a->first ? a->second_us : a->first_us};
-    if (sched_place_is_here(p))
+    if (sched_place_is_here(place))
         round.here_us -= now_us;
-    sched_round_add(&round, sched_place_is_here(p), read_us, p->speed.link_step_us);
+    sched_round_add(&round, sched_place_is_here(place), read_us, place->speed.link_step_us);
     return sched_round_attend_us(&round);
 }
 
@@ -74,24 +75,24 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
     double best_us = 0, best_own_us = 0;
     double sharing_load = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (!(kinds & SCHED_CHOICE_OF(p->kind)) || !sched_place_takes(s, p) || !sched_place_permitted(s, p) ||
-            !sched_place_fits(p, pages, leaving == NONE) || i == leaving || (leaving != NONE && !p->accepts_moves))
+        const struct sched_place *place = &s->places.of[i];
+        if (!(kinds & SCHED_CHOICE_OF(place->kind)) || !sched_place_takes(s, place) || !sched_place_permitted(s, place) ||
+            !sched_place_fits(place, pages, leaving == NONE) || i == leaving || (leaving != NONE && !place->accepts_moves))
             continue;
-        if (p->shares_cores && p->kind == SCHED_KV_WORKER) {
+        if (place->shares_cores && place->kind == SCHED_KV_WORKER) {
             // Their times add up whichever takes it, so the sum says nothing. They share the context evenly, and a slow one takes
             // less by as much as it is slower.
-            double load = (double)(p->load[mini_batch] + p->incoming[mini_batch] + tokens) *
-                          (p->speed.slow ? p->speed.token_us / s->places.sharing_us : 1);
+            double load = (double)(place->load[mini_batch] + place->incoming[mini_batch] + tokens) *
+                          (place->speed.slow ? place->speed.token_us / s->places.sharing_us : 1);
             if (sharing == NONE || load < sharing_load) {
                 sharing = i;
                 sharing_load = load;
             }
             continue;
         }
-        double now_us = p->kind == SCHED_LOCAL_POOL ? sched_speed_read_us(s, p, mini_batch, 0, weight) : 0;
-        double read_us = sched_speed_read_us(s, p, mini_batch, tokens, weight), own_us = read_us + p->speed.link_step_us;
-        double us = attend_us_with(&now, i, p, now_us, read_us);
+        double now_us = place->kind == SCHED_LOCAL_POOL ? sched_speed_read_us(s, place, mini_batch, 0, weight) : 0;
+        double read_us = sched_speed_read_us(s, place, mini_batch, tokens, weight), own_us = read_us + place->speed.link_step_us;
+        double us = attend_us_with(&now, i, place, now_us, read_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
             best_us = us;
@@ -99,10 +100,10 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
         }
     }
     if (sharing != NONE) {
-        const struct sched_place *p = &s->places.of[sharing];
-        double now_us = sched_speed_read_us(s, p, mini_batch, 0, weight);
-        double read_us = sched_speed_read_us(s, p, mini_batch, tokens, weight), own_us = read_us + p->speed.link_step_us;
-        double us = attend_us_with(&now, sharing, p, now_us, read_us);
+        const struct sched_place *place = &s->places.of[sharing];
+        double now_us = sched_speed_read_us(s, place, mini_batch, 0, weight);
+        double read_us = sched_speed_read_us(s, place, mini_batch, tokens, weight), own_us = read_us + place->speed.link_step_us;
+        double us = attend_us_with(&now, sharing, place, now_us, read_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;
     }
@@ -114,13 +115,13 @@ bool sched_choice_none_can_hold(struct sched *s, uint32_t pages)
     bool any_up = false;
     uint64_t wake_us = s->places.grace_until_us > s->now_us ? s->places.grace_until_us : SCHED_NEVER;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        any_up = any_up || p->up;
-        if (p->pages_total < pages || !sched_place_permitted(s, p))
+        const struct sched_place *place = &s->places.of[i];
+        any_up = any_up || place->up;
+        if (place->pages_total < pages || !sched_place_permitted(s, place))
             continue;
-        if (p->up)
+        if (place->up)
             return false;
-        uint64_t until_us = p->down_since_us + TUNE_PLACE_RETURN_US;
+        uint64_t until_us = place->down_since_us + TUNE_PLACE_RETURN_US;
         if (until_us > s->now_us)
             wake_us = MIN(wake_us, until_us);
     }

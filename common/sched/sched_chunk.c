@@ -151,13 +151,13 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
 {
     uint32_t taken = 0;
     while (taken < rows && next->slot != NONE) {
-        const struct sched_seq *q = &s->seqs[next->slot];
-        uint32_t count = sched_place_blocks(s, q) ? 0 : MIN(q->target - next->at, rows - taken);
+        const struct sched_seq *seq = &s->seqs[next->slot];
+        uint32_t count = sched_place_blocks(s, seq) ? 0 : MIN(seq->target - next->at, rows - taken);
         if (count > 0)
-            *us += attention_us(s, q->place, next->at, count);
+            *us += attention_us(s, seq->place, next->at, count);
         taken += count;
         next->at += count;
-        if (count > 0 && next->at < q->target)
+        if (count > 0 && next->at < seq->target)
             break;
         next->slot = s->cold[next->slot].batch.next;
         next->at = next->slot == NONE ? 0 : s->seqs[next->slot].next_pos;
@@ -208,15 +208,15 @@ static double target_us(const struct sched *s, uint32_t decoding)
 }
 
 // Chooses the size; `first` is the least that fills a tile, `cap` the most.
-static uint32_t choose(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows, uint32_t first, uint32_t cap,
+static uint32_t choose(const struct sched *s, const struct sched_batch *batch, uint32_t decode_rows, uint32_t first, uint32_t cap,
                        double most_us)
 {
     double alone_us = decode_us(s, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
-    const struct outlook later = outlook_of(s, decode_rows + b->prefill_count);
+    const struct outlook later = outlook_of(s, decode_rows + batch->prefill_count);
     most_us = MAX(most_us, TUNE_CHUNK_STRETCH * alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step will know better.
     double tried = 2 * (s->time.layers.rows_seen > 0 ? s->time.layers.rows_seen : s->time.whole.rows_seen);
-    struct prompts next = {.slot = b->prefill_head, .at = s->seqs[b->prefill_head].next_pos};
+    struct prompts next = {.slot = batch->prefill_head, .at = s->seqs[batch->prefill_head].next_pos};
     uint32_t best = 0, rows = 0;
     for (uint32_t chunk = MIN(first, cap); rows < chunk; chunk = MIN(chunk + s->config.tile_rows, cap)) {
         uint32_t more = take(s, &next, chunk - rows, &attention);
@@ -239,7 +239,7 @@ static uint32_t choose(const struct sched *s, const struct sched_batch *b, uint3
     return MAX(best, 1); // a prompt without rows would wait for ever
 }
 
-uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows)
+uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *batch, uint32_t decode_rows)
 {
     uint32_t tile = s->config.tile_rows, cap = MIN(sched_chunk_max(s), s->s_part.rows_max - decode_rows);
     uint32_t aligned = (decode_rows + cap) / tile * tile;
@@ -256,5 +256,5 @@ uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *b, ui
     first += first < least_rows(s) ? tile : 0;
     if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
-    return choose(s, b, decode_rows, first, cap, target_us(s, decoding));
+    return choose(s, batch, decode_rows, first, cap, target_us(s, decoding));
 }

@@ -15,7 +15,7 @@ struct sched_chunk {
 
 void sched_chunk_init(struct sched *s);
 void sched_chunk_learn(struct sched *s, const struct sched_flight *flight, double total_us);
-uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *b, uint32_t decode_rows);
+uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *batch, uint32_t decode_rows);
 uint32_t sched_chunk_max(const struct sched *s); // prefill rows at most, in any step
 
 #endif

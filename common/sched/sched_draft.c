@@ -57,29 +57,29 @@ static double step_us(const struct sched *s, const struct sched_draft *d, double
 }
 
 // Returns how many guessed tokens a sequence's row may have behind it: all that it may still generate but the one sampled last.
-static uint32_t room(const struct sched *s, const struct sched_batch *b, const struct sched_seq *q)
+static uint32_t room(const struct sched *s, const struct sched_batch *batch, const struct sched_seq *seq)
 {
-    uint32_t tokens = q->known + q->samples + 1;
+    uint32_t tokens = seq->known + seq->samples + 1;
     // It has rows in flight but its mini-batch has none: it has come from another.
-    if (tokens >= q->limit || (q->in_flight > 0 && b->in_flight_count == 0))
+    if (tokens >= seq->limit || (seq->in_flight > 0 && batch->in_flight_count == 0))
         return 0;
-    return MIN(q->limit - tokens, s->config.draft_tokens);
+    return MIN(seq->limit - tokens, s->config.draft_tokens);
 }
 
 // Asks for guesses for each member; returns how many rows they will have without drafts.
-static uint32_t ask(const struct sched *s, const struct sched_batch *b, struct guess *guesses)
+static uint32_t ask(const struct sched *s, const struct sched_batch *batch, struct guess *guesses)
 {
     uint32_t rows = 0;
-    for (uint32_t i = 0; i < b->member_count; i++) {
-        const struct sched_seq *q = &s->seqs[b->members[i]];
+    for (uint32_t i = 0; i < batch->member_count; i++) {
+        const struct sched_seq *seq = &s->seqs[batch->members[i]];
         guesses[i] = (struct guess){.tokens = 1};
-        if (q->known + q->samples >= q->limit || sched_place_blocks(s, q))
+        if (seq->known + seq->samples >= seq->limit || sched_place_blocks(s, seq))
             continue;
         rows++;
         guesses[i].runs = true;
-        uint32_t most = room(s, b, q);
+        uint32_t most = room(s, batch, seq);
         if (most > 0)
-            guesses[i].count = MIN(s->config.drafts(s->config.user, q->id, most, &guesses[i].chance), most);
+            guesses[i].count = MIN(s->config.drafts(s->config.user, seq->id, most, &guesses[i].chance), most);
         guesses[i].next = guesses[i].chance;
     }
     return rows;
@@ -107,17 +107,17 @@ static double least_tokens(const struct guess *guesses, uint32_t count)
 }
 
 // Chooses the best number of drafts of each; returns what they gain.
-static double choose(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d, uint8_t *drafts)
+static double choose(const struct sched *s, const struct sched_batch *batch, const struct sched_draft *d, uint8_t *drafts)
 {
     struct guess guesses[TUNE_DRAFT_SEQUENCES_MAX];
-    uint32_t rows = ask(s, b, guesses), most = rows < s->s_part.rows_max ? s->s_part.rows_max - rows : 0;
+    uint32_t rows = ask(s, batch, guesses), most = rows < s->s_part.rows_max ? s->s_part.rows_max - rows : 0;
     double gap_us = d->gap_us > 0 ? d->gap_us : TUNE_DRAFT_GAP_US, logs = 0;
     if (rows == 0)
         return 0;
     double plain_us = step_us(s, d, rows, 0), best = plain_us / step_us(s, d, rows, gap_us);
     double most_us = MAX(s->config.step_target_us, TUNE_DRAFT_STEP_MAX * plain_us);
     struct guess *next;
-    for (uint32_t drafted = 1; drafted <= most && (next = best_next(guesses, b->member_count)) != NULL; drafted++) {
+    for (uint32_t drafted = 1; drafted <= most && (next = best_next(guesses, batch->member_count)) != NULL; drafted++) {
         logs += log(1 + next->next / next->tokens);
         next->tokens += next->next;
         next->next *= next->chance;
@@ -125,53 +125,53 @@ static double choose(const struct sched *s, const struct sched_batch *b, const s
         double us = step_us(s, d, rows + drafted, gap_us), gain = exp(logs / rows) * plain_us / us;
         if (us > most_us)
             break;
-        if (gain <= best || us > TUNE_DRAFT_SLOWEST * plain_us * least_tokens(guesses, b->member_count))
+        if (gain <= best || us > TUNE_DRAFT_SLOWEST * plain_us * least_tokens(guesses, batch->member_count))
             continue;
         best = gain;
-        for (uint32_t i = 0; i < b->member_count; i++)
+        for (uint32_t i = 0; i < batch->member_count; i++)
             drafts[i] = (uint8_t)guesses[i].taken;
     }
     return best;
 }
 
 // Whether drafts would pay if all were right: otherwise nothing needs to be guessed.
-static bool could_pay(const struct sched *s, const struct sched_batch *b, const struct sched_draft *d)
+static bool could_pay(const struct sched *s, const struct sched_batch *batch, const struct sched_draft *d)
 {
-    double rows = b->member_count;
+    double rows = batch->member_count;
     return 2 * step_us(s, d, rows, 0) > TUNE_DRAFT_WORTH * step_us(s, d, 2 * rows, 0);
 }
 
-uint32_t sched_draft_fit(struct sched *s, struct sched_seq *q, uint32_t drafts)
+uint32_t sched_draft_fit(struct sched *s, struct sched_seq *seq, uint32_t drafts)
 {
-    while (q->next_pos + drafts >= (uint64_t)q->pages * s->config.page_tokens) {
-        if (sched_place_fits(sched_place_of(s, q), 1, false) && sched_prefix_grow(s, q))
+    while (seq->next_pos + drafts >= (uint64_t)seq->pages * s->config.page_tokens) {
+        if (sched_place_fits(sched_place_of(s, seq), 1, false) && sched_prefix_grow(s, seq))
             continue;
-        return q->pages * s->config.page_tokens - q->next_pos - 1;
+        return seq->pages * s->config.page_tokens - seq->next_pos - 1;
     }
     return drafts;
 }
 
 bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts)
 {
-    const struct sched_batch *b = &s->batches.of[mini_batch];
+    const struct sched_batch *batch = &s->batches.of[mini_batch];
     struct sched_draft *d = &s->drafts[mini_batch];
     for (uint32_t i = 0; i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
-    if (b->in_flight_count > 0 && b->in_flight[b->in_flight_count - 1]->draft_rows > 0)
+    if (batch->in_flight_count > 0 && batch->in_flight[batch->in_flight_count - 1]->draft_rows > 0)
         return false; // the next position of their sequences is not known
     // Beside prompts, rows are better spent on prompts: those are wanted for certain.
-    if (s->config.drafts == NULL || !s->s_part.rows_alike || b->prefill_count > 0 || b->member_count == 0 ||
-        b->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->time.layers.rows_seen == 0 || !could_pay(s, b, d)) {
+    if (s->config.drafts == NULL || !s->s_part.rows_alike || batch->prefill_count > 0 || batch->member_count == 0 ||
+        batch->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->time.layers.rows_seen == 0 || !could_pay(s, batch, d)) {
         d->drafting = false;
         return true;
     }
-    if (b->in_flight_count > 0 && d->drafting)
+    if (batch->in_flight_count > 0 && d->drafting)
         return false;
-    double gain = choose(s, b, d, drafts);
+    double gain = choose(s, batch, d, drafts);
     if (gain > 0)
         d->gain += (d->gain > 0 ? TUNE_DRAFT_GAIN : 1) * (gain - d->gain);
     d->drafting = d->gain > TUNE_DRAFT_WORTH;
-    bool waits = b->in_flight_count > 0; // the guesses would follow tokens that are still being sampled
+    bool waits = batch->in_flight_count > 0; // the guesses would follow tokens that are still being sampled
     bool probes = !waits && s->stats.steps / s->batches.in_use % TUNE_DRAFT_PROBE_STEPS == 0;
     for (uint32_t i = 0; (waits || probes) && i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;

@@ -22,7 +22,7 @@ struct sched_draft {
 bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts);
 
 // Returns how many of so many drafts its pages have room for, behind its row. Takes pages only if no other sequence needs them.
-uint32_t sched_draft_fit(struct sched *s, struct sched_seq *q, uint32_t drafts);
+uint32_t sched_draft_fit(struct sched *s, struct sched_seq *seq, uint32_t drafts);
 
 void sched_draft_learn(struct sched *s, const struct sched_flight *flight, const struct sched_step_done *done);
 void sched_draft_init(struct sched *s); // nothing is known, or no longer

@@ -22,26 +22,26 @@ static void reject(struct sched *s, uint64_t sequence)
 
 // Counts the pages that its worker still holds. If the ledger has no room for them (several sequences report the same pages) they are of
 // no use but must be released: the sequence is attached with none.
-static void hold(struct sched *s, uint32_t slot, uint32_t place, uint32_t positions)
+static void hold(struct sched *s, uint32_t slot, uint32_t index, uint32_t positions)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    assert_always(place < s->config.max_places);
-    struct sched_place *p = &s->places.of[place];
+    struct sched_seq *seq = &s->seqs[slot];
+    assert_always(index < s->config.max_places);
+    struct sched_place *place = &s->places.of[index];
     uint32_t pages = sched_place_pages(s, positions);
-    if (!p->up)
+    if (!place->up)
         return; // the place is gone again: there is nothing to reuse
-    bool room = pages <= p->pages_total - p->pages_used;
-    sched_place_attach(s, slot, place, room ? pages : 0);
+    bool room = pages <= place->pages_total - place->pages_used;
+    sched_place_attach(s, slot, index, room ? pages : 0);
     if (!room)
         return;
-    q->held = q->next_pos = MIN(positions, q->known - 1);
+    seq->held = seq->next_pos = MIN(positions, seq->known - 1);
 }
 
 // Whether it cannot go on with what is held of it.
-static bool must_rebuild(const struct sched *s, const struct sched_seq *q)
+static bool must_rebuild(const struct sched *s, const struct sched_seq *seq)
 {
-    const struct sched_place *p = &s->places.of[q->place];
-    return q->scoring || q->held == 0 || p->draining || !sched_place_permitted(s, p);
+    const struct sched_place *place = &s->places.of[seq->place];
+    return seq->scoring || seq->held == 0 || place->draining || !sched_place_permitted(s, place);
 }
 
 static void arrive(struct sched *s, const struct sched_arrive *a)
@@ -58,18 +58,18 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         return;
     }
     uint32_t slot = sched_sequence_new(s, a);
-    struct sched_seq *q = &s->seqs[slot];
+    struct sched_seq *seq = &s->seqs[slot];
     bool held = a->held_place != SCHED_NO_PLACE && a->held_positions > 0;
     if (held)
         hold(s, slot, a->held_place, a->held_positions);
     bool room = a->max_new_tokens == 0 ? a->prompt_tokens <= s->config.context_tokens : a->prompt_tokens < s->config.context_tokens;
     if (!room) {
         sched_sequence_finish(s, slot, SCHED_TOO_LONG);
-    } else if (q->known > q->limit || (q->known == q->limit && !(a->score_prompt && a->generated_tokens == 0))) {
+    } else if (seq->known > seq->limit || (seq->known == seq->limit && !(a->score_prompt && a->generated_tokens == 0))) {
         sched_sequence_finish(s, slot, SCHED_LENGTH);
-    } else if (held && q->place == SCHED_SEQ_NO_PLACE) {
+    } else if (held && seq->place == SCHED_SEQ_NO_PLACE) {
         sched_sequence_wait(s, slot);
-    } else if (held && must_rebuild(s, q)) {
+    } else if (held && must_rebuild(s, seq)) {
         sched_sequence_requeue(s, slot);
     } else {
         sched_sequence_wait(s, slot);
@@ -77,7 +77,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     if (s->queue.fresh <= s->config.max_waiting || s->cold[slot].rebuild)
         return;
     sched_admit(s); // what can start at once does not count for the queue
-    if (s->queue.fresh > s->config.max_waiting && q->state == SCHED_SEQ_WAITING) {
+    if (s->queue.fresh > s->config.max_waiting && seq->state == SCHED_SEQ_WAITING) {
         sched_queue_remove(s, slot);
         sched_heap_remove(&s->queue.deadlines, slot);
         sched_sequence_free(s, slot);
@@ -87,10 +87,10 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
 
 // --- places ---------------------------------------------------------------------------------------------------------
 
-static void evict_all(struct sched *s, struct sched_place *p)
+static void evict_all(struct sched *s, struct sched_place *place)
 {
-    while (p->kept.head != NONE)
-        sched_prefix_evict(s, p->kept.head);
+    while (place->kept.head != NONE)
+        sched_prefix_evict(s, place->kept.head);
 }
 
 static void find_local_pool(struct sched *s)
@@ -104,13 +104,13 @@ static void find_local_pool(struct sched *s)
 
 static void place_down(struct sched *s, uint32_t index)
 {
-    struct sched_place *p = &s->places.of[index];
-    if (!p->up)
+    struct sched_place *place = &s->places.of[index];
+    if (!place->up)
         return;
     // Sequences on their way here stay where they are. If the hand-over was done already, their next row says LOST.
     for (uint32_t i = s->moves.count; i > 0; i--) {
         uint32_t slot = s->moves.slots[i - 1];
-        struct sched_seq *q = &s->seqs[slot];
+        struct sched_seq *seq = &s->seqs[slot];
         if (s->cold[slot].move.to != index)
             continue;
         sched_move_forget(s, slot);
@@ -120,12 +120,12 @@ static void place_down(struct sched *s, uint32_t index)
         } else {
             sched_place_left(s, slot);
             sched_prefix_resume(s, slot);
-            sched_sequence_join(s, slot, q->mini_batch);
+            sched_sequence_join(s, slot, seq->mini_batch);
         }
     }
-    evict_all(s, p);
-    while (p->holders.head != NONE) {
-        uint32_t slot = p->holders.head;
+    evict_all(s, place);
+    while (place->holders.head != NONE) {
+        uint32_t slot = place->holders.head;
         if (s->cold[slot].move.id) { // a part that has arrived at the other end is of no use: it is released there
             sched_sequence_move_landed(s, slot);
             s->stats.rebuilt++;
@@ -136,41 +136,41 @@ static void place_down(struct sched *s, uint32_t index)
             sched_sequence_lost(s, slot);
         }
     }
-    assert_always(p->pages_used == 0 && p->pages_releasing == 0 && p->starved == 0 && p->pages_idle == 0);
-    s->places.draining -= p->draining;
-    p->up = p->draining = p->drained = false;
-    p->down_since_us = s->now_us;
+    assert_always(place->pages_used == 0 && place->pages_releasing == 0 && place->starved == 0 && place->pages_idle == 0);
+    s->places.draining -= place->draining;
+    place->up = place->draining = place->drained = false;
+    place->down_since_us = s->now_us;
     find_local_pool(s);
 }
 
 static void place_up(struct sched *s, const struct sched_place_up *up)
 {
-    struct sched_place *p = &s->places.of[up->place];
+    struct sched_place *place = &s->places.of[up->place];
     place_down(s, up->place);
-    p->up = true;
-    p->kind = up->kind;
+    place->up = true;
+    place->kind = up->kind;
     find_local_pool(s);
-    if (s->places.grace_until_us == 0 && sched_place_permitted(s, p)) // placement local: no other is expected
+    if (s->places.grace_until_us == 0 && sched_place_permitted(s, place)) // placement local: no other is expected
         s->places.grace_until_us = s->now_us + (s->config.placement == SCHED_PLACE_LOCAL ? 0 : TUNE_PLACE_START_US);
-    p->beside_s_part = up->shares_cores;
-    p->shares_cores = p->beside_s_part && !s->s_part.on_device;
-    p->accepts_moves = up->accepts_moves;
-    p->pages_total = up->pages_total;
-    p->suspect_until_us = p->avoid_until_us = p->moves_from_us = 0;
-    p->losses = 0;
-    sched_speed_guess(s, p, up);
+    place->beside_s_part = up->shares_cores;
+    place->shares_cores = place->beside_s_part && !s->s_part.on_device;
+    place->accepts_moves = up->accepts_moves;
+    place->pages_total = up->pages_total;
+    place->suspect_until_us = place->avoid_until_us = place->moves_from_us = 0;
+    place->losses = 0;
+    sched_speed_guess(s, place, up);
 }
 
 static void place_drain(struct sched *s, uint32_t index)
 {
-    struct sched_place *p = &s->places.of[index];
-    if (!p->up || p->draining)
+    struct sched_place *place = &s->places.of[index];
+    if (!place->up || place->draining)
         return;
-    p->draining = true;
+    place->draining = true;
     s->places.draining++;
-    evict_all(s, p);
+    evict_all(s, place);
     uint32_t next;
-    for (uint32_t slot = p->holders.head; slot != NONE; slot = next) {
+    for (uint32_t slot = place->holders.head; slot != NONE; slot = next) {
         next = s->cold[slot].place.next;
         if (s->seqs[slot].state == SCHED_SEQ_WAITING) // it holds pages that no step would ever use here
             sched_sequence_requeue(s, slot);
@@ -207,9 +207,9 @@ static void moved(struct sched *s, const struct sched_moved *m)
         s->stats.ignored_events++;
         return;
     }
-    struct sched_seq *q = &s->seqs[slot];
+    struct sched_seq *seq = &s->seqs[slot];
     bool over = s->cold[slot].over;
-    bool again = !sched_place_of(s, q)->draining ||
+    bool again = !sched_place_of(s, seq)->draining ||
                  !s->cold[slot].move.failed; // the one that was to take it may be dead: another may
     s->cold[slot].move.failed = !m->ok && again;
     sched_handover_ended(s, slot, m->ok);
@@ -217,7 +217,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
         sched_move_forget(s, slot);
         sched_place_left(s, slot);
         sched_prefix_resume(s, slot);
-        sched_sequence_join(s, slot, q->mini_batch);
+        sched_sequence_join(s, slot, seq->mini_batch);
         return;
     }
     if (!m->ok) {
@@ -228,13 +228,13 @@ static void moved(struct sched *s, const struct sched_moved *m)
     }
     if (over || !m->ok) {
         s->stats.rebuilt += !over;
-        s->stats.rebuilt_tokens += over ? 0 : q->known;
+        s->stats.rebuilt_tokens += over ? 0 : seq->known;
         sched_sequence_requeue(s, slot);
         s->coming_back -= over;
         return;
     }
     sched_place_left(s, slot);
-    q->held = q->next_pos = MIN(m->positions, q->held);
+    seq->held = seq->next_pos = MIN(m->positions, seq->held);
     sched_sequence_join(s, slot, s->cold[slot].move.batch);
 }
 
@@ -244,9 +244,9 @@ static void s_part_down(struct sched *s)
 {
     s->s_part.up = false;
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
-        struct sched_batch *b = &s->batches.of[m];
-        while (b->in_flight_count > 0)
-            sched_answer_void(s, b->in_flight[0]);
+        struct sched_batch *batch = &s->batches.of[m];
+        while (batch->in_flight_count > 0)
+            sched_answer_void(s, batch->in_flight[0]);
     }
     for (uint32_t p = 0; p < s->config.max_places; p++) {
         if (s->places.of[p].up && s->places.of[p].kind == SCHED_LOCAL_POOL)

@@ -8,8 +8,8 @@
 
 bool sched_handover_allowed(const struct sched *s, uint32_t slot)
 {
-    const struct sched_seq *q = &s->seqs[slot];
-    return q->state == SCHED_SEQ_DECODE && !q->fenced && q->pins == 0 && !q->sharing &&
+    const struct sched_seq *seq = &s->seqs[slot];
+    return seq->state == SCHED_SEQ_DECODE && !seq->fenced && seq->pins == 0 && !seq->sharing &&
            s->cold[slot].move.stays_until <= s->stats.steps;
 }
 
@@ -17,17 +17,17 @@ void sched_handover_stay(struct sched *s, uint32_t slot) { s->cold[slot].move.st
 
 void sched_handover_ended(struct sched *s, uint32_t slot, bool ok)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
-    c->move.failures = ok ? 0 : MIN(c->move.failures + 1u, 16u);
+    struct sched_seq_cold *cold = &s->cold[slot];
+    cold->move.failures = ok ? 0 : MIN(cold->move.failures + 1u, 16u);
     if (!ok)
-        c->move.stays_until = s->stats.steps + ((uint64_t)TUNE_MOVE_STAY_STEPS << c->move.failures);
+        cold->move.stays_until = s->stats.steps + ((uint64_t)TUNE_MOVE_STAY_STEPS << cold->move.failures);
 }
 
 double sched_handover_steps_left(const struct sched *s, uint32_t slot)
 {
-    const struct sched_seq *q = &s->seqs[slot];
+    const struct sched_seq *seq = &s->seqs[slot];
     double lives = s->load.lengths.count > 0 ? s->load.lengths.tokens : TUNE_MOVE_LIFE_STEPS;
-    return MIN((double)(q->limit - MIN(q->known, q->limit)), lives);
+    return MIN((double)(seq->limit - MIN(seq->known, seq->limit)), lives);
 }
 
 static double handover_cost_us(const struct sched *s, uint32_t slot)
@@ -40,15 +40,15 @@ bool sched_handover_pays(const struct sched *s, uint32_t slot, double gain_us)
     return gain_us * sched_handover_steps_left(s, slot) >= TUNE_MOVE_PAYS * handover_cost_us(s, slot);
 }
 
-bool sched_handover_place_rests(const struct sched *s, uint32_t place) { return s->now_us < s->places.of[place].moves_from_us; }
+bool sched_handover_place_rests(const struct sched *s, uint32_t index) { return s->now_us < s->places.of[index].moves_from_us; }
 
 void sched_handover_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch, double hurry)
 {
     uint64_t rested_us = s->now_us + (uint64_t)(TUNE_MOVE_TIME_PART * handover_cost_us(s, slot) * hurry);
     sched_handover_stay(s, slot);
     for (uint32_t i = 0; i < 2; i++) {
-        struct sched_place *p = &s->places.of[i ? to : s->seqs[slot].place];
-        p->moves_from_us = MAX(p->moves_from_us, rested_us);
+        struct sched_place *place = &s->places.of[i ? to : s->seqs[slot].place];
+        place->moves_from_us = MAX(place->moves_from_us, rested_us);
     }
     sched_sequence_move(s, slot, to, pages, mini_batch);
 }

@@ -92,10 +92,10 @@ static bool init_steps(struct sched *s)
     if (s->batches.flights == NULL)
         return false;
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
-        struct sched_batch *b = &s->batches.of[m];
-        b->prefill_head = b->prefill_tail = NONE;
-        b->members = calloc(s->config.max_sequences, sizeof(*b->members));
-        if (b->members == NULL)
+        struct sched_batch *batch = &s->batches.of[m];
+        batch->prefill_head = batch->prefill_tail = NONE;
+        batch->members = calloc(s->config.max_sequences, sizeof(*batch->members));
+        if (batch->members == NULL)
             return false;
         for (uint32_t k = 0; k < ahead; k++) {
             struct sched_flight *step = &s->batches.flights[m * ahead + k];
@@ -103,7 +103,7 @@ static bool init_steps(struct sched *s)
             step->refs = calloc(rows, sizeof(*step->refs));
             if (step->runs == NULL || step->refs == NULL)
                 return false;
-            b->spare[b->spare_count++] = step;
+            batch->spare[batch->spare_count++] = step;
         }
     }
     return true;

@@ -12,9 +12,9 @@ static double step_predict_us(const struct sched *s, const struct sched_flight *
     for (uint32_t i = 0; i < done->place_count; i++) {
         if (done->places[i].place >= s->config.max_places)
             continue;
-        const struct sched_place *p = &s->places.of[done->places[i].place];
-        sched_round_add(&round, sched_place_is_here(p), sched_speed_attend_us(p, done->places[i].tokens_read),
-                        p->speed.link_step_us);
+        const struct sched_place *place = &s->places.of[done->places[i].place];
+        sched_round_add(&round, sched_place_is_here(place), sched_speed_attend_us(place, done->places[i].tokens_read),
+                        place->speed.link_step_us);
     }
     return sched_round_us(&round, s->batches.in_use);
 }
@@ -29,10 +29,11 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
         const struct sched_place_time *time = &done->places[i];
         if (time->place >= s->config.max_places)
             continue;
-        const struct sched_place *p = &s->places.of[time->place];
-        if (sched_place_is_here(p))
-            us += p->kind == SCHED_KV_WORKER && time->attend_us > 0 ? time->attend_us : sched_speed_attend_us(p, time->tokens_read);
-        *workers = *workers || (p->shares_cores && p->kind == SCHED_KV_WORKER && time->tokens_read > 0);
+        const struct sched_place *place = &s->places.of[time->place];
+        if (sched_place_is_here(place))
+            us += place->kind == SCHED_KV_WORKER && time->attend_us > 0 ? time->attend_us
+                                                                        : sched_speed_attend_us(place, time->tokens_read);
+        *workers = *workers || (place->shares_cores && place->kind == SCHED_KV_WORKER && time->tokens_read > 0);
     }
     return us;
 }
@@ -70,16 +71,16 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
     bool workers_here;
     double here_us = attended_here_us(s, done, &workers_here);
     for (uint32_t i = 0; i < done->place_count; i++) {
-        uint32_t place = done->places[i].place;
-        if (place >= s->config.max_places)
+        uint32_t index = done->places[i].place;
+        if (index >= s->config.max_places)
             continue;
-        const struct sched_place *p = &s->places.of[place];
+        const struct sched_place *place = &s->places.of[index];
         // Beside workers on its cores the local pool may be slower than alone, never faster.
-        if (p->kind == SCHED_LOCAL_POOL && workers_here &&
-            done->places[i].attend_us >= sched_speed_attend_us(p, done->places[i].tokens_read))
+        if (place->kind == SCHED_LOCAL_POOL && workers_here &&
+            done->places[i].attend_us >= sched_speed_attend_us(place, done->places[i].tokens_read))
             continue;
         // While prefill runs elsewhere on the same cores, the time of decode rows says nothing.
-        if (step->prefill_rows == 0 || p->speed.step_pairs > 0 || !(sched_place_is_here(p)))
+        if (step->prefill_rows == 0 || place->speed.step_pairs > 0 || !(sched_place_is_here(place)))
             sched_speed_learn(s, &done->places[i], here_us);
     }
 }

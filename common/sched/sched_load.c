@@ -90,14 +90,14 @@ static struct reach reach(const struct sched *s)
 {
     struct reach r = {0};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (!p->up)
+        const struct sched_place *place = &s->places.of[i];
+        if (!place->up)
             continue;
-        r.page_tokens += p->draining ? 0 : (double)p->pages_total * s->config.page_tokens / s->batches.in_use;
-        if (p->kind == SCHED_LOCAL_POOL || p->shares_cores || p->speed.token_us <= 0)
+        r.page_tokens += place->draining ? 0 : (double)place->pages_total * s->config.page_tokens / s->batches.in_use;
+        if (place->kind == SCHED_LOCAL_POOL || place->shares_cores || place->speed.token_us <= 0)
             continue;
-        r.tokens_per_us += 1 / p->speed.token_us;
-        r.link_us = MAX(r.link_us, p->speed.link_step_us);
+        r.tokens_per_us += 1 / place->speed.token_us;
+        r.link_us = MAX(r.link_us, place->speed.link_step_us);
     }
     if (r.tokens_per_us == 0)
         return r;
@@ -204,16 +204,16 @@ static uint32_t cohort_find(const struct sched *s, const struct sched_load_plan 
 
 void sched_load_join(struct sched *s, uint32_t slot)
 {
-    const struct sched_seq *q = &s->seqs[slot];
+    const struct sched_seq *seq = &s->seqs[slot];
     struct sched_seq_cold *cold = &s->cold[slot];
-    struct sched_load_plan *plan = &s->load.plans[q->mini_batch];
+    struct sched_load_plan *plan = &s->load.plans[seq->mini_batch];
     int64_t start = (int64_t)plan->step - generated(s, slot);
-    uint32_t cutoff = q->limit - cold->prompt;
+    uint32_t cutoff = seq->limit - cold->prompt;
     cold->load.cohort = (uint8_t)cohort_find(s, plan, start, cutoff);
     struct sched_load_cohort *c = &plan->cohorts[cold->load.cohort];
     if (c->count == 0)
         *c = (struct sched_load_cohort){.start = start, .cutoff = cutoff};
-    cold->load.cohort_base = (double)q->known - (double)((int64_t)plan->step - c->start);
+    cold->load.cohort_base = (double)seq->known - (double)((int64_t)plan->step - c->start);
     c->count++;
     c->base += cold->load.cohort_base;
     if (!plan->stale) {
@@ -326,7 +326,7 @@ static void credit(struct sched *s, struct sched_load_plan *plan, double full)
 
 bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct sched_batch *b = &s->batches.of[mini_batch];
+    struct sched_batch *batch = &s->batches.of[mini_batch];
     struct sched_load_plan *plan = &s->load.plans[mini_batch];
     if (s->config.admission == SCHED_GREEDY)
         return true;
@@ -337,11 +337,11 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (r.tokens_per_us == 0)
         return true;
     credit(s, plan, r.full);
-    if (s->cold[slot].rebuild || b->member_count + b->prefill_count == 0)
+    if (s->cold[slot].rebuild || batch->member_count + batch->prefill_count == 0)
         return true; // it ran before, or it runs alone
     refresh(s, plan);
-    double share = ((double)s->queue.waiting.count + s->running) / s->batches.in_use - b->member_count -
-                   b->prefill_count; // of what waits
+    double share = ((double)s->queue.waiting.count + s->running) / s->batches.in_use - batch->member_count -
+                   batch->prefill_count; // of what waits
     double waiting = MAX(ceil(share), 1);
     if (fits(s, plan, slot, waiting, r.limit))
         return true;
@@ -349,7 +349,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
         plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
     // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
-    if (b->member_count + b->prefill_count >= r.full * (plan->together ? 1.125 : 1) ||
+    if (batch->member_count + batch->prefill_count >= r.full * (plan->together ? 1.125 : 1) ||
         (!plan->together && (plan->credit < 1 || plan->room < 1)))
         return false;
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);

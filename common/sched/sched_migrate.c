@@ -22,22 +22,22 @@ static bool running_load(const struct sched *s, struct sched_running_load *out)
     double tokens = 0, squares = 0, ends = 0, local = 0, here = 0;
     *out = (struct sched_running_load){.count = 0};
     for (uint32_t m = 0; m < s->batches.in_use; m++) {
-        const struct sched_batch *b = &s->batches.of[m];
-        if (b->prefill_count > 0)
+        const struct sched_batch *batch = &s->batches.of[m];
+        if (batch->prefill_count > 0)
             return false;
-        for (uint32_t i = 0; i < b->member_count; i++) {
-            const struct sched_seq *q = &s->seqs[b->members[i]];
-            tokens += q->known;
-            squares += (double)q->known * q->known;
-            double end = q->known + MIN((double)(q->limit - MIN(q->known, q->limit)),
-                                        MAX(sched_handover_steps_left(s, b->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
+        for (uint32_t i = 0; i < batch->member_count; i++) {
+            const struct sched_seq *seq = &s->seqs[batch->members[i]];
+            tokens += seq->known;
+            squares += (double)seq->known * seq->known;
+            double end = seq->known + MIN((double)(seq->limit - MIN(seq->known, seq->limit)),
+                                          MAX(sched_handover_steps_left(s, batch->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
             ends += end;
-            if (s->places.of[q->place].kind == SCHED_KV_WORKER)
+            if (s->places.of[seq->place].kind == SCHED_KV_WORKER)
                 continue;
-            local += q->known;
+            local += seq->known;
             here += end + s->config.page_tokens;
         }
-        out->count += b->member_count;
+        out->count += batch->member_count;
     }
     if (out->count == 0)
         return false;
@@ -54,14 +54,14 @@ static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain
 {
     for (uint32_t slot = s->places.of[from].holders.tail; slot != NONE && *looked < TUNE_MIGRATE_LISTED;
          slot = s->cold[slot].place.prev) {
-        const struct sched_seq *q = &s->seqs[slot];
-        if (q->starved || !sched_handover_allowed(s, slot) || !sched_handover_pays(s, slot, gain_us))
+        const struct sched_seq *seq = &s->seqs[slot];
+        if (seq->starved || !sched_handover_allowed(s, slot) || !sched_handover_pays(s, slot, gain_us))
             continue;
         ++*looked;
-        uint32_t pages = sched_choice_pages(s, slot), to = sched_choice_place(s, q->mini_batch, q->known, pages, from, kinds);
+        uint32_t pages = sched_choice_pages(s, slot), to = sched_choice_place(s, seq->mini_batch, seq->known, pages, from, kinds);
         if (to == NONE || sched_handover_place_rests(s, to))
             continue;
-        sched_handover_start(s, slot, to, pages, q->mini_batch, 1);
+        sched_handover_start(s, slot, to, pages, seq->mini_batch, 1);
         return true;
     }
     return false;
@@ -92,9 +92,9 @@ void sched_migrate(struct sched *s)
     if (!sched_place_takes(s, &s->places.of[local]))
         return;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (p->up && p->kind == SCHED_KV_WORKER && !p->draining && p->count > 0 && !sched_handover_place_rests(s, i) &&
-            send_one(s, i, SCHED_CHOICE_LOCAL, target.saved_us / count, &looked))
+        const struct sched_place *place = &s->places.of[i];
+        if (place->up && place->kind == SCHED_KV_WORKER && !place->draining && place->count > 0 &&
+            !sched_handover_place_rests(s, i) && send_one(s, i, SCHED_CHOICE_LOCAL, target.saved_us / count, &looked))
             return;
     }
 }

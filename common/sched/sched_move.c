@@ -5,15 +5,15 @@ bool sched_move_is_free(const struct sched *s) { return s->moves.count - s->move
 
 void sched_move_begin(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch)
 {
-    const struct sched_seq *q = &s->seqs[slot];
+    const struct sched_seq *seq = &s->seqs[slot];
     struct sched_move_link *m = &s->cold[slot].move;
     sched_place_reserve(s, to, pages);
     m->to = to;
     m->pages = pages;
-    m->load = q->load;
+    m->load = seq->load;
     m->batch = (uint8_t)mini_batch;
     m->id = 0;
-    m->relabels = to == q->place;
+    m->relabels = to == seq->place;
     s->places.of[to].incoming[mini_batch] += m->load;
     s->moves.relabelling += m->relabels;
     s->moves.slots[s->moves.count++] = slot;
@@ -21,15 +21,15 @@ void sched_move_begin(struct sched *s, uint32_t slot, uint32_t to, uint32_t page
 
 void sched_move_forget(struct sched *s, uint32_t slot)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
-    if (c->move.to == NONE)
+    struct sched_seq_cold *cold = &s->cold[slot];
+    if (cold->move.to == NONE)
         return;
-    sched_place_unreserve(s, c->move.to, c->move.pages);
-    s->places.of[c->move.to].incoming[c->move.batch] -= c->move.load;
-    s->moves.relabelling -= c->move.relabels;
-    c->move.to = NONE;
-    c->move.id = 0;
-    c->out.move = c->move.relabels = false;
+    sched_place_unreserve(s, cold->move.to, cold->move.pages);
+    s->places.of[cold->move.to].incoming[cold->move.batch] -= cold->move.load;
+    s->moves.relabelling -= cold->move.relabels;
+    cold->move.to = NONE;
+    cold->move.id = 0;
+    cold->out.move = cold->move.relabels = false;
     for (uint32_t i = 0; i < s->moves.count; i++) {
         if (s->moves.slots[i] == slot) {
             s->moves.slots[i] = s->moves.slots[--s->moves.count];

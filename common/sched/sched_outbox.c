@@ -3,11 +3,11 @@
 
 void sched_outbox_add(struct sched *s, uint32_t slot)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
-    if (c->out.queued)
+    struct sched_seq_cold *cold = &s->cold[slot];
+    if (cold->out.queued)
         return;
-    c->out.queued = true;
-    c->out.next = NONE;
+    cold->out.queued = true;
+    cold->out.next = NONE;
     *(s->outbox.tail == NONE ? &s->outbox.head : &s->cold[s->outbox.tail].out.next) = slot;
     s->outbox.tail = slot;
 }

@@ -47,10 +47,10 @@ static void contexts(const struct sched *s, struct capacity *out)
 }
 
 // Returns the sequences that a place's pages hold, allowing for long ones.
-static double count_of(const struct sched *s, const struct capacity *x, const struct sched_place *p)
+static double count_of(const struct sched *s, const struct capacity *x, const struct sched_place *place)
 {
     double tokens = x->context + TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens,
-           all = (double)p->pages_total * s->config.page_tokens;
+           all = (double)place->pages_total * s->config.page_tokens;
     double root = (sqrt(x->deviation * x->deviation + tokens * all) - x->deviation) / tokens;
     return floor(root * root);
 }
@@ -59,25 +59,25 @@ static double count_of(const struct sched *s, const struct capacity *x, const st
 static bool gather(const struct sched *s, struct capacity *out)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (!p->up || p->draining || p->pages_total == 0)
+        const struct sched_place *place = &s->places.of[i];
+        if (!place->up || place->draining || place->pages_total == 0)
             continue;
-        double count = count_of(s, out, p), us = sched_speed_token_us(s, p);
-        if (p->kind == SCHED_LOCAL_POOL) {
+        double count = count_of(s, out, place), us = sched_speed_token_us(s, place);
+        if (place->kind == SCHED_LOCAL_POOL) {
             out->local_us = us;
             out->local_count += count;
-            out->local_tokens += (double)p->pages_total * s->config.page_tokens;
-            out->local_ends += floor((double)p->pages_total * s->config.page_tokens / (out->end + s->config.page_tokens));
+            out->local_tokens += (double)place->pages_total * s->config.page_tokens;
+            out->local_ends += floor((double)place->pages_total * s->config.page_tokens / (out->end + s->config.page_tokens));
             continue;
         }
         out->worker_count += count;
-        if (p->shares_cores) {
+        if (place->shares_cores) {
             out->sharing_us = MAX(out->sharing_us, us);
-            out->sharing_link_us = MAX(out->sharing_link_us, p->speed.link_step_us);
+            out->sharing_link_us = MAX(out->sharing_link_us, place->speed.link_step_us);
         } else {
             out->speed += 1 / us;
             out->workers++;
-            out->link_us = MAX(out->link_us, p->speed.link_step_us);
+            out->link_us = MAX(out->link_us, place->speed.link_step_us);
         }
     }
     return out->local_count > 0 && out->worker_count > 0 && s->time.layers.rows_seen > 0;
@@ -182,8 +182,8 @@ bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_l
 static bool could_hold(const struct sched *s, uint32_t kinds, uint32_t pages)
 {
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (p->up && !p->draining && (kinds & SCHED_CHOICE_OF(p->kind)) && p->pages_total >= pages)
+        const struct sched_place *place = &s->places.of[i];
+        if (place->up && !place->draining && (kinds & SCHED_CHOICE_OF(place->kind)) && place->pages_total >= pages)
             return true;
     }
     return false;

@@ -18,42 +18,42 @@ void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot)
 }
 
 // Oldest first, so that the youngest is at the tail. New holders are nearly always the youngest, so the walk is short.
-void sched_place_list(struct sched *s, struct sched_place *p, uint32_t slot)
+void sched_place_list(struct sched *s, struct sched_place *place, uint32_t slot)
 {
-    uint32_t after = p->holders.tail;
+    uint32_t after = place->holders.tail;
     while (after != NONE && s->cold[after].arrival > s->cold[slot].arrival)
         after = s->cold[after].place.prev;
-    sched_list_insert(s, &p->holders, after, slot);
-    p->count++;
+    sched_list_insert(s, &place->holders, after, slot);
+    place->count++;
 }
 
-void sched_place_unlist(struct sched *s, struct sched_place *p, uint32_t slot)
+void sched_place_unlist(struct sched *s, struct sched_place *place, uint32_t slot)
 {
-    sched_list_remove(s, &p->holders, slot);
-    p->count--;
+    sched_list_remove(s, &place->holders, slot);
+    place->count--;
 }
 
-void sched_place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages)
+void sched_place_attach(struct sched *s, uint32_t slot, uint32_t index, uint32_t pages)
 {
-    struct sched_place *p = &s->places.of[place];
-    assert_always(s->seqs[slot].place == SCHED_SEQ_NO_PLACE && pages <= p->pages_total - p->pages_used);
-    s->seqs[slot].place = (uint16_t)place;
+    struct sched_place *place = &s->places.of[index];
+    assert_always(s->seqs[slot].place == SCHED_SEQ_NO_PLACE && pages <= place->pages_total - place->pages_used);
+    s->seqs[slot].place = (uint16_t)index;
     s->seqs[slot].pages = pages;
-    p->pages_used += pages;
-    sched_place_list(s, p, slot);
+    place->pages_used += pages;
+    sched_place_list(s, place, slot);
 }
 
 void sched_place_detach(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_place *p = sched_place_of(s, q);
-    if (p == NULL)
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_place *place = sched_place_of(s, seq);
+    if (place == NULL)
         return;
-    assert_always(q->pages <= p->pages_used && q->load == 0 && s->cold[slot].place.leaving == 0);
-    sched_place_unlist(s, p, slot);
-    p->pages_used -= q->pages;
-    q->pages = s->cold[slot].place.written = 0;
-    q->place = SCHED_SEQ_NO_PLACE;
+    assert_always(seq->pages <= place->pages_used && seq->load == 0 && s->cold[slot].place.leaving == 0);
+    sched_place_unlist(s, place, slot);
+    place->pages_used -= seq->pages;
+    seq->pages = s->cold[slot].place.written = 0;
+    seq->place = SCHED_SEQ_NO_PLACE;
 }
 
 void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages)
@@ -68,52 +68,52 @@ void sched_place_left(struct sched *s, uint32_t slot)
     s->cold[slot].place.leaving = 0;
 }
 
-bool sched_place_grow(struct sched *s, struct sched_seq *q)
+bool sched_place_grow(struct sched *s, struct sched_seq *seq)
 {
-    struct sched_place *p = sched_place_of(s, q);
-    if (p->pages_used >= p->pages_total)
+    struct sched_place *place = sched_place_of(s, seq);
+    if (place->pages_used >= place->pages_total)
         return false;
-    p->pages_used++;
-    q->pages++;
+    place->pages_used++;
+    seq->pages++;
     return true;
 }
 
-void sched_place_starve(struct sched *s, struct sched_seq *q, bool starved)
+void sched_place_starve(struct sched *s, struct sched_seq *seq, bool starved)
 {
-    if (q->starved == starved)
+    if (seq->starved == starved)
         return;
-    struct sched_place *p = sched_place_of(s, q);
-    q->starved = starved;
+    struct sched_place *place = sched_place_of(s, seq);
+    seq->starved = starved;
     if (starved) {
-        if (p->starved++ == 0)
+        if (place->starved++ == 0)
             s->places.starved++;
-    } else if (--p->starved == 0) {
+    } else if (--place->starved == 0) {
         s->places.starved--;
     }
 }
 
-void sched_place_reserve(struct sched *s, uint32_t place, uint32_t pages)
+void sched_place_reserve(struct sched *s, uint32_t index, uint32_t pages)
 {
-    struct sched_place *p = &s->places.of[place];
-    assert_always(pages <= p->pages_total - p->pages_used);
-    p->pages_used += pages;
-    p->pages_incoming += pages;
+    struct sched_place *place = &s->places.of[index];
+    assert_always(pages <= place->pages_total - place->pages_used);
+    place->pages_used += pages;
+    place->pages_incoming += pages;
 }
 
-void sched_place_unreserve(struct sched *s, uint32_t place, uint32_t pages)
+void sched_place_unreserve(struct sched *s, uint32_t index, uint32_t pages)
 {
-    struct sched_place *p = &s->places.of[place];
-    assert_always(pages <= p->pages_incoming);
-    p->pages_used -= pages;
-    p->pages_incoming -= pages;
+    struct sched_place *place = &s->places.of[index];
+    assert_always(pages <= place->pages_incoming);
+    place->pages_used -= pages;
+    place->pages_incoming -= pages;
 }
 
-void sched_place_set_load(struct sched *s, struct sched_seq *q, uint32_t load)
+void sched_place_set_load(struct sched *s, struct sched_seq *seq, uint32_t load)
 {
-    uint64_t *place_load = &s->places.of[q->place].load[q->mini_batch];
-    uint64_t *batch_load = &s->places.batch_load[q->mini_batch];
-    s->places.of[q->place].readers[q->mini_batch] += (load > 0) - (q->load > 0);
-    *place_load = *place_load - q->load + load;
-    *batch_load = *batch_load - q->load + load;
-    q->load = load;
+    uint64_t *place_load = &s->places.of[seq->place].load[seq->mini_batch];
+    uint64_t *batch_load = &s->places.batch_load[seq->mini_batch];
+    s->places.of[seq->place].readers[seq->mini_batch] += (load > 0) - (seq->load > 0);
+    *place_load = *place_load - seq->load + load;
+    *batch_load = *batch_load - seq->load + load;
+    seq->load = load;
 }

@@ -64,31 +64,34 @@ void sched_place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t
 void sched_place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
 void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages);                // so many will soon be free
 void sched_place_left(struct sched *s, uint32_t slot);                                   // they are free, or it stays
-bool sched_place_grow(struct sched *s, struct sched_seq *q);                             // one page more; false: none is free
-void sched_place_starve(struct sched *s, struct sched_seq *q, bool starved);             // whether it waits for a page
+bool sched_place_grow(struct sched *s, struct sched_seq *seq);                           // one page more; false: none is free
+void sched_place_starve(struct sched *s, struct sched_seq *seq, bool starved);           // whether it waits for a page
 void sched_place_reserve(struct sched *s, uint32_t place, uint32_t pages);               // for one that is handed over
 void sched_place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
-void sched_place_set_load(struct sched *s, struct sched_seq *q, uint32_t load);
-void sched_place_list(struct sched *s, struct sched_place *p, uint32_t slot); // among the holders of pages
-void sched_place_unlist(struct sched *s, struct sched_place *p, uint32_t slot);
+void sched_place_set_load(struct sched *s, struct sched_seq *seq, uint32_t load);
+void sched_place_list(struct sched *s, struct sched_place *place, uint32_t slot); // among the holders of pages
+void sched_place_unlist(struct sched *s, struct sched_place *place, uint32_t slot);
 void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
 void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot);
 
 // Returns how many pages newcomers leave to sequences that grow.
-static inline uint32_t sched_place_spared(const struct sched_place *p)
+static inline uint32_t sched_place_spared(const struct sched_place *place)
 {
-    return p->count == 0 ? 0 : MIN(1 + p->count / 8, p->pages_total / 16);
+    return place->count == 0 ? 0 : MIN(1 + place->count / 8, place->pages_total / 16);
 }
 
 // Whether it has so many pages for a newcomer; evicting: kept sequences may make way.
-static inline bool sched_place_fits(const struct sched_place *p, uint32_t pages, bool evicting)
+static inline bool sched_place_fits(const struct sched_place *place, uint32_t pages, bool evicting)
 {
-    uint32_t spare = p->pages_total - p->pages_used + (evicting ? p->pages_idle : 0);
+    uint32_t spare = place->pages_total - place->pages_used + (evicting ? place->pages_idle : 0);
     // Beside others, leave them a little to grow: a page for every eight, or the newcomer is soon the victim.
-    return spare >= pages && spare - pages >= sched_place_spared(p);
+    return spare >= pages && spare - pages >= sched_place_spared(place);
 }
 
 // Whether it attends on the s-part's cores: the local pool, and workers that share them.
-static inline bool sched_place_is_here(const struct sched_place *p) { return p->kind == SCHED_LOCAL_POOL || p->shares_cores; }
+static inline bool sched_place_is_here(const struct sched_place *place)
+{
+    return place->kind == SCHED_LOCAL_POOL || place->shares_cores;
+}
 
 #endif

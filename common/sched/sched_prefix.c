@@ -3,15 +3,15 @@
 
 // --- kept sequences, least recently used first ------------------------------------------------------------------
 
-static uint32_t own_pages(const struct sched_seq *q) { return q->pages - q->shared; }
+static uint32_t own_pages(const struct sched_seq *seq) { return seq->pages - seq->shared; }
 
 static void touch(struct sched *s, uint32_t slot)
 {
     if (!s->cold[slot].prefix.keep)
         return;
-    struct sched_place *p = sched_place_of(s, &s->seqs[slot]);
-    sched_list_remove(s, &p->kept, slot);
-    sched_list_insert(s, &p->kept, p->kept.tail, slot);
+    struct sched_place *place = sched_place_of(s, &s->seqs[slot]);
+    sched_list_remove(s, &place->kept, slot);
+    sched_list_insert(s, &place->kept, place->kept.tail, slot);
 }
 
 // --- finding --------------------------------------------------------------------------------------------------------
@@ -25,12 +25,12 @@ static const struct sched_page_name *names_of(const struct sched *s, uint32_t sl
 // Returns the names of the pages that it may begin with: two tokens are left to compute.
 static const struct sched_page_name *begin_names(const struct sched *s, uint32_t slot, uint32_t *count)
 {
-    const struct sched_seq *q = &s->seqs[slot];
+    const struct sched_seq *seq = &s->seqs[slot];
     *count = 0;
-    if (s->config.page_names == NULL || q->scoring || s->cold[slot].prefix.alone || q->known < 2)
+    if (s->config.page_names == NULL || seq->scoring || s->cold[slot].prefix.alone || seq->known < 2)
         return NULL;
     const struct sched_page_name *names = names_of(s, slot, count);
-    *count = MIN(*count, (q->known - 2) / s->config.page_tokens);
+    *count = MIN(*count, (seq->known - 2) / s->config.page_tokens);
     return names;
 }
 
@@ -82,12 +82,12 @@ static void descend(struct sched *s, uint32_t slot, uint32_t node)
 // Pins the sequence that gives it its first pages. Returns the one that was pinned before, which the caller unpins; NONE: none was.
 static uint32_t pin(struct sched *s, uint32_t slot, uint32_t source)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
-    uint32_t before = c->prefix.source;
+    struct sched_seq_cold *cold = &s->cold[slot];
+    uint32_t before = cold->prefix.source;
     s->seqs[slot].sharing = true;
     if (before == source)
         return NONE;
-    c->prefix.source = source;
+    cold->prefix.source = source;
     s->seqs[source].pins++;
     touch(s, source);
     return before;
@@ -96,24 +96,24 @@ static uint32_t pin(struct sched *s, uint32_t slot, uint32_t source)
 // Takes hold of shared pages as far as they are complete. True: the next one is being computed.
 static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count, uint32_t *unpin)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    uint32_t before = q->shared;
-    struct sched_prefix_found found = sched_prefix_look(s, q->place, names, count, before);
+    struct sched_seq *seq = &s->seqs[slot];
+    uint32_t before = seq->shared;
+    struct sched_prefix_found found = sched_prefix_look(s, seq->place, names, count, before);
     *unpin = found.pages > before ? pin(s, slot, found.source) : NONE;
-    while (q->shared < found.pages)
-        descend(s, slot, sched_prefix_node_find(&s->prefix, &names[q->shared], q->place));
-    s->stats.shared_tokens += (q->shared - before) * s->config.page_tokens;
-    q->held = q->next_pos = q->shared * s->config.page_tokens;
-    s->cold[slot].prefix.cached = MAX(s->cold[slot].prefix.cached, q->held);
+    while (seq->shared < found.pages)
+        descend(s, slot, sched_prefix_node_find(&s->prefix, &names[seq->shared], seq->place));
+    s->stats.shared_tokens += (seq->shared - before) * s->config.page_tokens;
+    seq->held = seq->next_pos = seq->shared * s->config.page_tokens;
+    s->cold[slot].prefix.cached = MAX(s->cold[slot].prefix.cached, seq->held);
     return found.coming;
 }
 
 // Names the pages that no sequence has computed or is computing: they are its to compute.
 static void name_rest(struct sched *s, uint32_t slot, const struct sched_page_name *names, uint32_t count)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    while (q->shared < count && sched_prefix_node_find(&s->prefix, &names[q->shared], q->place) == NONE) {
-        uint32_t node = sched_prefix_node_add(&s->prefix, &names[q->shared], q->place, s->cold[slot].prefix.node, q->shared);
+    struct sched_seq *seq = &s->seqs[slot];
+    while (seq->shared < count && sched_prefix_node_find(&s->prefix, &names[seq->shared], seq->place) == NONE) {
+        uint32_t node = sched_prefix_node_add(&s->prefix, &names[seq->shared], seq->place, s->cold[slot].prefix.node, seq->shared);
         if (node == NONE)
             break;
         descend(s, slot, node);
@@ -122,28 +122,28 @@ static void name_rest(struct sched *s, uint32_t slot, const struct sched_page_na
 
 void sched_prefix_begin(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
+    struct sched_seq *seq = &s->seqs[slot];
     uint32_t count;
     const struct sched_page_name *names = begin_names(s, slot, &count);
     uint32_t unpin;
-    q->gathering = gather(s, slot, names, count, &unpin);
+    seq->gathering = gather(s, slot, names, count, &unpin);
     assert_always(unpin == NONE);
-    q->pages += q->shared; // counted already
-    if (!q->gathering)
+    seq->pages += seq->shared; // counted already
+    if (!seq->gathering)
         name_rest(s, slot, names, count);
 }
 
 bool sched_prefix_gather(struct sched *s, uint32_t slot, uint32_t *unpin)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    uint32_t count, before = q->shared;
+    struct sched_seq *seq = &s->seqs[slot];
+    uint32_t count, before = seq->shared;
     const struct sched_page_name *names = begin_names(s, slot, &count);
-    q->gathering = gather(s, slot, names, count, unpin);
-    s->places.of[q->place].pages_used -= q->shared - before; // it was placed with own pages for these
-    s->batches.of[q->mini_batch].prefill_rows -= (q->shared - before) * s->config.page_tokens;
-    if (!q->gathering)
+    seq->gathering = gather(s, slot, names, count, unpin);
+    s->places.of[seq->place].pages_used -= seq->shared - before; // it was placed with own pages for these
+    s->batches.of[seq->mini_batch].prefill_rows -= (seq->shared - before) * s->config.page_tokens;
+    if (!seq->gathering)
         name_rest(s, slot, names, count);
-    return !q->gathering;
+    return !seq->gathering;
 }
 
 uint32_t sched_prefix_take_source(struct sched *s, uint32_t slot)
@@ -156,47 +156,47 @@ uint32_t sched_prefix_take_source(struct sched *s, uint32_t slot)
 // Gives its last named page up.
 static void ascend(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
+    struct sched_seq *seq = &s->seqs[slot];
     bool idle = s->cold[slot].prefix.idle;
     uint32_t node = s->cold[slot].prefix.node;
     struct sched_prefix_node *n = &s->prefix.nodes[node];
-    struct sched_place *p = &s->places.of[n->place];
+    struct sched_place *place = &s->places.of[n->place];
     sched_prefix_holder_unlink(s, slot);
     sched_prefix_holder_link(s, n->parent, slot);
-    q->shared--;
+    seq->shared--;
     n->live -= !idle;
     n->stays -= !s->cold[slot].prefix.stopped;
     s->stats.shared_pages -= n->live > 0 && !idle;
     if (--n->refs > 0) { // others hold it
-        q->pages--;
-        p->pages_idle += n->live == 0 && !idle;
+        seq->pages--;
+        place->pages_idle += n->live == 0 && !idle;
         return;
     }
-    p->pages_idle -= idle;
+    place->pages_idle -= idle;
     sched_prefix_node_remove(&s->prefix, node);
 }
 
 static void stay(struct sched *s, uint32_t slot, bool stays)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
-    if (c->prefix.stopped == !stays)
+    struct sched_seq_cold *cold = &s->cold[slot];
+    if (cold->prefix.stopped == !stays)
         return;
-    c->prefix.stopped = !stays;
-    for (uint32_t node = c->prefix.node; node != NONE; node = s->prefix.nodes[node].parent)
+    cold->prefix.stopped = !stays;
+    for (uint32_t node = cold->prefix.node; node != NONE; node = s->prefix.nodes[node].parent)
         s->prefix.nodes[node].stays += stays ? 1 : UINT32_MAX;
 }
 
 uint32_t sched_prefix_stop(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    uint32_t source = c->prefix.source;
-    while (q->shared > q->held / s->config.page_tokens)
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    uint32_t source = cold->prefix.source;
+    while (seq->shared > seq->held / s->config.page_tokens)
         ascend(s, slot);
-    q->gathering = false;
-    if (!c->prefix.keep)
+    seq->gathering = false;
+    if (!cold->prefix.keep)
         stay(s, slot, false);
-    c->prefix.source = NONE;
+    cold->prefix.source = NONE;
     return source;
 }
 
@@ -204,33 +204,33 @@ void sched_prefix_resume(struct sched *s, uint32_t slot) { stay(s, slot, true); 
 
 void sched_prefix_leave(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    assert_always(!c->prefix.keep);
-    if (c->prefix.idle)
-        sched_place_of(s, q)->pages_idle -= own_pages(q);
-    while (q->shared > 0)
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    assert_always(!cold->prefix.keep);
+    if (cold->prefix.idle)
+        sched_place_of(s, seq)->pages_idle -= own_pages(seq);
+    while (seq->shared > 0)
         ascend(s, slot);
-    c->prefix.idle = c->prefix.stopped = q->sharing = false;
+    cold->prefix.idle = cold->prefix.stopped = seq->sharing = false;
 }
 
 uint32_t sched_prefix_own_pages(const struct sched *s, uint32_t slot)
 {
-    const struct sched_seq *q = &s->seqs[slot];
-    uint32_t pages = own_pages(q);
-    for (uint32_t node = s->cold[slot].prefix.node; q->shared > 0 && node != NONE && s->prefix.nodes[node].refs == 1;
+    const struct sched_seq *seq = &s->seqs[slot];
+    uint32_t pages = own_pages(seq);
+    for (uint32_t node = s->cold[slot].prefix.node; seq->shared > 0 && node != NONE && s->prefix.nodes[node].refs == 1;
          node = s->prefix.nodes[node].parent)
         pages++;
     return pages;
 }
 
-bool sched_prefix_grow(struct sched *s, struct sched_seq *q)
+bool sched_prefix_grow(struct sched *s, struct sched_seq *seq)
 {
-    const struct sched_place *p = sched_place_of(s, q);
-    if (!sched_place_grow(s, q))
+    const struct sched_place *place = sched_place_of(s, seq);
+    if (!sched_place_grow(s, seq))
         return false;
-    if (p->kept.head != NONE) // ahead of need, because it takes a moment
-        sched_prefix_make_room(s, q->place, sched_place_spared(p));
+    if (place->kept.head != NONE) // ahead of need, because it takes a moment
+        sched_prefix_make_room(s, seq->place, sched_place_spared(place));
     return true;
 }
 
@@ -239,10 +239,10 @@ bool sched_prefix_grow(struct sched *s, struct sched_seq *q)
 // Names its full pages, as far as no other sequence has the same ones.
 static void name_all(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    uint32_t count, full = q->held / s->config.page_tokens;
+    struct sched_seq *seq = &s->seqs[slot];
+    uint32_t count, full = seq->held / s->config.page_tokens;
     const struct sched_page_name *names = names_of(s, slot, &count);
-    while (q->shared > full) // named, but not computed
+    while (seq->shared > full) // named, but not computed
         ascend(s, slot);
     name_rest(s, slot, names, MIN(full, count));
 }
@@ -260,35 +260,36 @@ static void evict_contained(struct sched *s, uint32_t slot)
 
 bool sched_prefix_keep(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    struct sched_place *p = sched_place_of(s, q);
-    if (s->config.max_kept == 0 || !sched_seq_runs(q) || !p->up || p->draining || q->sharing || q->held < s->config.page_tokens)
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    struct sched_place *place = sched_place_of(s, seq);
+    if (s->config.max_kept == 0 || !sched_seq_runs(seq) || !place->up || place->draining || seq->sharing ||
+        seq->held < s->config.page_tokens)
         return false;
     if (s->prefix.kept >= s->config.max_kept) {
-        if (p->kept.head != NONE)
-            sched_prefix_evict(s, p->kept.head);
+        if (place->kept.head != NONE)
+            sched_prefix_evict(s, place->kept.head);
         if (s->prefix.kept >= s->config.max_kept)
             return false;
     }
     name_all(s, slot);
-    if (q->shared == 0 || s->prefix.nodes[c->prefix.node].stays > 1)
+    if (seq->shared == 0 || s->prefix.nodes[cold->prefix.node].stays > 1)
         return false; // others hold all that is worth keeping
     uint32_t written =
-        MAX(MAX(q->shared, c->place.written), sched_place_pages(s, q->next_pos)); // rows behind what is held have pages, too
-    p->pages_used -= q->pages - MIN(q->pages, written);
-    q->pages = MIN(q->pages, written);
-    for (uint32_t node = c->prefix.node; node != NONE; node = s->prefix.nodes[node].parent) {
+        MAX(MAX(seq->shared, cold->place.written), sched_place_pages(s, seq->next_pos)); // rows behind what is held have pages, too
+    place->pages_used -= seq->pages - MIN(seq->pages, written);
+    seq->pages = MIN(seq->pages, written);
+    for (uint32_t node = cold->prefix.node; node != NONE; node = s->prefix.nodes[node].parent) {
         struct sched_prefix_node *n = &s->prefix.nodes[node];
-        p->pages_idle += --n->live == 0;
+        place->pages_idle += --n->live == 0;
         s->stats.shared_pages -= n->live > 0;
     }
-    p->pages_idle += own_pages(q);
-    c->prefix.keep = c->prefix.idle = c->prefix.was_kept = true;
+    place->pages_idle += own_pages(seq);
+    cold->prefix.keep = cold->prefix.idle = cold->prefix.was_kept = true;
     s->prefix.kept++;
     s->prefix.slots++;
-    sched_place_unlist(s, p, slot);
-    sched_list_insert(s, &p->kept, p->kept.tail, slot);
+    sched_place_unlist(s, place, slot);
+    sched_list_insert(s, &place->kept, place->kept.tail, slot);
     sched_prefix_holder_first(s, slot);
     evict_contained(s, slot);
     return true;
@@ -296,30 +297,30 @@ bool sched_prefix_keep(struct sched *s, uint32_t slot)
 
 void sched_prefix_evict(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    struct sched_place *p = sched_place_of(s, q);
-    assert_always(c->prefix.keep);
-    if (q->state == SCHED_SEQ_KEPT) {
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    struct sched_place *place = sched_place_of(s, seq);
+    assert_always(cold->prefix.keep);
+    if (seq->state == SCHED_SEQ_KEPT) {
         s->retiring++;
         s->stats.evicted++;
     }
     s->prefix.kept--;
-    c->prefix.keep = c->out.kept = false;
-    sched_list_remove(s, &p->kept, slot);
-    sched_place_list(s, p, slot);
+    cold->prefix.keep = cold->out.kept = false;
+    sched_list_remove(s, &place->kept, slot);
+    sched_place_list(s, place, slot);
     stay(s, slot, false);
     sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot));
-    q->state = SCHED_SEQ_DRAINING;
-    if (q->pins > 0 || q->in_flight > 0)
+    seq->state = SCHED_SEQ_DRAINING;
+    if (seq->pins > 0 || seq->in_flight > 0)
         return; // the last of them to come back says so
-    q->fenced = false;
+    seq->fenced = false;
     sched_outbox_release(s, slot);
 }
 
-void sched_prefix_make_room(struct sched *s, uint32_t place, uint32_t pages)
+void sched_prefix_make_room(struct sched *s, uint32_t index, uint32_t pages)
 {
-    struct sched_place *p = &s->places.of[place];
-    while (p->kept.head != NONE && p->pages_total - p->pages_used + p->pages_releasing < pages)
-        sched_prefix_evict(s, p->kept.head);
+    struct sched_place *place = &s->places.of[index];
+    while (place->kept.head != NONE && place->pages_total - place->pages_used + place->pages_releasing < pages)
+        sched_prefix_evict(s, place->kept.head);
 }

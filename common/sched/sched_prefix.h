@@ -111,7 +111,7 @@ uint32_t sched_prefix_stop(struct sched *s, uint32_t slot);
 void sched_prefix_resume(struct sched *s, uint32_t slot); // it stays after all
 
 // Gives it one page more, and makes room for the next ones at the expense of kept sequences. False: its place has no page.
-bool sched_prefix_grow(struct sched *s, struct sched_seq *q);
+bool sched_prefix_grow(struct sched *s, struct sched_seq *seq);
 
 // Ends its hold on named pages when it has gone: `pages` are then those that nobody else holds.
 void sched_prefix_leave(struct sched *s, uint32_t slot);

@@ -92,35 +92,36 @@ void sched_prefix_node_remove(struct sched_prefix *t, uint32_t node)
 
 void sched_prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
-    c->prefix.node = node;
+    struct sched_seq_cold *cold = &s->cold[slot];
+    cold->prefix.node = node;
     if (node == NONE)
         return;
     struct sched_prefix_node *n = &s->prefix.nodes[node];
-    c->prefix.holder_prev = n->last_holder;
-    c->prefix.holder_next = NONE;
+    cold->prefix.holder_prev = n->last_holder;
+    cold->prefix.holder_next = NONE;
     *(n->last_holder == NONE ? &n->first_holder : &s->cold[n->last_holder].prefix.holder_next) = slot;
     n->last_holder = slot;
 }
 
 void sched_prefix_holder_unlink(struct sched *s, uint32_t slot)
 {
-    const struct sched_seq_cold *c = &s->cold[slot];
-    if (c->prefix.node == NONE)
+    const struct sched_seq_cold *cold = &s->cold[slot];
+    if (cold->prefix.node == NONE)
         return;
-    struct sched_prefix_node *n = &s->prefix.nodes[c->prefix.node];
-    *(c->prefix.holder_prev == NONE ? &n->first_holder : &s->cold[c->prefix.holder_prev].prefix.holder_next) =
-        c->prefix.holder_next;
-    *(c->prefix.holder_next == NONE ? &n->last_holder : &s->cold[c->prefix.holder_next].prefix.holder_prev) = c->prefix.holder_prev;
+    struct sched_prefix_node *n = &s->prefix.nodes[cold->prefix.node];
+    *(cold->prefix.holder_prev == NONE ? &n->first_holder : &s->cold[cold->prefix.holder_prev].prefix.holder_next) =
+        cold->prefix.holder_next;
+    *(cold->prefix.holder_next == NONE ? &n->last_holder : &s->cold[cold->prefix.holder_next].prefix.holder_prev) =
+        cold->prefix.holder_prev;
 }
 
 void sched_prefix_holder_first(struct sched *s, uint32_t slot)
 {
-    struct sched_seq_cold *c = &s->cold[slot];
-    struct sched_prefix_node *n = &s->prefix.nodes[c->prefix.node];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    struct sched_prefix_node *n = &s->prefix.nodes[cold->prefix.node];
     sched_prefix_holder_unlink(s, slot);
-    c->prefix.holder_prev = NONE;
-    c->prefix.holder_next = n->first_holder;
+    cold->prefix.holder_prev = NONE;
+    cold->prefix.holder_next = n->first_holder;
     *(n->first_holder == NONE ? &n->last_holder : &s->cold[n->first_holder].prefix.holder_prev) = slot;
     n->first_holder = slot;
 }
@@ -130,9 +131,10 @@ void sched_prefix_holder_first(struct sched *s, uint32_t slot)
 // Returns how many of its pages, from the first one on, are complete at its place and stay there until it is let go.
 static uint32_t has(const struct sched *s, uint32_t slot)
 {
-    const struct sched_seq *q = &s->seqs[slot];
-    bool stays = sched_seq_runs(q) || q->state == SCHED_SEQ_KEPT || (q->state == SCHED_SEQ_DRAINING && s->cold[slot].prefix.keep);
-    return stays && !q->sharing ? q->held / s->config.page_tokens : 0;
+    const struct sched_seq *seq = &s->seqs[slot];
+    bool stays = sched_seq_runs(seq) || seq->state == SCHED_SEQ_KEPT ||
+                 (seq->state == SCHED_SEQ_DRAINING && s->cold[slot].prefix.keep);
+    return stays && !seq->sharing ? seq->held / s->config.page_tokens : 0;
 }
 
 // Looks at one holder more. True: it has all that is wanted, or no more may be looked at.

@@ -5,9 +5,9 @@
 
 void sched_queue_add(struct sched *s, uint32_t slot)
 {
-    const struct sched_seq_cold *c = &s->cold[slot];
-    sched_heap_push(&s->queue.waiting, slot, c->arrival | (c->rebuild ? 0 : FRESH_KEY));
-    s->queue.fresh += !c->rebuild;
+    const struct sched_seq_cold *cold = &s->cold[slot];
+    sched_heap_push(&s->queue.waiting, slot, cold->arrival | (cold->rebuild ? 0 : FRESH_KEY));
+    s->queue.fresh += !cold->rebuild;
 }
 
 void sched_queue_remove(struct sched *s, uint32_t slot)

@@ -61,9 +61,9 @@ struct sched_seq {
 } __attribute__((aligned(64)));
 _Static_assert(sizeof(struct sched_seq) == 64, "one cache line");
 
-static inline bool sched_seq_runs(const struct sched_seq *q)
+static inline bool sched_seq_runs(const struct sched_seq *seq)
 {
-    return q->state == SCHED_SEQ_PREFILL || q->state == SCHED_SEQ_DECODE;
+    return seq->state == SCHED_SEQ_PREFILL || seq->state == SCHED_SEQ_DECODE;
 }
 
 #endif

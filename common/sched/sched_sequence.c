@@ -11,27 +11,27 @@
 uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *a)
 {
     uint32_t slot = sched_ids_take(s, a->sequence);
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    uint32_t epoch = q->epoch + 1;
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    uint32_t epoch = seq->epoch + 1;
     uint64_t known = (uint64_t)a->prompt_tokens + a->generated_tokens;
     uint64_t limit = (uint64_t)a->prompt_tokens + a->max_new_tokens;
-    memset(q, 0, sizeof(*q));
-    memset(c, 0, sizeof(*c));
-    q->id = a->sequence;
-    q->epoch = epoch;
-    q->known = (uint32_t)MIN(known, UINT32_MAX / 2);
-    q->limit = (uint32_t)MIN(limit, s->config.context_tokens);
-    q->passes_at = a->prompt_tokens + sched_survival_next(a->generated_tokens);
-    q->place = SCHED_SEQ_NO_PLACE;
-    q->open = true;
-    q->scoring = a->score_prompt;
-    c->arrival = s->queue.arrivals++;
-    c->prompt = a->prompt_tokens;
-    c->move.to = c->prefix.node = c->prefix.source = NONE;
+    memset(seq, 0, sizeof(*seq));
+    memset(cold, 0, sizeof(*cold));
+    seq->id = a->sequence;
+    seq->epoch = epoch;
+    seq->known = (uint32_t)MIN(known, UINT32_MAX / 2);
+    seq->limit = (uint32_t)MIN(limit, s->config.context_tokens);
+    seq->passes_at = a->prompt_tokens + sched_survival_next(a->generated_tokens);
+    seq->place = SCHED_SEQ_NO_PLACE;
+    seq->open = true;
+    seq->scoring = a->score_prompt;
+    cold->arrival = s->queue.arrivals++;
+    cold->prompt = a->prompt_tokens;
+    cold->move.to = cold->prefix.node = cold->prefix.source = NONE;
     // A resubmission has waited already, in the scheduler before this one.
-    c->rebuild = a->generated_tokens > 0 || a->held_place != SCHED_NO_PLACE;
-    q->state = SCHED_SEQ_WAITING;
+    cold->rebuild = a->generated_tokens > 0 || a->held_place != SCHED_NO_PLACE;
+    seq->state = SCHED_SEQ_WAITING;
     if (a->deadline_us != 0 && a->deadline_us != SCHED_NEVER)
         sched_heap_push(&s->queue.deadlines, slot, a->deadline_us);
     return slot;
@@ -50,36 +50,36 @@ static void leave_place(struct sched *s, uint32_t slot)
 void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     mini_batch = MIN(mini_batch, s->batches.in_use - 1); // the one that it was on its way to may be out of use
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_batch *b = &s->batches.of[mini_batch];
-    q->mini_batch = (uint8_t)mini_batch;
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_batch *batch = &s->batches.of[mini_batch];
+    seq->mini_batch = (uint8_t)mini_batch;
     // A single generated token is an ordinary decode row; anything else below `known` is prefill.
-    uint32_t tokens = q->known + q->samples;
-    bool decode = q->next_pos == tokens || (q->next_pos + 1 == tokens && tokens > s->cold[slot].prompt);
-    q->target = decode ? q->next_pos : q->known;
-    q->state = decode ? SCHED_SEQ_DECODE : SCHED_SEQ_PREFILL;
-    sched_place_set_load(s, q, MAX(q->target, q->next_pos));
+    uint32_t tokens = seq->known + seq->samples;
+    bool decode = seq->next_pos == tokens || (seq->next_pos + 1 == tokens && tokens > s->cold[slot].prompt);
+    seq->target = decode ? seq->next_pos : seq->known;
+    seq->state = decode ? SCHED_SEQ_DECODE : SCHED_SEQ_PREFILL;
+    sched_place_set_load(s, seq, MAX(seq->target, seq->next_pos));
     sched_load_join(s, slot);
     if (decode) {
         sched_batch_add_member(s, slot);
     } else {
-        b->prefill_rows += q->target - q->next_pos;
+        batch->prefill_rows += seq->target - seq->next_pos;
         sched_batch_add_prefill(s, slot);
     }
 }
 
 void sched_sequence_leave(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_batch *b = &s->batches.of[q->mini_batch];
-    sched_place_starve(s, q, false);
-    if (q->state == SCHED_SEQ_PREFILL) {
-        b->prefill_rows -= q->target - q->next_pos;
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_batch *batch = &s->batches.of[seq->mini_batch];
+    sched_place_starve(s, seq, false);
+    if (seq->state == SCHED_SEQ_PREFILL) {
+        batch->prefill_rows -= seq->target - seq->next_pos;
         sched_batch_remove_prefill(s, slot);
     } else {
         sched_batch_remove_member(s, slot);
     }
-    sched_place_set_load(s, q, 0);
+    sched_place_set_load(s, seq, 0);
     sched_load_leave(s, slot);
 }
 
@@ -87,24 +87,24 @@ void sched_sequence_leave(struct sched *s, uint32_t slot)
 
 static void seq_void(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    q->epoch++;
-    q->samples = 0;
-    q->fenced = q->in_flight > 0;
+    struct sched_seq *seq = &s->seqs[slot];
+    seq->epoch++;
+    seq->samples = 0;
+    seq->fenced = seq->in_flight > 0;
 }
 
 void sched_sequence_rewind(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    bool runs = sched_seq_runs(q);
+    struct sched_seq *seq = &s->seqs[slot];
+    bool runs = sched_seq_runs(seq);
     if (runs)
         sched_sequence_leave(s, slot);
     seq_void(s, slot);
-    s->cold[slot].place.written = MAX(s->cold[slot].place.written, sched_place_pages(s, q->next_pos));
-    q->next_pos = q->held;
-    q->open = true;
+    s->cold[slot].place.written = MAX(s->cold[slot].place.written, sched_place_pages(s, seq->next_pos));
+    seq->next_pos = seq->held;
+    seq->open = true;
     if (runs)
-        sched_sequence_join(s, slot, q->mini_batch);
+        sched_sequence_join(s, slot, seq->mini_batch);
 }
 
 // Ends a change of mini-batch.
@@ -120,28 +120,28 @@ static void relabelled(struct sched *s, uint32_t slot)
 // Goes on with what waited for the last step in flight to come back.
 static void settle(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    q->fenced = false;
-    if (q->state == SCHED_SEQ_MOVING && c->move.relabels) {
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    seq->fenced = false;
+    if (seq->state == SCHED_SEQ_MOVING && cold->move.relabels) {
         relabelled(s, slot);
         return;
     }
-    if (q->pins > 0)
+    if (seq->pins > 0)
         return;
-    if (q->state == SCHED_SEQ_MOVING && !c->move.id && (q->held == 0 || q->sharing)) {
+    if (seq->state == SCHED_SEQ_MOVING && !cold->move.id && (seq->held == 0 || seq->sharing)) {
         sched_sequence_requeue(s, slot); // nothing to hand over
-    } else if (q->state == SCHED_SEQ_MOVING && !c->move.id) {
-        c->out.move = true;
+    } else if (seq->state == SCHED_SEQ_MOVING && !cold->move.id) {
+        cold->out.move = true;
         sched_outbox_add(s, slot);
-    } else if (q->state == SCHED_SEQ_DRAINING) {
-        if (c->prefix.keep) {
-            c->out.kept = true;
+    } else if (seq->state == SCHED_SEQ_DRAINING) {
+        if (cold->prefix.keep) {
+            cold->out.kept = true;
             sched_outbox_add(s, slot);
-        } else if (q->place == SCHED_SEQ_NO_PLACE && !c->over) {
+        } else if (seq->place == SCHED_SEQ_NO_PLACE && !cold->over) {
             sched_sequence_released(s, slot);
         } else {
-            c->out.release = true;
+            cold->out.release = true;
             sched_outbox_add(s, slot);
         }
     }
@@ -149,17 +149,17 @@ static void settle(struct sched *s, uint32_t slot)
 
 void sched_sequence_row_back(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    assert_always(q->in_flight > 0);
-    if (--q->in_flight == 0)
+    struct sched_seq *seq = &s->seqs[slot];
+    assert_always(seq->in_flight > 0);
+    if (--seq->in_flight == 0)
         settle(s, slot);
 }
 
 void sched_sequence_unpin(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    assert_always(q->pins > 0);
-    if (--q->pins == 0 && q->in_flight == 0)
+    struct sched_seq *seq = &s->seqs[slot];
+    assert_always(seq->pins > 0);
+    if (--seq->pins == 0 && seq->in_flight == 0)
         settle(s, slot);
 }
 
@@ -176,23 +176,23 @@ static void stop_sharing(struct sched *s, uint32_t slot)
 // Takes it out of whatever it is in, into DRAINING. Its pages, if it has any, are to be released.
 static void drain(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_place *p = sched_place_of(s, q);
-    if (sched_seq_runs(q)) {
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_place *place = sched_place_of(s, seq);
+    if (sched_seq_runs(seq)) {
         sched_sequence_leave(s, slot);
         s->running--;
-    } else if (q->state == SCHED_SEQ_MOVING) {
+    } else if (seq->state == SCHED_SEQ_MOVING) {
         sched_move_forget(s, slot);
         sched_place_left(s, slot); // a moving sequence counts as leaving already
         s->running--;
-    } else if (q->state == SCHED_SEQ_WAITING) {
+    } else if (seq->state == SCHED_SEQ_WAITING) {
         sched_queue_remove(s, slot);
     }
     seq_void(s, slot);
-    q->state = SCHED_SEQ_DRAINING;
+    seq->state = SCHED_SEQ_DRAINING;
     s->retiring++;
     stop_sharing(s, slot);
-    if (p != NULL && !s->cold[slot].prefix.keep)
+    if (place != NULL && !s->cold[slot].prefix.keep)
         sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot));
 }
 
@@ -207,77 +207,77 @@ void sched_sequence_requeue(struct sched *s, uint32_t slot)
 
 void sched_sequence_lost(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    if (q->state == SCHED_SEQ_WAITING) { // waited with pages held; keeps its turn
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    if (seq->state == SCHED_SEQ_WAITING) { // waited with pages held; keeps its turn
         leave_place(s, slot);
-        q->held = q->next_pos = 0;
+        seq->held = seq->next_pos = 0;
         return;
     }
-    bool leaving = q->state == SCHED_SEQ_DRAINING || q->state == SCHED_SEQ_RELEASING;
+    bool leaving = seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING;
     if (!leaving) {
         s->stats.rebuilt++;
-        s->stats.rebuilt_tokens += q->known;
-        c->rebuild = true;
+        s->stats.rebuilt_tokens += seq->known;
+        cold->rebuild = true;
         drain(s, slot);
         s->coming_back++;
     }
     sched_place_left(s, slot);
     leave_place(s, slot);
-    if (q->state == SCHED_SEQ_RELEASING) {
+    if (seq->state == SCHED_SEQ_RELEASING) {
         sched_sequence_released(s, slot);
-    } else if (q->in_flight == 0) {
-        c->out.release = c->out.kept = false;
+    } else if (seq->in_flight == 0) {
+        cold->out.release = cold->out.kept = false;
         settle(s, slot);
     }
 }
 
 void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    if (c->over)
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    if (cold->over)
         return;
-    c->over = true;
-    c->reason = (uint8_t)reason;
-    c->out.finished = true;
+    cold->over = true;
+    cold->reason = (uint8_t)reason;
+    cold->out.finished = true;
     s->stats.finished++;
     sched_heap_remove(&s->queue.deadlines, slot);
     sched_outbox_add(s, slot);
-    if (q->state == SCHED_SEQ_DRAINING || q->state == SCHED_SEQ_RELEASING) {
+    if (seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING) {
         s->coming_back--;
         return;
     }
-    if (q->known > c->prompt)
-        sched_survival_end(&s->load.survival, q->known - c->prompt, reason != SCHED_LENGTH);
-    if (q->state != SCHED_SEQ_WAITING && reason <= SCHED_EOS) {
-        double us = (double)(s->now_us - c->admitted_us);
+    if (seq->known > cold->prompt)
+        sched_survival_end(&s->load.survival, seq->known - cold->prompt, reason != SCHED_LENGTH);
+    if (seq->state != SCHED_SEQ_WAITING && reason <= SCHED_EOS) {
+        double us = (double)(s->now_us - cold->admitted_us);
         s->queue.lifetime_us += s->queue.lifetime_us == 0 ? us : 0.1 * (us - s->queue.lifetime_us);
     }
-    if (q->state == SCHED_SEQ_MOVING && c->move.id)
+    if (seq->state == SCHED_SEQ_MOVING && cold->move.id)
         return; // its pages are between two places: the answer to MOVE says where to release them
     sched_prefix_keep(s, slot);
     drain(s, slot);
-    if (q->in_flight == 0)
+    if (seq->in_flight == 0)
         settle(s, slot);
 }
 
 void sched_sequence_released(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
-    struct sched_place *p = sched_place_of(s, q);
-    if (p != NULL) {
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
+    struct sched_place *place = sched_place_of(s, seq);
+    if (place != NULL) {
         sched_place_left(s, slot);
         leave_place(s, slot);
     }
-    q->held = q->next_pos = 0;
-    if (c->over && c->out.last_said) {
+    seq->held = seq->next_pos = 0;
+    if (cold->over && cold->out.last_said) {
         s->retiring--;
         sched_sequence_free(s, slot);
-    } else if (c->over) { // it ended while its pages were being released for another reason
-        q->state = SCHED_SEQ_DRAINING;
-        c->out.release = true;
+    } else if (cold->over) { // it ended while its pages were being released for another reason
+        seq->state = SCHED_SEQ_DRAINING;
+        cold->out.release = true;
         sched_outbox_add(s, slot);
     } else {
         s->retiring--;
@@ -294,11 +294,11 @@ void sched_sequence_wait(struct sched *s, uint32_t slot)
 
 void sched_sequence_free(struct sched *s, uint32_t slot)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    assert_always(q->in_flight == 0 && q->pins == 0 && q->place == SCHED_SEQ_NO_PLACE && !s->cold[slot].out.queued);
-    assert_always(q->shared == 0 && !s->cold[slot].prefix.keep && s->cold[slot].prefix.source == NONE);
+    struct sched_seq *seq = &s->seqs[slot];
+    assert_always(seq->in_flight == 0 && seq->pins == 0 && seq->place == SCHED_SEQ_NO_PLACE && !s->cold[slot].out.queued);
+    assert_always(seq->shared == 0 && !s->cold[slot].prefix.keep && s->cold[slot].prefix.source == NONE);
     s->prefix.slots -= s->cold[slot].prefix.was_kept;
-    q->state = SCHED_SEQ_FREE;
+    seq->state = SCHED_SEQ_FREE;
     sched_ids_give_back(s, slot);
 }
 
@@ -306,15 +306,15 @@ void sched_sequence_free(struct sched *s, uint32_t slot)
 
 void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch)
 {
-    struct sched_seq *q = &s->seqs[slot];
-    struct sched_seq_cold *c = &s->cold[slot];
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_seq_cold *cold = &s->cold[slot];
     sched_move_begin(s, slot, to, pages, mini_batch);
     sched_sequence_leave(s, slot);
-    q->state = SCHED_SEQ_MOVING;
-    if (!c->move.relabels)
+    seq->state = SCHED_SEQ_MOVING;
+    if (!cold->move.relabels)
         stop_sharing(s, slot);
     sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot));
-    if (q->in_flight == 0)
+    if (seq->in_flight == 0)
         settle(s, slot);
 }
 

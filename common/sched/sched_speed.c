@@ -23,40 +23,41 @@ static double local_token_us(const struct sched *s)
 // Workers on the s-part's cores slow each other down, so what one measures depends on the others. They count as equally fast, except one
 // that is far slower than the fastest of them. They never count as faster than the local pool, which reads with the same cores: that would
 // be noise, and not worth the links.
-double sched_speed_token_us(const struct sched *s, const struct sched_place *p)
+double sched_speed_token_us(const struct sched *s, const struct sched_place *place)
 {
-    if (!p->shares_cores || p->kind == SCHED_LOCAL_POOL)
-        return p->speed.token_us;
-    return MAX(!p->speed.slow && s->places.sharing_us > 0 ? s->places.sharing_us : p->speed.token_us, local_token_us(s));
+    if (!place->shares_cores || place->kind == SCHED_LOCAL_POOL)
+        return place->speed.token_us;
+    return MAX(!place->speed.slow && s->places.sharing_us > 0 ? s->places.sharing_us : place->speed.token_us, local_token_us(s));
 }
 
-double sched_speed_read_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens, double weight)
+double sched_speed_read_us(const struct sched *s, const struct sched_place *place, uint32_t mini_batch, uint32_t tokens,
+                           double weight)
 {
-    double load = (double)(p->load[mini_batch] + p->incoming[mini_batch]) + tokens;
-    load += (p->readers[mini_batch] + (tokens > 0)) * weight;
-    return load == 0 ? 0 : load * sched_speed_token_us(s, p);
+    double load = (double)(place->load[mini_batch] + place->incoming[mini_batch]) + tokens;
+    load += (place->readers[mini_batch] + (tokens > 0)) * weight;
+    return load == 0 ? 0 : load * sched_speed_token_us(s, place);
 }
 
-double sched_speed_answer_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens,
+double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, uint32_t mini_batch, uint32_t tokens,
                              double weight)
 {
-    double read_us = sched_speed_read_us(s, p, mini_batch, tokens, weight);
-    return read_us > 0 ? read_us + p->speed.link_step_us : 0;
+    double read_us = sched_speed_read_us(s, place, mini_batch, tokens, weight);
+    return read_us > 0 ? read_us + place->speed.link_step_us : 0;
 }
 
-double sched_speed_attend_us(const struct sched_place *p, uint64_t tokens_read)
+double sched_speed_attend_us(const struct sched_place *place, uint64_t tokens_read)
 {
-    uint64_t pairs = MIN(p->speed.step_pairs, tokens_read);
-    return (double)(tokens_read - pairs) * p->speed.token_us + (double)pairs * p->speed.pair_us;
+    uint64_t pairs = MIN(place->speed.step_pairs, tokens_read);
+    return (double)(tokens_read - pairs) * place->speed.token_us + (double)pairs * place->speed.pair_us;
 }
 
 static void compare_sharing(struct sched *s, struct sched_place *measured)
 {
     double least_us = INFINITY;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
-        const struct sched_place *p = &s->places.of[i];
-        if (p->up && p->shares_cores && p->kind == SCHED_KV_WORKER && p->speed.attends_measured)
-            least_us = MIN(least_us, p->speed.token_us);
+        const struct sched_place *place = &s->places.of[i];
+        if (place->up && place->shares_cores && place->kind == SCHED_KV_WORKER && place->speed.attends_measured)
+            least_us = MIN(least_us, place->speed.token_us);
     }
     s->places.sharing_us = least_us;
     measured->speed.slow = measured->speed.token_us > (measured->speed.slow ? TUNE_SPEED_SLOW_NO_MORE : TUNE_SPEED_SLOW) * least_us;
@@ -64,66 +65,67 @@ static void compare_sharing(struct sched *s, struct sched_place *measured)
 
 // Guesses pair_us from the first prefill rows there, which took the rest of the time. A pair takes no longer than a token that is read for
 // one row.
-static void guess_pair(struct sched_place *p, double rest_us, double pairs)
+static void guess_pair(struct sched_place *place, double rest_us, double pairs)
 {
-    p->speed.pair_us = MIN(MAX(rest_us / pairs, p->speed.token_us / 100), p->speed.token_us);
+    place->speed.pair_us = MIN(MAX(rest_us / pairs, place->speed.token_us / 100), place->speed.token_us);
 }
 
 // Corrects both times: attention took `ratio` times what was expected, of which reading for decode rows was `share`.
-static void correct(struct sched_place *p, double ratio, double share)
+static void correct(struct sched_place *place, double ratio, double share)
 {
     // One odd step (a page fault, a stolen core) must not upset placement.
-    double off = MIN(MAX(ratio, 0.25), 4) - 1, us = (1 + off) * p->speed.token_us;
+    double off = MIN(MAX(ratio, 0.25), 4) - 1, us = (1 + off) * place->speed.token_us;
     // Noise is how much one measurement differs from the one before: a speed that changes does not add to it for long.
-    if (p->speed.token_last_us > 0)
-        p->speed.token_noise += (p->speed.token_noise == 0 ? 1 : 0.05) *
-                                (fabs(us / p->speed.token_last_us - 1) * M_SQRT1_2 - p->speed.token_noise);
-    p->speed.token_last_us = us;
-    p->speed.off += TUNE_SPEED_GAIN_CHANGED * (off - p->speed.off);
-    double gain = fabs(p->speed.off) > p->speed.token_noise ? TUNE_SPEED_GAIN_CHANGED
-                                                            : TUNE_SPEED_GAIN_STEADY; // some three standard deviations of that mean
-    p->speed.token_us *= 1 + gain * share * off;
-    p->speed.pair_us *= 1 + TUNE_SPEED_GAIN_CHANGED * (1 - share) * off;
+    if (place->speed.token_last_us > 0)
+        place->speed.token_noise += (place->speed.token_noise == 0 ? 1 : 0.05) *
+                                    (fabs(us / place->speed.token_last_us - 1) * M_SQRT1_2 - place->speed.token_noise);
+    place->speed.token_last_us = us;
+    place->speed.off += TUNE_SPEED_GAIN_CHANGED * (off - place->speed.off);
+    double gain = fabs(place->speed.off) > place->speed.token_noise
+                      ? TUNE_SPEED_GAIN_CHANGED
+                      : TUNE_SPEED_GAIN_STEADY; // some three standard deviations of that mean
+    place->speed.token_us *= 1 + gain * share * off;
+    place->speed.pair_us *= 1 + TUNE_SPEED_GAIN_CHANGED * (1 - share) * off;
 }
 
 // Calls to workers on the s-part's cores are out together, and answered when the cores have attended for all of them. The rest of the time
 // from a send to its answer is their link's, and counts once a step, however many they are.
-static void measure_link(struct sched_place *p, const struct sched_place_time *time, double read_us, double here_us)
+static void measure_link(struct sched_place *place, const struct sched_place_time *time, double read_us, double here_us)
 {
-    double others_us = p->shares_cores ? MAX(here_us - read_us, 0) : 0;
-    p->speed.link_step_us +=
-        0.1 * (p->kind == SCHED_LOCAL_POOL ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - p->speed.link_step_us);
+    double others_us = place->shares_cores ? MAX(here_us - read_us, 0) : 0;
+    place->speed.link_step_us +=
+        0.1 * (place->kind == SCHED_LOCAL_POOL ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - place->speed.link_step_us);
 }
 
 void sched_speed_learn(struct sched *s, const struct sched_place_time *time, double here_us)
 {
-    struct sched_place *p = &s->places.of[time->place];
-    if (!p->up || time->tokens_read == 0)
+    struct sched_place *place = &s->places.of[time->place];
+    if (!place->up || time->tokens_read == 0)
         return;
-    uint64_t pairs = MIN(p->speed.step_pairs, time->tokens_read);
-    double reads_us = (double)(time->tokens_read - pairs) * p->speed.token_us, pairs_us = (double)pairs * p->speed.pair_us;
-    double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - p->speed.link_step_us;
+    uint64_t pairs = MIN(place->speed.step_pairs, time->tokens_read);
+    double reads_us = (double)(time->tokens_read - pairs) * place->speed.token_us, pairs_us = (double)pairs * place->speed.pair_us;
+    double attend_us = time->attend_us > 0 ? time->attend_us : (double)time->r_part_us - place->speed.link_step_us;
     bool few = time->tokens_read < TUNE_SPEED_TOKENS_MIN;
     // The place itself measured what was not the link; or the guess about the link was wrong.
     if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0))
-        measure_link(p, time, time->attend_us > 0 ? time->attend_us : few ? reads_us : 0, here_us);
+        measure_link(place, time, time->attend_us > 0 ? time->attend_us : few ? reads_us : 0, here_us);
     if (few || attend_us < 0)
         return;
-    if (pairs > 0 && p->speed.pair_us == 0) {
-        guess_pair(p, attend_us - reads_us, (double)pairs);
+    if (pairs > 0 && place->speed.pair_us == 0) {
+        guess_pair(place, attend_us - reads_us, (double)pairs);
         return;
     }
-    correct(p, attend_us / (reads_us + pairs_us), reads_us / (reads_us + pairs_us));
-    p->speed.attends_measured = time->attend_us > 0;
-    if (p->shares_cores && p->kind == SCHED_KV_WORKER && p->speed.attends_measured)
-        compare_sharing(s, p);
+    correct(place, attend_us / (reads_us + pairs_us), reads_us / (reads_us + pairs_us));
+    place->speed.attends_measured = time->attend_us > 0;
+    if (place->shares_cores && place->kind == SCHED_KV_WORKER && place->speed.attends_measured)
+        compare_sharing(s, place);
 }
 
-void sched_speed_guess(struct sched *s, struct sched_place *p, const struct sched_place_up *up)
+void sched_speed_guess(struct sched *s, struct sched_place *place, const struct sched_place_up *up)
 {
     double bytes_per_us = up->bytes_per_second > 0 ? (double)up->bytes_per_second / 1e6 : 1e4;
     uint64_t bytes = s->config.kv_bytes_per_token > 0 ? s->config.kv_bytes_per_token : 1;
-    p->speed = (struct sched_speed){
+    place->speed = (struct sched_speed){
         .token_us = (double)bytes / bytes_per_us,
         .pair_us = up->prefill_pair_us,
         .link_step_us = (double)up->link_us * s->config.layers,

@@ -20,18 +20,19 @@ struct sched_speed {
 };
 
 // Sets the first guesses, when a place comes up.
-void sched_speed_guess(struct sched *s, struct sched_place *p, const struct sched_place_up *up);
+void sched_speed_guess(struct sched *s, struct sched_place *place, const struct sched_place_up *up);
 
-double sched_speed_token_us(const struct sched *s, const struct sched_place *p); // to compare places by
+double sched_speed_token_us(const struct sched *s, const struct sched_place *place); // to compare places by
 
 // Return how long it reads for a mini-batch with so many tokens more, and until it has answered. `weight` tokens are added for each of
 // its sequences (sched_load_weight()).
-double sched_speed_read_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens, double weight);
-double sched_speed_answer_us(const struct sched *s, const struct sched_place *p, uint32_t mini_batch, uint32_t tokens,
+double sched_speed_read_us(const struct sched *s, const struct sched_place *place, uint32_t mini_batch, uint32_t tokens,
+                           double weight);
+double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, uint32_t mini_batch, uint32_t tokens,
                              double weight);
 
 // Returns how long it attends for a step, in which prefill rows read speed.step_pairs of the tokens.
-double sched_speed_attend_us(const struct sched_place *p, uint64_t tokens_read);
+double sched_speed_attend_us(const struct sched_place *place, uint64_t tokens_read);
 
 // Returns the pairs of prefill rows and context tokens of `rows` rows from a position on.
 static inline double sched_speed_pairs(double position, double rows) { return rows * (position + (rows + 1) / 2); }

@@ -107,27 +107,28 @@ static inline uint32_t sched_place_pages(const struct sched *s, uint32_t positio
 }
 
 // NULL: it has no place.
-static inline struct sched_place *sched_place_of(struct sched *s, const struct sched_seq *q)
+static inline struct sched_place *sched_place_of(struct sched *s, const struct sched_seq *seq)
 {
-    return q->place == SCHED_SEQ_NO_PLACE ? NULL : &s->places.of[q->place];
+    return seq->place == SCHED_SEQ_NO_PLACE ? NULL : &s->places.of[seq->place];
 }
 
 // Whether no rows of it are planned at present.
-static inline bool sched_place_blocks(const struct sched *s, const struct sched_seq *q)
+static inline bool sched_place_blocks(const struct sched *s, const struct sched_seq *seq)
 {
-    return q->fenced || s->places.of[q->place].suspect_until_us > s->now_us;
+    return seq->fenced || s->places.of[seq->place].suspect_until_us > s->now_us;
 }
 
 // Whether new sequences may be placed there: it is up, neither draining nor suspect, and no sequence lacks a page there.
-static inline bool sched_place_takes(const struct sched *s, const struct sched_place *p)
+static inline bool sched_place_takes(const struct sched *s, const struct sched_place *place)
 {
-    return p->up && !p->draining && p->starved == 0 && MAX(p->suspect_until_us, p->avoid_until_us) <= s->now_us;
+    return place->up && !place->draining && place->starved == 0 && MAX(place->suspect_until_us, place->avoid_until_us) <= s->now_us;
 }
 
 // Whether config.placement allows it.
-static inline bool sched_place_permitted(const struct sched *s, const struct sched_place *p)
+static inline bool sched_place_permitted(const struct sched *s, const struct sched_place *place)
 {
-    return s->config.placement == SCHED_PLACE_AUTO || (p->kind == SCHED_LOCAL_POOL) == (s->config.placement == SCHED_PLACE_LOCAL);
+    return s->config.placement == SCHED_PLACE_AUTO ||
+           (place->kind == SCHED_LOCAL_POOL) == (s->config.placement == SCHED_PLACE_LOCAL);
 }
 
 #endif
