@@ -11,7 +11,7 @@
 
 enum { PATH_BYTES = 4096, SETTINGS = 24, CURVE_BYTES = 32 * COST_POINTS_MAX };
 
-// Curves as a file has them.
+// Curves, by their names in a file.
 struct curve_texts {
     const char *layer, *head, *rest;
 };
@@ -47,7 +47,7 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
     memcpy(table, all, sizeof all);
 }
 
-// "1:66.5 8:132": rows and microseconds.
+// Parses "1:66.5 8:132": rows and microseconds.
 static enum status read_curve(const char *text, const char *name, const char *path, struct cost_curve *out, struct error *error)
 {
     for (const char *at = text; at && *at;) {
@@ -71,7 +71,7 @@ static void write_curve(const struct cost_curve *curve, char out[CURVE_BYTES], c
     *text = curve->count ? out : NULL;
 }
 
-// The folders to look in: `given`, or those of HARDWARE_FOLDERS. Returns how many.
+// Lists the folders to look in: `given`, or those of HARDWARE_FOLDERS. Returns how many.
 static uint32_t list_folders(const char *given, char folders[3][PATH_BYTES])
 {
     char program[PATH_BYTES - 64];
@@ -93,7 +93,7 @@ static uint32_t list_folders(const char *given, char folders[3][PATH_BYTES])
     return count;
 }
 
-// "a10, cpu, h200" of the first folder that there is; "none" otherwise.
+// Lists the names in the first folder that exists, "a10, cpu, h200"; "none" if there is none.
 static void list_names(char folders[3][PATH_BYTES], uint32_t count, char *out, size_t out_bytes)
 {
     struct dirent **entries;

@@ -7,7 +7,7 @@
 
 enum { CANDIDATES = 256 };
 
-// Meshes of which none costs more and reaches less than another.
+// The meshes worth considering: none costs more and reaches less than another.
 struct candidates {
     struct plan_mix_part list[CANDIDATES];
     uint32_t count;

@@ -38,7 +38,7 @@ static double operations_per_us(const struct plan_request *r)
     return MAX(tera, 1e-6) * h->products_share * 1e12 / US;
 }
 
-// Flat while the weights are read, then a line: three points say it exactly.
+// Flat while the weights are read, then a line: three points describe it exactly.
 static void roofline(const struct plan_request *r, uint64_t values, uint64_t bytes, double fixed_us, struct cost_curve *out)
 {
     const struct hardware *h = r->s_part;
@@ -88,17 +88,17 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
     }
 }
 
-// What a mini-batch's step takes besides layers, attention and head.
+// Returns what a mini-batch's step takes besides layers, attention and head.
 static double step_rest_us(const struct plan_request *r, double rows)
 {
     const struct cost_curve *rest = &r->s_part->model.rest;
     return rest->count ? cost_curve_at(rest, rows) : r->s_part->step_us;
 }
 
-// Where steps were measured: what a row of a prompt takes in all, its share of the steps that prompts are read in. Such a step is
-// STEP_TARGET_US long beside running sequences, or STRETCH times one without; without any it has CHUNK_ROWS. Decode rows in it count
-// as if they had a step of their own, so what fits beside few rows for nothing is not used. Attention is where the sequence is, at one
-// place. attend_us: of the decode rows, a layer.
+// Returns what a row of a prompt takes in all, if steps were measured: its share of a step with prefill. Beside running sequences such a
+// step is STEP_TARGET_US long, or STRETCH times a step without prefill; otherwise it has CHUNK_ROWS. Its decode rows count as if they had
+// a step of their own, which ignores rows that fit beside few others for nothing. Attention is at one place, where the sequence is.
+// attend_us: the decode rows', of a layer.
 static double prefill_row_us(const struct plan_request *r, const struct cost_s_part *s, double rows, uint32_t workers,
                              double attend_us)
 {
@@ -119,7 +119,7 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
-// A mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers; on average over its steps.
+// Predicts a mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers, on average over its steps.
 static void predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
 {
     double prefill_rows = rows * r->prompt_tokens / r->generated_tokens, away = rows - local;
@@ -156,7 +156,7 @@ static double sequence_kv_bytes(const struct plan_request *r)
     return (mean_context(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
 }
 
-// Sequences of a batch that live in the S-part's memory.
+// Returns how many sequences of a batch live in the S-part's memory.
 static uint32_t pool_sequences(const struct plan_request *r, uint32_t batch, uint32_t workers)
 {
     return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / sequence_kv_bytes(r)));
@@ -200,7 +200,7 @@ static double s_part_bytes(const struct plan_request *r, uint32_t batch)
            (double)s->embedding_bytes + 4 * (rows * row + batch * (double)s->vocab);
 }
 
-// Sequences of the fullest worker, or of the pool.
+// Returns the sequences of the fullest worker, or of the pool.
 static double workers_share(const struct plan *plan)
 {
     return plan->workers ? ceil((double)(plan->batch - plan->pool_sequences) / plan->workers) : plan->batch;

@@ -12,7 +12,8 @@
 //     R   = KV bytes of ceil(b/N) sequences / bandwidth of a worker                                   R-part
 //     X   = round trip + bytes of all rows / the S-part's link; KV of prefill rows goes out with them  link
 //
-// Where a model was measured (hardware.h), prompts take steps of their own. The link belongs to the R-part's side: a worker has either rows or bytes to wait for. So
+// If a model was measured (hardware.h), prompts take steps of their own. The link counts with the R-part: a worker waits for rows or for
+// their bytes. So
 //
 //     M = 1:  step = layers·(T + R + X) + head + step_us
 //     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
@@ -22,10 +23,10 @@
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
 // sequence, and tokens_per_second = B / step.
 //
-// With pool_bytes and workers it is both: as many sequences as fit live in the S-part's memory, the others on the workers. The S-part
-// attends for its own, A = their KV bytes / its bandwidth, while the workers have theirs: T + max(A, R + X) with one mini-batch; with
-// two in flight the S-part has T + A to do where it had T. What that can gain at most over the same memory without workers: while the
-// S-part reads its weights and M bytes of KV, workers read as long,
+// With pool_bytes and workers both hold KV: as many sequences as fit live in the S-part's memory, the others on the workers. The S-part
+// attends for its own, A = their KV bytes / its bandwidth, while the workers attend for theirs: T + max(A, R + X) with one mini-batch.
+// With two in flight the S-part does T + A instead of T. The most that this can gain over the same memory without workers follows from
+// what the workers read while the S-part reads its weights and M bytes of KV:
 //
 //     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
 //
@@ -35,10 +36,10 @@
 // Worked number: llama-7b in f16 on an A10 (600 GB/s, 125 TFLOP/s), b = 64: T = max(404.8 MB / 600 GB/s, 25.9 GFLOP / 125 TFLOP/s)
 // = max(675, 207) = 675 us. S = 1,024, F = 32: a load of 64·528 = 33,792 tokens, 16 KiB each: 554 MB a layer and mini-batch.
 //
-// What it leaves out: sequences of different lengths (the schedule's margin), rebalancing, the ramp. Rates are ceilings unless a
-// file's shares say otherwise, so predictions from data sheets alone are an upper bound.
+// It leaves out sequences of different lengths (the schedule's margin), rebalancing and the ramp. Rates are ceilings unless a file's
+// shares say otherwise, so predictions from data sheets alone are an upper bound.
 //
-// Plain values; any thread; nothing blocks or allocates.
+// Plain values, on any thread; nothing blocks or allocates.
 #ifndef FD_PLAN_PLAN_H
 #define FD_PLAN_PLAN_H
 
@@ -91,36 +92,36 @@ struct plan {
     double cost_per_million;         // tokens, at that rate
 };
 
-// What must be at least there for the S-part never to wait at a batch, whatever the workers are.
+// What is needed at least so that the S-part never waits at a batch, whatever the workers are.
 struct plan_need {
     uint32_t batch;
     double tokens_per_second;       // with the S-part always busy
     double worker_gb_per_second;    // over all workers: KV read within T
     double network_gbit_per_second; // rows there and back within T
     double kv_bytes;                // over all workers
-    bool knee;                      // the least batch of at least PLAN_KNEE_SHARE of what the S-part reaches at most
+    bool knee;                      // the least batch that reaches PLAN_KNEE_SHARE of the S-part's maximum
 };
 #define PLAN_KNEE_SHARE 0.9
 
 // "S-part", "R-part", "network", "capacity".
 const char *plan_bound_name(enum plan_bound bound);
 
-// The performance model of these parts: T(b) and head as curves; and one of `workers` workers that share the S-part's link.
-// workers 0: the S-part's own pool. Prefill attention is at the S-part's rate wherever it is done: a prompt's pages go out as it is read.
+// Fill in the performance model: T(b) and head as curves, and one of `workers` workers that share the S-part's link. workers 0: the
+// S-part's own pool. Prefill attention runs at the S-part's rate wherever it is done: a prompt's pages go out as it is read.
 void plan_s_part(const struct plan_request *request, struct cost_s_part *out);
 void plan_r_part(const struct plan_request *request, uint32_t workers, struct cost_r_part *out);
 
-// Predicts one setting; batch >= 1. No memory or target is looked at. mini_batches: 1 or 2, or 0 for the faster.
+// Predicts one setting; batch >= 1. Memory and targets are ignored. mini_batches: 1 or 2, or 0 for the faster.
 void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out);
 
-// Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED where it does not fit, FAILED_PRECONDITION where
-// the targets cannot be met by one S-part; *error says by how much, and what would do.
+// Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED: it does not fit. FAILED_PRECONDITION: one S-part
+// cannot meet the targets. *error says by how much, and what would do.
 enum status plan_make(const struct plan_request *request, struct plan *out, struct error *error) MUST_CHECK;
 
-// The batch of most tokens a second in memory and in latency_ms, whatever the request's batch. false: there is none.
+// Finds the batch of most tokens a second within memory and latency_ms, whatever the request's batch. false: there is none.
 bool plan_fastest(const struct plan_request *request, struct plan *out);
 
-// needs: [capacity]; batches are powers of two from 2. Returns how many were written.
+// Fills in needs, [capacity], for batches that are powers of two from 2. Returns how many were written.
 uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity);
 
 #endif

@@ -48,7 +48,7 @@ static enum status refuse_memory(const struct plan_request *r, const struct plan
 
 // --- workers ----------------------------------------------------------------------------------------------------------
 
-// Whether n workers keep the S-part busy; bytes_too: with the link's time, else by reading alone.
+// Whether n workers keep the S-part busy; bytes_too: the link's time counts, too, not only reading.
 static bool balanced(const struct plan_request *r, uint32_t batch, uint32_t n, bool link_too)
 {
     struct plan plan;
@@ -72,18 +72,18 @@ static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, boo
     return low;
 }
 
-// The least that hold the KV; 0: no number does.
+// Returns the least number of workers that hold the KV; 0: no number does.
 static uint32_t least_holding(const struct plan_request *r, uint32_t batch)
 {
     struct plan one;
     double each;
 
-    plan_predict(r, batch, batch, 1, &one); // a sequence a worker
+    plan_predict(r, batch, batch, 1, &one); // one sequence on each worker
     each = one.kv_bytes_per_worker > 0 ? floor((double)r->worker->memory_bytes / one.kv_bytes_per_worker) : batch;
     return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(MAX(batch - one.pool_sequences, 1u) / each);
 }
 
-// The best plan at a batch. false if its memory is nowhere; *out then says what the nearest would take.
+// Finds the best plan at a batch. false: it does not fit in any memory; *out then says what the nearest would take.
 static bool at_batch(const struct plan_request *r, uint32_t batch, struct plan *out)
 {
     struct plan local;
@@ -102,7 +102,7 @@ static bool at_batch(const struct plan_request *r, uint32_t batch, struct plan *
     plan_predict(r, batch, MIN(MAX(n, holding), (uint32_t)PLAN_WORKERS_MAX), 0, out);
     if (holding > n)
         out->bound_by = PLAN_CAPACITY;
-    plan_predict(r, batch, 0, 1, &local); // workers only where they make it faster, or possible
+    plan_predict(r, batch, 0, 1, &local); // workers are used only if they make it faster, or possible
     if (fits(r, &local) && (local.tokens_per_second >= out->tokens_per_second || !fits(r, out)))
         *out = local;
     return fits(r, out);
@@ -115,7 +115,8 @@ static bool in_time(const struct plan_request *r, const struct plan *plan)
     return r->latency_ms == 0 || plan->step_ms <= r->latency_ms;
 }
 
-// The least batch that reaches `wanted` in time and memory. best: of all that were looked at, the fastest; false: there is none.
+// Finds the least batch that reaches `wanted` within time and memory; *best is the fastest of all that were looked at. false: there is
+// none.
 static bool least_reaching(const struct plan_request *r, double wanted, struct plan *out, struct plan *best)
 {
     *best = (struct plan){0};
@@ -141,15 +142,15 @@ bool plan_fastest(const struct plan_request *r, struct plan *out)
     return out->batch > 0;
 }
 
-// The least batch near the most that given workers reach.
+// Finds the least batch that comes near the most that given workers reach.
 static bool near_most(const struct plan_request *r, struct plan *out)
 {
     struct plan best;
     return plan_fastest(r, &best) && least_reaching(r, PLAN_KNEE_SHARE * best.tokens_per_second, out, &best);
 }
 
-// Where no rate is asked for: the knee of the S-part, which workers can always be found for, or the largest batch below it that is
-// in time; unless the S-part's own memory gives more without workers.
+// Chooses the batch if no rate is asked for: the knee of the S-part, for which workers can always be found, or the largest batch below
+// it that is in time; without workers, if the S-part's own memory gives more.
 static bool at_knee(const struct plan_request *r, struct plan *out)
 {
     struct plan_request alone = *r;

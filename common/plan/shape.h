@@ -1,4 +1,4 @@
-// shape.h: how much a model's layer weighs: bytes, operations, KV; by name or from a GGUF file.
+// shape.h: what a model's layer costs in bytes, operations and KV, by the model's name or from a GGUF file.
 //
 //     values of a layer   hidden·(heads + 2·kv_heads)·head_dim + heads·head_dim·hidden + matrices·hidden·ffn
 //     operations a row    2 a value (multiply, add)
@@ -10,7 +10,7 @@
 //
 // Sources: llama-7b, -13b: arXiv 2302.13971, table 2; opt-175b: arXiv 2205.01068, table 1.
 //
-// Plain values; any thread; shape_read() blocks on the disk.
+// Plain values, on any thread. shape_read() blocks on the disk.
 #ifndef FD_PLAN_SHAPE_H
 #define FD_PLAN_SHAPE_H
 
@@ -31,16 +31,16 @@ struct plan_shape {
     bool quantized;                     // most bytes are of a quantized type
 };
 
-// One of SHAPE_NAMES with weights of `type`, a name of tensor_type.h in any case: "f16", "q4_0". *error says what is accepted.
+// Looks up one of SHAPE_NAMES, with weights of `type`, a name of tensor_type.h in any case: "f16", "q4_0". *error says what is accepted.
 enum status shape_named(const char *name, const char *type, struct plan_shape *out, struct error *error) MUST_CHECK;
 
-// Of a GGUF file. Statuses as for model_open().
+// Reads a GGUF file. Statuses as for model_open().
 enum status shape_read(const char *path, struct plan_shape *out, struct error *error) MUST_CHECK;
 
-// Bytes of K and V of one token in one layer.
+// Returns the bytes of K and V of one token in one layer.
 double shape_kv_bytes(const struct plan_shape *shape, enum kv_type type);
 
-// Bytes of one row of one layer between S-part and worker, both ways.
+// Returns the bytes of one row of one layer between S-part and worker, both ways.
 double shape_link_bytes(const struct plan_shape *shape);
 
 #endif

@@ -13,7 +13,7 @@ struct histogram {
 
 void histogram_add(struct histogram *histogram, double us);
 
-// The duration that `share` of all (0 to 1) do not exceed; 0 if there are none.
+// Returns the duration that a share (0 to 1) of all do not exceed; 0 if there are none.
 double histogram_percentile_us(const struct histogram *histogram, double share);
 
 #endif

@@ -41,7 +41,7 @@ void load_plot_add(struct load_plot *p, const struct sim_step *step)
     }
 }
 
-// The least of 1, 2, 5 times a power of ten of which `largest` holds no more than TICKS.
+// Returns the distance of ticks: the least of 1, 2, 5 times a power of ten that leaves at most TICKS up to `largest`.
 static double tick_of(double largest)
 {
     double raw = MAX(largest, 1e-9) / TICKS, power = pow(10, floor(log10(raw)));

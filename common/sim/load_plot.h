@@ -1,7 +1,7 @@
 // load_plot.h: the load of a simulation over time, drawn as SVG.
 //
-// Steps are folded into as many columns as the picture has; when those are full, two become one. So memory does not grow with the
-// run, and no peak is lost: a column keeps its largest load.
+// Steps are folded into as many columns as the picture has; when they are full, two become one. Memory does not grow with the run, and
+// no peak is lost: a column keeps its largest load.
 #ifndef FD_SIM_LOAD_PLOT_H
 #define FD_SIM_LOAD_PLOT_H
 
@@ -24,10 +24,10 @@ struct load_plot {
 
 void load_plot_init(struct load_plot *plot);
 
-// In order of time.
+// Adds a step. Steps come in order of time.
 void load_plot_add(struct load_plot *plot, const struct sim_step *step);
 
-// title is one line. Returns 0, or EOF with errno.
+// Writes the picture. The title is one line. Returns 0, or EOF with errno.
 int load_plot_write(const struct load_plot *plot, const char *title, FILE *file);
 
 #endif

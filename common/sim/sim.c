@@ -6,18 +6,18 @@
 
 #include "common/sim/sim_state.h"
 
-// What happens next, one moment after the other.
+// Advances from one event to the next until nothing is left to happen.
 static void run(struct sim *sim)
 {
     while (!sim->config->steps_max || sim->out->steps < sim->config->steps_max) {
-        double us = MIN(mesh_next_us(sim), core_next_us(sim));
+        double us = MIN(sim_mesh_next_us(sim), sim_core_next_us(sim));
         if (isinf(us))
             break;
         sim->now_us = MAX(us, sim->now_us);
-        mesh_advance(sim);
-        if (core_next_us(sim) <= sim->now_us)
-            core_tick(sim);
-        mesh_serve(sim);
+        sim_mesh_advance(sim);
+        if (sim_core_next_us(sim) <= sim->now_us)
+            sim_core_tick(sim);
+        sim_mesh_serve(sim);
     }
 }
 
@@ -164,7 +164,7 @@ enum status sim_run(const struct sim_config *config, struct sim_result *out, str
     if (!status)
         status = sched_init(&config->sched, &sim->core, error);
     if (!status) {
-        core_places_up(sim);
+        sim_core_places_up(sim);
         run(sim);
         conclude(sim);
     }

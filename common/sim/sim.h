@@ -1,18 +1,18 @@
 // sim.h: the scheduling core run against a cost model, with a virtual clock.
 //
-// The same object code as in the scheduler service decides; what would be the mesh is this:
+// The same object code as in the scheduler service decides. The mesh is replaced by this:
 //
 //     requests ─▶ core ─▶ steps ─▶ mini-batch 0: segment, attend, segment, attend … head ─┐
 //                  ▲               mini-batch 1:          segment, attend, segment …     ─┤
 //                  └──────────────────────────── answers, reply_us later ◀────────────────┘
 //
-// One S-part runs one segment at a time, of the mini-batch that has been ready longest; what the local pool and workers on the
-// S-part's own cores attend is done there as well, after the segment. The workers elsewhere take up what comes in its order, each for
-// itself: a mini-batch's layer is back when its slowest worker has done it, after the rows' way over the S-part's link. A layer is
-// simulated in O(places), a step in O(rows + layers x places).
+// One S-part runs one segment at a time, of the mini-batch that has been ready longest. Attention of the local pool and of workers on
+// the S-part's own cores follows the segment there. Workers elsewhere serve mini-batches in order of arrival, each on its own: a
+// mini-batch's layer is back when its slowest worker has done it and the rows have crossed the S-part's link. A layer is simulated in
+// O(places), a step in O(rows + layers x places).
 //
 // Everything is a function of the configuration, the seed included: the same run gives the same numbers.
-// Memory is allocated by sim_run() and freed by it: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.
+// sim_run() allocates and frees its memory: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.
 #ifndef FD_SIM_SIM_H
 #define FD_SIM_SIM_H
 
@@ -23,9 +23,9 @@
 #include "common/plan/cost.h"
 #include "common/sched/sched.h"
 
-// What a client asks for. It gets generated_tokens, of which the core knows only the cutoff max_new_tokens.
+// What a client asks for. It gets generated_tokens; the core knows only the cutoff, max_new_tokens.
 struct sim_request {
-    uint64_t arrival_us; // not before the request before it
+    uint64_t arrival_us; // requests are in order of arrival
     uint32_t prompt_tokens, generated_tokens;
     uint32_t max_new_tokens; // at least generated_tokens
 };
@@ -36,7 +36,7 @@ struct sim_place {
     bool local, shares_cores;
 };
 
-// From a moment on a place works at another speed: 1 is what its cost says, 0.5 takes twice as long. Steps that begin later see it.
+// A change of a place's speed: 1 is what its cost says, 0.5 takes twice as long. It acts on steps that begin later.
 struct sim_speed {
     double at_us;
     uint32_t place;
@@ -49,10 +49,10 @@ struct sim_step {
     uint32_t mini_batch, rows, decode_rows;
     uint64_t load;                // context tokens that its decode rows read
     uint64_t largest_load;        // of one place
-    uint64_t load_limit;          // of a mini-batch, as the core has it at the step's end; UINT64_MAX: none
+    uint64_t load_limit;          // the core's for a mini-batch at the step's end; UINT64_MAX: none
     double begin_us, end_us;      // its first segment, its last row
-    const double *r_part_us;      // [place_count] that each place attended for it, all layers, without the link
-    const struct cost_work *work; // [place_count] what that was, a layer; both valid during the call
+    const double *r_part_us;      // [place_count] attention time of each place, all layers, without the link
+    const struct cost_work *work; // [place_count] its work for one layer. Both are valid during the call
 };
 
 struct sim_config {
@@ -64,19 +64,19 @@ struct sim_config {
     uint64_t request_count;
     const struct sim_speed *speeds; // [speed_count], by time; before the first of a place its speed is 1
     uint32_t speed_count;
-    bool calibrated;          // the core is told at its start what the S-part's steps take
-    double move_bytes_per_us; // at which pages go from place to place; 0: none accepts any
-    bool backlog;             // a request that the core's queue has no room for waits outside; false: it is rejected
-    double link_row_us;       // of the S-part's own link, which all workers share: each row of a layer, both ways
-    double noise_sigma;       // of the logarithm of each place's time in each step; its mean is 1
-    double reply_us;          // from the S-part to the core, and back: added to each answer
+    bool calibrated;          // the core is told at the start how long the S-part's steps take
+    double move_bytes_per_us; // rate at which pages move between places; 0: no place accepts moves
+    bool backlog;             // a request that does not fit the core's queue waits outside; false: it is rejected
+    double link_row_us;       // the S-part's own link, which all workers share: one row of a layer, both ways
+    double noise_sigma;       // each place's time in each step is multiplied by a lognormal factor of mean 1 and this sigma
+    double reply_us;          // from the S-part to the core and back: added to each answer
     uint64_t seed;
-    uint64_t steps_max;                                       // ends there, whatever is left; 0: no limit
-    void (*on_step)(void *user, const struct sim_step *step); // NULL, or called for each step, in order of time
+    uint64_t steps_max;                                       // the run ends after so many; 0: no limit
+    void (*on_step)(void *user, const struct sim_step *step); // called for each step, in order of time; or NULL
     void *user;
 };
 
-// Of a set of durations, seconds. Percentiles are good to 1 %.
+// A set of durations, in seconds. Percentiles are good to 1 %.
 struct sim_times {
     uint64_t count;
     double mean_s, p50_s, p99_s, max_s;
@@ -84,7 +84,7 @@ struct sim_times {
 
 struct sim_result {
     double seconds;                    // virtual, from the first arrival to the last token
-    uint64_t finished, rejected, lost; // lost: neither, though the run came to its end
+    uint64_t finished, rejected, lost; // lost: neither of both when the run came to its end
     uint64_t steps, decode_rows, prefill_rows, wasted_rows, tokens;
     double tokens_per_second;
     double mean_batch;                     // sequences that decode, mean over time
@@ -94,11 +94,11 @@ struct sim_result {
     double r_part_busy;                    // of the workers, mean over them and time; 0 without any
     struct sim_times ttft, tbt, step;      // to the first token, between tokens, of a step
     uint64_t preempted, moved, relabelled; // sequences paused for want of pages; handed over; sent to the other mini-batch
-    uint64_t pages_leaked;                 // that the core counts as used when all is over
-    double predicted;                      // what the core said that steps take, of what they took; 0: it said nothing
+    uint64_t pages_leaked;                 // pages that the core counts as used when all is over
+    double predicted;                      // time that the core predicted for steps, over the time that they took; 0: no prediction
 };
 
-// INVALID_ARGUMENT: a request that breaks the rules above, or the core's configuration; RESOURCE_EXHAUSTED: no memory.
+// Runs a simulation to its end. INVALID_ARGUMENT: a request or the core's configuration breaks a rule; RESOURCE_EXHAUSTED: no memory.
 MUST_CHECK enum status sim_run(const struct sim_config *config, struct sim_result *out, struct error *error);
 
 #endif

@@ -1,10 +1,10 @@
-// sim_core.c: the scheduling core's side: requests that arrive and steps that have ended go in, its actions come out.
+// sim_core.c: the scheduling core's side: arriving requests and ended steps go in, its actions come out.
 #include <math.h>
 #include <string.h>
 
 #include "common/sim/sim_state.h"
 
-// Fills the results of a step that ended, and the event that says so. Which of the tokens count, the core says afterwards.
+// Fills in the results of a step that ended, and the event that reports it. The core says afterwards which tokens count.
 static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
 {
     const struct sim_config *config = sim->config;
@@ -26,7 +26,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
             continue;
         const struct cost_r_part *cost = &config->places[p].cost;
         double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + cost->link_us;
-        // On the s-part's cores all end together; the local pool takes that for its own time.
+        // On the s-part's cores all places end together, so the local pool measures that as its own time.
         bool local = config->places[p].local;
         double r_part_us = (local || config->places[p].shares_cores ? f->here_us : us) * config->s_part.layers;
         times[time_count++] = (struct sched_place_time){.place = p,
@@ -46,7 +46,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
     };
 }
 
-// The core has taken an answer: its tokens are out. The action's runs are no longer valid; what is needed was kept in them.
+// Counts the tokens of an answer that the core has taken. The action's runs are no longer valid; `sequences` was copied from them.
 static void count_tokens(struct sim *sim, const struct flight *f, const uint64_t *sequences, const struct sched_result *results)
 {
     for (uint32_t i = 0; i < f->action.run_count; i++) {
@@ -60,7 +60,7 @@ static void count_tokens(struct sim *sim, const struct flight *f, const uint64_t
     }
 }
 
-// Of the requests whose time has come: with a backlog, those beyond what the core's queue has room for wait outside.
+// Returns how many requests the core may be given now: with a backlog, those that its queue has no room for wait outside.
 static uint64_t queue_room(const struct sim *sim)
 {
     struct sched_stats stats;
@@ -71,7 +71,7 @@ static uint64_t queue_room(const struct sim *sim)
     return sim->config->sched.max_waiting - MIN(stats.waiting, sim->config->sched.max_waiting);
 }
 
-// When the next request comes to the core; INFINITY: none does until something else happens.
+// Returns when the next request comes to the core; INFINITY: not before something else happens.
 static double next_arrival_us(const struct sim *sim)
 {
     if (sim->next_request == sim->config->request_count || queue_room(sim) == 0)
@@ -115,7 +115,7 @@ static uint32_t gather_moves(struct sim *sim, uint32_t count)
 static void act(struct sim *sim, const struct sched_action *action)
 {
     switch (action->kind) {
-    case SCHED_STEP: mesh_take_step(sim, &action->step); break;
+    case SCHED_STEP: sim_mesh_take_step(sim, &action->step); break;
     case SCHED_FINISHED: {
         const struct sim_request *request = &sim->config->requests[action->finished.sequence - 1];
         if (action->finished.generated_tokens == request->generated_tokens)
@@ -138,7 +138,7 @@ static void act(struct sim *sim, const struct sched_action *action)
     }
 }
 
-void core_tick(struct sim *sim)
+void sim_core_tick(struct sim *sim)
 {
     const uint32_t rows_max = sim->config->sched.max_batch_rows;
     uint32_t due = 0, event_count;
@@ -163,7 +163,7 @@ void core_tick(struct sim *sim)
         act(sim, &sim->actions[i]);
 }
 
-double core_next_us(const struct sim *sim)
+double sim_core_next_us(const struct sim *sim)
 {
     double us = next_arrival_us(sim);
     uint64_t wake_us = sched_next_wake_us(sim->core);
@@ -175,7 +175,7 @@ double core_next_us(const struct sim *sim)
     return wake_us == SCHED_NEVER ? us : MIN(us, (double)wake_us);
 }
 
-void core_places_up(struct sim *sim)
+void sim_core_places_up(struct sim *sim)
 {
     const struct sim_config *config = sim->config;
 

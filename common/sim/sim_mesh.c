@@ -1,4 +1,4 @@
-// sim_mesh.c: see sim.h, whose picture this is: steps through the S-part and the workers, and how long they take.
+// sim_mesh.c: steps on their way through the S-part and the workers, and how long they take (the picture in sim.h).
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static double lognormal(struct sim *sim, double sigma) // of mean 1
 
 // --- a step -----------------------------------------------------------------------------------------------------------
 
-void mesh_note_time(struct sim *sim)
+void sim_mesh_note_time(struct sim *sim)
 {
     uint64_t rows = 0, load = 0;
 
@@ -37,7 +37,7 @@ void mesh_note_time(struct sim *sim)
     sim->out->peak_load = MAX(sim->out->peak_load, load);
 }
 
-// What each place has to do for it, and how long a layer of that takes.
+// Computes each place's work for the step, and how long a layer of it takes.
 static void weigh(struct sim *sim, struct flight *f)
 {
     const struct sim_config *config = sim->config;
@@ -82,11 +82,11 @@ static void weigh(struct sim *sim, struct flight *f)
             f->away_sum_us += work_us;
         }
     }
-    f->here_us += f->here_link_us; // calls are out together, their work adds up
+    f->here_us += f->here_link_us; // calls are out together: their work adds up, the longest link counts once
     f->link_us += (double)away_rows * config->link_row_us;
 }
 
-void mesh_take_step(struct sim *sim, const struct sched_step_action *action)
+void sim_mesh_take_step(struct sim *sim, const struct sched_step_action *action)
 {
     struct batch *batch = &sim->batches[action->mini_batch];
     struct flight *f = sim->flights;
@@ -109,7 +109,7 @@ static void end_step(struct sim *sim, struct batch *batch)
     struct flight *f = batch->queue[0];
     struct sched_stats stats;
 
-    mesh_note_time(sim);
+    sim_mesh_note_time(sim);
     memmove(batch->queue, batch->queue + 1, --batch->queue_count * sizeof batch->queue[0]);
     f->report.end_us = sim->now_us;
     batch->decode_rows = batch->queue_count ? f->report.decode_rows : 0;
@@ -134,7 +134,7 @@ static void end_step(struct sim *sim, struct batch *batch)
 
 // --- the S-part and the workers --------------------------------------------------------------------------------------
 
-void mesh_serve(struct sim *sim)
+void sim_mesh_serve(struct sim *sim)
 {
     const struct cost_s_part *cost = &sim->config->s_part;
     struct batch *best = NULL;
@@ -153,7 +153,7 @@ void mesh_serve(struct sim *sim)
         weigh(sim, f);
     double us = cost_segment_us(cost, best->segment, f->action.row_count);
     if (best->segment == 0) {
-        mesh_note_time(sim);
+        sim_mesh_note_time(sim);
         best->decode_rows = f->report.decode_rows;
         best->load = f->report.load;
         f->report.begin_us = sim->now_us;
@@ -168,7 +168,7 @@ void mesh_serve(struct sim *sim)
     sim->s_part_us += us;
 }
 
-// Rows come to the workers then, each of which takes them up when it has done what came before; returns when the last is done.
+// Rows reach the workers at come_us, and each takes them up when it has done what came before. Returns when the last one is done.
 static double attended_us(struct sim *sim, const struct flight *f, double come_us)
 {
     double last_us = come_us;
@@ -182,7 +182,7 @@ static double attended_us(struct sim *sim, const struct flight *f, double come_u
     return last_us;
 }
 
-// The S-part has done what it was at.
+// Ends what the S-part has just done, a segment or attention.
 static void served(struct sim *sim)
 {
     struct batch *batch = sim->served;
@@ -210,7 +210,7 @@ static void served(struct sim *sim)
     batch->since_us = MAX(batch->since_us, sim->now_us);
 }
 
-double mesh_next_us(const struct sim *sim)
+double sim_mesh_next_us(const struct sim *sim)
 {
     double us = sim->served ? sim->served_until_us : INFINITY;
 
@@ -220,7 +220,7 @@ double mesh_next_us(const struct sim *sim)
     return us;
 }
 
-void mesh_advance(struct sim *sim)
+void sim_mesh_advance(struct sim *sim)
 {
     if (sim->served && sim->served_until_us <= sim->now_us)
         served(sim);

@@ -87,15 +87,15 @@ struct sim {
 enum { TTFT, TBT, STEP, TIMES };
 
 // sim_mesh.c
-void mesh_note_time(struct sim *sim); // adds what runs to the sums over time, up to now; before it changes
-void mesh_take_step(struct sim *sim, const struct sched_step_action *action);
-double mesh_next_us(const struct sim *sim); // when something of it happens; INFINITY: never
-void mesh_advance(struct sim *sim);         // what is due now has happened
-void mesh_serve(struct sim *sim);           // the S-part takes up what is ready, if it is idle
+void sim_mesh_note_time(struct sim *sim); // adds what runs to the sums over time, up to now; before it changes
+void sim_mesh_take_step(struct sim *sim, const struct sched_step_action *action);
+double sim_mesh_next_us(const struct sim *sim); // when something of it happens; INFINITY: never
+void sim_mesh_advance(struct sim *sim);         // what is due now has happened
+void sim_mesh_serve(struct sim *sim);           // the S-part takes up what is ready, if it is idle
 
 // sim_core.c
-void core_places_up(struct sim *sim);
-double core_next_us(const struct sim *sim); // when it has something to be told, or wants to be called; INFINITY: never
-void core_tick(struct sim *sim);            // everything that is due, in one call
+void sim_core_places_up(struct sim *sim);
+double sim_core_next_us(const struct sim *sim); // when it has something to be told, or wants to be called; INFINITY: never
+void sim_core_tick(struct sim *sim);            // everything that is due, in one call
 
 #endif

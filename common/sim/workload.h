@@ -1,13 +1,13 @@
-// workload.h: the requests of a simulation: read from a file, or made alike.
+// workload.h: the requests of a simulation, read from a file or generated.
 //
 //     arrival_s,prompt_tokens,generated_tokens[,max_tokens]
 //     0.00,512,130,1024
 //     0.35,48,7,1024
 //
-// A first line that begins with a letter is a heading; empty lines and those that begin with '#' are skipped. Without max_tokens a
-// request's cutoff is what it generates. Lines may come in any order of arrival.
+// A first line that begins with a letter is a heading. Empty lines and lines that begin with '#' are skipped. Without max_tokens a
+// request's cutoff is the number of tokens it generates. Lines may be in any order of arrival.
 //
-// Plain values; any thread; only workload_read() blocks, on the disk.
+// Plain values, on any thread. Only workload_read() blocks, on the disk.
 #ifndef FD_SIM_WORKLOAD_H
 #define FD_SIM_WORKLOAD_H
 
@@ -26,13 +26,14 @@ struct workload {
     uint32_t context_tokens; // the longest prompt + max_tokens
 };
 
-// text: [length] bytes, not terminated. INVALID_ARGUMENT: "NAME:LINE: what is wrong"; RESOURCE_EXHAUSTED: too many, or no memory.
+// Parses text, [length] bytes, not terminated. INVALID_ARGUMENT: "NAME:LINE: what is wrong". RESOURCE_EXHAUSTED: too many requests, or
+// no memory.
 MUST_CHECK enum status workload_parse(const char *text, size_t length, const char *name, struct workload *out, struct error *error);
 
-// The same from a file of at most 2 GiB.
+// Does the same with a file of at most 2 GiB.
 MUST_CHECK enum status workload_read(const char *path, struct workload *out, struct error *error);
 
-// count requests alike; a rate of arrivals a second at random (Poisson, by the seed), or all at once with rate 0.
+// Generates `count` equal requests: `rate` arrivals a second at random (Poisson, by the seed), or all at once if rate is 0.
 MUST_CHECK enum status workload_make(uint64_t count, double rate, uint32_t prompt, uint32_t generated, uint32_t max_tokens,
                                      uint64_t seed, struct workload *out, struct error *error);
 
