@@ -150,7 +150,7 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
     assert_true(step->row_count >= 64 && step->row_count <= 100);
     end(m);
-    // Alone there is nobody to keep waiting: the whole cap.
+    // Alone it delays no other: the whole cap.
     m = start(config);
     mesh_arrive(m, 900, 5, 0);
     step = step_of(m, mesh_tick(m), 0);
@@ -158,7 +158,7 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     end(m);
 }
 
-// Four run. A target that nobody set gives way where more wait than run; one that was set does not.
+// Four run. The default target is stretched while more wait than run; one that was set is not.
 static void those_who_wait_count_as_those_who_run(void **state)
 {
     static const struct {
@@ -183,7 +183,7 @@ static void those_who_wait_count_as_those_who_run(void **state)
     }
 }
 
-// Where decoding alone takes longer than the target, prefill gets a share of the time beside it, not what is left of nothing.
+// If decoding alone takes longer than the target, prefill still gets a share of the time beside it.
 static void a_full_batch_does_not_starve_prompts(void **state)
 {
     (void)state;
@@ -203,7 +203,7 @@ static void a_full_batch_does_not_starve_prompts(void **state)
     end(m);
 }
 
-// Steps that are all nearly alike say nothing of what a row more costs, only noise: still no step may be far too long.
+// Steps that are all nearly alike show only noise, not the cost of a row more: still no step may be far too long.
 static void noise_does_not_make_the_chunk_large(void **state)
 {
     (void)state;
@@ -266,7 +266,7 @@ static void the_local_pool_comes_first_and_workers_take_over(void **state)
     end(m);
 }
 
-// Worker 2 turns out three times as slow as worker 1; then come 50 requests. Returns the load of 1 over that of 2.
+// Lets worker 2 turn out three times as slow as worker 1, then adds 50 requests. Returns the load of 1 over that of 2.
 static double load_after_measuring(bool shares_cores)
 {
     struct sched_config config = base;
@@ -405,7 +405,7 @@ static void a_full_queue_refuses_with_a_time(void **state)
         assert_int_equal(q[i]->rejected, i == 5); // two run, three wait
     assert_true(sched_predicted_wait_us(m->sched) > 0);
     mesh_arrive(m, 10, 20, 0);
-    // One that was answered in part already is not sent away.
+    // A sequence that was answered in part already is not rejected.
     struct mesh_seq *again = mesh_arrive(m, 10, 20, 0);
     again->log += 5;
     m->events[m->event_count - 1].arrive.generated_tokens = 5;
@@ -500,8 +500,8 @@ static void a_bad_configuration_is_named(void **state)
     assert_non_null(strstr(error.text, "page_tokens"));
 }
 
-// Where clients end their sequences (stop strings, or they leave) long before max_tokens, their places are taken again at once,
-// though nobody ever ended by itself or reached max_tokens: the load-stabilizing schedule has learned from it how short they are.
+// If clients end their sequences (by stop strings, or by leaving) long before max_tokens, their turns are taken again at once, though
+// no sequence ever ended by itself or reached max_tokens: the load-stabilizing schedule has learned how short they are.
 static void who_is_cancelled_makes_room(void **state)
 {
     enum { RUNNING = 8, PROMPT = 20, MOST = 1000, STOP_AT = 40 };

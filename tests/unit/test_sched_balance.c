@@ -20,14 +20,14 @@ static double uniform(void)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-// Of each mini-batch: what each worker took in the last WINDOW steps, and how far the largest was above the mean.
+// For each mini-batch: the time of each worker in the last WINDOW steps, and how far the largest was above the mean.
 struct seen {
     double us[BATCHES][WORKERS];
     uint32_t steps[BATCHES];
     double largest_sum, largest_max, step_sum;
     uint64_t windows, all;
     uint32_t workers;
-    uint32_t full; // decode rows of a full mini-batch, nearly: the end, when nobody is left to balance with, does not count
+    uint32_t full; // decode rows of a nearly full mini-batch: the end, when there is nothing left to balance, does not count
 };
 
 static double largest_to_mean(const double *us, uint32_t workers)
@@ -136,7 +136,7 @@ static void workers_take_as_long_as_each_other(void **state)
 
 enum { LIMIT = 400 };
 
-// What the slow worker reads, and the others on average: before it is slow, and step by step afterwards.
+// What the slow worker reads, and what the others read on average: before it is slow, and step by step afterwards.
 struct slow {
     double from_us;
     uint32_t workers;
@@ -246,7 +246,7 @@ static void a_worker_at_half_speed_reads_half_among_prompts(void **state)
         }
 }
 
-// Only its own prompts' steps, and those without any, tell it from its companions' doing: it takes some more of them.
+// Only steps with its own prompts, and those without any, tell its slowness from its companions' work: it takes some more of them.
 static void so_does_one_on_the_s_parts_cores(void **state)
 {
     (void)state;
@@ -258,8 +258,8 @@ static void so_does_one_on_the_s_parts_cores(void **state)
         }
 }
 
-// Long lives, all alike: noise makes few go that would not go without it, and nobody goes to and fro. Returns tokens/s with balancing,
-// of those without.
+// Long lives, all alike: noise moves few sequences that would otherwise stay, and none to and fro. Returns tokens/s with balancing over
+// those without.
 static double gain_in_noise(uint32_t lives)
 {
     uint64_t moved[3];
@@ -294,7 +294,7 @@ static void noise_moves_little(void **state)
     assert_true(gain_in_noise(1024) > 1);
 }
 
-// So few begin and end together, each worker has as many without any balancing, and there is nothing to gain.
+// So few sequences begin and end together; each worker has as many without any balancing, and there is nothing to gain.
 static void noise_costs_little_among_few(void **state)
 {
     (void)state;

@@ -35,7 +35,7 @@ static struct mesh *start(const struct sched_config *config)
     return &mesh;
 }
 
-// The step that the next tick plans, and what it takes.
+// Returns the step that the next tick plans, and its time.
 static const struct sched_step_action *next_step(struct mesh *m, double *us)
 {
     for (;;) {
@@ -105,7 +105,7 @@ static void prompts_share_a_step(void **state)
     mesh_fini(m);
 }
 
-// Beside a long context less than a tile may be all that there is time for: but not one row at a time.
+// Beside a long context there may be time for less than a tile only, but never for just one row at a time.
 static void never_crumbs(void **state)
 {
     (void)state;
@@ -123,7 +123,7 @@ static void never_crumbs(void **state)
     mesh_fini(m);
 }
 
-// What decode rows alone take, by which the target is stretched, is not what a few disturbed steps took.
+// A few disturbed steps do not change the time of decode rows, by which the target is stretched.
 static void disturbed_steps_do_not_stretch_the_target(void **state)
 {
     (void)state;
@@ -144,8 +144,8 @@ static void disturbed_steps_do_not_stretch_the_target(void **state)
     mesh_fini(m);
 }
 
-// Prompts come all the time, so that no step shows what decode rows alone take, and that has grown: what steps take beyond it must
-// not be laid on the rows of the chunk, which would become smaller, and so take more a row, until it is a crumb.
+// Prompts come all the time, so that no step shows the time of decode rows alone, which has grown. The excess must not be attributed to
+// the rows of the chunk: it would become smaller, so cost more a row, and end at the smallest size.
 static void longer_contexts_are_not_laid_on_the_chunk(void **state)
 {
     (void)state;
@@ -167,8 +167,8 @@ static void longer_contexts_are_not_laid_on_the_chunk(void **state)
     mesh_fini(m);
 }
 
-// A row of a prompt takes twice what the s-part says, all the time: that must not be taken for decode rows that have become slower,
-// which would stretch the target, and so the chunk, and so the step, without end.
+// A row of a prompt always takes twice what the s-part says. That must not be taken for slower decode rows, which would stretch the
+// target, and so the chunk, and so the step, without end.
 static void dear_rows_do_not_stretch_the_target(void **state)
 {
     (void)state;

@@ -6,7 +6,7 @@
 
 static struct mesh mesh;
 
-// What the guesser says: of one sequence (0: of all), or of all but one, always the most, with this chance.
+// The guesser: it always guesses the most, with this chance, for one sequence (0: for all) or for all but one.
 static struct {
     uint64_t sequence, never;
     double chance;
@@ -113,7 +113,7 @@ static void where_a_row_costs_what_a_token_is_worth_nobody_is_asked(void **state
     end(m);
 }
 
-// A draft makes the step of four 1.2 times as long: worth it for four, not for one of them.
+// A draft makes the step of four 1.2 times as long, which pays for four drafts but not for one.
 static void who_has_no_drafts_is_not_made_slow(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void who_has_no_drafts_is_not_made_slow(void **state)
     }
 }
 
-// However many others have drafts that are right.
+// Even if all others have drafts that are right.
 static void the_only_one_without_is_not_made_slow(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void where_rows_are_not_alike_nothing_is_guessed(void **state)
     end(m);
 }
 
-// Steps with drafts do not say what a row's attention takes; enough steps are without.
+// Steps with drafts do not show the time of a row's attention; enough steps are without.
 static void a_slow_worker_is_noticed(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void prompts_come_first(void **state)
     end(m);
 }
 
-// A chance that is claimed and not kept: slow, but right.
+// A guesser that claims more than it keeps makes steps slow, but not wrong.
 static void wrong_drafts_change_nothing(void **state)
 {
     (void)state;

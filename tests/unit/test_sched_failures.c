@@ -76,7 +76,7 @@ static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
         lost_tokens += m->seqs[i].place == 1 ? m->seqs[i].log : 0;
     }
     m->silent[1] = true;
-    mesh_place_lose(m, 1); // the steps in flight say LOST before anybody says that the worker is down
+    mesh_place_lose(m, 1); // the steps in flight say LOST before the worker is reported down
     uint32_t before = survivor->log;
     for (int i = 0; i < 4; i++)
         mesh_next_tick(m);
@@ -380,7 +380,7 @@ static void a_drain_hands_everything_over(void **state)
     end(m);
 }
 
-// Who was to take it is gone, or cannot: it goes on where it is until another takes it. When that fails too it is rebuilt.
+// If the place that was to take it is gone or cannot, it goes on where it is until another takes it. If that fails, too, it is rebuilt.
 static void a_drain_tries_again(void **state)
 {
     (void)state;
@@ -414,7 +414,7 @@ static void a_drain_tries_again(void **state)
     }
 }
 
-// What is on its way between two places belongs to a mini-batch that is no longer in use when it arrives.
+// A sequence arrives at another place when the mini-batch that it was to be in is no longer used.
 static void a_move_outlives_its_mini_batch(void **state)
 {
     (void)state;

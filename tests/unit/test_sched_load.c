@@ -1,4 +1,4 @@
-// test_sched_load.c: the load-stabilizing schedule, run in the simulator beside one that starts whoever waits.
+// test_sched_load.c: the load-stabilizing schedule, in the simulator, compared with starting each sequence as soon as possible.
 //
 // The setting is the paper's (FastDecode, arXiv 2403.11421, section 4.2): B sequences of fixed length S, prompts S/16, spacing
 // S/32, two mini-batches, a queue that does not run out. x is the R-part's time at the load at which all end together, over T.
@@ -165,7 +165,7 @@ static double tokens_of(double x, double rounds, enum sched_admission admission,
     return simulate_setting(&setting).all.tokens_per_second;
 }
 
-// Neither one that is all there from the beginning, nor one that fills while the first run.
+// Neither a queue that is complete from the beginning, nor one that fills while the first sequences run.
 static void a_short_queue_is_not_slowed_down(void **state)
 {
     (void)state;
@@ -200,7 +200,8 @@ static void one_mini_batch_of_two_is_not_slowed_down(void **state)
     }
 }
 
-// A queue that fills while the first run: these start at once and end together, as nobody waits behind them yet. A life later all is even.
+// A queue that fills while the first sequences run: these start at once and end together, as none waits behind them yet. A life later the
+// load is even.
 static void the_load_becomes_even_behind_a_burst(void **state)
 {
     (void)state;
@@ -218,8 +219,8 @@ static void the_load_becomes_even_behind_a_burst(void **state)
     }
 }
 
-// What disturbs the even spread of starts (here two mini-batches instead of one in mid-run) does not last: the load would swing more and
-// more, since those that start together end together.
+// A disturbance of the even spread of starts (here two mini-batches instead of one in mid-run) does not last. Otherwise the load would
+// swing more and more, since sequences that start together end together.
 static void the_load_becomes_even_again(void **state)
 {
     (void)state;
@@ -232,7 +233,7 @@ static void the_load_becomes_even_again(void **state)
     assert_true(disturbed.tokens_per_second >= 0.97 * always.tokens_per_second);
 }
 
-// Where workers bind, fewer sequences at once give nearly as many tokens, in steps that keep to their limit.
+// If workers bind, fewer sequences at once give nearly as many tokens, in steps that keep to their limit.
 static void steps_keep_to_their_limit(void **state)
 {
     (void)state;
@@ -253,7 +254,7 @@ static void steps_keep_to_their_limit(void **state)
     }
 }
 
-// Nobody starts whose pages the others will need.
+// No sequence starts whose pages others will need.
 static void nobody_is_paused_for_pages(void **state)
 {
     (void)state;
@@ -293,7 +294,7 @@ static void lengths_that_were_cut_off_do_not_shorten(void **state)
     (void)state;
 
     sched_survival_init(&s);
-    assert_true(sched_survival_at(&s, 1e6) == 1); // nothing is known: everybody lives to the cutoff
+    assert_true(sched_survival_at(&s, 1e6) == 1); // nothing is known: all live to the cutoff
     assert_true(fabs(mean(&s, 100).tokens - 100) < 1e-9);
     assert_true(fabs(mean(&s, 100).ages - 5050) < 51);
     for (int i = 0; i < 2000; i++) { // half would end at 40 of themselves, but every other one is cut off at 20

@@ -1,9 +1,9 @@
-// test_sched_mesh.h: a tiny mesh for the scheduling core, with all that can go wrong and checks of all it may rely on.
+// test_sched_mesh.h: a tiny mesh for the scheduling core, with everything that can go wrong, and checks of the core's promises.
 //
 // It executes the steps of each mini-batch in order after random times, keeps what each place really holds, and the
 // token logs as the service would. Every action is checked when it comes, every taken result when it is taken:
 //
-//   positions follow one another; a row's token is known or being sampled; no step over its rows or its flight;
+//   positions follow one another; a row's token is known or being sampled; no step has too many rows, and not too many are in flight;
 //   a taken row found all earlier positions in its place; tokens and scores are taken once each, in order;
 //   no page is released under a step in flight, or twice; no place holds more than its pages;
 //   FINISHED once, with the exact count, then the last RELEASE once; REJECT instead of both or not at all.
@@ -12,7 +12,7 @@
 
 #include "tests/unit/test_sched_mesh_state.h"
 
-// --- what is asked for -----------------------------------------------------------------------------------------------
+// --- requests and trouble -----------------------------------------------------------------------------------------------
 
 MESH_FUNCTION struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint32_t max_new, uint32_t eos_at)
 {
@@ -59,7 +59,7 @@ MESH_FUNCTION void mesh_place_lose(struct mesh *m, uint32_t place)
 
 MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
 {
-    mesh_place_lose(m, place); // a new incarnation in the stead of one that is up is a loss as well
+    mesh_place_lose(m, place); // a new incarnation that replaces one that is up is a loss as well
     m->up[place] = true;
     m->draining[place] = m->drained[place] = false;
     m->pages_total[place] = pages;
@@ -109,7 +109,7 @@ MESH_FUNCTION void mesh_s_part_down(struct mesh *m)
     mesh_event(m, SCHED_S_PART_DOWN);
 }
 
-// --- what the core says ----------------------------------------------------------------------------------------------
+// --- the core's actions ----------------------------------------------------------------------------------------------
 
 MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
 {
@@ -117,7 +117,7 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
     MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && q->release_until == 0);
     MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES);
     MESH_CHECK(m->up[r->place] || m->silent[r->place]);
-    if (r->share_from != 0) { // its first run there; whoever gives has really got what it says, and it is the same
+    if (r->share_from != 0) { // its first run there: the source really holds these positions, with the same tokens
         struct mesh_seq *from = mesh_find(m, r->share_from);
         MESH_CHECK(q->in_flight == 0 && !q->score && from->pinned++ < 100 && from != q);
         MESH_CHECK(r->position > 0 && r->position % m->config.page_tokens == 0 && r->position + 2 <= q->log);
@@ -128,7 +128,7 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
         q->held = q->next = r->position;
         m->shared++;
     }
-    if (r->position != q->next) { // only back to what is held, and not beside rows that are void
+    if (r->position != q->next) { // it may only go back to what is held, and not beside void rows
         MESH_CHECK(q->in_flight == 0);
         MESH_CHECK(r->position == q->held);
     }
@@ -136,7 +136,7 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
         MESH_CHECK(q->place == r->place);
     MESH_CHECK(r->position + r->count - r->drafts <= q->log + q->samples);
     uint32_t end = r->position + r->count - r->drafts; // of what is known
-    if (r->drafts > 0) // behind a row of its own, which is the only one, and no further than it may grow
+    if (r->drafts > 0)                                 // behind its only row in flight, and not beyond its limit
         MESH_CHECK(r->drafts < r->count && r->drafts <= m->drafts_max && q->in_flight == 0 && r->sample &&
                    end + r->drafts < mesh_limit(m, q));
     if (r->use_last_sampled)
@@ -206,7 +206,7 @@ MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t
         for (uint32_t p = 0; p < MESH_PLACES; p++)
             q->kept = q->kept || q->kv[p] > 0;
         m->kept += q->kept;
-    } else if (q->kept) { // nobody is to begin with its pages any more
+    } else if (q->kept) { // no sequence may begin with its pages any more
         MESH_CHECK(!last && place != SCHED_NO_PLACE && q->kv[place] > 0 && q->pinned == 0);
         q->kept = false;
         m->evicted++;
@@ -225,7 +225,7 @@ MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t
     MESH_CHECK(m->up[place] || m->silent[place]);
     q->kv[place] = 0;
     for (uint32_t p = 0; p < MESH_PLACES && last; p++)
-        MESH_CHECK(q->kv[p] == 0); // nothing of it lies anywhere any more
+        MESH_CHECK(q->kv[p] == 0); // no place holds anything of it any more
     if (m->config.release_ack) {
         q->release_until = m->now_us + 1 + mesh_random(m, 20000);
         q->release_place = place;
@@ -330,7 +330,7 @@ MESH_FUNCTION void mesh_taken(struct mesh *m, const struct sched_run *r, const s
     }
 }
 
-// As many as are right, and one more; up to what ends it.
+// Returns how many tokens a run samples: the right drafts and one more, up to the end of the sequence.
 MESH_FUNCTION void mesh_sample(struct mesh *m, const struct mesh_seq *q, const struct sched_run *r, struct sched_result *result)
 {
     uint32_t generated = r->position + r->count - r->drafts - q->prompt;
@@ -473,7 +473,7 @@ MESH_FUNCTION size_t mesh_tick(struct mesh *m)
     return count;
 }
 
-// When something happens next by itself; SCHED_NEVER: nothing will.
+// Returns when something happens next by itself; SCHED_NEVER: nothing will.
 MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
 {
     uint64_t next = sched_next_wake_us(m->sched);
@@ -491,7 +491,7 @@ MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
     return next;
 }
 
-// The tick when something happens next.
+// Ticks when something happens next.
 MESH_FUNCTION size_t mesh_next_tick(struct mesh *m)
 {
     uint64_t next = mesh_next_us(m);
@@ -540,7 +540,7 @@ MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, 
 
 MESH_FUNCTION void mesh_fini(struct mesh *m) { sched_fini(m->sched); }
 
-// Everybody ended as they should, and nothing is left anywhere.
+// Checks that every sequence has ended as it should, and that nothing is left anywhere.
 MESH_FUNCTION void mesh_check_end(struct mesh *m)
 {
     struct sched_stats stats;

@@ -1,5 +1,5 @@
-// test_sched_mesh_state.h: what the mesh of test_sched_mesh.h is made of: sequences, places, steps in flight; and pages, each with a
-// number of its own, whoever shares it.
+// test_sched_mesh_state.h: the parts of the mesh of test_sched_mesh.h: sequences, places, steps in flight, and pages, each with a number
+// of its own however many sequences share it.
 #ifndef FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
 #define FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
 
@@ -25,15 +25,15 @@ struct mesh_seq {
     uint32_t scored, held, next, samples, in_flight, mini_batch, place;
     uint32_t kv[MESH_PLACES];                // positions really held
     uint32_t pages[MESH_PLACES][MESH_PAGES]; // with page names: which pages they are in
-    uint32_t family, alike;                  // the first so many of its tokens are those of the family; 0: it is like no other
+    uint32_t family, alike;                  // its first `alike` tokens are those of the family; 0: it is like no other
     uint32_t pinned;                         // steps in flight that give its pages to others
-    bool kept;                               // over, and its pages are still there
+    bool kept;                               // it is over, and its pages are still there
     bool score, arrived, rejected, finished, last, cancelled, decoding;
     enum sched_reason reason;
-    uint64_t moving_until; // MOVE asked for, answered then; 0: none
+    uint64_t moving_until; // when its MOVE is answered; 0: there is none
     uint64_t move_id;
     uint32_t move_from, move_to;
-    uint64_t release_until; // RELEASE said, acknowledged then
+    uint64_t release_until; // when its RELEASE is acknowledged
     uint32_t release_place;
     uint64_t first_taken_us;
 };
@@ -50,9 +50,9 @@ struct mesh {
     struct mesh_seq seqs[MESH_SEQS];
     uint32_t seq_count;
     bool up[MESH_PLACES], draining[MESH_PLACES], drained[MESH_PLACES];
-    bool silent[MESH_PLACES]; // down, but nobody has noticed
+    bool silent[MESH_PLACES]; // down, but not noticed yet
     uint32_t pages_total[MESH_PLACES];
-    uint64_t serial[MESH_PLACES]; // of the incarnation, to tell what a step was sent to
+    uint64_t serial[MESH_PLACES]; // its incarnation: a step is lost if that has changed meanwhile
     bool s_part_up;
     struct mesh_step flight[SCHED_MINI_BATCHES_MAX][MESH_FLIGHT];
     uint32_t flight_count[SCHED_MINI_BATCHES_MAX];
@@ -60,23 +60,23 @@ struct mesh {
     uint32_t event_count;
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
-    uint32_t jitter_permille; // of the step times that it reports
-    uint32_t pair_ns;         // in them, of a prefill row and one token of its context
-    uint32_t s_part_row_us;   // 0, or what the s-part says that a row of its work took it
-    uint32_t slow_us;         // in them, of whatever disturbs
-    uint32_t s_part_us;       // that it reports as the s-part's; 0: none; UINT32_MAX: at random
-    uint32_t slow_permille;   // places that read a thousand times as slowly as the others, and moves that take as long
-    bool local_moves;         // the local pool takes part in handing over
+    uint32_t jitter_permille; // of reported step times
+    uint32_t pair_ns;         // reported step times contain so much for each prefill row and token of its context
+    uint32_t s_part_row_us;   // 0, or the s-part's reported work for a row
+    uint32_t slow_us;         // added to reported step times, as by a disturbance
+    uint32_t s_part_us;       // reported as the s-part's time; 0: none; UINT32_MAX: at random
+    uint32_t slow_permille;   // of the places, which read a thousand times as slowly, and of the moves, which take as much longer
+    bool local_moves;         // pages are handed to the local pool, too
     uint32_t moves_to_local, moves_from_local;
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
-    uint32_t place_token_ns; // 0, or what the only place says that attention to one token of context takes
+    uint32_t place_token_ns; // 0, or the only place's reported attention time of one token of context
     struct sched_place_time place_time;
-    uint32_t drafts_max, draft_chance_permille; // that are guessed of a sequence (0: none); what the core is told of them
-    uint32_t draft_right_permille;              // that are right, each where those before it are
+    uint32_t drafts_max, draft_chance_permille; // guesses for a sequence (0: none); their chance, as the core is told
+    uint32_t draft_right_permille;              // their chance in truth, each if those before it are right
     uint64_t drafts_asked, drafted, drafts_right;
-    bool shares_cores;        // the workers, with the s-part
-    uint32_t device_permille; // s-parts that compute on a device
-    bool calm;                // no drains, no shortage, no balancing: then no decode row may be missing from a step
+    bool shares_cores;        // the workers share cores with the s-part
+    uint32_t device_permille; // of the s-parts, which compute on a device
+    bool calm;                // no drain, no shortage, no balancing: no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
     uint32_t page_ids;              // given out so far
     uint64_t shared, kept, evicted; // runs that began with others' pages; sequences
@@ -130,7 +130,7 @@ MESH_FUNCTION uint32_t mesh_limit(const struct mesh *m, const struct mesh_seq *q
 
 // --- pages that are shared --------------------------------------------------------------------------------------------
 
-// Chains of tokens without tokens: a page is of the family if all of it is, else of nobody else.
+// Names a page as a chain of tokens would: it belongs to the family if all of its tokens do, otherwise to this sequence alone.
 MESH_FUNCTION struct sched_page_name mesh_page_name(const struct mesh *m, const struct mesh_seq *q, uint32_t page)
 {
     bool alike = (page + 1) * m->config.page_tokens <= q->alike;
@@ -149,7 +149,7 @@ MESH_FUNCTION const struct sched_page_name *mesh_page_names(void *user, uint64_t
     return names;
 }
 
-// It has so many positions there now, the first of them in the pages of another.
+// Notes that it holds so many positions there now, the first of them in another's pages.
 MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place, uint32_t positions, const struct mesh_seq *from)
 {
     uint32_t have = mesh_pages(m, q->kv[place]);
@@ -160,7 +160,7 @@ MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place,
     }
 }
 
-// Pages at a place, each once however many have it.
+// Counts the pages at a place, each once however many sequences hold it.
 MESH_FUNCTION uint64_t mesh_pages_held(const struct mesh *m, uint32_t place)
 {
     static uint32_t seen[MESH_PAGE_IDS], stamp;

@@ -1,4 +1,4 @@
-// test_sched_migrate.c: those that run go to the local pool, or from it, when the rule would now have them there: in the simulator, a
+// test_sched_migrate.c: running sequences go to the local pool, or leave it, when the rule would now place them so. In the simulator: a
 // burst whose long sequences outlive the short ones that made the workers worth while.
 #include <math.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void follow(void *user, const struct sim_step *step)
     }
 }
 
-// Sequences that came to the pool oftener than twice, or left it oftener than once.
+// Counts sequences that came to the pool more than twice, or left it more than once.
 static uint32_t go_to_and_fro(void)
 {
     uint32_t count = 0;
@@ -79,7 +79,7 @@ static struct sim_result run(const struct setting *t, bool migrates, uint64_t se
     return r;
 }
 
-// Slow links: the last ones belong into the pool, come there, and stay: no sequence is handed over twice, and none away from the pool.
+// With slow links the last sequences belong into the pool, go there and stay: none is handed over twice, and none leaves the pool.
 static void the_last_ones_come_home(void **state)
 {
     const struct setting t = {.local_us = 0.004, .worker_us = 0.004, .link_us = 150, .pool = 1.5, .limit_margin = 1};
@@ -96,8 +96,8 @@ static void the_last_ones_come_home(void **state)
     assert_true(go.tokens_per_second > 1.15 * stay.tokens_per_second);
 }
 
-// Whatever local pool, workers and links are like: never slower, but for what noise does to a run, and never to and fro: a sequence
-// may come when the short ones have gone, leave when contexts have outgrown the pool, and come back when others have ended; who came back
+// Whatever local pool, workers and links are like, migration never makes a run slower (but for noise) and never sends a sequence to and
+// fro: it may come when the short ones have gone, leave when contexts have outgrown the pool, and come back when others have ended. Then it
 // stays.
 static void it_is_never_slower(void **state)
 {

@@ -52,7 +52,7 @@ static void a_class_that_was_fast_does_not_outweigh_what_is_new(void **state)
     assert_about(sched_curve_us(&m, 128), true_us(128, 2), 0.05);
 }
 
-// Of whole steps the slope is that of what is seen, as soon as a few of a size have come.
+// The slope of whole steps follows the sizes that are seen, as soon as a few of a size have come.
 static void whole_steps_forget_old_classes(void **state)
 {
     struct sched_curve m = {.whole = true};
@@ -68,7 +68,7 @@ static void whole_steps_forget_old_classes(void **state)
     assert_about(m.base_us + 8 * m.row_us, true_us(8, 1), 0.1);
 }
 
-// What only that size takes longer for is not put upon the others for good.
+// What makes only one size take longer is not attributed to the others for good.
 static void a_class_alone_that_changes_comes_out_right(void **state)
 {
     struct sched_curve m = {0};

@@ -21,7 +21,7 @@ static void await_move(struct mesh *m, struct mesh_seq *q)
     q->moving_until = UINT64_MAX;
 }
 
-// Its taker goes down, comes back, and is to take it again: what is said of the first time is nothing about the second.
+// The place that takes it goes down, comes back, and is to take it again: an answer to the first MOVE is no answer to the second.
 static void a_late_answer_is_not_taken_for_a_later_ones(void **state)
 {
     static const struct sched_config config = {

@@ -33,7 +33,7 @@ static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
     return info;
 }
 
-// Whatever else would be faster, and although what does not fit has to wait.
+// Even if the other would be faster, and although what does not fit has to wait.
 static void kv_goes_where_it_is_told(void **state)
 {
     (void)state;
@@ -60,7 +60,7 @@ static void kv_goes_where_it_is_told(void **state)
     }
 }
 
-// What one on the same cores measures beside the local pool is noise: however fast it seems, nothing is gained by the way there.
+// What a worker on the same cores measures beside the local pool is noise: however fast it seems, its links gain nothing.
 static void the_same_cores_are_no_faster_elsewhere(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void what_the_only_place_cannot_hold_ends(void **state)
     mesh_fini(m);
 }
 
-// A mesh that starts, or whose scheduler does: the place that is first to come up is not all there will be.
+// When a mesh or its scheduler starts, more places follow the first one that comes up.
 static void who_is_large_waits_for_places_that_start_later(void **state)
 {
     (void)state;
