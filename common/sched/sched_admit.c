@@ -53,7 +53,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
         return chosen;
     double most = seq->limit - seq->known, gain_us = 0;
     double steps = s->load.lengths.tokens > 0 ? MIN(s->load.lengths.tokens, most) : most;
-    double page_us = s->config.page_tokens * (s->time.whole.row_us > 0 ? s->time.whole.row_us : 100);
+    double page_us = s->config.page_tokens * (s->time.whole.row_us > 0 ? s->time.whole.row_us : TUNE_QUEUE_ROW_US);
     double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], mini_batch, seq->known, 0);
     for (uint32_t i = 0; i < count; i++)
         there = hits[i].place == chosen ? hits[i].pages : there;
@@ -157,16 +157,16 @@ uint64_t sched_predicted_wait_us(const struct sched *s)
     uint64_t rows = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         rows += s->batches.of[m].prefill_rows;
-    for (uint32_t i = 0; i < s->queue.waiting.count && i < 64; i++)
+    for (uint32_t i = 0; i < s->queue.waiting.count && i < TUNE_QUEUE_LISTED; i++)
         rows += s->seqs[s->queue.waiting.entries[i].slot].known;
-    if (s->queue.waiting.count > 64)
-        rows = rows / 64 * s->queue.waiting.count;
-    double row_us = s->time.whole.row_us > 0 ? s->time.whole.row_us : 100;
+    if (s->queue.waiting.count > TUNE_QUEUE_LISTED)
+        rows = rows / TUNE_QUEUE_LISTED * s->queue.waiting.count;
+    double row_us = s->time.whole.row_us > 0 ? s->time.whole.row_us : TUNE_QUEUE_ROW_US;
     double prefill_us = (double)rows * row_us;
     if (s->queue.waiting.count == 0 && s->running < s->config.max_running)
         return (uint64_t)prefill_us;
     // Turns become free one by one, as running sequences end.
-    double lifetime_us = s->queue.lifetime_us > 0 ? s->queue.lifetime_us : 128.0 * s->config.step_target_us;
+    double lifetime_us = s->queue.lifetime_us > 0 ? s->queue.lifetime_us : (double)TUNE_QUEUE_LIFE_STEPS * s->config.step_target_us;
     double turn_us = lifetime_us * (s->queue.waiting.count + 1) / MAX(s->running, 1);
     return (uint64_t)MAX(prefill_us, turn_us);
 }

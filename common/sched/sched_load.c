@@ -122,7 +122,7 @@ uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
 
 static double next_point(const struct sched_load_plan *plan, double point)
 {
-    return MAX(point + MAX(plan->tokens / TUNE_LOAD_POINTS_DENSE, 1), point < plan->tokens ? 0 : point * 1.2);
+    return MAX(point + MAX(plan->tokens / TUNE_LOAD_POINTS_DENSE, 1), point < plan->tokens ? 0 : point * TUNE_LOAD_POINTS_GROWTH);
 }
 
 // Adds a cohort to a projection. Between two points in time a sequence counts as alive if it was at the first, with the context that it
@@ -349,7 +349,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
         plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
     // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
-    if (batch->member_count + batch->prefill_count >= r.full * (plan->together ? 1.125 : 1) ||
+    if (batch->member_count + batch->prefill_count >= r.full * (plan->together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
         (!plan->together && (plan->credit < 1 || plan->room < 1)))
         return false;
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);

@@ -47,11 +47,11 @@ static void contexts(const struct sched *s, struct capacity *out)
 }
 
 // Returns the sequences that a place's pages hold, allowing for long ones.
-static double count_of(const struct sched *s, const struct capacity *x, const struct sched_place *place)
+static double count_of(const struct sched *s, const struct capacity *capacity, const struct sched_place *place)
 {
-    double tokens = x->context + TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens,
+    double tokens = capacity->context + TUNE_PLACE_MARGIN_PAGES * s->config.page_tokens,
            all = (double)place->pages_total * s->config.page_tokens;
-    double root = (sqrt(x->deviation * x->deviation + tokens * all) - x->deviation) / tokens;
+    double root = (sqrt(capacity->deviation * capacity->deviation + tokens * all) - capacity->deviation) / tokens;
     return floor(root * root);
 }
 
@@ -84,22 +84,24 @@ static bool gather(const struct sched *s, struct capacity *out)
 }
 
 // Returns the slowest worker's time for `count` sequences of a mini-batch. Sequences are not divided, and differ.
-static double away_us(const struct capacity *x, double count)
+static double away_us(const struct capacity *capacity, double count)
 {
-    double each = ceil(count / x->workers);
-    return (each * x->context + x->deviation * sqrt(each) / 2) * x->workers / x->speed;
+    double each = ceil(count / capacity->workers);
+    return (each * capacity->context + capacity->deviation * sqrt(each) / 2) * capacity->workers / capacity->speed;
 }
 
 // Returns the tokens a microsecond of n sequences, h of them local.
-static double rate(const struct sched *s, const struct capacity *x, double n, double h)
+static double rate(const struct sched *s, const struct capacity *capacity, double n, double h)
 {
-    bool away = n > h && x->workers > 0, sharing = n > h && x->workers == 0;
-    double here_us = h * x->context * x->local_us + (sharing ? (n - h) * x->context * x->sharing_us : 0), best = 0;
+    bool away = n > h && capacity->workers > 0, sharing = n > h && capacity->workers == 0;
+    double here_us = h * capacity->context * capacity->local_us +
+                     (sharing ? (n - h) * capacity->context * capacity->sharing_us : 0),
+           best = 0;
     for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; k <= s->config.mini_batches; k++) {
         struct sched_round round = {.s_part_us = sched_time_s_part_us(s, n / k, n / k)};
-        sched_round_add(&round, true, here_us / k, sharing ? x->sharing_link_us : 0);
+        sched_round_add(&round, true, here_us / k, sharing ? capacity->sharing_link_us : 0);
         if (away)
-            sched_round_add(&round, false, away_us(x, (n - h) / k), x->link_us);
+            sched_round_add(&round, false, away_us(capacity, (n - h) / k), capacity->link_us);
         best = MAX(best, n / sched_round_us(&round, k));
     }
     return best;
@@ -107,28 +109,29 @@ static double rate(const struct sched *s, const struct capacity *x, double n, do
 
 void sched_overlap_judge(struct sched *s)
 {
-    struct capacity x = {.context = 0};
+    struct capacity capacity = {.context = 0};
     if (s->config.placement != SCHED_PLACE_AUTO || s->queue.waiting.count == 0)
         return;
     double n = MIN((double)s->running + s->queue.waiting.count + s->coming_back, s->config.max_running);
     if (s->overlap.judged > 0 && s->stats.steps < s->overlap.judged + TUNE_OVERLAP_JUDGE_STEPS &&
-        fabs(n - s->overlap.count) < 0.1 * n)
+        fabs(n - s->overlap.count) < TUNE_OVERLAP_CHANGED * n)
         return;
     s->overlap.judged = s->stats.steps + 1;
     s->overlap.count = n;
-    contexts(s, &x);
-    if (!gather(s, &x)) {
+    contexts(s, &capacity);
+    if (!gather(s, &capacity)) {
         s->overlap.choice = SCHED_OVERLAP_UNKNOWN;
         return;
     }
     double rates[SCHED_OVERLAP_CHOICES] = {0}, share = 0;
-    double local = MIN(n, x.local_count), away = MIN(n, x.worker_count), all = MIN(n, x.local_count + x.worker_count);
-    rates[SCHED_OVERLAP_LOCAL] = rate(s, &x, local, local);
-    rates[SCHED_OVERLAP_WORKERS] = rate(s, &x, away, 0);
+    double local = MIN(n, capacity.local_count), away = MIN(n, capacity.worker_count),
+           all = MIN(n, capacity.local_count + capacity.worker_count);
+    rates[SCHED_OVERLAP_LOCAL] = rate(s, &capacity, local, local);
+    rates[SCHED_OVERLAP_WORKERS] = rate(s, &capacity, away, 0);
     // Sequences that will not fit at their end go to the workers from the beginning: being paused for want of pages costs more.
-    double least = MAX(all - x.worker_count, 0), most = MAX(MIN(all, x.local_ends), least);
+    double least = MAX(all - capacity.worker_count, 0), most = MAX(MIN(all, capacity.local_ends), least);
     for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
-        double h = least + (most - least) * i / TUNE_OVERLAP_SHARES, r = rate(s, &x, all, h);
+        double h = least + (most - least) * i / TUNE_OVERLAP_SHARES, r = rate(s, &capacity, all, h);
         if (r > rates[SCHED_OVERLAP_BOTH]) {
             rates[SCHED_OVERLAP_BOTH] = r;
             share = h / all;
@@ -138,7 +141,7 @@ void sched_overlap_judge(struct sched *s)
     rates[SCHED_OVERLAP_WORKERS] *= TUNE_OVERLAP_WORKERS_ODDS;
     rates[s->overlap.choice] *= TUNE_OVERLAP_STAY; // the rate of SCHED_OVERLAP_UNKNOWN is 0
     enum sched_overlap_choice best = SCHED_OVERLAP_BOTH;
-    for (enum sched_overlap_choice o = SCHED_OVERLAP_LOCAL; o <= SCHED_OVERLAP_WORKERS; o++)
+    for (enum sched_overlap_choice o = SCHED_OVERLAP_BOTH; o < SCHED_OVERLAP_CHOICES; o++)
         best = rates[o] > rates[best] ? o : best;
     s->overlap.choice = best;
     s->overlap.local_share = share;
@@ -149,32 +152,32 @@ struct promise {
     double rate, weighed;
 };
 
-static struct promise promise_of(const struct sched *s, const struct capacity *x, double n, double h)
+static struct promise promise_of(const struct sched *s, const struct capacity *capacity, double n, double h)
 {
-    double r = rate(s, x, n, h);
+    double r = rate(s, capacity, n, h);
     return (struct promise){r, r * (h >= n ? TUNE_OVERLAP_LOCAL_ODDS : h <= 0 ? TUNE_OVERLAP_WORKERS_ODDS : 1)};
 }
 
 bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_load *running, struct sched_rebalance_target *out)
 {
-    struct capacity x = {.context = running->context, .deviation = running->deviation, .end = running->end};
-    if (!gather(s, &x))
+    struct capacity capacity = {.context = running->context, .deviation = running->deviation, .end = running->end};
+    if (!gather(s, &capacity))
         return false;
-    double n = running->count, least = MAX(n - x.worker_count, 0), most = MAX(MIN(n, x.local_ends), least);
-    out->pool_full = running->local_end > x.local_tokens;
+    double n = running->count, least = MAX(n - capacity.worker_count, 0), most = MAX(MIN(n, capacity.local_ends), least);
+    out->pool_full = running->local_end > capacity.local_tokens;
     // If the pool is too full one sequence less will do, unless something else is better by far.
     out->local = out->pool_full ? MAX(MIN(running->local - 1, most), 0) : running->local;
-    struct promise now = promise_of(s, &x, n, out->local), best = now;
+    struct promise now = promise_of(s, &capacity, n, out->local), best = now;
     for (uint32_t i = 0; i <= TUNE_OVERLAP_SHARES; i++) {
         double h = least + (most - least) * i / TUNE_OVERLAP_SHARES;
-        struct promise p = promise_of(s, &x, n, h);
+        struct promise p = promise_of(s, &capacity, n, h);
         if (p.weighed > best.weighed && MIN(p.rate / now.rate, p.weighed / now.weighed) > TUNE_OVERLAP_MIGRATE_GAIN) {
             best = p;
             out->local = h;
         }
     }
     out->saved_us = n / now.rate - n / best.rate;
-    if (out->pool_full && promise_of(s, &x, n - (running->local - out->local), out->local).weighed >= best.weighed)
+    if (out->pool_full && promise_of(s, &capacity, n - (running->local - out->local), out->local).weighed >= best.weighed)
         return false; // pausing some is better
     return out->local != running->local;
 }

@@ -232,6 +232,9 @@ void sched_sequence_lost(struct sched *s, uint32_t slot)
     }
 }
 
+// Whether it ran until nothing was left to generate, so that its time says how long others run.
+static bool has_all_tokens(enum sched_reason reason) { return reason == SCHED_LENGTH || reason == SCHED_EOS; }
+
 void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason reason)
 {
     struct sched_seq *seq = &s->seqs[slot];
@@ -250,9 +253,9 @@ void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason rea
     }
     if (seq->known > cold->prompt)
         sched_survival_end(&s->load.survival, seq->known - cold->prompt, reason != SCHED_LENGTH);
-    if (seq->state != SCHED_SEQ_WAITING && reason <= SCHED_EOS) {
+    if (seq->state != SCHED_SEQ_WAITING && has_all_tokens(reason)) {
         double us = (double)(s->now_us - cold->admitted_us);
-        s->queue.lifetime_us += s->queue.lifetime_us == 0 ? us : 0.1 * (us - s->queue.lifetime_us);
+        s->queue.lifetime_us += s->queue.lifetime_us == 0 ? us : TUNE_QUEUE_LIFE_GAIN * (us - s->queue.lifetime_us);
     }
     if (seq->state == SCHED_SEQ_MOVING && cold->move.id)
         return; // its pages are between two places: the answer to MOVE says where to release them

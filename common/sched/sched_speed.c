@@ -74,10 +74,10 @@ static void guess_pair(struct sched_place *place, double rest_us, double pairs)
 static void correct(struct sched_place *place, double ratio, double share)
 {
     // One odd step (a page fault, a stolen core) must not upset placement.
-    double off = MIN(MAX(ratio, 0.25), 4) - 1, us = (1 + off) * place->speed.token_us;
+    double off = MIN(MAX(ratio, 1.0 / TUNE_SPEED_RATIO_MAX), TUNE_SPEED_RATIO_MAX) - 1, us = (1 + off) * place->speed.token_us;
     // Noise is how much one measurement differs from the one before: a speed that changes does not add to it for long.
     if (place->speed.token_last_us > 0)
-        place->speed.token_noise += (place->speed.token_noise == 0 ? 1 : 0.05) *
+        place->speed.token_noise += (place->speed.token_noise == 0 ? 1 : TUNE_SPEED_NOISE_GAIN) *
                                     (fabs(us / place->speed.token_last_us - 1) * M_SQRT1_2 - place->speed.token_noise);
     place->speed.token_last_us = us;
     place->speed.off += TUNE_SPEED_GAIN_CHANGED * (off - place->speed.off);
@@ -94,7 +94,8 @@ static void measure_link(struct sched_place *place, const struct sched_place_tim
 {
     double others_us = place->shares_cores ? MAX(here_us - read_us, 0) : 0;
     place->speed.link_step_us +=
-        0.1 * (place->kind == SCHED_LOCAL_POOL ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - place->speed.link_step_us);
+        TUNE_SPEED_LINK_GAIN *
+        (place->kind == SCHED_LOCAL_POOL ? 0 : MAX(time->r_part_us - read_us - others_us, 0) - place->speed.link_step_us);
 }
 
 void sched_speed_learn(struct sched *s, const struct sched_place_time *time, double here_us)

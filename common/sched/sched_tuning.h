@@ -7,6 +7,10 @@
 
 // --- tick and queue
 #define TUNE_TICK_ROUNDS_MAX           16         // [rounds] of one tick, at most: resolving a shortage may free pages for others; the rest is for the next tick
+#define TUNE_QUEUE_ROW_US              100        // [us] a row, until steps are measured
+#define TUNE_QUEUE_LISTED              64         // [sequences] that wait and whose rows are counted for a predicted wait; the others count as their mean
+#define TUNE_QUEUE_LIFE_STEPS          128        // [steps] of the target that a sequence is expected to run, until one has ended
+#define TUNE_QUEUE_LIFE_GAIN           0.1        // [share] weight of one sequence in the mean time from placement to end
 
 // --- places
 #define TUNE_PLACE_MARGIN_PAGES        2          // [pages] reserved beyond the known tokens at placement: a sequence soon needs them
@@ -30,6 +34,9 @@
 #define TUNE_SPEED_GAIN_CHANGED        0.1        // [share] weight of one step where noise does not explain the change: about the last ten count
 #define TUNE_SPEED_GAIN_STEADY         0.03       // [share] weight of one step otherwise: about the last thirty count
 #define TUNE_SPEED_TOKENS_MIN          256        // [tokens] below, clock and link say more than the memory
+#define TUNE_SPEED_RATIO_MAX           4          // [times] the expected time, or its inverse, that one step counts for: it may be disturbed
+#define TUNE_SPEED_NOISE_GAIN          0.05       // [share] weight of one step in the noise
+#define TUNE_SPEED_LINK_GAIN           0.1        // [share] weight of one step in the round trips
 
 // --- lengths
 #define TUNE_LENGTHS_STARTS            256        // [starts] remembered
@@ -37,18 +44,21 @@
 #define TUNE_SURVIVAL_ALIVE_MIN        1e-6       // [share] P(L >= l) never falls below: some sequence may live that long
 
 // --- load and starts
-#define TUNE_LOAD_POINTS_DENSE         48         // [points] of the projection up to the expected length; beyond, each step is 1.2 times as long
+#define TUNE_LOAD_POINTS_DENSE         48         // [points] of the projection up to the expected length, equally far apart
+#define TUNE_LOAD_POINTS_GROWTH        1.2        // [times] the distance of the point before, beyond that
 #define TUNE_LOAD_LIFE_PARTS           8          // [parts] of a life, in each of which about as many start
 #define TUNE_LOAD_WEIGHT               8          // [mean contexts] that a sequence counts for beside its present context, see sched_load_weight()
 #define TUNE_LOAD_TRIAL_STEPS          32         // [steps] into which an expected length is divided when both ways of starting are computed
 #define TUNE_LOAD_TRIAL_ROUNDS         10         // [batches] full mini-batches waiting that are no short queue any more
 #define TUNE_LOAD_TOGETHER_STAYS       1.04       // [times] the time of even starts that starting together may take before even starts are resumed
+#define TUNE_LOAD_TOGETHER_FULL        1.125      // [times] a mini-batch's share that it may take when all start together
 #define TUNE_LOAD_CLOSER               (1.0 / 32) // [share] by which starts may come closer than evenly spread
 #define TUNE_LOAD_SPACING_PART         32         // [parts] of the expected length, one of which is the spacing F unless it is given
 
 // --- local pool or workers
 #define TUNE_OVERLAP_SHARES            16         // [shares] of the load between local pool and workers that are compared
 #define TUNE_OVERLAP_JUDGE_STEPS       8          // [steps] between two comparisons
+#define TUNE_OVERLAP_CHANGED           0.1        // [share] by which the number of sequences must have changed to compare earlier
 #define TUNE_OVERLAP_MIGRATE_GAIN      1.1        // [times] the rate that running sequences must gain before any is handed over
 #define TUNE_OVERLAP_STAY              1.02       // [times] the rate of the present choice, in its favour: noise must not change it
 #define TUNE_OVERLAP_LOCAL_ODDS        1.08       // [times] the local pool's rate that both together must promise, see sched_overlap.c
