@@ -19,7 +19,7 @@ static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
     double best_load = 0;
     for (uint32_t m = 0; m < used; m++) {
         const struct sched_batch *batch = &s->batches.of[m];
-        uint32_t count = batch->member_count + batch->prefill_count;
+        uint32_t count = sched_batch_size(batch);
         // Beside what it reads now, what so many sequences will read: young ones grow.
         double load = (double)s->places.batch_load[m] + count * weight;
         if (count >= s->s_part.rows_max || batch->prefill_rows >= ahead || (best != NONE && load >= best_load) ||

@@ -89,9 +89,7 @@ static void run_lost(struct sched *s, uint32_t slot)
         others = others || (s->places.of[i].up && i != seq->place);
     if (others)
         place_avoid(s, sched_place_of(s, seq));
-    s->stats.rebuilt++;
-    s->stats.rebuilt_tokens += seq->known;
-    sched_sequence_requeue(s, slot);
+    sched_sequence_rebuild(s, slot);
 }
 
 void sched_answer_done(struct sched *s, const struct sched_step_done *done)

@@ -47,7 +47,8 @@ struct sched_batches {
     uint64_t next_step;
 };
 
-static inline uint32_t sched_batch_count(const struct sched_batch *batch) { return batch->member_count + batch->prefill_count; }
+// Returns how many sequences are in it.
+static inline uint32_t sched_batch_size(const struct sched_batch *batch) { return batch->member_count + batch->prefill_count; }
 
 // Into and out of the list of those in prefill, oldest first; in DECODE: among the members.
 void sched_batch_add_prefill(struct sched *s, uint32_t slot);

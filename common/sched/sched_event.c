@@ -110,17 +110,14 @@ static void place_down(struct sched *s, uint32_t index)
     // Sequences on their way here stay where they are. If the hand-over was done already, their next row says LOST.
     for (uint32_t i = s->moves.count; i > 0; i--) {
         uint32_t slot = s->moves.slots[i - 1];
-        struct sched_seq *seq = &s->seqs[slot];
         if (s->cold[slot].move.to != index)
             continue;
-        sched_move_forget(s, slot);
         if (s->cold[slot].over) {
+            sched_move_forget(s, slot);
             sched_sequence_requeue(s, slot);
             s->coming_back--;
         } else {
-            sched_place_left(s, slot);
-            sched_prefix_resume(s, slot);
-            sched_sequence_join(s, slot, seq->mini_batch);
+            sched_sequence_move_off(s, slot);
         }
     }
     evict_all(s, place);
@@ -128,9 +125,7 @@ static void place_down(struct sched *s, uint32_t index)
         uint32_t slot = place->holders.head;
         if (s->cold[slot].move.id) { // a part that has arrived at the other end is of no use: it is released there
             sched_sequence_move_landed(s, slot);
-            s->stats.rebuilt++;
-            s->stats.rebuilt_tokens += s->seqs[slot].known;
-            sched_sequence_requeue(s, slot);
+            sched_sequence_rebuild(s, slot);
             s->coming_back -= s->cold[slot].over;
         } else {
             sched_sequence_lost(s, slot);
@@ -213,11 +208,8 @@ static void moved(struct sched *s, const struct sched_moved *m)
                  !s->cold[slot].move.failed; // the one that was to take it may be dead: another may
     s->cold[slot].move.failed = !m->ok && again;
     sched_handover_ended(s, slot, m->ok);
-    if (!m->ok && !over && again) { // it goes on where it is
-        sched_move_forget(s, slot);
-        sched_place_left(s, slot);
-        sched_prefix_resume(s, slot);
-        sched_sequence_join(s, slot, seq->mini_batch);
+    if (!m->ok && !over && again) {
+        sched_sequence_move_off(s, slot);
         return;
     }
     if (!m->ok) {
@@ -226,11 +218,13 @@ static void moved(struct sched *s, const struct sched_moved *m)
         sched_sequence_move_landed(s, slot);
         s->stats.moved++;
     }
-    if (over || !m->ok) {
-        s->stats.rebuilt += !over;
-        s->stats.rebuilt_tokens += over ? 0 : seq->known;
+    if (over) { // it ended meanwhile: its pages are released where they are
         sched_sequence_requeue(s, slot);
-        s->coming_back -= over;
+        s->coming_back--;
+        return;
+    }
+    if (!m->ok) {
+        sched_sequence_rebuild(s, slot);
         return;
     }
     sched_place_left(s, slot);

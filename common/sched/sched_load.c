@@ -337,11 +337,11 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (r.tokens_per_us == 0)
         return true;
     credit(s, plan, r.full);
-    if (s->cold[slot].rebuild || batch->member_count + batch->prefill_count == 0)
+    if (s->cold[slot].rebuild || sched_batch_size(batch) == 0)
         return true; // it ran before, or it runs alone
     refresh(s, plan);
-    double share = ((double)s->queue.waiting.count + s->running) / s->batches.in_use - batch->member_count -
-                   batch->prefill_count; // of what waits
+    // Its share of the queue: mini-batches are to be of one size.
+    double share = ((double)s->queue.waiting.count + s->running) / s->batches.in_use - sched_batch_size(batch);
     double waiting = MAX(ceil(share), 1);
     if (fits(s, plan, slot, waiting, r.limit))
         return true;
@@ -349,7 +349,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
         plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
     // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
-    if (batch->member_count + batch->prefill_count >= r.full * (plan->together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
+    if (sched_batch_size(batch) >= r.full * (plan->together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
         (!plan->together && (plan->credit < 1 || plan->room < 1)))
         return false;
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);

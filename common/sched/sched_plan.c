@@ -119,7 +119,7 @@ static void emit(struct sched *s, struct sched_batch *batch, struct sched_flight
 bool sched_plan_step(struct sched *s, uint32_t mini_batch)
 {
     struct sched_batch *batch = &s->batches.of[mini_batch];
-    if (batch->spare_count == 0 || s->outbox.count == s->outbox.capacity || batch->member_count + batch->prefill_count == 0)
+    if (batch->spare_count == 0 || s->outbox.count == s->outbox.capacity || sched_batch_size(batch) == 0)
         return false;
     uint8_t drafts[TUNE_DRAFT_SEQUENCES_MAX];
     if (!sched_draft_plan(s, mini_batch, drafts))

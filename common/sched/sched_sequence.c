@@ -205,6 +205,13 @@ void sched_sequence_requeue(struct sched *s, uint32_t slot)
         settle(s, slot);
 }
 
+void sched_sequence_rebuild(struct sched *s, uint32_t slot)
+{
+    s->stats.rebuilt++;
+    s->stats.rebuilt_tokens += s->seqs[slot].known;
+    sched_sequence_requeue(s, slot);
+}
+
 void sched_sequence_lost(struct sched *s, uint32_t slot)
 {
     struct sched_seq *seq = &s->seqs[slot];
@@ -324,6 +331,14 @@ void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t p
 void sched_sequence_relabel(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     sched_sequence_move(s, slot, s->seqs[slot].place, 0, mini_batch);
+}
+
+void sched_sequence_move_off(struct sched *s, uint32_t slot)
+{
+    sched_move_forget(s, slot);
+    sched_place_left(s, slot);
+    sched_prefix_resume(s, slot);
+    sched_sequence_join(s, slot, s->seqs[slot].mini_batch);
 }
 
 void sched_sequence_move_landed(struct sched *s, uint32_t slot)

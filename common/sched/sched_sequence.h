@@ -16,6 +16,7 @@ void sched_sequence_leave(struct sched *s, uint32_t slot);                     /
 void sched_sequence_wait(struct sched *s, uint32_t slot);    // into the queue
 void sched_sequence_rewind(struct sched *s, uint32_t slot);  // rows in flight are void, and are planned again
 void sched_sequence_requeue(struct sched *s, uint32_t slot); // gives its pages up and waits to be rebuilt
+void sched_sequence_rebuild(struct sched *s, uint32_t slot); // the same, because its KV is lost
 void sched_sequence_lost(struct sched *s, uint32_t slot);    // its pages are gone already
 void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason reason);
 void sched_sequence_released(struct sched *s, uint32_t slot); // its pages are free (or never were)
@@ -25,6 +26,7 @@ void sched_sequence_unpin(struct sched *s, uint32_t slot);
 
 void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch);
 void sched_sequence_relabel(struct sched *s, uint32_t slot, uint32_t mini_batch); // it stays where it is
+void sched_sequence_move_off(struct sched *s, uint32_t slot);                     // it goes on where it is
 void sched_sequence_move_landed(struct sched *s, uint32_t slot); // its pages are where they were to go; the state stays
 
 #endif

@@ -97,9 +97,7 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
         if (!any_accepts) {
             if (!any_other)
                 return; // there is no other place: they end here
-            s->stats.rebuilt++;
-            s->stats.rebuilt_tokens += seq->known;
-            sched_sequence_requeue(s, slot);
+            sched_sequence_rebuild(s, slot);
             continue;
         }
         if (!sched_move_is_free(s))
