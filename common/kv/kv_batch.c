@@ -241,7 +241,7 @@ struct next {
     uint32_t kv_head, range;
 };
 
-// One range of the lines from `first` on.
+// Attends to one range, for the lines from `first` on.
 static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
                          bool last, const struct next *next, const struct scratch *scratch, const struct attend_partial *out)
 {

@@ -178,7 +178,7 @@ enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t po
     enum status status;
 
     if (slot != KV_NONE && ledger->sequences[slot].complete >= positions)
-        return STATUS_OK; // said before
+        return STATUS_OK; // a repeated request
     if (from == to || positions == 0 || source == KV_NONE || ledger->sequences[source].complete < positions)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx holds %u positions, %u of them are to be shared with %llx", (unsigned long long)from,

@@ -25,7 +25,7 @@ struct bench {
     uint32_t layers; // that a pass runs
 };
 
-// Of one size: what its passes took.
+// What the passes of one size took.
 struct size {
     uint32_t rows, layers, layer_count, head_count;
     double layer_us[PASSES_MAX], head_us[PASSES_MAX];
@@ -76,7 +76,7 @@ static enum status pass(struct bench *b, struct size *size, uint32_t max_sampled
     return STATUS_OK;
 }
 
-// What another pass of it takes, from the last one.
+// Predicts what another pass takes from the last one.
 static double expected_us(const struct size *size)
 {
     return size->layer_us[size->layer_count - 1] * (size->layers + 1) +

@@ -85,7 +85,7 @@ static void host_slices(const struct backend_config *config, struct backend_batc
     memcpy(slices, all, sizeof all);
 }
 
-// Rows of what products read and write: whole tiles where they come in those.
+// Returns the rows that buffers of products have: whole tiles if products compute in tiles.
 static uint64_t rows_held(const struct backend_config *config)
 {
     const uint64_t tile = config->batch_invariant ? GPU_GEMM_TILE_ROWS : 1;
@@ -400,7 +400,7 @@ static const struct backend_ops backend_cuda = {
     .pool_stop_copy = cuda_pool_stop_copy,
 };
 
-// --- what device.c finds ---
+// --- the library's interface, which device.c opens ---
 
 static enum status probe(int index, char *name, size_t name_bytes, struct error *error)
 {

@@ -8,14 +8,14 @@
 //     o up ─▶ [ narrow, o, norm, gate_up, silu, down, norm, qkv, rope ] ─┬▶ q, k, v down
 //               one graph                                                └▶ attention: plain launches
 //
-// What lies outside differs from step to step: which rows are a worker's (copies of runs of rows), and attention, whose grid follows the
-// longest context and how many rows are local. Inside a graph it would need buckets of both, ten times as many graphs, or a node's
-// parameters set anew, which costs as much as the launch; it is three launches a layer, and those are queued while the segment runs.
+// Copies and attention stay outside, because they differ from step to step: which rows are a worker's, how long the longest context is,
+// how many rows are local. Inside, they would need ten times as many graphs, or node parameters set anew, which costs as much as the
+// launch. Attention is three launches a layer, which are queued while the segment runs.
 //
-// They are made with the mini-batch, not when a count of rows first comes, so that no step waits for one: capturing and instantiating ten
-// nodes takes some hundreds of microseconds, 32 layers in 13 buckets well under a second. Device memory that the driver takes for them
-// is watched, bucket by bucket, fewest rows first: there a step is shortest. A graph that cannot be made is no error: what has none is
-// launched plainly, computes the same rows with the same algorithms, and gives the same bytes.
+// Graphs are made when the mini-batch is opened, so that no step waits for one: capturing and instantiating ten nodes takes some hundreds
+// of microseconds, 32 layers in 13 buckets well under a second. They are made bucket by bucket, fewest rows (the shortest steps) first,
+// and the device memory that the driver takes for them is watched. A graph that cannot be made is no error: its segment is launched
+// plainly, computes the same rows with the same algorithms, and gives the same bytes.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -59,7 +59,7 @@ static cudaError_t make(struct backend_batch *batch, uint32_t s, cudaGraphExec_t
     return error ? error : cudaGraphUpload(*out, batch->stream); // now, not with its first launch
 }
 
-// All segments of the next bucket; on an error none of them.
+// Makes the graphs of all segments of the next bucket; on an error, none of them.
 static cudaError_t make_bucket(struct backend_batch *batch, uint32_t rows)
 {
     struct cuda_graphs *graphs = &batch->graphs;
@@ -102,7 +102,7 @@ void cuda_graphs_open(struct backend_batch *batch, uint32_t max_graphs, uint64_t
     graphs->execs = calloc((size_t)count * segments, sizeof *graphs->execs);
     if (!graphs->execs)
         return;
-    // some token and position that there are, for all rows: as begin puts them
+    // token 0 at position 0 for all rows: begin, too, puts only tokens and positions that exist
     cuda_must(cudaMemsetAsync(batch->words, 0, 2 * (size_t)max_rows * sizeof *batch->words, batch->stream), "making graphs");
     cuda_must(cudaMemGetInfo(&free_before, &total), "asking for the device's memory");
     free_now = free_before;

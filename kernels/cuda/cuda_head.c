@@ -16,7 +16,7 @@
 enum { ASKED_ALIGN = 16 };
 _Static_assert((int)GPU_SAMPLE_TOP == (int)SAMPLER_TOP_LOGPROBS_MAX, "the device finds as many as may be asked for");
 
-// head_host and head: three arrays, one behind the other, as long as a step needs.
+// The layout of head_host and head: three arrays one after the other, as long as the step needs.
 struct cuda_asked {
     uint32_t *index;           // [count]
     struct gpu_sample *sample; // [count]
@@ -112,7 +112,7 @@ static void fetched_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     }
 }
 
-// They have come.
+// Passes on the logits, which have come down.
 static void hand_out_logits(struct backend_batch *batch)
 {
     if (batch->fetched_count)

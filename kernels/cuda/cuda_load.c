@@ -84,7 +84,7 @@ static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     }
 }
 
-// A view into its place in a part.
+// Converts a view into its place in a part.
 static void convert(struct loader *loader, const struct tensor_view *view, const struct gpu_quant *part, unsigned char *to)
 {
     bool packed = part->form != GPU_WIDE;
@@ -108,7 +108,7 @@ static void convert(struct loader *loader, const struct tensor_view *view, const
     model_release_tensor(loader->model, view); // so that the file is never in memory as a whole
 }
 
-// How a matrix will lie: packed where a form is exact to it and a tile goes through the staging.
+// Plans how a matrix will lie: packed if a form represents it exactly and a tile fits the staging buffer, else wide.
 static void plan_part(const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out)
 {
     enum gpu_form form = gpu_form_of((uint32_t)view->type);
@@ -123,7 +123,7 @@ static uint64_t part_bytes(const struct gpu_quant *part)
     return part->form == GPU_WIDE ? (uint64_t)part->outputs * part->inputs * WIDE_BYTES : part->tiles * part->tile_bytes;
 }
 
-// Matrices of as many inputs, one below the other; one part if they are of one form, and tiles end with the rows.
+// Plans matrices with the same inputs, one below the other: one part if they have one form and tiles end where a matrix does.
 static void plan_linear(const struct tensor_view *const *views, uint32_t view_count, struct cuda_linear *out)
 {
     assert_always(view_count <= CUDA_PARTS_MAX);
@@ -242,7 +242,7 @@ uint64_t cuda_weight_bytes(const struct model *model, const struct layer_range *
     return loader.used;
 }
 
-// Whether products may ever have more rows than packed weights are multiplied with as they are.
+// Whether products may have so many rows that packed weights are expanded for them.
 static bool expands(const struct backend_config *config)
 {
     return config->max_rows > GPU_QUANT_DIRECT_ROWS && !config->batch_invariant;

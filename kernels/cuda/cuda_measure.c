@@ -30,7 +30,7 @@ static void read_all(struct bench *b) { gpu_read(b->bytes, b->count, (uint32_t *
 
 static void multiply(struct bench *b) { gpu_gemm_run(b->gemm, &b->product, b->workspace, b->stream); }
 
-// By one row, each time with another matrix, so that none is in a cache.
+// Products of one row, each with another matrix, so that none is in a cache.
 static void multiply_next(struct bench *b)
 {
     uint64_t matrix = 2ull * b->product.outputs * b->product.inputs;
@@ -48,7 +48,7 @@ static double queued_us(struct bench *b, work_fn *work, uint32_t times)
     return (double)(clock_now_ns() - began_ns) * 1e-3 / times;
 }
 
-// Microseconds of one.
+// Returns the microseconds of one product.
 static double measure(struct bench *b, work_fn *work, uint64_t limit_us)
 {
     double passes[PASSES_MAX], first_us = queued_us(b, work, 1); // warms up: algorithms are found, clocks rise
@@ -90,7 +90,7 @@ static enum status measure_weights(struct bench *b, uint64_t limit_us, double *b
     return status;
 }
 
-// Squares, each side twice the last, until one takes long enough that nothing but the product counts.
+// Products of square matrices, each side twice the last, until one takes so long that launching it does not matter.
 static enum status measure_products(struct bench *b, uint64_t limit_us, double *operations_per_s, struct error *error)
 {
     enum status status = STATUS_OK;

@@ -7,8 +7,8 @@
 //     export   pool ─kernel▶ slice 0, 1, 0, … ─memcpy, in copied▶ page
 //     import   page ─memcpy, in copied▶ slice 0, 1, 0, … ─kernel▶ pool
 //
-// What orders this with the steps' streams is the host: positions that are exported are of steps whose end it has seen, pages that are
-// imported were freed by steps that have ended, and are used by steps that begin after `copied`.
+// The host orders this with the steps' streams: exported positions are of steps whose end it has seen; pages that are imported into were
+// freed by steps that have ended, and are used by steps that begin after `copied`.
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -64,7 +64,7 @@ uint64_t cuda_pool_page_bytes(const struct backend *backend)
 
 static uint32_t page_tiles(const struct backend *backend) { return backend->range.count * backend->shape.kv_heads; }
 
-// The one that begins with this tile.
+// Returns the slice that begins with this tile.
 static uint32_t slice_of(const struct cuda_copy *copy, uint32_t tile) { return tile / copy->slice_tiles % CUDA_SLICES; }
 
 static unsigned char *slice_at(const struct cuda_copy *copy, uint32_t tile)
@@ -84,7 +84,7 @@ static bool arrived(const struct cuda_copy *copy, uint32_t tile)
     return true;
 }
 
-// The next slice, on the device. What comes in lies in pinned memory already.
+// Starts the next slice on the device. A page that comes in lies in pinned memory already.
 static void begin_slice(struct backend *backend)
 {
     struct cuda_copy *copy = &backend->copy;

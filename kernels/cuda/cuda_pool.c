@@ -63,7 +63,7 @@ void cuda_pool_close(struct backend *backend)
     kv_ledger_close(&backend->ledger);
 }
 
-// What is just being taken over has pages that are being written to: nobody else may, and they must not be given away.
+// Checks that the sequence is not being taken over: its pages are being written to, and must be neither shared nor given away.
 static enum status not_coming_in(const struct backend *backend, uint64_t sequence, struct error *error)
 {
     const struct cuda_copy *copy = &backend->copy;
@@ -72,7 +72,7 @@ static enum status not_coming_in(const struct backend *backend, uint64_t sequenc
     return error_set(error, STATUS_FAILED_PRECONDITION, "sequence %llx is being taken over", (unsigned long long)sequence);
 }
 
-// Gives the local rows their pages, copying those that were shared.
+// Reserves pages for the local rows, and copies shared ones before they are written.
 static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
@@ -120,7 +120,7 @@ static struct step_words words_of(uint32_t *words, size_t max_rows)
                                words + CUDA_ROW_WORDS * max_rows};
 }
 
-// The one place that chooses the kernel, of `count` rows of a sequence at positions one after the other. A block of gpu_attend_tiles reads
+// Chooses the kernel for `count` rows of a sequence at consecutive positions. A block of gpu_attend_tiles reads
 // K and V once for all of them, in about the time in which gpu_attend reads them for one or two; tiles of fewer rows than TILE_ROWS_MIN are not
 // worth a second launch.
 enum { TILE_ROWS_MIN = 4 };
@@ -130,7 +130,7 @@ static bool in_tiles(const struct backend *backend, uint32_t count)
     return !backend->config.batch_invariant && count >= TILE_ROWS_MIN && gpu_tile_rows(&backend->pool);
 }
 
-// Rows from `row` on that are of one sequence at positions one after the other.
+// Counts the rows from `row` on that are of one sequence at consecutive positions.
 static uint32_t chunk_rows(const struct backend_batch *batch, uint32_t row)
 {
     const struct backend_row *rows = &batch->rows[row];
@@ -141,8 +141,8 @@ static uint32_t chunk_rows(const struct backend_batch *batch, uint32_t row)
     return count;
 }
 
-// Tiles of a chunk whose rows are local rows `first` and on. max_rows words are enough: a chunk has four rows, a tile but a chunk's last
-// as many, so there is a tile for every two rows at most.
+// Adds the tiles of a chunk whose rows are the local rows from `first` on. max_rows words are enough: a chunk has four rows at least, and so
+// has each of its tiles but the last, so there is at most one tile for two rows.
 static void add_tiles(struct backend_batch *batch, const struct step_words *words, uint32_t first, uint32_t position,
                       uint32_t count)
 {
@@ -229,7 +229,7 @@ enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, stru
 
 // --- attention ---
 
-// As many rows at once as there is scratch for, with ranges as far as their own longest reaches: a row's result is its own.
+// Attends to as many rows at once as there is scratch for, with ranges up to the longest of them: a row's result depends on no other.
 static void attend_singles(struct backend_batch *batch, uint32_t layer, const uint32_t *position)
 {
     const struct backend *backend = batch->backend;
@@ -249,7 +249,7 @@ static void attend_singles(struct backend_batch *batch, uint32_t layer, const ui
     }
 }
 
-// As many tiles at once as there is scratch for.
+// Attends to as many tiles at once as there is scratch for.
 static void attend_tiles(struct backend_batch *batch, uint32_t layer, const struct step_words *words)
 {
     const struct backend *backend = batch->backend;

@@ -1,7 +1,7 @@
 // cuda_segment.c: a segment of the forward pass as kernels and products queued on the mini-batch's stream; what is exchanged with
 // KV workers goes up before and down behind them (cuda_wire.c): cuda_compute is what a graph holds (cuda_graph.c). It runs on the padded
-// rows of the step (buckets.h). Padding rows begin as the embedding of token 0 at position 0; o is whatever an earlier step left there.
-// No row's result depends on another's, and theirs are read by nobody. A stage that does not begin the model gets x instead.
+// rows of the step (buckets.h). Padding rows begin as the embedding of token 0 at position 0 (or as zeros, in a stage that is given x), and
+// their o is what an earlier step left. No row's result depends on another's, and those of padding rows are not read.
 #include "kernels/cuda/cuda.h"
 
 enum status cuda_check_pieces(const struct model *model, struct error *error)
@@ -17,7 +17,7 @@ enum status cuda_check_pieces(const struct model *model, struct error *error)
                      gguf_label(model->gguf), missing, model->arch_name);
 }
 
-// The pieces that an architecture's row names. What is not a case here is refused by cuda_check_pieces().
+// The next two compute the pieces that an architecture's row names. cuda_check_pieces() refuses what is not a case here.
 void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const float *weight, uint32_t rows)
 {
     const struct model_shape *shape = &batch->backend->shape;

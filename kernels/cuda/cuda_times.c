@@ -41,7 +41,7 @@ void cuda_times_begin_step(struct backend_batch *batch)
     batch->last_mark = NULL;
 }
 
-// NULL: it has none.
+// Returns the mark of a span; NULL: it is not timed.
 static struct cuda_mark *mark_of(const struct backend_batch *batch, enum cuda_span span, uint32_t layer)
 {
     if (batch->mark_layers == 1 && span != CUDA_HEAD && layer != batch->timed_layer)
@@ -94,7 +94,7 @@ void cuda_times(struct backend_batch *batch, struct backend_step_times *out)
     };
 }
 
-// Returns the count with it.
+// Adds a span if it was timed and there is room. Returns the new count.
 static uint32_t put_span(const struct backend_batch *batch, enum cuda_span span, uint32_t layer, struct backend_span *out,
                          uint32_t count, uint32_t capacity)
 {

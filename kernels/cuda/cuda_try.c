@@ -8,7 +8,7 @@
 
 enum { OF_A_LAYER = 4, TRIES_MAX = 48, PANEL_PATTERN = 0x2c /* 0.065 in f16: neither NaN nor 0 */ };
 
-// A kind of linear.
+// One of the matrices that each layer has, or the head's.
 struct kind {
     const struct cuda_linear *linear; // of the first layer; in the others it stands at the same place
     const void *x;
@@ -24,8 +24,8 @@ struct tries {
     uint32_t w_most;
 };
 
-// Of this shape: layers of a file may be packed differently, and so be cut differently; one that is wide here and a panel there is run
-// with the rows of both. NULL: there are too many; the library's guesses do for the rest.
+// Finds or adds the trial of a shape. Layers of a file may be packed, and so cut, differently; a shape that is wide in one layer and a
+// panel in another is run with the rows of both. NULL: there are too many, and the library's guesses must do for the rest.
 static struct gpu_trial *trial_of(struct tries *t, const struct gpu_product *p, uint32_t least_rows)
 {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -60,7 +60,7 @@ static void try_panels(struct tries *t, struct gpu_product *p, const struct gpu_
         push(t, p, GPU_QUANT_DIRECT_ROWS + 1, batch->panel);
 }
 
-// A layer's.
+// Adds the products of one layer's matrix.
 static void try_linear(struct tries *t, const struct kind *kind, const struct cuda_linear *linear,
                        const struct backend_batch *batch)
 {

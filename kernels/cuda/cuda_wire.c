@@ -19,8 +19,8 @@
 
 enum { ROWS_A_CLAIM = 8, HOST_BYTES_LEAST = 16 << 20 };
 
-// A mini-batch has requests of all its rows, replies, and as large a frame for the next of each; in blocks of powers of two, so twice the
-// sum at most. Links that bring little read into 64 KiB. Who has more links or fragments it makes detours now and then.
+// A mini-batch has requests for all its rows, replies, and a frame for the next of each; blocks are powers of two, so this is at most twice
+// the sum. Links that bring little read into 64 KiB. With more links, or fragmented memory, some messages make a detour.
 uint64_t cuda_host_bytes(const struct backend_config *config)
 {
     const struct model_shape *shape = &config->model->shape;
@@ -110,7 +110,7 @@ static void make_detour(struct backend_batch *batch, const struct backend_links 
         thread_pool_run(batch->backend->config.pool, detour_thread, &job);
 }
 
-// The rows from `row` on that make one, side by side.
+// Counts the rows from `row` on that make a detour.
 static uint32_t detour_rows(const struct backend_batch *batch, uint32_t row)
 {
     uint32_t count = 0;
@@ -155,7 +155,7 @@ void cuda_wire_up(struct backend_batch *batch, uint32_t s, const struct backend_
 
 // --- q, k, v down ---
 
-// The row goes into a message within reach, `count` rows behind that of `first`.
+// Whether row first + count lies in a message within reach, directly behind the `count` rows from `first` on.
 static bool goes_behind(const struct backend_batch *batch, const struct backend_links *links, uint32_t first, uint32_t count)
 {
     const struct backend *backend = batch->backend;
@@ -173,7 +173,7 @@ static void copy_down(struct backend_batch *batch, float *to, const float *from,
               "copying q, k, v from the device");
 }
 
-// Rows of one message. Returns their count; 0: the row goes nowhere.
+// Copies rows of one message. Returns their count; 0: the row is lost and goes nowhere.
 static uint32_t copy_message(struct backend_batch *batch, const struct backend_links *links, uint32_t row)
 {
     const struct backend *backend = batch->backend;

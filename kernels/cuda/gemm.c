@@ -13,7 +13,7 @@
 
 enum { SHAPES_MAX = 64, RUNS = 3, FILLS = 2, TRIAL_BUDGET_US = 1500000, PATTERN = 0x2c /* 0.065 in f16 */ };
 
-// What is known of a shape.
+// A shape and the algorithms found for it.
 struct shape {
     struct gpu_product like;
     bool known[GPU_CLASSES_MAX], tried[GPU_CLASSES_MAX];
@@ -33,12 +33,12 @@ struct gpu_gemm {
     uint32_t shape_count;
 };
 
-// Plain values, so that a product allocates nothing.
+// Descriptors as plain values, so that a product allocates nothing.
 struct layouts {
     cublasLtMatrixLayoutOpaque_t w, x, y;
 };
 
-// How parts of a sum may come together, and in what memory.
+// How an algorithm may add up partial sums, and the memory for that.
 static void set_reduction(struct gpu_gemm *gemm, uint32_t mask, uint64_t workspace)
 {
     gemm->workspace = workspace;
@@ -236,7 +236,7 @@ struct trials {
     cudaStream_t stream;
     cudaEvent_t begin, end;
     uint32_t next_w; // over all shapes: whose turn it is
-    // of the pair that is being tried
+    // times of the pair that is being tried
     struct gpu_product product;
     const struct gpu_trial *trial;
     struct layouts layouts;
@@ -253,7 +253,7 @@ static uint32_t trial_candidates(void *user, uint32_t shape, uint32_t rows)
     return ask_candidates(t->gemm, &t->layouts, t->candidates, GPU_CANDIDATES_MAX);
 }
 
-// Of one run, the mean of `runs`; negative: it does not start.
+// Returns the mean microseconds of `runs` runs; negative: the algorithm does not start.
 static double timed_us(struct trials *t, uint32_t candidate, uint32_t runs)
 {
     float ms = 0;
@@ -274,7 +274,7 @@ static double timed_us(struct trials *t, uint32_t candidate, uint32_t runs)
     return (double)ms * 1e3 / runs;
 }
 
-// A first run loads the kernel.
+// Runs an algorithm once, which loads its kernel.
 static double trial_time_us(void *user, uint32_t candidate, double best_us)
 {
     struct trials *t = user;

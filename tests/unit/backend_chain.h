@@ -221,8 +221,9 @@ static inline void chain_compare_archs(const struct backend_ops *ops, struct bac
         }
         chain_step(&pairs, rows, count);
         chain_step(&halves, rows, count);
-        for (uint32_t i = 0; i < outputs * CHAIN_VOCAB; i++)
-            apart = fmaxf(apart, fabsf(pairs.logits[0][i] - halves.logits[0][i]));
+        for (uint32_t row = 0; row < outputs; row++)
+            for (uint32_t i = 0; i < CHAIN_VOCAB; i++)
+                apart = fmaxf(apart, fabsf(pairs.logits[row][i] - halves.logits[row][i]));
     }
     if (!(apart <= limit))
         fail_msg("logits are %g apart", (double)apart);
