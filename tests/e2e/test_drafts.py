@@ -2,7 +2,7 @@
 take fewer steps."""
 import pytest
 
-from conftest import MODEL, Mesh
+from conftest import MODEL, Mesh, shard
 from streams import assert_same, body, run_all, words
 
 DRAFTED, RIGHT, STEPS = "fastdecode_draft_tokens_total", "fastdecode_draft_tokens_right_total", "fastdecode_steps_total"
@@ -35,7 +35,11 @@ PLACES = {"local": ("--kv-workers", 0), "workers": ("--local-pool", 0, "--kv-wor
           "int4": ("--kv-type", "int4"), "int8": ("--kv-type", "int8")}
 
 
-@pytest.mark.parametrize("place", ["workers", *(pytest.param(place, marks=pytest.mark.full) for place in ("local", "mini-batches"))])
+WHERE = ["local", "workers", "mini-batches"]
+SOME = shard(WHERE, 3)
+
+
+@pytest.mark.parametrize("place", [*SOME, *(pytest.param(place, marks=pytest.mark.full) for place in WHERE if place not in SOME)])
 def test_the_same_bytes(start_mesh, plain, place):
     wanted, steps = plain
     mesh = start_mesh(*PLACES[place], model=MODEL, threads=0)
