@@ -247,7 +247,7 @@ def test_slow_loris(start_mesh):
     mesh = start_mesh(env={"FD_HEADER_TIMEOUT": str(pace.seconds(1))})
     with raw_socket(mesh, timeout=30) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n")
-        connection.settimeout(0.1)
+        connection.settimeout(pace.seconds(0.1))
         deadline, data, served = pace.Deadline(20), None, 0
         while data is None and not deadline.passed():
             try:

@@ -45,6 +45,11 @@ def prompt_tokens(streams):
     return sum(stream.usage["prompt_tokens"] for stream in streams)
 
 
+def silence_s():
+    """How long a service may be silent before it is dead: shorter than rows at a worker are waited for."""
+    return min(seconds(2), 5)
+
+
 def half_way(mesh):
     """The streams again, each with half of its tokens or nearly so; the mesh is a paced one."""
     streams = start_all(mesh.url, REQUESTS)
@@ -125,7 +130,7 @@ def test_worker_killed(start_mesh, wanted):
 @pytest.mark.sanitizer
 def test_worker_stopped(start_mesh, wanted):
     """SIGSTOP: its connections stand, but it says nothing. It is dead after the time-out, and used again when it wakes."""
-    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(seconds(2000)), **PACED)
+    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(1000 * silence_s()), **PACED)
     streams = half_way(mesh)
     moved = mesh.metric(MOVED)
     victim, lost_count = fuller_worker(mesh)
@@ -149,7 +154,7 @@ def test_worker_stopped(start_mesh, wanted):
 
 def test_only_worker_stopped(start_mesh, wanted):
     """There is no other: its streams wait, and when it comes back they go on with what it holds. Nothing is computed anew."""
-    mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--worker-timeout-ms", round(seconds(500)), **PACED)
+    mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--worker-timeout-ms", round(250 * silence_s()), **PACED)
     streams = half_way(mesh)
     pid = mesh.kill("kv-worker-0", signal.SIGSTOP)
     try:
@@ -216,11 +221,10 @@ def test_worker_drains(start_mesh, wanted):
 @pytest.mark.sanitizer
 def test_scheduler_stopped(start_mesh, wanted):
     """SIGSTOP of the scheduler for longer than a member may be silent: nobody was dead, so nothing is lost or computed anew."""
-    silence_s = seconds(2)
-    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(silence_s * 1000), **PACED)
+    mesh = start_mesh(*TWO_WORKERS, "--worker-timeout-ms", round(1000 * silence_s()), **PACED)
     streams = half_way(mesh)
     pid = mesh.kill("scheduler", signal.SIGSTOP)
-    time.sleep(1.5 * silence_s)  # the stall itself
+    time.sleep(1.5 * silence_s())  # the stall itself
     os.kill(pid, signal.SIGCONT)
     assert_same(join_all(streams), wanted)
     wait_for_log(mesh, "scheduler", "SCHEDULER-STALLED")
