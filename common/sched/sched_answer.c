@@ -40,8 +40,8 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         return;
     }
     result->taken = true;
-    if (sched_place_of(s, seq)->losses > 0)
-        sched_place_of(s, seq)->losses = 0;
+    if (s->places.losing > 0) // seldom: asked for every row
+        sched_place_forgive(s, sched_place_of(s, seq));
     seq->sharing = false;
     uint32_t wrong = run->drafts > 0 ? run->count - result->sampled : 0;
     seq->held += run->count - wrong;
@@ -69,16 +69,6 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         sched_sequence_finish(s, slot, SCHED_LENGTH);
 }
 
-// Places nothing new there for a while: once for all rows that it loses at the same time, and twice as long each time until a row there
-// counts.
-static void place_avoid(struct sched *s, struct sched_place *place)
-{
-    if (place->avoid_until_us > s->now_us)
-        return;
-    place->avoid_until_us = s->now_us + ((uint64_t)TUNE_PLACE_LOST_AVOID_US << place->losses);
-    place->losses = MIN(place->losses + 1, TUNE_PLACE_LOST_DOUBLINGS);
-}
-
 static void run_lost(struct sched *s, uint32_t slot)
 {
     struct sched_seq *seq = &s->seqs[slot];
@@ -88,7 +78,7 @@ static void run_lost(struct sched *s, uint32_t slot)
     for (uint32_t i = 0; i < s->config.max_places; i++)
         others = others || (s->places.of[i].up && i != seq->place);
     if (others)
-        place_avoid(s, sched_place_of(s, seq));
+        sched_place_avoid(s, sched_place_of(s, seq));
     sched_sequence_rebuild(s, slot);
 }
 

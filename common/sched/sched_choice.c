@@ -55,8 +55,8 @@ static struct attention attention_of(const struct sched *s, uint32_t mini_batch,
 }
 
 // Returns the attention of the mini-batch if that place reads for read_us instead of now_us.
-static double attend_us_with(const struct attention *a, uint32_t index, const struct sched_place *place, double now_us,
-                             double read_us)
+static inline double attend_us_with(const struct attention *a, uint32_t index, const struct sched_place *place, double now_us,
+                                    double read_us)
 {
     struct sched_round round = {
         .here_us = a->here_us, .here_link_us = a->here_link_us, .away_answer_us = index == a->first ? a->second_us : a->first_us};

@@ -152,7 +152,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     place->accepts_moves = up->accepts_moves;
     place->pages_total = up->pages_total;
     place->suspect_until_us = place->avoid_until_us = place->moves_from_us = 0;
-    place->losses = 0;
+    sched_place_forgive(s, place);
     sched_speed_guess(s, place, up);
 }
 

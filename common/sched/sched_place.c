@@ -117,3 +117,20 @@ void sched_place_set_load(struct sched *s, struct sched_seq *seq, uint32_t load)
     *batch_load = *batch_load - seq->load + load;
     seq->load = load;
 }
+
+// Places nothing new there for a while: once for all rows that it loses at the same time, and twice as long each time until a row there
+// counts.
+void sched_place_avoid(struct sched *s, struct sched_place *place)
+{
+    if (place->avoid_until_us > s->now_us)
+        return;
+    place->avoid_until_us = s->now_us + ((uint64_t)TUNE_PLACE_LOST_AVOID_US << place->losses);
+    s->places.losing += place->losses == 0;
+    place->losses = MIN(place->losses + 1, TUNE_PLACE_LOST_DOUBLINGS);
+}
+
+void sched_place_forgive(struct sched *s, struct sched_place *place)
+{
+    s->places.losing -= place->losses > 0;
+    place->losses = 0;
+}

@@ -28,7 +28,6 @@ struct sched_place_link {
 struct sched_place {
     uint64_t suspect_until_us; // no rows
     uint64_t avoid_until_us;   // no new sequences
-    uint32_t losses;           // times that rows were lost there and it was avoided, since a row last counted
     uint64_t moves_from_us;    // nothing is handed over from it or to it before, unless it must be
     uint64_t load[SCHED_MINI_BATCHES_MAX];
     uint64_t incoming[SCHED_MINI_BATCHES_MAX]; // load of sequences that are being handed over to it
@@ -47,13 +46,14 @@ struct sched_place {
     struct sched_list holders; // of pages, those that are kept aside; oldest first
     struct sched_list kept;    // least recently used first
     uint32_t count;            // of holders
+    uint32_t losses;           // times that rows were lost there and it was avoided, since a row last counted
     uint64_t down_since_us;
 };
 
 struct sched_places {
     struct sched_place *of;                      // [max_places]
     uint64_t batch_load[SCHED_MINI_BATCHES_MAX]; // sums over places
-    uint32_t draining, starved;                  // places
+    uint32_t draining, starved, losing;          // places
     uint64_t grace_until_us;                     // places that were never up are expected until then; 0: there was none yet
     uint64_t grace_wake_us;                      // when the head of the queue is judged again, SCHED_NEVER
     uint32_t local_pool;                         // the place that is it and is up; NONE: there is none
@@ -71,6 +71,8 @@ void sched_place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
 void sched_place_set_load(struct sched *s, struct sched_seq *seq, uint32_t load);
 void sched_place_list(struct sched *s, struct sched_place *place, uint32_t slot); // among the holders of pages
 void sched_place_unlist(struct sched *s, struct sched_place *place, uint32_t slot);
+void sched_place_avoid(struct sched *s, struct sched_place *place);                              // rows were lost there
+void sched_place_forgive(struct sched *s, struct sched_place *place);                            // a row there counts
 void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
 void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot);
 

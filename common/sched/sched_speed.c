@@ -35,7 +35,9 @@ double sched_speed_read_us(const struct sched *s, const struct sched_place *plac
 {
     double load = (double)(place->load[mini_batch] + place->incoming[mini_batch]) + tokens;
     load += (place->readers[mini_batch] + (tokens > 0)) * weight;
-    return load == 0 ? 0 : load * sched_speed_token_us(s, place);
+    if (load == 0)
+        return 0;
+    return load * (place->shares_cores ? sched_speed_token_us(s, place) : place->speed.token_us);
 }
 
 double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, uint32_t mini_batch, uint32_t tokens,
