@@ -1,6 +1,6 @@
 #!/bin/sh
-# kv-worker.sh: starts kv-worker under the address that others reach this container by. Replicas have no names of their
-# own in compose, so each advertises its own address: FD_ADDRESS, else the first that the container's host name has.
+# kv-worker.sh: starts kv-worker with the address at which others reach this container. Replicas have no names of their
+# own in compose, so each advertises its address: FD_ADDRESS, else the first address of the container's host name.
 set -eu
 address=${FD_ADDRESS:-$(hostname -i | cut -d ' ' -f 1)}
 case $address in
