@@ -4,10 +4,9 @@
 #define FD_MODEL_COMPUTE_H
 
 #define COMPUTE_NAMES "auto|f32|int8"
-#define COMPUTE_HELP "f32 is the reference, by OpenBLAS; a GPU has auto alone, which is f16 or bf16"
-#define INVARIANT_HELP                                                                                                                        \
-    "equal bytes alone, in company and after failover: on a GPU one algorithm and tile for any number of rows, and KV in one kind of place; " \
-    "a CPU's int8 is so anyway"
-#define DEVICE_HELP "cpu; cuda or cuda:N; auto: a GPU if there is one, else the CPU"
+#define COMPUTE_HELP "how products are computed; f32: the reference, by OpenBLAS; a GPU takes only auto, which is f16 or bf16"
+#define INVARIANT_HELP \
+    "equal bytes alone, in company and after failover; on a GPU this costs speed, and KV lies in places of one kind. A CPU's int8 always has them"
+#define DEVICE_HELP "cpu, cuda or cuda:N; auto: a GPU if there is one, else the CPU"
 
 #endif

@@ -106,9 +106,10 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
         {"host", OPTION_STRING, &s->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
         {"port", OPTION_U32, &s->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},
-        {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME", "the model's id in the API; default: the file's stem",
-         0, 0},
-        {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE|none", "accepted API keys, one a line; none: no key needed", 0, 0},
+        {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME",
+         "name of the model in the API; default: the file name without .gguf", 0, 0},
+        {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE|none",
+         "file of accepted API keys, one a line; none: no key is needed", 0, 0},
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
@@ -123,8 +124,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; two pay where workers have cores of their own. 0: one on CPUs; with a GPU and workers one or "
-         "two, as is predicted to be faster",
+         "mini-batches in flight; two pay if workers have cores of their own. 0: one on CPUs; with a GPU and workers one or two, "
+         "whichever is predicted to be faster",
          0, 4},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
@@ -142,7 +143,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none",
-         "shared secret of the services; default: a new one in the run directory", 0, 0},
+         "file with the secret that the services share; default: a new one in the run folder", 0, 0},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR",
          "folder for pid files, logs and sockets, yours alone (mode 700); default: a new one under /tmp", 0, 0},
     };

@@ -76,9 +76,9 @@ static enum status configure(struct service *service, void *state, struct error 
         {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "address of the scheduler", 0, 0},
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address of the control socket", 0, 0},
         {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS", "address of the tensor socket", 0, 0},
-        {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "the control socket as the scheduler reaches it", 0, 0},
+        {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "address at which the scheduler reaches the control socket", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS",
-         "the tensor socket as the s-part and other workers reach it", 0, 0},
+         "address at which the s-part and other workers reach the tensor socket", 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one per usable CPU, each pinned", 0, 1024},
@@ -86,7 +86,8 @@ static enum status configure(struct service *service, void *state, struct error 
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
-        {"isa", OPTION_STRING, &s->isa, "LEVEL", "kernels: ref, avx2, avx512, vnni; default: FD_ISA, else the best", 0, 0},
+        {"isa", OPTION_STRING, &s->isa, "LEVEL",
+         "kernels: ref, avx2, avx512 or vnni; default: FD_ISA, else the best that the CPU has", 0, 0},
     };
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
 

@@ -7,7 +7,8 @@ Checked:
   circles   no circle of files: a .c and its .h are one unit; A depends on B if it includes B's header or uses a symbol that B's
             object defines. A file may include its room's own interface (common/sched/sched.h), whose .c is on top of the room:
             it is where the types are. A header without a .c is no unit. Headers must not include each other in a circle either
-  private   a header named *_internal.h is included only from its own directory: it holds what the files there share
+  private   a header named *_internal.h, *_state.h or internal.h is included only from its own directory: it holds what the files
+            there share
 
 Exceptions are what is still to be mended. The lists may only shrink: an entry that is no longer needed is an error too.
 """
@@ -94,6 +95,7 @@ kernels/attention/*
 kernels/quant/pack kernels/quant/pack_source
 """.split("\n")[1:-1]
 
+PRIVATE = re.compile(r"[/_](internal|state)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.M)
 
 
@@ -136,7 +138,7 @@ class Graph:
         if not os.path.exists(name):
             self.bad.append(f"{path} includes {name}, which is not there")
             return
-        if name.endswith("_internal.h") and os.path.dirname(name) != os.path.dirname(path):
+        if PRIVATE.search(name) and os.path.dirname(name) != os.path.dirname(path):
             self.bad.append(f"{path} includes {name}, which is private to {os.path.dirname(name)}")
         if path.endswith(".h") and name.endswith(".h"):
             self.headers[path].add(name)
