@@ -24,8 +24,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/rpc/token.h"
 #include "common/rpc/transport.h"
-#include "common/wire/wire.h"
 
 enum {
     PIECES = 64,           // frames in one system call
@@ -33,14 +33,11 @@ enum {
     LARGE_BYTES = 4 << 10, // such a frame goes at once
     SEND_BYTES = 4 << 20,  // in the kernel, so that a layer's tensors are one system call
     READS_A_TURN = 16,     // then others have theirs
-    GREETING_BYTES = 16,   // "FDL1", zeros, the token or the answer
     ARRIVING_MAX = 64,     // connected and silent
     ACCEPTS_A_TURN = 16,
     ARRIVING_US = 5000000,
     ANSWER_US = 300000 // until then the channel is not up
 };
-
-static const unsigned char greeting_magic[8] = {'F', 'D', 'L', '1'};
 
 struct local_link {
     struct transport_link base; // first: the endpoint casts to it
@@ -273,69 +270,6 @@ static void link_free(struct transport_link *base)
     leave(link);
 }
 
-// --- greetings ---
-
-// Waits for what the other side says first.
-struct hearing {
-    struct pollee pollee; // first: callbacks cast back, also to the struct that contains this one
-    struct rpc_loop *loop;
-    uint64_t timer;
-    size_t have;
-    unsigned char greeting[GREETING_BYTES];
-    void (*on_heard)(struct hearing *hearing, uint64_t word); // must end it; word 0: malformed, or not in time
-};
-
-static void on_word(struct pollee *pollee, short events)
-{
-    struct hearing *hearing = (struct hearing *)pollee;
-    ssize_t count = recv(pollee->fd, hearing->greeting + hearing->have, GREETING_BYTES - hearing->have, MSG_DONTWAIT);
-
-    (void)events;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return;
-    hearing->have += count > 0 ? (size_t)count : 0;
-    if (count > 0 && hearing->have < GREETING_BYTES)
-        return;
-    bool good = count > 0 && !memcmp(hearing->greeting, greeting_magic, sizeof greeting_magic);
-    hearing->on_heard(hearing, good ? wire_load_u64(hearing->greeting + sizeof greeting_magic) : 0);
-}
-
-static void on_silence(void *arg)
-{
-    struct hearing *hearing = arg;
-    hearing->timer = 0;
-    hearing->on_heard(hearing, 0);
-}
-
-// False: no memory; nothing has begun.
-static bool begin_hearing(struct hearing *hearing, struct rpc_loop *loop, int fd, uint64_t limit_us,
-                          void (*on_heard)(struct hearing *hearing, uint64_t word))
-{
-    *hearing = (struct hearing){.pollee = {.fd = fd, .events = POLLIN, .on_ready = on_word}, .loop = loop, .on_heard = on_heard};
-    hearing->timer = rpc_loop_timer(loop, limit_us, on_silence, hearing);
-    if (hearing->timer && loop_watch(loop, &hearing->pollee))
-        return true;
-    rpc_loop_cancel_timer(loop, hearing->timer);
-    return false;
-}
-
-// Returns its socket.
-static int end_hearing(struct hearing *hearing)
-{
-    loop_unwatch(hearing->loop, &hearing->pollee);
-    rpc_loop_cancel_timer(hearing->loop, hearing->timer);
-    return hearing->pollee.fd;
-}
-
-static bool say(int fd, uint64_t word)
-{
-    unsigned char greeting[GREETING_BYTES];
-
-    memcpy(greeting, greeting_magic, sizeof greeting_magic);
-    wire_store_u64(greeting + sizeof greeting_magic, word);
-    return send(fd, greeting, sizeof greeting, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof greeting;
-}
-
 // --- ports ---
 
 // An offer that a client has not taken yet.
@@ -347,14 +281,14 @@ struct given {
 
 // A client that has connected but not sent its token yet.
 struct arriving {
-    struct hearing hearing; // first
+    struct token_wait wait; // first: callbacks cast back
     struct transport_port *port;
     struct arriving *next, **place;
 };
 
 // This end has sent the token and waits for the answer.
 struct taking {
-    struct hearing hearing; // first
+    struct token_wait wait; // first: callbacks cast back
     struct transport_port *port;
     uint32_t id;
     uint64_t answer;
@@ -373,7 +307,7 @@ struct transport_port {
 // Returns its socket.
 static int end_arriving(struct arriving *arriving)
 {
-    int fd = end_hearing(&arriving->hearing);
+    int fd = token_wait_end(&arriving->wait);
 
     *arriving->place = arriving->next;
     if (arriving->next)
@@ -397,14 +331,14 @@ static bool find_given(struct transport_port *port, uint64_t token, struct given
     return false;
 }
 
-static void on_token(struct hearing *hearing, uint64_t token)
+static void on_token(struct token_wait *wait, uint64_t token)
 {
-    struct arriving *arriving = (struct arriving *)hearing;
+    struct arriving *arriving = (struct arriving *)wait;
     struct transport_port *port = arriving->port;
     int fd = end_arriving(arriving);
     struct given given;
 
-    if (!token || !find_given(port, token, &given) || !say(fd, given.answer)) {
+    if (!token || !find_given(port, token, &given) || !token_send(fd, given.answer)) {
         close(fd);
         return;
     }
@@ -424,7 +358,7 @@ static void arrive(struct transport_port *port, int fd)
         close(end_arriving(oldest));
     }
     arriving = calloc(1, sizeof *arriving);
-    if (!arriving || !begin_hearing(&arriving->hearing, port->config.loop, fd, ARRIVING_US, on_token)) {
+    if (!arriving || !token_wait_begin(&arriving->wait, port->config.loop, fd, ARRIVING_US, on_token)) {
         close(fd);
         free(arriving);
         return;
@@ -436,7 +370,7 @@ static void arrive(struct transport_port *port, int fd)
         arriving->next->place = &arriving->next;
     port->arriving = arriving;
     port->arriving_count++;
-    on_word(&arriving->hearing.pollee, POLLIN); // usually it has arrived already
+    token_wait_read(&arriving->wait); // usually it has arrived already
 }
 
 static void stop_listening(struct transport_port *port)
@@ -504,7 +438,7 @@ static struct transport_port *port_open(const struct transport_config *config)
 static void end_taking(struct transport_port *port)
 {
     if (port->taking)
-        close(end_hearing(&port->taking->hearing));
+        close(token_wait_end(&port->taking->wait));
     free(port->taking);
     port->taking = NULL;
 }
@@ -558,11 +492,11 @@ static void port_withdraw(struct transport_port *port, uint32_t id)
     }
 }
 
-static void on_answer(struct hearing *hearing, uint64_t answer)
+static void on_answer(struct token_wait *wait, uint64_t answer)
 {
-    struct taking *taking = (struct taking *)hearing, now = *taking;
+    struct taking *taking = (struct taking *)wait, now = *taking;
     const struct transport_config *config = &now.port->config;
-    int fd = end_hearing(hearing);
+    int fd = token_wait_end(wait);
     struct local_link *link = NULL;
 
     free(taking);
@@ -587,7 +521,7 @@ static bool port_take(struct transport_port *port, uint32_t id, const struct tra
     memcpy(at.sun_path + 1, offer->name, name_bytes);
     if (!taking || fd < 0 || port->taking ||
         connect(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name_bytes)) ||
-        !say(fd, offer->token) || !begin_hearing(&taking->hearing, port->config.loop, fd, ANSWER_US, on_answer)) {
+        !token_send(fd, offer->token) || !token_wait_begin(&taking->wait, port->config.loop, fd, ANSWER_US, on_answer)) {
         if (fd >= 0)
             close(fd);
         free(taking);
