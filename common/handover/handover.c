@@ -447,6 +447,11 @@ static void fetch_begin(void *arg)
         stop_fetch(fetch, STATUS_UNAVAILABLE, service_ends);
         return;
     }
+    fetch->timer = rpc_loop_timer(handover->tensor_loop, PAGE_TIMEOUT_MS * 1000ull, on_timeout, fetch);
+    if (!fetch->timer) { // from here on it has one, which finish() takes over
+        stop_fetch(fetch, STATUS_RESOURCE_EXHAUSTED, "no memory");
+        return;
+    }
     drop_fetch(handover, fetch->sequence); // an earlier try, which nobody waits for any more
     fetch->next = handover->fetches;
     handover->fetches = fetch;
@@ -464,8 +469,6 @@ static void fetch_begin(void *arg)
     fetch->keeps = handover->pages->make_way(handover->user, fetch->sequence, &error) != STATUS_OK;
     if (fetch->keeps || rpc_channel_open(handover->tensor_loop, &config, &fetch->channel, &error))
         give_up(fetch, error.status, error.text);
-    else
-        fetch->timer = rpc_loop_timer(handover->tensor_loop, PAGE_TIMEOUT_MS * 1000ull, on_timeout, fetch);
 }
 
 // The scheduler may place the sequence anywhere now, and believes that nothing of it is here: what has come must go.
