@@ -172,7 +172,9 @@ def test_refusals():
             (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16"),
             (("--batch-invariant", "--compute", "f32"), {}, "--batch-invariant: f32 goes through OpenBLAS")):
         said = s_part(*options, env=env)
-        assert said.returncode == 2 and line in said.stderr, (options, said.stderr)
+        # a setting that cannot be, or one that this machine cannot do: docs/operations.md
+        there_is_none = any(words in line for words in ("there is no", "no CUDA device", "MiB are needed"))
+        assert said.returncode in ((3,) if there_is_none else (2, 3)) and line in said.stderr, (options, said.returncode, said.stderr)
     assert "DEVICE" in fastdecode("up", "--help").stdout
 
 

@@ -108,7 +108,7 @@ def test_worker_killed(start_mesh, wanted):
     streams = half_way(mesh)
     moved = mesh.metric(MOVED)
     victim, lost_count = fuller_worker(mesh)
-    assert 0 < lost_count < STREAMS, f"{lost_count} of {STREAMS} sequences are on the worker that is to be killed"
+    assert 0 < lost_count, f"none of {STREAMS} sequences is on the worker that is to be killed"  # all are, where the other looks slow
     old_pid = mesh.kill(victim)
     known = known_tokens(streams)
     wait_for_log(mesh, "scheduler", f"PLACE-DOWN name={victim}")
@@ -118,7 +118,7 @@ def test_worker_killed(start_mesh, wanted):
     rebuilt, lost = int(mesh.metric(REBUILT)), mesh.metric(REBUILT_TOKENS)
     extra = needed(mesh) - prompt_tokens(wanted)
     print(f"{rebuilt} rebuilt, {lost:.0f} tokens")
-    assert abs(rebuilt - lost_count) <= moved and 0 < rebuilt < STREAMS
+    assert abs(rebuilt - lost_count) <= moved and 0 < rebuilt <= STREAMS
     assert 0 < extra <= lost <= at_most(known, rebuilt), f"{extra:.0f} rows were computed anew, {lost:.0f} tokens were lost"
 
     idle(mesh)
