@@ -20,7 +20,7 @@ def test_steps_are_predicted_from_the_start(start_mesh):
     lines = logged(mesh, "s-part")
     assert len(lines) == 1
     rows = [int(point.split(":")[0]) for point in re.search(r'layer_us="([^"]+)"', lines[0]).group(1).split()]
-    assert rows[:4] == [1, 2, 4, 8] and rows == sorted(rows)
+    assert rows == [1 << i for i in range(len(rows))]  # as many as its time is enough for
     mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
     assert len(logged(mesh, "kv-worker-0")) == 1
     assert mesh.metric("fastdecode_place_shares_cores") == 1
