@@ -448,7 +448,7 @@ static void fetch_begin(void *arg)
         return;
     }
     fetch->timer = rpc_loop_timer(handover->tensor_loop, PAGE_TIMEOUT_MS * 1000ull, on_timeout, fetch);
-    if (!fetch->timer) { // from here on it has one, which finish() takes over
+    if (!fetch->timer) { // set first, so that finish() reuses its slot in most cases
         stop_fetch(fetch, STATUS_RESOURCE_EXHAUSTED, "no memory");
         return;
     }

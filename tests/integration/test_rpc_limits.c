@@ -23,7 +23,7 @@ static atomic_uint hanging, cancelled;
 static struct rpc_call *held[8];
 static uint32_t held_count;
 
-// Streams max_tokens messages, as long as they are taken.
+// Streams max_tokens messages, or fewer if the client stops reading.
 static void stream(struct rpc_call *call, void *user)
 {
     const Fastdecode__GenerateRequest *request = rpc_call_unpack(call, &fastdecode__generate_request__descriptor);
@@ -42,7 +42,7 @@ static void stream(struct rpc_call *call, void *user)
     atomic_store(&stream_status, (unsigned)status + 1);
 }
 
-// The reply has as many bytes as timeout_ms of the call says, times 1000; as a stream's message first.
+// Replies with timeout_ms of the call times 1,000 bytes, and streams a message of that size before.
 static void large(struct rpc_call *call, void *user)
 {
     size_t bytes = rpc_call_timeout_ms(call) * (size_t)1000;
@@ -57,7 +57,7 @@ static void large(struct rpc_call *call, void *user)
     free(text);
 }
 
-// When one is cancelled, all others are ended: those of the same connection that are cancelled next, too.
+// When one call is cancelled, ends all others, including those of the same connection that would be cancelled next.
 static void end_others(void *user)
 {
     uint32_t mine = (uint32_t)(uintptr_t)user;
@@ -98,8 +98,8 @@ static void start_server(struct harness_server *server, const char *address)
 
 // --- tests ---
 
-// A client that stops reading: the stream ends with a status at the limit, the connection is closed, and what the client
-// finds in its socket afterwards has no gap.
+// If a client stops reading, the stream ends with a status at the limit and the connection is closed. What the client reads from its socket
+// afterwards has no gap.
 static void an_unread_stream_ends_with_a_status(void **state)
 {
     struct harness_server server = {0};
@@ -134,7 +134,7 @@ static void an_unread_stream_ends_with_a_status(void **state)
     harness_stop(&server);
 }
 
-// A client process that is stopped in the middle of a stream, and goes on: it gets everything, once and in order.
+// A client process that is stopped in the middle of a stream and continued receives everything, once and in order.
 static int stopped_client(const char *address)
 {
     struct harness_client client = {0};
@@ -327,7 +327,7 @@ static void health_says_why_not(void **state)
     harness_stop(&server);
 }
 
-// Channels opened and closed at any moment of their life, to a server that comes and goes, while it is spoken to.
+// Opens and closes channels at any moment of their life, while the server they call comes and goes.
 static void channels_come_and_go(void **state)
 {
     char address[128], dead[] = "tcp://127.0.0.1:1", name[] = "tcp://localhost:1";

@@ -1,5 +1,5 @@
-// test_rpc_strangers.c: what somebody can do who has said no hello, or a wrong one, and what a peer can do who was greeted and
-// breaks the rules of a call: it costs them the connection, and others nothing.
+// test_rpc_strangers.c: what a client can do before or with a wrong hello, and what a greeted peer can do that breaks the rules of a call.
+// It costs them the connection, and does not affect others.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static bool readable(int fd)
 
 // --- strangers ---
 
-// Longer than a hello can be, by the head alone: no memory is kept for it.
+// The head announces more than a hello may have: no memory is allocated for it.
 static const unsigned char long_head[] = "FDR1\x01\0\x01\0\x08\x01";
 
 static void a_stranger_cannot_say_much_to_a_server(void **state)
@@ -83,8 +83,8 @@ static void a_stranger_cannot_say_much_to_a_client(void **state)
     close(listener);
 }
 
-// One refusal, with its line in the log, a connection: who says hello again loses it, whatever it says.
-static void who_was_refused_is_not_answered_again(void **state)
+// A connection is refused, and logged, once. A second hello closes it, whatever it contains.
+static void a_refused_client_is_not_answered_again(void **state)
 {
     struct harness_server server = {0};
     (void)state;
@@ -104,7 +104,7 @@ static void who_was_refused_is_not_answered_again(void **state)
     harness_stop(&server);
 }
 
-// Of those who connect and say nothing only so many are kept, those who came last; a peer is not disturbed.
+// Only the latest 256 silent connections are kept; greeted peers are not affected.
 static void strangers_are_not_kept_in_any_number(void **state)
 {
     enum { CROWD = 400, KEPT = 256, HELLO_S = 5 };
@@ -142,7 +142,7 @@ static void strangers_are_not_kept_in_any_number(void **state)
 
 // --- peers ---
 
-// A server that says hello and reads nothing any more: calls end at their deadlines, and what is kept for it has an end.
+// A server says hello and then stops reading: calls end at their deadlines, and what is queued for it is bounded.
 static void what_is_not_read_is_not_kept_for_ever(void **state)
 {
     enum { REQUEST_BYTES = 16 << 20 };
@@ -182,7 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stranger_cannot_say_much_to_a_server), cmocka_unit_test(a_stranger_cannot_say_much_to_a_client),
-        cmocka_unit_test(who_was_refused_is_not_answered_again),  cmocka_unit_test(strangers_are_not_kept_in_any_number),
+        cmocka_unit_test(a_refused_client_is_not_answered_again), cmocka_unit_test(strangers_are_not_kept_in_any_number),
         cmocka_unit_test(what_is_not_read_is_not_kept_for_ever),
     };
     log_init("test", LOG_ERROR, false);
