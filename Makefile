@@ -201,6 +201,10 @@ check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, 
 check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment (the gate runs a sample of them)
 	$(Q)tests/check_full.sh
 
+mutants: packages-build packages-test ## see which of 20 faults, put into a copy of the code one by one, the tests catch (an hour; ARGS=NAME: one)
+	$(Q)$(MAKE) --no-print-directory $(PARALLEL) programs venv model
+	$(Q)tests/mutants.py --build $(BUILD) --venv $(VENV) $(ARGS)
+
 check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
@@ -235,5 +239,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all serve model packages-build packages-cuda packages-test packages-deploy check check-full check-deploy programs fuzz venv format lint unit \
+.PHONY: help all serve model packages-build packages-cuda packages-test packages-deploy check check-full mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

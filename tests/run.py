@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Runs groups of tests, two items at a time and the longest first; the last line is "N passed, N failed, N skipped".
 
-  tests/run.py [--build DIR] [--venv DIR] [--jobs N] GROUP...
+  tests/run.py [--build DIR] [--venv DIR] [--jobs N] [--only ITEM,ITEM] [--fail-fast] GROUP...
 
 Groups: lint (tests/lint/*.sh), unit, kernels, integration (cmocka programs under DIR/tests/GROUP), fuzz (short runs of
 DIR/tests/fuzz from the committed corpus), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`).
 
 An item is a script, a program or a file of pytest. Tests marked `alone` need all cores and run last, one after the other.
 An item is ended when none of its tests has finished for LIMIT_S, times the pace of this machine (tests/e2e/pace.py): what
-had finished by then still counts. Output of what passed is not shown. How long items took is kept in DIR/durations.json and orders the next run.
+had finished by then still counts. With --fail-fast the first failure ends the queue. Output of what passed is not shown. How long items took is kept in DIR/durations.json and orders the next run.
 
 Settings: FD_JOBS (items at a time), FUZZ_SECONDS (a fuzz target, 20), FD_TALLY (a file to append the counts to), FD_SHARD=K/N (of e2e-full, the
 tests whose name falls to shard K of N).
@@ -190,8 +190,8 @@ def fuzz_item(name, path):
 class Run:
     """A queue of items, a few threads that take from it, and what came of them."""
 
-    def __init__(self, items, jobs, durations_path):
-        self.durations_path = durations_path
+    def __init__(self, items, jobs, durations_path, fail_fast):
+        self.durations_path, self.fail_fast = durations_path, fail_fast
         try:
             with open(durations_path, encoding="utf-8") as file:
                 self.durations = json.load(file)
@@ -228,7 +228,7 @@ class Run:
     def take(self):
         while True:
             with self.lock:
-                if not self.queue:
+                if not self.queue or (self.fail_fast and self.failed):
                     return
                 item = self.queue.pop()
             began = time.monotonic()
@@ -253,6 +253,8 @@ def main():
     arguments.add_argument("--build", default="build")
     arguments.add_argument("--venv", default="build/venv")
     arguments.add_argument("--jobs", type=int, default=int(os.environ.get("FD_JOBS", "2")))
+    arguments.add_argument("--only", help="the items of the groups to run, as unit/test_wire or e2e/test_api.py; several with commas")
+    arguments.add_argument("--fail-fast", action="store_true", help="start nothing more after a failure")
     arguments.add_argument("group", nargs="+", choices=GROUPS)
     chosen = arguments.parse_args()
     os.chdir(ROOT)
@@ -261,8 +263,13 @@ def main():
     began = time.monotonic()
     print(f"pace {pace.factor():.2f}: waits are that many times as long as on the reference machine")
     sys.stdout.flush()
-    run = Run([item for group in chosen.group for item in items_of(group, chosen.build, chosen.venv)], chosen.jobs,
-              f"{chosen.build}/durations.json")
+    items = [item for group in chosen.group for item in items_of(group, chosen.build, chosen.venv)]
+    if chosen.only:
+        items = [item for item in items if item.name.split(" ")[0] in chosen.only.split(",")]
+    if chosen.fail_fast:
+        for item in items:
+            item.command += ["-x"] if item.group in MARKERS else []
+    run = Run(items, chosen.jobs, f"{chosen.build}/durations.json", chosen.fail_fast)
     run.all()
     for group, count in run.by_group.items():
         print(f"{group}: {count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Puts faults into a copy of the code, one at a time, and says which test catches each; the last line is "N of N caught".
+
+  tests/mutants.py [--build DIR] [--venv DIR] [--groups GROUP,GROUP] [--list] [NAME...]
+
+A fault is one that a hand makes and no compiler sees: a release that is dropped, an index that is off by one, a scale that is swapped. Each
+is a row of FAULTS: a text that occurs once in a file, and what it becomes. The tests in its row are run first, since they should see it. If
+they pass, the groups follow in order (by default unit, kernels, integration, e2e) until a test fails. A fault that no test sees SURVIVED: a
+test is missing, or the fault changes nothing that anybody could observe and the row wants another one.
+
+The files of this working tree and what is built of them are copied to a temporary directory, so that a fault costs the files that it changes.
+Nothing is changed here. MAKEFLAGS is passed on ("NVCC=" leaves out the CUDA backend, which no fault touches).
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import namedtuple
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+GROUPS = ("unit", "kernels", "integration", "e2e")
+
+Fault = namedtuple("Fault", "name file old new hints")
+
+FAULTS = [
+    # Kernels: the second half of a Q6_K group with the scale of the first.
+    Fault("gemm-scale", "kernels/gemm/gemm_lanes.h", "load_scale(w, form, tile, g, (size_t)g * 2 + 1)", "load_scale(w, form, tile, g, (size_t)g * 2)",
+          "kernels/test_gemm"),
+    # Frequencies of a model with factors (Llama 3) multiplied where they are divided.
+    Fault("rope-factors", "kernels/norm_rope/rope_table.c", "frequency /= (double)params->freq_factors[i];",
+          "frequency *= (double)params->freq_factors[i];", "kernels/test_norm_rope"),
+    # The row at the first position of a range does not see it.
+    Fault("attention-range", "common/kv/kv_batch.c", "while (batch->positions[block->first_row + row] < range * ATTEND_RANGE)",
+          "while (batch->positions[block->first_row + row] <= range * ATTEND_RANGE)", "unit/test_kv_store kernels/test_attention"),
+    # KV pages: a sequence that is cut off loses the page that it still has half of.
+    Fault("page-index", "common/kv/kv_ledger.c", "drop_pages(ledger, slot, pages_for(ledger, positions));",
+          "drop_pages(ledger, slot, positions / ledger->shape.page_tokens);", "unit/test_kv_ledger unit/test_kv_store"),
+    # A shared page that is replaced by a copy keeps the reference of who copied.
+    Fault("page-reference", "common/kv/kv_ledger.c", "    ledger->references[copy.from]--;\n", "", "unit/test_kv_ledger unit/test_kv_share"),
+    # The copy of a shared page is empty.
+    Fault("page-copy", "common/kv/kv_sequence.c",
+          "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed)",
+          "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed && status)", "unit/test_kv_share"),
+    # The scheduling core: chunks are not aligned with the rows that decode.
+    Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
+          "unit/test_sched_chunk"),
+    # Newcomers take the pages of sequences that are coming back.
+    Fault("admit-order", "common/sched/sched_admit.c", "if (s->coming_back > 0 && !s->cold[head].rebuild)",
+          "if (s->coming_back > s->config.max_running && !s->cold[head].rebuild)", "unit/test_sched_failures unit/test_sched"),
+    # A sequence that ends while it is being moved away is never released where it is.
+    Fault("sched-release", "common/sched/sched_sequence.c",
+          "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n        sched_outbox_add(s, slot);\n",
+          "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n", "unit/test_sched_failures unit/test_sched"),
+    # What the local pool reads counts twice when a place is chosen.
+    Fault("placement", "common/sched/sched_choice.c", "    if (sched_place_is_here(place))\n        round.here_us -= now_us;\n",
+          "    (void)now_us;\n", "unit/test_sched_placement unit/test_sched_rule"),
+    # S-part: the random number of each token is that of the one before.
+    Fault("sample-index", "services/s-part/step_plan.c", "output->index = position + 1 - sequence->prompt_tokens;",
+          "output->index = position - sequence->prompt_tokens;", "unit/test_step_plan"),
+    # Drafts behind a token count though penalties make their samples depend on it.
+    Fault("draft-penalty", "services/s-part/step_plan.c", "plan->rows[row + at].token && sampler_is_pure(sampler));", "plan->rows[row + at].token);",
+          "unit/test_step_plan"),
+    # A sampler whose sequence is in a step when it is released stays for ever.
+    Fault("sampler-release", "services/s-part/engine_release.c", "    engine->deferred[slot].sampler |= what.sampler;\n", "",
+          "integration/test_engine"),
+    # KV worker: no page for a position that begins one.
+    Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)",
+          "!kv_store_reserve(worker->store, row.sequence, row.position, &error)", "integration/test_worker_shape e2e/test_same_bytes.py"),
+    # Handover: positions that nobody asked for count as taken over.
+    Fault("handover-positions", "common/handover/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
+          ".positions = positions,", "integration/test_handover integration/test_handover_again integration/test_handover_copies"),
+    # Sampler: tokens of the prompt are penalized as if they had been generated.
+    Fault("presence-penalty", "common/sampler/sampler.c", "        if (seen->generated)\n            *logit -= p->presence_penalty",
+          "        *logit -= p->presence_penalty", "unit/test_sampler"),
+    # Tokenizer: of equal pairs in a long word the rightmost is merged first.
+    Fault("merge-order", "common/tokenizer/bpe.c", "a->rank < b->rank : a->at < b->at;", "a->rank < b->rank : a->at > b->at;",
+          "unit/test_tokenizer unit/test_tokenizer_open"),
+    # Gateway: text is sent that may be the start of a stop string.
+    Fault("stop-hold", "services/gateway/stop_match.c", "else if (partial && i < hold_from)", "else if (partial)",
+          "unit/test_gateway_text unit/test_gateway_parts"),
+    # RPC: a proof that was seen once is good for every connection.
+    Fault("proof-challenge", "common/rpc/handshake.c",
+          "    crypto_auth_hmacsha512256_update(&state, handshake->challenge, sizeof handshake->challenge);\n", "",
+          "integration/test_rpc_secret"),
+    # Model loader: a range of layers has the weights of the first ones.
+    Fault("layer-range", "kernels/backend/cpu_load.c", "&model->layers[loader->range.first + i]", "&model->layers[i]",
+          "unit/test_backend_range"),
+]
+
+
+def copy_tree(to, build, venv):
+    """Copies the files that git knows, as they are here, and what is built; times stay, so nothing is built again."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout.decode().split("\0")
+    for path in filter(None, listed):
+        if os.path.exists(os.path.join(ROOT, path)):
+            os.makedirs(os.path.dirname(os.path.join(to, path)), exist_ok=True)
+            shutil.copy2(os.path.join(ROOT, path), os.path.join(to, path), follow_symlinks=False)
+    if os.path.isdir(os.path.join(ROOT, "models")):
+        os.symlink(os.path.join(ROOT, "models"), os.path.join(to, "models"))
+    source = os.path.join(ROOT, build)
+    if os.path.isdir(source):
+        skipped = {os.path.realpath(venv), os.path.join(os.path.realpath(source), "fuzz")}
+        shutil.copytree(source, os.path.join(to, "build"), symlinks=True,
+                        ignore=lambda folder, names: [n for n in names if os.path.realpath(os.path.join(folder, n)) in skipped])
+
+
+class Scratch:
+    """The copy, with at most one fault in it."""
+
+    def __init__(self, folder, venv):
+        self.folder, self.venv = folder, venv
+
+    def make(self, *targets):
+        """Builds. Returns what the compiler says where that fails, else an empty text."""
+        done = subprocess.run(["make", "--no-print-directory", f"-j{os.cpu_count()}", f"VENV={self.venv}", *targets], cwd=self.folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        return (done.stdout or "make failed") if done.returncode else ""
+
+    def test(self, groups, only=()):
+        """Runs groups, or items of theirs, until one fails. Returns the name of that test, or an empty text."""
+        command = ["tests/run.py", "--build", "build", "--venv", self.venv, "--fail-fast"]
+        done = subprocess.run([*command, *(["--only", ",".join(only)] if only else []), *groups], cwd=self.folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        found = re.search(r"^FAILED (.*)$", done.stdout, re.MULTILINE)
+        if found:
+            return found.group(1)
+        if done.returncode:
+            raise SystemExit("no test ran:\n" + done.stdout[-2000:])
+        return ""
+
+    def hinted(self, hints, groups):
+        """Builds and runs the tests that should see the fault. Returns (which did, why nothing could be built)."""
+        hints = [hint for hint in hints if hint.split("/")[0] in groups]
+        if not hints:
+            return "", ""
+        e2e = any(hint.startswith("e2e/") for hint in hints)
+        problem = self.make(*(["programs"] if e2e else [f"build/tests/{hint}" for hint in hints]))
+        return ("", problem) if problem else (self.test(sorted({hint.split("/")[0] for hint in hints}), hints), "")
+
+    def catch(self, fault, groups):
+        """Returns (the test that sees the fault, why nothing could be built); two empty texts: it survived."""
+        caught, problem = self.hinted(fault.hints.split(), groups)
+        if not caught and not problem:
+            problem = self.make("programs")
+        for group in groups:
+            if caught or problem:
+                break
+            caught = self.test([group])
+        return caught, problem
+
+
+def run_fault(scratch, fault, groups):
+    """Prints the line of one fault. True: it was caught."""
+    path, began = os.path.join(scratch.folder, fault.file), time.monotonic()
+    text = None
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    if text is None or text.count(fault.old) != 1:
+        what = "has no such file" if text is None else f"has its old text {text.count(fault.old)} times, not once"
+        print(f"{fault.name:20} STALE: the code {what} ({fault.file}); mend its row in tests/mutants.py")
+        return False
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(fault.old, fault.new))
+        caught, problem = scratch.catch(fault, groups)
+    finally:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    if problem:
+        print(f"{fault.name:20} NOT BUILT: no fault that a test could see\n{problem[-2000:]}")
+    else:
+        print(f"{fault.name:20} {'caught by ' + caught if caught else 'SURVIVED'} ({time.monotonic() - began:.0f} s)")
+    return bool(caught)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--build", default="build")
+    arguments.add_argument("--venv", default="build/venv")
+    arguments.add_argument("--groups", default=",".join(GROUPS), help="where a fault may be seen (%(default)s)")
+    arguments.add_argument("--list", action="store_true", help="print the names and end")
+    arguments.add_argument("name", nargs="*", help="the faults to try; all by default")
+    chosen = arguments.parse_args()
+    groups, names = chosen.groups.split(","), [fault.name for fault in FAULTS]
+    if chosen.list:
+        print(*names, sep="\n")
+        return 0
+    unknown = [name for name in chosen.name if name not in names] + [group for group in groups if group not in GROUPS]
+    if unknown:
+        arguments.error(f"there is no {unknown[0]}")
+    faults = [fault for fault in FAULTS if not chosen.name or fault.name in chosen.name]
+    venv = os.path.join(ROOT, chosen.venv)
+    sys.stdout.reconfigure(line_buffering=True)
+    with tempfile.TemporaryDirectory(prefix="fd-mutants-") as folder:
+        copy_tree(folder, chosen.build, venv)
+        scratch = Scratch(folder, venv)
+        caught = sum(run_fault(scratch, fault, groups) for fault in faults)
+    print(f"{caught} of {len(faults)} caught")
+    return 0 if caught == len(faults) else 1
+
+
+sys.exit(main())
