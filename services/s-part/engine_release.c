@@ -130,7 +130,7 @@ void engine_forget_older(void *arg)
     uint32_t cursor = 0, count = 0;
 
     while ((sequence = sequence_table_next(engine->sequences, &cursor)))
-        if (sequence->opened_by < newest) {
+        if (sequence->opened_by != newest) { // not <: its successor's clock may have been set back
             release_or_defer(engine, sequence->id, (struct released){.sampler = true});
             count++;
         }

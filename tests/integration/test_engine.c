@@ -367,6 +367,21 @@ static void a_new_scheduler_inherits_no_samplers(void **state)
     assert_int_equal(backend.released, 0); // pages: the scheduler says what it does not claim
 }
 
+// Nor does one that has the smaller number, because its clock was set back.
+static void a_new_scheduler_whose_clock_is_behind_inherits_none(void **state)
+{
+    (void)state;
+    send_step(0, 1000, 10, NULL, NULL);
+    AWAIT(turn(), steps_done == 1);
+    atomic_store(&engine.scheduler_incarnation, scheduler_incarnation - (1 << 20));
+    connect_scheduler(scheduler_incarnation - (1 << 20));
+    send_step(0, 1005, 1, NULL, NULL);
+    AWAIT(turn(), steps_done == 2);
+    engine_forget_older(&engine);
+    assert_int_equal(sequence_table_count(engine.sequences), 1);
+    assert_non_null(sequence_table_find(engine.sequences, 1005));
+}
+
 // --- workers ---
 
 // How long a worker may take for a layer follows from what attention was measured to take, is never less than a floor, and counts what
@@ -442,6 +457,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_sequence_of_two_steps_goes_with_the_last, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(waiting_releases_are_limited, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_new_scheduler_inherits_no_samplers, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_new_scheduler_whose_clock_is_behind_inherits_none, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(answers_are_waited_for_as_long_as_they_may_take, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(what_was_asked_before_counts, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
