@@ -197,16 +197,30 @@ static struct member *new_worker(struct scheduler *scheduler, struct place *plac
     return &place->worker;
 }
 
-struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, const char *name)
+static struct member *find_name(struct scheduler *scheduler, bool s_part, const char *name)
 {
-    struct place *oldest = NULL;
-    uint64_t now_us = clock_now_us();
-
     if (s_part)
         return &scheduler->s_part.member;
     for (uint32_t i = 0; i < scheduler->place_count; i++)
         if (scheduler->places[i].kind == SCHED_KV_WORKER && !strcmp(scheduler->places[i].worker.name, name))
             return &scheduler->places[i].worker;
+    return NULL;
+}
+
+uint64_t members_newest(struct scheduler *scheduler, bool s_part, const char *name)
+{
+    const struct member *member = find_name(scheduler, s_part, name);
+    return member ? member->incarnation : 0;
+}
+
+struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, const char *name)
+{
+    struct place *oldest = NULL;
+    struct member *known = find_name(scheduler, s_part, name);
+    uint64_t now_us = clock_now_us();
+
+    if (known)
+        return known;
     if (scheduler->place_count < SCHED_PLACES_MAX) {
         uint32_t index = scheduler->place_count++;
         return new_worker(scheduler, &scheduler->places[index], index);

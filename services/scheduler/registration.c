@@ -225,7 +225,10 @@ void registration_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, 0))
+    // A member that was refused takes the number after the newest, as it was told to, however far ahead of this clock that is.
+    const uint64_t newest = members_newest(scheduler, s_part, request->name);
+    const bool was_told = newest && (request->incarnation == newest || request->incarnation == newest + 1);
+    if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, was_told ? request->incarnation : 0))
         return;
     if (admit(scheduler, request, s_part, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);

@@ -291,6 +291,8 @@ void members_heartbeat_handler(struct rpc_call *call, void *user);
 void members_drain_handler(struct rpc_call *call, void *user);
 // Whom a registration of that name is for; NULL: every place is in use.
 struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, const char *name);
+// The newest incarnation that has registered under the name; 0: none.
+uint64_t members_newest(struct scheduler *scheduler, bool s_part, const char *name);
 // Connects to it, and tells the core of it once it is reached and clean.
 void members_connect(struct member *member);
 void members_disconnect(struct member *member);

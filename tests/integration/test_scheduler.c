@@ -459,6 +459,35 @@ static void names_that_do_not_come_back_give_way(void **state)
     mesh_close();
 }
 
+// All clocks were two days ahead and have been put right since: the worker takes the number after the newest, as it is told to. Another
+// number so far ahead, or one for a name that nobody knows, is refused.
+static void a_clock_put_right_by_days_keeps_no_worker_out(void **state)
+{
+    const uint64_t ahead = member_incarnation() + (2 * UINT64_C(86400000) << 20);
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker.incarnation = 0;
+    kv_worker_open(0, 0, 0, 0);
+    kv_worker_close();
+    UNTIL(!worker(1)->up);
+    worker(1)->incarnation = ahead;
+    kv_worker.incarnation = ahead + 1;
+    assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_INVALID_ARGUMENT);
+    kv_worker_close();
+    kv_worker.incarnation = ahead;
+    kv_worker.name = "stranger";
+    assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_INVALID_ARGUMENT);
+    kv_worker.name = NULL;
+    kv_worker_close();
+    kv_worker.incarnation = ahead;
+    kv_worker_open(0, 0, 0, 0);
+    assert_int_equal(worker(1)->incarnation, ahead + 1);
+    kv_worker_close();
+    kv_worker.incarnation = 0;
+    mesh_close();
+}
+
 // Its heartbeats say that its tensor thread has not turned for an hour.
 static void hang(void)
 {
@@ -580,6 +609,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
         cmocka_unit_test(names_that_do_not_come_back_give_way),
+        cmocka_unit_test(a_clock_put_right_by_days_keeps_no_worker_out),
         cmocka_unit_test(a_worker_whose_tensors_hang_is_down),
         cmocka_unit_test(a_worker_that_loses_its_rows_again_and_again_is_down),
         cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
