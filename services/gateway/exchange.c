@@ -23,6 +23,8 @@ enum {
     KEEP_OUT_BYTES = 8192,
     ALWAYS_SENT_BYTES = 4096, // errors and the like go out however much waits
     BEHIND_BYTES = 64 << 10,  // a client that reads slower gets larger chunks later
+    CROWDED_RATE = 64,        // times the minimum rate, once half of what may wait does: a few slow readers keep out nobody
+    CROWDED_GRACE = 8,        // and that part of the grace time
 };
 
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path)
@@ -148,26 +150,36 @@ void exchange_add_header(struct exchange *exchange, const char *name, const char
     pthread_mutex_unlock(&exchange->mutex);
 }
 
-// With the mutex held. Counts bytes that wait to be read, and moves the client's deadline by the time they take at the minimum rate.
+// With the mutex held. Moves a deadline by the time that the bytes take at the rate.
+static void move_deadline(_Atomic uint64_t *deadline, bool waited_before, uint64_t grace_us, size_t bytes, uint64_t rate)
+{
+    uint64_t from_us = waited_before ? atomic_load_explicit(deadline, memory_order_relaxed) : clock_now_us() + grace_us;
+
+    atomic_store_explicit(deadline, from_us + bytes * 1000000ull / rate, memory_order_relaxed);
+}
+
+// With the mutex held. Counts bytes that wait to be read, and moves the client's deadlines.
 static void add_unsent(struct exchange *exchange, size_t bytes, bool waited_before)
 {
     const struct http_totals *totals = exchange->totals;
-    uint64_t deadline_us;
 
     atomic_fetch_add_explicit(&exchange->totals->unsent_bytes, bytes, memory_order_relaxed);
     if (totals->min_read_rate == 0)
         return;
-    deadline_us = waited_before ? atomic_load_explicit(&exchange->read_deadline_us, memory_order_relaxed)
-                                : clock_now_us() + totals->read_grace_us;
-    deadline_us += bytes * 1000000ull / totals->min_read_rate;
-    atomic_store_explicit(&exchange->read_deadline_us, deadline_us, memory_order_relaxed);
+    move_deadline(&exchange->read_deadline_us, waited_before, totals->read_grace_us, bytes, totals->min_read_rate);
+    move_deadline(&exchange->crowded_deadline_us, waited_before, totals->read_grace_us / CROWDED_GRACE, bytes,
+                  totals->min_read_rate * CROWDED_RATE);
 }
 
 bool exchange_is_late(const struct exchange *exchange, uint64_t now_us)
 {
+    const struct http_totals *totals = exchange->totals;
+    bool crowded = atomic_load_explicit(&totals->unsent_bytes, memory_order_relaxed) > totals->max_unsent_bytes / 2;
     uint64_t deadline_us = atomic_load_explicit(&exchange->read_deadline_us, memory_order_relaxed);
 
-    return deadline_us != 0 && now_us > deadline_us;
+    if (deadline_us == 0)
+        return false;
+    return now_us > deadline_us || (crowded && now_us > atomic_load_explicit(&exchange->crowded_deadline_us, memory_order_relaxed));
 }
 
 // Replaces an answer for which there is no room. With the mutex held.

@@ -34,8 +34,9 @@ struct exchange {
     uint64_t body_seen;         // bytes, kept or dropped
     bool handled;               // the body is complete and handle was called, or need not be
     _Atomic(void *) user;
-    atomic_bool gone;                  // stored with release, loaded with acquire
-    _Atomic uint64_t read_deadline_us; // relaxed: the client must have read what waits by then; 0: nothing waits
+    atomic_bool gone;                     // stored with release, loaded with acquire
+    _Atomic uint64_t read_deadline_us;    // relaxed: the client must have read what waits by then; 0: nothing waits
+    _Atomic uint64_t crowded_deadline_us; // relaxed: the same while much waits in all
 
     pthread_mutex_t mutex;             // for all below
     struct MHD_Connection *connection; // NULL once it is completed

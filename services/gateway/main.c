@@ -52,7 +52,9 @@ static enum status configure(struct service *service, void *state, struct error 
         {"max-unsent", OPTION_SIZE, &g->max_unsent_bytes, "SIZE",
          "most bytes of answers that clients have not read yet; beyond it requests get status 429", 1 << 20, 1e12},
         {"min-read-rate", OPTION_SIZE, &g->min_read_rate, "SIZE",
-         "bytes a second that a client must read while an answer waits for it; 0: no limit", 0, 1 << 30},
+         "bytes a second that a client must read while an answer waits for it, and 64 times that once half of --max-unsent waits; 0: no "
+         "limit",
+         0, 1 << 30},
         {"threads", OPTION_U32, &g->threads, "N", "threads that parse and tokenize long bodies", 1, 64},
         {"request-timeout", OPTION_F64, &g->request_timeout_s, "S", "time limit of a request; 0: none", 0, 1e7},
         {"header-timeout", OPTION_F64, &g->header_timeout_s, "S", "time a client has to send the headers", 0.1, 3600},

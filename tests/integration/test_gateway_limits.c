@@ -221,6 +221,47 @@ static void test_slow_reader(void **state)
     free(body);
 }
 
+// Reads an answer of 16 MB slowly, 128 KB every 20 ms; returns how much of it came.
+static size_t read_slowly(uint64_t max_unsent_bytes)
+{
+    struct gateway_config config = make_config();
+    struct gateway *opened;
+    struct http_reply reply;
+    char *body = text_body(2 << 20, ",\"return_token_strs\":true"), *piece = malloc(128 << 10);
+    int buffer = 256 << 10;
+    size_t total = 0;
+    ssize_t got;
+
+    config.max_request_tokens = 1 << 30;
+    config.max_unsent_bytes = max_unsent_bytes;
+    config.idle_timeout_s = 2;
+    config.min_read_rate = 1 << 20;
+    opened = open_with(&config);
+    reply = (struct http_reply){.fd = http_connect(gateway_port(opened))};
+    setsockopt(reply.fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+    dprintf(reply.fd, "POST /tokenize HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", strlen(body));
+    assert_int_equal(send(reply.fd, body, strlen(body), MSG_NOSIGNAL), strlen(body));
+    while ((got = recv(reply.fd, piece, 128 << 10, MSG_WAITALL)) > 0) {
+        total += (size_t)got;
+        usleep(20000);
+    }
+    http_free(&reply);
+    gateway_close(opened);
+    free(piece);
+    free(body);
+    return total;
+}
+
+// The least rate of reading is small, so that few readers could keep the gateway's allowance for an hour. When half of it is in use they
+// have to be faster: here within half a second instead of 18.
+static void test_slow_readers_of_much(void **state)
+{
+    (void)state;
+    size_t whole = read_slowly(256 << 20);
+    assert_true(whole > 14 << 20);
+    assert_in_range(read_slowly(24 << 20), 1, whole - 1);
+}
+
 // An address that has its connections is told so; what is far beyond is closed without a word. Others' connections are not touched.
 static void test_connections_of_an_address(void **state)
 {
@@ -341,6 +382,7 @@ int main(int argc, char **argv)
         CASE(test_text_of_tokens),
         CASE(test_unsent_answers),
         CASE(test_slow_reader),
+        CASE(test_slow_readers_of_much),
         CASE(test_connections_of_an_address),
         CASE(test_this_hosts_connections),
         CASE(test_share_of_a_key),
