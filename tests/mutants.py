@@ -47,14 +47,14 @@ FAULTS = [
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed && status)", "unit/test_kv_share"),
     # The scheduling core: chunks are not aligned with the rows that decode.
     Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
-          "unit/test_sched_chunk"),
+          "unit/test_sched unit/test_sched_chunk"),
     # Newcomers take the pages of sequences that are coming back.
     Fault("admit-order", "common/sched/sched_admit.c", "if (s->coming_back > 0 && !s->cold[head].rebuild)",
-          "if (s->coming_back > s->config.max_running && !s->cold[head].rebuild)", "unit/test_sched_failures unit/test_sched"),
+          "if (s->coming_back > s->config.max_running && !s->cold[head].rebuild)", "unit/test_sched_failures"),
     # A sequence that ends while it is being moved away is never released where it is.
     Fault("sched-release", "common/sched/sched_sequence.c",
           "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n        sched_outbox_add(s, slot);\n",
-          "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n", "unit/test_sched_failures unit/test_sched"),
+          "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n", "unit/test_sched_property"),
     # What the local pool reads counts twice when a place is chosen.
     Fault("placement", "common/sched/sched_choice.c", "    if (sched_place_is_here(place))\n        round.here_us -= now_us;\n",
           "    (void)now_us;\n", "unit/test_sched_placement unit/test_sched_rule"),
@@ -69,7 +69,7 @@ FAULTS = [
           "integration/test_engine"),
     # KV worker: no page for a position that begins one.
     Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)",
-          "!kv_store_reserve(worker->store, row.sequence, row.position, &error)", "integration/test_worker_shape e2e/test_same_bytes.py"),
+          "!kv_store_reserve(worker->store, row.sequence, row.position, &error)", "integration/test_worker_shape"),
     # Handover: positions that nobody asked for count as taken over.
     Fault("handover-positions", "common/handover/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
           ".positions = positions,", "integration/test_handover integration/test_handover_again integration/test_handover_copies"),

@@ -107,7 +107,7 @@ static void on_end(void *user, enum status status, const char *text)
     *(struct outcome *)user = (struct outcome){true, status};
 }
 
-static struct rpc_handle fetch_two_pages(struct outcome *outcome)
+static struct rpc_handle fetch(struct outcome *outcome, uint32_t positions)
 {
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
     const struct rpc_callbacks callbacks = {.on_end = on_end};
@@ -118,12 +118,14 @@ static struct rpc_handle fetch_two_pages(struct outcome *outcome)
     request.scheduler_incarnation = incarnation;
     request.sequence = 7;
     request.tensor_address = (char *)"inproc://test-other";
-    request.positions = 2 * PAGE_TOKENS;
+    request.positions = positions;
     assert_int_equal(rpc_call_start(scheduler, &fastdecode__kv_control__descriptor, "Fetch", &request.base, NULL, &callbacks,
                                     outcome, &handle, &error),
                      STATUS_OK);
     return handle;
 }
+
+static struct rpc_handle fetch_two_pages(struct outcome *outcome) { return fetch(outcome, 2 * PAGE_TOKENS); }
 
 /* Everything that the scheduler said before has been done, at the worker's other thread too. */
 static void round_trip(void)
@@ -153,6 +155,25 @@ static void a_sequence_is_taken_over(void **state)
     UNTIL(outcome.ended);
     assert_int_equal(outcome.status, STATUS_OK);
     assert_int_equal(pages_used(), 2);
+    tear_down();
+}
+
+/* The other worker's last page has positions beyond those of the sequence: rows of drafts that did not come true. */
+static void no_more_is_taken_than_was_asked_for(void **state)
+{
+    struct kv_held held = {0};
+    struct outcome outcome;
+    (void)state;
+    set_up();
+    fetch(&outcome, PAGE_TOKENS + 6);
+    for (uint32_t page = 0; page < 2; page++) {
+        UNTIL(asked);
+        answer_page();
+    }
+    UNTIL(outcome.ended);
+    assert_int_equal(outcome.status, STATUS_OK);
+    assert_true(kv_store_find(worker.store, 7, &held));
+    assert_int_equal(held.positions, PAGE_TOKENS + 6);
     tear_down();
 }
 
@@ -187,6 +208,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sequence_is_taken_over),
+        cmocka_unit_test(no_more_is_taken_than_was_asked_for),
         cmocka_unit_test(what_is_given_up_leaves_no_pages),
         cmocka_unit_test(a_worker_ends_in_mid_handover),
     };

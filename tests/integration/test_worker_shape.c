@@ -1,15 +1,19 @@
-/* test_worker_shape.c: what a KV worker does with the shape that the scheduler's answer to its registration names. The scheduler
- * is played here; both loops of the worker are one, so that everything runs on this thread. */
+/* test_worker_shape.c: what a KV worker does with the shape that the scheduler's answer to its registration names, and with the rows of a
+ * step. The scheduler and the s-part are played here; both loops of the worker are one, so that everything runs on this thread. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <malloc.h>
+#include <string.h>
 #include <cmocka.h>
 
+#include "attend.pb-c.h"
 #include "cluster.pb-c.h"
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/wire/attend.h"
+#include "common/wire/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 #include "tests/integration/await.h"
@@ -129,10 +133,106 @@ static void steps_allocate_nothing(void **state)
     thread_pool_close(worker.pool);
 }
 
+// --- a step under way ---
+
+static uint32_t attended, lost, ended;
+
+static void count_lost(void *user, uint32_t row)
+{
+    (void)user;
+    (void)row;
+    lost++;
+}
+
+static void take_reply(void *user, struct rpc_message *message)
+{
+    struct attend_reply reply;
+    struct error error;
+    size_t length;
+    const unsigned char *payload = rpc_message_payload(message, &length);
+
+    (void)user;
+    assert_int_equal(attend_reply_parse(payload, length, 1, worker.q_width, count_lost, NULL, &reply, &error), STATUS_OK);
+    attended++;
+}
+
+static void take_end(void *user, enum status status, const char *text)
+{
+    (void)user;
+    (void)text;
+    assert_int_equal(status, STATUS_OK);
+    ended++;
+}
+
+// One row of one sequence, in one layer.
+static void attend_row(struct rpc_channel *channel, uint32_t position, uint32_t layer)
+{
+    const struct rpc_callbacks callbacks = {.on_message = take_reply, .on_end = take_end};
+    const struct attend_request_form form = {.incarnation = 1,
+                                             .step = position + 1,
+                                             .layer = layer,
+                                             .row_count = 1,
+                                             .q_width = worker.q_width,
+                                             .kv_width = worker.kv_width};
+    const size_t size = attend_request_size(&form);
+    const uint32_t before = ended;
+    struct attend_request_parts parts;
+    unsigned char *payload;
+    struct rpc_buffer *buffer =
+        rpc_request_buffer(channel, rpc_method_id(&fastdecode__kv_worker__descriptor, "Attend"), 0, size, &payload);
+
+    assert_non_null(buffer);
+    memset(payload, 0, size);
+    attend_request_begin(payload, size, &form, &parts);
+    if (layer == 0) {
+        wire_store_u64(parts.row_sequence, 7);
+        wire_store_u32(parts.row_position, position);
+    }
+    assert_int_equal(rpc_call_start_buffer(channel, buffer, &callbacks, NULL, NULL), STATUS_OK);
+    UNTIL(ended > before);
+}
+
+// Token by token over two pages: each step reserves the page that its row begins, so that no row is lost.
+static void a_row_that_begins_a_page_has_one(void **state)
+{
+    static const char *const addresses[] = {"inproc://test-attended"};
+    const struct rpc_method methods[] = {{&fastdecode__kv_worker__descriptor, "Attend", attend_handler, &worker}};
+    const struct rpc_server_config config = {
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = {.service = "kv-worker"}};
+    const struct rpc_channel_config caller = {.address = addresses[0], .hello = {.service = "s-part", .incarnation = 1}};
+    struct kv_shape shape = good;
+    struct rpc_server *server;
+    struct rpc_channel *channel;
+    struct error error;
+    (void)state;
+
+    shape.max_sequences = 64;
+    worker = (struct worker){.settings = {.name = "w", .kv_memory = 1 << 20}};
+    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
+    assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
+    assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
+    assert_int_equal(rpc_server_open(worker.control_loop, &config, &server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(worker.control_loop, &caller, &channel, &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(channel));
+    for (uint32_t position = 0; position < 2 * shape.page_tokens; position++)
+        for (uint32_t layer = 0; layer < shape.layers; layer++)
+            attend_row(channel, position, layer);
+    assert_int_equal(attended, 2 * shape.page_tokens * shape.layers);
+    assert_int_equal(lost, 0);
+    assert_int_equal(kv_store_pages_used(worker.store), 2);
+    rpc_channel_close(channel);
+    rpc_server_close(server);
+    attend_close(&worker);
+    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
+    rpc_loop_close(worker.control_loop);
+    thread_pool_close(worker.pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_shape_that_cannot_be_is_refused),
-                                       cmocka_unit_test(steps_allocate_nothing)};
+                                       cmocka_unit_test(steps_allocate_nothing),
+                                       cmocka_unit_test(a_row_that_begins_a_page_has_one)};
     struct error error;
     log_init("test", LOG_ERROR, false);
     assert_always(kernels_init(NULL, &error) == STATUS_OK);

@@ -177,6 +177,28 @@ static void what_is_rebuilt_comes_before_what_is_new(void **state)
     end(m);
 }
 
+// Until a sequence whose KV was lost is back in the queue, its turn and its pages are free; they are not for newcomers.
+static void what_is_coming_back_keeps_its_turn(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.max_running = 1;
+    struct mesh *m = start(&config);
+    struct mesh_seq *old = mesh_arrive(m, 64, 60, 0);
+    for (int i = 0; i < 10; i++)
+        mesh_next_tick(m);
+    assert_true(old->in_flight > 0);
+    struct mesh_seq *newcomer = mesh_arrive(m, 64, 60, 0);
+    mesh_place_down(m, old->place); // the other one has room for both
+    mesh_tick(m);
+    for (int i = 0; i < 2000 && !old->finished; i++) {
+        assert_int_equal(newcomer->in_flight, 0);
+        mesh_next_tick(m);
+    }
+    assert_true(old->finished);
+    end(m);
+}
+
 static void an_unknown_sequence_is_opened_again(void **state)
 {
     (void)state;
@@ -522,6 +544,7 @@ int main(void)
         cmocka_unit_test(a_place_that_loses_rows_again_is_avoided_for_longer),
         cmocka_unit_test(a_place_that_comes_back_gives_back_what_it_holds),
         cmocka_unit_test(what_is_rebuilt_comes_before_what_is_new),
+        cmocka_unit_test(what_is_coming_back_keeps_its_turn),
         cmocka_unit_test(an_unknown_sequence_is_opened_again),
         cmocka_unit_test(a_failed_step_is_planned_again),
         cmocka_unit_test(an_s_part_that_restarts_keeps_what_workers_hold),
