@@ -1,10 +1,12 @@
 // service.c: see service.h.
 #include "common/service/service.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -63,6 +65,18 @@ static _Noreturn void end_by(int number)
     _exit(128 + number);
 }
 
+// Runs only in a thread that a library began before main() (OpenBLAS does) and that therefore does not block the signal, which
+// would otherwise end the process. That thread blocks it from now on, and the signal goes on to one that waits for it.
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    int failed = errno;
+
+    (void)info;
+    sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
+    kill(getpid(), number);
+    errno = failed;
+}
+
 static void *signal_main(void *arg)
 {
     struct service *service = arg;
@@ -93,11 +107,15 @@ static void *signal_main(void *arg)
 
 static enum status take_signals(struct service *service, struct error *error)
 {
+    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+
     signal(SIGPIPE, SIG_IGN); // a peer or a reader of the log that has gone is an error of that write
     sigemptyset(&service->signals);
     sigaddset(&service->signals, SIGTERM);
     sigaddset(&service->signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &service->signals, NULL); // threads inherit it
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
     pthread_mutex_init(&service->lock, NULL);
     pthread_cond_init(&service->stopped, NULL);
     if (pthread_create(&service->signal_thread, NULL, signal_main, service))

@@ -5,7 +5,8 @@
 //                  --check                │ wake()
 //                                  signal thread (sigwait): SIGTERM, SIGINT
 //
-// Signals are blocked in every thread and taken by one thread of this module, so there are no signal handlers. wake() is called
+// Signals are blocked in every thread and taken by one thread of this module; a handler only passes on what reaches a thread that a
+// library began before main(). wake() is called
 // only between the end of start() and the end of serve(): close() may free what wake() uses. SIGPIPE is ignored.
 //
 // A service has no state at file scope: its main() owns a struct and hands it over as `state`.

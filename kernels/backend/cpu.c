@@ -87,7 +87,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
                          gguf_label(config->model->gguf), shape->head_dim, ATTEND_TILE, ATTEND_MAX_HEAD_DIM);
     if (config->batch_invariant && cpu_wants_dense(config)) // int8 is so without being asked
-        return error_set(error, STATUS_UNIMPLEMENTED,
+        return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--batch-invariant: f32 goes through OpenBLAS, whose order of summation depends on the number of rows: "
                          "%s",
                          config->compute == COMPUTE_F32 ? "leave --compute at auto or int8" : "--compute int8");

@@ -138,7 +138,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: %u values a row and %u in its MLP: on CUDA multiples of 8 are supported",
                          gguf_label(config->model->gguf), shape->hidden, shape->ffn);
     if (config->compute != COMPUTE_AUTO)
-        return error_set(error, STATUS_UNIMPLEMENTED, "--compute %s is for the CPU: on CUDA leave it at auto",
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--compute %s is for the CPU: on CUDA leave it at auto",
                          config->compute == COMPUTE_INT8 ? "int8" : "f32");
     if (config->page_tokens != GPU_PAGE_TOKENS)
         return error_set(error, STATUS_UNIMPLEMENTED, "pages of %u tokens: on CUDA they have %d", config->page_tokens,
@@ -150,7 +150,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: a vocabulary of %u tokens: on CUDA at most %d",
                          gguf_label(config->model->gguf), shape->vocab, GPU_MAX_VOCAB);
     if (config->local_pool_bytes && config->kv_type != KV_F16)
-        return error_set(error, STATUS_UNIMPLEMENTED,
+        return error_set(error, STATUS_INVALID_ARGUMENT,
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
     cuda_must(cudaSetDevice(config->device), "choosing the device");
     host_slices(config, &unused, host);

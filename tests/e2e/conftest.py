@@ -220,9 +220,13 @@ class Mesh:
                 self.process.wait()
                 raise RuntimeError("`fastdecode up` did not end in time after SIGTERM\n" + self.logs())
         self._reader.join(5)
-        found = sanitizer_report(self.run_dir, "".join(self.output))
+        text = "".join(self.output)
+        found = sanitizer_report(self.run_dir, text)
         self.folder.cleanup()
         assert found is None, found
+        if not results.interrupted:  # what was asked to end did so by itself
+            asked = text.partition("fastdecode up: ending")[2]
+            assert not re.search(r"CHILD-ENDED name=\S+ status=[1-9]", asked), asked
         return self.process.returncode
 
     def __enter__(self):

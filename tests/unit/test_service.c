@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,6 +129,40 @@ static int exit_code_of(struct fake fake, const char *argument)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+static void *wait_for_ever(void *unused)
+{
+    (void)unused;
+    for (;;)
+        pause();
+    return NULL;
+}
+
+// As OpenBLAS begins its threads: before main(), with no signal blocked.
+static void a_signal_may_reach_a_thread_of_a_library(void **state)
+{
+    (void)state;
+    for (int number = SIGINT; number <= SIGTERM; number += SIGTERM - SIGINT) {
+        int ends[2];
+        char byte;
+        pthread_t thread;
+        assert_int_equal(pipe(ends), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct fake fake = {.serving_fd = ends[1]};
+            if (pthread_create(&thread, NULL, wait_for_ever, NULL))
+                _exit(96);
+            _exit(run(&fake, 1, NULL));
+        }
+        assert_int_equal(read(ends[0], &byte, 1), 1);
+        kill(pid, number);
+        int status = status_of(pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
 static void exit_codes_say_what_has_to_change(void **state)
 {
     (void)state;
@@ -199,8 +234,11 @@ static void one_signal_too_many_ends_it_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_codes_say_what_has_to_change),      cmocka_unit_test(check_validates_and_starts_nothing),
-        cmocka_unit_test(a_signal_while_closing_touches_nothing), cmocka_unit_test(a_reader_that_has_gone_does_not_end_the_service),
+        cmocka_unit_test(exit_codes_say_what_has_to_change),
+        cmocka_unit_test(a_signal_may_reach_a_thread_of_a_library),
+        cmocka_unit_test(check_validates_and_starts_nothing),
+        cmocka_unit_test(a_signal_while_closing_touches_nothing),
+        cmocka_unit_test(a_reader_that_has_gone_does_not_end_the_service),
         cmocka_unit_test(one_signal_too_many_ends_it_at_once),
     };
     return cmocka_run_group_tests_name("service", tests, NULL, NULL);
