@@ -50,6 +50,7 @@ struct link {
     uint64_t incarnation;
     char address[200];
     struct rpc_channel *channel; // NULL: free entry
+    uint32_t open_count;         // grows with each channel
     bool down; // refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again
     uint64_t opened_us;
     bool was_up;

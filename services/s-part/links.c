@@ -52,6 +52,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
 
     link->worker = place->worker;
     link->incarnation = place->incarnation;
+    link->open_count++;
     link->down = link->was_up = false;
     link->opened_us = clock_now_us();
     link->expected_us = 0;
@@ -79,9 +80,12 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
 void link_drop(struct link *link)
 {
     struct rpc_channel *channel = link->channel;
+    uint32_t open_count = link->open_count;
 
     link->down = true;
-    link->engine->on_link_changed(link->engine, link); // steps that begin now find a link that is down, and open no other
+    link->engine->on_link_changed(link->engine, link); // steps that begin now find a link that is down
+    if (link->open_count != open_count)
+        return;           // one of them, of a later worker at that address, has closed it and opened its own
     link->channel = NULL; // before the close: the calls that it ends must not come upon a channel that is going
     rpc_channel_close(channel);
 }
@@ -108,6 +112,8 @@ struct link *link_get(struct engine *engine, const Fastdecode__Place *place)
         if (same && link->incarnation > place->incarnation && !link->down)
             return NULL; // the step is older than the worker
         link_drop(link); // steps that still use the old one lose its rows
+        if (link->channel)
+            return link_get(engine, place); // such a step has opened a new one
         free_link = link;
         break;
     }

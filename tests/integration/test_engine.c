@@ -450,6 +450,25 @@ static void a_worker_that_comes_again_replaces_its_link(void **state)
     assert_null(engine.links[1].channel);
 }
 
+// The step whose wait ends when its worker's link is replaced may have one queued behind it that replaces the link itself: the
+// connection is closed once, and the new one is kept.
+static void a_link_is_replaced_once(void **state)
+{
+    const char *address = "inproc://test-engine-nobody"; // so that the first step waits for its link
+    (void)state;
+    workers[0].incarnation = member_incarnation();
+    workers[1].incarnation = workers[0].incarnation + 1;
+    send_step(0, 1000, 4, &workers[0], address);
+    send_step(0, 2000, 4, &workers[1], address);
+    send_step(1, 3000, 4, &workers[1], address);
+    AWAIT(turn(), steps_done == 1);
+    assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
+    assert_non_null(engine.links[0].channel);
+    assert_int_equal(engine.links[0].incarnation, workers[1].incarnation);
+    assert_null(engine.links[1].channel);
+    AWAIT(turn(), steps_done == 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -461,6 +480,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_are_waited_for_as_long_as_they_may_take, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(what_was_asked_before_counts, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_link_is_replaced_once, open_mesh, close_mesh),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);
