@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/status.h"
 #include "kernels/quant/pack_source.h"
 
 enum { G_OF_TILE = 8, LANES = 32, ALIGN = 128 /* bytes: a line of the device's caches */ };

@@ -36,13 +36,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-
-#define PACK_TILE_OUTPUTS 16u
-#define PACK_GROUP 32u
-#define PACK_SUPER 256u
-#define PACK_ALIGN 64u
-
-enum pack_layout { PACK_U4, PACK_S8, PACK_S8_HALVES, PACK_F32, PACK_F16, PACK_BF16 };
+#include "kernels/quant/pack_layout.h"
 
 /* A plain value: the plan, then the packed weights. */
 struct packed_matrix {

@@ -3,7 +3,10 @@
 #ifndef FD_KERNELS_QUANT_PACK_SOURCE_H
 #define FD_KERNELS_QUANT_PACK_SOURCE_H
 
-#include "kernels/quant/pack.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/quant/pack_layout.h"
 #include "kernels/quant/tensor_type.h"
 
 /* One group of one source row. */

@@ -91,8 +91,6 @@ ROOM_EXCEPTIONS = """
 
 # "UNIT UNIT ..." of a circle, each without its extension, or patterns of them
 CIRCLE_EXCEPTIONS = """
-kernels/attention/*
-kernels/quant/pack kernels/quant/pack_source
 """.split("\n")[1:-1]
 
 PRIVATE = re.compile(r"[/_](internal|state)\.h$")
