@@ -1,4 +1,4 @@
-/* attention.c: the table of each level. */
+// attention.c: the table of each level.
 #include "kernels/attention/attention.h"
 
 #define TABLE(number, suffix, range_suffix)                                                                                      \

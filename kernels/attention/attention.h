@@ -1,33 +1,32 @@
-/* attention.h: softmax(q·K / sqrt(head_dim)) V over stored K and V, for the lines of one KV head of one sequence.
- *
- * A line is one query head of one row. Lines of one KV head read the same tiles. A tile holds 16 tokens in one run of bytes,
- * K so that q·k runs down the lanes (no horizontal sums), then V row by row:
- *
- *     f16, bf16, f32   K [head_dim][16]                                      V [16][head_dim]
- *     int8             K [head_dim / 4][16][4] codes + 128, [groups][16] scales
- *                      V [4][head_dim][4] codes, [groups][16] scales
- *     int4             K as int8
- *                      V [4][groups][16][4] bytes, [groups][16] scales, [groups][16] minima
- *     int4x            K [head_dim / 8][16][4] bytes, [groups][16] scales, [groups][16] minima
- *                      V as int4
- *
- * Codes lie as dot products of bytes take them: words of four, in K four values of a token, in V a value of four tokens.
- * A group is 32 values of one token along head_dim (the last one may have 16), so what a token stores does not depend on
- * its neighbours. Scales and minima are f16. A value is code * scale with codes -127 to 127, or code * scale + minimum with
- * codes 0 to 15; scales are rounded up and minima down, so that no value is cut off. 4-bit V: byte i of a group is its values
- * i (low nibble) and i + 16. 4-bit K: of 8 values, byte i is values i (low nibble) and i + 4.
- *
- * The bits of a line depend on its q, its limit and the tiles below the limit alone. The order is fixed by position:
- *
- *     positions   0 ........ 511 | 512 ....... 1023 | 1024 ...     ranges of ATTEND_RANGE: a partial (m, l, acc) each,
- *                 └64┴64┴ … ┴64┘                                    made in blocks of ATTEND_BLOCK by online softmax
- *     result      fold(fold(range 0, range 1), range 2) / l        partials are folded in order, by whichever thread
- *
- * Within a block: q·k by fused multiply-adds over head_dim; the sum of p lane by lane; p·V token after token. How many
- * lines share a loop changes nothing of this. avx2 and avx512 give the same bits; ref has its own.
- * Where K and V are codes, q is rounded to codes too (see attention_codes.h), and so are the weights p * scale of V, to 15
- * bits in each group and block: both products are then exact in integers, whatever the order.
- */
+// attention.h: softmax(q·K / sqrt(head_dim)) V over stored K and V, for the lines of one KV head of one sequence.
+//
+// A line is one query head of one row. All lines of a KV head read the same tiles. A tile holds 16 tokens in contiguous memory: first
+// K, laid out so that each SIMD lane computes q·k of one token, then V row by row:
+//
+//     f16, bf16, f32   K [head_dim][16]                                      V [16][head_dim]
+//     int8             K [head_dim / 4][16][4] codes + 128, [groups][16] scales
+//                      V [4][head_dim][4] codes, [groups][16] scales
+//     int4             K as int8
+//                      V [4][groups][16][4] bytes, [groups][16] scales, [groups][16] minima
+//     int4x            K [head_dim / 8][16][4] bytes, [groups][16] scales, [groups][16] minima
+//                      V as int4
+//
+// Codes are stored in words of four, the unit of a dot product of bytes: in K four values of a token, in V one value of four tokens.
+// A group is 32 values of one token along head_dim (the last one may have 16), so the stored form of a token does not depend on
+// its neighbours. Scales and minima are f16. A value is code * scale with codes -127 to 127, or code * scale + minimum with
+// codes 0 to 15; scales are rounded up and minima down, so that no value is out of range. 4-bit V: byte i of a group is its values
+// i (low nibble) and i + 16. 4-bit K: of 8 values, byte i is values i (low nibble) and i + 4.
+//
+// The bits of a line depend on its q, its limit and the tiles below the limit alone. The order is fixed by position:
+//
+//     positions   0 ........ 511 | 512 ....... 1023 | 1024 ...     ranges of ATTEND_RANGE: a partial (m, l, acc) each,
+//                 └64┴64┴ … ┴64┘                                    made in blocks of ATTEND_BLOCK by online softmax
+//     result      fold(fold(range 0, range 1), range 2) / l        partials are folded in order, by whichever thread
+//
+// Within a block: q·k by fused multiply-adds over head_dim; the sum of p lane by lane; p·V token after token. This does not depend
+// on how many lines share a loop. avx2 and avx512 give the same bits; ref has its own.
+// Where K and V are codes, q is rounded to codes too (see attention_codes.h), and the weights p * scale of V are rounded to 15 bits
+// in each group and block. Both products are then sums of integers, exact in any order.
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_H
 #define FD_KERNELS_ATTENTION_ATTENTION_H
 
@@ -40,23 +39,23 @@
 #define ATTEND_BLOCK 64u
 #define ATTEND_RANGE 512u
 #define ATTEND_RANGE_TILES (ATTEND_RANGE / ATTEND_TILE)
-#define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) /* how far the kernel prefetches */
+#define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) // how far the kernel prefetches
 #define ATTEND_MAX_HEAD_DIM 256u
-#define ATTEND_SCORES (8u * ATTEND_BLOCK) /* floats of attend_range.scores */
+#define ATTEND_SCORES (8u * ATTEND_BLOCK) // floats of attend_range.scores
 
 enum attend_type {
     ATTEND_F16 = 1,
     ATTEND_F32 = 2,
     ATTEND_BF16 = 3,
     ATTEND_INT8 = 4,
-    ATTEND_INT4 = 5,  /* K int8, V 4 bits */
-    ATTEND_INT4X = 6, /* both 4 bits */
+    ATTEND_INT4 = 5,  // K int8, V 4 bits
+    ATTEND_INT4X = 6, // both 4 bits
 };
 #define ATTEND_GROUP_DIM 32u
 
 static inline uint32_t attend_groups(uint32_t head_dim) { return (head_dim + ATTEND_GROUP_DIM - 1) / ATTEND_GROUP_DIM; }
 
-/* Of K in a tile: elements or codes; then with scales and minima. V begins where K ends. */
+// Bytes of K in a tile: its elements or codes alone, and (attend_k_bytes) with scales and minima. V begins where K ends.
 static inline size_t attend_k_code_bytes(uint32_t head_dim, enum attend_type type)
 {
     size_t values = (size_t)head_dim * ATTEND_TILE;
@@ -69,7 +68,7 @@ static inline size_t attend_k_bytes(uint32_t head_dim, enum attend_type type)
     return attend_k_code_bytes(head_dim, type) + scales * attend_groups(head_dim) * ATTEND_TILE * sizeof(uint16_t);
 }
 
-/* Of one token's V: elements or codes. */
+// Bytes of one token's V: its elements or codes.
 static inline size_t attend_v_row_bytes(uint32_t head_dim, enum attend_type type)
 {
     return type == ATTEND_F32    ? 4 * (size_t)head_dim
@@ -78,7 +77,7 @@ static inline size_t attend_v_row_bytes(uint32_t head_dim, enum attend_type type
                                  : attend_groups(head_dim) * (size_t)(ATTEND_GROUP_DIM / 2);
 }
 
-/* Of a whole tile: whole cache lines. */
+// Bytes of a tile: whole cache lines.
 static inline size_t attend_tile_bytes(uint32_t head_dim, enum attend_type type)
 {
     size_t scales = type <= ATTEND_BF16 ? 0 : type == ATTEND_INT8 ? 1 : 2;
@@ -87,61 +86,61 @@ static inline size_t attend_tile_bytes(uint32_t head_dim, enum attend_type type)
     return (bytes + 63) / 64 * 64;
 }
 
-/* One range of some lines. */
+// One range of some lines.
 struct attend_range {
     enum attend_type type;
-    uint32_t head_dim;     /* a multiple of 16, at most ATTEND_MAX_HEAD_DIM */
-    uint32_t line_count;   /* at least 1 */
-    uint32_t begin;        /* first position: a multiple of ATTEND_RANGE */
-    const uint32_t *limit; /* [lines] one past the last position that the line attends; ascending, all above begin */
-    const float *q;        /* [lines][head_dim] as load_q wrote it */
-    /* Tiles from begin on, as far as the largest limit (or the range's end) asks; then up to ATTEND_AHEAD_TILES
-     * addresses worth prefetching, up to tile_count in all. */
+    uint32_t head_dim;     // a multiple of 16, at most ATTEND_MAX_HEAD_DIM
+    uint32_t line_count;   // at least 1
+    uint32_t begin;        // first position: a multiple of ATTEND_RANGE
+    const uint32_t *limit; // [lines] one past the last position that the line attends; ascending, all above begin
+    const float *q;        // [lines][head_dim] as load_q wrote it
+    // The tiles from begin up to the largest limit or the range's end; behind them up to ATTEND_AHEAD_TILES addresses to
+    // prefetch. tile_count in all.
     const unsigned char *const *tiles;
     uint32_t tile_count;
-    float *m, *l;  /* out: [lines] largest score; sum of e^(score - m) */
-    float *acc;    /* out: [lines][head_dim] sum of e^(score - m) v */
-    float *sums;   /* scratch: [lines][16] */
-    float *scores; /* scratch: [ATTEND_SCORES] */
+    float *m, *l;  // out: [lines] largest score; sum of e^(score - m)
+    float *acc;    // out: [lines][head_dim] sum of e^(score - m) v
+    float *sums;   // scratch: [lines][16]
+    float *scores; // scratch: [ATTEND_SCORES]
 };
 
-/* A partial result of some lines. */
+// A partial result of some lines.
 struct attend_partial {
-    float *m, *l; /* [lines] */
-    float *acc;   /* [lines][head_dim] */
+    float *m, *l; // [lines]
+    float *acc;   // [lines][head_dim]
 };
 
 struct attention_kernels {
     enum isa_level level;
 
-    /* Writes one token's K and V into a tile, rounded to the nearest even; what f16 or bf16 cannot hold becomes the largest
-     * value, in the types of groups as in f16. NaN stays NaN, of groups all values. The same bits at every level.
-     * k, v: [head_dim] f32; slot: 0 to 15. */
+    // Writes one token's K and V into a tile, rounded to the nearest even. A value too large for f16 or bf16 becomes the largest
+    // one; types with codes have the limit of f16. NaN stays NaN; with codes its whole group becomes NaN. The same bits at every
+    // level. k, v: [head_dim] f32; slot: 0 to 15.
     void (*store)(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot);
 
-    /* q / sqrt(head_dim) of one line in the form that `range` of the same level takes. q: [head_dim] f32; out: as many bytes. */
+    // Writes q / sqrt(head_dim) of one line in the form that `range` of the same level reads. q: [head_dim] f32; out: as many bytes.
     void (*load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out);
 
-    /* Scores beyond f32 count as its largest value, so large logits give no NaN. */
+    // Attends one range. A score too large for f32 counts as its largest value, so that no logits give NaN.
     void (*range)(const struct attend_range *range);
 
-    /* Folds `next`, the range after, into `into`. */
+    // Folds `next`, the range after, into `into`.
     void (*fold)(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into, const struct attend_partial *next);
 };
 
-/* The table of a level; NULL if this machine cannot run it. Any thread. */
+// The table of a level; NULL if this machine cannot run it. Any thread.
 const struct attention_kernels *attention_of_level(enum isa_level level);
 
-/* out[i] = q[i] / sqrt(head_dim). [head_dim] f32. The same bits at every level. */
+// out[i] = q[i] / sqrt(head_dim). [head_dim] f32. The same bits at every level.
 void attend_scale_q(uint32_t head_dim, const float *q, float *out);
 
-/* Copies the first `count` tokens (1 to 16) of a tile into another, and touches nothing that the other tokens have. */
+// Copies the first `count` tokens (1 to 16) of a tile into another, and touches nothing that the other tokens have.
 void attend_copy_tokens(enum attend_type type, uint32_t head_dim, void *to, const void *from, uint32_t count);
 
-/* out[i] = acc[i] / l. [head_dim] f32. The same bits at every level. */
+// out[i] = acc[i] / l. [head_dim] f32. The same bits at every level.
 void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 
-/* The entries of the levels, for attention.c. */
+// The entries of the levels, for attention.c.
 #define ATTENTION_ENTRIES(suffix)                                                                                    \
     void attend_store_##suffix(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, \
                                uint32_t slot);                                                                       \

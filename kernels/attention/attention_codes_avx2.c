@@ -1,4 +1,4 @@
-/* attention_codes_avx2.c: attention_lanes.h built for AVX2: elements in codes. */
+// attention_codes_avx2.c: attention_lanes.h built for AVX2: K and V as codes.
 #define NAME(op) op##_avx2
 #define CODES
 #include "kernels/attention/attention_lanes.h"

@@ -1,16 +1,15 @@
-/* attention_codes_lanes.h: the part of attention_lanes.h that reads codes of 8 and 4 bits with their scales and minima. Both
- * products run in integers, four neighbours a lane, and are exact there:
- *
- *     q·k    16 tokens in the lanes, a word of 4 values each      score += sum * (scale of k * scale of q)      a group of head_dim
- *     p·V    16 values of head_dim in the lanes, 4 tokens each    acc   += sum * unit * e^(best - m)            a group and block
- *
- * For p·V a block stands alone: p = e^(score - best) with its own best score, so that the largest p is 1. A token's weight in
- * a group is p * scale of v in steps (`unit`) of 1/32767 of the largest scale that the line sees in the block. (In steps of
- * 1/255, one product instead of two, mean KL with int8 doubles.) Tokens beyond the limit have weight 0: their codes are
- * multiplied as integers, their scales and minima are replaced.
- * Minima take part in f32: p * minimum lane by lane, then one sum.
- * What a word of four becomes differs by instruction set, what the sums are does not.
- */
+// attention_codes_lanes.h: the part of attention_lanes.h for K and V stored as codes of 8 or 4 bits with scales and minima. Both
+// products are sums of integers, four products a lane, and exact:
+//
+//     q·k    16 tokens in the lanes, a word of 4 values each      score += sum * (scale of k * scale of q)      a group of head_dim
+//     p·V    16 values of head_dim in the lanes, 4 tokens each    acc   += sum * unit * e^(best - m)            a group and block
+//
+// In p·V each block has a softmax of its own: p = e^(score - best) with the block's best score, so that the largest p is 1. The
+// weight of a token in a group is p * scale of v, rounded to steps (`unit`) of 1/32767 of the largest scale that the line sees in
+// the block. (Steps of 1/255 would save one of two products, but double the mean KL of int8.) A token beyond the limit has weight
+// 0: its codes are multiplied, but its scale and minimum are replaced by 0.
+// Minima are summed in f32: p * minimum lane by lane, then over the lanes.
+// Instruction sets differ in how a word of four is multiplied, not in the sums.
 
 #if defined(__AVX512F__)
 LANES_INLINE lanes_i load_words(const unsigned char *at) { return _mm512_loadu_si512(at); }
@@ -23,11 +22,11 @@ LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
     return _mm512_dpwssd_epi32(sum, a, b);
 #else
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
-    __asm__("" : "+v"(sum)); /* or gcc adds products to each other first, and runs out of registers */
+    __asm__("" : "+v"(sum)); // or gcc adds products to each other first, and runs out of registers
     return sum;
 #endif
 }
-/* Bytes within each four lanes. */
+// Shuffles the bytes within each four lanes.
 LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(pattern)); }
 #else
 LANES_INLINE lanes_i load_words(const unsigned char *at)
@@ -47,10 +46,10 @@ LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
 {
     sum.lo = _mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo));
     sum.hi = _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi));
-    __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); /* or gcc adds products to each other first, and runs out of registers */
+    __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); // or gcc adds products to each other first, and runs out of registers
     return sum;
 }
-/* Bytes within each four lanes. */
+// Shuffles the bytes within each four lanes.
 LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern)
 {
     __m256i both = _mm256_broadcastsi128_si256(pattern);
@@ -58,7 +57,7 @@ LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern)
 }
 #endif
 
-/* 16 words of four bytes, as pairs of 16 bits: bytes 0 and 2, 1 and 3. */
+// 16 words of four bytes, as pairs of 16 bits: bytes 0 and 2, 1 and 3.
 struct pairs {
     lanes_i even, odd;
 };
@@ -75,7 +74,7 @@ LANES_INLINE lanes_i nibbles(lanes_i x, const bool high)
 LANES_INLINE bool has_codes(const enum attend_type type) { return type > ATTEND_BF16; }
 LANES_INLINE bool v_has_minima(const enum attend_type type) { return type > ATTEND_INT8; }
 
-/* A word of K as q meets it: in bytes where there is VNNI and q has 8 bits. */
+// Whether words of K are multiplied as bytes: with VNNI, where q has 8 bits.
 #if defined(__AVX512VNNI__)
 #define K_IN_BYTES(type) attend_q_is_narrow(type)
 #else
@@ -92,12 +91,12 @@ LANES_INLINE lanes_i add_k_word(lanes_i sum, const struct coded_q *q, uint32_t w
     return add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word + 1]), k.odd);
 }
 
-/* Scores of n lines and t tiles from `tile` on. */
+// Computes the scores of n lines in t tiles from `tile` on.
 LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
                             const uint32_t head_dim)
 {
     const bool packed = type == ATTEND_INT4X;
-    const uint32_t groups = attend_groups(head_dim), step = packed ? 8 : 4; /* values in a cache line of K */
+    const uint32_t groups = attend_groups(head_dim), step = packed ? 8 : 4; // values in a cache line of K
     const size_t code_bytes = attend_k_code_bytes(head_dim, type);
     const unsigned char *k[BLOCK_TILES], *ahead[BLOCK_TILES];
     float *scores = g->range->scores + tile * LANES;
@@ -157,7 +156,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
     }
 }
 
-/* Turns the scores of one line into p of the block alone, and brings m, sums and acc to the new m. Returns e^(best - m). */
+// Turns the scores of one line into p of the block alone, and brings m, sums and acc to the new m. Returns e^(best - m).
 LANES_APART float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
 {
     const uint32_t head_dim = range->head_dim, tiles = (seen + LANES - 1) / LANES;
@@ -190,8 +189,8 @@ LANES_APART float soften_block(const struct attend_range *range, uint32_t line, 
 
 #define WEIGHT_MOST 32767.0f
 
-/* The weights of a line's tokens in a group, two words (of four) for each four tokens: with VNNI the low and the high bytes,
- * else tokens (0, 2) and (1, 3) in 16 bits. */
+// The weights of a line's tokens in a group, two words for each four tokens, in groups of four words: with VNNI the low and the high
+// bytes, otherwise tokens (0, 2) and (1, 3) in 16 bits.
 struct weights {
     int32_t words[ATTEND_BLOCK / 4][4];
 };
@@ -206,7 +205,7 @@ LANES_INLINE void store_weights(struct weights *weights, uint32_t tile, lanes_i 
     lanes_store((float *)weights->words[tile * 4], lanes_as_f(shuffle_quads(x, pattern)));
 }
 
-/* Sums of 16 values of head_dim: of the products with the low and high bytes of weights, or (low alone) with all of them. */
+// Sums for 16 values of head_dim: low and high are products with the low and the high bytes of weights; without VNNI low has both.
 struct value_sum {
     lanes_i low, high;
 };
@@ -231,20 +230,20 @@ LANES_INLINE lanes value_total(const struct value_sum *sum)
 #endif
 }
 
-/* Chunks of 16 values at once: as many as keep sums in registers. */
+// How many chunks of 16 values to take at once: as many as have room for their sums in registers.
 #if defined(__AVX512F__)
 #define CODE_CHUNKS(n) 2
 #else
 #define CODE_CHUNKS(n) ((n) <= 2 ? 2 : 1)
 #endif
 
-/* acc of n lines, c chunks of 16 from value `at` on, gains the block's p·V. unit, offset: of each line. */
+// Adds the block's p·V to acc of n lines, in c chunks of 16 from value `at` on. unit and offset are per line.
 LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const struct weights *weights, const float *unit,
                                   const float *offset, uint32_t tiles, uint32_t at, const uint32_t n, const uint32_t c,
                                   const enum attend_type type, const uint32_t head_dim)
 {
     const bool packed = v_has_minima(type);
-    const size_t word_bytes = 4 * attend_v_row_bytes(head_dim, type); /* of 4 tokens */
+    const size_t word_bytes = 4 * attend_v_row_bytes(head_dim, type); // of 4 tokens
     const size_t begin = attend_k_bytes(head_dim, type) +
                          (packed ? at / ATTEND_GROUP_DIM * ATTEND_GROUP_DIM / 2 : at) * (size_t)4;
     float *acc = g->range->acc + (size_t)line * head_dim + at;
@@ -287,7 +286,7 @@ LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const st
         }
 }
 
-/* acc of n lines gains what the block's `seen` tokens give, in one group of head_dim. p: [n][ATTEND_BLOCK]. */
+// Adds p·V of the block's first `seen` tokens to acc of n lines, in one group of head_dim. p: [n][ATTEND_BLOCK].
 LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const float *p, const float *share, uint32_t seen,
                                  uint32_t group, const uint32_t n, const enum attend_type type, const uint32_t head_dim)
 {
@@ -315,7 +314,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
         if (packed && group % 2 == 0)
             lanes_prefetch(g->ahead[j] + scales_at + groups * ATTEND_TILE * sizeof(uint16_t));
     }
-    const float largest = f32_from_bits(lanes_max_all_u(most)); /* a NaN if any is */
+    const float largest = f32_from_bits(lanes_max_all_u(most)); // a NaN if any is
     const lanes inverse = lanes_set1(largest > 0 ? WEIGHT_MOST / largest : 0);
     UNROLL for (uint32_t i = 0; i < n; i++)
     {
@@ -352,7 +351,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
         add_code_chunks(g, line, weights, unit, offset, tiles, at, n, 1, type, head_dim);
 }
 
-/* Softmax and p·V of n lines from `line` on that see as many of the block's tokens. scores: [n][ATTEND_BLOCK] */
+// Computes softmax and p·V of n lines from `line` on, all of which see the block's first `seen` tokens. scores: [n][ATTEND_BLOCK]
 LANES_INLINE void add_codes(const struct group *g, uint32_t line, float *scores, uint32_t seen, const uint32_t n,
                             const enum attend_type type, const uint32_t head_dim)
 {

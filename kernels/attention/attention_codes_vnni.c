@@ -1,4 +1,4 @@
-/* attention_codes_vnni.c: attention_lanes.h built for AVX-512 with VNNI: elements in codes. Other types have no use for it. */
+// attention_codes_vnni.c: attention_lanes.h built for AVX-512 with VNNI: K and V as codes. Other types do not use VNNI.
 #define NAME(op) op##_vnni
 #define CODES
 #include "kernels/attention/attention_lanes.h"

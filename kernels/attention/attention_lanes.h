@@ -1,17 +1,16 @@
-/* attention_lanes.h: attention over one range, written once for the 16 lanes of lanes.h; attention_avx2.c and
- * attention_avx512.c define NAME() and include it.
- *
- * Lines are taken in groups of up to GROUP that share each load and conversion of K and V. Register blocks differ by
- * group size and instruction set; the order of the operations of one line does not:
- *
- *     score[t] = fma over head_dim        16 tokens in the lanes
- *     soften   m, p = e^(score - m), sum  the block's 64 tokens: rescale once if m grew (by e^0 = 1 otherwise)
- *     acc     += p[t] * v[t]              token after token, 16 values of head_dim in the lanes, stops at the line's limit
- *
- * Tokens at and beyond a line's limit are never multiplied, not even by zero: what lies there may be anything.
- * The types of codes are built into an object of their own (attention_codes_*.c, with CODES): half the time to compile each.
- * Sizes of a group that have no instance cost 1.3 to 1.8 times the time where data lies in cache; so the common ones have all.
- */
+// attention_lanes.h: attention over one range, written once for the 16 lanes of lanes.h; attention_avx2.c and
+// attention_avx512.c define NAME() and include it.
+//
+// Up to GROUP lines share each load and conversion of K and V. Register blocks differ by group size and instruction set; the order
+// of the operations of one line does not:
+//
+//     score[t] = fma over head_dim        16 tokens in the lanes
+//     soften   m, p = e^(score - m), sum  the block's 64 tokens: rescale once if m grew (by e^0 = 1 otherwise)
+//     acc     += p[t] * v[t]              token after token, 16 values of head_dim in the lanes, stops at the line's limit
+//
+// Tokens at and beyond a line's limit are never multiplied, not even by zero, because their memory may hold anything.
+// KV types with codes are compiled into objects of their own (attention_codes_*.c, which define CODES), to compile in parallel.
+// Every group size that is common has an instance; splitting a group takes 1.3 to 1.8 times as long where data is in cache.
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
@@ -23,11 +22,11 @@
 #include "kernels/simd/lanes.h"
 
 #if defined(CODES)
-#define GROUP 4u /* wide enough to share what is done once a word */
+#define GROUP 4u // enough to share the work that is done once a word
 #elif defined(__AVX512F__)
-#define GROUP 8u /* 32 registers: 16 sums */
+#define GROUP 8u // 32 registers: 16 sums
 #else
-#define GROUP 4u /* 16 registers, two a value: 4 to 6 sums */
+#define GROUP 4u // 16 registers, two a value: 4 to 6 sums
 #endif
 #define BLOCK_TILES (ATTEND_BLOCK / ATTEND_TILE)
 #define UNROLL _Pragma("GCC unroll 8")
@@ -35,27 +34,28 @@
 _Static_assert(LANES == ATTEND_TILE, "a tile's tokens are the lanes");
 _Static_assert(GROUP * ATTEND_BLOCK <= ATTEND_SCORES, "scores of a group");
 
-/* A group of lines in one block. Functions take n (lines), type and head_dim as constants once inlined; head_dim of 64 and
- * 128 get instances of their own, so that every address is one register and an offset. */
+// A group of lines in one block. Functions take n (lines), type and head_dim as constants once inlined; head_dim of 64 and
+// 128 get instances of their own, so that every address is one register and an offset.
 struct group {
     const struct attend_range *range;
-    const unsigned char *const *tiles; /* of the block */
-    const unsigned char *const *ahead; /* [BLOCK_TILES] tiles to prefetch meanwhile */
-    uint32_t line;                     /* the first */
-    uint32_t tile_count;               /* as far as the last line sees */
+    const unsigned char *const *tiles; // of the block
+    const unsigned char *const *ahead; // [BLOCK_TILES] tiles to prefetch meanwhile
+    uint32_t line; // the first
+    uint32_t tile_count; // as far as the last line sees
 };
 
-/* e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp; below -87 it stays at e^-87, 2e-38. NaN stays NaN. */
+// e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp; below -87 it stays at e^-87, 2e-38. NaN stays NaN.
 LANES_INLINE lanes exp_below(lanes x)
 {
     lanes_i exponent;
     lanes p = lanes_exp_fraction(lanes_max(lanes_set1(-87.0f), x), &exponent);
-    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(exponent, 23))); /* times 2^n: p >= 0.7, n >= -126 */
+    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(exponent, 23))); // times 2^n: p >= 0.7, n >= -126
 }
 
 LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }
 
-/* A line's scores of a block within f32, -inf from `seen` (1 to ATTEND_BLOCK) on; returns the largest that is no NaN. */
+// Limits a line's scores in a block to what f32 holds, and sets those from `seen` (1 to ATTEND_BLOCK) on to -inf. Returns the
+// largest one that is not NaN.
 LANES_INLINE float clip_scores(const float *scores, uint32_t seen, lanes *out)
 {
     uint32_t tiles = (seen + LANES - 1) / LANES;
@@ -84,7 +84,7 @@ LANES_INLINE lanes load_k(const unsigned char *k, size_t index, const enum atten
                                  : lanes_load((const float *)k + index);
 }
 
-/* Scores of n lines and t tiles from `tile` on. */
+// Computes the scores of n lines in t tiles from `tile` on.
 LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
                       const uint32_t head_dim)
 {
@@ -107,7 +107,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
                 value[j] = load_k(k[j], (size_t)(d + u) * ATTEND_TILE, type);
-                if (u == 0 || row_bytes == 64) /* once a cache line */
+                if (u == 0 || row_bytes == 64) // once a cache line
                     lanes_prefetch(ahead[j] + (d + u) * row_bytes);
             }
             UNROLL for (uint32_t i = 0; i < n; i++)
@@ -123,7 +123,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
             lanes_store(g->range->scores + i * ATTEND_BLOCK + (tile + j) * LANES, sum[i][j]);
 }
 
-/* Tiles at once: as many as keep sums in registers. */
+// How many tiles to take at once: as many as have room for their sums in registers.
 #if defined(__AVX512F__)
 #define DOT_TILES(n) ((n) <= 4 ? 4 : 2)
 #define VALUE_CHUNKS(n) ((n) <= 4 ? 4 : 2)
@@ -150,7 +150,7 @@ LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum 
         dot_any(g, tile, n, 1, type, head_dim);
 }
 
-/* Turns the scores of one line into p, and brings its m, sums and acc to the new m. seen: 1 to ATTEND_BLOCK tokens. */
+// Turns the scores of one line into p, and brings its m, sums and acc to the new m. seen: 1 to ATTEND_BLOCK tokens.
 LANES_APART void soften(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
 {
     const uint32_t head_dim = range->head_dim, tiles = (seen + LANES - 1) / LANES;
@@ -181,7 +181,7 @@ LANES_APART void soften(const struct attend_range *range, uint32_t line, float *
     lanes_store(range->sums + (size_t)line * LANES, sum);
 }
 
-/* acc of n lines, c chunks of 16 from value `at` on, gains tokens [begin, end) of the block. p: [n][ATTEND_BLOCK]. */
+// Adds p·V of the block's tokens [begin, end) to acc of n lines, in c chunks of 16 from value `at` on. p: [n][ATTEND_BLOCK].
 LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end, uint32_t at,
                              const uint32_t n, const uint32_t c, const enum attend_type type, const uint32_t head_dim)
 {
@@ -238,7 +238,7 @@ LANES_INLINE void add_values(const struct group *g, uint32_t line, const float *
             add_chunks(g, line, p, begin, end, at, n, 1, type, head_dim);
 }
 
-/* What one line gains from the block's tokens: of codes all that it sees, [0, end), with its softmax; else p·V of [begin, end). */
+// Adds the block's tokens to one line. Codes: softmax and p·V of [0, end), all that it sees. Others: p·V of [begin, end).
 typedef void line_fn(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end);
 
 LANES_INLINE void add_line(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end,
@@ -250,13 +250,13 @@ LANES_INLINE void add_line(const struct group *g, uint32_t line, float *scores, 
         add_values(g, line, scores, begin, end, 1, type, head_dim);
 }
 
-/* One block of a group of n lines. block: its first position; one: add_line of the same type and head_dim. */
+// Attends one block for a group of n lines. block: its first position; one: the add_line of this type and head_dim.
 LANES_INLINE void attend_group(const struct group *g, uint32_t block, line_fn *one, const uint32_t n, const enum attend_type type,
                                const uint32_t head_dim)
 {
     const struct attend_range *range = g->range;
     const uint32_t *limit = range->limit + g->line;
-    uint32_t common = MIN(limit[0] - block, ATTEND_BLOCK); /* limits ascend: all lines see these */
+    uint32_t common = MIN(limit[0] - block, ATTEND_BLOCK); // limits ascend: all lines see these
     bool apart = n == 1 || (has_codes(type) && common != MIN(limit[n - 1] - block, ATTEND_BLOCK));
 
     dot_block(g, n, type, head_dim);
@@ -269,13 +269,13 @@ LANES_INLINE void attend_group(const struct group *g, uint32_t block, line_fn *o
     }
     if (!apart)
         add_values(g, g->line, range->scores, 0, common, n, type, head_dim);
-    for (uint32_t i = 0; i < n; i++) { /* what only later lines see */
+    for (uint32_t i = 0; i < n; i++) { // tokens that only later lines see
         uint32_t seen = MIN(limit[i] - block, ATTEND_BLOCK);
         one(g, g->line + i, range->scores + i * ATTEND_BLOCK, apart ? 0 : common, seen);
     }
 }
 
-/* Instances for sizes of a group: everything above but LANES_APART is inlined into these with its constants. */
+// Instances for sizes of a group: everything above but LANES_APART is inlined into these with its constants.
 typedef void group_fn(const struct group *g, uint32_t block);
 #define LINE_INSTANCE(name, type, head_dim)                                                                                \
     LANES_APART void line_##name(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end)        \
@@ -287,7 +287,7 @@ typedef void group_fn(const struct group *g, uint32_t block);
     {                                                                                                                      \
         attend_group(g, block, line_##name, n, type, head_dim);                                                            \
     }
-/* A group whose size is missing is taken as several. */
+// A group whose size has no instance is split.
 #define SOME_SIZES(name, type, head_dim)                                                                                   \
     LINE_INSTANCE(name, type, head_dim)                                                                                    \
     INSTANCE(1, name, type, head_dim) INSTANCE(4, name, type, head_dim)                                                    \
@@ -318,8 +318,8 @@ ALL_SIZES(int8_64, ATTEND_INT8, 64)
 ALL_SIZES(int8_128, ATTEND_INT8, 128)
 ALL_SIZES(int4_64, ATTEND_INT4, 64)
 ALL_SIZES(int4_128, ATTEND_INT4, 128)
-ALL_SIZES(int4x, ATTEND_INT4X, g->range->head_dim) /* three heads at once: 0.7 of the time that 1 + 1 + 1 take */
-#else /* few processors have AVX-512 and no VNNI: they do with the general instances */
+ALL_SIZES(int4x, ATTEND_INT4X, g->range->head_dim) // three heads at once: 0.7 of the time that 1 + 1 + 1 take
+#else // few processors have AVX-512 without VNNI: general instances are enough for them
 #define groups_int8_64 groups_int8
 #define groups_int8_128 groups_int8
 #define groups_int4_64 groups_int4
@@ -355,7 +355,7 @@ static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
 #else
 #define ATTEND_ENTRY NAME(attend_range)
 #endif
-void NAME(attend_codes)(const struct attend_range *range); /* attend_range for types of codes, in an object of its own */
+void NAME(attend_codes)(const struct attend_range *range); // attend_range for types with codes
 
 void ATTEND_ENTRY(const struct attend_range *range)
 {
@@ -377,8 +377,8 @@ void ATTEND_ENTRY(const struct attend_range *range)
         uint32_t tile = (block - range->begin) / ATTEND_TILE;
         const unsigned char *ahead[BLOCK_TILES];
         for (uint32_t j = 0; j < BLOCK_TILES; j++)
-            ahead[j] = range->tiles[MIN(tile + ATTEND_AHEAD_TILES + j, range->tile_count - 1)]; /* in the cache already: harmless */
-        while (range->limit[first] <= block) /* ends: the last line's limit is above */
+            ahead[j] = range->tiles[MIN(tile + ATTEND_AHEAD_TILES + j, range->tile_count - 1)]; // at the end a tile that is in the cache already
+        while (range->limit[first] <= block) // ends: the last line's limit is above
             first++;
         for (uint32_t line = first, n; line < line_count; line += n) {
             n = MIN(line_count - line, GROUP);

@@ -1,4 +1,4 @@
-/* attention_ref.c: plain loops with double accumulation: the oracle of attention_lanes.h and the fallback. */
+// attention_ref.c: plain loops with double accumulation: the oracle of attention_lanes.h and the fallback.
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/simd/half.h"
 
-/* --- store: the same bits as attention_store_lanes.h ------------------------------------------------------------------- */
+// --- store: the same bits as attention_store_lanes.h -------------------------------------------------------------------
 
 static float saturate(float x, float most) { return x > most ? most : x < -most ? -most : x; }
 
@@ -23,7 +23,7 @@ static void put(enum attend_type type, unsigned char *at, size_t index, float va
         memcpy(at + 4 * index, &value, sizeof value);
 }
 
-/* f16 of x, not below it, and not above it. x is finite and within ±65504; for the first, at least 0. */
+// x rounded up (f16_up) or down (f16_down) to f16. x is finite and within ±65504, and for f16_up at least 0.
 static uint16_t f16_up(float x)
 {
     uint16_t bits = f16_from_float(x);
@@ -38,7 +38,7 @@ static uint16_t f16_down(float x)
     return bits == 0 ? 0x8001 : bits & 0x8000 ? (uint16_t)(bits + 1) : (uint16_t)(bits - 1);
 }
 
-/* Codes, scale and (if `minimum` is asked for) minimum of one group of count values. */
+// Computes the codes, the scale and, unless `minimum` is NULL, the minimum of one group of `count` values.
 static void quantize_group(const float *x, uint32_t count, int8_t *codes, uint16_t *scale, uint16_t *minimum)
 {
     float values[ATTEND_GROUP_DIM], low = INFINITY, high = -INFINITY, base = 0, step;
@@ -55,7 +55,7 @@ static void quantize_group(const float *x, uint32_t count, int8_t *codes, uint16
         low = MIN(low, values[i]), high = MAX(high, values[i]);
     }
     if (minimum) {
-        *minimum = f16_down(low + 0.0f); /* never -0 */
+        *minimum = f16_down(low + 0.0f); // never -0
         base = f16_to_float(*minimum);
         *scale = f16_up((high - base) / 15.0f);
     } else {
@@ -127,7 +127,7 @@ void attend_store_ref(enum attend_type type, uint32_t head_dim, const float *k, 
     }
 }
 
-/* --- attend ---------------------------------------------------------------------------------------------------------- */
+// --- attend ----------------------------------------------------------------------------------------------------------
 
 static double get_u16(enum attend_type type, const unsigned char *at, size_t index)
 {
@@ -193,7 +193,7 @@ static void attend_line(const struct attend_range *range, uint32_t line)
         for (uint32_t i = 0; i < head_dim; i++)
             scores[t] += (double)q[i] * k_value(range, t, i);
         scores[t] = scores[t] > FLT_MAX ? FLT_MAX : scores[t] < -FLT_MAX ? -FLT_MAX : scores[t];
-        scores[t] = (double)(float)scores[t]; /* m leaves as f32, and no score may be above it */
+        scores[t] = (double)(float)scores[t]; // m is returned as f32, and no score may be above it
         best = scores[t] > best ? scores[t] : best;
     }
     for (uint32_t t = 0; t < count; t++) {

@@ -1,7 +1,6 @@
-/* attention_store_lanes.h: writing K and V into tiles, and q into the form that the loops want, written once for the 16 lanes
- * of lanes.h; attention_store_avx2.c and attention_store_avx512.c define NAME() and include it. attention_ref.c says the same
- * in plain loops, and gives the same bits.
- */
+// attention_store_lanes.h: writes K and V into tiles, and q into the form that attention reads, for the 16 lanes of lanes.h;
+// attention_store_avx2.c and attention_store_avx512.c define NAME() and include it. attention_ref.c does the same in plain loops,
+// with the same bits.
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
@@ -14,14 +13,14 @@
 
 LANES_INLINE lanes saturate(lanes x, float most)
 {
-    x = lanes_min(lanes_set1(most), x); /* a NaN in x stays */
+    x = lanes_min(lanes_set1(most), x); // a NaN in x stays
     return lanes_max(lanes_set1(-most), x);
 }
 
-/* One f16, rounded `way`. */
+// x as f16, rounded in the direction `way`.
 #define TO_F16(x, way) _mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), (way) | _MM_FROUND_NO_EXC))
 
-/* What a group of count (16 or 32) values is stored as. */
+// The stored form of a group of 16 or 32 values.
 struct coded_group {
     int8_t codes[ATTEND_GROUP_DIM];
     uint16_t scale, minimum;
@@ -37,14 +36,14 @@ LANES_INLINE void quantize_group(const float *x, uint32_t count, const bool has_
 
     memset(out->codes, 0, sizeof out->codes);
     out->minimum = 0;
-    if (largest > 0x7f800000u) { /* a NaN */
+    if (largest > 0x7f800000u) { // a NaN
         out->scale = 0x7e00;
         return;
     }
     a = saturate(a, 65504.0f), b = saturate(b, 65504.0f);
     float high = lanes_max_all(lanes_max(a, b)), low = -lanes_max_all(lanes_sub(lanes_set1(-0.0f), lanes_min(a, b)));
     if (has_minimum) {
-        out->minimum = (uint16_t)TO_F16(low + 0.0f, _MM_FROUND_TO_NEG_INF); /* never -0 */
+        out->minimum = (uint16_t)TO_F16(low + 0.0f, _MM_FROUND_TO_NEG_INF); // never -0
         base = f16_to_float(out->minimum);
         out->scale = (uint16_t)TO_F16((high - base) / 15.0f, _MM_FROUND_TO_POS_INF);
     } else {
@@ -79,7 +78,7 @@ LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, 
             for (uint32_t j = 0; j < count; j += 4) {
                 uint32_t word;
                 memcpy(&word, group.codes + j, sizeof word);
-                word ^= 0x80808080u; /* + 128 each */
+                word ^= 0x80808080u; // + 128 each
                 memcpy(tile + ((size_t)(first + j) / 4 * ATTEND_TILE + slot) * 4, &word, sizeof word);
             }
         }
@@ -165,7 +164,7 @@ void NAME(attend_store)(enum attend_type type, uint32_t head_dim, const float *k
     }
 }
 
-/* Codes of 16 values of q: to `pairs` and `bytes` in words of four. Returns their sum. */
+// Stores the codes of 16 values of q into `pairs` and `bytes`, in words of four. Returns their sum.
 LANES_INLINE int32_t store_q(lanes_i codes, int16_t *pairs, int8_t *bytes)
 {
     const __m128i pattern = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 0, 4, 8, 12, -1, -1, -1, -1);
@@ -181,7 +180,7 @@ LANES_INLINE int32_t store_q(lanes_i codes, int16_t *pairs, int8_t *bytes)
     return lanes_sum_i(codes);
 }
 
-/* Beside K in codes, q is codes too, in words of four values: see struct coded_q. */
+// For KV types with codes, q becomes codes too: see struct coded_q.
 void NAME(attend_load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out)
 {
     const lanes_i magnitude = lanes_set1_i(0x7fffffff);
@@ -201,12 +200,12 @@ void NAME(attend_load_q)(enum attend_type type, uint32_t head_dim, const float *
         for (uint32_t i = first; i < end; i += LANES)
             largest = lanes_max_u(largest, lanes_and_i(lanes_as_i(lanes_load(scaled + i)), magnitude));
         uint32_t bits = lanes_max_all_u(largest);
-        if (bits > 0x7f800000u) { /* a NaN: all scores are NaN */
+        if (bits > 0x7f800000u) { // a NaN: all scores are NaN
             to.scales[group] = NAN;
             continue;
         }
         float scale = MIN(f32_from_bits(bits), FLT_MAX) / most;
-        if (scale < FLT_MIN) /* q·k would be below 1e-28 */
+        if (scale < FLT_MIN) // q·k would be below 1e-28
             continue;
         int32_t sum = 0;
         for (uint32_t i = first; i < end; i += LANES)

@@ -1,4 +1,4 @@
-/* kernels.c: one function table a level. VNNI has its own dot products; the rest of it is the AVX-512 code. */
+// kernels.c: one function table a level. VNNI has its own dot products; the rest of it is the AVX-512 code.
 #include "kernels/dispatch/kernels.h"
 
 #define NORM_ROPE_ENTRIES(suffix)                                                                                         \

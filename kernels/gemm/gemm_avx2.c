@@ -1,5 +1,5 @@
-/* gemm_avx2.c: the GEMM on two halves of 8 outputs: vpmaddubsw sums two products into 16 bits, which are added up over 32
- * inputs (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them. */
+// gemm_avx2.c: the GEMM on two halves of 8 outputs: vpmaddubsw sums two products into 16 bits, which are added up over 32
+// inputs (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them.
 #include <stdbool.h>
 
 #include "kernels/simd/lanes.h"
@@ -46,8 +46,8 @@ LANES_INLINE lanes_i counts_finish(counts a)
     __m256i ones = _mm256_set1_epi16(1);
     return (lanes_i){_mm256_madd_epi16(a.lo, ones), _mm256_madd_epi16(a.hi, ones)};
 }
-/* A weight of 8 bits is its magnitude, at most 128, times an x of its sign: two products are at most 32,512, and vpmaddwd widens
- * them at once. */
+// An 8-bit weight is taken as its magnitude, at most 128, and x takes its sign. The sum of two products is at most 32,512, so it
+// fits 16 bits until vpmaddwd widens it.
 typedef struct {
     quad value, magnitude;
 } bytes;

@@ -1,5 +1,5 @@
-/* gemm_avx512.c: the GEMM without VNNI: vpmaddubsw sums two products into 16 bits, which are added up over 32 inputs
- * (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them. */
+// gemm_avx512.c: the GEMM without VNNI: vpmaddubsw sums two products into 16 bits, which are added up over 32 inputs
+// (at most 8 * 2 * 15 * 127 = 30,480, so nothing saturates) before one vpmaddwd widens them.
 #include <stdbool.h>
 
 #include "kernels/simd/lanes.h"
@@ -7,7 +7,7 @@
 
 #define GEMM_NAME gemm_avx512
 #define GEMM_ROWS 4
-#define GEMM_ONE_ROW gemm_avx2 /* as in gemm_vnni.c */
+#define GEMM_ONE_ROW gemm_avx2 // as in gemm_vnni.c
 #define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 0
 
@@ -31,8 +31,8 @@ LANES_INLINE counts counts_keep(counts a)
     return a;
 }
 LANES_INLINE lanes_i counts_finish(counts a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
-/* A weight of 8 bits is its magnitude, at most 128, times an x of its sign: two products are at most 32,512, and vpmaddwd widens
- * them at once. */
+// An 8-bit weight is taken as its magnitude, at most 128, and x takes its sign. The sum of two products is at most 32,512, so it
+// fits 16 bits until vpmaddwd widens it.
 typedef struct {
     quad magnitude;
     __mmask64 negative;
@@ -52,7 +52,7 @@ LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x)
     x = _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
     return counts_keep(lanes_add_i(a, counts_finish(_mm512_maddubs_epi16(w.magnitude, x))));
 }
-/* A table of the 16 products: its look-up reads the low four bits of each word, so it masks, converts and multiplies. */
+// A table of the 16 products. The look-up reads only the low four bits of each word, so it masks, converts and multiplies at once.
 typedef __m512 products;
 LANES_INLINE products nibble_products(float x, bool bias)
 {

@@ -1,74 +1,70 @@
-/* gemm_lanes.h: the GEMM over packed tiles, written once for AVX2, AVX-512 and VNNI.
- *
- * The including file gives, before it includes this one:
- *     GEMM_NAME        the entry's name
- *     GEMM_ROWS        rows of the largest register block: 4 or 8
- *     GEMM_TILES       tiles of the widest: 1, or 2 where registers hold four rows of two
- *     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
- *     counts           running integer dot products of 16 outputs
- *     counts_zero()         (not GEMM_WIDE_BYTES)
- *     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
- *     quad_spread(x)        the four signed bytes at x for each of 16 outputs
- *     counts_add(a, w, x)   a += w (unsigned) * x (signed)
- *     counts_keep(a)        a in a register, before more is added
- *     counts_finish(a)      as lanes_i: sums of 16 outputs
- *     products, nibble_products(x, bias)   what each four bits, less 8 if bias, are times x
- *     pick_product(line, shift, products)  of 16 words of four bytes that of the four bits from *shift on
- *     pick_byte(line, shift)               the eight bits from *shift on, as f32
- *     bytes            64 weights of 8 bits: four inputs of each of 16 outputs; bytes_load reads them as value + 128
- *     bytes_start(bias)     a sum of their products, as lanes_i; bias: -128 * the sum of all x that will be added
- *     bytes_add(a, w, x)    a += w * x, exactly
- *     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
- *                      over 32 inputs (vpmaddubsw saturates at 16 bits)
- *     GEMM_ONE_ROW     the entry that takes a call of one quantized row instead, if defined
- *
- * One block_quantized() is one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs, or 4 rows of two, all of k.
- * Per group of 32, row and tile that is 8 vpdpbusd, one conversion and two fused multiply-adds, one of which takes in the
- * outlier's product, looked up in a table that costs one multiplication for the tiles of a row; a minimum is one more. Unpacking
- * the weights is shared by the rows. So where the multipliers take both, the ceiling is 8 / 11.5 of the int8 peak with minima
- * and 8 / 10.5 without; a loop of its own over data in the first level reaches nine tenths of that (0.63), and 0.49 while
- * another machine uses the core's second thread. (Bytes: the outlier's product is a conversion, an and, and a multiply-add.) n is
- * a constant after inlining; what branches in the loop over groups is the asking for later lines alone.
- *
- * With one tile a block reads 13 operands from memory for those 11; a core that loads as many vectors a cycle as it multiplies
- * waits for them. Two tiles read activations once: 7. Measured at 128 rows with the loop before this one: 0.53 of the int8 peak for 0.45.
- *
- * Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile; within a panel, tile by
- * tile, all register blocks of a tile while it is in L1.
- */
+// gemm_lanes.h: the GEMM over packed tiles, written once for AVX2, AVX-512 and VNNI.
+//
+// The including file gives, before it includes this one:
+//     GEMM_NAME        the entry's name
+//     GEMM_ROWS        rows of the largest register block: 4 or 8
+//     GEMM_TILES       tiles of the widest: 1, or 2 where registers hold four rows of two
+//     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
+//     counts           running integer dot products of 16 outputs
+//     counts_zero()         (not GEMM_WIDE_BYTES)
+//     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
+//     quad_spread(x)        the four signed bytes at x for each of 16 outputs
+//     counts_add(a, w, x)   a += w (unsigned) * x (signed)
+//     counts_keep(a)        a in a register, before more is added
+//     counts_finish(a)      as lanes_i: sums of 16 outputs
+//     products, nibble_products(x, bias)   x times each value that four bits can have; bias: times that value - 8
+//     pick_product(line, shift, products)  for each of 16 words, the product of its four bits from *shift on
+//     pick_byte(line, shift)               for each of 16 words, its eight bits from *shift on, as f32
+//     bytes            64 weights of 8 bits: four inputs of each of 16 outputs; bytes_load reads them as value + 128
+//     bytes_start(bias)     a sum of their products, as lanes_i; bias: -128 * the sum of all x that will be added
+//     bytes_add(a, w, x)    a += w * x, exactly
+//     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
+//                      over 32 inputs (vpmaddubsw saturates at 16 bits)
+//     GEMM_ONE_ROW     the entry that takes a call of one quantized row instead, if defined
+//
+// block_quantized() computes one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs, or 4 rows of two tiles, over all
+// of k. n is a constant after inlining, and the only branch in the loop over groups is that of the prefetch.
+//
+// With VNNI each group of 32 inputs costs, for one row and tile, 8 vpdpbusd, a conversion and two fused multiply-adds; a minimum costs
+// a third. The outlier's product comes from a table, which costs one multiplication a row. All rows share the unpacking of
+// weights. The ceiling is therefore 8 / 11.5 of the int8 peak with minima and 8 / 10.5 without. The loop alone, on data in L1,
+// reaches nine tenths of that (0.63), and 0.49 while the core's second thread is busy.
+//
+// With one tile, those 11 operations read 13 operands from memory, and a core that loads no faster than it multiplies waits for
+// them. Two tiles share the activations: 7 operands. At 128 rows that raised 0.45 of the int8 peak to 0.53.
+//
+// Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile. Within a panel the loop takes tile
+// by tile, and all register blocks of a tile while it is in L1.
 #include "common/base/checked.h"
 #include "common/base/status.h"
 
 #define PANEL_BYTES (256u * 1024)
-/* How far ahead of a tile's first register block the weights are asked for: into the second level. The first has a buffer for each line
- * that it waits for, and they are few: measured on a core of AMD's fourth generation (Zen 4) as a share of read bandwidth, at one row
- * and at four, into the first 0.62 and 0.55, into the second 0.90 and 0.91; without asking 0.5 at one. From 6 to 24 KiB ahead are alike
- * there. (Cores of other makes have not been compared.) All lines of a group at once, before its arithmetic: spread between the dot
- * products they come to 0.6. */
+// How far ahead of a tile's first register block its weights are prefetched, into L2: L1 can have only a few lines outstanding. Share of
+// read bandwidth on Zen 4, at one row and at four: 0.90 and 0.91 into L2, 0.62 and 0.55 into L1; without prefetch 0.5 at one row. 6 to
+// 24 KiB ahead make no difference there. All lines of a group are prefetched together, before its arithmetic: spread between the dot
+// products they reach 0.6. Other makes of processor have not been measured.
 #define PREFETCH_BYTES 12288u
-/* From so many rows on two tiles at once. There arithmetic decides, the weights of the next two are asked for while these are
- * used over and over. (Measured at 8 rows, where they are used
- * twice: up to a third slower than one tile.) */
+// The number of rows from which a block takes two tiles. From there on arithmetic is the limit, and the next two tiles are prefetched
+// while these are used again and again. At 8 rows, where they are used twice, two tiles were up to a third slower than one.
 #define TWO_TILE_ROWS 16u
 #define COLUMNS PACK_TILE_OUTPUTS
 #define UNROLL _Pragma("GCC unroll 8")
 
 _Static_assert(PACK_TILE_OUTPUTS == LANES, "a tile's outputs are the lanes");
 
-/* A register block: rows slot .. slot + n - 1 of one row block, the tile and, in wide ones, the next. */
+// A register block: rows slot .. slot + n - 1 of one row block, the tile and, in wide ones, the next.
 struct block {
     const struct packed_matrix *w;
     const uint8_t *tile;
-    const struct quant_block *x; /* [groups] */
+    const struct quant_block *x; // [groups]
     uint32_t slot;
-    /* What to bring into the cache meanwhile, group by group: what lies from `ahead` on, and from `ahead_end` on what lies at
-     * `next`: `ahead_lines` of 64 bytes a group, 0 for nothing. The first block of one tile takes as much as its tile; blocks of two share
-     * what the next two have. */
+    // What to prefetch: `ahead_lines` lines of 64 bytes a group (0: none), from `ahead` up to `ahead_end`, then from `next`. The first
+    // block of a single tile prefetches as much as a tile has; blocks of two tiles share the lines of the next two.
     const uint8_t *ahead, *ahead_end, *next;
     uint32_t ahead_lines;
 };
 
-/* count lines from distance `line` on. */
+// Prefetches `count` lines, from the one with number `line` on.
 LANES_INLINE void prefetch_lines(const struct block *b, size_t line, uint32_t count)
 {
     const uint8_t *at = b->ahead + line * 64;
@@ -77,14 +73,14 @@ LANES_INLINE void prefetch_lines(const struct block *b, size_t line, uint32_t co
         lanes_prefetch(at + i * 64);
 }
 
-/* A group of a register block's rows: views of a quant_block from the block's first row on, so that all lies at constant
- * distances from two pointers. */
+// One group of a register block's rows: a view of a quant_block that begins at the block's first row, so that everything is at a
+// constant distance from two pointers.
 struct x_rows {
     const int8_t (*q)[PACK_GROUP];
     const struct quant_part *part;
 };
 
-/* Of which form the weights are: a constant after inlining. */
+// The form of the weights: a constant after inlining.
 struct form {
     enum pack_layout layout;
     bool minimum, super;
@@ -92,7 +88,7 @@ struct form {
 
 LANES_INLINE bool is_biased(struct form form) { return form.layout != PACK_U4 || !form.minimum; }
 
-/* Scales of 16 outputs: entry `index` of the scale section, in group g. */
+// Returns the scales of 16 outputs in group g: entry `index` of the scale section.
 LANES_INLINE lanes load_scale(const struct packed_matrix *w, struct form form, const uint8_t *tile, uint32_t g, size_t index)
 {
     if (!form.super)
@@ -110,7 +106,7 @@ LANES_INLINE lanes load_minimum(const struct packed_matrix *w, struct form form,
     return lanes_sub(lanes_zero(), lanes_mul(super, small));
 }
 
-/* What a sum begins with: the offset where it has room for it, and else it is added at the end. */
+// Returns the start of a sum: the offset if counts have room for it. Otherwise the caller adds it at the end.
 LANES_INLINE counts counts_start(int32_t offset)
 {
 #if GEMM_WIDE_BYTES
@@ -121,9 +117,9 @@ LANES_INLINE counts counts_start(int32_t offset)
 #endif
 }
 
-/* sum[t][r] of every tile += w[t] * the four bytes at x, which are read once. With several rows gcc would add products to each
- * other first, and so run out of registers. One row has enough of them, and then memory decides, which is read faster without
- * the order that counts_keep imposes: 5 % on Zen 4. */
+// Adds w[t] * the four bytes at x to sum[t][r] of every tile. With several rows gcc would add products to each other first and run
+// out of registers; counts_keep prevents that. One row has registers enough, and without counts_keep it reads memory 5 % faster on
+// Zen 4.
 LANES_INLINE void counts_add_tiles(counts sum[GEMM_TILES][GEMM_ROWS], uint32_t r, uint32_t n, uint32_t tiles, const quad *w,
                                    const int8_t *x)
 {
@@ -134,10 +130,10 @@ LANES_INLINE void counts_add_tiles(counts sum[GEMM_TILES][GEMM_ROWS], uint32_t r
     }
 }
 
-/* The loops below run over a register block: rows 0 .. n - 1 and tiles 0 .. tiles - 1, which are `stride` bytes apart. */
+// Below, n and tiles are the size of the register block, and `stride` is the distance of two tiles in bytes.
 typedef lanes_i dot_block[GEMM_TILES][GEMM_ROWS];
 
-/* dot[t][r] of 32 inputs with nibbles. bias: take 8 off each weight. */
+// Computes dot[t][r] over 32 inputs from weights of 4 bits. bias: each weight is its four bits - 8.
 LANES_INLINE void dot_u4(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
                          uint32_t tiles, bool bias, dot_block dot)
 {
@@ -167,7 +163,8 @@ LANES_INLINE void dot_u4(const uint8_t *quants, size_t stride, struct x_rows x, 
 }
 
 #if !GEMM_WIDE_BYTES
-/* dot_s8 of one row of one tile, by nibbles. More arithmetic than bytes_add, but from memory 1.2 times as fast on Zen 4. */
+// Returns what dot_s8 computes, for one row of one tile, by nibbles: more arithmetic than bytes_add, but 1.2 times as fast on Zen 4
+// where weights come from memory.
 LANES_INLINE lanes_i dot_s8_of_one(const uint8_t *quants, const int8_t *x, uint32_t first, uint32_t last, int32_t bias)
 {
     counts low = counts_zero(), high = counts_zero();
@@ -180,7 +177,8 @@ LANES_INLINE lanes_i dot_s8_of_one(const uint8_t *quants, const int8_t *x, uint3
 }
 #endif
 
-/* dot[t][r] of the inputs of quads first .. last - 1 with bytes that are value + 128; bias[r] takes the 128 off. */
+// Computes dot[t][r] over the inputs of quads first .. last - 1 from weights of 8 bits, stored as value + 128; bias[r] is -128 * the
+// sum of those inputs.
 LANES_INLINE void dot_s8(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
                          uint32_t tiles, uint32_t first, uint32_t last, const int32_t *bias, dot_block dot)
 {
@@ -198,14 +196,14 @@ LANES_INLINE void dot_s8(const uint8_t *quants, size_t stride, struct x_rows x, 
         UNROLL for (uint32_t t = 0; t < tiles; t++)
             w[t] = bytes_load(quants + t * stride + j * 64);
         UNROLL for (uint32_t r = 0; r < n; r++) {
-            quad spread = quad_spread(&x.q[r][4 * j]); /* once for all tiles */
+            quad spread = quad_spread(&x.q[r][4 * j]); // once for all tiles
             UNROLL for (uint32_t t = 0; t < tiles; t++)
                 dot[t][r] = bytes_add(dot[t][r], w[t], spread);
         }
     }
 }
 
-/* Where a word of a line has input i of a group. */
+// How far to shift a word of a line right for input i of a group.
 #define OF_BYTES(a, b, c, d) a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d
 #define OF_NIBBLES(a) a, a + 8, a + 16, a + 24, a + 4, a + 12, a + 20, a + 28
 static const uint32_t byte_shift[PACK_GROUP] = {OF_BYTES(0, 8, 16, 24)};
@@ -215,15 +213,15 @@ static const uint32_t nibble_shift[PACK_GROUP] = {OF_NIBBLES(0), OF_NIBBLES(0), 
 
 typedef lanes sum_block[GEMM_TILES][GEMM_ROWS];
 
-/* sum += scale * (dot * scale of x + weight * outlier). first, last: of the inputs that dot and scale are of; an outlier
- * elsewhere is left out. */
+// Adds scale * (dot * scale of x + weight * outlier) to sum. dot and scale cover the inputs first .. last - 1; an outlier outside of
+// them is left out.
 LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n, uint32_t tiles, struct form form,
                              uint32_t first, uint32_t last, const lanes *scale, dot_block dot, sum_block sum)
 {
     UNROLL for (uint32_t r = 0; r < n; r++) {
         const struct quant_part *p = &x.part[r];
         const uint32_t index = p->index;
-        const bool whole = first == 0 && last == PACK_GROUP; /* the outlier is of these inputs, without a branch */
+        const bool whole = first == 0 && last == PACK_GROUP; // holds every outlier: no branch
         const float outlier = whole || (first <= index && index < last) ? p->outlier : 0.0f;
         lanes x_scale = lanes_set1(p->scale);
         products nibble = form.layout == PACK_U4 ? nibble_products(outlier, is_biased(form)) : nibble_products(0, false);
@@ -246,7 +244,7 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles
     const struct quant_block *block = b->x;
     for (uint32_t g = 0; g < group_count; g++, block++, line += form.layout == PACK_U4 ? 256 : 512) {
         const struct x_rows x = {&block->q[b->slot], &block->part[b->slot]};
-        const uint32_t tile_lines = form.layout == PACK_U4 ? 5 : 9; /* of a group, rounded up */
+        const uint32_t tile_lines = form.layout == PACK_U4 ? 5 : 9; // a group's lines, rounded up
         if (tiles == 1 && b->ahead_lines)
             prefetch_lines(b, (size_t)g * tile_lines, tile_lines);
         else if (tiles == 2)
@@ -299,7 +297,7 @@ LANES_INLINE void store_block(const lanes *sum, uint32_t n, float *y, size_t y_s
     }
 }
 
-/* columns: of the last tile. */
+// columns: how many outputs the last tile has.
 LANES_INLINE void block_quantized(const struct block *b, uint32_t n, uint32_t tiles, float *y, size_t y_stride, uint32_t columns,
                                   enum gemm_store store)
 {
@@ -310,21 +308,21 @@ LANES_INLINE void block_quantized(const struct block *b, uint32_t n, uint32_t ti
     switch (b->w->layout) {
     case PACK_U4:
         if (!b->w->minimum)
-            block_groups(b, n, tiles, (struct form){PACK_U4, false, false}, sum); /* Q4_0 */
+            block_groups(b, n, tiles, (struct form){PACK_U4, false, false}, sum); // Q4_0
         else if (b->w->super)
-            block_groups(b, n, tiles, (struct form){PACK_U4, true, true}, sum); /* Q4_K */
+            block_groups(b, n, tiles, (struct form){PACK_U4, true, true}, sum); // Q4_K
         else
-            block_groups(b, n, tiles, (struct form){PACK_U4, true, false}, sum); /* Q4_1 */
+            block_groups(b, n, tiles, (struct form){PACK_U4, true, false}, sum); // Q4_1
         break;
     case PACK_S8:
         if (!b->w->minimum)
-            block_groups(b, n, tiles, (struct form){PACK_S8, false, false}, sum); /* Q8_0, Q5_0 */
+            block_groups(b, n, tiles, (struct form){PACK_S8, false, false}, sum); // Q8_0, Q5_0
         else if (b->w->super)
-            block_groups(b, n, tiles, (struct form){PACK_S8, true, true}, sum); /* Q5_K */
+            block_groups(b, n, tiles, (struct form){PACK_S8, true, true}, sum); // Q5_K
         else
-            block_groups(b, n, tiles, (struct form){PACK_S8, true, false}, sum); /* Q5_1 */
+            block_groups(b, n, tiles, (struct form){PACK_S8, true, false}, sum); // Q5_1
         break;
-    default: block_groups(b, n, tiles, (struct form){PACK_S8_HALVES, false, true}, sum); break; /* Q6_K */
+    default: block_groups(b, n, tiles, (struct form){PACK_S8_HALVES, false, true}, sum); break; // Q6_K
     }
     UNROLL for (uint32_t t = 0; t < tiles; t++)
         store_block(sum[t], n, y + t * COLUMNS, y_stride, t + 1 < tiles ? COLUMNS : columns, store);
@@ -347,7 +345,7 @@ LANES_INLINE void block_float(const struct packed_matrix *w, const uint8_t *tile
     store_block(sum, n, y, y_stride, columns, store);
 }
 
-/* The register block for a constant n, each a function of its own so that none holds the others' registers. */
+// Defines the register block of n rows as a function of its own, so that gcc allocates registers for it alone.
 #define DEFINE_BLOCK(n, tiles)                                                                                           \
     static __attribute__((noinline)) void block_quantized_##n##x##tiles(const struct block *b, float *y, size_t y_stride, \
                                                                         uint32_t columns, enum gemm_store store)         \
@@ -375,7 +373,7 @@ DEFINE_BLOCK_FLOAT(8)
 DEFINE_BLOCK(4, 2)
 #endif
 
-/* The largest register block that fits into what is left. */
+// Returns the rows of the largest register block that fits into `left` rows.
 static uint32_t block_rows(uint32_t left)
 {
     if (GEMM_ROWS == 8 && left >= 8)
@@ -383,7 +381,7 @@ static uint32_t block_rows(uint32_t left)
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-/* n rows of one tile. */
+// Computes n rows of one tile.
 static void block_of_one_tile(const struct block *b, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
 {
     switch (n) {
@@ -396,7 +394,7 @@ static void block_of_one_tile(const struct block *b, uint32_t n, float *y, size_
     }
 }
 
-/* One tile or two. tile_end: the first that the call leaves out; columns: of the last tile. */
+// Computes rows row .. row_end - 1 of one tile or two. tile_end: the first tile beyond the call's; columns: outputs of the last tile.
 static void tiles_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t tiles,
                             uint32_t tile_end, const void *next, uint32_t row, uint32_t row_end, float *y, size_t y_stride,
                             uint32_t columns, enum gemm_store store)
@@ -420,7 +418,7 @@ static void tiles_quantized(const struct packed_matrix *w, const struct quantize
             continue;
         }
         if (tiles == 2) {
-            b.ahead_lines = 0; /* a few rows behind the full blocks */
+            b.ahead_lines = 0; // the last rows, fewer than four
             struct block second = b;
             second.tile += w->tile_bytes;
             block_of_one_tile(&second, n, out + COLUMNS, y_stride, columns, store);
@@ -451,10 +449,10 @@ static void tile_float(const struct packed_matrix *w, const struct quantized_row
     }
 }
 
-/* Rows of a panel: a multiple of 8. */
+// Returns the rows of a panel, a multiple of 8.
 static uint32_t panel_rows(uint32_t k)
 {
-    uint32_t row_bytes = k + k / 4 * 3; /* 448 bytes for 8 rows of 32; about right for f32 rows too */
+    uint32_t row_bytes = k + k / 4 * 3; // a quant_block is 448 bytes for 8 rows of 32; close enough for f32 rows
     return MAX(PANEL_BYTES / (row_bytes + 1) / QUANT_BLOCK_ROWS * QUANT_BLOCK_ROWS, QUANT_BLOCK_ROWS);
 }
 
@@ -464,7 +462,7 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
     assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
     assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
 #ifdef GEMM_ONE_ROW
-    if (row_count == 1 && w->group_count && !(w->layout == PACK_U4 && w->super)) { /* Q4_K has most arithmetic a byte */
+    if (row_count == 1 && w->group_count && !(w->layout == PACK_U4 && w->super)) { // Q4_K has too much arithmetic a byte for it
         GEMM_ONE_ROW(w, x, row_begin, row_count, tile_begin, tile_count, next, y, y_stride, store);
         return;
     }

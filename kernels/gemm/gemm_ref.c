@@ -1,4 +1,4 @@
-/* gemm_ref.c: the oracle: the same quantized operands, each group's dot product in integers, the rest in double. */
+// gemm_ref.c: the reference: the same quantized operands, dot products of groups in integers, everything else in double.
 #include "common/base/checked.h"
 #include "kernels/simd/half.h"
 #include "kernels/gemm/gemm.h"
@@ -7,7 +7,7 @@
 
 static double f16_double(const uint8_t *section, size_t index) { return (double)f16_to_float(((const uint16_t *)section)[index]); }
 
-/* Scale of half a group, and the group's minimum, of one output of a tile. */
+// Return the scale of half a group, and (minimum_of) the group's minimum, for one output of a tile.
 static double scale_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t half, uint32_t column)
 {
     if (!w->super)
@@ -25,7 +25,7 @@ static double minimum_of(const struct packed_matrix *w, const uint8_t *tile, uin
     return -super * (tile + w->min_offset)[(size_t)g * COLUMNS + column];
 }
 
-/* Value i of group g of one output, without its scale. */
+// Returns value i of group g of one output, without its scale.
 static int32_t quant_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t i, uint32_t column)
 {
     const uint8_t *quants = tile + w->quant_offset;

@@ -1,7 +1,7 @@
-/* gemm_vnni.c: the GEMM with vpdpbusd: 64 products of unsigned and signed bytes, summed by fours into 16 lanes, exactly.
- *
- * One row is bound by memory, and there AVX2 is faster: measured on Zen 4, where 512-bit code runs so far ahead of memory that the
- * core drops prefetches. It reads 31 GB/s where this file reads 23 to 29, and whole steps of one row take 0.8 times the time. */
+// gemm_vnni.c: the GEMM with vpdpbusd: 64 products of unsigned and signed bytes, summed by fours into 16 lanes, exactly.
+//
+// One row is bound by memory, and there AVX2 is faster: measured on Zen 4, where 512-bit code runs so far ahead of memory that the
+// core drops prefetches. It reads 31 GB/s where this file reads 23 to 29, and whole steps of one row take 0.8 times the time.
 #include <stdbool.h>
 
 #include "kernels/simd/lanes.h"
@@ -16,7 +16,7 @@
 typedef __m512i quad;
 typedef __m512i counts;
 
-/* Loaded once for both nibbles: without the barrier the compiler folds the load into each use. */
+// The asm keeps the value in a register for both nibbles; without it gcc loads it at each use.
 LANES_INLINE quad quad_load(const uint8_t *p)
 {
     quad a = _mm512_loadu_si512(p);
@@ -33,13 +33,13 @@ LANES_INLINE quad quad_spread(const int8_t *x)
     return _mm512_set1_epi32(four);
 }
 LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_dpbusd_epi32(a, w, x); }
-LANES_INLINE counts counts_keep(counts a) { return a; } /* gcc leaves the order of vpdpbusd as it is */
+LANES_INLINE counts counts_keep(counts a) { return a; } // gcc leaves the order of vpdpbusd as it is
 LANES_INLINE lanes_i counts_finish(counts a) { return a; }
 typedef quad bytes;
 LANES_INLINE bytes bytes_load(const uint8_t *p) { return quad_load(p); }
 LANES_INLINE lanes_i bytes_start(int32_t bias) { return counts_from(bias); }
 LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x) { return counts_add(a, w, x); }
-/* A table of the 16 products: its look-up reads the low four bits of each word, so it masks, converts and multiplies. */
+// A table of the 16 products. The look-up reads only the low four bits of each word, so it masks, converts and multiplies at once.
 typedef __m512 products;
 LANES_INLINE products nibble_products(float x, bool bias)
 {

@@ -1,7 +1,6 @@
-/* quantize_lanes.h: activations to s8, two times 16 lanes a group; the body of quantize_avx2.c and quantize_avx512.c.
- *
- * Step by step what quantize_ref.c does. Define QUANTIZE_NAME before including.
- */
+// quantize_lanes.h: activations to s8, two times 16 lanes a group; the body of quantize_avx2.c and quantize_avx512.c.
+//
+// It does what quantize_ref.c does, step by step. Define QUANTIZE_NAME before including.
 #include <math.h>
 
 #include "common/base/checked.h"
@@ -12,7 +11,7 @@
 
 #define QUANT_LEAST 1e-30f
 
-/* Loaded from 31 - index on, 32 words keep all of a group but element `index`. */
+// 32 words from 31 - index on are a mask that keeps all of a group but element `index`.
 static const uint32_t all_but_one[63] = {
 #define ONES ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u
     ONES, ONES, ~0u, 0, ~0u, ONES, ONES,
@@ -21,9 +20,9 @@ static const uint32_t all_but_one[63] = {
 
 LANES_INLINE lanes_i magnitude(lanes x) { return lanes_and_i(lanes_as_i(x), lanes_set1_i(0x7fffffff)); }
 
-/* The two largest of 32 unsigned words, equal ones counted as two: pairs of (larger, smaller) are merged until one is left. */
+// The two largest of 32 unsigned words, equal ones counted as two: pairs of (larger, smaller) are merged until one is left.
 struct two {
-    __m128i first, second; /* the lowest word of each */
+    __m128i first, second; // the lowest word of each
 };
 
 LANES_INLINE struct two two_largest(lanes_i a, lanes_i b)
@@ -44,10 +43,10 @@ LANES_INLINE struct two two_largest(lanes_i a, lanes_i b)
     return (struct two){_mm_max_epu32(most2, high), second};
 }
 
-/* Of 16 signed bytes. */
+// Returns the sum of 16 signed bytes.
 LANES_INLINE int32_t sum_s8(__m128i q)
 {
-    __m128i halves = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128()); /* of value + 128 */
+    __m128i halves = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128()); // of value + 128
     return _mm_cvtsi128_si32(_mm_add_epi32(halves, _mm_srli_si128(halves, 8))) - 16 * 128;
 }
 
@@ -56,7 +55,7 @@ LANES_INLINE lanes keep(lanes x, const uint32_t *mask)
     return lanes_as_f(lanes_and_i(lanes_as_i(x), lanes_as_i(lanes_load((const float *)mask))));
 }
 
-/* low, high: x, with zeros beyond its end. */
+// low, high: x, with zeros beyond its end.
 LANES_INLINE void quantize_group(const float *x, lanes low, lanes high, int8_t *q, struct quant_part *part)
 {
     const struct two largest = two_largest(magnitude(low), magnitude(high));

@@ -1,9 +1,8 @@
-/* quantize_ref.c: activations to s8 in plain loops.
- *
- * The one definition of quantization; the lanes code follows it step by step, and every step is exact or correctly
- * rounded, so even ref gives the same bits here. Not finite: NaN scale and sum, no outlier. Largest magnitude below
- * 1e-30: all zero. Second largest below: the outlier alone, since 127 / second would overflow.
- */
+// quantize_ref.c: activations to s8 in plain loops.
+//
+// This defines the quantization. quantize_lanes.h does the same step by step, and every step is exact or correctly rounded, so
+// that ref, too, gives the same bits. A group that is not finite has a NaN scale and sum and no outlier. If its largest magnitude is
+// below 1e-30 the group is all zero; if only the second largest is, it has just the outlier, because 127 / second would overflow.
 #include <math.h>
 
 #include "common/base/checked.h"

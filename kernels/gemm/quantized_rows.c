@@ -1,4 +1,4 @@
-/* quantized_rows.c: the memory of quantized activations. */
+// quantized_rows.c: the memory of quantized activations.
 #include "kernels/gemm/gemm.h"
 
 #include "common/base/checked.h"

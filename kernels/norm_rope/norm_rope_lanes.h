@@ -1,9 +1,8 @@
-/* norm_rope_lanes.h: the body of norm_rope_avx2.c and norm_rope_avx512.c, in 16 lanes (lanes.h).
- *
- * Define NAME(op), the entry's name at this level, before including. Sums run in four accumulators, block of 16 by block
- * of 16 in turn, so that the latency of an addition is hidden; they are added ((0+1)+(2+3)), then down the tree. Sums of
- * exponentials leave f32 every 1,024 elements for a double, so that a vocabulary of 200,000 loses nothing.
- */
+// norm_rope_lanes.h: the body of norm_rope_avx2.c and norm_rope_avx512.c, in 16 lanes (lanes.h).
+//
+// Define NAME(op), the entry's name at this level, before including. Sums run in four accumulators, block of 16 by block
+// of 16 in turn, so that the latency of an addition is hidden; they are added ((0+1)+(2+3)), then down the tree. Sums of
+// exponentials leave f32 every 1,024 elements for a double, so that a vocabulary of 200,000 loses nothing.
 #include <math.h>
 
 #include "common/base/checked.h"
@@ -13,7 +12,7 @@
 
 #define SUM_BLOCK 1024u
 
-/* The n lanes at p; the others read 0. n may exceed 16. */
+// The n lanes at p; the others read 0. n may exceed 16.
 LANES_INLINE lanes load_some(const float *p, uint32_t n) { return n >= LANES ? lanes_load(p) : lanes_load_tail(p, n); }
 
 LANES_INLINE void store_some(float *p, lanes x, uint32_t n)
@@ -43,7 +42,7 @@ void NAME(rms_norm)(const float *x, const float *weight, float epsilon, uint32_t
         store_some(out + i, lanes_mul(lanes_mul(load_some(x + i, n - i), scale), load_some(weight + i, n - i)), n - i);
 }
 
-/* x * cos + partner * signed sin */
+// x * cos + partner * signed sin
 LANES_INLINE lanes rotate(lanes x, lanes partner, lanes cosine, lanes sine)
 {
     return lanes_fma(x, cosine, lanes_mul(partner, sine));
@@ -88,7 +87,7 @@ void NAME(add)(float *x, const float *y, uint32_t n)
         store_some(x + i, lanes_add(load_some(x + i, n - i), load_some(y + i, n - i)), n - i);
 }
 
-/* The largest value, NaN passed over; -inf if there is none. */
+// The largest value, NaN passed over; -inf if there is none.
 LANES_INLINE float largest(const float *x, uint32_t n)
 {
     lanes best = lanes_set1(-INFINITY);
@@ -100,7 +99,7 @@ LANES_INLINE float largest(const float *x, uint32_t n)
     return lanes_max_all(best);
 }
 
-/* Sum of e^(x - max). */
+// Sum of e^(x - max).
 LANES_INLINE double sum_exp(const float *x, uint32_t n, float max)
 {
     lanes shift = lanes_set1(max);
@@ -119,7 +118,7 @@ LANES_INLINE double sum_exp(const float *x, uint32_t n, float max)
     return total;
 }
 
-/* Whether a row that consists of -inf, or of NaN and -inf, holds a NaN. */
+// Whether a row that consists of -inf, or of NaN and -inf, holds a NaN.
 LANES_INLINE bool any_nan(const float *x, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -181,7 +180,7 @@ uint32_t NAME(argmax)(const float *x, uint32_t n)
     return 0;
 }
 
-/* Conversions: a tail goes through a full vector, so that there is one way to round. */
+// Conversions: a tail goes through a full vector, so that there is one way to round.
 void NAME(f32_to_f16)(const float *x, uint32_t n, uint16_t *out)
 {
     uint32_t i = 0;
@@ -205,7 +204,7 @@ void NAME(f16_to_f32)(const uint16_t *x, uint32_t n, float *out)
 
 void NAME(f32_to_bf16)(const float *x, uint32_t n, uint16_t *out)
 {
-    for (uint32_t i = 0; i < n; i++) /* integers: the compiler makes vectors of it */
+    for (uint32_t i = 0; i < n; i++) // integers: the compiler makes vectors of it
         out[i] = bf16_from_float(x[i]);
 }
 

@@ -1,4 +1,4 @@
-/* norm_rope_ref.c: plain loops with double accumulation: the oracle of norm_rope_lanes.h and the fallback. */
+// norm_rope_ref.c: plain loops with double accumulation: the oracle of norm_rope_lanes.h and the fallback.
 #include <math.h>
 
 #include "kernels/simd/half.h"

@@ -1,4 +1,4 @@
-/* rope_table.c: cosines and sines of rotary positions, in double, rounded to f32 once. */
+// rope_table.c: cosines and sines of rotary positions, in double, rounded to f32 once.
 #include <math.h>
 
 #include "common/base/status.h"

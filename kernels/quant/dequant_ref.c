@@ -1,16 +1,15 @@
-/* dequant_ref.c: each block format of GGUF to f32, one function a format, values in the order of the file.
- *
- *     Q4_0 {f16 d; u8 qs[16]}                 value i: low nibble of byte i, value i + 16: high; d * (q - 8)
- *     Q4_1 {f16 d, m; u8 qs[16]}              d * q + m
- *     Q5_0 {f16 d; u32 qh; u8 qs[16]}         bit i of qh is bit 4 of value i; d * (q - 16)
- *     Q5_1 {f16 d, m; u32 qh; u8 qs[16]}      d * q + m
- *     Q8_0 {f16 d; s8 qs[32]}                 d * q
- *     Q4_K {f16 d, dmin; u8 scales[12], qs[128]}           8 groups of 32: (d * scale) * q - (dmin * minimum)
- *     Q5_K {f16 d, dmin; u8 scales[12], qh[32], qs[128]}   the same with bit g of qh[i] as bit 4 of value i of group g
- *     Q6_K {u8 ql[128], qh[64]; s8 scales[16]; f16 d}      16 groups of 16: (d * scale) * (q - 32)
- *
- * Bytes are read one by one: the host may be of any alignment rule, and blocks of 18 bytes lie anywhere.
- */
+// dequant_ref.c: each block format of GGUF to f32, one function a format, values in the order of the file.
+//
+//     Q4_0 {f16 d; u8 qs[16]}                 value i: low nibble of byte i, value i + 16: high; d * (q - 8)
+//     Q4_1 {f16 d, m; u8 qs[16]}              d * q + m
+//     Q5_0 {f16 d; u32 qh; u8 qs[16]}         bit i of qh is bit 4 of value i; d * (q - 16)
+//     Q5_1 {f16 d, m; u32 qh; u8 qs[16]}      d * q + m
+//     Q8_0 {f16 d; s8 qs[32]}                 d * q
+//     Q4_K {f16 d, dmin; u8 scales[12], qs[128]}           8 groups of 32: (d * scale) * q - (dmin * minimum)
+//     Q5_K {f16 d, dmin; u8 scales[12], qh[32], qs[128]}   the same with bit g of qh[i] as bit 4 of value i of group g
+//     Q6_K {u8 ql[128], qh[64]; s8 scales[16]; f16 d}      16 groups of 16: (d * scale) * (q - 32)
+//
+// Bytes are read one by one: the host may be of any alignment rule, and blocks of 18 bytes lie anywhere.
 #include "kernels/quant/dequant.h"
 
 #include "common/base/status.h"
@@ -30,7 +29,7 @@ static void block_f16(const uint8_t *block, float *out) { *out = read_f16(block)
 
 static void block_bf16(const uint8_t *block, float *out) { *out = bf16_to_float(read_u16(block)); }
 
-/* --- 32 values a block ------------------------------------------------------------------------------------------------ */
+// --- 32 values a block ------------------------------------------------------------------------------------------------
 
 static void block_q4_0(const uint8_t *block, float *out)
 {
@@ -81,10 +80,10 @@ static void block_q8_0(const uint8_t *block, float *out)
         out[i] = d * (float)(int8_t)block[2 + i];
 }
 
-/* --- 256 values a block ------------------------------------------------------------------------------------------------- */
+// --- 256 values a block -------------------------------------------------------------------------------------------------
 
-/* The 6-bit scale and minimum of group g (0..7) out of 12 bytes: groups 0..3 whole in bytes g and g + 4; groups 4..7 have
- * their low four bits in byte g + 4 and the upper two in the top of bytes g - 4 (scale) and g (minimum). */
+// The 6-bit scale and minimum of group g (0..7) out of 12 bytes: groups 0..3 whole in bytes g and g + 4; groups 4..7 have
+// their low four bits in byte g + 4 and the upper two in the top of bytes g - 4 (scale) and g (minimum).
 static void unpack_scale(const uint8_t *scales, int g, uint8_t *scale, uint8_t *minimum)
 {
     if (g < 4) {
@@ -96,7 +95,7 @@ static void unpack_scale(const uint8_t *scales, int g, uint8_t *scale, uint8_t *
     }
 }
 
-/* Q4_K (qh NULL) and Q5_K. */
+// Q4_K (qh NULL) and Q5_K.
 static void block_k(const uint8_t *block, const uint8_t *qh, const uint8_t *qs, float *out)
 {
     float d = read_f16(block), dmin = read_f16(block + 2);
@@ -117,8 +116,8 @@ static void block_q4_k(const uint8_t *block, float *out) { block_k(block, NULL, 
 
 static void block_q5_k(const uint8_t *block, float *out) { block_k(block, block + 16, block + 48, out); }
 
-/* Halves of 128 values; in a half, values l, l + 32, l + 64, l + 96 share byte l of qh (two bits each), and ql holds the
- * first two rows of 32 in low nibbles, the last two in high ones. */
+// Halves of 128 values; in a half, values l, l + 32, l + 64, l + 96 share byte l of qh (two bits each), and ql holds the
+// first two rows of 32 in low nibbles, the last two in high ones.
 static void block_q6_k(const uint8_t *block, float *out)
 {
     float d = read_f16(block + 208);

@@ -1,4 +1,4 @@
-/* pack.c: plans and fills the tiles that pack.h describes, and reads single rows back out of them. */
+// pack.c: plans and fills the tiles that pack.h describes, and reads single rows back out of them.
 #include "kernels/quant/pack.h"
 
 #include <string.h>
@@ -8,14 +8,14 @@
 #include "kernels/quant/pack_source.h"
 
 #define MAX_OUTPUTS (1u << 30)
-#define MAX_INPUTS (1u << 24) /* so that a tile's offsets fit 32 bits: 2^24 inputs are 1 GiB of f32 a tile */
+#define MAX_INPUTS (1u << 24) // so that a tile's offsets fit 32 bits: 2^24 inputs are 1 GiB of f32 a tile
 #define COLUMNS PACK_TILE_OUTPUTS
 
 static uint32_t align_section(uint32_t bytes) { return (bytes + PACK_ALIGN - 1) & ~(PACK_ALIGN - 1); }
 
 static uint32_t float_bytes(enum pack_layout layout) { return layout == PACK_F32 ? 4 : 2; }
 
-/* Lays the sections of a tile one after another. */
+// Lays the sections of a tile one after another.
 static void plan_tile(struct packed_matrix *m)
 {
     uint32_t groups = m->group_count, supers = m->super ? m->k / PACK_SUPER : 0;
@@ -60,7 +60,7 @@ enum status pack_plan(uint32_t source_type, uint64_t output_count, uint64_t k, s
         .source_row_bytes = k / info->block_values * info->block_bytes,
     };
     plan_tile(out);
-    out->bytes = out->tile_count * out->tile_bytes; /* below 2^26 * 2^31 */
+    out->bytes = out->tile_count * out->tile_bytes; // below 2^26 * 2^31
     return STATUS_OK;
 }
 
@@ -70,7 +70,7 @@ uint64_t packed_bytes(uint32_t source_type, uint64_t output_count, uint64_t k)
     return pack_plan(source_type, output_count, k, &matrix, NULL) == STATUS_OK ? matrix.bytes : 0;
 }
 
-/* Scales of group g of one output into their sections. */
+// Scales of group g of one output into their sections.
 static void pack_scales(const struct packed_matrix *m, uint8_t *tile, uint32_t g, uint32_t column, const struct pack_group *group)
 {
     uint16_t *scale = (uint16_t *)(tile + m->scale_offset), *min = (uint16_t *)(tile + m->min_offset);
@@ -147,9 +147,9 @@ void pack_tiles(const struct packed_matrix *matrix, const void *source, uint32_t
         uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, matrix->output_count - first);
         const uint8_t *rows = (const uint8_t *)source + first * matrix->source_row_bytes;
         uint8_t *tile = matrix->data + t * matrix->tile_bytes;
-        if (columns < COLUMNS) /* padding outputs have scale 0 */
+        if (columns < COLUMNS) // padding outputs have scale 0
             memset(tile, 0, matrix->tile_bytes);
-        else /* no bytes between sections are left undefined */
+        else // no bytes between sections are left undefined
             memset(tile, 0, matrix->quant_offset);
         if (type->read)
             pack_quantized_tile(matrix, type, rows, columns, tile);
@@ -184,7 +184,7 @@ static void dequantize_float(const struct packed_matrix *m, const uint8_t *tile,
     }
 }
 
-/* Scale of each half of a group, and its minimum. */
+// Scale of each half of a group, and its minimum.
 static void group_scales(const struct packed_matrix *m, const uint8_t *tile, uint32_t g, uint32_t column, float scale[2],
                          float *minimum)
 {

@@ -1,4 +1,4 @@
-/* pack_layout.h: the layouts of packed weights and their sizes; pack.h describes them. */
+// pack_layout.h: the layouts of packed weights and their sizes; pack.h describes them.
 #ifndef FD_KERNELS_QUANT_PACK_LAYOUT_H
 #define FD_KERNELS_QUANT_PACK_LAYOUT_H
 

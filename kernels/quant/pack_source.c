@@ -1,16 +1,15 @@
-/* pack_source.c: reads one group of 32 weights from each of GGUF's block formats, as integers and the source's own scales.
- *
- *     Q4_0 {f16 d; u8 qs[16]}              byte i: value i in the low nibble, value i + 16 in the high one
- *     Q4_1 {f16 d, m; u8 qs[16]}
- *     Q5_0 {f16 d; u32 qh; u8 qs[16]}      bit i of qh is bit 4 of value i
- *     Q5_1 {f16 d, m; u32 qh; u8 qs[16]}
- *     Q8_0 {f16 d; s8 qs[32]}
- *     Q4_K {f16 d, dmin; u8 scales[12], qs[128]}          8 groups; bytes 32j..32j+31: group 2j low, 2j + 1 high nibbles
- *     Q5_K {f16 d, dmin; u8 scales[12], qh[32], qs[128]}  bit g of qh[i] is bit 4 of value i of group g
- *     Q6_K {u8 ql[128], qh[64]; s8 scales[16]; f16 d}     8 groups, a scale for every 16
- *
- * All are little-endian and unaligned in the file.
- */
+// pack_source.c: reads one group of 32 weights from each of GGUF's block formats, as integers and the source's own scales.
+//
+//     Q4_0 {f16 d; u8 qs[16]}              byte i: value i in the low nibble, value i + 16 in the high one
+//     Q4_1 {f16 d, m; u8 qs[16]}
+//     Q5_0 {f16 d; u32 qh; u8 qs[16]}      bit i of qh is bit 4 of value i
+//     Q5_1 {f16 d, m; u32 qh; u8 qs[16]}
+//     Q8_0 {f16 d; s8 qs[32]}
+//     Q4_K {f16 d, dmin; u8 scales[12], qs[128]}          8 groups; bytes 32j..32j+31: group 2j low, 2j + 1 high nibbles
+//     Q5_K {f16 d, dmin; u8 scales[12], qh[32], qs[128]}  bit g of qh[i] is bit 4 of value i of group g
+//     Q6_K {u8 ql[128], qh[64]; s8 scales[16]; f16 d}     8 groups, a scale for every 16
+//
+// All are little-endian and unaligned in the file.
 #include "kernels/quant/pack_source.h"
 
 #include <string.h>
@@ -27,7 +26,7 @@ static void read_nibbles(const uint8_t *qs, uint8_t *q)
     }
 }
 
-/* Adds bit 4 from qh, then `offset`, so that the result is value + 128. */
+// Adds bit 4 from qh, then `offset`, so that the result is value + 128.
 static void read_five_bits(const uint8_t *qh_bytes, const uint8_t *qs, uint8_t offset, uint8_t *q)
 {
     uint32_t qh;
@@ -75,7 +74,7 @@ static void read_q8_0(const uint8_t *block, uint32_t group, struct pack_group *o
         out->q[i] = block[2 + i] ^ 0x80;
 }
 
-/* Six-bit scale and minimum of a K type's group: four low ones in six bits each, the others in four bits plus two. */
+// Six-bit scale and minimum of a K type's group: four low ones in six bits each, the others in four bits plus two.
 static void read_k_scales(const uint8_t *block, uint32_t group, struct pack_group *out)
 {
     const uint8_t *s = block + 4;

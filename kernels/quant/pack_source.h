@@ -1,5 +1,5 @@
-/* pack_source.h: the block formats of GGUF that are packed, read one group of 32 at a time. For kernels/quant, and for
- * kernels/cuda, which packs for the device. */
+// pack_source.h: the block formats of GGUF that are packed, read one group of 32 at a time. For kernels/quant, and for
+// kernels/cuda, which packs for the device.
 #ifndef FD_KERNELS_QUANT_PACK_SOURCE_H
 #define FD_KERNELS_QUANT_PACK_SOURCE_H
 
@@ -9,24 +9,24 @@
 #include "kernels/quant/pack_layout.h"
 #include "kernels/quant/tensor_type.h"
 
-/* One group of one source row. */
+// One group of one source row.
 struct pack_group {
-    uint8_t q[PACK_GROUP];   /* U4: 0..15; S8: value + 128 */
-    uint16_t scale, minimum; /* f16 bits; K types: those of the super-block */
-    int8_t small_scale[2];   /* K types: of each half of the group (equal but for Q6_K) */
-    uint8_t small_minimum;   /* K types */
+    uint8_t q[PACK_GROUP];   // U4: 0..15; S8: value + 128
+    uint16_t scale, minimum; // f16 bits; K types: those of the super-block
+    int8_t small_scale[2];   // K types: of each half of the group (equal but for Q6_K)
+    uint8_t small_minimum;   // K types
 };
 
-/* How a source type is packed. */
+// How a source type is packed.
 struct pack_source {
     enum tensor_type type;
     enum pack_layout layout;
     bool super, minimum;
-    /* Group number `group` (0 .. block_values / 32 - 1) of a block. NULL for float types. */
+    // Group number `group` (0 .. block_values / 32 - 1) of a block. NULL for float types.
     void (*read)(const uint8_t *block, uint32_t group, struct pack_group *out);
 };
 
-/* NULL if the type is not packed. */
+// NULL if the type is not packed.
 const struct pack_source *pack_source_find(uint32_t type);
 
 #endif

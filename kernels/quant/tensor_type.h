@@ -1,8 +1,7 @@
-/* tensor_type.h: the element types of tensors in a GGUF file that this program reads; the numbers are GGUF's own.
- *
- * A quantized type stores blocks of block_values values in block_bytes bytes; a row of a matrix is a whole number of
- * blocks. Worked number: 576 values of Q4_1 are 18 blocks of 20 bytes: 360 bytes, 5 bits a value.
- */
+// tensor_type.h: the element types of tensors in a GGUF file that this program reads; the numbers are GGUF's own.
+//
+// A quantized type stores blocks of block_values values in block_bytes bytes; a row of a matrix is a whole number of
+// blocks. Worked number: 576 values of Q4_1 are 18 blocks of 20 bytes: 360 bytes, 5 bits a value.
 #ifndef FD_KERNELS_QUANT_TENSOR_TYPE_H
 #define FD_KERNELS_QUANT_TENSOR_TYPE_H
 
@@ -31,7 +30,7 @@ struct tensor_type_info {
     uint32_t block_bytes;
 };
 
-/* What `type` (any number, e.g. straight from a file) is; NULL if it is not supported. Static; any thread. */
+// What `type` (any number, e.g. straight from a file) is; NULL if it is not supported. Static; any thread.
 static inline const struct tensor_type_info *tensor_type_info(uint32_t type)
 {
     static const struct tensor_type_info infos[] = {

@@ -1,4 +1,4 @@
-/* half.h: f16 and bf16 to and from f32 in plain C, for the ref level and for code outside of the ISA files. */
+// half.h: f16 and bf16 to and from f32 in plain C, for the ref level and for code outside of the ISA files.
 #ifndef FD_KERNELS_SIMD_HALF_H
 #define FD_KERNELS_SIMD_HALF_H
 
@@ -19,7 +19,7 @@ static inline float f32_from_bits(uint32_t bits)
     return x;
 }
 
-/* Exact. */
+// Exact.
 static inline float f16_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 0x1fu, fraction = half & 0x3ffu;
@@ -28,15 +28,15 @@ static inline float f16_to_float(uint16_t half)
     return f32_from_bits(sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13);
 }
 
-/* To nearest even; too large becomes infinity, NaN a quiet NaN. */
+// To nearest even; too large becomes infinity, NaN a quiet NaN.
 static inline uint16_t f16_from_float(float x)
 {
     uint32_t bits = f32_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));
-    if (magnitude >= 0x477ff000u) /* 65520 and above round to infinity */
+    if (magnitude >= 0x477ff000u) // 65520 and above round to infinity
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { /* below 2^-14: a multiple of 2^-24, which adding 0.5 rounds to */
+    if (magnitude < 0x38800000u) { // below 2^-14: a multiple of 2^-24, which adding 0.5 rounds to
         float shifted = f32_from_bits(magnitude) + 0.5f;
         return (uint16_t)(sign | (f32_bits(shifted) - 0x3f000000u));
     }
@@ -44,10 +44,10 @@ static inline uint16_t f16_from_float(float x)
     return (uint16_t)(sign | ((rounded >> 13) - (112u << 10)));
 }
 
-/* Exact. */
+// Exact.
 static inline float bf16_to_float(uint16_t half) { return f32_from_bits((uint32_t)half << 16); }
 
-/* To nearest even; NaN a quiet NaN. */
+// To nearest even; NaN a quiet NaN.
 static inline uint16_t bf16_from_float(float x)
 {
     uint32_t bits = f32_bits(x);

@@ -1,8 +1,7 @@
-/* isa.c: what the processor can run, by CPUID, and what the operating system saves on a context switch, by XGETBV.
- *
- * A bit of CPUID alone is not enough: under an operating system that does not save the upper register halves, the
- * instructions fault. XCR0 bits 1-2 are the XMM and YMM state, bits 5-7 the AVX-512 masks, upper halves and ZMM16-31.
- */
+// isa.c: what the processor can run, by CPUID, and what the operating system saves on a context switch, by XGETBV.
+//
+// A bit of CPUID alone is not enough: under an operating system that does not save the upper register halves, the
+// instructions fault. XCR0 bits 1-2 are the XMM and YMM state, bits 5-7 the AVX-512 masks, upper halves and ZMM16-31.
 #include "kernels/simd/isa.h"
 
 #include <cpuid.h>

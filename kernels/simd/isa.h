@@ -1,14 +1,13 @@
-/* isa.h: the instruction-set levels that kernels are built for, and which of them this processor can run.
- *
- * Every kernel family (gemm, norm_rope, attention) keeps one function table a level and fills its chosen table once at
- * start with the level that isa_choose() returned. A family without code of its own for a level uses that of the next
- * lower one: ISA_VNNI falls back to the AVX-512 code, which gives the same bits.
- *
- *     ref    plain loops, double accumulation: the oracle and the fallback; its bits are its own
- *     avx2   AVX2 + FMA + F16C                      \
- *     avx512 AVX-512 F, BW, VL, DQ                   } the same bits at all three
- *     vnni   avx512 with VNNI (vpdpbusd)            /
- */
+// isa.h: the instruction-set levels that kernels are built for, and which of them this processor can run.
+//
+// There is one table of functions per level, and a program picks its table once at start by isa_choose(). An operation
+// without code of its own at a level uses that of the next lower one, which gives the same bits: most of ISA_VNNI is the
+// AVX-512 code.
+//
+//     ref    plain loops, double accumulation: the reference and the fallback; its bits are its own
+//     avx2   AVX2 + FMA + F16C
+//     avx512 AVX-512 F, BW, VL, DQ: the same bits as avx2
+//     vnni   avx512 with VNNI (vpdpbusd): the same bits
 #ifndef FD_KERNELS_SIMD_ISA_H
 #define FD_KERNELS_SIMD_ISA_H
 
@@ -18,18 +17,18 @@
 
 enum isa_level { ISA_REF, ISA_AVX2, ISA_AVX512, ISA_VNNI, ISA_LEVEL_COUNT };
 
-/* "ref", "avx2", "avx512", "vnni". Never NULL. Any thread. */
+// "ref", "avx2", "avx512", "vnni". Never NULL. Any thread.
 const char *isa_name(enum isa_level level);
 
-/* Whether processor and operating system (XGETBV) can run the level. ISA_REF: always. Any thread. */
+// Whether processor and operating system (XGETBV) can run the level. ISA_REF: always. Any thread.
 bool isa_supported(enum isa_level level);
 
-/* The highest level that this machine can run. Any thread. */
+// The highest level that this machine can run. Any thread.
 enum isa_level isa_best(void);
 
-/* Chooses the level: name if it is not NULL, else the environment's FD_ISA, else "auto" (the best one). A name that is
- * unknown: STATUS_INVALID_ARGUMENT; one that the machine lacks: STATUS_FAILED_PRECONDITION; both with one line in
- * *error that says where the name came from, and *out untouched. Call at start (reads the environment). */
+// Chooses the level: name if it is not NULL, else the environment's FD_ISA, else "auto" (the best one). A name that is
+// unknown: STATUS_INVALID_ARGUMENT; one that the machine lacks: STATUS_FAILED_PRECONDITION; both with one line in
+// *error that says where the name came from, and *out untouched. Call at start (reads the environment).
 enum status isa_choose(const char *name, enum isa_level *out, struct error *error) MUST_CHECK;
 
 #endif

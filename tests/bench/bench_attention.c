@@ -1,12 +1,11 @@
-/* bench_attention.c: decode attention as GB/s of K and V read, beside the read bandwidth of a buffer of the same size in the
- * same pass; the other types of K and V and AVX2, beside f16 and AVX-512 on the same tokens in the same pass; prefill chunks as
- * GFLOP/s, beside what OpenBLAS reaches.
- *
- *     bench_attention [threads] [MiB] [heads per KV head: only those]
- *
- * The pool (1 GiB of f16 unless said) exceeds the caches by far: one layer, as many sequences as fill it, one row each a step,
- * so that each step reads the whole pool once.
- */
+// bench_attention.c: decode attention in GB/s of K and V, beside the read bandwidth of a buffer of the same size; other KV types and
+// AVX2, beside f16 and AVX-512 on the same tokens; prefill chunks in GFLOP/s, beside OpenBLAS. Both sides are measured in the same
+// pass.
+//
+//     bench_attention [threads] [MiB] [heads per KV head: only those]
+//
+// The pool (1 GiB of f16 unless given) is much larger than the caches. It has one layer and as many sequences as fill it, with one
+// row each a step, so that each step reads the whole pool once.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +28,7 @@
 #define MAX_ROWS 4096u
 #define PREFILL_ROWS 128u
 #define PREFILL_HELD 4096u
-#define SQUARE 768 /* of the sgemm that is the ceiling of prefill: in the second level, as its tiles are */
+#define SQUARE 768 // size of the sgemm that is the ceiling of prefill; like prefill's tiles it fits L2
 #define CACHED_BYTES (4ull << 20)
 
 struct job {
@@ -40,7 +39,7 @@ struct job {
     uint64_t sink;
 };
 
-/* Two ways of reading: one stream a thread, which the hardware prefetches, and four with software prefetch. */
+// A way of reading: one stream a thread, which the hardware prefetches, or four with software prefetch.
 typedef uint64_t read_fn(const uint64_t *words, size_t count);
 
 __attribute__((target("avx512f"), noinline)) static uint64_t read_stream(const uint64_t *words, size_t count)
@@ -67,7 +66,7 @@ __attribute__((target("avx512f"), noinline)) static uint64_t read_four_streams(c
         _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3])));
 }
 
-/* Where there is no AVX-512: plain loops that the compiler turns into vector loads. */
+// Without AVX-512: plain loops that the compiler turns into vector loads.
 __attribute__((optimize("O3"), target("avx2"), noinline)) static uint64_t read_plain(const uint64_t *words, size_t count)
 {
     uint64_t sums[32] = {0}, all = 0;
@@ -87,7 +86,7 @@ static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
         __atomic_fetch_xor(&job->sink, job->read((const uint64_t *)(job->bytes + (size_t)item * PART), PART / 8), __ATOMIC_RELAXED);
 }
 
-/* The best way's rate. */
+// Returns the rate of the faster way.
 static double read_gbs(struct job *job)
 {
     read_fn *const ways[] = {isa_supported(ISA_AVX512) ? read_stream : read_plain,
@@ -116,7 +115,7 @@ static void die(const char *what, const struct error *error)
     exit(1);
 }
 
-/* A store of one layer whose sequences 0..count-1 hold `held` imported positions each, with room for `extra` more. */
+// Opens a store of one layer. Sequences 0 .. count - 1 hold `held` imported positions each and have room for `extra` more.
 static struct kv_store *fill(struct thread_pool *pool, const struct kv_shape *shape, uint32_t count, uint32_t held, uint32_t extra)
 {
     uint64_t page_bytes = kv_page_bytes(shape), pages = (held + extra + 15) / 16;
@@ -125,7 +124,7 @@ static struct kv_store *fill(struct thread_pool *pool, const struct kv_shape *sh
     struct error error;
 
     for (uint64_t i = 0; i < page_bytes / 2; i++)
-        page[i] = (uint16_t)(0x3000u | (i * 2654435761u >> 20 & 0x8fffu)); /* f16 of ±0.1 to ±2 */
+        page[i] = (uint16_t)(0x3000u | (i * 2654435761u >> 20 & 0x8fffu)); // f16 of ±0.1 to ±2
     if (kv_store_open(shape, page_bytes * pages * count, MAX_ROWS, pool, &store, &error))
         die("open", &error);
     for (uint32_t i = 0; i < count; i++) {
@@ -139,7 +138,7 @@ static struct kv_store *fill(struct thread_pool *pool, const struct kv_shape *sh
     return store;
 }
 
-/* Pointers of `rows` rows into one tensor each. */
+// Pointers to the rows of q, k, v and o.
 struct tensors {
     const float *q[MAX_ROWS], *k[MAX_ROWS], *v[MAX_ROWS];
     float *o[MAX_ROWS];
@@ -168,14 +167,14 @@ static void use_level(const char *level)
         die("level", &error);
 }
 
-/* A way to attend the same tokens: a type at a level. */
+// A way to attend the same tokens: a type at a level.
 struct way {
     enum kv_type type;
-    const char *level; /* NULL: the best */
-    double target;     /* of its tokens a second ÷ those of the first way */
+    const char *level; // NULL: the best
+    double target;     // its tokens a second ÷ those of the first way
     struct kv_store *store;
     struct kv_batch *batch;
-    struct report_passes bytes, tokens; /* GB/s beside reading; millions of tokens a second beside the first way */
+    struct report_passes bytes, tokens; // GB/s beside reading; millions of tokens a second beside the first way
     double seconds;
 };
 
@@ -188,7 +187,7 @@ static void way_open(struct way *way, struct thread_pool *pool, struct kv_shape 
         exit(1);
 }
 
-/* One step; bytes a nanosecond. */
+// Runs one step. Returns bytes a nanosecond.
 static double way_run(struct way *way, uint32_t count)
 {
     struct kv_stats before, after;
@@ -204,7 +203,7 @@ static double way_run(struct way *way, uint32_t count)
     return (double)(after.bytes_read - before.bytes_read) / (double)(after.attend_ns - before.attend_ns);
 }
 
-/* target: of the first way, f16, as a share of read bandwidth; 0: none. */
+// Measures all ways. target: share of read bandwidth for the first one, f16; 0: none.
 static void decode(struct thread_pool *pool, struct job *job, struct way *ways, uint32_t way_count, uint32_t group,
                    uint32_t head_dim, uint32_t context, double target)
 {
@@ -225,7 +224,7 @@ static void decode(struct thread_pool *pool, struct job *job, struct way *ways, 
         rows[i] = (struct kv_row){i, context - 1};
     for (uint32_t i = 0; i < way_count; i++)
         way_open(&ways[i], pool, shape, count);
-    for (int pass = 0; pass <= DECODE_PASSES; pass++) { /* the first warms up */
+    for (int pass = 0; pass <= DECODE_PASSES; pass++) { // the first warms up
         double ceiling = read_gbs(job);
         for (uint32_t i = 0; i < way_count; i++) {
             double rate = way_run(&ways[i], count);
@@ -279,14 +278,14 @@ static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
     for (int pass = 0; pass <= PREFILL_PASSES; pass++) {
         if (kv_batch_plan(batch, rows, PREFILL_ROWS, &bad, &error))
             die("plan", &error);
-        for (int turn = 0; turn < 2; turn++) { /* the first wakes the cores, which on a virtual machine took up to 9 ms */
+        for (int turn = 0; turn < 2; turn++) { // the first wakes the cores, which on a virtual machine took up to 9 ms
             kv_store_stats(store, &before);
             kv_batch_attend(batch, 0, tensors.q, tensors.k, tensors.v, tensors.o);
             kv_store_stats(store, &after);
         }
         double flops = 4.0 * (double)(after.tokens_read - before.tokens_read) * shape.heads * head_dim;
         double ceiling = sgemm_gflops();
-        nanosleep(&(struct timespec){.tv_nsec = 40000000}, NULL); /* OpenBLAS's threads spin so long for more work */
+        nanosleep(&(struct timespec){.tv_nsec = 40000000}, NULL); // OpenBLAS's threads spin so long for more work
         if (pass > 0)
             report_pass(&passes, flops / (double)(after.attend_ns - before.attend_ns), ceiling);
     }
@@ -300,7 +299,7 @@ static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
 
 static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 4096, 16384};
 
-/* f16; int8 and int4 for up to 4 heads; f16 by AVX2 at one length. */
+// Measures f16, int8 and int4 for up to 4 heads, and f16 by AVX2 at one length.
 static void decode_case(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context, bool wide)
 {
     struct way ways[4] = {{.type = KV_F16}};

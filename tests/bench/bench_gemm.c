@@ -1,11 +1,10 @@
-/* bench_gemm.c: the GEMM beside what the machine can do: GB/s of packed bytes against read bandwidth at one row, and integer
- * operations a second against the level's products on registers alone at 32 and more; between, time against the larger of both.
- *
- *     bench_gemm [threads]
- *
- * Each shape runs over copies of its matrix that together exceed the caches by far, as the layers of a model do. Ceilings
- * are measured in the same pass, because other load on the machine moves both.
- */
+// bench_gemm.c: the GEMM beside what the machine can do. At one row: GB/s of packed bytes beside read bandwidth. At 32 rows and more:
+// integer operations a second beside those on registers alone. In between: products a second beside the tighter of both limits.
+//
+//     bench_gemm [threads]
+//
+// Each shape runs over copies of its matrix that together are much larger than the caches, like the layers of a model. Ceilings are
+// measured in the same pass, because other load on the machine affects both.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +19,11 @@
 #define GRAIN 8u
 
 struct shape {
-    uint32_t type, outputs, k; /* type: GGUF's number */
+    uint32_t type, outputs, k; // type: GGUF's number
     const char *name;
 };
 
-/* Of the default model, and of a Llama with 1.1 G parameters. */
+// Of the default model, and of a Llama with 1.1 G parameters.
 static const struct shape shapes[] = {
     {3, 576, 576, "q, o 576x576 Q4_1"},
     {3, 192, 576, "k, v 192x576 Q4_1"},
@@ -50,7 +49,7 @@ struct job {
     float *y;
 };
 
-/* One pass over all copies: a barrier between matrices, as between phases of a layer, is left out on purpose. */
+// Makes one pass over all copies, without the barrier that a layer has between its matrices.
 static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct job *job = arg;
@@ -59,7 +58,7 @@ static void gemm_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     for (uint32_t item = thread_pool_claim(job->pool), later; item < item_count; item = later) {
         const struct packed_matrix *w = &job->copies[item / per_copy], *after;
         uint32_t begin = item % per_copy * GRAIN;
-        later = thread_pool_claim(job->pool); /* known beforehand, as in a step: its weights are asked for */
+        later = thread_pool_claim(job->pool); // known beforehand, as in a step, to prefetch its weights
         after = &job->copies[MIN(later, item_count - 1) / per_copy];
         kernels->gemm(w, job->x, 0, job->rows, begin, MIN(GRAIN, tiles - begin),
                       later < item_count ? after->data + later % per_copy * GRAIN * after->tile_bytes : NULL, job->y,
@@ -72,11 +71,11 @@ static void fill(uint8_t *bytes, size_t count)
     uint64_t state = 1;
     for (size_t i = 0; i < count; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        bytes[i] = (uint8_t)(state >> 56) & 0x3f; /* small positive exponents: every f16 and f32 is finite */
+        bytes[i] = (uint8_t)(state >> 56) & 0x3f; // small positive exponents: every f16 and f32 is finite
     }
 }
 
-/* One figure: some passes, each beside the ceiling. */
+// Measures one figure in several passes, each beside its ceiling.
 static void bench_rows(const struct shape *shape, struct machine *machine, struct job *job)
 {
     enum { PASSES = 9 };
@@ -85,7 +84,7 @@ static void bench_rows(const struct shape *shape, struct machine *machine, struc
     char name[96];
 
     if (job->rows > 1 && kernels->level == ISA_REF)
-        return; /* no peak to compare with */
+        return; // no peak to compare with
     for (int pass = 0; pass <= PASSES; pass++) {
         double seconds = machine_seconds(job->pool, gemm_job, job);
         double bytes = (double)job->copy_count * (double)job->copies->bytes;
@@ -94,7 +93,7 @@ static void bench_rows(const struct shape *shape, struct machine *machine, struc
         if (job->rows > 1)
             peak = machine_int8_peak(machine, kernels->level);
         if (pass == 0)
-            continue; /* warms up */
+            continue; // warms up
         if (job->rows == 1)
             report_pass(&passes, bytes / seconds * 1e-9, read * 1e-9);
         else if (job->rows >= 32)
@@ -145,7 +144,7 @@ static void bench_shape(const struct shape *shape, struct machine *machine)
     kernels->quantize_rows(&x, 0, max_rows);
     for (size_t r = 0; r < ARRAY_COUNT(row_counts); r++) {
         struct job job = {.pool = machine->pool, .copies = copies, .x = &x, .rows = row_counts[r], .y = y};
-        job.copy_count = job.rows < 8 ? copy_count : MAX(1u, copy_count * 4 / job.rows); /* enough work without all copies */
+        job.copy_count = job.rows < 8 ? copy_count : MAX(1u, copy_count * 4 / job.rows); // enough work without all copies
         bench_rows(shape, machine, &job);
     }
     free(copies), free(memory), free(source), free(values), free(y), free(blocks);

@@ -1,10 +1,9 @@
-/* bench_step.c: whole decode steps of the CPU backend with a local pool, without a mesh around it: steps a second beside the
- * least time that the step's bytes and operations take at the machine's measured read bandwidth and the level's int8 peak.
- *
- *     bench_step MODEL.gguf [threads] [context] [rows,rows,...]
- *
- * Prints, too, what norm, RoPE, activation and sampling take of a step: the same calls on the same threads, without the rest.
- */
+// bench_step.c: whole decode steps of the CPU backend with a local pool, without a mesh: tokens a second beside what they would be
+// if the step's bytes and operations ran at the measured read bandwidth and the level's int8 peak.
+//
+//     bench_step MODEL.gguf [threads] [context] [rows,rows,...]
+//
+// It also prints the share of norm, RoPE, activation and sampling in a step, by making those calls alone on the same threads.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +59,7 @@ static void step(struct bench *bench)
     }
 }
 
-/* Sequences of `context` tokens: prompts in chunks. */
+// Starts `rows` sequences of `context` tokens each, prefilled in chunks.
 static void begin(struct bench *bench, uint32_t rows)
 {
     static const struct backend_links nowhere;
@@ -91,7 +90,7 @@ static void begin(struct bench *bench, uint32_t rows)
     }
 }
 
-/* Norm, RoPE, activation and sampling as a step has them. */
+// Makes the calls for norm, RoPE, activation and sampling that a step makes.
 static void small_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct bench *bench = arg;
@@ -121,7 +120,7 @@ static void small_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     }
 }
 
-/* What a step must read and multiply. */
+// Returns the least time of a step: the longer of reading the weights and multiplying, then reading K and V.
 static double least_seconds(const struct bench *bench, double read, double peak)
 {
     const struct backend *backend = bench->backend;

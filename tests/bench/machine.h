@@ -1,6 +1,5 @@
-/* machine.h: what the machine can do at this moment, measured beside each figure: read bandwidth of memory, and int8
- * operations a second on registers with the instructions of a level. For benches, which include it in one file each.
- */
+// machine.h: what the machine can do at this moment, measured beside each figure: read bandwidth of memory, and int8
+// operations a second on registers with the instructions of a level. For benches, which include it in one file each.
 #ifndef FD_TESTS_BENCH_MACHINE_H
 #define FD_TESTS_BENCH_MACHINE_H
 
@@ -14,12 +13,12 @@
 #include "kernels/simd/isa.h"
 
 #define MACHINE_STREAM_BYTES (256ull << 20)
-#define MACHINE_HUGE_PAGE (2u << 20) /* buffers lie in huge pages where the system grants them */
+#define MACHINE_HUGE_PAGE (2u << 20) // buffers lie in huge pages where the system grants them
 #define MACHINE_PART (1u << 20)
 
 struct machine {
-    struct thread_pool *pool; /* borrowed */
-    uint8_t *stream;          /* [MACHINE_STREAM_BYTES] */
+    struct thread_pool *pool; // borrowed
+    uint8_t *stream;          // [MACHINE_STREAM_BYTES]
     uint64_t sink;
 };
 
@@ -44,7 +43,7 @@ static inline double machine_seconds(struct thread_pool *pool, thread_pool_fn *f
     return (double)(clock_now_ns() - begin) * 1e-9;
 }
 
-/* Reads in plain loops that the compiler turns into vector loads. */
+// Reads in plain loops that the compiler turns into vector loads.
 __attribute__((optimize("O3"), noinline, unused)) static uint64_t machine_read_all(const uint64_t *words, size_t count)
 {
     uint64_t a = 0, b = 0, c = 0, d = 0;
@@ -68,7 +67,7 @@ static inline void machine_read_job(void *arg, uint32_t thread_index, uint32_t t
                            __ATOMIC_RELAXED);
 }
 
-/* Bytes a second, all threads. */
+// Bytes a second, all threads.
 static inline double machine_read_bandwidth(struct machine *machine)
 {
     return (double)MACHINE_STREAM_BYTES / machine_seconds(machine->pool, machine_read_job, machine);
@@ -76,7 +75,7 @@ static inline double machine_read_bandwidth(struct machine *machine)
 
 #define MACHINE_PEAK_LOOPS 2000000u
 
-/* The instruction of each loop below, eight or sixteen times on registers of its own. */
+// The instruction of each loop below, eight or sixteen times on registers of its own.
 #define MACHINE_EIGHT(one, v) one(v, 0) one(v, 1) one(v, 2) one(v, 3) one(v, 4) one(v, 5) one(v, 6) one(v, 7)
 #define MACHINE_SIXTEEN(one, v) \
     MACHINE_EIGHT(one, v) one(v, 8) one(v, 9) one(v, 10) one(v, 11) one(v, 12) one(v, 13) one(v, 14) one(v, 15)
@@ -98,7 +97,7 @@ MACHINE_LOOP(machine_peak_vnni, "avx512f,avx512vnni", MACHINE_SIXTEEN(MACHINE_VN
 MACHINE_LOOP(machine_peak_avx512, "avx512f,avx512bw", MACHINE_EIGHT(MACHINE_BYTES_ONE, zmm))
 MACHINE_LOOP(machine_peak_avx2, "avx2", MACHINE_EIGHT(MACHINE_BYTES_ONE, ymm))
 
-/* By level: the loop, and the products of bytes in one round of it. */
+// By level: the loop, and the products of bytes in one round of it.
 static const struct {
     void (*loop)(void);
     double products;
@@ -115,8 +114,8 @@ static inline void machine_peak_job(void *arg, uint32_t thread_index, uint32_t t
     machine_peaks[*level].loop();
 }
 
-/* Operations a second, all threads, with the level's instructions: vpdpbusd, or vpmaddubsw and the vpaddw that adds it up. A
- * multiply-add is two operations. 0 for a level that this machine does not have, and for ref. */
+// Operations a second, all threads, with the level's instructions: vpdpbusd, or vpmaddubsw and the vpaddw that adds it up. A
+// multiply-add is two operations. 0 for a level that this machine does not have, and for ref.
 static inline double machine_int8_peak(struct machine *machine, enum isa_level level)
 {
     if (!isa_supported(level) || !machine_peaks[level].loop)

@@ -1,4 +1,4 @@
-/* kernel_test.h: what the kernel tests share: seeded random numbers, source blocks of every GGUF type, packed matrices. */
+// kernel_test.h: what the kernel tests share: seeded random numbers, source blocks of every GGUF type, packed matrices.
 #ifndef FD_TESTS_KERNELS_KERNEL_TEST_H
 #define FD_TESTS_KERNELS_KERNEL_TEST_H
 
@@ -17,7 +17,7 @@
 #include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
 
-static inline uint64_t random_u64(uint64_t *state) /* splitmix64 */
+static inline uint64_t random_u64(uint64_t *state) // splitmix64
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -25,7 +25,7 @@ static inline uint64_t random_u64(uint64_t *state) /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* Roughly normal, standard deviation 1. */
+// Roughly normal, standard deviation 1.
 static inline float random_normal(uint64_t *state)
 {
     uint64_t r = random_u64(state);
@@ -35,7 +35,7 @@ static inline float random_normal(uint64_t *state)
     return sum * 1.7320508f;
 }
 
-static inline void *test_alloc(size_t bytes) /* aligned to 64, exact enough for ASan */
+static inline void *test_alloc(size_t bytes) // aligned to 64, exact enough for ASan
 {
     void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
     assert_non_null(p);
@@ -43,10 +43,10 @@ static inline void *test_alloc(size_t bytes) /* aligned to 64, exact enough for 
 }
 
 struct source_type {
-    uint32_t type; /* GGUF's number */
+    uint32_t type; // GGUF's number
     const char *name;
     uint32_t block_values, block_bytes;
-    uint32_t scale_at[2], scale_count; /* byte offsets of f16 fields in a block */
+    uint32_t scale_at[2], scale_count; // byte offsets of f16 fields in a block
 };
 
 static const struct source_type source_types[] = {
@@ -56,7 +56,7 @@ static const struct source_type source_types[] = {
     {13, "Q5_K", 256, 176, {0, 2}, 2}, {14, "Q6_K", 256, 210, {208, 0}, 1},
 };
 
-/* Random blocks: any bits in the quants, scales like those of real files. Returns bytes; free() it. */
+// Random blocks: any bits in the quants, scales like those of real files. Returns bytes; free() it.
 static inline uint8_t *random_source(const struct source_type *type, uint32_t outputs, uint32_t k, uint64_t *seed)
 {
     size_t blocks = (size_t)outputs * k / type->block_values;
@@ -80,7 +80,7 @@ static inline uint8_t *random_source(const struct source_type *type, uint32_t ou
     return bytes;
 }
 
-/* Packs source into memory of its own: free matrix->data. */
+// Packs source into memory of its own: free matrix->data.
 static inline void pack_all(const struct source_type *type, const uint8_t *source, uint32_t outputs, uint32_t k,
                             struct packed_matrix *matrix)
 {
@@ -90,7 +90,7 @@ static inline void pack_all(const struct source_type *type, const uint8_t *sourc
     pack_tiles(matrix, source, 0, matrix->tile_count);
 }
 
-/* The levels that this machine can run, ref left out. */
+// Fills `out` with the levels that this machine can run, without ref. Returns how many.
 static inline uint32_t fast_levels(const struct kernels *out[ISA_LEVEL_COUNT])
 {
     uint32_t count = 0;

@@ -1,5 +1,5 @@
-/* test_attention.c: attention through the KV store, against plain sums in double over the rounded K and V, and the promise
- * that a row's bits depend on nothing but its own sequence: not on chunks, company, threads, pages, or avx2/avx512. */
+// test_attention.c: attention through the KV store, against plain sums in double over the rounded K and V, and the promise
+// that a row's bits depend on nothing but its own sequence: not on chunks, company, threads, pages, or avx2/avx512.
 #include "tests/kernels/kernel_test.h"
 
 #include <float.h>
@@ -7,17 +7,17 @@
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
 
-#define LIMIT 4e-6 /* of the largest |v| that a row sees */
+#define LIMIT 4e-6 // of the largest |v| that a row sees
 #define CODES_LIMIT \
-    2e-4 /* likewise beside codes, where weights are rounded to 15 bits; what q is rounded to is in the oracle too */
+    2e-4 /* the same for types with codes: weights are rounded to 15 bits; the rounding of q is in the expected value too */
 
-/* One sequence's inputs and results. All tensors begin one float off a 16-byte boundary. */
+// One sequence's inputs and results. All tensors begin one float off a 16-byte boundary.
 struct feed {
     uint64_t id;
     struct kv_shape shape;
     uint32_t positions, fed;
-    float *q, *o; /* [layers][positions][heads][head_dim] */
-    float *k, *v; /* [layers][positions][kv_heads][head_dim] */
+    float *q, *o; // [layers][positions][heads][head_dim]
+    float *k, *v; // [layers][positions][kv_heads][head_dim]
     void *memory;
 };
 
@@ -76,7 +76,7 @@ static struct feed feed_make(const struct kv_shape *shape, uint64_t id, uint32_t
 
 static const char *fast_level(void) { return isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : "ref"; }
 
-/* Feeds sequences (ascending ids) to their ends, `chunks[i]` rows of each a step, all in one batch. */
+// Feeds all sequences (ascending ids) to their ends in one batch, `chunks[i]` rows of sequence i a step.
 static void feed_all(struct rig *rig, struct feed *feeds, const uint32_t *chunks, uint32_t count)
 {
     static struct kv_row rows[MAX_ROWS];
@@ -113,7 +113,7 @@ static void feed_all(struct rig *rig, struct feed *feeds, const uint32_t *chunks
     } while (n);
 }
 
-/* A rig of its own for one way of feeding. */
+// Feeds one sequence on a rig of its own.
 static void feed_alone(struct feed *feed, uint32_t chunk, uint32_t threads, const char *level)
 {
     struct rig rig = rig_open(&feed->shape, threads, level);
@@ -121,7 +121,7 @@ static void feed_alone(struct feed *feed, uint32_t chunk, uint32_t threads, cons
     rig_close(&rig);
 }
 
-/* --- what a tile holds, as attention.h says ----------------------------------------------------------------------------- */
+// --- what a tile holds, as attention.h says -----------------------------------------------------------------------------
 
 static double half_at(const unsigned char *tile, size_t offset, size_t index)
 {
@@ -142,7 +142,7 @@ static double plain_at(enum attend_type type, const unsigned char *at, size_t in
     return (double)(type == ATTEND_BF16 ? bf16_to_float(bits) : f16_to_float(bits));
 }
 
-/* step: how far two neighbouring values of the group lie apart. */
+// step: the distance of two neighbouring values of the group.
 static double tile_k(enum attend_type type, uint32_t head_dim, const unsigned char *tile, uint32_t slot, uint32_t i, double *step)
 {
     size_t groups = (head_dim + 31) / 32, scales = type == ATTEND_INT4X ? head_dim * 8 : head_dim * 16;
@@ -170,7 +170,7 @@ static double tile_v(enum attend_type type, uint32_t head_dim, const unsigned ch
            half_at(tile, begin + 16 * row, (groups + i / 32) * 16 + slot);
 }
 
-/* K and V of `count` tokens as they are stored: [count][head_dim] each. */
+// K and V of `count` tokens as they are stored: [count][head_dim] each.
 static void round_values(const struct kv_shape *shape, const float *k, const float *v, uint32_t count, size_t stride, double *k_out,
                          double *v_out)
 {
@@ -186,7 +186,7 @@ static void round_values(const struct kv_shape *shape, const float *k, const flo
     }
 }
 
-/* q over sqrt(head_dim); beside codes each group of 32 rounded to steps of its largest: 16 bits beside int8, else 8. */
+// Computes q / sqrt(head_dim). With codes each group of 32 is rounded to steps of its largest value: 16 bits with int8, else 8.
 static void round_q(const struct kv_shape *shape, const float *q, bool codes, double *out)
 {
     float scaled[ATTEND_MAX_HEAD_DIM], most = shape->type == KV_INT8 ? 32767.0f : 127.0f;
@@ -206,7 +206,7 @@ static void round_q(const struct kv_shape *shape, const float *q, bool codes, do
     }
 }
 
-/* The largest error of one row, as a share of the largest |v|. codes: q is rounded as beside codes. */
+// Returns the largest error of one row, as a share of the largest |v|. codes: round q as for types with codes.
 static double row_error(const struct feed *feed, uint32_t layer, uint32_t position, bool codes)
 {
     const struct kv_shape *shape = &feed->shape;
@@ -239,7 +239,7 @@ static double row_error(const struct feed *feed, uint32_t layer, uint32_t positi
                 largest = MAX(largest, fabs(v[(size_t)t * head_dim + i]));
             }
             double error = fabs(expected - (double)o[i]);
-            worst = error <= worst ? worst : error; /* NaN counts */
+            worst = error <= worst ? worst : error; // NaN counts
         }
     }
     free(p);
@@ -265,7 +265,7 @@ static size_t output_bytes(const struct feed *feed)
     return (size_t)feed->shape.layers * feed->positions * feed->shape.heads * feed->shape.head_dim * sizeof(float);
 }
 
-/* The outputs, for a comparison; clears them. free() it. */
+// Returns a copy of the outputs, to be freed, and clears them.
 static float *take_outputs(struct feed *feed)
 {
     float *copy = malloc(output_bytes(feed));
@@ -312,7 +312,7 @@ static void test_against_sums(void **state)
     }
 }
 
-/* Whole numbers, whose dot products are exact in f32: logits of ±500000 must still give the right softmax. */
+// Whole numbers, whose dot products are exact in f32: logits of ±500000 must still give the right softmax.
 static void test_large_logits(void **state)
 {
     struct kv_shape shape = shape_of(1, 3, 64, KV_F16);
@@ -327,7 +327,7 @@ static void test_large_logits(void **state)
     free(feed.memory);
 }
 
-/* Scores and values beyond the range of f32 and f16: results stay finite. */
+// Scores and values beyond the range of f32 and f16: results stay finite.
 static void test_overflow(void **state)
 {
     (void)state;
@@ -340,7 +340,7 @@ static void test_overflow(void **state)
                 continue;
             }
             for (size_t i = 0; i < output_bytes(&feed) / sizeof(float) / 2; i++)
-                feed.k[i] = 1e25f * fabsf(feed.k[i]); /* one sign: infinities that cancel are NaN by right */
+                feed.k[i] = 1e25f * fabsf(feed.k[i]); // one sign: infinities that cancel are NaN by right
             for (size_t i = 0; i < output_bytes(&feed) / sizeof(float); i++)
                 feed.q[i] = fabsf(feed.q[i]);
             for (size_t i = 0; i < output_bytes(&feed) / sizeof(float) / 2; i++)
@@ -353,7 +353,7 @@ static void test_overflow(void **state)
         }
 }
 
-/* Every level stores the same bits, in its slot and nowhere else; what f16 cannot hold becomes its largest value. */
+// Every level stores the same bits, in its slot and nowhere else; what f16 cannot hold becomes its largest value.
 static void test_stored_bits(void **state)
 {
     enum { HEAD_DIM = 48, VALUES = HEAD_DIM * ATTEND_TILE, SLOT = 5 };
@@ -404,7 +404,7 @@ static void test_stored_bits(void **state)
     }
 }
 
-/* bf16 and codes: the same bits at every level, in the token's slot and nowhere else, near what was to be stored. */
+// bf16 and codes: the same bits at every level, in the token's slot and nowhere else, near what was to be stored.
 static void test_stored_codes(void **state)
 {
     enum { TILE_MAX = ATTEND_TILE * ATTEND_MAX_HEAD_DIM * 8, SLOT = 11 };
@@ -437,7 +437,7 @@ static void test_stored_codes(void **state)
                         memcpy(expected, tile, TILE_MAX);
                     assert_memory_equal(tile, expected, TILE_MAX);
                 }
-                attend_copy_tokens(type, head_dim, tile, other, SLOT); /* gives back nothing: slots below were not touched */
+                attend_copy_tokens(type, head_dim, tile, other, SLOT); // changes nothing: the slots below were not touched
                 assert_memory_equal(tile, expected, TILE_MAX);
                 attend_copy_tokens(type, head_dim, other, tile, ATTEND_TILE);
                 assert_memory_equal(other, expected, bytes);
@@ -457,7 +457,7 @@ static void test_stored_codes(void **state)
             }
 }
 
-/* A NaN among K or V reaches the rows that see it, and no other. */
+// A NaN among K or V reaches the rows that see it, and no other.
 static void test_nan(void **state)
 {
     (void)state;
@@ -532,7 +532,7 @@ static void test_levels_agree(void **state)
     }
 }
 
-/* With others in the batch, at other positions and chunk sizes, on pages that held NaN. */
+// Checks that bits stay the same beside other sequences, at other positions and chunk sizes, on pages that held NaN.
 static void check_company(enum kv_type type)
 {
     static const uint32_t lengths[] = {700, 1, 33, 1200, 512}, chunks[] = {40, 1, 5, 300, 1};

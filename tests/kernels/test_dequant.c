@@ -1,4 +1,4 @@
-/* test_dequant.c: every block format against another reader's values (tests/golden/dequant.inc), bit by bit. */
+// test_dequant.c: every block format against another reader's values (tests/golden/dequant.inc), bit by bit.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static uint32_t hex(const char *digits, uint32_t count)
     return (uint32_t)strtoul(text, NULL, 16);
 }
 
-/* Also one byte off any alignment, in a buffer that ends where the blocks do. */
+// Also one byte off any alignment, in a buffer that ends where the blocks do.
 static void values_equal_the_golden_ones(void **state)
 {
     (void)state;
@@ -48,7 +48,7 @@ static void values_equal_the_golden_ones(void **state)
             dequantize(golden->type, source + shift, golden->count, out);
             for (uint32_t v = 0; v < golden->count; v++) {
                 uint32_t wanted = hex(golden->values + v * 8, 8);
-                if (f32_bits(out[v]) != wanted && !(f32_bits(out[v]) << 1 == 0 && wanted << 1 == 0)) /* -0 is 0 */
+                if (f32_bits(out[v]) != wanted && !(f32_bits(out[v]) << 1 == 0 && wanted << 1 == 0)) // -0 is 0
                     fail_msg("%s value %u: %g (%08x), expected %08x", info->name, v, (double)out[v], f32_bits(out[v]), wanted);
             }
             free(out);

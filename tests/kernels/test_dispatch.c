@@ -1,4 +1,4 @@
-/* test_dispatch.c: levels are found, forced and refused as isa.h says, and every table is complete. */
+// test_dispatch.c: levels are found, forced and refused as isa.h says, and every table is complete.
 #include "kernel_test.h"
 
 static void test_names(void **state)
@@ -11,7 +11,7 @@ static void test_names(void **state)
     assert_string_equal(isa_name((enum isa_level)99), "unknown");
 }
 
-/* The compiler's own detection is the second opinion. */
+// The compiler's own detection is the second opinion.
 static void test_detection(void **state)
 {
     (void)state;
@@ -33,7 +33,7 @@ static void test_choice(void **state)
     setenv("FD_ISA", "ref", 1);
     assert_int_equal(isa_choose(NULL, &level, &error), STATUS_OK);
     assert_int_equal(level, ISA_REF);
-    assert_int_equal(isa_choose("auto", &level, &error), STATUS_OK); /* a name goes before the environment */
+    assert_int_equal(isa_choose("auto", &level, &error), STATUS_OK); // a name goes before the environment
     assert_int_equal(level, isa_best());
     setenv("FD_ISA", "auto", 1);
     assert_int_equal(isa_choose(NULL, &level, &error), STATUS_OK);

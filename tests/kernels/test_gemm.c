@@ -1,4 +1,4 @@
-/* test_gemm.c: every level against ref, and every level, row count and split against one another, bit for bit. */
+// test_gemm.c: every level against ref, and every level, row count and split against one another, bit for bit.
 #include "kernel_test.h"
 
 #define MAX_ROWS 33u
@@ -9,7 +9,7 @@ struct fixture {
     size_t x_stride;
     struct packed_matrix w;
     struct quantized_rows x;
-    float *values; /* [rows][x_stride], misaligned by 4 bytes */
+    float *values; // [rows][x_stride], misaligned by 4 bytes
     float *values_memory;
     void *blocks;
 };
@@ -39,7 +39,7 @@ static void fixture_close(struct fixture *f)
     free(f->blocks);
 }
 
-/* The whole product into a fresh [rows][outputs] array. */
+// The whole product into a fresh [rows][outputs] array.
 static float *product(const struct fixture *f, const struct kernels *level)
 {
     float *y = malloc((size_t)f->rows * f->outputs * sizeof *y);
@@ -47,7 +47,7 @@ static float *product(const struct fixture *f, const struct kernels *level)
     return y;
 }
 
-/* How far f32 sums over the groups may stray: each of its roundings is at most 2^-24 of the terms' magnitudes. */
+// How far f32 sums over the groups may stray: each of its roundings is at most 2^-24 of the terms' magnitudes.
 static double error_limit(const struct fixture *f, uint32_t row, const float *weights)
 {
     double largest = 0, x = 0;
@@ -89,7 +89,7 @@ static void for_all_shapes(void (*check)(const struct fixture *))
             }
 }
 
-/* ref against the definition: dequantized weights times dequantized activations. */
+// ref against the definition: dequantized weights times dequantized activations.
 static void check_ref(const struct fixture *f)
 {
     float *y = product(f, kernels_of_level(ISA_REF)), *weights = malloc(f->k * sizeof *weights);
@@ -131,7 +131,7 @@ static void check_levels(const struct fixture *f)
     free(first);
 }
 
-/* Each row alone, any range of rows, any split of tiles: the same bits, and nothing else is written. */
+// Each row alone, any range of rows, any split of tiles: the same bits, and nothing else is written.
 static void check_independence(const struct fixture *f)
 {
     const struct kernels *levels[ISA_LEVEL_COUNT];
@@ -143,7 +143,7 @@ static void check_independence(const struct fixture *f)
         for (uint32_t begin = 0; begin < f->rows; begin += begin < 9 ? 1 : 7)
             for (uint32_t count = 1; begin + count <= f->rows; count++) {
                 memset(y, 0x55, (f->rows * y_stride + 1) * sizeof *y);
-                uint32_t most = 1 + (begin + count) % 3; /* tiles a call */
+                uint32_t most = 1 + (begin + count) % 3; // tiles a call
                 for (uint32_t t = 0, n; t < f->w.tile_count; t += n) {
                     n = MIN(most, f->w.tile_count - t);
                     levels[l]->gemm(&f->w, &f->x, begin, count, t, n, NULL, y + 1, y_stride, GEMM_SET);
@@ -200,11 +200,11 @@ static void test_add(void **state)
     for_all_shapes(check_add);
 }
 
-/* The largest integer sums: any 16-bit saturation would show. */
+// The largest integer sums: any 16-bit saturation would show.
 static void test_extreme_quants(void **state)
 {
     (void)state;
-    enum { outputs = 3 * PACK_TILE_OUTPUTS, rows = 21 }; /* register blocks of one tile and of two */
+    enum { outputs = 3 * PACK_TILE_OUTPUTS, rows = 21 }; // register blocks of one tile and of two
     static const uint8_t fills[] = {0x00, 0xff, 0x7f, 0x80, 0xf0, 0x0f};
     for (size_t t = 3; t < ARRAY_COUNT(source_types); t++)
         for (size_t b = 0; b < ARRAY_COUNT(fills); b++)
@@ -230,7 +230,7 @@ static void test_extreme_quants(void **state)
             }
 }
 
-/* Panels and long rows: k large enough that the rows are cut into several panels. */
+// Panels and long rows: k large enough that the rows are cut into several panels.
 static void test_panels(void **state)
 {
     (void)state;
@@ -250,7 +250,7 @@ static void test_panels(void **state)
     fixture_close(&f);
 }
 
-/* A row with a NaN or an infinity is NaN itself and leaves the others alone. */
+// A row with a NaN or an infinity is NaN itself and leaves the others alone.
 static void test_not_finite(void **state)
 {
     (void)state;
@@ -291,13 +291,13 @@ static void check_quantized_row(const struct quantized_rows *x, uint32_t row)
             sum += q;
             sum_low += i < 16 ? q : 0;
             assert_in_range(q + 127, 0, 254);
-            if (i == part->index) { /* exact */
+            if (i == part->index) { // exact
                 assert_true(value == part->outlier || (fabsf(value) < 1e-30f && part->outlier == 0));
                 continue;
             }
             second = fmaxf(second, fabsf(value));
             assert_true(fabsf(value) <= fabsf(part->outlier) || fabsf(value) < 1e-30f);
-            assert_true(i > part->index || fabsf(value) < fabsf(part->outlier) || part->outlier == 0); /* the first of equals */
+            assert_true(i > part->index || fabsf(value) < fabsf(part->outlier) || part->outlier == 0); // the first of equals
             assert_true(fabs((double)value - (double)part->scale * q) <= (double)part->scale * 0.50001 + 1e-30);
         }
         assert_true(part->outlier != 0 || part->index == 0);
@@ -321,13 +321,13 @@ static void test_quantize(void **state)
         float *memory = malloc((rows * (size_t)k + 1) * sizeof *memory), *values = memory + 1;
         for (size_t i = 0; i < rows * (size_t)k; i++)
             values[i] = random_normal(&seed) * (i % 5 == 0 ? 100.0f : 1.0f);
-        for (uint32_t i = 0; i < k; i++) { /* special rows: zeros, subnormals, huge, ties */
+        for (uint32_t i = 0; i < k; i++) { // special rows: zeros, subnormals, huge, ties
             values[i] = 0;
             values[k + i] = 0x1p-140f;
             values[2 * k + i] = i % 2 ? 3.4e38f : -3.4e38f;
             values[3 * k + i] = i % 32 == 0 ? 127.0f : (float)(i % 32) - 10.5f;
             values[4 * k + i] = i % 7 == 3 ? -5.0f : i % 7 == 5 ? 5.0f : 0.25f;
-            values[5 * k + i] = i % 32 == 19 ? -7.0f : 0; /* nothing but outliers */
+            values[5 * k + i] = i % 32 == 19 ? -7.0f : 0; // nothing but outliers
             values[6 * k + i] = i % 32 == 31 ? 7.0f : i % 32 == 30 ? 0x1p-120f : 0;
         }
         size_t bytes = quantized_rows_bytes(rows, k);
@@ -355,7 +355,7 @@ static void test_quantize(void **state)
     assert_int_equal(quantized_rows_bytes(9, 33), 2 * 2 * 448);
 }
 
-/* The outlier and the one that sets the scale, at every pair of places: group j of row i. */
+// The outlier and the one that sets the scale, at every pair of places: group j of row i.
 static void test_quantize_places(void **state)
 {
     (void)state;
@@ -374,7 +374,7 @@ static void test_quantize_places(void **state)
             group[j] = 8, group[i] = -9;
         }
     levels[level_count++] = kernels_of_level(ISA_REF);
-    for (uint32_t l = level_count; l-- > 0;) { /* ref first */
+    for (uint32_t l = level_count; l-- > 0;) { // ref first
         struct quantized_rows x;
         quantized_rows_init(&x, l + 1 == level_count ? expected : blocks, PACK_GROUP, K);
         quantized_rows_source(&x, values[0], K);
@@ -388,8 +388,8 @@ static void test_quantize_places(void **state)
     free(blocks);
 }
 
-/* One huge input a group, at each place in turn: the product is as near to the exact one as the others' own steps allow.
- * Quantized with the rest it would set steps of 8 instead of 1 / 127, beyond the limit many times. */
+// One huge input a group, at each place in turn: the product is as near to the exact one as the others' own steps allow.
+// Quantized with the rest it would set steps of 8 instead of 1 / 127, beyond the limit many times.
 static void test_outlier(void **state)
 {
     (void)state;

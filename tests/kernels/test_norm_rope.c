@@ -1,5 +1,5 @@
-/* test_norm_rope.c: row operations at every level against ref, in odd lengths, misaligned, with extreme values; the
- * levels but ref agree bit for bit; nothing beyond n is read (ASan) or written (guards). */
+// test_norm_rope.c: row operations at every level against ref, in odd lengths, misaligned, with extreme values; the
+// levels but ref agree bit for bit; nothing beyond n is read (ASan) or written (guards).
 #include "kernel_test.h"
 
 #define LONGEST 5000u
@@ -7,7 +7,7 @@
 
 static const uint32_t lengths[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 80, 127, 129, 576, 1023, 1025, 4999};
 
-/* An array of exactly n floats, misaligned, so that ASan sees a read beyond it. */
+// An array of exactly n floats, misaligned, so that ASan sees a read beyond it.
 static float *exact_floats(uint32_t n, uint64_t seed, float magnitude)
 {
     float *values = (float *)(void *)((char *)malloc(n * sizeof(float) + 4) + 4);
@@ -18,7 +18,7 @@ static float *exact_floats(uint32_t n, uint64_t seed, float magnitude)
 
 static void release(float *values) { free((char *)values - 4); }
 
-/* One operation on a row: out has n floats and a guard behind it. */
+// One operation on a row: out has n floats and a guard behind it.
 typedef void operation(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out);
 
 static void run_rms_norm(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
@@ -169,7 +169,7 @@ static void check_rope(enum rope_style style, uint32_t heads, uint32_t head_dim,
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t i = 0; i < head_dim; i++) {
                 double want = (double)x[h * head_dim + i];
-                if (i < dims) { /* by the definition */
+                if (i < dims) { // by the definition
                     uint32_t pair = style == ROPE_PAIRS ? i / 2 : i % (dims / 2);
                     uint32_t a = style == ROPE_PAIRS ? 2 * pair : pair, b = style == ROPE_PAIRS ? 2 * pair + 1 : pair + dims / 2;
                     double angle = position * 0.5 / pow(10000, 2.0 * pair / dims) /
@@ -207,7 +207,7 @@ static void test_rope(void **state)
         }
 }
 
-static void test_rope_table_rows(void **state) /* a range is the same as its rows one by one */
+static void test_rope_table_rows(void **state) // a range is the same as its rows one by one
 {
     (void)state;
     struct rope_params params = {.style = ROPE_PAIRS, .dims = 64, .base = 100000};
@@ -235,7 +235,7 @@ static void test_argmax(void **state)
             for (uint32_t at = 0; at < n; at += n / 7 + 1) {
                 float old = x[at], old_last = x[n - 1];
                 x[at] = x[n - 1] = 50.0f;
-                assert_int_equal(levels[l]->argmax(x, n), at); /* the lower of the tie */
+                assert_int_equal(levels[l]->argmax(x, n), at); // the lower of the tie
                 x[at] = at == n - 1 ? 50.0f : NAN;
                 assert_int_equal(levels[l]->argmax(x, n), n - 1);
                 x[n - 1] = old_last;
@@ -260,7 +260,7 @@ static bool same_half(uint16_t a, uint16_t b, uint16_t infinity)
     return a == b || ((a & 0x7fff) > infinity && (b & 0x7fff) > infinity);
 }
 
-/* Every half value there is, and its neighbours and ties in f32. */
+// Every half value there is, and its neighbours and ties in f32.
 static void test_conversions(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_pack.c: what comes out of the packed tiles is bit for bit what the source's format says. */
+// test_pack.c: what comes out of the packed tiles is bit for bit what the source's format says.
 #include "kernel_test.h"
 #include "kernels/quant/dequant.h"
 
@@ -20,7 +20,7 @@ static void k_scale(const uint8_t *s, uint32_t j, float *scale, float *minimum)
     }
 }
 
-/* Value i of a block, written from the format's definition, one value at a time. */
+// Value i of a block, written from the format's definition, one value at a time.
 static float source_value(uint32_t type, const uint8_t *b, uint32_t i)
 {
     uint32_t qh, low4 = i % 16;
@@ -49,7 +49,7 @@ static float source_value(uint32_t type, const uint8_t *b, uint32_t i)
         k_scale(b + 4, i / 32, &scale, &minimum);
         q = (b[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15) + (b[16 + i % 32] >> (i / 32) & 1) * 16;
         return half_at(b) * scale * (float)q - half_at(b + 2) * minimum;
-    default: { /* Q6_K: 128 values a half; low bits in ql, two high bits in qh */
+    default: { // Q6_K: 128 values a half; low bits in ql, two high bits in qh
         uint32_t h = i / 128, r = i % 128, l = r % 32;
         int low = b[h * 64 + (r / 32 % 2) * 32 + l] >> (r / 64 * 4) & 15;
         q = (low | (b[128 + h * 32 + l] >> (r / 32 * 2) & 3) << 4) - 32;
@@ -72,14 +72,14 @@ static void check_type(const struct source_type *type, uint32_t outputs, uint32_
     assert_int_equal(matrix.bytes, packed_bytes(type->type, outputs, k));
     matrix.data = test_alloc(matrix.bytes);
     memset(matrix.data, 0xa5, matrix.bytes);
-    for (uint32_t t = matrix.tile_count; t-- > 0;) /* tiles are independent: any order */
+    for (uint32_t t = matrix.tile_count; t-- > 0;) // tiles are independent: any order
         pack_tiles(&matrix, misaligned + 1, t, 1);
     float *row = malloc(k * sizeof *row), *read = malloc(k * sizeof *read);
     for (uint32_t o = 0; o < outputs; o++) {
         pack_dequantize_row(&matrix, o, row);
         dequantize((enum tensor_type)type->type, misaligned + 1 + o * matrix.source_row_bytes, k, read);
         for (uint32_t i = 0; i < k; i++) {
-            assert_true(row[i] == read[i] || (isnan(row[i]) && isnan(read[i]))); /* what the f32 mode computes with */
+            assert_true(row[i] == read[i] || (isnan(row[i]) && isnan(read[i]))); // what the f32 mode computes with
             const uint8_t *block = source + ((size_t)o * k + i) / type->block_values * type->block_bytes;
             float expected = source_value(type->type, block, i % type->block_values);
             if (f32_bits(expected) != f32_bits(row[i]) && !(expected == 0 && row[i] == 0))
@@ -107,16 +107,16 @@ static void test_exact(void **state)
     }
 }
 
-static void test_every_half_scale(void **state) /* subnormal, huge and negative scales too */
+static void test_every_half_scale(void **state) // subnormal, huge and negative scales too
 {
     (void)state;
-    const struct source_type *type = &source_types[4]; /* Q4_1 */
+    const struct source_type *type = &source_types[4]; // Q4_1
     uint8_t block[16 * 20];
     struct packed_matrix matrix;
     float row[32];
     for (uint32_t first = 0; first < 0x10000; first += 16) {
         if ((first & 0x7c00) == 0x7c00)
-            continue; /* not finite */
+            continue; // not finite
         for (uint32_t o = 0; o < 16; o++) {
             uint16_t d = (uint16_t)(first + o), m = (uint16_t)((first + o) ^ 0x8001);
             memcpy(block + o * 20, &d, 2);
