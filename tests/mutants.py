@@ -33,9 +33,10 @@ FAULTS = [
     # Frequencies of a model with factors (Llama 3) multiplied where they are divided.
     Fault("rope-factors", "kernels/norm_rope/rope_table.c", "frequency /= (double)params->freq_factors[i];",
           "frequency *= (double)params->freq_factors[i];", "kernels/test_norm_rope"),
-    # The row at the first position of a range does not see it.
-    Fault("attention-range", "common/kv/kv_batch.c", "while (batch->positions[block->first_row + row] < range * ATTEND_RANGE)",
-          "while (batch->positions[block->first_row + row] <= range * ATTEND_RANGE)", "unit/test_kv_store kernels/test_attention"),
+    # Attention: query heads are dealt to the KV heads in turn, not in groups.
+    Fault("attention-heads", "common/kv/kv_batch.c", "batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,",
+          "batch->q[block->first_row + row] + (size_t)(head * batch->store->shape.kv_heads + kv_head) * head_dim,",
+          "kernels/test_attention"),
     # KV pages: a sequence that is cut off loses the page that it still has half of.
     Fault("page-index", "common/kv/kv_ledger.c", "drop_pages(ledger, slot, pages_for(ledger, positions));",
           "drop_pages(ledger, slot, positions / ledger->shape.page_tokens);", "unit/test_kv_ledger unit/test_kv_store"),
@@ -47,7 +48,7 @@ FAULTS = [
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed && status)", "unit/test_kv_share"),
     # The scheduling core: chunks are not aligned with the rows that decode.
     Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
-          "unit/test_sched unit/test_sched_chunk"),
+          "unit/test_sched"),
     # Newcomers take the pages of sequences that are coming back.
     Fault("admit-order", "common/sched/sched_admit.c", "if (s->coming_back > 0 && !s->cold[head].rebuild)",
           "if (s->coming_back > s->config.max_running && !s->cold[head].rebuild)", "unit/test_sched_failures"),

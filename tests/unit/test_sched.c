@@ -149,6 +149,7 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
     mesh_arrive(m, 900, 5, 0);
     const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
     assert_true(step->row_count >= 64 && step->row_count <= 100);
+    assert_int_equal(step->row_count % config.tile_rows, 0); // with the rows that decode
     end(m);
     // Alone it delays no other: the whole cap.
     m = start(config);
