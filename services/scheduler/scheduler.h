@@ -207,7 +207,7 @@ struct scheduler {
     struct flight flights[STEPS_MAX];
     struct step_scratch scratch;
     uint32_t step_rows_max;
-    uint32_t step_failures;     // in a row
+    uint32_t step_failures;     // in a row, that came too late
     struct pending_free *frees; // of all places
     uint64_t *free_ids;         // scratch: those of one call
     uint32_t frees_unused;      // list of the others

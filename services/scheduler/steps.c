@@ -15,7 +15,7 @@ enum {
     TIMEOUT_TIMES = 50,
     TIMEOUT_UNKNOWN_MS = 60000,
     TIMEOUT_UNKNOWN_ROW_MS = 1000,
-    TIMEOUT_DOUBLINGS = 6, // after failures in a row
+    TIMEOUT_DOUBLINGS = 6, // after steps in a row that came too late
     TIMEOUT_MOST_MS = 3600000,
 };
 
@@ -170,7 +170,7 @@ static void on_end(void *user, enum status status, const char *text)
         return;
     log_warn("STEP-FAILED", "step=%llu status=%s error=\"%s\"", (unsigned long long)flight->step, status_name(status), text);
     flight->used = false;
-    flight->scheduler->step_failures++;
+    flight->scheduler->step_failures += status == STATUS_DEADLINE_EXCEEDED; // else the s-part is gone, or has refused it at once
     scheduler_event(flight->scheduler, &event);
 }
 

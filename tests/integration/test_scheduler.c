@@ -119,6 +119,28 @@ static void steps_are_given_up_by_what_they_are_predicted_to_take(void **state)
     }
 }
 
+// Steps that end with their s-part say nothing about how long a step may take.
+static void a_lost_s_part_makes_no_step_wait_longer(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    generate(gateway, &streams[0], 0, 20, 200);
+    for (uint32_t i = 0; i < 4; i++) {
+        s_part.pace = UINT32_MAX;
+        UNTIL(s_part.waiting_count > 0);
+        assert_in_range(s_part.timeout_ms, 60000, 90000);
+        s_part_close();
+        UNTIL(!scheduler->s_part.member.up);
+        s_part_open(scheduler->loop);
+        assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    }
+    UNTIL(streams[0].tokens > 3);
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
 // The core is told the times of all places, however many took part in the step.
 static void the_times_of_all_places_are_taken(void **state)
 {
@@ -595,6 +617,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(many_that_end_at_once_are_freed_with_few_calls),
         cmocka_unit_test(samplers_of_finished_sequences_are_forgotten),
         cmocka_unit_test(steps_are_given_up_by_what_they_are_predicted_to_take),
+        cmocka_unit_test(a_lost_s_part_makes_no_step_wait_longer),
         cmocka_unit_test(the_times_of_all_places_are_taken),
         cmocka_unit_test(many_that_wait_are_cancelled_in_few_calls),
         cmocka_unit_test(a_smaller_s_part_gets_smaller_steps),
