@@ -4,8 +4,8 @@
   tests/mutants.py [--build DIR] [--venv DIR] [--groups GROUP,GROUP] [--list] [NAME...]
 
 A fault is one that a hand makes and no compiler sees: a release that is dropped, an index that is off by one, a scale that is swapped. Each
-is a row of FAULTS: a text that occurs once in a file, and what it becomes. The tests in its row are run first, since they should see it. If
-they pass, the groups follow in order (by default unit, kernels, integration, e2e) until a test fails. A fault that no test sees SURVIVED: a
+is a row of FAULTS: a text that occurs once in a file, and what it becomes. The tests in its row are run first, since they should see it; they
+must pass without any fault, which is checked at the start. If they pass with it, the groups follow in order (by default unit, kernels, integration, e2e) until a test fails. A fault that no test sees SURVIVED: a
 test is missing, or the fault changes nothing that anybody could observe and the row wants another one.
 
 The files of this working tree and what is built of them are copied to a temporary directory, so that a fault costs the files that it changes.
@@ -200,6 +200,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="fd-mutants-") as folder:
         copy_tree(folder, chosen.build, venv)
         scratch = Scratch(folder, venv)
+        failed, problem = scratch.hinted(sorted({hint for fault in faults for hint in fault.hints.split()}), groups)
+        if failed or problem:
+            print(f"without any fault {failed + ' fails' if failed else 'nothing is built: ' + problem[-2000:]}")
+            return 1
         caught = sum(run_fault(scratch, fault, groups) for fault in faults)
     print(f"{caught} of {len(faults)} caught")
     return 0 if caught == len(faults) else 1
