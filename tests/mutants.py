@@ -15,6 +15,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -197,6 +198,7 @@ def main():
     faults = [fault for fault in FAULTS if not chosen.name or fault.name in chosen.name]
     venv = os.path.join(ROOT, chosen.venv)
     sys.stdout.reconfigure(line_buffering=True)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the copy is removed then, too
     with tempfile.TemporaryDirectory(prefix="fd-mutants-") as folder:
         copy_tree(folder, chosen.build, venv)
         scratch = Scratch(folder, venv)
