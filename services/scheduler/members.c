@@ -189,9 +189,14 @@ static bool is_forgettable(const struct scheduler *scheduler, const struct place
     return !info.up && info.sequences == 0 && info.pages_used == 0 && !flights_use_place(scheduler, place->index);
 }
 
+// The counts go on where those of the place's former worker ended: answers to calls of its time must not match.
 static struct member *new_worker(struct scheduler *scheduler, struct place *place, uint32_t index)
 {
+    const uint32_t stay = place->worker.stay, clean_id = place->worker.clean_id;
+
     *place = (struct place){.kind = SCHED_KV_WORKER, .index = index, .member = &place->worker};
+    place->worker.stay = stay;
+    place->worker.clean_id = clean_id + 1;
     place->worker.scheduler = scheduler;
     place->worker.place = place;
     return &place->worker;
