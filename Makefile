@@ -29,8 +29,8 @@ LIB_SRC  := $(filter-out %/main.c kernels/cuda/%,$(wildcard common/*/*.c kernels
 SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o)
 LIB      := $(BUILD)/libfastdecode.a
 BINS     := $(patsubst services/%/main.c,$(BUILD)/bin/%,$(wildcard services/*/main.c))
-# ThreadSanitizer has nothing to say of a test without threads.
-UNIT_SRC := $(if $(filter thread,$(SAN)),$(shell grep -lE 'pthread|thread_pool' tests/unit/test_*.c),$(wildcard tests/unit/test_*.c))
+# ThreadSanitizer has nothing to say of a test without threads, and does not follow fork() into a child that begins threads.
+UNIT_SRC := $(if $(filter thread,$(SAN)),$(shell grep -lE 'pthread|thread_pool' tests/unit/test_*.c | xargs grep -L 'fork()'),$(wildcard tests/unit/test_*.c))
 UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/unit/%)
 KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tests/kernels/test_*.c))
 INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -65,15 +64,16 @@ static _Noreturn void end_by(int number)
     _exit(128 + number);
 }
 
+// The thread that takes the signals; set before the handler that reads it, and not changed after that. A handler has no argument.
+static pthread_t taker;
+
 // Runs only in a thread that a library began before main() (OpenBLAS does) and that therefore does not block the signal, which
-// would otherwise end the process. That thread blocks it from now on, and the signal goes on to one that waits for it.
-static void pass_on(int number, siginfo_t *info, void *context)
+// would otherwise end the process.
+static void pass_on(int number)
 {
     int failed = errno;
 
-    (void)info;
-    sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
-    kill(getpid(), number);
+    pthread_kill(taker, number);
     errno = failed;
 }
 
@@ -107,19 +107,20 @@ static void *signal_main(void *arg)
 
 static enum status take_signals(struct service *service, struct error *error)
 {
-    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+    const struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
 
     signal(SIGPIPE, SIG_IGN); // a peer or a reader of the log that has gone is an error of that write
     sigemptyset(&service->signals);
     sigaddset(&service->signals, SIGTERM);
     sigaddset(&service->signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &service->signals, NULL); // threads inherit it
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
     pthread_mutex_init(&service->lock, NULL);
     pthread_cond_init(&service->stopped, NULL);
     if (pthread_create(&service->signal_thread, NULL, signal_main, service))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot create a thread for signals");
+    taker = service->signal_thread;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
     return STATUS_OK;
 }
 
@@ -145,6 +146,8 @@ static enum status run(struct service *service, struct error *error)
     status = program->serve(service, service->state, error);
     set_serving(service, false);
     program->close(service->state);
+    signal(SIGTERM, SIG_IGN); // the process ends by itself, and there is nobody left to pass a signal on to
+    signal(SIGINT, SIG_IGN);
     pthread_cancel(service->signal_thread);
     pthread_join(service->signal_thread, NULL);
     return status;
