@@ -28,6 +28,8 @@ import xml.etree.ElementTree
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "fuzz"))
+import corpus  # noqa: E402
 import pace  # noqa: E402
 
 PROGRAM_GROUPS = ("unit", "kernels", "integration")
@@ -178,11 +180,11 @@ def items_of(group, build, venv):
 
 def fuzz_item(name, path):
     """A short run from the committed corpus; what it finds new stays in a folder of its own."""
-    corpus = f"tests/fuzz/corpus/{name}"
     found = tempfile.mkdtemp(prefix="fd-fuzz-")
+    corpus.unpack(name, found)
     seconds = int(os.environ.get("FUZZ_SECONDS", "20"))
     item = Item("fuzz", name, [path, f"-max_total_time={seconds}", "-timeout=60", "-rss_limit_mb=4096", f"-artifact_prefix={found}/",
-                               "-print_final_stats=0", found, *([corpus] if os.path.isdir(corpus) else [])])
+                               "-print_final_stats=0", found])
     item.limit_s += seconds
     return item
 
