@@ -260,6 +260,8 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     request->top_logprobs = (uint32_t)api->top_logprobs;
     request->ignore_eos = api->ignore_eos;
     request->include_usage = api->include_usage;
+    request->latency_class = api->flex ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
+                                       : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
     request->start_us = exchange_start_us(exchange);
     if (requests->config.request_timeout_s > 0)
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
@@ -270,6 +272,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
                                           .id = request->id,
                                           .model = language_name(language),
                                           .created_s = clock_wall_us() / 1000000,
+                                          .service_tier = api->flex ? "flex" : NULL,
                                           .include_usage = api->include_usage};
     if (!ok)
         (void)no_memory(error);

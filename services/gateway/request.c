@@ -69,6 +69,7 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
     out->n_generated = choice->generated_count;
     out->generated = choice->generated;
     out->sequence = choice->sequence;
+    out->latency_class = request->latency_class;
     if (request->key)
         out->tenant = request->key->tenant;
     if (request->cache_salt)

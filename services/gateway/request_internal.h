@@ -72,6 +72,7 @@ struct request {
     char *cache_salt;     // owned; NULL: none
     struct respond_head head;
     bool stream, echo, logprobs, ignore_eos, include_usage;
+    Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
     Fastdecode__Sampling sampling; // bias points into bias_items
     Fastdecode__TokenBias *bias_items, **bias;

@@ -219,6 +219,8 @@ static void head(struct text *out, const struct respond_head *about, const char 
     text_json_string(out, about->id);
     text_format(out, ",\"object\":\"%s\",\"created\":%llu,\"model\":", object, (unsigned long long)about->created_s);
     text_json_string(out, about->model);
+    if (about->service_tier)
+        text_format(out, ",\"service_tier\":\"%s\"", about->service_tier);
     text_string(out, ",\"system_fingerprint\":null,\"choices\":[");
 }
 

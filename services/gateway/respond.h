@@ -65,7 +65,8 @@ struct respond_head {
     const char *id; // "cmpl-..."
     const char *model;
     uint64_t created_s;
-    bool include_usage; // a stream whose chunks have "usage": null
+    const char *service_tier; // NULL: not in the answer
+    bool include_usage;       // a stream whose chunks have "usage": null
 };
 
 // data: {...}\n\n

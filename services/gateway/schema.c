@@ -17,6 +17,7 @@ static bool read_logprobs(struct schema_run *run, const char *name, const json_t
 static bool read_stream_options(struct schema_run *run, const char *name, const json_t *value);
 static bool read_seed(struct schema_run *run, const char *name, const json_t *value);
 static bool read_top_k(struct schema_run *run, const char *name, const json_t *value);
+static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value);
 
 struct field {
     const char *name;
@@ -51,6 +52,7 @@ static const struct field fields[] = {
     {"frequency_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.frequency_penalty), -2, 2, false, NULL},
     {"repetition_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.repetition_penalty), 0, 10, true, NULL},
     {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
+    {"service_tier", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
     {"ignore_eos", SCHEMA_ANSWERS, READ_BOOL, AT(ignore_eos), 0, 0, false, NULL},
     {"cache_salt", SCHEMA_ANSWERS, READ_STRING, AT(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
     {"add_special_tokens", API_TOKENIZE, READ_BOOL, AT(add_special_tokens), 0, 0, false, NULL},
@@ -61,7 +63,6 @@ static const struct field fields[] = {
     {"user", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"store", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
-    {"service_tier", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"safety_identifier", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"prompt_cache_key", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"parallel_tool_calls", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
@@ -119,6 +120,17 @@ static bool read_top_k(struct schema_run *run, const char *name, const json_t *v
     if (!schema_read_integer(run, name, value, -1, 1e9, &top_k))
         return false;
     run->out->sampling.top_k = (uint32_t)MAX(top_k, 0); // -1 is "off" too
+    return true;
+}
+
+// "flex" asks for the latency class batch. The other tiers are names of prices.
+static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value)
+{
+    const char *tier;
+
+    if (!schema_read_string(run, name, value, 0, &tier))
+        return false;
+    run->out->flex = strcmp(tier, "flex") == 0;
     return true;
 }
 

@@ -74,6 +74,7 @@ struct api_request {
     bool has_seed;
     int64_t seed;
     bool stream, include_usage, echo, ignore_eos;
+    bool flex;     // latency class batch
     bool logprobs; // of the generated tokens
     int64_t top_logprobs;
     struct stop_string stops[API_MAX_STOPS];

@@ -41,7 +41,8 @@ struct fake_settings {
     // seen
     uint32_t started, cancelled, open, resumed_at; // resumed_at: tokens of the last resubmission
     uint64_t resumed_sequence;
-    const char *metrics; // NULL: the usual ones
+    Fastdecode__LatencyClass latency_class; // of the last request
+    const char *metrics;                    // NULL: the usual ones
     uint32_t metrics_calls;
 };
 
@@ -189,6 +190,7 @@ static inline void fake_on_generate(struct rpc_call *call, void *user)
     pthread_mutex_lock(&fake->mutex);
     fake->settings.started++;
     fake->settings.open++;
+    fake->settings.latency_class = request->latency_class;
     if (request->n_generated || request->sequence) {
         fake->settings.resumed_at = (uint32_t)request->n_generated;
         fake->settings.resumed_sequence = request->sequence;

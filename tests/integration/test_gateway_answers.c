@@ -58,6 +58,21 @@ static void test_choices(void **state)
     http_free(&reply);
 }
 
+// "flex" is told to the scheduler and to the client; what is not asked for is interactive and leaves the answer as it was.
+static void test_service_tier(void **state)
+{
+    struct http_reply reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":1,\"service_tier\":\"flex\"}");
+    (void)state;
+
+    assert_int_equal(fake_look(&fake).latency_class, FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH);
+    assert_non_null(strstr(reply.data, "\"service_tier\":\"flex\""));
+    http_free(&reply);
+    reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":1,\"service_tier\":\"auto\"}");
+    assert_int_equal(fake_look(&fake).latency_class, FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE);
+    assert_null(strstr(reply.data, "service_tier"));
+    http_free(&reply);
+}
+
 // Across tokens; the sequence is cancelled, since it would go on.
 static void test_stop(void **state)
 {
@@ -234,9 +249,10 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_whole),     CASE(test_stream),  CASE(test_choices),  CASE(test_stop),
-        CASE(test_end_token), CASE(test_echo),    CASE(test_deadline), CASE(test_deadline_before_the_first_token),
-        CASE(test_too_long),  CASE(test_metrics), CASE(test_keys),     CASE(test_many_streams),
+        CASE(test_whole),        CASE(test_stream),  CASE(test_choices),  CASE(test_stop),
+        CASE(test_end_token),    CASE(test_echo),    CASE(test_deadline), CASE(test_deadline_before_the_first_token),
+        CASE(test_too_long),     CASE(test_metrics), CASE(test_keys),     CASE(test_many_streams),
+        CASE(test_service_tier),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
