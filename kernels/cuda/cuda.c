@@ -1,11 +1,9 @@
 // cuda.c: the CUDA backend: what fits, memory, batches, and the table of entries.
 #include "kernels/cuda/cuda.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
@@ -16,40 +14,6 @@
 
 enum { HOST_SLICES = 6, DEVICE_SLICES = 15, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
 #define RESERVE (256ull << 20) // of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments
-
-void cuda_die(const char *format, ...)
-{
-    char text[300];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    log_error("DEVICE-FAILED", "why=\"%s\" what=\"this s-part ends, and goes on when it is started again\"", text);
-    _exit(EXIT_FAILURE); // no handlers: they might wait for what does not come
-}
-
-void cuda_must(cudaError_t error, const char *what)
-{
-    if (error != cudaSuccess)
-        cuda_die("%s: %s", what, cudaGetErrorString(error));
-}
-
-bool cuda_has_come(cudaEvent_t event, const char *what)
-{
-    cudaError_t error = cudaEventQuery(event);
-    if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError(); // it is no error, and must not be taken for that of a launch
-        return false;
-    }
-    cuda_must(error, what);
-    return true;
-}
-
-void cuda_queued(struct backend_batch *batch, const char *what)
-{
-    cuda_must(cudaGetLastError(), what);
-    cuda_must(cudaEventRecord(batch->event, batch->stream), what);
-}
 
 // --- sizes ---
 

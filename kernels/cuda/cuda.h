@@ -143,7 +143,7 @@ struct backend_batch {
     uint32_t tile_rows;
 };
 
-// Ends the process: a device that fails does not come back by itself; the s-part is started again.
+// cuda_check.c. Ends the process: a device that fails does not come back by itself; the s-part is started again.
 _Noreturn void cuda_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cuda_must(cudaError_t error, const char *what);
 bool cuda_has_come(cudaEvent_t event, const char *what);
@@ -175,18 +175,20 @@ uint64_t cuda_load_panel_bytes(const struct backend_config *config, const struct
 void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, uint32_t rows, void *y, bool y_wide,
                   bool add);
 void cuda_embed(struct backend_batch *batch);
-void cuda_put_x(struct backend_batch *batch, const float *x);
-void cuda_get_x(struct backend_batch *batch, float *x);
 uint64_t cuda_panel_bytes(const struct gpu_quant *quant); // the most that a panel of it takes
 uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
                             uint64_t panel_bytes); // of all its panels but the last, which may have less
 
-// cuda_segment.c. check_pieces: UNIMPLEMENTED names the piece of the architecture that there are no kernels for.
-void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const float *weight, uint32_t rows); // x to h
+// cuda_layer.c. check_pieces: UNIMPLEMENTED names the piece of the architecture that there are no kernels for. compute: queues the
+// kernels and products of segment s for padded_rows.
 enum status cuda_check_pieces(const struct model *model, struct error *error) MUST_CHECK;
+void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const float *weight, uint32_t rows); // x to h
+void cuda_compute(struct backend_batch *batch, uint32_t s);
+
+// cuda_segment.c
 void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
-void cuda_compute(struct backend_batch *batch,
-                  uint32_t s); // queues a segment's kernels and products for padded_rows; nothing of the host's
+void cuda_put_x(struct backend_batch *batch, const float *x);
+void cuda_get_x(struct backend_batch *batch, float *x);
 
 // cuda_wire.c: o of layer s - 1 up before segment s, q, k, v of layer s down behind it, for the rows of workers.
 uint64_t cuda_host_bytes(const struct backend_config *config); // of the memory that messages may lie in

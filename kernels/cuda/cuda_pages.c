@@ -74,14 +74,7 @@ static unsigned char *slice_at(const struct cuda_copy *copy, uint32_t tile)
 
 static bool arrived(const struct cuda_copy *copy, uint32_t tile)
 {
-    cudaError_t error = cudaEventQuery(copy->event[slice_of(copy, tile)]);
-
-    if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError(); // no error, and not to be taken for one of a launch
-        return false;
-    }
-    cuda_must(error, "handing a page over");
-    return true;
+    return cuda_has_come(copy->event[slice_of(copy, tile)], "handing a page over");
 }
 
 // Starts the next slice on the device. A page that comes in lies in pinned memory already.
