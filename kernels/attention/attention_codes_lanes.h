@@ -10,6 +10,14 @@
 // 0: its codes are multiplied, but its scale and minimum are replaced by 0.
 // Minima are summed in f32: p * minimum lane by lane, then over the lanes.
 // Instruction sets differ in how a word of four is multiplied, not in the sums.
+#ifndef FD_KERNELS_ATTENTION_ATTENTION_CODES_LANES_H
+#define FD_KERNELS_ATTENTION_ATTENTION_CODES_LANES_H
+
+#include <stdbool.h>
+
+#include "common/base/checked.h"
+#include "kernels/attention/attention_block_lanes.h"
+#include "kernels/simd/half.h"
 
 #if defined(__AVX512F__)
 LANES_INLINE lanes_i load_words(const unsigned char *at) { return _mm512_loadu_si512(at); }
@@ -155,6 +163,8 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
         }
     }
 }
+
+LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }
 
 // Turns the scores of one line into p of the block alone, and brings m, sums and acc to the new m. Returns e^(best - m).
 LANES_APART float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
@@ -361,3 +371,5 @@ LANES_INLINE void add_codes(const struct group *g, uint32_t line, float *scores,
     for (uint32_t group = 0; group < attend_groups(head_dim); group++)
         add_code_group(g, line, scores, share, seen, group, n, type, head_dim);
 }
+
+#endif

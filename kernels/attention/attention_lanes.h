@@ -11,70 +11,11 @@
 // Tokens at and beyond a line's limit are never multiplied, not even by zero, because their memory may hold anything.
 // KV types with codes are compiled into objects of their own (attention_codes_*.c, which define CODES), to compile in parallel.
 // Every group size that is common has an instance; splitting a group takes 1.3 to 1.8 times as long where data is in cache.
-#include <float.h>
-#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "kernels/attention/attention_codes.h"
-#include "kernels/simd/half.h"
-#include "kernels/simd/lanes.h"
-
-#if defined(CODES)
-#define GROUP 4u // enough to share the work that is done once a word
-#elif defined(__AVX512F__)
-#define GROUP 8u // 32 registers: 16 sums
-#else
-#define GROUP 4u // 16 registers, two a value: 4 to 6 sums
-#endif
-#define BLOCK_TILES (ATTEND_BLOCK / ATTEND_TILE)
-#define UNROLL _Pragma("GCC unroll 8")
-
-_Static_assert(LANES == ATTEND_TILE, "a tile's tokens are the lanes");
-_Static_assert(GROUP * ATTEND_BLOCK <= ATTEND_SCORES, "scores of a group");
-
-// A group of lines in one block. Functions take n (lines), type and head_dim as constants once inlined; head_dim of 64 and
-// 128 get instances of their own, so that every address is one register and an offset.
-struct group {
-    const struct attend_range *range;
-    const unsigned char *const *tiles; // of the block
-    const unsigned char *const *ahead; // [BLOCK_TILES] tiles to prefetch meanwhile
-    uint32_t line; // the first
-    uint32_t tile_count; // as far as the last line sees
-};
-
-// e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp; below -87 it stays at e^-87, 2e-38. NaN stays NaN.
-LANES_INLINE lanes exp_below(lanes x)
-{
-    lanes_i exponent;
-    lanes p = lanes_exp_fraction(lanes_max(lanes_set1(-87.0f), x), &exponent);
-    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(exponent, 23))); // times 2^n: p >= 0.7, n >= -126
-}
-
-LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }
-
-// Limits a line's scores in a block to what f32 holds, and sets those from `seen` (1 to ATTEND_BLOCK) on to -inf. Returns the
-// largest one that is not NaN.
-LANES_INLINE float clip_scores(const float *scores, uint32_t seen, lanes *out)
-{
-    uint32_t tiles = (seen + LANES - 1) / LANES;
-    lanes best = lanes_set1(-INFINITY);
-
-    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
-        out[j] = lanes_zero();
-    UNROLL for (uint32_t j = 0; j < BLOCK_TILES; j++)
-    {
-        if (j >= tiles)
-            break;
-        out[j] = lanes_max(lanes_set1(-FLT_MAX), lanes_min(lanes_set1(FLT_MAX), lanes_load(scores + j * LANES)));
-        if (seen < (j + 1) * LANES)
-            out[j] = lanes_fill_tail(out[j], seen - j * LANES, -INFINITY);
-        best = lanes_max(out[j], best);
-    }
-    return lanes_max_all(best);
-}
-
+#include "kernels/attention/attention_block_lanes.h"
 #include "kernels/attention/attention_codes_lanes.h"
 
 LANES_INLINE lanes load_k(const unsigned char *k, size_t index, const enum attend_type type)
