@@ -132,18 +132,8 @@ static inline float __fadd_rn(float a, float b) { return a + b; } /* compiled wi
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
-static inline float __uint_as_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static inline uint32_t __float_as_uint(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+static inline float __uint_as_float(uint32_t bits) { return f32_from_bits(bits); }
+static inline uint32_t __float_as_uint(float x) { return f32_bits(x); }
 
 struct __half {
     uint16_t bits;

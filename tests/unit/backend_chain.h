@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
+#include "common/kv/kv_type.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 #include "tests/unit/gguf_build.h"
@@ -173,6 +174,49 @@ static inline struct model *chain_model_of(const char *arch, enum tensor_type ty
 static inline struct model *chain_model(enum tensor_type type, bool tied, unsigned char **bytes)
 {
     return chain_model_of("llama", type, tied, bytes);
+}
+
+static inline struct backend_config chain_config(struct thread_pool *pool)
+{
+    return (struct backend_config){.pool = pool,
+                                   .max_rows = CHAIN_ROWS,
+                                   .max_batches = 1,
+                                   .context_tokens = 256,
+                                   .kv_type = KV_F16,
+                                   .page_tokens = 16,
+                                   .max_sequences = CHAIN_SEQUENCES,
+                                   .local_pool_bytes = 4 << 20};
+}
+
+// The stages that a model is cut into: the first layer of each but the first one; 0: no more.
+typedef uint32_t chain_cut[CHAIN_STAGES_MAX - 1];
+
+// The model in one backend and in stages: the same bits, and pages as large together. check: NULL, or what else must hold of them.
+static inline void chain_compare_cuts(const struct backend_ops *ops, struct backend_config config, enum tensor_type type, bool tied,
+                                      const chain_cut *cuts, size_t cut_count,
+                                      void (*check)(const struct chain *whole, const struct chain *cut,
+                                                    const struct backend_config *config))
+{
+    static struct chain whole, cut;
+    unsigned char *bytes;
+    struct model *model = chain_model(type, tied, &bytes);
+
+    config.model = model;
+    for (size_t i = 0; i < cut_count; i++) {
+        uint64_t page_bytes = 0;
+        chain_open(&whole, ops, config, NULL, 0);
+        chain_open(&cut, ops, config, cuts[i], cuts[i][1] ? 2 : 1);
+        for (uint32_t stage = 0; stage < cut.stages; stage++)
+            page_bytes += cut.plan[stage].pool_page_bytes;
+        assert_int_equal(page_bytes, whole.plan[0].pool_page_bytes);
+        if (check)
+            check(&whole, &cut, &config);
+        chain_compare(&whole, &cut);
+        chain_close(&whole);
+        chain_close(&cut);
+    }
+    model_close(model);
+    free(bytes);
 }
 
 // Neighbours in a head that RoPE turns together come half a head apart: rows (outputs) of Q and K and their biases, f32 in the model's bytes.
