@@ -320,4 +320,15 @@ static inline struct sched_stats stats_now(void)
 
 static const struct registration usual = {.context = 100000, .max_rows = 640, .mini_batches = 1};
 
+// Opens a mesh without a local pool: all sequences are at the worker.
+static inline struct rpc_channel *open_on_worker(void)
+{
+    mesh_open(16, 16, 1);
+    assert_int_equal(
+        register_s_part((struct registration){.context = 100000, .max_rows = 640, .mini_batches = 1, .no_pool = true}).status,
+        STATUS_OK);
+    kv_worker_open(0, 0, 0, 0);
+    return gateway_open();
+}
+
 #endif

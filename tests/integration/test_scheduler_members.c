@@ -1,0 +1,277 @@
+// test_scheduler_members.c: who may join the scheduler's mesh, who is taken for dead, and what becomes of what members hold. The members are
+// played here.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "tests/integration/scheduler_mesh.h"
+
+// It would refuse all steps of mini-batch 1, and with them half of the sequences.
+static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 2);
+    struct outcome outcome = register_s_part(usual);
+    assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(outcome.text, "--mini-batches"));
+    assert_int_equal(register_s_part((struct registration){100000, 640, 2, false, false}).status, STATUS_OK);
+    mesh_close();
+}
+
+// Long after the start of the scheduler a worker is cut off and comes back. Its sequence could be nowhere else, and goes on there.
+static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
+{
+    (void)state;
+    struct rpc_channel *gateway = open_on_worker();
+    s_part.pace = 1;
+    generate(gateway, &streams[0], 0, 20, 100);
+    UNTIL(streams[0].tokens > 20);
+    kv_worker_close();
+    UNTIL(!worker(1)->up && !s_part.waiting_count && sched_awaits_rebuild(scheduler->core, streams[0].sequence));
+    s_part.pace = UINT32_MAX;
+    kv_worker_open(streams[0].sequence, 1, 35, 35);
+    UNTIL(s_part.waiting_count > 0);
+    s_part.steps = 0;
+    answer_steps();
+    assert_int_equal(s_part.first_position, 35);
+    assert_int_equal(kv_worker.freed, 0);
+    s_part.pace = 0;
+    UNTIL(streams[0].outcome.ended);
+    assert_int_equal(streams[0].tokens, 100);
+    assert_int_equal(stats_now().reclaimed, 1);
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
+// A worker holds more sequences that nobody claims than are freed at once.
+static void all_that_nobody_claims_is_freed(void **state)
+{
+    enum { MANY = 6000 };
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    scheduler->started_us = clock_now_us();
+    kv_worker_open(1000, MANY, 5, 5);
+    assert_int_equal(kv_worker.freed, 0); // it may be claimed
+    scheduler->started_us -= 2 * CLAIM_US;
+    members_check(scheduler, clock_now_us());
+    UNTIL(kv_worker.freed > MANY / 2);
+    UNTIL((answer_frees(), members_check(scheduler, clock_now_us()), kv_worker.freed == MANY));
+    answer_frees();
+    kv_worker_close();
+    mesh_close();
+}
+
+// Time for which the scheduler itself does not run counts against no member. Afterwards silence is noticed as before.
+static void a_stall_of_the_scheduler_loses_no_member(void **state)
+{
+    const uint64_t stall_us = 600000000, silence_us = 3000000;
+    (void)state;
+    mesh_open(16, 16, 1);
+    scheduler->settings.worker_timeout_ms = (uint32_t)(silence_us / 1000);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker_open(0, 0, 0, 0);
+    uint64_t now_us = clock_now_us(), claims_end_us = scheduler->started_us + CLAIM_US, heard_us;
+    members_check(scheduler, now_us);
+    members_check(scheduler, now_us += stall_us);
+    assert_true(scheduler->s_part.member.up && worker(1)->up);
+    assert_in_range(scheduler->started_us + CLAIM_US - claims_end_us, stall_us - CHECK_EVERY_US, stall_us);
+    heard_us = worker(1)->heard_us;
+    while (worker(1)->up)
+        members_check(scheduler, now_us += CHECK_EVERY_US);
+    assert_in_range(now_us - heard_us, silence_us, silence_us + CHECK_EVERY_US);
+    kv_worker_close();
+    mesh_close();
+}
+
+static struct member *member_named(const char *name)
+{
+    for (uint32_t i = 0; i < scheduler->place_count; i++)
+        if (!strcmp(worker(i)->name, name))
+            return worker(i);
+    return NULL;
+}
+
+// Recreated containers have new names. Each takes the place of one that is gone, unless all of those were heard a moment ago.
+static void names_that_do_not_come_back_give_way(void **state)
+{
+    enum { NAMES = SCHED_PLACES_MAX + 43 };
+    char name[32];
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker.name = name;
+    for (uint32_t i = 0; i < NAMES; i++) {
+        snprintf(name, sizeof name, "kv-worker-%u", i);
+        assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
+        UNTIL(member_named(name)->up);
+        kv_worker_close();
+        UNTIL(!member_named(name)->up);
+        member_named(name)->heard_us = i + 1; // long ago
+    }
+    assert_null(member_named("kv-worker-43"));
+    assert_non_null(member_named("kv-worker-44"));
+    for (uint32_t i = 1; i < scheduler->place_count; i++)
+        worker(i)->heard_us = clock_now_us();
+    snprintf(name, sizeof name, "kv-worker-%u", NAMES);
+    struct outcome outcome = kv_worker_register(0, 0, 0, 0);
+    assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(outcome.text, "too many"));
+    kv_worker.name = NULL;
+    kv_worker_close();
+    mesh_close();
+}
+
+// All clocks were two days ahead and have been put right since: the worker takes the number after the newest, as it is told to. Another
+// number so far ahead, or one for a name that nobody knows, is refused.
+static void a_clock_put_right_by_days_keeps_no_worker_out(void **state)
+{
+    const uint64_t ahead = member_incarnation() + (2 * UINT64_C(86400000) << 20);
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker.incarnation = 0;
+    kv_worker_open(0, 0, 0, 0);
+    kv_worker_close();
+    UNTIL(!worker(1)->up);
+    worker(1)->incarnation = ahead;
+    kv_worker.incarnation = ahead + 1;
+    assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_INVALID_ARGUMENT);
+    kv_worker_close();
+    kv_worker.incarnation = ahead;
+    kv_worker.name = "stranger";
+    assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_INVALID_ARGUMENT);
+    kv_worker.name = NULL;
+    kv_worker_close();
+    kv_worker.incarnation = ahead;
+    kv_worker_open(0, 0, 0, 0);
+    assert_int_equal(worker(1)->incarnation, ahead + 1);
+    kv_worker_close();
+    kv_worker.incarnation = 0;
+    mesh_close();
+}
+
+// Its heartbeats say that its tensor thread has not turned for an hour.
+static void hang(void)
+{
+    assert_int_equal(kv_worker_beat(7), STATUS_OK);
+    worker(1)->turned_us -= UINT64_C(3600000000);
+    assert_int_equal(kv_worker_beat(7), STATUS_OK);
+    members_check(scheduler, clock_now_us());
+}
+
+// It beats and does nothing else. If a step waits for it, it may be at work, and the s-part says when that takes too long.
+static void a_worker_whose_tensors_hang_is_down(void **state)
+{
+    (void)state;
+    struct rpc_channel *gateway = open_on_worker();
+    assert_int_equal(kv_worker_beat(1), STATUS_OK);
+    assert_int_equal(kv_worker_beat(1), STATUS_OK);
+    members_check(scheduler, clock_now_us());
+    assert_true(worker(1)->up);
+    hang();
+    assert_false(worker(1)->up);
+    assert_int_equal(kv_worker_beat(7), STATUS_FAILED_PRECONDITION); // it is to register, for which its tensor thread must turn
+    kv_worker_close();
+
+    kv_worker_open(0, 0, 0, 0);
+    s_part.pace = UINT32_MAX;
+    generate(gateway, &streams[0], 0, 20, 20);
+    UNTIL(s_part.waiting_count > 0);
+    hang();
+    assert_true(worker(1)->up);
+    s_part.loses = 1;
+    answer_steps();
+    UNTIL(!worker(1)->up);
+    kv_worker_close();
+    s_part.pace = s_part.loses = 0;
+    kv_worker_open(0, 0, 0, 0);
+    UNTIL(streams[0].outcome.ended);
+    assert_int_equal(streams[0].tokens, 20);
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
+// Whatever the cause. If there is no other place, it is tried again and again.
+static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
+{
+    (void)state;
+    struct rpc_channel *gateway = open_on_worker();
+    struct place *place = worker(1)->place;
+    s_part.loses = 1;
+    generate(gateway, &streams[0], 0, 20, 20);
+    UNTIL((answer_frees(), place->lost_us = 0, place->losses > LOSSES_MAX));
+    assert_true(worker(1)->up);
+    scheduler->places[0].pages_total = 1000; // as if there was another
+    place->losses = 0;
+    place->lost_us = UINT64_MAX / 2; // all at the same moment
+    s_part.steps = 0;
+    UNTIL((answer_frees(), s_part.steps > 2 * LOSSES_MAX));
+    assert_true(worker(1)->up && place->losses == 0);
+    UNTIL((answer_frees(), place->lost_us = 0, !worker(1)->up));
+    assert_int_equal(kv_worker_beat(0), STATUS_FAILED_PRECONDITION);
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
+// `up --device auto` starts workers that say they share the s-part's cores, which is true unless the s-part computes on a device.
+static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    for (int on_device = 0; on_device <= 1; on_device++) {
+        struct sched_place_info place;
+        assert_int_equal(register_s_part((struct registration){100000, 640, 1, on_device, false}).status, STATUS_OK);
+        UNTIL(scheduler->s_part.member.up);
+        if (on_device == 0)
+            kv_worker_open(0, 0, 0, 0);
+        sched_get_place(scheduler->core, 1, &place);
+        assert_true(place.up && place.shares_cores == !on_device);
+        s_part_close();
+        UNTIL(!scheduler->s_part.member.up);
+        s_part_open(scheduler->loop);
+    }
+    kv_worker_close();
+    mesh_close();
+}
+
+static void a_model_that_is_refused_once_is_refused_again(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    for (int i = 0; i < 2; i++) {
+        struct outcome outcome = register_s_part((struct registration){1, 640, 1, false, false});
+        assert_int_not_equal(outcome.status, STATUS_OK);
+        assert_non_null(strstr(outcome.text, "context_tokens"));
+    }
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    UNTIL(scheduler->s_part.member.up);
+    mesh_close();
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
+        cmocka_unit_test(a_worker_that_comes_back_gives_back_what_it_holds),
+        cmocka_unit_test(all_that_nobody_claims_is_freed),
+        cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
+        cmocka_unit_test(names_that_do_not_come_back_give_way),
+        cmocka_unit_test(a_clock_put_right_by_days_keeps_no_worker_out),
+        cmocka_unit_test(a_worker_whose_tensors_hang_is_down),
+        cmocka_unit_test(a_worker_that_loses_its_rows_again_and_again_is_down),
+        cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
+        cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
+    };
+    log_init("test", LOG_ERROR, false);
+    if (argc > 1) // a pattern: one test alone
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
