@@ -20,11 +20,14 @@ struct member {
     uint64_t timer;
     atomic_bool registered; // read by any thread. relaxed: it orders nothing else
     bool was_registered;    // at least once since the start; from then on a later member of the same name takes precedence
+    bool must_end;          // its incarnation is too far ahead and cannot be changed any more
     void (*on_drained)(void *user);
     void *drain_user;
 };
 
 uint64_t member_incarnation(void) { return clock_wall_us() / 1000 << 20; }
+
+bool member_is_ahead(uint64_t incarnation) { return incarnation >> 20 > clock_wall_us() / 1000 + CLOCKS_APART_MS; }
 
 bool member_caller_is(struct rpc_call *call, const char *service, uint64_t incarnation, uint64_t newest)
 {
@@ -37,7 +40,7 @@ bool member_caller_is(struct rpc_call *call, const char *service, uint64_t incar
     else if (incarnation != peer->incarnation)
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "incarnation %llx in the message, %llx in the hello of the %s",
                       (unsigned long long)incarnation, (unsigned long long)peer->incarnation, service ? service : "caller");
-    else if (incarnation > newest && incarnation >> 20 > clock_wall_us() / 1000 + CLOCKS_APART_MS)
+    else if (incarnation > newest && member_is_ahead(incarnation))
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "incarnation %llx is more than a day in the future of this host's clock",
                       (unsigned long long)incarnation);
     else if (incarnation < newest)
@@ -174,20 +177,39 @@ void member_close(struct member *member)
     free(member);
 }
 
-// The scheduler knows a newer member of that name. If this one has been registered before, the other one is later, and this one stays out. If it
-// has just started, it is the later one itself and its clock is behind.
+// The scheduler names a newer member of that name. If this one has been registered before, the other one is later, and this one stays
+// out. If it has just started, it is the later one itself and its clock is behind. If it names an older one, this one's number is of a
+// clock that was days ahead: peers know it by that number once it has been registered, so only another start gives it a right one.
 static void take_refusal(struct member *member, uint64_t newest)
 {
+    const bool ahead = newest < member->config.hello.incarnation;
+
+    if (ahead && member->was_registered) {
+        member->must_end = true;
+        return;
+    }
     if (member->was_registered || newest == UINT64_MAX) {
         log_warn("REGISTER-REFUSED", "scheduler=%s why=\"a member of that name that started later is known\"",
                  member->config.scheduler);
         return;
     }
-    log_warn("CLOCK-BEHIND", "scheduler=%s own=%llx newest=%llx what=\"taking the number after the newest\"",
-             member->config.scheduler, (unsigned long long)member->config.hello.incarnation, (unsigned long long)newest);
+    log_warn(ahead ? "CLOCK-AHEAD" : "CLOCK-BEHIND",
+             "scheduler=%s own=%llx newest=%llx what=\"taking the number after the newest\"", member->config.scheduler,
+             (unsigned long long)member->config.hello.incarnation, (unsigned long long)newest);
     member->config.hello.incarnation = newest + 1;
     member->config.on_incarnation(member->config.user, newest + 1);
     rpc_channel_set_incarnation(member->channel, newest + 1);
+}
+
+enum status member_check(const struct member *member, struct error *error)
+{
+    if (!member->must_end)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_UNAVAILABLE,
+        "the clock was more than a day ahead when this process started, and the scheduler at %s refuses the number that "
+        "it took from it: start it again",
+        member->config.scheduler);
 }
 
 static void on_register_reply(void *user, struct rpc_message *message)

@@ -44,12 +44,18 @@ void member_close(struct member *member);
 void member_register(struct member *member, Fastdecode__RegisterRequest *request);
 bool member_is_registered(const struct member *member);
 
+// UNAVAILABLE: the scheduler will not take this process any more; the service must end with this error and be started again.
+enum status member_check(const struct member *member, struct error *error) MUST_CHECK;
+
 // Asks the scheduler to move everything away. Calls on_done(user) when nothing is left or the scheduler cannot be asked.
 void member_drain(struct member *member, void (*on_done)(void *user), void *user);
 
 // Returns a number that is larger at each start, as long as the clock is right: milliseconds since 1970, shifted left by 20 bits. If the
 // clock was set back, the scheduler names the newest number it knows and the member takes the next one.
 uint64_t member_incarnation(void);
+
+// True for a number that is more than a day ahead of this host's clock.
+bool member_is_ahead(uint64_t incarnation);
 
 // Fencing. True if the caller said hello as `service` (NULL: any) with this incarnation, and it is neither below `newest`, the newest of that
 // service known here, nor above `newest` and more than a day ahead of this host's clock. Otherwise ends the call with PERMISSION_DENIED,

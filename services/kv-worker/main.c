@@ -141,8 +141,10 @@ static enum status serve(struct service *service, void *state, struct error *err
 {
     struct worker *worker = state;
 
-    (void)error;
     while (!worker->drained && service_stop_count(service) < 2) {
+        enum status status = member_check(worker->member, error);
+        if (status)
+            return status;
         rpc_loop_run(worker->control_loop, 1000000, 0);
         if (service_stop_count(service) && !worker->draining)
             control_drain(worker);

@@ -11,12 +11,7 @@ static enum status configure(struct service *service, void *state, struct error 
 
 static enum status start(void *state, struct error *error) { return serve_open(state, error); }
 
-static enum status serve(struct service *service, void *state, struct error *error)
-{
-    (void)error;
-    serve_run(state, service);
-    return STATUS_OK;
-}
+static enum status serve(struct service *service, void *state, struct error *error) { return serve_run(state, service, error); }
 
 static void wake(void *state) { rpc_loop_wake(((struct s_part *)state)->control_loop); }
 

@@ -62,10 +62,10 @@ void load_measure(struct s_part *s_part);
 // membership.c: on the control loop.
 enum status membership_open(struct s_part *s_part, struct error *error) MUST_CHECK;
 
-// serve.c. open: loads, listens, registers, and starts the engine's thread. run: until the service is asked to stop. close: ends all that
-// open has begun; call it after a successful open.
+// serve.c. open: loads, listens, registers, and starts the engine's thread. run: until the service is asked to stop or must be
+// started again. close: ends all that open has begun; call it after a successful open.
 enum status serve_open(struct s_part *s_part, struct error *error) MUST_CHECK;
-void serve_run(struct s_part *s_part, const struct service *service);
+enum status serve_run(struct s_part *s_part, const struct service *service, struct error *error) MUST_CHECK;
 void serve_close(struct s_part *s_part);
 
 #endif

@@ -131,12 +131,13 @@ static uint64_t silence_limit_us(const struct s_part *s_part)
     return slowest_us ? MAX(set_us, MARGIN * slowest_us) : UNKNOWN * set_us;
 }
 
-void serve_run(struct s_part *s_part, const struct service *service)
+enum status serve_run(struct s_part *s_part, const struct service *service, struct error *error)
 {
     const uint64_t limit_us = silence_limit_us(s_part);
+    enum status status = STATUS_OK;
     uint64_t stuck_us;
 
-    while (!service_stop_count(service)) {
+    while (!service_stop_count(service) && !(status = member_check(s_part->member, error))) {
         rpc_loop_run(s_part->control_loop, 1000000, 0);
         if (watchdog_bites(&s_part->engine.watchdog, clock_now_us(), limit_us, &stuck_us)) {
             log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
@@ -144,6 +145,7 @@ void serve_run(struct s_part *s_part, const struct service *service)
             _exit(SERVICE_EXIT_ENVIRONMENT);
         }
     }
+    return status;
 }
 
 void serve_close(struct s_part *s_part)

@@ -210,6 +210,16 @@ static enum status admit(struct scheduler *scheduler, const Fastdecode__Register
     return STATUS_OK;
 }
 
+// Returns the number that a member is to come after, whose own is older than the newest of its name or too far ahead of the clock; 0 if
+// its own will do. A member that was refused comes with the number after the newest, however far ahead that is.
+static uint64_t refused_for(uint64_t newest, uint64_t incarnation)
+{
+    if (incarnation < newest)
+        return newest;
+    const bool was_told = newest && incarnation - newest <= 1;
+    return !was_told && member_is_ahead(incarnation) ? MAX(newest, member_incarnation()) : 0;
+}
+
 void registration_handler(struct rpc_call *call, void *user)
 {
     struct scheduler *scheduler = user;
@@ -225,23 +235,20 @@ void registration_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    // A member that was refused takes the number after the newest, as it was told to, however far ahead of this clock that is.
-    const uint64_t newest = members_newest(scheduler, s_part, request->name);
-    const bool was_told = newest && (request->incarnation == newest || request->incarnation == newest + 1);
-    if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, was_told ? request->incarnation : 0))
+    if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, request->incarnation))
         return;
     if (admit(scheduler, request, s_part, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
+    reply.newest_incarnation = refused_for(members_newest(scheduler, s_part, request->name), request->incarnation);
+    if (reply.newest_incarnation) {
+        rpc_call_reply(call, &reply.base);
+        return;
+    }
     member = members_find_or_add(scheduler, s_part, request->name);
     if (!member) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "there are too many workers");
-        return;
-    }
-    if (request->incarnation < member->incarnation) {
-        reply.newest_incarnation = member->incarnation;
-        rpc_call_reply(call, &reply.base);
         return;
     }
     log_info("REGISTER", "name=%s incarnation=%llx pages=%llu held=%zu", request->name, (unsigned long long)request->incarnation,

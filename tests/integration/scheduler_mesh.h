@@ -35,6 +35,7 @@ struct outcome {
     bool ended;
     enum status status;
     char text[256];
+    uint64_t newest; // of a registration that was refused for its incarnation
 };
 
 static inline void on_end(void *user, enum status status, const char *text)
@@ -43,6 +44,13 @@ static inline void on_end(void *user, enum status status, const char *text)
     outcome->ended = true;
     outcome->status = status;
     snprintf(outcome->text, sizeof outcome->text, "%s", text);
+}
+
+static inline void on_register_reply(void *user, struct rpc_message *message)
+{
+    const Fastdecode__RegisterReply *reply = rpc_message_unpack(message, &fastdecode__register_reply__descriptor);
+    assert_non_null(reply);
+    ((struct outcome *)user)->newest = reply->newest_incarnation;
 }
 
 // The parts of a registration that tests vary.
@@ -171,7 +179,7 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     const struct rpc_server_config config = {
         .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = hello};
     const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    const struct rpc_callbacks callbacks = {.on_message = on_register_reply, .on_end = on_end};
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     struct outcome outcome = {0};
     struct error error;

@@ -19,6 +19,7 @@ static struct member *member;
 
 // what the scheduler knows and was told
 static uint64_t newest, s_part, said_in_hello;
+static bool clock_put_right; // the member is told a number below its own
 static uint32_t asked, refused, beats;
 static bool forgotten; // heartbeats are answered so that the member registers again
 
@@ -37,7 +38,7 @@ static void take_registration(struct rpc_call *call, void *user)
     asked++;
     said_in_hello = rpc_call_peer(call)->incarnation;
     assert_int_equal(request->incarnation, said_in_hello);
-    if (request->incarnation < newest) {
+    if (request->incarnation < newest || (clock_put_right && request->incarnation > newest + 1)) {
         reply.newest_incarnation = newest;
         refused++;
     } else {
@@ -99,7 +100,7 @@ static int open_all(void **state)
     (void)state;
     asked = refused = beats = registered = 0;
     newest = s_part = incarnation = s_part_told = 0;
-    forgotten = false;
+    forgotten = clock_put_right = false;
     return rpc_loop_open(&loop) || rpc_server_open(loop, &config, &scheduler, &error);
 }
 
@@ -167,6 +168,35 @@ static void nothing_follows_the_last_number(void **state)
     assert_int_equal(registered, 0);
 }
 
+// A member whose own clock is ahead takes the number that it is told.
+static void a_clock_that_is_days_ahead_keeps_nobody_out(void **state)
+{
+    struct error error;
+    (void)state;
+    clock_put_right = true;
+    newest = 1000;
+    start_member(2000);
+    UNTIL(registered);
+    assert_int_equal(incarnation, 1001);
+    assert_int_equal(said_in_hello, 1001);
+    assert_int_equal(member_check(member, &error), STATUS_OK);
+}
+
+// The number of a member that peers know by it cannot be changed: its process ends, and is started again.
+static void a_clock_put_right_ends_who_was_registered(void **state)
+{
+    struct error error;
+    (void)state;
+    start_member(2000);
+    UNTIL(registered);
+    assert_int_equal(member_check(member, &error), STATUS_OK);
+    clock_put_right = forgotten = true; // and the scheduler was started again
+    newest = 1000;
+    UNTIL(refused);
+    UNTIL(member_check(member, &error) == STATUS_UNAVAILABLE);
+    assert_int_equal(incarnation, 0);
+}
+
 static void the_scheduler_says_which_s_part_it_knows(void **state)
 {
     (void)state;
@@ -184,6 +214,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_clock_set_back_keeps_nobody_out, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_name_that_another_took_stays_his, open_all, close_all),
         cmocka_unit_test_setup_teardown(nothing_follows_the_last_number, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_clock_that_is_days_ahead_keeps_nobody_out, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_clock_put_right_ends_who_was_registered, open_all, close_all),
         cmocka_unit_test_setup_teardown(the_scheduler_says_which_s_part_it_knows, open_all, close_all),
     };
     log_init("test", LOG_ERROR, false);
