@@ -190,58 +190,21 @@ static void test_unsent_answers(void **state)
     free(body);
 }
 
-// A client that takes a little now and then is cut off all the same: 64 KB every 20 ms of 16 MB, which are to be taken within 1.2 s.
-static void test_slow_reader(void **state)
+// Reads an answer of 16 MB in pieces, one every 20 ms; returns how much of it came before the gateway closed the connection.
+static size_t read_slowly(struct gateway_config config, size_t piece_bytes)
 {
-    struct gateway_config config = make_config();
-    struct gateway *impatient;
-    struct http_reply reply;
-    char *body = text_body(2 << 20, ",\"return_token_strs\":true"), *piece = malloc(64 << 10);
-    int buffer = 256 << 10;
-    size_t total = 0;
-    ssize_t got;
-    (void)state;
-
-    config.max_request_tokens = 1 << 30;
-    config.idle_timeout_s = 1;
-    config.min_read_rate = 100 << 20;
-    impatient = open_with(&config);
-    reply = (struct http_reply){.fd = http_connect(gateway_port(impatient))};
-    setsockopt(reply.fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
-    dprintf(reply.fd, "POST /tokenize HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", strlen(body));
-    assert_int_equal(send(reply.fd, body, strlen(body), MSG_NOSIGNAL), strlen(body));
-    while ((got = recv(reply.fd, piece, 64 << 10, 0)) > 0) {
-        total += (size_t)got;
-        usleep(20000);
-    }
-    assert_in_range(total, 1, 14 << 20);
-    http_free(&reply);
-    gateway_close(impatient);
-    free(piece);
-    free(body);
-}
-
-// Reads an answer of 16 MB slowly, 128 KB every 20 ms; returns how much of it came.
-static size_t read_slowly(uint64_t max_unsent_bytes)
-{
-    struct gateway_config config = make_config();
-    struct gateway *opened;
-    struct http_reply reply;
-    char *body = text_body(2 << 20, ",\"return_token_strs\":true"), *piece = malloc(128 << 10);
+    char *body = text_body(2 << 20, ",\"return_token_strs\":true"), *piece = malloc(piece_bytes);
     int buffer = 256 << 10;
     size_t total = 0;
     ssize_t got;
 
     config.max_request_tokens = 1 << 30;
-    config.max_unsent_bytes = max_unsent_bytes;
-    config.idle_timeout_s = 2;
-    config.min_read_rate = 1 << 20;
-    opened = open_with(&config);
-    reply = (struct http_reply){.fd = http_connect(gateway_port(opened))};
+    struct gateway *opened = open_with(&config);
+    struct http_reply reply = {.fd = http_connect(gateway_port(opened))};
     setsockopt(reply.fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
     dprintf(reply.fd, "POST /tokenize HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", strlen(body));
     assert_int_equal(send(reply.fd, body, strlen(body), MSG_NOSIGNAL), strlen(body));
-    while ((got = recv(reply.fd, piece, 128 << 10, MSG_WAITALL)) > 0) {
+    while ((got = recv(reply.fd, piece, piece_bytes, MSG_WAITALL)) > 0) {
         total += (size_t)got;
         usleep(20000);
     }
@@ -252,14 +215,31 @@ static size_t read_slowly(uint64_t max_unsent_bytes)
     return total;
 }
 
+// A client that takes a little now and then is cut off all the same: the 16 MB are to be taken within 1.2 s.
+static void test_slow_reader(void **state)
+{
+    struct gateway_config config = make_config();
+    (void)state;
+
+    config.idle_timeout_s = 1;
+    config.min_read_rate = 100 << 20;
+    assert_in_range(read_slowly(config, 64 << 10), 1, 14 << 20);
+}
+
 // The least rate of reading is small, so that few readers could keep the gateway's allowance for an hour. When half of it is in use they
 // have to be faster: here within half a second instead of 18.
 static void test_slow_readers_of_much(void **state)
 {
+    struct gateway_config config = make_config();
     (void)state;
-    size_t whole = read_slowly(256 << 20);
+
+    config.idle_timeout_s = 2;
+    config.min_read_rate = 1 << 20;
+    config.max_unsent_bytes = 256 << 20;
+    size_t whole = read_slowly(config, 128 << 10);
     assert_true(whole > 14 << 20);
-    assert_in_range(read_slowly(24 << 20), 1, whole - 1);
+    config.max_unsent_bytes = 24 << 20;
+    assert_in_range(read_slowly(config, 128 << 10), 1, whole - 1);
 }
 
 // An address that has its connections is told so; what is far beyond is closed without a word. Others' connections are not touched.
