@@ -66,16 +66,6 @@ bool jinja_fail_at(struct error *error, uint32_t line, const char *format, ...)
 
 // --- of a run ----------------------------------------------------------------------------------------------------------
 
-bool jinja_fail(struct jinja_run *run, const char *format, ...)
-{
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return jinja_fail_at(run->error, run->line, "%s", text);
-}
-
 bool jinja_no_memory(struct jinja_run *run)
 {
     if (!run->arena.out_of_memory)

@@ -1,22 +1,10 @@
 // jinja_node.c: helpers of the whole parser: looking at tokens, and making nodes.
 //
 // A node knows its height, so that a tree that is too deep to be walked safely is refused while it is built.
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/jinja/jinja_parser.h"
-
-bool jinja_parse_fail(struct jinja_parser *parser, uint32_t line, const char *format, ...)
-{
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return jinja_fail_at(parser->error, line, "%s", text);
-}
 
 bool jinja_token_is(const struct jinja_token *token, const char *name)
 {

@@ -42,7 +42,7 @@ bool jinja_skip_op(struct jinja_parser *parser, uint16_t op);
 bool jinja_skip_name(struct jinja_parser *parser, const char *name);
 bool jinja_expect_op(struct jinja_parser *parser, uint16_t op);
 bool jinja_unexpected(struct jinja_parser *parser, const char *wanted); // fails with "expected X, found Y"; false
-bool jinja_parse_fail(struct jinja_parser *parser, uint32_t line, const char *format, ...) PRINTF_LIKE(3, 4);
+#define jinja_parse_fail(parser, line, ...) jinja_fail_at((parser)->error, (line), __VA_ARGS__)
 bool jinja_token_is(const struct jinja_token *token, const char *name);
 
 #endif

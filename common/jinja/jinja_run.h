@@ -35,8 +35,9 @@ struct jinja_run {
     bool (*call_macro)(struct jinja_run *run, const struct jinja_node *call, struct jinja_value *out);
 };
 
+#define jinja_fail(run, ...) jinja_fail_at((run)->error, (run)->line, __VA_ARGS__)
+
 // jinja_memory.c
-bool jinja_fail(struct jinja_run *run, const char *format, ...) PRINTF_LIKE(2, 3);
 bool jinja_no_memory(struct jinja_run *run);          // reports the limit or out of memory; returns false
 bool jinja_work(struct jinja_run *run, size_t units); // false: too much work
 void *jinja_run_alloc(struct jinja_run *run, size_t count, size_t element_bytes);
