@@ -11,7 +11,11 @@
 enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING, READ_IGNORE };
 
 #define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE)
-#define AT(member) offsetof(struct api_request, member)
+
+// The member of the request that a field is read into; its type says how.
+#define INTO(member) \
+    _Generic(((struct api_request *)NULL)->member, bool: READ_BOOL, int64_t: READ_INTEGER, float: READ_NUMBER,                     \
+             const char *: READ_STRING), offsetof(struct api_request, member)
 
 static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value);
 static bool read_stream_options(struct schema_run *run, const char *name, const json_t *value);
@@ -30,35 +34,35 @@ struct field {
 };
 
 static const struct field fields[] = {
-    {"model", ALL, READ_STRING, AT(model), 0, 0, false, NULL},
+    {"model", ALL, INTO(model), 0, 0, false, NULL},
     {"prompt", API_COMPLETION | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt},
     {"messages", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_messages},
     {"tokens", API_DETOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tokens},
-    {"max_tokens", SCHEMA_ANSWERS, READ_INTEGER, AT(max_tokens), 0, 1e9, false, NULL},
-    {"max_completion_tokens", SCHEMA_ANSWERS, READ_INTEGER, AT(max_completion_tokens), 0, 1e9, false, NULL},
-    {"temperature", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.temperature), 0, 2, false, NULL},
-    {"top_p", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.top_p), 0, 1, true, NULL},
-    {"min_p", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.min_p), 0, 1, false, NULL},
+    {"max_tokens", SCHEMA_ANSWERS, INTO(max_tokens), 0, 1e9, false, NULL},
+    {"max_completion_tokens", SCHEMA_ANSWERS, INTO(max_completion_tokens), 0, 1e9, false, NULL},
+    {"temperature", SCHEMA_ANSWERS, INTO(sampling.temperature), 0, 2, false, NULL},
+    {"top_p", SCHEMA_ANSWERS, INTO(sampling.top_p), 0, 1, true, NULL},
+    {"min_p", SCHEMA_ANSWERS, INTO(sampling.min_p), 0, 1, false, NULL},
     {"top_k", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_top_k},
-    {"n", SCHEMA_ANSWERS, READ_INTEGER, AT(n), 1, API_MAX_CHOICES, false, NULL},
+    {"n", SCHEMA_ANSWERS, INTO(n), 1, API_MAX_CHOICES, false, NULL},
     {"seed", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_seed},
     {"stop", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop},
-    {"stream", SCHEMA_ANSWERS, READ_BOOL, AT(stream), 0, 0, false, NULL},
+    {"stream", SCHEMA_ANSWERS, INTO(stream), 0, 0, false, NULL},
     {"stream_options", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_stream_options},
     {"logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_logprobs},
-    {"top_logprobs", API_CHAT, READ_INTEGER, AT(top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
-    {"echo", API_COMPLETION, READ_BOOL, AT(echo), 0, 0, false, NULL},
-    {"presence_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.presence_penalty), -2, 2, false, NULL},
-    {"frequency_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.frequency_penalty), -2, 2, false, NULL},
-    {"repetition_penalty", SCHEMA_ANSWERS, READ_NUMBER, AT(sampling.repetition_penalty), 0, 10, true, NULL},
+    {"top_logprobs", API_CHAT, INTO(top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
+    {"echo", API_COMPLETION, INTO(echo), 0, 0, false, NULL},
+    {"presence_penalty", SCHEMA_ANSWERS, INTO(sampling.presence_penalty), -2, 2, false, NULL},
+    {"frequency_penalty", SCHEMA_ANSWERS, INTO(sampling.frequency_penalty), -2, 2, false, NULL},
+    {"repetition_penalty", SCHEMA_ANSWERS, INTO(sampling.repetition_penalty), 0, 10, true, NULL},
     {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
     {"service_tier", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
-    {"ignore_eos", SCHEMA_ANSWERS, READ_BOOL, AT(ignore_eos), 0, 0, false, NULL},
-    {"cache_salt", SCHEMA_ANSWERS, READ_STRING, AT(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
-    {"add_special_tokens", API_TOKENIZE, READ_BOOL, AT(add_special_tokens), 0, 0, false, NULL},
-    {"parse_special", API_TOKENIZE, READ_BOOL, AT(parse_special), 0, 0, false, NULL},
-    {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_BOOL, AT(add_generation_prompt), 0, 0, false, NULL},
-    {"return_token_strs", API_TOKENIZE, READ_BOOL, AT(return_token_strs), 0, 0, false, NULL},
+    {"ignore_eos", SCHEMA_ANSWERS, INTO(ignore_eos), 0, 0, false, NULL},
+    {"cache_salt", SCHEMA_ANSWERS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
+    {"add_special_tokens", API_TOKENIZE, INTO(add_special_tokens), 0, 0, false, NULL},
+    {"parse_special", API_TOKENIZE, INTO(parse_special), 0, 0, false, NULL},
+    {"add_generation_prompt", API_CHAT | API_TOKENIZE, INTO(add_generation_prompt), 0, 0, false, NULL},
+    {"return_token_strs", API_TOKENIZE, INTO(return_token_strs), 0, 0, false, NULL},
     // these name who asks or how it is billed, and do not change the answer
     {"user", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
