@@ -20,7 +20,6 @@ struct common {
     bool log_json;
     uint64_t log_max_bytes;
     uint32_t log_keep;
-    const char **operands; // of the last parse; the next one frees them
     struct option table[COMMON_COUNT];
 };
 
@@ -334,7 +333,8 @@ static enum status read_flags(struct program *program, struct common *common, in
         if (strncmp(arg, "--", 2) || !arg[2]) {
             if (!program->operand_name)
                 return error_set(error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)", arg);
-            program->operands[program->operand_count++] = arg;
+            if (apply)
+                argv[1 + program->operand_count++] = argv[i]; // of those before, none is read again
             continue;
         }
         const char *name = arg + 2;
@@ -374,12 +374,10 @@ static enum status read_flags(struct program *program, struct common *common, in
 
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error)
 {
-    static struct common common; // its strings live as long as the process
+    struct common common = {.log_level = "info", .log_max_bytes = 16 << 20, .log_keep = 3};
     enum log_level level;
     enum status status;
 
-    free(common.operands);
-    common = (struct common){.log_level = "info", .log_max_bytes = 16 << 20, .log_keep = 3};
     common.table[0] = (struct option){"config", OPTION_STRING, &common.config_path, "FILE", "settings file", 0, 0};
     common.table[1] = (struct option){"log-level", OPTION_STRING, &common.log_level, "LEVEL", "debug, info, warn or error", 0, 0};
     common.table[2] = (struct option){"log-json", OPTION_BOOL, &common.log_json, NULL, "logs as JSON lines", 0, 0};
@@ -389,9 +387,7 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
         "log-max-size", OPTION_SIZE, &common.log_max_bytes, "SIZE", "with --log-file: start a new file at this size", 4096, 1e15};
     common.table[5] = (struct option){
         "log-keep", OPTION_U32, &common.log_keep, "N", "with --log-file: old files to keep (FILE.1 is the newest)", 0, 1000};
-    program->operands = common.operands = calloc((size_t)argc + 1, sizeof *program->operands);
-    if (!program->operands)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the arguments");
+    program->operands = argv + 1;
 
     if ((status = read_flags(program, &common, argc, argv, false, error)))
         return status;

@@ -35,9 +35,9 @@ struct program {
     uint32_t option_count;
     const char *operand_name; // NULL: no operands are taken
     // results
-    bool check_only;       // --check: validate and exit
-    bool log_json;         // set when logs are JSON lines
-    const char **operands; // into argv
+    bool check_only; // --check: validate and exit
+    bool log_json;   // set when logs are JSON lines
+    char **operands; // argv + 1, to which they are moved
     uint32_t operand_count;
 };
 

@@ -72,11 +72,13 @@ static void choices_and_switches_take_their_words_only(void **state)
     };
     struct program program = {.name = "test", .purpose = "p", .options = table, .option_count = 2, .operand_name = "FILE"};
     struct error error;
-    char *good[] = {"test", "--mode", "greedy", "--loud", "off", "a file", NULL};
-    assert_int_equal(options_parse(&program, 6, good, &error), STATUS_OK);
+    char *good[] = {"test", "a file", "--mode", "greedy", "--loud", "off", "another", NULL};
+    assert_int_equal(options_parse(&program, 7, good, &error), STATUS_OK);
     assert_string_equal(mode, "greedy");
     assert_false(loud);
-    assert_int_equal(program.operand_count, 1);
+    assert_int_equal(program.operand_count, 2);
+    assert_string_equal(program.operands[0], "a file");
+    assert_string_equal(program.operands[1], "another");
     char *no_word[] = {"test", "--loud", "a file", NULL};
     assert_int_equal(options_parse(&program, 3, no_word, &error), STATUS_OK);
     assert_true(loud);
