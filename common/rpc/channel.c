@@ -435,6 +435,9 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     if (strlen(config->address) >= sizeof channel->address)
         return error_set(error, STATUS_INVALID_ARGUMENT, "an address has %zu bytes, the limit is %zu", strlen(config->address),
                          sizeof channel->address - 1);
+    if (rpc_address_lacks_port(config->address))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot connect to '%s': a port is missing, as in tcp://127.0.0.1:7400",
+                         config->address);
     if (!(channel = calloc(1, sizeof *channel)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");
     channel->loop = loop;

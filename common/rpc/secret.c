@@ -101,6 +101,15 @@ static bool is_loopback_v4(const char *host, size_t length)
            part[0] == 127;
 }
 
+bool rpc_address_lacks_port(const char *address)
+{
+    const char *host = strstr(address, "://"), *port = strrchr(address, ':');
+
+    if (!host || !(starts_with(address, "tcp") || starts_with(address, "tls+tcp")))
+        return false;
+    return port == host || strchr(port, ']') || !port[1] || port[1 + strspn(port + 1, "0123456789")];
+}
+
 bool rpc_address_is_local(const char *address)
 {
     const char *host = strstr(address, "://");

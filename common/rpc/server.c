@@ -313,6 +313,9 @@ static enum status listen_on(struct rpc_server *server, const char *address, str
 
     if (server->address_count == ADDRESSES_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "more than %d addresses to listen on", ADDRESSES_MAX);
+    if (rpc_address_lacks_port(address))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot listen on '%s': a port is missing, as in tcp://127.0.0.1:7400",
+                         address);
     if (!loop_secret(server->loop)->is_set && !rpc_address_is_local(address))
         return error_set(
             error, STATUS_INVALID_ARGUMENT,

@@ -121,14 +121,27 @@ static void only_this_machine_reaches_local_addresses(void **state)
             fail_msg("%s is not local", others[i]);
 }
 
+static void a_tcp_address_ends_with_a_port(void **state)
+{
+    static const char *const good[] = {"tcp://127.0.0.1:7400", "tcp://[::1]:0", "tcp://:7400",
+                                       "tls+tcp://host:1",     "ipc:///tmp/x",  "inproc://x"};
+    static const char *const bad[] = {
+        "tcp://localhost", "tcp://[::1]", "tcp://host:", "tcp://host:http", "tls+tcp://127.0.0.1", "tcp://"};
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (rpc_address_lacks_port(good[i]))
+            fail_msg("%s is good", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (!rpc_address_lacks_port(bad[i]))
+            fail_msg("%s lacks a port", bad[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_secret_is_what_the_file_says),
-        cmocka_unit_test(no_file_is_no_secret),
-        cmocka_unit_test(a_weak_or_endless_one_is_an_error),
-        cmocka_unit_test(a_created_one_is_new_and_private),
-        cmocka_unit_test(only_this_machine_reaches_local_addresses),
+        cmocka_unit_test(a_secret_is_what_the_file_says),    cmocka_unit_test(no_file_is_no_secret),
+        cmocka_unit_test(a_weak_or_endless_one_is_an_error), cmocka_unit_test(a_created_one_is_new_and_private),
+        cmocka_unit_test(a_tcp_address_ends_with_a_port),    cmocka_unit_test(only_this_machine_reaches_local_addresses),
     };
     snprintf(path, sizeof path, "/tmp/fd-test-secret-XXXXXX");
     int fd = mkstemp(path);
