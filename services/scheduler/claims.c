@@ -118,6 +118,13 @@ static uint32_t certain_positions(const struct held *held, const struct token_lo
     return MIN(held->positions, MAX(held->certain, log->prompt_count));
 }
 
+// Has a copy freed that its sequence does not use.
+static void free_copy(struct scheduler *scheduler, uint32_t place, uint64_t sequence)
+{
+    if (!places_free_unclaimed(scheduler, place, sequence, true))
+        log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)sequence, place);
+}
+
 void claims_reclaim(struct scheduler *scheduler, uint32_t place)
 {
     for (uint32_t i = scheduler->held_count; i-- > 0;) {
@@ -130,8 +137,8 @@ void claims_reclaim(struct scheduler *scheduler, uint32_t place)
             const struct sched_event event = {.kind = SCHED_RECLAIM, .reclaim = {held.sequence, place, positions}};
             log_info("RECLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)held.sequence, place, positions);
             scheduler_event(scheduler, &event);
-        } else if (!places_free_unclaimed(scheduler, place, held.sequence, true)) { // it has been placed elsewhere meanwhile
-            log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)held.sequence, place);
+        } else { // it has been placed elsewhere meanwhile
+            free_copy(scheduler, place, held.sequence);
         }
         scheduler->held[i] = scheduler->held[--scheduler->held_count];
     }
@@ -143,7 +150,7 @@ static bool claim(struct scheduler *scheduler, const struct token_log *log, stru
     bool found = false;
 
     for (uint32_t i = scheduler->held_count; i-- > 0;) {
-        struct held held = scheduler->held[i], *worse = &held;
+        struct held held = scheduler->held[i];
         if (held.sequence != log->id || !scheduler->places[held.place].member->up)
             continue;
         held.positions = certain_positions(&held, log);
@@ -153,14 +160,13 @@ static bool claim(struct scheduler *scheduler, const struct token_log *log, stru
             const struct held first = *out;
             if (held.positions > first.positions)
                 *out = held, held = first;
-            if (!places_free_unclaimed(scheduler, worse->place, log->id, true))
-                log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)log->id, worse->place);
+            free_copy(scheduler, held.place, log->id);
         }
         scheduler->held[i] = scheduler->held[--scheduler->held_count];
         found = true;
     }
-    if (found && out->positions == 0 && !places_free_unclaimed(scheduler, out->place, log->id, true))
-        log_warn("COPY-LEFT", "sequence=%llx place=%u", (unsigned long long)log->id, out->place);
+    if (found && out->positions == 0)
+        free_copy(scheduler, out->place, log->id);
     return found && out->positions > 0;
 }
 
