@@ -12,18 +12,18 @@
 
 struct probe {
     struct rpc_channel *channel;
-    bool over, ready;
-    char why[300];
+    const char *address;
+    bool over, answered, ready;
+    char why[400]; // begins with the address
 };
 
 static void on_reply(void *user, struct rpc_message *message)
 {
     struct probe *probe = user;
     const Fastdecode__HealthReply *reply = rpc_message_unpack(message, &fastdecode__health_reply__descriptor);
-    if (!reply) {
-        snprintf(probe->why, sizeof probe->why, "its answer is malformed");
-        return;
-    }
+    if (!reply)
+        return; // on_end says so
+    probe->answered = true;
     probe->ready = reply->ready;
     printf("%s %s %s%s%s\n", reply->service, reply->version, reply->ready ? "ready" : "not ready", reply->ready ? "" : ": ",
            reply->ready ? "" : reply->reason);
@@ -33,8 +33,8 @@ static void on_end(void *user, enum status status, const char *text)
 {
     struct probe *probe = user;
     probe->over = true;
-    if (status)
-        snprintf(probe->why, sizeof probe->why, "%s: %s", status_name(status), text);
+    snprintf(probe->why, sizeof probe->why, "%s: %s: %s", probe->address, status_name(status),
+             status ? text : "a malformed answer");
 }
 
 static void on_up(void *user, const struct rpc_peer *peer)
@@ -55,13 +55,13 @@ static void on_up(void *user, const struct rpc_peer *peer)
 static void on_down(void *user, const char *why)
 {
     struct probe *probe = user;
-    if (!probe->over)
-        snprintf(probe->why, sizeof probe->why, "%.250s", why);
+    probe->over = true; // it refuses or has closed the connection, and would do so again
+    snprintf(probe->why, sizeof probe->why, "%s", why);
 }
 
 static int ask(const char *address, uint32_t timeout_ms, const struct rpc_secret *secret)
 {
-    struct probe probe = {.why = "nothing answers there"};
+    struct probe probe = {.address = address};
     uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
     struct rpc_loop *loop;
     struct error error;
@@ -72,6 +72,7 @@ static int ask(const char *address, uint32_t timeout_ms, const struct rpc_secret
         fprintf(stderr, "fastdecode health: no memory\n");
         return 1;
     }
+    snprintf(probe.why, sizeof probe.why, "%s: nothing answers there", address);
     rpc_loop_set_secret(loop, secret);
     if (rpc_channel_open(loop, &config, &probe.channel, &error)) {
         fprintf(stderr, "fastdecode health: %s\n", error.text);
@@ -80,13 +81,11 @@ static int ask(const char *address, uint32_t timeout_ms, const struct rpc_secret
     }
     while (!probe.over && clock_now_us() < limit_us)
         rpc_loop_run(loop, limit_us - MIN(limit_us, clock_now_us()), 0);
-    if (!probe.over || (!probe.ready && probe.why[0] && strcmp(probe.why, "nothing answers there")))
-        fprintf(stderr, "fastdecode health: %s: %s\n", address, probe.why);
-    bool ready = probe.ready;
-    probe.over = true;
+    if (!probe.answered)
+        fprintf(stderr, "fastdecode health: %s\n", probe.why);
     rpc_channel_close(probe.channel);
     rpc_loop_close(loop);
-    return ready ? 0 : 1;
+    return probe.ready ? 0 : 1;
 }
 
 int health_main(int argc, char **argv)
