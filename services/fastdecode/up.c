@@ -72,9 +72,28 @@ struct up {
     char host_port[128];
 };
 
-// A GPU's pool is f16: with another KV type and no workers, KV would have no place.
-static enum status check_kv_has_a_place(const struct up_settings *s, struct error *error)
+// A service that cannot read its model ends with the same code.
+static enum status check_model(const struct up_settings *s, struct error *error)
 {
+    if (!s->model)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
+    if (!access(s->model, R_OK))
+        return STATUS_OK;
+    error_set(error, STATUS_NOT_FOUND, "--model %s: %s", s->model, strerror(errno));
+    error->about_model = true;
+    return error->status;
+}
+
+// A GPU's pool is f16: another KV type has no place there.
+static enum status check_kv_has_a_place(const struct up_settings *s, uint64_t pool_bytes, struct error *error)
+{
+    const enum sched_placement placement = sched_placement_named(s->placement);
+
+    if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement workers with --kv-workers 0 leaves no place for KV");
+    if (pool_bytes == 0 && (s->kv_workers == 0 || placement == SCHED_PLACE_LOCAL))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
+                         s->kv_workers ? "--placement local" : "--kv-workers 0");
     if (s->kv_workers || strncmp(s->device, "cuda", 4) || !strcmp(s->kv_type, "f16"))
         return STATUS_OK;
     return error_set(error, STATUS_INVALID_ARGUMENT,
@@ -83,14 +102,10 @@ static enum status check_kv_has_a_place(const struct up_settings *s, struct erro
 
 // With --batch-invariant on a GPU: attention in its pool and in workers gives different bytes, so all KV must lie in places of one
 // kind. If there is only one kind, this sets it.
-static enum status fix_kind_of_place(struct up_settings *s, struct error *error)
+static enum status fix_kind_of_place(struct up_settings *s, uint64_t pool_bytes, struct error *error)
 {
-    uint64_t pool_bytes = 1;
-
     if (!s->batch_invariant || !strcmp(s->device, "cpu") || sched_placement_named(s->placement) != SCHED_PLACE_AUTO)
         return STATUS_OK;
-    if (strcmp(s->local_pool, "auto") && options_parse_size(s->local_pool, &pool_bytes))
-        return STATUS_INVALID_ARGUMENT; // the caller reports it
     if (s->kv_workers && pool_bytes)
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
@@ -98,6 +113,16 @@ static enum status fix_kind_of_place(struct up_settings *s, struct error *error)
             "(or --kv-workers 0), or --placement workers (or --local-pool 0)");
     s->placement = s->kv_workers ? "workers" : "local";
     return STATUS_OK;
+}
+
+static enum status check_places(struct up_settings *s, struct error *error)
+{
+    uint64_t pool_bytes = 1; // auto: some
+
+    if (strcmp(s->local_pool, "auto") && options_parse_size(s->local_pool, &pool_bytes))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G", s->local_pool);
+    enum status status = check_kv_has_a_place(s, pool_bytes, error);
+    return status ? status : fix_kind_of_place(s, pool_bytes, error);
 }
 
 static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
@@ -158,24 +183,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
     options_forget_environment(&program); // services get flags: FD_THREADS means something else to a gateway
     if (status)
         return status;
-    enum sched_placement placement = sched_placement_named(s->placement);
-    if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement workers with --kv-workers 0 leaves no place for KV");
-    if (!s->model)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
-    if (access(s->model, R_OK))
-        return error_set(error, STATUS_NOT_FOUND, "--model %s: %s", s->model, strerror(errno));
-    if (strcmp(s->local_pool, "auto")) {
-        uint64_t bytes;
-        if (options_parse_size(s->local_pool, &bytes))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G",
-                             s->local_pool);
-        if (bytes == 0 && (s->kv_workers == 0 || placement == SCHED_PLACE_LOCAL))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
-                             s->kv_workers ? "--placement local" : "--kv-workers 0");
-    }
-    status = check_kv_has_a_place(s, error);
-    return status ? status : fix_kind_of_place(s, error);
+    status = check_model(s, error);
+    return status ? status : check_places(s, error);
 }
 
 // Finds the folder of this program; the services lie beside it.
