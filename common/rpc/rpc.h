@@ -13,8 +13,8 @@
 //
 // Flow control: a client has at most `window` calls in flight. A server has at most RPC_UNACKED_MAX unacknowledged messages under way
 // to one client; further ones wait in a queue. A client that lets RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES pile up there loses its
-// connection. So does either side once RPC_UNSENT_BYTES wait for it to read: a call that ends at its deadline leaves the window, but
-// its request stays queued.
+// connection. Either side also loses its connection if it leaves more than RPC_UNSENT_BYTES unread. The window does not prevent
+// this: a call that ends at its deadline leaves the window, but its request stays queued.
 //
 // Everything received is checked. A malformed envelope, a breach of the protocol, or more than 64 KiB before the end of the handshake
 // costs the sender its connection. A payload that does not unpack is answered INVALID_ARGUMENT.
@@ -36,8 +36,8 @@ enum {
     RPC_ACK_EVERY = 16,
     RPC_QUEUE_MAX = 1 << 16,
     RPC_QUEUE_BYTES = 128 << 20,  // waiting for one client; a single message may be larger
-    RPC_UNSENT_BYTES = 256 << 20, // that a peer has not read; a single message may be larger
-    RPC_CALLS_MAX = 1 << 16,      // of one server, including those whose clients are gone
+    RPC_UNSENT_BYTES = 256 << 20, // the most bytes queued for a peer; a single message may be larger
+    RPC_CALLS_MAX = 1 << 16,      // the most calls of one server, including those whose clients are gone
     RPC_WINDOW_DEFAULT = 64,
     RPC_WINDOW_MAX = 1 << 14,
     RPC_MESSAGE_BYTES_DEFAULT = 64 << 20,
@@ -61,12 +61,13 @@ void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret)
 // The first caller becomes the owner. Returns the number of things handled.
 uint32_t rpc_loop_run(struct rpc_loop *loop, uint64_t timeout_us, uint64_t spin_us);
 
-// Any thread: fn(arg) will run on the loop's thread.
+// Runs fn(arg) on the loop's thread. Any thread may call it.
 void rpc_loop_post(struct rpc_loop *loop, void (*fn)(void *arg), void *arg);
-// Any thread, signal handlers too: rpc_loop_run() returns soon.
+// Makes rpc_loop_run() return soon. Any thread or signal handler may call it.
 void rpc_loop_wake(struct rpc_loop *loop);
 
-// fn(arg) once, after delay_us. Returns an id for rpc_loop_cancel_timer(). 0: no memory for another timer; a few dozen need none.
+// Calls fn(arg) once, after delay_us. Returns an id for rpc_loop_cancel_timer(), or 0 if memory is short; the first few dozen
+// timers need no memory.
 uint64_t rpc_loop_timer(struct rpc_loop *loop, uint64_t delay_us, void (*fn)(void *arg), void *arg);
 // Ignores a timer that has run or was cancelled.
 void rpc_loop_cancel_timer(struct rpc_loop *loop, uint64_t timer);
@@ -77,7 +78,7 @@ void rpc_loop_cancel_timer(struct rpc_loop *loop, uint64_t timer);
 struct rpc_hello {
     const char *service; // "s-part"
     uint64_t incarnation;
-    uint64_t fingerprint; // of the shapes that both sides must agree on; 0: any
+    uint64_t fingerprint; // identifies the shapes, which must be equal on both sides; 0: matches any
 };
 
 struct rpc_peer {
@@ -99,9 +100,9 @@ void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDesc
 struct rpc_message *rpc_message_keep(struct rpc_message *message);
 void rpc_message_free(struct rpc_message *message);
 
-// Lends memory for the messages of channels with `lent`, sent (rpc_request_buffer) or received: a device reads pinned memory itself.
-// Messages that do not fit use ordinary memory. 4,096-byte aligned. Call it once, before opening the first such channel.
-// RESOURCE_EXHAUSTED: no memory for the bookkeeping.
+// Lends memory for messages, sent (rpc_request_buffer) or received, on channels with `lent`. Meant for pinned memory, which a
+// device can read by itself. Messages that do not fit use ordinary memory. 4,096-byte aligned. Call it once, before opening the
+// first such channel. RESOURCE_EXHAUSTED: no memory for the bookkeeping.
 enum status rpc_lend_memory(void *memory, size_t bytes) MUST_CHECK;
 // Call it once all loops are closed, even if nothing was lent. False: a message is still in it (a defect), so it must not be freed.
 bool rpc_take_memory_back(void) MUST_CHECK;
@@ -155,7 +156,7 @@ uint32_t rpc_call_timeout_ms(const struct rpc_call *call); // 0: none
 const struct rpc_peer *rpc_call_peer(const struct rpc_call *call);
 
 // Runs fn(user) once if the client cancels or disconnects before the call ends. The call is over then: fn must not end it, and nobody may
-// touch it after fn returns. fn may end other calls. Without fn such a call stays until the handler ends it, to no effect.
+// touch it after fn returns. fn may end other calls. Without fn the call stays until the handler ends it, and nothing is sent then.
 void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *user);
 
 // A pointer that the handler's owner keeps with the call.
@@ -164,8 +165,8 @@ void *rpc_call_user(const struct rpc_call *call);
 
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 void rpc_call_fail(struct rpc_call *call, enum status status, const char *format, ...) PRINTF_LIKE(3, 4);
-// One message of a stream. RESOURCE_EXHAUSTED: the client does not read; its connection is being closed. UNAVAILABLE: the
-// client is gone. OUT_OF_RANGE: larger than what the client takes; nothing was sent.
+// Sends one message of a stream. RESOURCE_EXHAUSTED: the client does not read; its connection is being closed. UNAVAILABLE: the
+// client is gone. OUT_OF_RANGE: the message is larger than the client accepts; nothing was sent.
 enum status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message);
 // Ends a stream with OK.
 void rpc_call_end(struct rpc_call *call);

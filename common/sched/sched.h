@@ -10,8 +10,8 @@
 //     └──────▶ runs in STEPs ... ──▶ FINISHED ──▶ RELEASE{last}  (once each, in this order, whatever happens between)
 //
 // In between there may be RELEASEs without `last`: the sequence was paused or lost and will be rebuilt by prefill. If its pages are
-// kept for others that begin alike, RELEASE{last} names no place, and a RELEASE without `last` follows when the pages are needed,
-// perhaps much later. The id must not be used again before (sched_knows).
+// kept so that sequences with the same beginning can share them, RELEASE{last} names no place. A RELEASE without `last` follows
+// when the pages are needed, perhaps much later. Until then the id must not be reused; sched_knows() tells.
 //
 // Thread: a state belongs to one thread at a time. Nothing here blocks. Times are microseconds of the caller's clock
 // (monotonic, same origin for all calls); durations are microseconds too.
@@ -30,13 +30,14 @@
 #define SCHED_NO_PLACE UINT32_MAX
 #define SCHED_NEVER UINT64_MAX
 
-// Who may start while workers elsewhere take part.
+// Which waiting sequences may start while KV workers take part.
 enum sched_admission {
     SCHED_SLS = 0, // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
-    SCHED_GREEDY,  // each as soon as there are a slot and pages for it
+    SCHED_GREEDY,  // a sequence starts as soon as a slot and enough pages are free
 };
 
-// The name of a full page of tokens: equal names mean equal tokens from the sequence's first one on, and equal rights to see them.
+// Names a full page. Sequences whose pages have the same name have the same tokens up to the end of that page, and the same right
+// to see them.
 struct sched_page_name {
     uint64_t low, high;
 };
@@ -45,42 +46,43 @@ struct sched_page_name {
 
 // All limits and sizes; fixed for the life of a state. Fields marked "0:" have a default.
 struct sched_config {
-    uint32_t max_sequences;    // known at once, in any phase
-    uint32_t max_running;      // placed and in a mini-batch at once (B); 0: max_sequences
-    uint32_t max_waiting;      // new sequences in the queue before REJECT; those to be rebuilt are never refused
-    uint32_t max_batch_rows;   // rows of one step, decode and prefill together
+    uint32_t max_sequences;    // the most sequences known at one time, in any phase
+    uint32_t max_running;      // the most sequences that have a place and a mini-batch at one time (B); 0: max_sequences
+    uint32_t max_waiting;      // the most new sequences in the queue; sequences to be rebuilt are never rejected
+    uint32_t max_batch_rows;   // the most rows of a step, decode and prefill together
     uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
     bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
-    uint32_t mini_batch_fill;  // a further mini-batch is used only once so many sequences run in each; 0: 2
+    uint32_t mini_batch_fill;  // another mini-batch is used only when those in use average this many running sequences; 0: 2
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
-    uint32_t chunk_tokens;     // prefill rows of a step at most; 0: chosen each step so that it meets step_target_us
+    uint32_t chunk_tokens;     // the most prefill rows of a step; 0: chosen for each step so that the step keeps to step_target_us
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
     uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 8
-    uint32_t step_target_us;   // how long a step with decode rows may take; 2.4 times what the decode rows alone take, if that is
-                               // more; 0: 16 000, and up to four times that while more sequences wait than run
+    uint32_t step_target_us;   // target time of a step with decode rows, or 2.4 times the time of its decode rows alone if that is
+                               // longer. 0: 16,000, raised up to fourfold while more sequences wait than run
     bool step_target_auto;     // step_target_us was 0 (set by sched_init)
-    uint32_t step_limit_us;    // sls: how long decode rows and their context may make a step, see sched_load_limit(); 0: no limit
+    uint32_t step_limit_us;    // sls: the longest that decode rows with their context may make a step (sched_load_limit()); 0: no
+                               // limit
     enum sched_admission admission;
     enum sched_placement placement;
-    uint32_t spacing_steps;      // F of the load-stabilizing schedule; 0: a 32nd of the expected length
-    bool balance;                // sequences move between places and mini-batches when workers drift apart
+    uint32_t spacing_steps;      // sls: steps between two starts (F in sched_load.h); 0: a 32nd of the expected length
+    bool balance;                // sequences move between places and mini-batches when some workers take longer than others
     uint32_t page_tokens;        // tokens of a page
-    uint32_t context_tokens;     // prompt + generated of one sequence at most
+    uint32_t context_tokens;     // the most tokens of a sequence, prompt and generated together
     uint32_t max_places;         // place indices are below this
-    uint32_t max_moves;          // sequences being handed over at once; 0: 8
-    uint32_t layers;             // of the model: link round trips of a step
-    uint64_t kv_bytes_per_token; // of all layers: what attention reads per context token
+    uint32_t max_moves;          // the most sequences being handed over at one time; 0: 8
+    uint32_t layers;             // model layers; a step makes one link round trip per layer
+    uint64_t kv_bytes_per_token; // bytes that attention reads per context token, all layers together
     // Returns the names of the full pages of a sequence's known tokens, *count of them, valid until the next call. A page always has the
     // same name. Called by sched_step() only, for sequences that are not over. NULL: no page is shared.
     const struct sched_page_name *(*page_names)(void *user, uint64_t sequence, uint32_t *count);
-    // Returns how many tokens, at most `most`, can be guessed to follow the sequence's known ones, those of this call's events included
-    // (results that are `taken`). *chance is the probability that a guess is right if those before it are. Called by sched_step() only.
-    // NULL: nothing is guessed.
+    // Returns how many tokens, at most `most`, can be guessed to follow the sequence's known tokens. Known tokens include those of
+    // results that this call has marked `taken`. *chance is the probability that a guess is right if those before it are. Called by
+    // sched_step() only. NULL: nothing is guessed.
     uint32_t (*drafts)(void *user, uint64_t sequence, uint32_t most, double *chance);
-    uint32_t draft_tokens; // of a sequence in a step at most; 0: SCHED_DRAFT_TOKENS
+    uint32_t draft_tokens; // the most guessed tokens of one sequence in a step; 0: SCHED_DRAFT_TOKENS
     void *user;
-    uint32_t max_kept;        // ended sequences whose pages stay for others; 0: none
-    uint32_t max_named_pages; // at all places together; 0: 262,144
+    uint32_t max_kept;        // the most ended sequences whose pages are kept for others; 0: none
+    uint32_t max_named_pages; // the most pages with a name, all places together; 0: 262,144
     bool release_ack;         // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
                               // false: they are free as soon as RELEASE is emitted
 };
@@ -92,49 +94,50 @@ enum sched_event_kind {
     SCHED_ARRIVE,        // .arrive
     SCHED_CANCEL,        // .sequence; unknown or finished: ignored
     SCHED_STEP_DONE,     // .step_done
-    SCHED_STEP_FAILED,   // .step: the s-part did not answer it; nothing of it counts, its rows are planned again
-    SCHED_PLACE_UP,      // .place_up: a new, empty place, or an empty one that replaces the one of that index
+    SCHED_STEP_FAILED,   // .step: the s-part did not answer this step: its results are void and its rows are planned again
+    SCHED_PLACE_UP,      // .place_up: a new, empty place; it replaces any place with the same index
     SCHED_PLACE_DOWN,    // .place: what it held is gone
     SCHED_PLACE_SUSPECT, // .suspect: no rows are sent and nothing is placed there until until_us, PLACE_UP or PLACE_DOWN
     SCHED_PLACE_DRAIN,   // .place: its sequences are handed over; ends with DRAINED
-    SCHED_RECLAIM,       // .reclaim: a place that is up again still holds a sequence for which sched_awaits_rebuild()
+    SCHED_RECLAIM,       // .reclaim: a place came up again and still holds a sequence for which sched_awaits_rebuild() is true
     SCHED_MOVED,         // .moved: the answer to MOVE
     SCHED_RELEASED,      // .released: the answer to RELEASE, with config.release_ack
     SCHED_S_PART_UP,     // .s_part_up. The local pool then needs PLACE_UP
-    SCHED_S_PART_DOWN,   // steps in flight are void; the local pool is down; sequences elsewhere keep their KV
+    SCHED_S_PART_DOWN,   // steps in flight are void and the local pool is down; sequences at KV workers keep their KV
 };
 
 struct sched_arrive {
     uint64_t sequence;         // never used before in this state
     uint32_t prompt_tokens;    // at least 1
-    uint32_t generated_tokens; // generated already (a resubmission), counted in max_new_tokens
-    uint32_t max_new_tokens;   // 0 with score_prompt: prefill only. Cut to what context_tokens leaves
-    uint64_t deadline_us;      // ends then with what it has; 0: none
-    bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even if they are held
-    uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and holds positions [0, held_positions)
-    uint32_t held_positions;   //   of this sequence already, complete through all layers
+    uint32_t generated_tokens; // tokens generated before, in a resubmission; max_new_tokens includes them
+    uint32_t max_new_tokens;   // 0, with score_prompt: only the prompt is computed. Reduced if prompt and generated tokens would
+                               // exceed context_tokens
+    uint64_t deadline_us;      // at this time the sequence ends with the tokens it has; 0: no deadline
+    bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even where their KV is held
+    uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and already holds KV of this sequence
+    uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers
 };
 
 enum sched_outcome {
     SCHED_DONE = 0,
-    SCHED_LOST,    // its place is gone or does not hold the positions before: it is rebuilt from the token log
+    SCHED_LOST,    // its place is gone, or lacks positions before this run: the sequence is rebuilt from the token log
     SCHED_UNKNOWN, // the s-part does not know the sequence: the same rows are planned again, with `open`
 };
 
 // The result of one run, in the order of the step's runs.
 struct sched_result {
     uint8_t outcome; // enum sched_outcome
-    uint8_t sampled; // tokens that were sampled, if the run asked for it: 1, and one more for each draft before a wrong one
-    bool ended;      // the last of them ends the sequence (EOS); it counts as generated
-    bool taken;      // OUT: the run counts: append its tokens to the log, pass its scores on. false: as if it had never
-                     // run (the sequence ended or is being rebuilt); the same positions may come again later
+    uint8_t sampled; // number of tokens sampled, if the run asked for it: 1, plus 1 for each draft before the first wrong one
+    bool ended;      // the last sampled token is EOS: it counts as generated and ends the sequence
+    bool taken;      // OUT. true: append the run's tokens to the log and pass its scores on. false: treat the run as if it had
+                     // never happened (the sequence ended or is being rebuilt); the same positions may come again later
 };
 
 struct sched_place_time {
     uint32_t place;
     uint32_t r_part_us;   // from the first row sent to the last answer, summed over layers
-    uint32_t attend_us;   // of that, the attention that the place itself measured; 0: not measured
-    uint64_t tokens_read; // context tokens, each counted once for all layers
+    uint32_t attend_us;   // the part of r_part_us that the place measured as attention; 0: not measured
+    uint64_t tokens_read; // context tokens read, counted once for all layers together
 };
 
 struct sched_step_done {
@@ -142,7 +145,7 @@ struct sched_step_done {
     struct sched_result *results; // [result_count], borrowed for the call; a wrong count fails the step
     uint32_t result_count;
     uint32_t total_us;                     // execution time, without queueing; 0: not measured
-    uint32_t s_part_us;                    // of that, the s-part's own work; 0: not measured
+    uint32_t s_part_us;                    // the part of total_us that was the s-part's own work; 0: not measured
     const struct sched_place_time *places; // [place_count], borrowed for the call
     uint32_t place_count;
 };
@@ -153,12 +156,12 @@ struct sched_time {
 };
 
 struct sched_s_part_up {
-    uint32_t max_rows; // of a step; 0: no limit of its own
+    uint32_t max_rows; // the most rows of a step; 0: the s-part sets no limit
     bool rows_alike;   // a row's numbers do not depend on the rows beside it: only then are tokens guessed (config.drafts)
-    bool on_device;    // it computes on a device: places that share its cores have them to themselves
-    // Measured when it started; steps correct these first guesses. Counts of 0: nothing is known. Borrowed for the call.
-    const struct sched_time *layers; // [layer_count] the s-part's work of a step by its rows, without head and attention
-    const struct sched_time *heads;  // [head_count] head and sampling, by the rows that are sampled
+    bool on_device;    // it computes on a device, so it does not compete for cores with places that have shares_cores
+    // Times measured when the s-part started; steps correct them. A count of 0: nothing was measured. Borrowed for the call.
+    const struct sched_time *layers; // [layer_count] time of a step as a function of its rows, without head and attention
+    const struct sched_time *heads;  // [head_count] time of head and sampling as a function of the number of sampled rows
     uint32_t layer_count, head_count;
 };
 
@@ -171,17 +174,17 @@ struct sched_place_up {
     uint32_t place; // index below max_places
     enum sched_place_kind kind;
     uint32_t pages_total;
-    uint64_t bytes_per_second; // read bandwidth for KV; a first guess that measurement corrects
+    uint64_t bytes_per_second; // read bandwidth for KV: a first guess, corrected by measured steps
     uint32_t link_us;          // one layer's round trip; 0 for the local pool
-    double prefill_pair_us;    // a prefill row's attention to one context token, all layers, first guess; 0: not known
-    bool shares_cores;         // attention there takes cores from an s-part on CPUs: its time adds to the local pool's
-    bool accepts_moves;        // pages can be handed to it
+    double prefill_pair_us;    // first guess of a prefill row's attention time per context token, all layers; 0: not known
+    bool shares_cores;         // attention there takes cores from an s-part on CPUs, so its time adds to the local pool's
+    bool accepts_moves;        // sequences' pages can be handed over to it
 };
 
 struct sched_moved {
     uint64_t sequence;
-    uint64_t id;        // the MOVE's; an answer to a MOVE that is void already (a place went down) is ignored
-    uint32_t positions; // that `to` holds now, complete
+    uint64_t id;        // the id of the MOVE; ignored if that MOVE is void because a place went down
+    uint32_t positions; // how many positions `to` now holds complete
     bool ok;            // true: `from` has freed its pages. false: `to` holds nothing, `from` still does
 };
 
@@ -215,11 +218,11 @@ struct sched_event {
 
 enum sched_action_kind {
     SCHED_STEP = 1, // .step
-    SCHED_RELEASE,  // .release: its pages may be freed now; no step in flight uses them
+    SCHED_RELEASE,  // .release: free the sequence's pages; no step in flight uses them
     SCHED_FINISHED, // .finished
-    SCHED_REJECT,   // .reject: the queue is full. The sequence is forgotten, with whatever a place holds of it
+    SCHED_REJECT,   // .reject: the queue is full. The core forgets the sequence and whatever a place holds of it
     SCHED_MOVE,     // .move: hand its pages over; answered by MOVED, or by PLACE_DOWN of either place
-    SCHED_DRAINED,  // .place: it holds nothing any more
+    SCHED_DRAINED,  // .place: it no longer holds anything
 };
 
 // Consecutive rows of one sequence; a sequence has at most one run in a step.
@@ -228,12 +231,12 @@ struct sched_run {
     uint32_t position;     // of the first row
     uint32_t count;        // rows, at least 1
     uint32_t place;        // index
-    bool use_last_sampled; // the row's token is not known here yet: it is the one that the step before samples
-    bool sample;           // sample after the last row; with drafts, after the row before them and after each of them
-    uint8_t drafts;        // how many of `count`, at the end, are rows of guessed tokens (config.drafts)
+    bool use_last_sampled; // the row's token is the one that the previous step samples, not yet known here
+    bool sample;           // sample after the last row; with drafts, after the row before the drafts and after each draft
+    uint8_t drafts;        // how many of the `count` rows, the last ones, carry guessed tokens (config.drafts)
     bool score;            // log-probabilities of the prompt token after each row (the prompt's last row has none)
-    bool open;             // the s-part may not know the sequence's present state: send its token log along
-    uint64_t share_from;   // 0, or the sequence at the same place with whose first `position` positions it begins
+    bool open;             // the s-part may not know the sequence's present state: send the token log too
+    uint64_t share_from;   // 0, or a sequence at the same place whose first `position` positions this one shares
 };
 
 struct sched_step_action {
@@ -241,7 +244,7 @@ struct sched_step_action {
     uint32_t mini_batch;
     uint32_t row_count; // sum of the runs' counts
     uint32_t run_count;
-    const struct sched_run *runs; // [run_count], the core's: valid until the call that gets this step's answer, or
+    const struct sched_run *runs; // [run_count], owned by the core: valid until the call that takes this step's answer or
                                   // S_PART_DOWN
 };
 
@@ -257,7 +260,7 @@ enum sched_reason {
     SCHED_DEADLINE,
     SCHED_CANCELLED,
     SCHED_TOO_LONG, // the prompt leaves no room in context_tokens
-    SCHED_NO_SPACE, // no place that is up, or expected back soon, has as many pages as it needs
+    SCHED_NO_SPACE, // no place that is up, or expected back soon, has enough pages
 };
 
 struct sched_action {
@@ -266,14 +269,14 @@ struct sched_action {
         struct sched_step_action step;
         struct {
             uint64_t sequence;
-            uint32_t place; // SCHED_NO_PLACE: it holds no pages, or they stay (only with `last`)
-            bool last;      // the sequence is over: forget its sampler state and log, too. Said once, after FINISHED
+            uint32_t place; // SCHED_NO_PLACE: the sequence holds no pages, or they are kept (only with `last`)
+            bool last;      // the sequence is over: forget its sampler state and log, too. Sent once, after FINISHED
         } release;
         struct {
             uint64_t sequence;
             enum sched_reason reason;
             uint32_t generated_tokens; // confirmed by STEP_DONE
-            uint32_t cached_tokens;    // tokens of its prompt that had been computed for others
+            uint32_t cached_tokens;    // prompt tokens whose KV was reused from other sequences
         } finished;
         struct {
             uint64_t sequence;
@@ -293,16 +296,16 @@ struct sched;
 MUST_CHECK enum status sched_init(const struct sched_config *config, struct sched **out, struct error *error);
 void sched_fini(struct sched *sched); // NULL is fine
 
-// One tick: takes the events in order, then emits what follows. Returns the number of actions written.
-// action_capacity must be at least event_count + SCHED_ACTIONS_SPARE (asserted); the next call emits what did not fit.
-// O(rows of the steps answered and emitted), not O(sequences). Events are checked against the state: a late answer to
-// something void is ignored; a place index out of range fails an assertion, because it is the caller's own number.
+// One tick: takes the events in order, then emits the resulting actions. Returns the number of actions written. action_capacity
+// must be at least event_count + SCHED_ACTIONS_SPARE (asserted); the next call emits actions that did not fit. O(rows of the steps
+// answered and emitted), not O(sequences). Events are checked against the state: late answers to void steps and moves are ignored.
+// A place index out of range fails an assertion, because the caller chose it.
 #define SCHED_ACTIONS_SPARE (SCHED_MINI_BATCHES_MAX * SCHED_PLAN_AHEAD_MAX)
 size_t sched_step(struct sched *sched, uint64_t now_us, const struct sched_event *events, size_t event_count,
                   struct sched_action *actions, size_t action_capacity);
 
 // Returns when sched_step() must be called even if nothing happens (a deadline, the end of a suspicion, actions left over);
-// SCHED_NEVER: not at all. A time in the past means at once.
+// SCHED_NEVER: no call is needed. A time in the past means at once.
 uint64_t sched_next_wake_us(const struct sched *sched);
 
 // Predicts how long a sequence that arrived now would wait until its prefill starts.
@@ -311,7 +314,7 @@ uint64_t sched_predicted_wait_us(const struct sched *sched);
 // Returns whether an ARRIVE of that id would be ignored: an id is known until its last RELEASE is answered.
 bool sched_knows(const struct sched *sched, uint64_t sequence);
 
-// Returns whether a sequence waits to be computed anew because what was held of it is lost.
+// Returns whether a sequence waits to be computed anew because its KV is lost.
 bool sched_awaits_rebuild(const struct sched *sched, uint64_t sequence);
 
 // --- what it knows ---------------------------------------------------------------------------------------------
@@ -320,40 +323,40 @@ struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
     uint32_t steps_in_flight;
     uint64_t prefill_rows, decode_rows;   // emitted
-    uint64_t wasted_rows;                 // whose result was not used: ended, cancelled, lost, failed; without wrong drafts
-    uint64_t drafted, drafts_right;       // rows of guessed tokens; those of them whose guess was right
+    uint64_t wasted_rows;                 // rows whose results were not used (ended, cancelled, lost, failed), without wrong drafts
+    uint64_t drafted, drafts_right;       // rows of guessed tokens; how many of the guesses were right
     uint32_t mini_batches;                // in use
     uint64_t steps, steps_failed;         // emitted; failed or void
     uint64_t arrived, finished, rejected; // sequences
-    uint64_t reclaimed;                   // of those sent back, found again
-    uint64_t rebuilt, preempted, moved;   // sequences sent back because KV was lost; because pages ran out; handed over
+    uint64_t reclaimed;                   // sequences sent back to the queue whose KV was found again (RECLAIM)
+    uint64_t rebuilt, preempted, moved;   // sequences sent back as their KV was lost; sent back as pages ran out; handed over
     uint64_t relabelled;                  // sequences that changed their mini-batch and stayed at their place
-    uint64_t rebuilt_tokens;              // known tokens of those, to be prefilled again
-    uint64_t shared_tokens;               // context that sequences began with, computed before
+    uint64_t rebuilt_tokens;              // tokens of sequences sent back, to be prefilled again
+    uint64_t shared_tokens;               // context tokens that sequences started with because they had been computed before
     uint32_t kept;                        // ended sequences whose pages are kept for others
-    uint64_t evicted;                     // kept sequences that were given up because their pages were needed
-    uint32_t shared_pages;                // pages saved now, because several running sequences hold them
-    uint64_t ignored_events;              // unknown step or sequence: late, or a caller's mistake
+    uint64_t evicted;                     // kept sequences whose pages were freed for others
+    uint32_t shared_pages;                // pages saved now because several running sequences share them
+    uint64_t ignored_events;              // events for an unknown step or sequence: late, or a caller's mistake
     double step_base_us, row_us;          // learned: a step takes base + row x rows
-    uint64_t predicted_steps;             // steps that were predicted before they were measured
+    uint64_t predicted_steps;             // steps whose time was predicted before it was measured
     double prediction_error_ratio;        // their |predicted - measured| / measured, mean of about the last fifty
     double predicted_us, measured_us;     // sums over them
 };
 void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 
-// Returns W_lim, the context tokens that a mini-batch may read in a step: the least that balance, step_limit_us and the pages allow.
-// Balance does not count while the whole queue starts at once because that is faster. UINT64_MAX: no limit (there is no worker elsewhere,
-// nothing is known of lengths, or admission is greedy). O(places).
+// Returns W_lim, the context tokens that a mini-batch may read in a step: the smallest of the limits set by balance, step_limit_us
+// and the pages. Balance sets no limit while it is faster to start the whole queue at once. UINT64_MAX: no limit (there is no KV
+// worker, sequence lengths are not known yet, or admission is greedy). O(places).
 uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {
     enum sched_place_kind kind;
     bool up, draining, suspect;
-    bool shares_cores; // with the s-part that is up
+    bool shares_cores; // it shares cores with the s-part, which computes on them
     uint32_t pages_used, pages_total;
-    uint32_t pages_idle;                   // of those used, held by kept sequences only
-    uint32_t sequences;                    // that hold pages there
-    uint64_t load[SCHED_MINI_BATCHES_MAX]; // context tokens per mini-batch, those about to be prefilled included
+    uint32_t pages_idle;                   // used pages that only kept sequences hold
+    uint32_t sequences;                    // number of sequences that hold pages there
+    uint64_t load[SCHED_MINI_BATCHES_MAX]; // context tokens per mini-batch, including those about to be prefilled
     double token_us;                       // measured, smoothed: R-part time of one context token, all layers
 };
 void sched_get_place(const struct sched *sched, uint32_t place, struct sched_place_info *out);

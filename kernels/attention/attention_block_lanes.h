@@ -10,11 +10,11 @@
 #include "kernels/simd/lanes.h"
 
 #if defined(CODES)
-#define GROUP 4u // enough to share the work that is done once a word
+#define GROUP 4u // enough lines to share the work done once per word of four codes
 #elif defined(__AVX512F__)
-#define GROUP 8u // 32 registers: 16 sums
+#define GROUP 8u // 32 registers: room for 16 sums
 #else
-#define GROUP 4u // 16 registers, two a value: 4 to 6 sums
+#define GROUP 4u // 16 registers, two per 16-lane value: room for 3 or 4 sums
 #endif
 #define BLOCK_TILES (ATTEND_BLOCK / ATTEND_TILE)
 #define UNROLL _Pragma("GCC unroll 8")
@@ -22,14 +22,14 @@
 _Static_assert(LANES == ATTEND_TILE, "a tile's tokens are the lanes");
 _Static_assert(GROUP * ATTEND_BLOCK <= ATTEND_SCORES, "scores of a group");
 
-// A group of lines in one block. Functions take n (lines), type and head_dim as constants once inlined; head_dim of 64 and
-// 128 get instances of their own, so that every address is one register and an offset.
+// A group of lines in one block. After inlining, n (lines) and type are constants, and so is head_dim in the instances for 64 and
+// 128. There every address is one register and an offset.
 struct group {
     const struct attend_range *range;
-    const unsigned char *const *tiles; // of the block
+    const unsigned char *const *tiles; // the block's tiles
     const unsigned char *const *ahead; // [BLOCK_TILES] tiles to prefetch meanwhile
     uint32_t line; // the first
-    uint32_t tile_count; // as far as the last line sees
+    uint32_t tile_count; // tiles up to the last line's limit
 };
 
 // e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp; below -87 it stays at e^-87, 2e-38. NaN stays NaN.
@@ -37,7 +37,8 @@ LANES_INLINE lanes exp_below(lanes x)
 {
     lanes_i exponent;
     lanes p = lanes_exp_fraction(lanes_max(lanes_set1(-87.0f), x), &exponent);
-    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(exponent, 23))); // times 2^n: p >= 0.7, n >= -126
+    // Multiplies by 2^n through the exponent bits, which is safe because p >= 0.7 and n >= -126.
+    return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(exponent, 23)));
 }
 
 // Limits a line's scores in a block to what f32 holds, and sets those from `seen` (1 to ATTEND_BLOCK) on to -inf. Returns the

@@ -5,12 +5,14 @@
 // of the operations of one line does not:
 //
 //     score[t] = fma over head_dim        16 tokens in the lanes
-//     soften   m, p = e^(score - m), sum  the block's 64 tokens: rescale once if m grew (by e^0 = 1 otherwise)
+//     soften   m, p = e^(score - m), sum  the block's 64 tokens: rescale once if m grew
 //     acc     += p[t] * v[t]              token after token, 16 values of head_dim in the lanes, stops at the line's limit
 //
-// Tokens at and beyond a line's limit are never multiplied, not even by zero, because their memory may hold anything.
+// The memory of tokens at and beyond a line's limit may hold anything. q·k multiplies whole tiles and then sets the scores beyond
+// the limit to -inf; p·v of f16, bf16 and f32 stops at the limit, because 0 · NaN is NaN.
 // KV types with codes are compiled into objects of their own (attention_codes_*.c, which define CODES), to compile in parallel.
-// Every group size that is common has an instance; splitting a group takes 1.3 to 1.8 times as long where data is in cache.
+// Each common group size has its own compiled instance. Other groups are split, which takes 1.3 to 1.8 times as long when the data
+// is in cache.
 #include <stdbool.h>
 #include <string.h>
 
@@ -64,7 +66,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
             lanes_store(g->range->scores + i * ATTEND_BLOCK + (tile + j) * LANES, sum[i][j]);
 }
 
-// How many tiles to take at once: as many as have room for their sums in registers.
+// How many tiles, or chunks of 16 values, to take at once: as many as there are registers for their sums.
 #if defined(__AVX512F__)
 #define DOT_TILES(n) ((n) <= 4 ? 4 : 2)
 #define VALUE_CHUNKS(n) ((n) <= 4 ? 4 : 2)
@@ -122,7 +124,8 @@ LANES_APART void soften(const struct attend_range *range, uint32_t line, float *
     lanes_store(range->sums + (size_t)line * LANES, sum);
 }
 
-// Adds p·V of the block's tokens [begin, end) to acc of n lines, in c chunks of 16 from value `at` on. p: [n][ATTEND_BLOCK].
+// For each of n lines, adds p·V of the block's tokens [begin, end) to c chunks of 16 values in acc, starting at
+// value `at`. p: [n][ATTEND_BLOCK].
 LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end, uint32_t at,
                              const uint32_t n, const uint32_t c, const enum attend_type type, const uint32_t head_dim)
 {
@@ -179,7 +182,7 @@ LANES_INLINE void add_values(const struct group *g, uint32_t line, const float *
             add_chunks(g, line, p, begin, end, at, n, 1, type, head_dim);
 }
 
-// Adds the block's tokens to one line. Codes: softmax and p·V of [0, end), all that it sees. Others: p·V of [begin, end).
+// Adds the block's tokens to one line. Types with codes: softmax and p·V of [0, end). Other types: p·V of [begin, end).
 typedef void line_fn(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end);
 
 LANES_INLINE void add_line(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end,

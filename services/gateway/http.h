@@ -9,9 +9,9 @@
 // Until then the connection is suspended, which costs no thread. exchange_write() copies into a buffer that the polling thread drains, so
 // no writer waits for a slow client.
 //
-// A suspended connection is not polled, so a second thread (the watcher) looks whether its client left, and closes
-// connections that take too long to send their headers or body, or that read their answer too slowly. One that takes nothing of its
-// answer for idle_timeout_s is closed by libmicrohttpd.
+// A suspended connection is not polled, so a second thread (the watcher) checks whether its client has left, and closes connections
+// that take too long to send their headers or body, or that read their answer too slowly. libmicrohttpd closes a connection whose
+// client reads none of its answer for idle_timeout_s.
 #ifndef FD_GATEWAY_HTTP_H
 #define FD_GATEWAY_HTTP_H
 
@@ -25,25 +25,25 @@
 struct http_server;
 struct exchange;
 
-// Called once the headers are complete (polling thread). It may respond at once, e.g. 404, 401; then the body is read and dropped.
+// Called once the headers are complete (polling thread). It may respond at once, e.g. 404, 401; the body is then read and dropped.
 typedef void http_check_fn(void *arg, struct exchange *exchange);
-// The request is complete (polling thread). Not called if it was answered before.
+// Called when the request is complete (polling thread), unless it has been answered already.
 typedef void http_handle_fn(void *arg, struct exchange *exchange);
-// The client left before its answer was complete (watcher or polling thread). The exchange is valid for the call.
+// Called when the client has left before its answer was complete (watcher or polling thread). The exchange is valid for the call.
 typedef void http_gone_fn(void *arg, struct exchange *exchange);
-// Ten times a second (watcher).
+// Called ten times a second (watcher).
 typedef void http_tick_fn(void *arg);
-// A request is answered (polling thread): status, for counting.
+// Called when a request is over, answered or abandoned (polling thread); status is for counting.
 typedef void http_done_fn(void *arg, struct exchange *exchange, int status);
 
 struct http_config {
     const char *host;
     uint32_t port; // 0: a free one
     uint32_t max_connections;
-    uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
+    uint32_t max_connections_per_address; // 0: half of max_connections; loopback addresses are limited by max_connections only
     uint64_t max_body_bytes;
-    uint64_t max_unsent_bytes; // limit for all answers together that clients have not read yet
-    uint64_t min_read_rate;    // bytes a second that a client must read of an answer, after idle_timeout_s; 0: no limit
+    uint64_t max_unsent_bytes; // the most bytes of unread answers, all clients together
+    uint64_t min_read_rate;    // bytes a second that a client must read of its answer, after a grace of idle_timeout_s; 0: no limit
     double header_timeout_s, body_timeout_s, idle_timeout_s;
     const char *cors_origin; // NULL: none
     http_check_fn *check;
@@ -57,24 +57,24 @@ struct http_config {
 // Listens and starts the threads. config is copied, its strings are borrowed. The caller stops *out.
 enum status http_server_start(const struct http_config *config, struct http_server **out, struct error *error) MUST_CHECK;
 uint32_t http_server_port(const struct http_server *server);
-// No new connections; keep-alive ends with the answer in progress. Never blocks.
+// Accepts no new connections; kept-alive ones close after the answer in progress. Never blocks.
 void http_server_quiesce(struct http_server *server);
-// Requests whose answer is not sent yet.
+// Returns the number of requests whose answer is not sent yet.
 uint32_t http_server_active(const struct http_server *server);
-// Closes all connections, calling `gone` for each exchange that is open, and ends the threads. Blocks. NULL is allowed. Exchanges that are
+// Closes all connections, calls `gone` for each open exchange, and ends the threads. Blocks. NULL is allowed. Exchanges that are
 // still held stay valid until released.
 void http_server_stop(struct http_server *server);
-// After http_server_stop(). NULL is allowed.
+// Call it after http_server_stop(). NULL is allowed.
 void http_server_free(struct http_server *server);
 
 // An exchange is shared between threads by reference.
 struct exchange *exchange_hold(struct exchange *exchange);
 void exchange_release(struct exchange *exchange);
 
-// The request: fixed once handle is called. Texts are terminated and never NULL (headers not sent: "").
+// The request does not change once `handle` is called. Texts are terminated and never NULL ("" for a header that was not sent).
 const char *exchange_method(const struct exchange *exchange);
 const char *exchange_path(const struct exchange *exchange);               // without query
-const char *exchange_header(struct exchange *exchange, const char *name); // in check and handle only
+const char *exchange_header(struct exchange *exchange, const char *name); // only inside the check and handle callbacks
 const char *exchange_body(const struct exchange *exchange, size_t *bytes);
 void exchange_drop_body(struct exchange *exchange); // frees it early
 const char *exchange_request_id(const struct exchange *exchange);
@@ -86,19 +86,19 @@ bool exchange_is_answered(const struct exchange *exchange); // a status is decid
 void exchange_set_user(struct exchange *exchange, void *user);
 void *exchange_user(const struct exchange *exchange);
 
-// A header for the answer, before it is begun. name is static; value is copied.
+// Adds a header; call it before the answer begins. name is static; value is copied.
 void exchange_add_header(struct exchange *exchange, const char *name, const char *value);
-// The whole answer. content_type is static; body is moved from. A second answer is ignored. If too many bytes of
-// answers already wait to be read, the client gets status 429 instead.
+// Sends the whole answer. content_type is static; the body's memory is taken over, which leaves it empty. A second answer is
+// ignored. If clients have left too many bytes of answers unread, this client gets status 429 instead.
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body);
-// A stream: status 200 and headers.
+// Begins a streamed answer, with status 200 and the headers.
 void exchange_begin(struct exchange *exchange, const char *content_type);
 void exchange_write(struct exchange *exchange, const char *data, size_t bytes);
-// Bytes written and not yet taken by the connection.
+// Returns the bytes written that the connection has not taken yet.
 size_t exchange_backlog(struct exchange *exchange);
-// Whether a writer that can wait should: this client reads too slowly, or all together do.
+// Returns whether a writer should wait if it can, because this client, or all clients together, leave too much unread.
 bool exchange_is_behind(struct exchange *exchange);
-// Ends the stream. broken: in a way that shows the client that it is incomplete.
+// Ends the stream. broken: cuts it off, so that the client sees that it is incomplete.
 void exchange_end(struct exchange *exchange, bool broken);
 
 #endif

@@ -1,12 +1,13 @@
-// engine_state.h: steps through the layers: the state of each mini-batch, the links to KV workers, and what the engine's files do with them.
+// engine_state.h: the engine, which takes each step through the model's layers. Declares the mini-batches, the links to KV workers,
+// and the functions of the engine's files.
 //
-// One thread owns it all: it computes segments and, between them, takes what has arrived. A mini-batch is
+// One thread owns it all: it computes segments and, between them, handles what has arrived. The states of a mini-batch:
 //
 //     IDLE ─▶ begin ─▶ READY ─▶ segment: COMPUTING ─▶ q, k, v sent: WAITING ─▶ o is there: READY ─▶ … ─▶ head: SAMPLING ─▶ reply
 //
-// While one mini-batch computes on a device or waits, another that is ready is started: so S-part and R-part work at the same time. If
-// all rows are local, nothing is waited for between the segments, and a device has the whole step queued. Steps of one mini-batch run in
-// the order in which they came. A step allocates nothing but messages.
+// While one mini-batch computes on a device or waits, another that is ready starts, so that S-part and R-part work at the same
+// time. If all rows are local, the engine waits for nothing between the segments, and a device has the whole step queued. Steps of
+// one mini-batch run in the order in which they came. A step allocates nothing but messages.
 //
 // Files, each calling only those below it:
 //
@@ -36,7 +37,8 @@ enum {
     ENGINE_QUEUE_MAX = 8,
     ENGINE_LINKS_MAX = SCHED_WORKERS_MAX,
     ENGINE_RELEASE_CALLS_MAX = 256,
-    // Twice those that run at most (a step has 8,192 rows, its chunk among them): as many may be kept or about to leave.
+    // Twice the most sequences that can run (a step has at most 8,192 rows, prefill rows included), because as many again may be
+    // kept or about to leave.
     ENGINE_SEQUENCES_MAX = 16384,
 };
 
@@ -51,10 +53,10 @@ struct link {
     char address[200];
     struct rpc_channel *channel; // NULL: free entry
     uint32_t open_count;         // grows with each channel
-    bool down; // refused, gone, or excluded: its rows are lost until it comes with a new incarnation, or is up again
+    bool down; // refused, gone or excluded: rows are lost until it is up again or the worker returns with a new incarnation
     uint64_t opened_us;
     bool was_up;
-    uint64_t expected_us; // what the calls that are out are expected to take, one after the other
+    uint64_t expected_us; // total time expected for the calls in flight on this link
 };
 
 // A place in the step under way.
@@ -63,11 +65,11 @@ struct link_use {
     struct link *link; // NULL: the local pool
     struct step_place *place;
     bool dead, waiting;
-    struct rpc_buffer *request; // of the layer that is computed: its q, k, v are written where they lie
-    struct rpc_message *reply;  // of the layer before: o is read where it lies
+    struct rpc_buffer *request; // for the layer being computed; q, k, v are written straight into it
+    struct rpc_message *reply;  // from the previous layer; o is read straight from it
     const float *o;
-    uint64_t sent_us, expected_us; // expected: of one layer; 0: not known
-    uint32_t r_part_us, attend_us; // of the step so far: from sent to answered; what the worker says it took
+    uint64_t sent_us, expected_us; // expected_us: for one layer; 0: not known
+    uint32_t r_part_us, attend_us; // sums over the step so far: time from request to answer; attention time reported by the worker
 };
 
 enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_COMPUTING, BATCH_WAITING, BATCH_READY, BATCH_SAMPLING };
@@ -85,26 +87,26 @@ struct mini_batch {
     uint32_t queue_head, queue_count;
 
     enum batch_state state;
-    uint64_t ready_order; // the longest ready goes first
+    uint64_t ready_order; // the mini-batch that has been ready longest goes first
     struct rpc_call *call;
     Fastdecode__StepRequest *request;
     struct backend_batch *backend;
     struct step_plan plan;
     uint32_t segment; // next to start
-    uint32_t waiting; // replies that are out
+    uint32_t waiting; // replies still outstanding
     struct link_use uses[SCHED_PLACES_MAX];
     const float **o;                                              // [max_rows]
     float **q, **k, **v;                                          // [max_rows]
     struct backend_links links;                                   // those
-    uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; // started: the segment or head that is computed
-    struct trace_track *track;                                    // the step, and what it waits for
-    struct trace_track *device_tracks[BACKEND_TRACKS];            // what a device does, by its own clock
-    uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        // of the trace; wait_from_ns is 0 while nothing is waited for
+    uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; // started_us: when the current segment or head began
+    struct trace_track *track;                                    // shows the step and its waits
+    struct trace_track *device_tracks[BACKEND_TRACKS];            // show what a device does, by its own clock
+    uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        // for the trace; wait_from_ns is 0 unless replies are awaited
 
     // the reply, sized once
     Fastdecode__RunResult *results; // [max_rows]
     Fastdecode__RunResult **result_pointers;
-    Fastdecode__Token *tokens; // [max_rows] one an output
+    Fastdecode__Token *tokens; // [max_rows] one per output
     Fastdecode__Token **token_pointers;
     Fastdecode__TopToken *tops; // [max_rows * SAMPLER_TOP_LOGPROBS_MAX]
     Fastdecode__TopToken **top_pointers;
@@ -113,17 +115,17 @@ struct mini_batch {
     uint32_t kept_count;
 };
 
-// What is to go of a sequence that is over, or whose KV is elsewhere now.
+// What to free of a sequence that has ended or whose KV is elsewhere.
 struct released {
-    bool pages;   // of the local pool; without, others may share them
-    bool sampler; // without, it goes on
+    bool pages;   // its pages in the local pool; false: they stay, others may share them
+    bool sampler; // false: the sequence goes on
 };
 
 // A Release call that waits for its sequences to go.
 struct release_call {
     struct rpc_call *call;
     const Fastdecode__ReleaseRequest *request; // in the call's memory
-    size_t gone;                               // of its sequences, so many from the first on
+    size_t gone;                               // how many of its sequences, counted from the first, are known to be gone
 };
 
 struct engine {
@@ -134,47 +136,48 @@ struct engine {
     struct model_shape shape;
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width;
     uint64_t incarnation;
-    atomic_ullong scheduler_incarnation; // of the one that registration was answered by; relaxed: only ever compared
+    atomic_ullong scheduler_incarnation; // incarnation of the scheduler that answered our registration; relaxed: only compared
     uint32_t attend_method;
-    struct kv_costs attend_costs; // of attention by the kernels of this host; token_us 0: not measured
+    struct kv_costs attend_costs; // what attention costs with this host's kernels; token_us 0: not measured
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
-    void (*on_link_changed)(struct engine *engine, struct link *link); // what links.c, below, calls of engine_begin.c
-    struct handover handover;                                          // of the local pool's pages, from and to workers
+    void (*on_link_changed)(struct engine *engine, struct link *link); // engine_link_changed(), which links.c may not call itself
+    struct handover handover;                                          // moves local-pool pages to and from workers
     float *zeros;                                                      // [q_width]
     uint64_t ready_counter;
-    struct trace_track *track_s_part, *track_local; // what this thread does: segments and the like; attention of local rows
-    struct backend_span *device_spans;              // [device_spans_max] of a step; NULL: there is no trace, or no device
+    struct trace_track *track_s_part, *track_local; // track_s_part: this thread's segments and similar work; track_local: its
+                                                    // attention for local rows
+    struct backend_span *device_spans;              // [device_spans_max] of one step; NULL: tracing is off, or there is no device
     uint32_t device_spans_max;
     struct id_map deferred_ids; // sequences to release when no step uses them
     struct released *deferred;  // [deferred_ids.capacity]
     struct release_call release_calls[ENGINE_RELEASE_CALLS_MAX];
     uint32_t release_call_count;
-    struct watchdog watchdog; // of whatever computes
-    atomic_ullong progress;   // turns of the engine's thread, several a second: for heartbeats; relaxed, it stands alone
+    struct watchdog watchdog; // watches the computation, on a device or a CPU
+    atomic_ullong progress;   // turns of the engine's loop, several a second, for heartbeats; relaxed: no other data depends on it
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; // relaxed: numbers for heartbeats
 };
 
-// A span of a step on the S-part's track. Gives the time.
+// Records a span of a step on the S-part's track. Returns the span's end time.
 #define ENGINE_SPAN(batch, name, began_ns, ...)                                                                                 \
     trace_span((batch)->engine->track_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
                ##__VA_ARGS__)
 
-// The scheduler that the handlers listen to: older ones are refused.
+// Returns the incarnation of the scheduler that the handlers obey; older ones are refused.
 static inline uint64_t engine_newest_scheduler(const struct engine *engine)
 {
     return atomic_load_explicit(&engine->scheduler_incarnation, memory_order_relaxed);
 }
 
-// engine.c. open: with the fields set that say what the backend and the model are (max_rows: rows of a step; batch_count: mini-batches).
-// The backend is the engine's to use, the caller's to close. advance: goes on with what a device has computed or copied, and starts the
-// segment that has waited longest; false: there is nothing to do.
+// engine.c. open: first set the fields that describe the backend and the model (max_rows: the most rows of a step; batch_count: the
+// number of mini-batches). The engine uses the backend; the caller closes it. advance: continues what a device has computed or
+// copied, and starts the segment that has waited longest; false: there is nothing to do.
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
 bool engine_advance(struct engine *engine);
 
-// engine_compute.c. start: the next segment of a mini-batch that is READY. poll: goes on with what the backend has computed; false: it
-// computes nothing of this mini-batch.
+// engine_compute.c. start: starts the next segment of a mini-batch that is READY. poll: continues with what the backend has
+// computed; false: the backend has no work of this mini-batch.
 void engine_compute_start(struct mini_batch *batch);
 bool engine_compute_poll(struct mini_batch *batch);
 
@@ -187,13 +190,14 @@ void engine_fetch_handler(struct rpc_call *call, void *user);
 void engine_start_next(struct mini_batch *batch);
 void engine_link_changed(struct engine *engine, struct link *link);
 
-// pages.c. page_bytes: bytes of a page as workers have them; 0: the local pool gives and takes none.
+// pages.c. page_bytes: size of a page in the workers' format; 0: the local pool cannot exchange pages with workers.
 uint64_t engine_page_bytes(const struct engine *engine);
 void engine_pages_open(struct engine *engine);
 
-// engine_release.c. in_use: whether a step of another mini-batch than `except` (NULL: of any) uses the sequence. deferred: releases what
-// waited for the step that has just ended. pages: releases those of the local pool alone, at once or when the step that uses them has
-// ended. forget_older(engine): drops the samplers that an older scheduler opened; its successor opens those that it goes on with.
+// engine_release.c. in_use: whether a step of any mini-batch but `except` (NULL: of any at all) uses the sequence. deferred:
+// releases what waited for the step that has just ended. pages: releases only the pages in the local pool, at once or when the step
+// that uses them has ended. forget_older(engine): drops samplers opened by any scheduler but the newest, which reopens the
+// sequences it continues.
 enum status engine_release_open(struct engine *engine) MUST_CHECK;
 void engine_release_close(struct engine *engine);
 bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);
@@ -202,10 +206,11 @@ void engine_release_pages(struct engine *engine, uint64_t sequence);
 void engine_release_handler(struct rpc_call *call, void *user);
 void engine_forget_older(void *engine);
 
-// engine_attend.c: attention of a layer. expect: once a step, how long answers may take. prepare: allocates a place's message for the
-// layer, and points q, k, v of its rows into it; NULL: no memory, or the link is down. point_nowhere: q, k, v of a lost place.
-// point_to_replies: o of the layer before, for the workers' rows. send: what was prepared. attend_local: the local rows meanwhile.
-// lose_place: its rows, in mid-step; the rest of the step goes on. make_ready: all answers are in, or given up.
+// engine_attend.c: attention of a layer. expect: called once a step, sets how long answers may take. prepare: allocates a place's
+// message for the layer, and points q, k, v of its rows into it; NULL: no memory, or the link is down. point_nowhere: sets q, k, v
+// of a lost place's rows to NULL. point_to_replies: points o of the workers' rows into the previous layer's replies. send: sends
+// the prepared messages. attend_local: attends the local rows meanwhile. lose_place: gives up a place's rows in mid-step; the rest
+// of the step goes on. make_ready: called when every answer has arrived or is given up.
 void engine_expect(struct mini_batch *batch);
 struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer);
 void engine_point_nowhere(struct mini_batch *batch, const struct step_place *place);
@@ -216,8 +221,8 @@ void engine_attend_local(struct mini_batch *batch, uint32_t layer);
 void engine_lose_place(struct mini_batch *batch, struct link_use *use);
 void engine_make_ready(struct mini_batch *batch);
 
-// links.c. get: the link to a place, opened if need be; NULL: it cannot be, or the place is older than the worker there. drop: closes the
-// connection; its rows in flight are lost.
+// links.c. get: returns the link to a place, opening it if need be; NULL: it cannot be opened, or the worker there has a newer
+// incarnation than the place. drop: closes the connection; its rows in flight are lost.
 struct link *link_get(struct engine *engine, const Fastdecode__Place *place);
 void link_drop(struct link *link);
 void link_close_all(struct engine *engine);
