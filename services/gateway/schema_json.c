@@ -1,34 +1,17 @@
 // schema_json.c: a body as a JSON object, within limits.
+#include "common/base/json_limits.h"
 #include "services/gateway/schema_internal.h"
 
-// Checks nesting and the number of values before anything is allocated for them.
 static bool check_size(const char *body, size_t bytes, struct api_error *error)
 {
-    size_t i, values = 0;
-    uint32_t depth = 0;
-    bool in_string = false;
+    size_t at;
 
-    for (i = 0; i < bytes; i++) {
-        char c = body[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-            continue;
-        }
-        in_string = c == '"';
-        values += c == ',' || c == '[' || c == '{';
-        if (c == '[' || c == '{')
-            depth++;
-        else if ((c == ']' || c == '}') && depth > 0)
-            depth--;
-        if (depth > API_MAX_DEPTH)
-            return api_fail(error, 400, "invalid_json", NULL, "the body is nested deeper than %d at byte %zu", API_MAX_DEPTH, i);
-        if (values > API_MAX_VALUES)
-            return api_fail(error, 400, "invalid_json", NULL, "the body has more than %d values", API_MAX_VALUES);
+    switch (json_check_limits(body, bytes, API_MAX_DEPTH, API_MAX_VALUES, &at)) {
+    case JSON_TOO_DEEP:
+        return api_fail(error, 400, "invalid_json", NULL, "the body is nested deeper than %d at byte %zu", API_MAX_DEPTH, at);
+    case JSON_TOO_MANY: return api_fail(error, 400, "invalid_json", NULL, "the body has more than %d values", API_MAX_VALUES);
+    default: return true;
     }
-    return true;
 }
 
 json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *error)

@@ -54,8 +54,9 @@ ROOMS = {
     "common/rpc": "proto common/base common/wire",
     "common/member": "proto common/base common/rpc common/messages",
     "common/handover": "proto common/base common/wire common/messages common/rpc",
+    "common/batch": "common/base",
     # programs: none includes another
-    "services/gateway": "proto common/base common/trace common/service common/jinja common/model common/tokenizer common/vocabulary "
+    "services/gateway": "proto common/base common/batch common/trace common/service common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
     "services/scheduler": "proto common/base common/trace common/service common/kv common/sched common/wire common/messages "
                           "common/rpc common/member",
@@ -64,7 +65,7 @@ ROOMS = {
     "services/s-part": "proto common/base common/trace common/service common/model common/sampler common/kv common/sched "
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
-    "services/fastdecode": "proto common/base common/trace common/service common/model common/tokenizer common/vocabulary common/kv "
+    "services/fastdecode": "proto common/base common/batch common/trace common/service common/model common/tokenizer common/vocabulary common/kv "
                            "common/sched common/plan common/sim common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
 }
 
@@ -79,7 +80,7 @@ LIBRARIES = {
     "cublas": "kernels/cuda",
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "services/gateway services/fastdecode",
+    "jansson": "common/batch services/gateway services/fastdecode",
     "curl/": "services/fastdecode",
     "sodium": "common/rpc services/gateway services/scheduler",
 }

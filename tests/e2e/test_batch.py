@@ -1,0 +1,133 @@
+"""`fastdecode batch`: a file of requests through a mesh, killed and taken up again."""
+import collections
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from conftest import BUILD, fastdecode, seconds, spawn, wait_until
+
+
+def request(i, **body):
+    """Line i of a file; the seed makes its answer its own."""
+    chat = i % 2
+    prompt = {"messages": [{"role": "user", "content": f"Number {i}"}]} if chat else {"prompt": f"Number {i}"}
+    return {"custom_id": f"request-{i}", "method": "POST", "url": "/v1/chat/completions" if chat else "/v1/completions",
+            "body": {**prompt, "max_tokens": 8, "seed": i, **body}}
+
+
+def write_lines(path, lines):
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def text_of(result):
+    choice = result["response"]["body"]["choices"][0]
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+def batch(mesh, source, target, *options, **settings):
+    return fastdecode("batch", source, target, "--url", mesh.url, *options, **settings)
+
+
+@pytest.fixture(name="files")
+def fixture_files(tmp_path):
+    return tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+
+
+def test_batch(mesh, files):
+    source, target = files
+    bad = ["not json", {**request(100), "url": "/v1/embeddings"}, {**request(102), "body": {"prompt": 5}}, request(0), ""]
+    write_lines(source, [request(i) for i in range(12)] + bad)
+    done = batch(mesh, source, target, "--concurrency", 4)
+    assert done.returncode == 0, done.stderr
+    assert "16 of 16 requests done, 4 of them failed" in done.stderr
+    results = {result["custom_id"] or result["id"]: result for result in read_lines(target)}
+    assert len(results) == 16
+    for i in range(12):
+        wanted = mesh.post(request(i)["url"], request(i)["body"])
+        result = results[f"request-{i}"]
+        assert result["error"] is None and result["response"]["status_code"] == 200 and result["response"]["request_id"]
+        assert text_of(result) == text_of({"response": {"body": wanted}})
+        assert result["response"]["body"]["service_tier"] == "flex"
+    assert results["batch_req_13"]["error"]["code"] == "invalid_json_line"
+    assert results["request-100"]["error"]["code"] == "invalid_url"
+    assert results["request-102"]["response"]["status_code"] == 400
+    assert results["request-102"]["response"]["body"]["error"]["param"] == "prompt"
+    assert results["batch_req_16"]["error"]["code"] == "duplicate_custom_id"
+    before = target.read_bytes()
+    again = batch(mesh, source, target)
+    assert again.returncode == 0 and "this run: 0 in" in again.stderr and target.read_bytes() == before
+
+
+def test_killed_again_and_again(mesh, files):
+    """Killed after some answers, with and without a torn line behind them: each custom_id is answered once, as it would be undisturbed."""
+    source, target = files
+    count = 60
+    write_lines(source, [request(i, max_tokens=24) for i in range(count)])
+    command = [os.path.join(BUILD, "bin", "fastdecode"), "batch", str(source), str(target), "--url", mesh.url, "--concurrency", "4"]
+    for wanted in (5, 20, 35):
+        with spawn(command, stderr=subprocess.DEVNULL) as process:
+            wait_until(lambda least=wanted: target.exists() and target.read_bytes().count(b"\n") >= least, 60, "no answers")
+            process.send_signal(signal.SIGKILL)
+        with open(target, "ab") as file:
+            file.write(target.read_bytes()[:wanted * 3] if wanted > 5 else b"")  # a torn line
+    assert 35 <= target.read_bytes().count(b"\n") < count
+    done = batch(mesh, source, target)
+    assert done.returncode == 0 and "cutting 105 bytes of a torn line" in done.stderr, done.stderr
+    results = read_lines(target)
+    assert collections.Counter(result["custom_id"] for result in results) == {f"request-{i}": 1 for i in range(count)}
+    for i in (0, 21, 40, count - 1):
+        line = request(i, max_tokens=24)
+        result = next(result for result in results if result["custom_id"] == line["custom_id"])
+        assert text_of(result) == text_of({"response": {"body": mesh.post(line["url"], line["body"])}})
+
+
+def test_refusals(mesh, files):
+    source, target = files
+    write_lines(source, [request(0)])
+    write_lines(target, [{"mine": "a file that is no result"}])
+    before = target.read_bytes()
+    for options, words in (((source, target), "line 1 is not a result"), ((source, source), "same file"),
+                           ((source,), "want two files"), ((source, target, "--concurrency", "0"), "concurrency"),
+                           ((source.parent / "none", target), "No such file"), ((source.parent, target), "must be files")):
+        refused = fastdecode("batch", *options)
+        assert refused.returncode and words in refused.stderr, refused.stderr
+        assert target.read_bytes() == before
+    assert batch(mesh, source, target, "--no-resume").returncode == 0
+    assert [result["custom_id"] for result in read_lines(target)] == ["request-0"]
+
+
+def test_server_away(files):
+    """No gateway there: the run ends with what to do, and has written nothing. A signal ends it as well."""
+    source, target = files
+    write_lines(source, [request(0)])
+    options = [source, target, "--url", "http://127.0.0.1:1", "--patience"]
+    given_up = fastdecode("batch", *options, "0.5")
+    assert given_up.returncode == 1 and "no answer from" in given_up.stderr and "the same command goes on" in given_up.stderr
+    with spawn([os.path.join(BUILD, "bin", "fastdecode"), "batch", *map(str, options), "1000", "--resume"]) as waits:
+        try:
+            signals = f"/proc/{waits.pid}/status"
+            wait_until(lambda: re.search(r"SigCgt:\t\w+[2367abef]\n", open(signals, encoding="ascii").read()), 30, "no handler of SIGINT")
+            waits.send_signal(signal.SIGINT)
+            assert waits.wait(seconds(10)) == 130
+        finally:
+            waits.kill()
+    assert target.read_bytes() == b""
+
+
+def test_two_runs(files):
+    source, target = files
+    write_lines(source, [request(0)])
+    with open(target, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        refused = fastdecode("batch", source, target)
+    assert refused.returncode == 1 and "being written by another run" in refused.stderr
