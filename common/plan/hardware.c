@@ -9,7 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 
-enum { PATH_BYTES = 4096, SETTINGS = 24, CURVE_BYTES = 32 * COST_POINTS_MAX };
+enum { PATH_BYTES = 4096, SETTINGS = 36, CURVE_BYTES = 32 * COST_POINTS_MAX };
 
 // Curves, by their names in a file.
 struct curve_texts {
@@ -43,6 +43,18 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"attend_token_us", OPTION_F64, &h->model.attention.token_us, "N", "", 0, 1e7},
         {"attend_prefill_row_us", OPTION_F64, &h->model.attention.prefill_row_us, "N", "", 0, 1e7},
         {"attend_pair_us", OPTION_F64, &h->model.attention.pair_us, "N", "", 0, 1e7},
+        {"copy_in_gb_per_second", OPTION_F64, &h->offload.copy_in_gb_per_second, "N", "", 0, 1e6},
+        {"copy_out_gb_per_second", OPTION_F64, &h->offload.copy_out_gb_per_second, "N", "", 0, 1e6},
+        {"copy_out_kv_gb_per_second", OPTION_F64, &h->offload.copy_out_kv_gb_per_second, "N", "", 0, 1e6},
+        {"disk_read_gb_per_second", OPTION_F64, &h->offload.disk_read_gb_per_second, "N", "", 0, 1e6},
+        {"disk_write_gb_per_second", OPTION_F64, &h->offload.disk_write_gb_per_second, "N", "", 0, 1e6},
+        {"disk_write_kv_gb_per_second", OPTION_F64, &h->offload.disk_write_kv_gb_per_second, "N", "", 0, 1e6},
+        {"decode_tflops", OPTION_F64, &h->offload.decode_tflops, "N", "", 0, 1e6},
+        {"prompt_attention_tflops", OPTION_F64, &h->offload.prompt_attention_tflops, "N", "", 0, 1e6},
+        {"host_attention_gb_per_second", OPTION_F64, &h->offload.host_attention_gb_per_second, "N", "", 0, 1e6},
+        {"host_attention_loss", OPTION_F64, &h->offload.host_attention_loss, "N", "", 0, 0.15},
+        {"usable_share", OPTION_F64, &h->offload.usable_share, "N", "", 0.1, 1},
+        {"copies_wait", OPTION_BOOL, &h->offload.copies_wait, NULL, "", 0, 0},
     };
     memcpy(table, all, sizeof all);
 }
@@ -136,7 +148,7 @@ static enum status find(const char *name, const char *folder, const char *option
 
 enum status hardware_read(const char *name, const char *folder, const char *option_name, struct hardware *out, struct error *error)
 {
-    struct hardware hardware = {.weights_share = 1, .products_share = 1, .attention_share = 1};
+    struct hardware hardware = {.weights_share = 1, .products_share = 1, .attention_share = 1, .offload.usable_share = 0.8};
     struct curve_texts curves = {0};
     struct option table[SETTINGS];
     char path[PATH_BYTES];

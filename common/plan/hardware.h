@@ -28,6 +28,22 @@ struct hardware_model {
     struct kv_costs attention; // one layer with f16 KV; token_us 0: not measured
 };
 
+// Copies between a device, its host and a disk, and what runs slower than the rates below while tensors are offloaded (offload.h).
+struct hardware_offload {
+    double copy_in_gb_per_second;        // host to device; 0: the device is the host
+    double copy_out_gb_per_second;       // device to host, activations; 0: as in
+    double copy_out_kv_gb_per_second;    // K and V of a prompt; 0: as copy_out
+    double disk_read_gb_per_second;      // 0: not known
+    double disk_write_gb_per_second;     // 0: as reading
+    double disk_write_kv_gb_per_second;  // K and V of a prompt; 0: as disk_write
+    double decode_tflops;                // products of one row a sequence; 0: as those of prompts
+    double prompt_attention_tflops;      // 0: as products
+    double host_attention_gb_per_second; // of KV that the host attends to; 0: KV is copied to the device
+    double host_attention_loss;          // share of it lost with each halving of a batch below 64
+    double usable_share;                 // of the device's memory, for what the plan counts
+    bool copies_wait;                    // copies to the device do not overlap with what else a layer does
+};
+
 struct hardware {
     const char *name;                         // "NVIDIA A10"
     uint64_t memory_bytes;                    // for weights and KV
@@ -42,6 +58,7 @@ struct hardware {
     double price_per_hour;                    // in any currency, the same for all; 0: not known
     bool shares_cores;                        // as workers: they run on the S-part's cores, so their times add up
     struct hardware_model model;              // for the S-part, and as a worker
+    struct hardware_offload offload;          // for the S-part
 };
 
 // Where shipped files are looked for if no folder is named: beside the program's build, installed, or in the current directory.

@@ -12,13 +12,14 @@
 
 static const struct known {
     const char *name;
-    uint32_t layers, hidden, heads, ffn, vocab;
+    uint32_t layers, hidden, heads, kv_heads, ffn, vocab;
     uint32_t ffn_matrices; // gate, up and down, or two
     bool tied;
 } known[] = {
-    {"llama-7b", 32, 4096, 32, 11008, 32000, 3, false},
-    {"llama-13b", 40, 5120, 40, 13824, 32000, 3, false},
-    {"opt-175b", 96, 12288, 96, 49152, 50272, 2, true},
+    {"llama-7b", 32, 4096, 32, 32, 11008, 32000, 3, false}, {"llama-13b", 40, 5120, 40, 40, 13824, 32000, 3, false},
+    {"llama-70b", 80, 8192, 64, 8, 28672, 32000, 3, false}, {"opt-6.7b", 32, 4096, 32, 32, 16384, 50272, 2, true},
+    {"opt-13b", 40, 5120, 40, 40, 20480, 50272, 2, true},   {"opt-30b", 48, 7168, 56, 56, 28672, 50272, 2, true},
+    {"opt-66b", 64, 9216, 72, 72, 36864, 50272, 2, true},   {"opt-175b", 96, 12288, 96, 96, 49152, 50272, 2, true},
 };
 
 static const struct tensor_type_info *type_named(const char *name, uint32_t *type)
@@ -46,11 +47,12 @@ enum status shape_named(const char *name, const char *type_name, struct plan_sha
             .layers = k->layers,
             .hidden = k->hidden,
             .heads = k->heads,
-            .kv_heads = k->heads,
+            .kv_heads = k->kv_heads,
             .head_dim = k->hidden / k->heads,
             .ffn = k->ffn,
             .vocab = k->vocab,
-            .layer_values = 4ull * k->hidden * k->hidden + (uint64_t)k->ffn_matrices * k->hidden * k->ffn,
+            .layer_values = 2ull * k->hidden * k->hidden * (k->heads + k->kv_heads) / k->heads +
+                            (uint64_t)k->ffn_matrices * k->hidden * k->ffn,
             .head_values = (uint64_t)k->hidden * k->vocab,
             .quantized = info->block_values > 1,
         };

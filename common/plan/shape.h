@@ -8,7 +8,7 @@
 // Worked number, llama-7b: 4·4096² + 3·4096·11008 = 202.4 M values a layer, 404.8 MB in f16; 16 KiB of KV a token and layer,
 // 512 KiB in all; 64 KiB a row over the link.
 //
-// Sources: llama-7b, -13b: arXiv 2302.13971, table 2; opt-175b: arXiv 2205.01068, table 1.
+// Sources: llama-7b, -13b: arXiv 2302.13971, table 2; llama-70b: arXiv 2307.09288; opt: arXiv 2205.01068, table 1.
 //
 // Plain values, on any thread. shape_read() blocks on the disk.
 #ifndef FD_PLAN_SHAPE_H
@@ -20,7 +20,7 @@
 #include "common/base/status.h"
 #include "common/kv/kv_type.h"
 
-#define SHAPE_NAMES "llama-7b, llama-13b, opt-175b"
+#define SHAPE_NAMES "llama-7b, llama-13b, llama-70b, opt-6.7b, opt-13b, opt-30b, opt-66b, opt-175b"
 
 struct plan_shape {
     char name[64];

@@ -34,7 +34,7 @@ static enum status read_hardware(struct described *d, struct error *error)
     enum status status;
 
     if (!d->gpu)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, cpu, or a file");
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, t4, cpu, or a file");
     if ((status = read_list(d->gpu, d->folder, "gpu", hardware_check_s_part, d->s_parts, &d->s_part_count, error)) ||
         (status = read_list(d->worker, d->folder, "worker", hardware_check_worker, d->workers, &d->worker_count, error)))
         return status;

@@ -26,7 +26,7 @@ struct described {
         {"shape", OPTION_STRING, &(d)->shape_name, "NAME", SHAPE_NAMES, 0, 0},                                               \
         {"weights", OPTION_STRING, &(d)->weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},                    \
         {"kv-type", OPTION_STRING, &(d)->kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},                                         \
-        {"gpu", OPTION_STRING, &(d)->gpu, "NAME|FILE", "of the S-part: a10, h200, cpu, or a file", 0, 0},                    \
+        {"gpu", OPTION_STRING, &(d)->gpu, "NAME|FILE", "of the S-part: a10, h200, t4, cpu, or a file", 0, 0},                \
         {"worker", OPTION_STRING, &(d)->worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file", 0, 0},              \
         {"link", OPTION_STRING, &(d)->link, "NAME|FILE", "between them; default: the worker file's, else infiniband", 0, 0}, \
     {                                                                                                                        \

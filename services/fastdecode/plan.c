@@ -12,6 +12,7 @@
 #include "services/fastdecode/commands.h"
 #include "services/fastdecode/described.h"
 #include "services/fastdecode/measure.h"
+#include "services/fastdecode/plan_offload.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
@@ -21,6 +22,7 @@ struct plan_settings {
     struct described described;
     const char *workers, *device;
     struct plan_request request;
+    struct plan_offload offload;
     uint32_t threads;
     bool json, sweep, measure;
 };
@@ -230,6 +232,8 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
 
     if (status || check_only)
         return status;
+    if (s->offload.wanted)
+        return plan_offload_run(&s->offload, &s->described, &s->request, s->workers, s->json, error);
     if (is_mix(s)) {
         status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
                      ? error_set(error, STATUS_INVALID_ARGUMENT,
@@ -261,6 +265,7 @@ int plan_main(int argc, char **argv)
     struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
                               .workers = "auto",
                               .device = "auto",
+                              .offload = PLAN_OFFLOAD_DEFAULTS,
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
     struct plan_request *r = &s.request;
     const struct option options[] = {
@@ -280,6 +285,7 @@ int plan_main(int argc, char **argv)
          "KV in the S-part's memory; 0: all that is left without workers, none with workers", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},
         {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "print what each batch needs at least, and the knee", 0, 0},
+        PLAN_OFFLOAD_OPTIONS(&s.offload),
         {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
         {"measure", OPTION_BOOL, &s.measure, NULL, "describe this machine in FILE or on stdout; with --model as it runs that model",
          0, 0},

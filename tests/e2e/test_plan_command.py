@@ -130,7 +130,7 @@ def test_the_cheapest_mix(tmp_path):
     (("--shape", "llama-7b", "--model", "x"), "want --model FILE or --shape NAME"),
     (("--shape", "gpt"), "--shape is 'gpt', want one of llama-7b, "),
     (("--shape", "llama-7b"), "--gpu is missing: a10, "),
-    (("--shape", "llama-7b", "--gpu", "a11"), "--gpu a11: no such description; there are: a10, cpu, epyc-7452, h200, infiniband."),
+    (("--shape", "llama-7b", "--gpu", "a11"), "--gpu a11: no such description; there are: a10, cpu, epyc-7452, h200, infiniband, t4."),
     (("--shape", "llama-7b", "--gpu", "epyc-7452"), "epyc-7452 (AMD EPYC 7452, one socket) cannot be an S-part: it says no f16_tflops"),
     (("--shape", "llama-7b", "--gpu", "a10", "--worker", "infiniband"), "cannot be a worker: it says no memory"),
     (("--shape", "llama-7b", "--gpu", "a10", "--link", "a10"), "cannot be a link: it says no link_gb_per_second"),
@@ -174,3 +174,26 @@ def test_a_model_is_measured_on_this_machine(tmp_path):
     path.write_text(path.read_text().replace("layer_us_at = 1:", "layer_us_at = one:"))
     assert "layer_us_at" in refused("--model", MODEL, "--gpu", path, "--worker", path)
     assert "No such file" in refused("--measure", tmp_path / "no" / "x.conf")
+
+
+T4 = ("--offload", "--gpu", "t4", "--host-memory", "208G", "--disk-memory", "1500G", "--prompt", 512, "--gen", 32)
+
+
+def test_offloading_is_planned():
+    """The rates are tests/unit/test_offload_paper.c's; here they come out of the program, as an object and as text."""
+    found = planned("--shape", "opt-30b", *T4)
+    assert 7.10 <= found["tokens_per_second"] <= 7.15 and (found["gpu_batch"], found["gpu_batches"]) == (48, 3)
+    for tensor in ("weights", "activations", "kv"):
+        assert sum(found[tensor][tier] for tier in ("device", "host", "disk")) == pytest.approx(1, abs=1e-3)
+    assert found["kv"]["host"] == 1 and found["disk_bytes"] == 0 and found["bound_by"] == "attention"
+    assert 0 < found["device_bytes"] <= found["device_limit_bytes"] and 0 < found["host_bytes"] <= found["host_limit_bytes"]
+    said = plan("--shape", "opt-30b", *T4).stdout
+    for words in ("48 x 3: 144 sequences", "7.106", "bound by       attention", "memory, GiB"):
+        assert words in said
+    faster = planned("--shape", "opt-175b", *T4, "--disk-read-mbs", 10000)["tokens_per_second"]
+    assert faster > 1.5 * planned("--shape", "opt-175b", *T4)["tokens_per_second"]
+    assert planned("--shape", "opt-175b", *T4, "--compress")["weights"]["disk"] == 0
+    delegated = planned("--shape", "opt-30b", *T4, "--workers", 8)
+    assert delegated["workers"] == 8 and set(delegated["kv"].values()) == {0.0} and delegated["kv_bytes_per_worker"] > 0
+    assert "--disk-read-mbs" in refused("--shape", "opt-30b", "--offload", "--gpu", "a10", "--host-memory", "8G", "--disk-memory", "1T")
+    assert "weights take 324.0 GiB" in refused("--shape", "opt-175b", "--offload", "--gpu", "t4", "--host-memory", "32G")

@@ -82,6 +82,7 @@ LIBRARIES = {
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
     "jansson": "common/batch services/gateway services/fastdecode",
     "curl/": "services/fastdecode",
+    "coin/": "common/plan",
     "sodium": "common/rpc services/gateway services/scheduler",
 }
 
