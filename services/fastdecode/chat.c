@@ -30,7 +30,7 @@ struct chat {
 struct answer {
     char *line; // [capacity] the line not yet ended
     size_t length, capacity;
-    char *text; // what was said so far
+    char *text; // the answer so far
     size_t text_length;
     json_int_t tokens;
     char error[512];
@@ -87,7 +87,7 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
     size_t bytes = size * count;
 
     if (interrupted || answer->length + bytes > EVENT_BYTES_MAX)
-        return 0; // ends the transfer, which cancels the request
+        return 0; // aborts the transfer, which cancels the request
     if (!append(&answer->line, &answer->length, data, bytes))
         return 0;
     for (char *end; (end = memchr(answer->line, '\n', answer->length));) {
@@ -144,7 +144,7 @@ static bool ask(struct chat *chat, bool verbose)
     curl_easy_setopt(chat->curl, CURLOPT_WRITEDATA, &answer);
     CURLcode result = curl_easy_perform(chat->curl);
     curl_easy_getinfo(chat->curl, CURLINFO_RESPONSE_CODE, &code);
-    if (code != 200 && answer.length) { // the same without the end of its line
+    if (code != 200 && answer.length) { // an error body without a line feed at its end
         json_t *root = json_loadb(answer.line, answer.length, 0, NULL);
         take_error(&answer, root);
         json_decref(root);
@@ -233,7 +233,7 @@ int chat_main(int argc, char **argv)
         {"api-key", OPTION_STRING, &chat.api_key, "KEY", "API key, if the gateway needs one", 0, 0},
         {"system", OPTION_STRING, &chat.system, "TEXT", "system message", 0, 0},
         {"temperature", OPTION_F64, &chat.temperature, "T", "0 always takes the likeliest token", 0, 100},
-        {"min-p", OPTION_F64, &chat.min_p, "P", "tokens less likely than this share of the likeliest are not drawn", 0, 1},
+        {"min-p", OPTION_F64, &chat.min_p, "P", "ignore tokens less likely than this fraction of the likeliest one", 0, 1},
         {"max-tokens", OPTION_U32, &chat.max_tokens, "N", "longest answer; 0: as long as the context allows", 0, 1 << 24},
     };
     struct program program = {.name = "fastdecode chat",

@@ -1,7 +1,7 @@
 // eval.c: `fastdecode eval`: what a KV type costs in quality: perplexity, and KL divergence from KV in f32, on a text file.
 //
-// Both runs multiply alike. In int8 every small change flips some roundings of activations, whatever it comes from: a floor of
-// about 7e-4 for the default model, under which no KV type can be told from another. So f32 is what it takes by default.
+// Both runs use the same compute mode. In int8 any small change flips some roundings of activations, which sets a floor of about 7e-4 for
+// the default model; KV types that differ by less cannot be told apart. So the default is f32.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         {"text", OPTION_STRING, &s->text, "FILE", "UTF-8 text to read, such as a book's chapter (required)", 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "KV type to compare with f32: " KV_TYPE_NAMES, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, "f32|int8",
-         "products in both runs; f32 shows the KV type alone, int8 adds a little rounding", 0, 0},
+         "compute mode of both runs; f32 shows the effect of the KV type alone, int8 adds some rounding", 0, 0},
         {"tokens", OPTION_U32, &s->tokens, "N", "tokens to read from the start of the text; 0: all", 0, 1 << 30},
         {"context", OPTION_U32, &s->context, "TOKENS", "the text is cut into contexts of this length, each read on its own", 2,
          1 << 20},
@@ -55,7 +55,7 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
     if (!s->text)
         return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "--text FILE is missing: any UTF-8 text of some thousand words, like those that the model will see");
+                         "--text FILE is missing: any UTF-8 text of a few thousand words, similar to what the model will serve");
     return kv_type_parse(s->kv_type_name, &s->kv_type, error);
 }
 
@@ -74,7 +74,7 @@ static enum status check_utf8(const char *path, const char *text, size_t bytes, 
     return STATUS_OK;
 }
 
-// *out is malloc'd.
+// Reads the whole file. The caller frees *out, also after a failure.
 static enum status read_text(const char *path, char **out, size_t *bytes, struct error *error)
 {
     FILE *file = fopen(path, "re");
@@ -88,7 +88,7 @@ static enum status read_text(const char *path, char **out, size_t *bytes, struct
     for (;;) {
         char *grown = realloc(*out, capacity);
         if (!grown) {
-            status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "--text %s: no memory for it", path);
+            status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "--text %s: cannot allocate %zu bytes", path, capacity);
             break;
         }
         *out = grown;
@@ -107,7 +107,7 @@ static enum status read_text(const char *path, char **out, size_t *bytes, struct
     return status ? status : check_utf8(path, *out, *bytes, error);
 }
 
-// The text's ids, malloc'd, cut to --tokens; and the token that the model wants before a text, or MODEL_NO_TOKEN.
+// Returns the text's token ids (malloc'd, at most --tokens of them) and the token that the model expects before a text (MODEL_NO_TOKEN: none).
 static enum status tokenize(const struct eval_settings *s, const struct model *model, uint32_t **ids, uint32_t *count,
                             uint32_t *first_token, struct error *error)
 {
@@ -197,9 +197,9 @@ static enum status evaluate(const struct eval_settings *s, struct outcome *out, 
     if (!status)
         status = tokenize(s, model, &ids, &count, &config.first_token, error);
     if (!status && !(items = calloc(count, sizeof *items)))
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u positions", count);
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate results for %u positions", count);
     if (!status && thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &pool))
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no threads");
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the compute threads");
     config.model = model;
     config.pool = pool;
     if (!status)

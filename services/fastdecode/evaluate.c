@@ -98,7 +98,7 @@ static enum status open_side(struct evaluation *evaluation, struct side *side, e
     side->o = calloc(STEP_ROWS, sizeof *side->o);
     if (!side->activations || !side->logits || !side->q || !side->k || !side->v || !side->o ||
         kv_batch_open(side->store, &side->kv))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the activations");
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the activations");
     for (uint32_t row = 0; row < STEP_ROWS; row++) {
         side->q[row] = side->activations + row * floats;
         side->o[row] = side->q[row] + q;
@@ -143,13 +143,13 @@ enum status evaluation_open(const struct evaluation_config *config, struct evalu
         .max_rows = STEP_ROWS,
         .max_batches = 2,
         .context_tokens = config->context_tokens,
-        .kv_type = KV_F32, // there is no pool of its own
+        .kv_type = KV_F32, // the backend has no pool of its own
         .page_tokens = PAGE_TOKENS,
     };
     enum status status;
 
     if (!evaluation)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to start with");
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate an evaluation");
     evaluation->config = *config;
     evaluation->shape = config->model->shape;
     evaluation->ops = &backend_cpu;
@@ -182,7 +182,7 @@ static void wait_done(const struct evaluation *evaluation, struct side *side)
     while (!evaluation->ops->done(side->batch)) {}
 }
 
-// The layers of the step's rows.
+// Runs the step's rows through all layers.
 static enum status run_step(struct evaluation *evaluation, struct side *side, uint32_t row_count, struct error *error)
 {
     const struct backend_links links = {.o = (const float *const *)side->o, .q = side->q, .k = side->k, .v = side->v};
@@ -223,7 +223,7 @@ static void compare_rows(void *arg, uint32_t thread_index, uint32_t thread_count
         divergence_of(sides[0].logits + (size_t)i * vocab, sides[1].logits + (size_t)i * vocab, vocab, job->next[i], &job->out[i]);
 }
 
-// Logits of rows [begin, begin + count), both sides, then their distance.
+// Computes the logits of rows [begin, begin + count) on both sides, then how far they lie apart.
 static void compare(struct evaluation *evaluation, uint32_t begin, uint32_t count, struct divergence *out)
 {
     struct compare_job job = {evaluation, evaluation->next + begin, count, out};

@@ -1,7 +1,7 @@
-// evaluate.h: a model run over a text twice, in this process: with KV in f32, and with KV in another type; every position's
-// whole distribution is compared.
+// evaluate.h: runs a model over a text twice, in this process: with KV in f32 and with KV in another type. Compares the whole
+// distribution at every position.
 //
-// One backend, so one copy of the weights. Attention is done outside of it, as for the rows of KV workers, over two stores:
+// There is one backend, so one copy of the weights. Attention runs outside of it, as for the rows of KV workers, over two stores:
 //
 //     backend ─ segment ─▶ q, k, v ─▶ store of f32   ─▶ o ─▶ segment …  ─▶ logits ─┐
 //             ─ segment ─▶ q, k, v ─▶ store of --kv-type ─▶ o ─▶ segment …  ─▶ logits ─┴▶ divergence
@@ -25,7 +25,7 @@ struct evaluation_config {
     enum compute_mode compute;
     enum kv_type kv_type;
     uint32_t context_tokens; // at least 2
-    uint32_t first_token;    // each context begins with it; MODEL_NO_TOKEN: with the text
+    uint32_t first_token;    // begins each context; MODEL_NO_TOKEN: the text begins it
 };
 
 // Checks memory (logs a MEMORY-PLAN), then loads the weights. Borrows model and pool. *out is the caller's. A failure leaves

@@ -25,7 +25,7 @@ struct sim_settings {
     bool backlog, json;
 };
 
-// --- what it is told --------------------------------------------------------------------------------------------------
+// --- settings ---------------------------------------------------------------------------------------------------------
 
 static enum status resolve(struct sim_settings *s, struct error *error)
 {
@@ -38,14 +38,15 @@ static enum status resolve(struct sim_settings *s, struct error *error)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement %s with %s leaves no place for KV", s->placement,
                          s->workers ? "--local-pool 0" : "--workers 0");
     if (s->workload_path && (s->backlog || s->rate > 0))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--workload has its own arrivals: without --rate and --backlog");
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--workload brings its own arrivals: use it without --rate and --backlog");
     if (!s->workload_path && s->backlog == (s->rate > 0))
         return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "want --workload FILE, --rate R (arrivals a second) or --backlog (all wait)");
+                         "give --workload FILE, --rate R (arrivals per second) or --backlog (all requests wait from the start)");
     if ((status = described_read(&s->described, r, error)))
         return status;
     if (s->described.s_part_count > 1 || s->described.worker_count > 1)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "one --gpu and one --worker are simulated, not a mix of kinds");
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "a simulation takes one kind of --gpu and one kind of --worker, not a mix");
     r->batch = s->batch;
     r->workers = s->workers;
     return STATUS_OK;
@@ -53,7 +54,7 @@ static enum status resolve(struct sim_settings *s, struct error *error)
 
 // --- the mesh ---------------------------------------------------------------------------------------------------------
 
-// Pages that `bytes` hold.
+// Returns how many pages fit into `bytes`.
 static uint32_t pages_of(const struct sim_settings *s, double bytes)
 {
     double page_bytes = s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type) * PLAN_PAGE_TOKENS;
@@ -74,7 +75,7 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
         double bytes = i >= locals         ? (double)s->described.workers[0].memory_bytes
                        : s->local_pool > 0 ? (double)s->local_pool
                                            : left;
-        bool set = i < locals && s->local_pool > 0; // then it is no guess at what memory would hold
+        bool set = i < locals && s->local_pool > 0; // the user gave the size, so it is no guess
         places[i] = (struct sim_place){.pages_total = pages_of(s, bytes), .local = i < locals};
         if (s->request.ignore_capacity && !set)
             places[i].pages_total = UINT32_MAX / 2 / (locals + s->workers);
@@ -87,7 +88,7 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
     if ((uint64_t)pages * PLAN_PAGE_TOKENS < longest)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED,
                          "%s has %.2f GiB for KV, which holds %llu tokens, less than the longest sequence's %u (--ignore-capacity "
-                         "simulates all the same)",
+                         "simulates it anyway)",
                          s->workers ? s->described.workers[0].name : s->described.s_parts[0].name, MAX(most, 0) / (1 << 30),
                          (unsigned long long)pages * PLAN_PAGE_TOKENS, longest);
     return STATUS_OK;
@@ -98,7 +99,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
 {
     uint32_t place_count = local_places(s) + s->workers;
     struct sim_place *places = calloc(place_count, sizeof *places);
-    enum status status = places ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u workers", s->workers);
+    enum status status = places ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate %u workers", s->workers);
 
     config->sched = (struct sched_config){
         .max_sequences = (uint32_t)MIN(work->count, QUEUE_MAX) + 2 * s->batch + 16,
@@ -127,7 +128,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     config->backlog = true; // clients wait, as they do at a gateway with a long queue
     config->noise_sigma = s->noise;
     config->reply_us = REPLY_US;
-    config->move_bytes_per_us = s->request.link->link_gb_per_second * 1e3; // every worker has one
+    config->move_bytes_per_us = s->request.link->link_gb_per_second * 1e3; // each worker has a link of its own
     config->seed = s->seed;
     if (!status)
         status = make_places(s, places, work->context_tokens, error);
@@ -135,14 +136,14 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         plan_s_part(&s->request, &config->s_part);
         config->link_row_us = places[place_count - 1].cost.link_row_us;
         for (uint32_t i = 0; i < config->place_count; i++)
-            places[i].cost.link_row_us = 0; // all go over the S-part's
+            places[i].cost.link_row_us = 0; // all rows cross the S-part's link
         status = sim_run(config, result, error);
     }
     free(places);
     return status;
 }
 
-// --- what it prints ---------------------------------------------------------------------------------------------------
+// --- output -----------------------------------------------------------------------------------------------------------
 
 static json_t *times_json(const struct sim_times *t)
 {
@@ -179,12 +180,13 @@ static void print_table(const struct sim_settings *s, const struct sim_result *r
            r->mini_batches > 1 ? "es" : "");
     printf("  tokens a second        %10.1f    %llu in %.1f s\n", r->tokens_per_second, (unsigned long long)r->tokens, r->seconds);
     printf("  sequences that decode  %10.1f    mean over time\n", r->mean_batch);
-    printf("  peak load              %10llu    context tokens of a step of all mini-batches\n", (unsigned long long)r->peak_load);
+    printf("  peak load              %10llu    context tokens that all mini-batches read in a step\n",
+           (unsigned long long)r->peak_load);
     printf("  busy                   %9.0f %%    S-part; workers %.0f %%\n", 100 * r->s_part_busy, 100 * r->r_part_busy);
-    printf("  sequences              %10llu    finished; %llu lost, %llu paused for want of pages\n",
+    printf("  sequences              %10llu    finished; %llu lost, %llu paused because pages ran out\n",
            (unsigned long long)r->finished, (unsigned long long)(r->lost + r->rejected), (unsigned long long)r->preempted);
-    printf("  balanced               %10llu    went to another worker, %llu to the other mini-batch of theirs\n",
-           (unsigned long long)r->moved, (unsigned long long)r->relabelled);
+    printf("  balanced               %10llu    moved to another worker, %llu to another mini-batch\n", (unsigned long long)r->moved,
+           (unsigned long long)r->relabelled);
     printf("\n  seconds                      mean        p50        p99        max\n");
     print_times("to the first token", &r->ttft);
     print_times("between tokens", &r->tbt);
@@ -215,7 +217,7 @@ static enum status run(struct sim_settings *s, struct error *error)
     enum status status = resolve(s, error);
 
     if (!status && s->plot_path && !plot)
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the plot");
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the plot");
     if (!status)
         status = s->workload_path ? workload_read(s->workload_path, &work, error)
                                   : workload_make(s->requests, s->rate, s->request.prompt_tokens, s->request.generated_tokens,
@@ -260,18 +262,18 @@ int sim_main(int argc, char **argv)
         {"spacing", OPTION_U32, &s.request.spacing, "F", SCHED_SPACING_HELP, 0, 65536},
         {"placement", OPTION_CHOICE, &s.placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE",
-         "memory for KV in the S-part beside workers; 0: none, or without workers all that the weights leave", 0, 0},
+         "memory for KV in the S-part; 0: none with workers, and all that the weights leave without", 0, 0},
         {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},
-        {"requests", OPTION_SIZE, &s.requests, "N", "requests to make with --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
+        {"requests", OPTION_SIZE, &s.requests, "N", "number of requests with --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
         {"rate", OPTION_F64, &s.rate, "R", "random arrivals per second", 0, 1e9},
         {"backlog", OPTION_BOOL, &s.backlog, NULL, "all requests wait from the start", 0, 0},
-        {"prompt", OPTION_U32, &s.request.prompt_tokens, "P", "tokens of a prompt", 1, WORKLOAD_TOKENS_MAX},
-        {"gen", OPTION_U32, &s.request.generated_tokens, "S", "tokens generated for it", 1, WORKLOAD_TOKENS_MAX},
+        {"prompt", OPTION_U32, &s.request.prompt_tokens, "P", "length of each prompt in tokens", 1, WORKLOAD_TOKENS_MAX},
+        {"gen", OPTION_U32, &s.request.generated_tokens, "S", "tokens generated for each prompt", 1, WORKLOAD_TOKENS_MAX},
         {"max-tokens", OPTION_U32, &s.max_tokens, "N",
-         "tokens that a request allows, which is all that the schedule knows at first; 0: --gen", 0, WORKLOAD_TOKENS_MAX},
+         "limit of tokens in each request, which is all that the scheduler knows at first; 0: --gen", 0, WORKLOAD_TOKENS_MAX},
         {"noise", OPTION_F64, &s.noise, "SIGMA", "standard deviation of the logarithm of each worker's time in each step", 0, 2},
         {"seed", OPTION_SIZE, &s.seed, "N", "seed of arrivals and noise", 0, 0},
-        {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate also what memory could not hold", 0, 0},
+        {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate even what would not fit into memory", 0, 0},
         {"plot", OPTION_STRING, &s.plot_path, "FILE.svg", "draw the load over time", 0, 0},
         {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
     };

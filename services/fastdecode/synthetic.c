@@ -2,7 +2,7 @@
 //
 // Values are uniform with a standard deviation of 1 / sqrt(inputs), so that norms stay where real models have them; norms are
 // 1. The vocabulary is SentencePiece-style: bytes, letters, then made-up words, each of which is reached by merging shorter
-// ones (consonant-vowel: "ba", "bab", "baba"), so that a prompt of words costs about as many tokens as of a real model.
+// ones (consonant-vowel: "ba", "bab", "baba"), so that a prompt of words costs about as many tokens as with a real model.
 // Worked number: llama-1b in Q4_0 is 1.1 G values of 4.5 bits: 620 MB.
 #include "services/fastdecode/synthetic.h"
 
@@ -28,7 +28,7 @@ static const struct shape {
     {"llama-1b", 22, 2048, 5632, 32, 4, 8192},   // TinyLlama, arXiv 2401.02385, with a longer context
     {"llama-7b", 32, 4096, 11008, 32, 32, 4096}, // arXiv 2302.13971, table 2; context of the second edition
     {"llama-13b", 40, 5120, 13824, 40, 40, 4096},
-    {"llama-tiny", 2, 128, 384, 4, 2, 256}, // no model's: to see that what measures the others works
+    {"llama-tiny", 2, 128, 384, 4, 2, 256}, // of no real model: tests the tools that measure the others
 };
 
 static const struct kind {
@@ -84,7 +84,7 @@ static void key_array(struct writer *w, const char *key, uint32_t type, uint64_t
     put_u64(w, count);
 }
 
-// Token `id` as the file has it; returns its kind. Word n counts consonants and vowels like a clock.
+// Writes the text of token `id`; returns its kind. Word n counts through consonants and vowels as a clock does through digits.
 static uint32_t token_of(uint32_t id, char *text)
 {
     static const char consonants[] = "bcdfghjklmnprstvwxyz", vowels[] = "aeiou";
@@ -99,7 +99,7 @@ static uint32_t token_of(uint32_t id, char *text)
         sprintf(text, "<0x%02X>", id - BYTES);
         return TOKEN_BYTE;
     }
-    if (id < WORDS) { // U+2581, then the printable characters of ASCII but the space
+    if (id < WORDS) { // U+2581, then the printable characters of ASCII except the space
         sprintf(text, id == LETTERS ? "\xe2\x96\x81" : "%c", (int)(id - LETTERS + 0x20));
         return TOKEN_NORMAL;
     }
@@ -248,7 +248,7 @@ static void put_tensor(struct writer *w, const struct tensor *t, unsigned char *
     pad(w);
 }
 
-// All tensors in the file's order; returns how many. out: [3 + 9 * layers]
+// Lists all tensors in the file's order; returns their number. out: [3 + 9 * layers]
 static uint32_t list_tensors(const struct shape *s, enum tensor_type type, struct tensor *out)
 {
     uint32_t count = 0, kv = s->hidden / s->heads * s->kv_heads;

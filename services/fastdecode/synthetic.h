@@ -1,4 +1,4 @@
-// synthetic.h: model files of a known shape with random weights, for measuring speed where the real ones are not at hand.
+// synthetic.h: model files of a known shape with random weights, for measuring speed when the real ones are not at hand.
 #ifndef FD_SERVICES_FASTDECODE_SYNTHETIC_H
 #define FD_SERVICES_FASTDECODE_SYNTHETIC_H
 
@@ -17,8 +17,8 @@ struct synthetic_config {
     uint64_t seed;
 };
 
-// Writes a GGUF file; the same bytes for the same shape, type and seed. Blocks on the disk; says how far it is on standard error
-// if that is a terminal. On failure no file is left.
+// Writes a GGUF file. The same shape, type and seed give the same bytes. Blocks on the disk and shows progress on standard error if that
+// is a terminal. A failure leaves no file.
 enum status synthetic_write(const struct synthetic_config *config, struct error *error) MUST_CHECK;
 
 #endif
