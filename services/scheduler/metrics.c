@@ -1,54 +1,23 @@
 // metrics.c: the totals of the mesh, as Prometheus text. A gateway asks at most once a second.
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "common/base/checked.h"
+#include "common/base/text.h"
 #include "services/scheduler/scheduler.h"
-
-struct text {
-    char *bytes; // terminated
-    size_t length, capacity;
-    bool failed; // out of memory: it ends with a whole line
-};
-
-static void add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
-static void add(struct text *text, const char *format, ...)
-{
-    char piece[1024];
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(piece, sizeof piece, format, args);
-    va_end(args);
-    assert_always(length >= 0 && (size_t)length < sizeof piece);
-    if (!text->failed && text->length + (size_t)length >= text->capacity) {
-        size_t capacity = MAX(2 * text->capacity, (size_t)1 << 16);
-        char *bytes = realloc(text->bytes, capacity);
-        text->failed = !bytes;
-        text->bytes = bytes ? bytes : text->bytes;
-        text->capacity = bytes ? capacity : text->capacity;
-    }
-    if (text->failed)
-        return;
-    memcpy(text->bytes + text->length, piece, (size_t)length + 1);
-    text->length += (size_t)length;
-}
 
 static void one(struct text *text, const char *name, const char *type, const char *help, double value)
 {
-    add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\nfastdecode_%s %.17g\n", name, help, name, type, name, value);
+    text_format(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\nfastdecode_%s %.17g\n", name, help, name, type, name,
+                value);
 }
 
 // Only mini-batches that have a limit.
 static void add_load_limit(struct text *text, const struct scheduler *scheduler)
 {
-    add(text, "# HELP fastdecode_load_limit_tokens context tokens that a mini-batch may read in a step\n"
-              "# TYPE fastdecode_load_limit_tokens gauge\n");
+    text_format(text, "# HELP fastdecode_load_limit_tokens context tokens that a mini-batch may read in a step\n"
+                      "# TYPE fastdecode_load_limit_tokens gauge\n");
     for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++) {
         uint64_t limit = sched_load_limit(scheduler->core, m);
         if (limit != UINT64_MAX)
-            add(text, "fastdecode_load_limit_tokens{mini_batch=\"%u\"} %llu\n", m, (unsigned long long)limit);
+            text_format(text, "fastdecode_load_limit_tokens{mini_batch=\"%u\"} %llu\n", m, (unsigned long long)limit);
     }
 }
 
@@ -69,7 +38,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
     };
     for (size_t g = 0; g < ARRAY_COUNT(kinds); g++) {
         const char *name = kinds[g][0];
-        add(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", name, kinds[g][2], name, kinds[g][1]);
+        text_format(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", name, kinds[g][2], name, kinds[g][1]);
         for (uint32_t i = 0; i < scheduler->place_count; i++) {
             const struct place *place = &scheduler->places[i];
             const struct member *member = place->member;
@@ -89,8 +58,8 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
                                      info.token_us / 1e6,
                                      (double)member->last.busy_us / 1e6,
                                      (double)member->last.pages_peak};
-            add(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, place->kind == SCHED_LOCAL_POOL ? "local" : member->name,
-                values[g]);
+            text_format(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, place->kind == SCHED_LOCAL_POOL ? "local" : member->name,
+                        values[g]);
         }
     }
 }
@@ -162,8 +131,12 @@ void metrics_handler(struct rpc_call *call, void *user)
         add_load_limit(&text, scheduler);
         add_places(&text, scheduler);
     }
-    if (text.bytes)
-        reply.text = text.bytes;
-    rpc_call_reply(call, &reply.base);
-    free(text.bytes);
+    text_append(&text, "", 1);
+    if (text.failed) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the metrics");
+    } else {
+        reply.text = text.data;
+        rpc_call_reply(call, &reply.base);
+    }
+    text_free(&text);
 }
