@@ -14,6 +14,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
+#include "common/base/text.h"
 #include "services/fastdecode/commands.h"
 
 enum { EVENT_BYTES_MAX = 1 << 20 };
@@ -28,10 +29,8 @@ struct chat {
 
 // One answer as it streams: bytes of the body are cut into lines, `data:` lines hold JSON.
 struct answer {
-    char *line; // [capacity] the line not yet ended
-    size_t length, capacity;
-    char *text; // the answer so far
-    size_t text_length;
+    struct text line; // not yet ended
+    struct text said; // the answer so far
     json_int_t tokens;
     char error[512];
 };
@@ -42,18 +41,6 @@ static void on_interrupt(int number)
 {
     (void)number;
     interrupted = 1;
-}
-
-static bool append(char **text, size_t *length, const char *more, size_t more_length)
-{
-    char *grown = realloc(*text, *length + more_length + 1);
-    if (!grown)
-        return false;
-    memcpy(grown + *length, more, more_length);
-    *length += more_length;
-    grown[*length] = '\0';
-    *text = grown;
-    return true;
 }
 
 static void take_error(struct answer *answer, json_t *root)
@@ -73,7 +60,7 @@ static void take_event(struct answer *answer, const char *json, size_t length)
     if (content && *content) {
         fputs(content, stdout);
         fflush(stdout);
-        append(&answer->text, &answer->text_length, content, strlen(content));
+        text_string(&answer->said, content);
     }
     if (json_is_object(usage))
         answer->tokens = json_integer_value(json_object_get(usage, "completion_tokens"));
@@ -86,18 +73,17 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
     struct answer *answer = user;
     size_t bytes = size * count;
 
-    if (interrupted || answer->length + bytes > EVENT_BYTES_MAX)
+    text_append(&answer->line, data, bytes);
+    if (interrupted || answer->line.failed || answer->line.bytes > EVENT_BYTES_MAX)
         return 0; // aborts the transfer, which cancels the request
-    if (!append(&answer->line, &answer->length, data, bytes))
-        return 0;
-    for (char *end; (end = memchr(answer->line, '\n', answer->length));) {
-        size_t length = (size_t)(end - answer->line);
-        if (length > 6 && !memcmp(answer->line, "data: ", 6) && answer->line[6] == '{')
-            take_event(answer, answer->line + 6, length - 6);
-        else if (length && answer->line[0] == '{') // an error's body is one line of JSON, not an event
-            take_event(answer, answer->line, length);
-        answer->length -= length + 1;
-        memmove(answer->line, end + 1, answer->length);
+    for (char *end; answer->line.bytes && (end = memchr(answer->line.data, '\n', answer->line.bytes));) {
+        const char *line = answer->line.data;
+        size_t length = (size_t)(end - line);
+        if (length > 6 && !memcmp(line, "data: ", 6) && line[6] == '{')
+            take_event(answer, line + 6, length - 6);
+        else if (length && line[0] == '{') // an error's body is one line of JSON, not an event
+            take_event(answer, line, length);
+        text_consume(&answer->line, length + 1);
     }
     return bytes;
 }
@@ -144,15 +130,16 @@ static bool ask(struct chat *chat, bool verbose)
     curl_easy_setopt(chat->curl, CURLOPT_WRITEDATA, &answer);
     CURLcode result = curl_easy_perform(chat->curl);
     curl_easy_getinfo(chat->curl, CURLINFO_RESPONSE_CODE, &code);
-    if (code != 200 && answer.length) { // an error body without a line feed at its end
-        json_t *root = json_loadb(answer.line, answer.length, 0, NULL);
+    if (code != 200 && answer.line.bytes) { // an error body without a line feed at its end
+        json_t *root = json_loadb(answer.line.data, answer.line.bytes, 0, NULL);
         take_error(&answer, root);
         json_decref(root);
     }
     putchar('\n');
-    bool ok = (result == CURLE_OK && code == 200 && !answer.error[0]) || (interrupted && answer.text);
-    if (ok && answer.text)
-        json_array_append_new(chat->messages, json_pack("{s:s, s:s}", "role", "assistant", "content", answer.text));
+    bool ok = (result == CURLE_OK && code == 200 && !answer.error[0]) || (interrupted && answer.said.bytes);
+    if (ok && answer.said.bytes)
+        json_array_append_new(chat->messages,
+                              json_pack("{s:s, s:s%}", "role", "assistant", "content", answer.said.data, answer.said.bytes));
     else if (!interrupted)
         fprintf(stderr, "no answer from %s: %s\n", chat->url,
                 answer.error[0]      ? answer.error
@@ -161,8 +148,8 @@ static bool ask(struct chat *chat, bool verbose)
     if (ok && verbose && answer.tokens)
         printf("(%lld tokens, %.1f a second)\n", (long long)answer.tokens,
                (double)answer.tokens * 1e6 / (double)(clock_now_us() - began_us));
-    free(answer.line);
-    free(answer.text);
+    text_free(&answer.line);
+    text_free(&answer.said);
     free(body);
     curl_slist_free_all(headers);
     return ok;
