@@ -110,14 +110,19 @@ uint32_t loop_random(struct rpc_loop *loop)
 
 // --- the queue ---
 
-void rpc_loop_wake(struct rpc_loop *loop)
+static void wake_if_parked(struct rpc_loop *loop)
 {
     uint64_t one = 1;
-    // seq_cst: pairs with the owner's store of `parked` and load of `woken` and `pending`: one of both sees the other
-    atomic_store_explicit(&loop->woken, true, memory_order_seq_cst);
     if (atomic_load_explicit(&loop->parked, memory_order_seq_cst) && write(loop->event_fd, &one, sizeof one) < 0) {
         // EAGAIN: it is readable already
     }
+}
+
+void rpc_loop_wake(struct rpc_loop *loop)
+{
+    // seq_cst: pairs with the owner's store of `parked` and load of `woken` and `pending`: one of both sees the other
+    atomic_store_explicit(&loop->woken, true, memory_order_seq_cst);
+    wake_if_parked(loop);
 }
 
 // Under the lock. False: no memory for so many slots; nothing has changed.
@@ -147,14 +152,6 @@ static void ring_put(struct rpc_loop *loop, const struct loop_entry *entry)
     loop->ring[(loop->head + loop->count++) & (loop->capacity - 1)] = *entry;
     loop->bytes += entry->frame ? entry->frame->length : 0;
     atomic_store_explicit(&loop->pending, loop->count, memory_order_seq_cst); // see rpc_loop_wake
-}
-
-static void wake_if_parked(struct rpc_loop *loop)
-{
-    uint64_t one = 1;
-    if (atomic_load_explicit(&loop->parked, memory_order_seq_cst) && write(loop->event_fd, &one, sizeof one) < 0) {
-        // EAGAIN: it is readable already
-    }
 }
 
 bool loop_reserve(struct rpc_loop *loop)
