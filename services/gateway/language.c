@@ -54,7 +54,8 @@ static enum status read_template(const char *path, char **out, size_t *length, s
     }
     *length = fread(*out, 1, CHAT_TEMPLATE_MAX_BYTES + 1, file);
     if (ferror(file))
-        status = error_set(error, STATUS_UNKNOWN, "--chat-template %s: cannot read the file", path);
+        status =
+            error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: %s", path, strerror(errno)); // a folder, for example
     else if (*length > CHAT_TEMPLATE_MAX_BYTES)
         status =
             error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: longer than %u bytes", path, CHAT_TEMPLATE_MAX_BYTES);

@@ -73,6 +73,7 @@ def test_damaged_model(folder):
 @pytest.mark.parametrize("options, code, says", [
     (["--kv-type", "f8"], 2, "--kv-type is 'f8'"), (["--compute", "q"], 2, '--compute is "q"'),
     (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
+    (["--chat-template", "/"], 2, "--chat-template /: Is a directory"),
     (["--model", "/"], 4, "/: not a regular file"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),
     (["--device", "cuda", "--kv-type", "int8", "--kv-workers", "0"], 2, "--kv-type int8 on a GPU wants KV workers")])
 def test_check_says_what_is_wrong(folder, options, code, says):
