@@ -153,6 +153,6 @@ void answer_metrics(struct gateway *gateway, struct exchange *exchange, enum api
             finish_metrics(ask, NULL);
         return;
     }
-    api_fail(&error, 500, NULL, NULL, "out of memory");
+    api_no_memory(&error);
     respond_error(exchange, &error);
 }

@@ -26,6 +26,8 @@ bool api_fail(struct api_error *error, int status, const char *code, const char 
     return false;
 }
 
+bool api_no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
+
 void api_error_append(struct text *out, const struct api_error *error)
 {
     text_string(out, "{\"error\":{\"message\":");

@@ -18,8 +18,10 @@ struct api_error {
 };
 
 // Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status.
-bool api_fail(struct api_error *error, int status, const char *code, const char *param, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+bool api_fail(struct api_error *error, int status, const char *code, const char *param, const char *format, ...) PRINTF_LIKE(5, 6);
+
+// The same, with status 500: out of memory.
+bool api_no_memory(struct api_error *error);
 
 // Appends {"error":{...}}, without a line end.
 void api_error_append(struct text *out, const struct api_error *error);

@@ -11,8 +11,6 @@
 #include "common/base/clock.h"
 #include "services/gateway/request_internal.h"
 
-static bool no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
-
 // Makes an error for the client from a status of the tokenizer or the template.
 static bool language_failed(struct api_error *error, const char *param, const struct error *reason)
 {
@@ -54,7 +52,7 @@ static bool encode_prompt(const struct language *language, const struct api_requ
             language_decode(language, out->ids, out->count, true, &out->echo);
     }
     if (out->echo.failed)
-        return no_memory(error);
+        return api_no_memory(error);
     if (out->count == 0)
         return api_fail(error, 400, "invalid_value", "prompt", "'prompt' has no tokens");
     return true;
@@ -71,7 +69,7 @@ static bool encode_all(const struct language *language, const struct api_request
     request->prompts = calloc(request->prompt_count, sizeof *request->prompts);
     if (!request->prompts) {
         request->prompt_count = 0;
-        return no_memory(error);
+        return api_no_memory(error);
     }
     if (api->kind == API_CHAT) {
         status = language_encode_chat(language, api->messages, api->message_count, api->add_generation_prompt, context,
@@ -249,7 +247,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         context = MIN(context, state.context_tokens);
     if (!request) {
         api_request_free(api);
-        return no_memory(error);
+        return api_no_memory(error);
     }
     request->owner = requests;
     request->exchange = exchange_hold(exchange);
@@ -275,12 +273,12 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
                                           .service_tier = api->flex ? "flex" : NULL,
                                           .include_usage = api->include_usage};
     if (!ok)
-        (void)no_memory(error);
+        (void)api_no_memory(error);
     ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
          check_budget(api, requests->config.max_request_tokens, request, error);
     if (ok && !(set_sampling(api, request) && copy_stops(api, request) && open_scores(api, request) &&
                 make_choices(language, (uint32_t)api->n, request)))
-        ok = no_memory(error);
+        ok = api_no_memory(error);
     api_request_free(api);
     if (!ok) {
         request_discard(request);

@@ -6,8 +6,6 @@
 #include "common/base/checked.h"
 #include "services/gateway/schema_internal.h"
 
-static bool no_memory(struct schema_run *run) { return api_fail(run->error, 500, NULL, NULL, "out of memory"); }
-
 // [1, 2, 3] -> ids.
 static bool read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_prompt *out)
 {
@@ -16,7 +14,7 @@ static bool read_ids(struct schema_run *run, const char *name, const json_t *lis
 
     out->ids = malloc(MAX(count, 1) * sizeof *out->ids);
     if (!out->ids)
-        return no_memory(run);
+        return api_no_memory(run->error);
     out->id_count = (uint32_t)count; // the body's values are limited
     for (i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
@@ -62,7 +60,7 @@ bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *
                         API_MAX_PROMPTS);
     out->prompts = calloc(count, sizeof *out->prompts);
     if (!out->prompts)
-        return no_memory(run);
+        return api_no_memory(run->error);
     out->prompt_count = (uint32_t)count;
     if (!is_list)
         return read_one_prompt(run, name, value, &out->prompts[0]);
@@ -83,7 +81,7 @@ bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *
         return schema_wrong_type(run, name, "an array of token ids", value);
     run->out->prompts = calloc(1, sizeof *run->out->prompts);
     if (!run->out->prompts)
-        return no_memory(run);
+        return api_no_memory(run->error);
     run->out->prompt_count = 1;
     return read_ids(run, name, value, &run->out->prompts[0]);
 }
@@ -130,7 +128,7 @@ static bool read_parts(struct schema_run *run, const char *where, const json_t *
     text_append(&joined, "", 1); // never NULL
     if (joined.failed) {
         text_free(&joined);
-        return no_memory(run);
+        return api_no_memory(run->error);
     }
     out->joined = joined.data;
     out->content = joined.data;
@@ -194,7 +192,7 @@ bool schema_read_messages(struct schema_run *run, const char *name, const json_t
                         API_MAX_MESSAGES);
     run->out->messages = calloc(count, sizeof *run->out->messages);
     if (!run->out->messages)
-        return no_memory(run);
+        return api_no_memory(run->error);
     run->out->message_count = (uint32_t)count;
     for (i = 0; i < count; i++)
         if (!read_message(run, name, i, json_array_get(value, i), &run->out->messages[i]))
@@ -257,7 +255,7 @@ bool schema_read_bias(struct schema_run *run, const char *name, const json_t *va
         return true;
     out->bias = calloc(json_object_size(value), sizeof *out->bias);
     if (!out->bias)
-        return no_memory(run);
+        return api_no_memory(run->error);
     for (at = json_object_iter((json_t *)(uintptr_t)value); at; at = json_object_iter_next((json_t *)(uintptr_t)value, at)) {
         key = json_object_iter_key(at);
         item = json_object_iter_value(at);

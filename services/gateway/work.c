@@ -65,7 +65,7 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     }
     work = calloc(1, sizeof *work);
     if (!work) {
-        api_fail(&error, 500, NULL, NULL, "out of memory");
+        api_no_memory(&error);
         respond_error(exchange, &error);
         return;
     }
@@ -184,7 +184,7 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
         *start = (struct start){gateway, request};
         mesh_post(gateway->mesh, start_on_loop, start);
     } else {
-        api_fail(&error, 500, NULL, NULL, "out of memory");
+        api_no_memory(&error);
         respond_error(work->exchange, &error);
         request_discard(request);
     }
