@@ -14,6 +14,15 @@ static inline uint64_t clock_now_ns(void)
 
 static inline uint64_t clock_now_us(void) { return clock_now_ns() / 1000; }
 
+// Returns for how long this process did not run (throttled, stopped, its machine moved elsewhere): by how much the time since the last
+// call exceeds every_us, within which the caller calls again; 0 if it is less than twice as long. *looked_us: the last call; 0: none yet.
+static inline uint64_t clock_stall_us(uint64_t *looked_us, uint64_t now_us, uint64_t every_us)
+{
+    uint64_t gap_us = *looked_us ? now_us - *looked_us : 0;
+    *looked_us = now_us;
+    return gap_us > 2 * every_us ? gap_us - every_us : 0;
+}
+
 // CPU time of the calling thread, whatever else ran meanwhile.
 static inline uint64_t clock_thread_ns(void)
 {

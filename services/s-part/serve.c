@@ -138,7 +138,7 @@ enum status serve_run(struct s_part *s_part, const struct service *service, stru
     uint64_t stuck_us;
 
     while (!service_stop_count(service) && !(status = member_check(s_part->member, error))) {
-        rpc_loop_run(s_part->control_loop, 1000000, 0);
+        rpc_loop_run(s_part->control_loop, WATCHDOG_LOOK_US, 0);
         if (watchdog_bites(&s_part->engine.watchdog, clock_now_us(), limit_us, &stuck_us)) {
             log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
                       (double)stuck_us * 1e-6);

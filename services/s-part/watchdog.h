@@ -7,12 +7,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { WATCHDOG_LOOK_US = 1000000 }; // between two looks, at most
+
 struct watchdog {
     // Segments and heads that were begun and are not done. Released behind went_on_us, so that a reader who sees work sees no older time.
     atomic_uint under_way;
+    // Stalls of this process move both.
     atomic_ullong went_on_us; // when one was last begun or done
     atomic_ullong turn_us;    // when the engine's thread was last in its loop, where it never waits for long; relaxed; 0: not yet
-    uint64_t suspected_us;    // watchdog_bites()'s own
+    uint64_t looked_us, suspected_us; // watchdog_bites()'s own
 };
 
 // On the engine's thread: a segment or head was begun, or is done.
@@ -21,8 +24,9 @@ void watchdog_done(struct watchdog *watchdog, uint64_t now_us);
 // On the engine's thread, each turn of its loop.
 void watchdog_turn(struct watchdog *watchdog);
 
-// On one other thread, at least every second. True: work was under way and none was done, or the engine's thread has not been in its
-// loop, for stuck_us, which is more than limit_us. It must find so twice, half a second apart: this process may have been stopped.
+// On one other thread, at least every WATCHDOG_LOOK_US. True: work was under way and none was done, or the engine's thread has not been in
+// its loop, for stuck_us, which is more than limit_us. The time for which this process did not run is left out. A stall shorter than two
+// looks is not noticed, so it must find so twice, half a second apart.
 bool watchdog_bites(struct watchdog *watchdog, uint64_t now_us, uint64_t limit_us, uint64_t *stuck_us);
 
 #endif

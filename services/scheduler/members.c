@@ -281,14 +281,12 @@ void members_heartbeat_handler(struct rpc_call *call, void *user)
     rpc_call_reply(call, &reply.base);
 }
 
-// Moves every deadline by the time for which this process did not run (throttled, stopped, its machine moved elsewhere): heartbeats
-// of that time may lie unread in the sockets, so it proves no silence.
+// Moves every deadline by the time for which this process did not run: heartbeats of that time may lie unread in the sockets, so it
+// proves no silence.
 static void forgive_own_stall(struct scheduler *scheduler, uint64_t now_us)
 {
-    uint64_t gap_us = scheduler->checked_us ? now_us - scheduler->checked_us : 0;
-    uint64_t stalled_us = gap_us > 2 * CHECK_EVERY_US ? gap_us - CHECK_EVERY_US : 0;
+    uint64_t stalled_us = clock_stall_us(&scheduler->checked_us, now_us, CHECK_EVERY_US);
 
-    scheduler->checked_us = now_us;
     if (!stalled_us)
         return;
     if (stalled_us > STALL_LOGGED_US)

@@ -65,7 +65,8 @@ static void who_has_no_work_does_not_hang(void **state)
     assert_int_equal(bites_after(&watchdog, now_us, 1000), 1000);
     watchdog_begun(&watchdog, now_us);
     watchdog_done(&watchdog, now_us + SECOND);
-    assert_int_equal(bites_after(&watchdog, now_us, 1000), 1000);
+    assert_int_equal(bites_after(&watchdog, now_us + 1000ull * SECOND, 1000), 1000);
+    watchdog = (struct watchdog){0};
     watchdog_turn(&watchdog);
     assert_false(watchdog_bites(&watchdog, clock_now_us(), LIMIT, &stuck_us));
 }
@@ -107,6 +108,24 @@ static void a_stopped_process_is_not_a_device_that_hangs(void **state)
     assert_int_equal(bites_after(&watchdog, now_us + 3601ull * SECOND, 8), 8);
 }
 
+// A segment that this process was stopped in goes on where it was: only the time in which it ran counts.
+static void a_segment_goes_on_where_it_was_stopped(void **state)
+{
+    struct watchdog watchdog = {0};
+    uint64_t now_us = clock_now_us(), stuck_us;
+    (void)state;
+    watchdog_turn(&watchdog);
+    watchdog_begun(&watchdog, now_us);
+    assert_int_equal(bites_after(&watchdog, now_us, 4), 4);
+    now_us += 3600ull * SECOND;
+    assert_int_equal(bites_after(&watchdog, now_us, 4), 4);
+    now_us += 3600ull * SECOND; // once more, in the same segment
+    for (uint32_t i = 0; i < 2; i++)
+        assert_false(watchdog_bites(&watchdog, now_us + (uint64_t)i * SECOND, LIMIT, &stuck_us));
+    for (uint32_t i = 2; !watchdog_bites(&watchdog, now_us + (uint64_t)i * SECOND, LIMIT, &stuck_us); i++)
+        assert_true(i < 6); // but no longer than the limit
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -116,6 +135,7 @@ int main(void)
         cmocka_unit_test(work_that_does_not_end_is_seen),
         cmocka_unit_test(a_thread_that_does_not_come_back_is_seen),
         cmocka_unit_test(a_stopped_process_is_not_a_device_that_hangs),
+        cmocka_unit_test(a_segment_goes_on_where_it_was_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
