@@ -31,18 +31,19 @@ static void fill_message(struct calibration *c)
     c->message.head_us = c->times.head_us;
 }
 
+// The host's kernels are measured beside a pool on a device too. They may not have its shape: then no worker has it either.
 static enum status measure_attention(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool,
-                                     struct kv_costs *out, struct error *error)
+                                     struct calibration *out, struct error *error)
 {
-    struct kv_shape kv_layers = *kv;
+    enum status status = kv_measure(kv, CALIBRATE_BYTES, pool, ATTENTION_US, &out->host_kv, error);
 
     if (what->pages) {
-        if (!backend_measure_attention(what, DEVICE_ATTENTION_US, out, error)) // half of it lays sequences into the pool
+        if (!backend_measure_attention(what, DEVICE_ATTENTION_US, &out->kv, error)) // half of it lays sequences into the pool
             return STATUS_OK;
         log_warn("POOL-NOT-MEASURED", "why=\"%s\" instead=\"as fast as the host\"", error->text);
     }
-    kv_layers.layers = what->shape->layers;
-    return kv_measure(&kv_layers, CALIBRATE_BYTES, pool, ATTENTION_US, out, error);
+    out->kv = out->host_kv;
+    return status;
 }
 
 static double at_rows(const double *rows, const double *us, uint32_t count, uint32_t wanted)
@@ -69,7 +70,7 @@ enum status calibrate(const struct attend_measure *what, const struct kv_shape *
                                          STEPS_US, &out->times, error);
 
     if (!status)
-        status = measure_attention(what, kv, pool, &out->kv, error);
+        status = measure_attention(what, kv, pool, out, error);
     if (status)
         return status;
     fill_message(out);

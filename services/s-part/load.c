@@ -177,6 +177,6 @@ void load_measure(struct s_part *s_part)
         return;
     if (calibrate(&what, &kv, s_part->pool, s_part->settings.max_batch, &s_part->calibration, &error))
         log_warn("NOT-CALIBRATED", "why=\"%s\"", error.text);
-    else if (!what.pages) // of the host's kernels, which are the workers' too
-        engine->attend_costs = s_part->calibration.kv;
+    else
+        engine->attend_costs = s_part->calibration.host_kv;
 }

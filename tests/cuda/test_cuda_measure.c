@@ -5,6 +5,7 @@
 #include "tests/cuda/backend_rig.h"
 
 #include "kernels/backend/backend_measure.h"
+#include "services/s-part/s_part.h"
 
 static size_t free_bytes(void)
 {
@@ -169,10 +170,38 @@ static void test_steps_and_attention(void **state)
     rig_close(&rig);
 }
 
+// Beside a pool on the device the kernels of the host are measured too: they say when a worker's attention is late.
+static void test_workers_are_measured_by_the_host(void **state)
+{
+    enum { ROWS = 64, PAGES = 40 };
+    static struct s_part s_part;
+    struct backend_config config = rig_config(ROWS);
+    struct engine *engine = &s_part.engine;
+    struct rig rig;
+    (void)state;
+
+    config.max_sequences = ROWS;
+    rig_open(&rig, fastdecode_device.ops, config, PAGES);
+    s_part.model = rig_model;
+    s_part.pool = rig_pool;
+    s_part.settings = (struct s_part_settings){
+        .calibrate = true, .context = config.context_tokens, .max_rows = ROWS, .max_batch = 8, .kv_type = KV_F16};
+    s_part.plan = (struct backend_plan){.pool_on_device = true, .pool_pages = PAGES};
+    engine->ops = fastdecode_device.ops;
+    engine->backend = rig.backend;
+    engine->batches[0].backend = rig.batch;
+    engine->shape = rig_model->shape;
+    load_measure(&s_part);
+    assert_true(s_part.calibration.done && s_part.calibration.kv.token_us > 0);
+    assert_true(engine->attend_costs.token_us > 0 && engine->attend_costs.token_us != s_part.calibration.kv.token_us);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_of_it_is_read), cmocka_unit_test(test_values_to_measure_with),
-                                       cmocka_unit_test(test_rates), cmocka_unit_test(test_steps_and_attention)};
+                                       cmocka_unit_test(test_rates), cmocka_unit_test(test_steps_and_attention),
+                                       cmocka_unit_test(test_workers_are_measured_by_the_host)};
     const struct tiny_llama tiny = TINY_LLAMA;
     return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("cuda measure", tests, NULL, NULL)) : 0;
 }
