@@ -1,7 +1,8 @@
 // gemm_vnni.c: the GEMM with vpdpbusd: 64 products of unsigned and signed bytes, summed by fours into 16 lanes, exactly.
 //
-// One row is bound by memory, and there AVX2 is faster: measured on Zen 4, where 512-bit code runs so far ahead of memory that the
-// core drops prefetches. It reads 31 GB/s where this file reads 23 to 29, and whole steps of one row take 0.8 times the time.
+// One row is bound by memory, and there AVX2 is faster: measured on one machine, with Zen 4, where 512-bit code runs so far ahead of memory
+// that the core drops prefetches. It reads 31 GB/s where this file reads 23 to 29, and whole steps of one row take 0.8 times the time.
+// GEMM_ONE_ROW is that choice, for all machines. bench_gemm at one row, with and without it, shows whether it is right for another one.
 #include <stdbool.h>
 
 #include "kernels/simd/lanes.h"

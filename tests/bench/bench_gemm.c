@@ -101,6 +101,7 @@ static void bench_rows(const struct shape *shape, struct machine *machine, struc
         else
             report_pass(&passes, job->copy_count / seconds, job->copy_count / MAX(bytes / read, operations / (peak / 2)));
     }
+    // Targets without VNNI are what one machine that has it reaches with FD_ISA; no processor that lacks it has been measured.
     snprintf(name, sizeof name, "gemm, %s, %s, %u row%s", kernels_level_name(), shape->name, job->rows, job->rows > 1 ? "s" : "");
     if (job->rows == 1)
         report_figure(name, "GB/s", &passes, 0.85);
