@@ -40,6 +40,7 @@
 #define ATTEND_RANGE 512u
 #define ATTEND_RANGE_TILES (ATTEND_RANGE / ATTEND_TILE)
 #define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) // how far the kernel prefetches
+#define ATTEND_AHEAD_BOUNDS 16u                              // the same of the bounds of tiles
 #define ATTEND_MAX_HEAD_DIM 256u
 #define ATTEND_SCORES (8u * ATTEND_BLOCK) // floats of attend_range.scores
 
@@ -104,6 +105,16 @@ struct attend_range {
     float *scores; // scratch: [ATTEND_SCORES]
 };
 
+// How the bounds of some tiles compare with a row's q (attention_sparse.h).
+struct attend_scores {
+    uint32_t head_dim, count; // count: of tiles, at least 1
+    const float *q;           // [2][head_dim] as attend_bound_q wrote it
+    const uint16_t *const
+        *bounds; // [bounds_count] -> [2][head_dim] f16; behind `count` up to ATTEND_AHEAD_BOUNDS addresses to prefetch
+    uint32_t bounds_count;
+    float *scores; // out: [count]
+};
+
 // A partial result of some lines.
 struct attend_partial {
     float *m, *l; // [lines]
@@ -126,6 +137,9 @@ struct attention_kernels {
 
     // Folds `next`, the range after, into `into`.
     void (*fold)(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into, const struct attend_partial *next);
+
+    // Computes the bound of q·k for each tile: the sum of q * bounds.
+    void (*scores)(const struct attend_scores *job);
 };
 
 // The table of a level; NULL if this machine cannot run it. Any thread.
@@ -147,7 +161,8 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
     void attend_load_q_##suffix(enum attend_type type, uint32_t head_dim, const float *q, float *out);               \
     void attend_range_##suffix(const struct attend_range *range);                                                    \
     void attend_fold_##suffix(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into,             \
-                              const struct attend_partial *next);
+                              const struct attend_partial *next);                                                    \
+    void attend_scores_##suffix(const struct attend_scores *job);
 ATTENTION_ENTRIES(ref)
 ATTENTION_ENTRIES(avx2)
 ATTENTION_ENTRIES(avx512)

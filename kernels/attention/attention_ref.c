@@ -23,19 +23,11 @@ static void put(enum attend_type type, unsigned char *at, size_t index, float va
         memcpy(at + 4 * index, &value, sizeof value);
 }
 
-// x rounded up (f16_up) or down (f16_down) to f16. x is finite and within ±65504, and for f16_up at least 0.
+// x rounded up to f16. x is finite and within 0 to 65504.
 static uint16_t f16_up(float x)
 {
     uint16_t bits = f16_from_float(x);
     return f16_to_float(bits) < x ? (uint16_t)(bits + 1) : bits;
-}
-
-static uint16_t f16_down(float x)
-{
-    uint16_t bits = f16_from_float(x);
-    if (f16_to_float(bits) <= x)
-        return bits;
-    return bits == 0 ? 0x8001 : bits & 0x8000 ? (uint16_t)(bits + 1) : (uint16_t)(bits - 1);
 }
 
 // Computes the codes, the scale and, unless `minimum` is NULL, the minimum of one group of `count` values.
@@ -226,5 +218,15 @@ void attend_fold_ref(uint32_t line_count, uint32_t head_dim, const struct attend
         into->l[line] = (float)((double)into->l[line] * a + (double)next->l[line] * b);
         for (uint32_t i = 0; i < head_dim; i++)
             acc[i] = (float)((double)acc[i] * a + (double)more[i] * b);
+    }
+}
+
+void attend_scores_ref(const struct attend_scores *job)
+{
+    for (uint32_t tile = 0; tile < job->count; tile++) {
+        double sum = 0;
+        for (uint32_t i = 0; i < 2 * job->head_dim; i++)
+            sum += (double)job->q[i] * (double)f16_to_float(job->bounds[tile][i]);
+        job->scores[tile] = (float)sum;
     }
 }

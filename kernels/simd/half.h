@@ -44,6 +44,15 @@ static inline uint16_t f16_from_float(float x)
     return (uint16_t)(sign | ((rounded >> 13) - (112u << 10)));
 }
 
+// Rounded down. x is finite and within ±65504.
+static inline uint16_t f16_down(float x)
+{
+    uint16_t bits = f16_from_float(x);
+    if (f16_to_float(bits) <= x)
+        return bits;
+    return (uint16_t)(bits == 0 ? 0x8001 : bits & 0x8000 ? bits + 1 : bits - 1);
+}
+
 // Exact.
 static inline float bf16_to_float(uint16_t half) { return f32_from_bits((uint32_t)half << 16); }
 

@@ -1,0 +1,3 @@
+// attention_scores_avx2.c: attention_scores_lanes.h built for AVX2.
+#define NAME(op) op##_avx2
+#include "kernels/attention/attention_scores_lanes.h"

@@ -1,0 +1,175 @@
+// attention_sparse.c: see attention_sparse.h.
+#include "kernels/attention/attention_sparse.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "kernels/simd/half.h"
+
+#define EDGE_TILES (ATTEND_EDGE / ATTEND_TILE)
+#define F16_MOST 65504.0f
+
+struct attend_choice attend_choice_of(uint32_t position, uint32_t percent)
+{
+    struct attend_choice choice = {.tiles = position / ATTEND_TILE + 1};
+    uint32_t edge = position + 1 > ATTEND_EDGE ? (position + 1 - ATTEND_EDGE) / ATTEND_TILE : 0;
+
+    choice.first = MIN(EDGE_TILES, choice.tiles);
+    choice.last = MAX(edge, choice.first);
+    choice.keep = (uint32_t)(((uint64_t)(choice.last - choice.first) * percent + 99) / 100);
+    return choice;
+}
+
+// --- bounds ----------------------------------------------------------------------------------------------------------
+
+// f16 in an order of integers: sign and magnitude become two's complement, and back.
+static int16_t ordered(int16_t bits) { return (int16_t)(bits ^ (bits >> 15 & 0x7fff)); }
+
+// K in f16 is stored exactly: the bounds are two of its values.
+static void bounds_f16(const int16_t *tokens, uint16_t *low, uint16_t *high)
+{
+    const int16_t infinity = 0x7c00;
+    int16_t smallest = INT16_MAX, largest = INT16_MIN;
+
+    for (uint32_t slot = 0; slot < ATTEND_TILE; slot++) {
+        int16_t value = ordered(tokens[slot]);
+        smallest = MIN(smallest, value);
+        largest = MAX(largest, value);
+    }
+    if (largest > infinity || smallest < ordered((int16_t)0xfc00)) // a NaN
+        largest = 0x7bff, smallest = ordered((int16_t)0xfbff);
+    *low = (uint16_t)ordered(smallest);
+    *high = (uint16_t)ordered(largest);
+}
+
+static uint16_t u16_at(const unsigned char *at, size_t index)
+{
+    uint16_t bits;
+    memcpy(&bits, at + 2 * index, sizeof bits);
+    return bits;
+}
+
+// Dimension i of the tile's 16 tokens.
+static void load_k(enum attend_type type, uint32_t head_dim, const unsigned char *tile, uint32_t i, float *out)
+{
+    const unsigned char *scales = tile + attend_k_code_bytes(head_dim, type);
+    uint32_t groups = attend_groups(head_dim), group = i / ATTEND_GROUP_DIM;
+
+    for (uint32_t slot = 0; slot < ATTEND_TILE; slot++) {
+        size_t at = (size_t)i * ATTEND_TILE + slot;
+        if (type == ATTEND_F32) {
+            memcpy(&out[slot], tile + 4 * at, sizeof *out);
+        } else if (type == ATTEND_BF16) {
+            out[slot] = bf16_to_float(u16_at(tile, at));
+        } else if (type != ATTEND_INT4X) {
+            int code = tile[((size_t)i / 4 * ATTEND_TILE + slot) * 4 + i % 4] - 128;
+            out[slot] = f16_to_float(u16_at(scales, group * ATTEND_TILE + slot)) * (float)code;
+        } else {
+            int code = tile[((size_t)i / 8 * ATTEND_TILE + slot) * 4 + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15;
+            out[slot] = f16_to_float(u16_at(scales, group * ATTEND_TILE + slot)) * (float)code +
+                        f16_to_float(u16_at(scales, (groups + group) * ATTEND_TILE + slot));
+        }
+    }
+}
+
+static void bounds_of(const float *tokens, uint16_t *low, uint16_t *high)
+{
+    float smallest = F16_MOST, largest = -F16_MOST;
+
+    for (uint32_t slot = 0; slot < ATTEND_TILE; slot++) {
+        float value = MIN(MAX(tokens[slot], -F16_MOST), F16_MOST);
+        smallest = MIN(smallest, value);
+        largest = MAX(largest, value);
+    }
+    for (uint32_t slot = 0; slot < ATTEND_TILE; slot++)
+        if (isnan(tokens[slot]))
+            smallest = -F16_MOST, largest = F16_MOST;
+    *low = f16_down(smallest);
+    *high = f16_down(-largest) ^ 0x8000;
+}
+
+void attend_bounds(enum attend_type type, uint32_t head_dim, const void *tile, uint16_t *out)
+{
+    for (uint32_t i = 0; i < head_dim; i++) {
+        float tokens[ATTEND_TILE];
+        if (type == ATTEND_F16) {
+            bounds_f16((const int16_t *)tile + (size_t)i * ATTEND_TILE, &out[i], &out[head_dim + i]);
+            continue;
+        }
+        load_k(type, head_dim, tile, i, tokens);
+        bounds_of(tokens, &out[i], &out[head_dim + i]);
+    }
+}
+
+void attend_bound_q(uint32_t heads, uint32_t head_dim, const float *q, float *out)
+{
+    memset(out, 0, 2 * head_dim * sizeof *out);
+    for (uint32_t head = 0; head < heads; head++, q += head_dim)
+        for (uint32_t i = 0; i < head_dim; i++) {
+            out[i] += q[i] < 0 ? q[i] : 0;
+            out[head_dim + i] += q[i] < 0 ? 0 : q[i];
+        }
+}
+
+// --- the choice ------------------------------------------------------------------------------------------------------
+
+static uint32_t count_from(const int32_t *keys, uint32_t count, int32_t least)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count; i++)
+        found += keys[i] >= least;
+    return found;
+}
+
+// Turns a score into an integer of the same order.
+static int32_t key_of(float score)
+{
+    uint32_t bits = f32_bits(score + 0.0f); // -0 is 0
+    if (isnan(score))
+        return INT32_MAX;
+    return (int32_t)(bits ^ (bits >> 31 ? 0x7fffffffu : 0));
+}
+
+// Finds the largest key that at least `keep` keys reach.
+static int32_t threshold_of(const int32_t *keys, uint32_t count, uint32_t keep)
+{
+    int64_t low = INT32_MAX, high = INT32_MIN;
+
+    for (uint32_t i = 0; i < count; i++) {
+        low = MIN(low, (int64_t)keys[i]);
+        high = MAX(high, (int64_t)keys[i]);
+    }
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        uint32_t found = count_from(keys, count, (int32_t)middle);
+        if (found < keep)
+            high = middle - 1;
+        else
+            low = middle;
+        if (found == keep)
+            break;
+    }
+    return (int32_t)low;
+}
+
+void attend_choose(float *scores, uint32_t count, uint32_t keep, uint32_t first, uint32_t *out)
+{
+    int32_t *keys = (int32_t *)(void *)scores;
+    uint32_t written = 0;
+
+    if (keep == 0)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        int32_t key = key_of(scores[i]);
+        memcpy(&keys[i], &key, sizeof key);
+    }
+    int32_t threshold = threshold_of(keys, count, keep);
+    uint32_t above = threshold == INT32_MAX ? 0 : count_from(keys, count, threshold + 1), equal = keep - above;
+    for (uint32_t i = 0; i < count && written < keep; i++) {
+        bool is_equal = keys[i] == threshold;
+        if (keys[i] > threshold || (is_equal && equal > 0))
+            out[written++] = first + i;
+        equal -= is_equal && equal > 0;
+    }
+}
