@@ -4,7 +4,11 @@
 // KV head) share tiles. A unit is a block's whole context or, where a block is too large a part of the step for that,
 // one range of it. Threads claim (unit, KV head) pairs:
 //
-//     store: blocks ─ barrier ─ attend: units × KV heads ─ barrier (if a block was split) ─ fold the split ones
+//     store: pieces ─ barrier ─ attend: units × KV heads ─ barrier (if a block was split) ─ fold the split ones
+//
+// A piece is what a step writes to one tile, so that whoever stores the tile's last token has all 16 and writes its bounds.
+// A sparse row (attention_sparse.h) is a block of its own, because it has tiles of its own: the thread that attends to it for a KV head
+// chooses them first. It is never split: its tiles are few, and the choice would be made once for each range.
 //
 // Whether a block is split changes who computes a range, never its bits: partials are folded in the order of ranges
 // either way. A thread claims its next unit before it computes the one it has, and prefetches the first tiles of it.
@@ -24,8 +28,15 @@ struct block {
     uint32_t range_count;
     uint32_t partial;                 // first line of its partials: [kv_heads][range_count][lines]; KV_NONE: not split
     uint64_t bytes_read, tokens_read; // of one layer
+    uint32_t seen;                    // positions that its last row attends to
+    bool sparse;                      // one row, which attends to chosen tiles
     bool alive;                       // its sequence is still what was planned
     bool wanted;                      // alive, and o of a row is asked for
+};
+
+// Consecutive rows of one sequence that go to one tile.
+struct piece {
+    uint32_t block, first_row, row_count; // block: of its first row
 };
 
 struct unit {
@@ -34,10 +45,11 @@ struct unit {
 
 struct kv_batch {
     struct kv_store *store;
-    uint32_t row_count, block_count, unit_count, split_count;
+    uint32_t row_count, block_count, piece_count, unit_count, split_count;
     uint32_t layers_done; // attended in order since the plan
     uint32_t *positions;  // [max_rows]
     struct block *blocks; // [max_rows]
+    struct piece *pieces; // [max_rows]
     uint32_t *splits;     // [max_rows] numbers of the blocks that are split
     struct unit *units;   // [unit_capacity]
     // of the layer that is being attended
@@ -55,10 +67,11 @@ enum status kv_batch_open(struct kv_store *store, struct kv_batch **out)
     batch->store = store;
     batch->positions = calloc(store->max_rows, sizeof *batch->positions);
     batch->blocks = calloc(store->max_rows, sizeof *batch->blocks);
+    batch->pieces = calloc(store->max_rows, sizeof *batch->pieces);
     batch->splits = calloc(store->max_rows, sizeof *batch->splits);
     batch->units = calloc(store->unit_capacity, sizeof *batch->units);
     store->batch_count++;
-    if (!batch->positions || !batch->blocks || !batch->splits || !batch->units) {
+    if (!batch->positions || !batch->blocks || !batch->pieces || !batch->splits || !batch->units) {
         kv_batch_close(batch);
         return STATUS_RESOURCE_EXHAUSTED;
     }
@@ -73,6 +86,7 @@ void kv_batch_close(struct kv_batch *batch)
     batch->store->batch_count--;
     free(batch->units);
     free(batch->splits);
+    free(batch->pieces);
     free(batch->blocks);
     free(batch->positions);
     free(batch);
@@ -85,7 +99,27 @@ static uint32_t block_limit(const struct kv_batch *batch, const struct block *bl
     return batch->positions[block->first_row + block->row_count - 1] + 1;
 }
 
-// Checks the rows and cuts them into blocks.
+static struct attend_choice choice_of(const struct kv_batch *batch, uint32_t row)
+{
+    return attend_choice_of(batch->positions[row], batch->store->shape.sparse_percent);
+}
+
+// Whether the row leaves tiles out. One that keeps all of them is dense: the bits are the same.
+static bool is_sparse(const struct kv_store *store, const struct kv_row *row)
+{
+    const struct attend_choice choice = attend_choice_of(row->position, store->shape.sparse_percent);
+    return row->sparse && store->shape.sparse_percent && choice.keep < choice.last - choice.first;
+}
+
+// Adds a row to the piece that goes to its tile.
+static void plan_piece(struct kv_batch *batch, uint32_t row, bool first)
+{
+    if (first || batch->positions[row] % ATTEND_TILE == 0)
+        batch->pieces[batch->piece_count++] = (struct piece){.block = batch->block_count - 1, .first_row = row};
+    batch->pieces[batch->piece_count - 1].row_count++;
+}
+
+// Checks the rows and cuts them into blocks and pieces.
 static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows, uint32_t row_count, uint32_t *bad_row,
                                struct error *error)
 {
@@ -98,15 +132,18 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
         *bad_row = row;
         if ((status = kv_ledger_check_row(&store->ledger, rows, row, &walk, error)))
             return status;
-        if (walk.first || block->row_count == store->block_rows) {
+        const bool sparse = is_sparse(store, &rows[row]);
+        if (walk.first || block->row_count == store->block_rows || sparse || block->sparse) {
             block = &batch->blocks[batch->block_count++];
             *block = (struct block){.slot = walk.slot,
                                     .generation = kv_ledger_generation(&store->ledger, walk.slot),
                                     .first_row = row,
+                                    .sparse = sparse,
                                     .partial = KV_NONE};
         }
         block->row_count++;
         batch->positions[row] = rows[row].position;
+        plan_piece(batch, row, walk.first);
     }
     return STATUS_OK;
 }
@@ -114,7 +151,26 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
 // What a block costs a thread, for one KV head: reading its context, and arithmetic on it.
 static uint64_t block_work(const struct kv_batch *batch, const struct block *block)
 {
-    return (uint64_t)block_limit(batch, block) * (block->row_count * batch->store->group_heads + 8);
+    return (uint64_t)block->seen * (block->row_count * batch->store->group_heads + 8);
+}
+
+// How much of its context the block attends to.
+static void plan_context(const struct kv_batch *batch, struct block *block)
+{
+    const struct kv_store *store = batch->store;
+    uint32_t bounds = 0;
+
+    block->seen = block_limit(batch, block);
+    if (block->sparse) {
+        const struct attend_choice choice = choice_of(batch, block->first_row);
+        bounds = choice.last - choice.first;
+        block->seen -= (bounds - choice.keep) * ATTEND_TILE;
+    }
+    block->range_count = (block->seen + ATTEND_RANGE - 1) / ATTEND_RANGE;
+    block->bytes_read = (block->seen + ATTEND_TILE - 1) / ATTEND_TILE * store->tile_bytes * store->shape.kv_heads +
+                        (uint64_t)bounds * store->bounds_width * sizeof(uint16_t) * store->shape.kv_heads;
+    for (uint32_t row = 0; row < block->row_count; row++)
+        block->tokens_read += block->sparse ? block->seen : batch->positions[block->first_row + row] + 1u;
 }
 
 static void plan_units(struct kv_batch *batch)
@@ -123,19 +179,16 @@ static void plan_units(struct kv_batch *batch)
     uint32_t kv_heads = store->shape.kv_heads, partial_lines = 0;
     uint64_t work = 0, threads = thread_pool_threads(store->pool);
 
-    for (uint32_t i = 0; i < batch->block_count; i++)
+    for (uint32_t i = 0; i < batch->block_count; i++) {
+        plan_context(batch, &batch->blocks[i]);
         work += block_work(batch, &batch->blocks[i]) * kv_heads;
+    }
     for (uint32_t i = 0; i < batch->block_count; i++) {
         struct block *block = &batch->blocks[i];
-        uint32_t limit = block_limit(batch, block), lines = block->row_count * store->group_heads;
-
-        block->range_count = (limit + ATTEND_RANGE - 1) / ATTEND_RANGE;
-        block->bytes_read = (limit + ATTEND_TILE - 1) / ATTEND_TILE * store->tile_bytes * kv_heads;
-        for (uint32_t row = 0; row < block->row_count; row++)
-            block->tokens_read += batch->positions[block->first_row + row] + 1u;
+        uint32_t lines = block->row_count * store->group_heads;
         uint64_t wanted = (uint64_t)kv_heads * block->range_count * lines;
         uint32_t units_left = store->unit_capacity - batch->unit_count - (batch->block_count - i);
-        if (block->range_count > 1 && block_work(batch, block) * threads * KV_UNITS_PER_THREAD > work &&
+        if (block->range_count > 1 && !block->sparse && block_work(batch, block) * threads * KV_UNITS_PER_THREAD > work &&
             wanted <= store->partial_lines - partial_lines && block->range_count <= units_left) {
             block->partial = partial_lines;
             partial_lines += (uint32_t)wanted;
@@ -154,14 +207,14 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 {
     enum status status;
 
-    batch->row_count = batch->block_count = batch->unit_count = batch->split_count = 0;
+    batch->row_count = batch->block_count = batch->piece_count = batch->unit_count = batch->split_count = 0;
     batch->layers_done = 0;
     *bad_row = 0;
     if (row_count > batch->store->max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%u rows: at most %u are allowed", row_count, batch->store->max_rows);
     status = plan_blocks(batch, rows, row_count, bad_row, error);
     if (status) {
-        batch->block_count = 0;
+        batch->block_count = batch->piece_count = 0;
         return status;
     }
     batch->row_count = row_count;
@@ -176,6 +229,9 @@ struct scratch {
     struct attend_partial total, part; // of all ranges so far; of one range
     float *q, *sums, *scores;
     uint32_t *limits;
+    // of a sparse row
+    float *bound_q, *bounds; // [2][head_dim]; [candidates] of q·k
+    uint32_t *chosen;        // tiles that it attends to, ascending
 };
 
 static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_index)
@@ -193,7 +249,10 @@ static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_i
     scratch.total.l = at, at += lines;
     scratch.part.m = at, at += lines;
     scratch.part.l = at, at += lines;
-    scratch.limits = (uint32_t *)at;
+    scratch.limits = (uint32_t *)at, at += lines;
+    scratch.bound_q = at, at += 2 * head_dim;
+    scratch.bounds = at, at += kv_sparse_tiles(&store->shape);
+    scratch.chosen = (uint32_t *)at;
     return scratch;
 }
 
@@ -231,8 +290,48 @@ static void load_lines(const struct kv_batch *batch, const struct block *block, 
             batch->store->kernels->load_q((enum attend_type)batch->store->shape.type, head_dim,
                                           batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,
                                           scratch->q + line * head_dim);
-            scratch->limits[line] = batch->positions[block->first_row + row] + 1;
+            scratch->limits[line] = block->sparse ? block->seen : batch->positions[block->first_row + row] + 1;
         }
+}
+
+// Compares the bounds of the candidates with the row's q.
+static void score_candidates(const struct kv_batch *batch, const struct block *block, const struct attend_choice *choice,
+                             uint32_t kv_head, const struct scratch *scratch)
+{
+    enum { AT_ONCE = 64 };
+    const struct kv_store *store = batch->store;
+    const uint32_t *table = kv_ledger_table(&store->ledger, block->slot);
+    const uint16_t *bounds[AT_ONCE + ATTEND_AHEAD_BOUNDS];
+
+    for (uint32_t tile = choice->first; tile < choice->last; tile += AT_ONCE) {
+        uint32_t count = MIN(choice->last - tile, ARRAY_COUNT(bounds));
+        for (uint32_t i = 0; i < count; i++)
+            bounds[i] =
+                kv_bounds(store, batch->layer, kv_head, table[(tile + i) / store->page_tiles], (tile + i) % store->page_tiles);
+        store->kernels->scores(&(struct attend_scores){.head_dim = store->shape.head_dim,
+                                                       .count = MIN(count, (uint32_t)AT_ONCE),
+                                                       .q = scratch->bound_q,
+                                                       .bounds = bounds,
+                                                       .bounds_count = count,
+                                                       .scores = scratch->bounds + (tile - choice->first)});
+    }
+}
+
+// Chooses the tiles that a sparse row attends to for one KV head.
+static void choose_tiles(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct scratch *scratch)
+{
+    const struct kv_store *store = batch->store;
+    const struct attend_choice choice = choice_of(batch, block->first_row);
+    uint32_t heads = store->group_heads, head_dim = store->shape.head_dim, *out = scratch->chosen;
+
+    attend_bound_q(heads, head_dim, batch->q[block->first_row] + (size_t)kv_head * heads * head_dim, scratch->bound_q);
+    score_candidates(batch, block, &choice, kv_head, scratch);
+    for (uint32_t tile = 0; tile < choice.first; tile++)
+        *out++ = tile;
+    attend_choose(scratch->bounds, choice.last - choice.first, choice.keep, choice.first, out);
+    out += choice.keep;
+    for (uint32_t tile = choice.last; tile < choice.tiles; tile++)
+        *out++ = tile;
 }
 
 // What a thread does after its present unit.
@@ -248,14 +347,16 @@ static void attend_range(const struct kv_batch *batch, const struct block *block
     const struct kv_store *store = batch->store;
     const unsigned char *tiles[ATTEND_RANGE_TILES + ATTEND_AHEAD_TILES];
     uint32_t begin = range * ATTEND_RANGE_TILES, count = 0;
-    uint32_t end = (block_limit(batch, block) + ATTEND_TILE - 1) / ATTEND_TILE;
+    uint32_t end = (block->seen + ATTEND_TILE - 1) / ATTEND_TILE;
     uint32_t stop = MIN(end, begin + ATTEND_RANGE_TILES + (last ? 0 : ATTEND_AHEAD_TILES));
 
     for (uint32_t tile = begin; tile < stop; tile++)
-        tiles[count++] = kv_tile(store, block->slot, batch->layer, kv_head, tile);
+        tiles[count++] = kv_tile(store, block->slot, batch->layer, kv_head, block->sparse ? scratch->chosen[tile] : tile);
     if (last && next->block) {
         uint32_t from = next->range == KV_NONE ? 0 : next->range * ATTEND_RANGE_TILES;
-        uint32_t until = MIN((block_limit(batch, next->block) + ATTEND_TILE - 1) / ATTEND_TILE, from + ATTEND_AHEAD_TILES);
+        uint32_t known = next->block->sparse ? ATTEND_EDGE
+                                             : next->block->seen; // which tiles a sparse row chooses behind them is not
+        uint32_t until = MIN((known + ATTEND_TILE - 1) / ATTEND_TILE, from + ATTEND_AHEAD_TILES);
         for (uint32_t tile = from; tile < until; tile++)
             tiles[count++] = kv_tile(store, next->block->slot, batch->layer, next->kv_head, tile);
     }
@@ -299,6 +400,8 @@ static void attend_unit(const struct kv_batch *batch, const struct unit *unit, u
     uint32_t lines = block->row_count * store->group_heads;
 
     load_lines(batch, block, kv_head, scratch);
+    if (block->sparse)
+        choose_tiles(batch, block, kv_head, scratch);
     if (unit->range != KV_NONE) {
         uint32_t first = first_line(batch, block, unit->range);
         struct attend_partial all = split_partial(store, block, kv_head, unit->range), out = partial_from(store, &all, first);
@@ -331,14 +434,16 @@ static void fold_split(const struct kv_batch *batch, const struct block *block, 
     write_outputs(batch, block, kv_head, &total);
 }
 
-// K and V of the block's rows into their tiles; the outputs of rows that lost their sequence become 0.
-static void store_block(const struct kv_batch *batch, const struct block *block)
+// K and V of the piece's rows into their tile, and its bounds once it is full; the outputs of rows that lost their sequence become 0.
+static void store_piece(const struct kv_batch *batch, const struct piece *piece)
 {
     const struct kv_store *store = batch->store;
-    uint32_t head_dim = store->shape.head_dim;
+    const struct block *block = &batch->blocks[piece->block];
+    uint32_t head_dim = store->shape.head_dim, end = piece->first_row + piece->row_count;
+    uint32_t tile = batch->positions[piece->first_row] / ATTEND_TILE;
+    bool is_full = batch->positions[end - 1] % ATTEND_TILE == ATTEND_TILE - 1;
 
-    for (uint32_t row = block->first_row; row < block->first_row + block->row_count; row++) {
-        uint32_t position = batch->positions[row];
+    for (uint32_t row = piece->first_row; row < end; row++) {
         if (!block->alive) {
             if (batch->o[row])
                 memset(batch->o[row], 0, (size_t)store->shape.heads * head_dim * sizeof(float));
@@ -346,9 +451,11 @@ static void store_block(const struct kv_batch *batch, const struct block *block)
         }
         for (uint32_t head = 0; head < store->shape.kv_heads; head++)
             store->kernels->store((enum attend_type)store->shape.type, head_dim, batch->k[row] + (size_t)head * head_dim,
-                                  batch->v[row] + (size_t)head * head_dim,
-                                  kv_tile(store, block->slot, batch->layer, head, position / ATTEND_TILE), position % ATTEND_TILE);
+                                  batch->v[row] + (size_t)head * head_dim, kv_tile(store, block->slot, batch->layer, head, tile),
+                                  batch->positions[row] % ATTEND_TILE);
     }
+    for (uint32_t head = 0; is_full && block->alive && store->bounds_width && head < store->shape.kv_heads; head++)
+        kv_bounds_write(store, block->slot, batch->layer, head, tile);
 }
 
 // Claims the next unit whose block is wanted. False: none is left.
@@ -376,8 +483,8 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     bool more;
 
     (void)thread_count;
-    for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->block_count;)
-        store_block(batch, &batch->blocks[item]);
+    for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->piece_count;)
+        store_piece(batch, &batch->pieces[item]);
     thread_pool_barrier(store->pool);
     for (more = claim_unit(batch, &unit, &now); more; now = next, unit = next_unit) {
         more = claim_unit(batch, &next_unit, &next);

@@ -113,6 +113,7 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
 struct kv_row {
     uint64_t sequence;
     uint32_t position;
+    bool sparse; // it attends to chosen tiles only, in a store whose shape has a sparse_percent
 };
 
 // The state of kv_ledger_check_row between rows.

@@ -45,7 +45,8 @@ static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool pr
     uint32_t bad, first = b->next + (prefill ? 1 : rows) <= b->sequences ? b->next : 0;
 
     for (uint32_t i = 0; i < rows; i++)
-        row[i] = prefill ? (struct kv_row){first, last + 1 - rows + i} : (struct kv_row){first + i, last};
+        row[i] = prefill ? (struct kv_row){.sequence = first, .position = last + 1 - rows + i}
+                         : (struct kv_row){.sequence = first + i, .position = last, .sparse = true};
     b->next = first + (prefill ? 1 : rows);
     enum status status = kv_batch_plan(b->batch, row, rows, &bad, error);
     if (status)
@@ -117,11 +118,11 @@ enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, stru
     one.layers = 1;
     one.max_sequences = SEQUENCES_MAX;
     one.max_context = CONTEXT;
-    layer_bytes = kv_page_bytes(&one) * (CONTEXT / MAX(one.page_tokens, 1u));
+    layer_bytes = kv_page_memory_bytes(&one) * (CONTEXT / MAX(one.page_tokens, 1u));
     if (layer_bytes == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "a shape of KV that cannot be measured");
     one.layers = (uint32_t)MIN(MAX(memory_bytes / layer_bytes / SEQUENCES_MIN, 1), MAX(shape->layers, 1u));
-    sequence_bytes = kv_page_bytes(&one) * (CONTEXT / one.page_tokens);
+    sequence_bytes = kv_page_memory_bytes(&one) * (CONTEXT / one.page_tokens);
     b->layers = one.layers;
     b->sequences = (uint32_t)MIN(MAX(memory_bytes / sequence_bytes, 2), SEQUENCES_MAX);
     if ((status = kv_store_open(&one, sequence_bytes * b->sequences, SEQUENCES_MAX, pool, &b->store, error)))

@@ -4,13 +4,23 @@
 #include "common/base/checked.h"
 #include "common/kv/kv_state.h"
 
+// Copies a page that is about to differ from the one it was shared with.
+static void copy_page(const struct kv_store *store, const struct kv_copy *copy)
+{
+    memcpy(store->pages + copy->to * store->page_bytes, store->pages + copy->from * store->page_bytes, store->page_bytes);
+    for (uint32_t layer = 0; store->bounds_width && layer < store->shape.layers; layer++)
+        for (uint32_t head = 0; head < store->shape.kv_heads; head++)
+            memcpy(kv_bounds(store, layer, head, copy->to, 0), kv_bounds(store, layer, head, copy->from, 0),
+                   store->page_tiles * store->bounds_width * sizeof(uint16_t));
+}
+
 enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t positions, struct error *error)
 {
     struct kv_copy copy;
     enum status status = kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);
 
     if (copy.needed)
-        memcpy(store->pages + copy.to * store->page_bytes, store->pages + copy.from * store->page_bytes, store->page_bytes);
+        copy_page(store, &copy);
     return status;
 }
 
@@ -61,6 +71,15 @@ static void copy_tokens(const struct kv_store *store, unsigned char *to, const u
     }
 }
 
+// Computes the bounds of a page's first `tiles` tiles, in all layers.
+static void write_bounds(const struct kv_store *store, uint32_t slot, uint32_t page_index, uint32_t tiles)
+{
+    for (uint32_t layer = 0; layer < store->shape.layers; layer++)
+        for (uint32_t head = 0; head < store->shape.kv_heads; head++)
+            for (uint32_t tile = 0; tile < tiles; tile++)
+                kv_bounds_write(store, slot, layer, head, page_index * store->page_tiles + tile);
+}
+
 enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint32_t page_index, const void *page,
                                  uint32_t positions, struct error *error)
 {
@@ -71,8 +90,10 @@ enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint
     if (status)
         return status;
     if (copy.needed)
-        memcpy(store->pages + copy.to * store->page_bytes, store->pages + copy.from * store->page_bytes, store->page_bytes);
+        copy_page(store, &copy);
     copy_tokens(store, store->pages + to * store->page_bytes, page, positions);
+    if (store->bounds_width)
+        write_bounds(store, slot, page_index, positions / ATTEND_TILE);
     store->ledger.sequences[slot].complete = page_index * store->shape.page_tokens + positions;
     return STATUS_OK;
 }

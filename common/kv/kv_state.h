@@ -4,7 +4,7 @@
 
 #include "common/kv/kv_ledger.h"
 #include "common/kv/kv_store.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_sparse.h"
 
 #define KV_BLOCK_LINES 64u // lines (rows times heads of a KV head) that share a tile, unless one row has more
 #define KV_PARTIAL_BYTES_MAX (64ull << 20)
@@ -17,8 +17,12 @@ struct kv_store {
     uint32_t max_rows, group_heads, page_tiles;
     uint32_t block_rows;             // rows of one sequence whose lines share tiles
     uint64_t page_bytes, tile_bytes; // a tile: K, then V
+    uint32_t bounds_width;           // f16 values of a tile's bounds; 0: there are none
 
     unsigned char *pages; // [pages_total][layers][kv_heads][page_tiles][tile_bytes]
+    // [layers][kv_heads][pages_total][page_tiles][bounds_width] f16, of full tiles: what a row reads of them lies close together, and a
+    // page that is handed over does not contain them
+    uint16_t *bounds;
     struct kv_ledger ledger;
 
     float *scratch; // [threads][scratch_floats]
@@ -41,10 +45,31 @@ static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot
     return store->pages + page * store->page_bytes + index * store->tile_bytes;
 }
 
-// Floats of a thread's scratch for blocks of `lines` lines.
-static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim)
+// The bounds of tile `tile` of page `page`.
+static inline uint16_t *kv_bounds(const struct kv_store *store, uint32_t layer, uint32_t kv_head, uint32_t page, uint32_t tile)
 {
-    size_t floats = (size_t)lines * (3 * head_dim + ATTEND_TILE + 5) + ATTEND_SCORES;
+    uint64_t index = ((uint64_t)layer * store->shape.kv_heads + kv_head) * store->ledger.shape.pages + page;
+    return store->bounds + (index * store->page_tiles + tile) * store->bounds_width;
+}
+
+// Computes the bounds of a tile that is full now, for one layer and KV head, in a store that has bounds. tile: of the sequence in `slot`.
+static inline void kv_bounds_write(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
+{
+    uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
+    attend_bounds((enum attend_type)store->shape.type, store->shape.head_dim, kv_tile(store, slot, layer, kv_head, tile),
+                  kv_bounds(store, layer, kv_head, page, tile % store->page_tiles));
+}
+
+// Tiles of the longest sequence, in a store that has bounds.
+static inline uint32_t kv_sparse_tiles(const struct kv_shape *shape)
+{
+    return shape->sparse_percent ? (shape->max_context + ATTEND_TILE - 1) / ATTEND_TILE : 0;
+}
+
+// Floats of a thread's scratch for blocks of `lines` lines, and for rows that choose among so many tiles.
+static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim, uint32_t sparse_tiles)
+{
+    size_t floats = (size_t)lines * (3 * head_dim + ATTEND_TILE + 5) + ATTEND_SCORES + 2 * head_dim + 2 * (size_t)sparse_tiles;
     return (floats + 31) / 16 * 16; // no cache line in common with the next thread
 }
 

@@ -37,6 +37,8 @@ static enum status check_shape(const struct kv_shape *shape, struct error *error
     if (!shape->max_sequences || shape->max_sequences > MAX_SEQUENCES || !shape->max_context || shape->max_context > MAX_CONTEXT)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: max_sequences %u or max_context %u out of range",
                          shape->max_sequences, shape->max_context);
+    if (shape->sparse_percent > 100)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: sparse_percent is %u: at most 100", shape->sparse_percent);
     return STATUS_OK;
 }
 
@@ -46,6 +48,19 @@ uint64_t kv_page_bytes(const struct kv_shape *shape)
         return 0;
     return (uint64_t)shape->layers * shape->kv_heads * (shape->page_tokens / ATTEND_TILE) *
            attend_tile_bytes(shape->head_dim, (enum attend_type)shape->type);
+}
+
+// Bytes of a page's bounds.
+static uint64_t page_bounds_bytes(const struct kv_shape *shape)
+{
+    uint64_t tiles = (uint64_t)shape->layers * shape->kv_heads * (shape->page_tokens / ATTEND_TILE);
+    return shape->sparse_percent ? tiles * attend_bounds_width(shape->head_dim) * sizeof(uint16_t) : 0;
+}
+
+uint64_t kv_page_memory_bytes(const struct kv_shape *shape)
+{
+    uint64_t bytes = kv_page_bytes(shape);
+    return bytes ? bytes + page_bounds_bytes(shape) : 0;
 }
 
 static struct kv_ledger_shape ledger_shape(const struct kv_shape *shape, uint64_t pages)
@@ -68,12 +83,13 @@ static void set_sizes(struct kv_store *store, uint32_t threads)
     store->page_bytes = kv_page_bytes(shape);
     store->page_tiles = shape->page_tokens / ATTEND_TILE;
     store->tile_bytes = attend_tile_bytes(shape->head_dim, (enum attend_type)shape->type);
+    store->bounds_width = shape->sparse_percent ? attend_bounds_width(shape->head_dim) : 0;
     store->group_heads = shape->heads / shape->kv_heads;
     store->block_rows = MAX(1u, KV_BLOCK_LINES / store->group_heads);
 
     lines = MIN(store->block_rows, store->max_rows) * store->group_heads;
     ranges = (shape->max_context + ATTEND_RANGE - 1) / ATTEND_RANGE;
-    store->scratch_floats = kv_scratch_floats(lines, shape->head_dim);
+    store->scratch_floats = kv_scratch_floats(lines, shape->head_dim, kv_sparse_tiles(shape));
     // A block that is split has over 1 / (threads * KV_UNITS_PER_THREAD) of all work, so there are fewer than that.
     wanted = MIN((uint64_t)threads * KV_UNITS_PER_THREAD * ranges * lines, KV_PARTIAL_BYTES_MAX / line_bytes);
     store->partial_lines = threads > 1 && ranges > 1 ? (uint32_t)wanted : 0;
@@ -82,7 +98,7 @@ static void set_sizes(struct kv_store *store, uint32_t threads)
 
 static uint64_t batch_bytes(const struct kv_store *store)
 {
-    return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 48) + (uint64_t)store->unit_capacity * 8;
+    return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 60) + (uint64_t)store->unit_capacity * 8;
 }
 
 enum { ALIGN = 64 };
@@ -93,7 +109,7 @@ struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, 
                              uint32_t batches)
 {
     struct kv_store store = {.shape = *shape, .max_rows = max_rows};
-    struct kv_plan plan = {.page_bytes = kv_page_bytes(shape)};
+    struct kv_plan plan = {.page_bytes = kv_page_memory_bytes(shape)};
 
     if (!plan.page_bytes || max_rows > MAX_ROWS)
         return (struct kv_plan){0};
@@ -110,7 +126,7 @@ struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, 
 enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, struct thread_pool *pool,
                           struct kv_store **out, struct error *error)
 {
-    uint64_t page_bytes = kv_page_bytes(shape), line_bytes = (shape->head_dim + 2ull) * sizeof(float);
+    uint64_t page_bytes = kv_page_memory_bytes(shape), line_bytes = (shape->head_dim + 2ull) * sizeof(float);
     struct kv_store *store;
     enum status status = check_shape(shape, error);
 
@@ -140,7 +156,8 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     };
     // pages lie behind it, from a huge page on
     const uint64_t pages_at = to_huge_page(slices_bytes(scratch, ARRAY_COUNT(scratch), ALIGN));
-    store->memory_bytes = pages_at + ledger.pages * page_bytes + HUGE_PAGE;
+    const uint64_t bounds_at = to_huge_page(pages_at + ledger.pages * store->page_bytes); // an address alone where there are none
+    store->memory_bytes = bounds_at + ledger.pages * page_bounds_bytes(shape) + HUGE_PAGE;
     store->memory = mmap(NULL, store->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (store->memory == MAP_FAILED) {
         uint64_t bytes = store->memory_bytes;
@@ -151,7 +168,8 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     unsigned char *base = (unsigned char *)to_huge_page((uintptr_t)store->memory);
     slices_place(scratch, ARRAY_COUNT(scratch), ALIGN, base);
     store->pages = base + pages_at;
-    madvise(store->pages, ledger.pages * page_bytes, MADV_HUGEPAGE); // a wish: reads are random at the size of a page
+    store->bounds = (uint16_t *)(void *)(base + bounds_at);
+    madvise(store->pages, ledger.pages * store->page_bytes, MADV_HUGEPAGE); // a wish: reads are random at the size of a page
     *out = store;
     return STATUS_OK;
 }

@@ -31,26 +31,30 @@ struct kv_shape {
     enum kv_type type;
     uint32_t max_sequences;
     uint32_t max_context; // positions a sequence
+    uint32_t
+        sparse_percent; // of its tiles, those that a sparse row attends to (attention_sparse.h), at most 100; 0: there are no such rows
 };
 
 struct kv_store;
 struct kv_batch;
 
-// Bytes of one page. 0 if the shape is out of range (kv_store_open says why).
+// Bytes of one page as it is handed over. 0 if the shape is out of range (kv_store_open says why).
 uint64_t kv_page_bytes(const struct kv_shape *shape);
+// Bytes that a page takes of the pool: with a sparse_percent also the bounds of its tiles, 4 bytes a dimension of each KV head and layer.
+uint64_t kv_page_memory_bytes(const struct kv_shape *shape);
 
 // What a store takes, for the memory plan.
 struct kv_plan {
-    uint64_t pages, page_bytes;
-    uint64_t fixed_bytes; // scratch, lists of free slots, and the rows of `batches` batches
-    uint64_t table_bytes; // at most: page tables, reference counts, split contexts; touched in step with the pages in use
+    uint64_t pages, page_bytes; // page_bytes: of the pool (kv_page_memory_bytes)
+    uint64_t fixed_bytes;       // scratch, lists of free slots, and the rows of `batches` batches
+    uint64_t table_bytes;       // at most: page tables, reference counts, split contexts; touched in step with the pages in use
 };
 
 // All 0 if the shape is out of range. threads: of the pool that is given to kv_store_open; max_rows: as there.
 struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads,
                              uint32_t batches);
 
-// Opens a store of pool_bytes / kv_page_bytes() pages. max_rows: the most rows of a batch. The pool of threads is
+// Opens a store of pool_bytes / kv_page_memory_bytes() pages. max_rows: the most rows of a batch. The pool of threads is
 // borrowed and must outlive the store. *out is the caller's, for kv_store_close. Fails with INVALID_ARGUMENT for a shape
 // out of range or a pool of less than one page, RESOURCE_EXHAUSTED without memory; *error says which; nothing is left.
 enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, struct thread_pool *pool,
@@ -109,12 +113,12 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o);
 
-// Totals since open. bytes_read: the K and V bytes that attention had to read, each tile once for each row block.
+// Totals since open. bytes_read: the bytes of K, V and bounds that attention had to read, each tile once for each row block.
 struct kv_stats {
     uint64_t bytes_read;
     uint64_t attend_ns;
     uint64_t rows;        // rows times layers
-    uint64_t tokens_read; // context tokens of those rows, times layers
+    uint64_t tokens_read; // context tokens that those rows attended to, times layers
     uint32_t pages_peak;  // the most that were in use at once
 };
 void kv_store_stats(const struct kv_store *store, struct kv_stats *out);

@@ -89,7 +89,7 @@ static enum status reserve(struct backend_batch *batch, uint32_t *bad_row, struc
         *bad_row = row;
         if (!pages)
             return error_set(error, STATUS_FAILED_PRECONDITION, "there is no local pool");
-        batch->kv_rows[batch->local_count++] = (struct kv_row){own->sequence, own->position};
+        batch->kv_rows[batch->local_count++] = (struct kv_row){.sequence = own->sequence, .position = own->position};
         if (row + 1 < batch->row_count && own[1].local && own[1].sequence == own->sequence)
             continue;
         if ((status = not_coming_in(backend, own->sequence, error)) ||

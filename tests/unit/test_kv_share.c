@@ -16,7 +16,7 @@ static void test_share(void **state)
     struct rig rig = rig_open(5);
     unsigned char *last = malloc(kv_page_bytes(&small));
     uint32_t positions, bad;
-    const struct kv_row row = {2, 40};
+    const struct kv_row row = {2, 40, false};
     struct error error;
     (void)state;
     write_range(&rig, 1, 0, 40);
@@ -58,17 +58,19 @@ static void copy_sequence(struct rig *rig, uint64_t from, uint64_t to, uint32_t 
     struct error error;
     uint32_t in_page;
     kv_store_free(rig->store, to);
-    for (uint32_t at = 0; at < positions; at += 16) {
-        assert_int_equal(kv_store_export_page(rig->store, from, at / 16, page, &in_page), STATUS_OK);
+    const uint32_t page_tokens = rig->store->shape.page_tokens;
+    for (uint32_t at = 0; at < positions; at += page_tokens) {
+        assert_int_equal(kv_store_export_page(rig->store, from, at / page_tokens, page, &in_page), STATUS_OK);
         in_page = MIN(in_page, positions - at);
-        assert_int_equal(kv_store_import_page(rig->store, to, at / 16, page, in_page, &error), STATUS_OK);
+        assert_int_equal(kv_store_import_page(rig->store, to, at / page_tokens, page, in_page, &error), STATUS_OK);
     }
 }
 
 /* Of a row behind what is held, whose layers are not gone through. */
 static void expect_attention(struct rig *shared, struct rig *copied, uint64_t sequence)
 {
-    const struct kv_row row = {sequence, held(shared, sequence)};
+    const uint32_t position = held(shared, sequence);
+    const struct kv_row row = {sequence, position, position >= sparse_from};
     float expected[WIDTH];
     struct error error;
     uint32_t bad;
@@ -83,18 +85,20 @@ static void expect_attention(struct rig *shared, struct rig *copied, uint64_t se
     assert_memory_equal(outputs[0], expected, sizeof expected);
 }
 
-/* Random shares, writes and ends beside a store that copies instead: the same attention, and fewer pages, none of them left
- * at the end. */
-static void test_share_walk(void **state)
+/* Random shares, writes and ends beside a store that copies instead: the same attention, sparse rows too, and fewer pages, none of them
+ * left at the end. */
+static void walk(uint32_t page_tokens)
 {
     enum { IDS = 9, PAGES = 60 };
     struct kv_shape shape = small;
     shape.max_sequences = IDS;
+    shape.page_tokens = page_tokens;
+    shape.sparse_percent = 20;
+    sparse_from = 90;
     struct rig shared = rig_open_shape(&shape, PAGES), copied = rig_open_shape(&shape, IDS * 13);
     uint64_t seed = 7;
     uint32_t shares = 0;
     struct error error;
-    (void)state;
     for (uint32_t step = 0; step < 6000; step++) {
         uint64_t id = 1 + random_u64(&seed) % IDS, other = 1 + random_u64(&seed) % IDS;
         uint32_t have = held(&shared, id), n = (uint32_t)(random_u64(&seed) % 40);
@@ -122,16 +126,32 @@ static void test_share_walk(void **state)
         assert_true(kv_store_pages_used(shared.store) <= kv_store_pages_used(copied.store));
         for (uint64_t i = 1; i <= IDS; i++) {
             assert_int_equal(held(&shared, i), held(&copied, i));
-            if (held(&shared, i) != UINT32_MAX && step % 7 == 0)
-                expect_attention(&shared, &copied, i);
+            if (held(&shared, i) == UINT32_MAX || step % 7)
+                continue;
+            expect_attention(&shared, &copied, i);
+            expect_bounds(&shared, i);
+            expect_bounds(&copied, i);
         }
     }
     assert_true(shares > 100);
     for (uint64_t i = 1; i <= IDS; i++)
         kv_store_free(shared.store, i);
     assert_int_equal(kv_store_pages_used(shared.store), 0);
+    sparse_from = UINT32_MAX;
     rig_close(&shared);
     rig_close(&copied);
+}
+
+static void test_share_walk(void **state)
+{
+    (void)state;
+    walk(16);
+}
+
+static void test_share_walk_of_pages_of_two_tiles(void **state)
+{
+    (void)state;
+    walk(32);
 }
 
 int main(void)
@@ -139,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_share_walk),
+        cmocka_unit_test(test_share_walk_of_pages_of_two_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,13 +7,14 @@ static void test_shapes(void **state)
     struct rig rig = rig_open(2);
     struct kv_store *store = NULL;
     struct error error;
-    struct kv_shape bad[8];
+    struct kv_shape bad[9];
     (void)state;
-    for (uint32_t i = 0; i < 8; i++)
+    for (uint32_t i = 0; i < 9; i++)
         bad[i] = small;
     bad[0].layers = 0, bad[1].heads = 3, bad[1].kv_heads = 2, bad[2].head_dim = 24, bad[3].head_dim = 272;
     bad[4].page_tokens = 8, bad[5].type = (enum kv_type)9, bad[6].max_sequences = 0, bad[7].max_context = UINT32_MAX;
-    for (uint32_t i = 0; i < 8; i++) {
+    bad[8].sparse_percent = 101;
+    for (uint32_t i = 0; i < 9; i++) {
         assert_int_equal(kv_store_open(&bad[i], 1 << 20, 4, rig.pool, &store, &error), STATUS_INVALID_ARGUMENT);
         assert_true(strncmp(error.text, "KV store: ", 10) == 0);
         assert_int_equal(kv_page_bytes(&bad[i]), 0);
@@ -89,12 +90,12 @@ static void test_plan_refusals(void **state)
     uint32_t bad = 99;
     (void)state;
     assert_int_equal(kv_store_reserve(rig.store, 5, 16, &error), STATUS_OK);
-    rows[0] = (struct kv_row){4, 0};
+    rows[0] = (struct kv_row){4, 0, false};
     assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION); /* unknown */
     assert_int_equal(bad, 0);
-    rows[0] = (struct kv_row){5, 1};
+    rows[0] = (struct kv_row){5, 1, false};
     assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION); /* position 0 is missing */
-    rows[0] = (struct kv_row){5, 0}, rows[1] = (struct kv_row){5, 2};
+    rows[0] = (struct kv_row){5, 0, false}, rows[1] = (struct kv_row){5, 2, false};
     assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_FAILED_PRECONDITION); /* a gap */
     assert_int_equal(bad, 1);
     rows_of(rows, 0, 5, 0, 17);
@@ -102,11 +103,11 @@ static void test_plan_refusals(void **state)
     assert_int_equal(bad, 16);
     attend(rig.batch, rows, 17, 0); /* after a failure there are no rows */
     assert_int_equal(held(&rig, 5), 0);
-    rows[1] = (struct kv_row){5, 0};
+    rows[1] = (struct kv_row){5, 0, false};
     assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_INVALID_ARGUMENT); /* twice */
     assert_int_equal(bad, 1);
     assert_int_equal(kv_store_reserve(rig.store, 3, 16, &error), STATUS_OK);
-    rows[1] = (struct kv_row){3, 0};
+    rows[1] = (struct kv_row){3, 0, false};
     assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_INVALID_ARGUMENT); /* not sorted */
     assert_int_equal(plan(&rig, rows, MAX_ROWS + 1, &bad), STATUS_INVALID_ARGUMENT);
     assert_int_equal(plan(&rig, rows, 0, &bad), STATUS_OK);
@@ -249,7 +250,7 @@ static void test_page_twice_in_flight(void **state)
             struct rig from = rig_open_shape(&shape, 8), to = rig_open_shape(&shape, 8);
             unsigned char *page = malloc(kv_page_bytes(&shape)), *expected = malloc(kv_page_bytes(&shape));
             uint32_t length = lengths[i], last = (length - 1) / page_tokens, positions = 0, bad;
-            struct kv_row row = {6, length};
+            struct kv_row row = {6, length, false};
             struct error error;
 
             write_range(&from, 6, 0, length);
@@ -276,6 +277,40 @@ static void test_page_twice_in_flight(void **state)
         }
 }
 
+/* A tile that is full of wrong guesses is written again, in steps that end within it: its bounds are those of what it holds once it is
+ * full again. So they are after it was handed over, whatever its type. */
+static void test_bounds_follow(void **state)
+{
+    (void)state;
+    for (int type = KV_F16; type < KV_TYPE_END; type++) {
+        struct kv_shape shape = small;
+        unsigned char *page = malloc(kv_page_bytes(&small) * 2);
+        struct error error;
+        uint32_t positions;
+        shape.type = (enum kv_type)type;
+        shape.sparse_percent = 10;
+        struct rig from = rig_open_shape(&shape, 8), to = rig_open_shape(&shape, 8);
+        write_range(&from, 6, 0, 13);
+        guess = 1;
+        write_range(&from, 6, 13, 19);
+        expect_bounds(&from, 6);
+        guess = 0;
+        write_range(&from, 6, 13, 15);
+        write_range(&from, 6, 15, 41);
+        expect_bounds(&from, 6);
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(kv_store_export_page(from.store, 6, i, page, &positions), STATUS_OK);
+            assert_int_equal(kv_store_import_page(to.store, 6, i, page, positions, &error), STATUS_OK);
+        }
+        expect_bounds(&to, 6);
+        write_range(&to, 6, 41, 50);
+        expect_bounds(&to, 6);
+        free(page);
+        rig_close(&from);
+        rig_close(&to);
+    }
+}
+
 /* Ids that share buckets: removal must close gaps. The low byte is the number i, the rest is scattered over both halves. */
 static uint64_t id_of(uint32_t i)
 {
@@ -287,7 +322,9 @@ static uint64_t id_of(uint32_t i)
 static void test_random_walk(void **state)
 {
     enum { IDS = 7, PAGES = 12 };
-    struct rig rig = rig_open(PAGES);
+    struct kv_shape shape = small;
+    shape.sparse_percent = 20;
+    struct rig rig = rig_open_shape(&shape, PAGES);
     uint32_t known[IDS] = {0}, pages[IDS] = {0}, complete[IDS] = {0}, seen[IDS] = {0};
     uint64_t seed = 42;
     struct error error;
@@ -328,6 +365,7 @@ static void test_random_walk(void **state)
             if (n < 30)
                 kv_store_free(rig.store, id), known[i] = pages[i] = complete[i] = 0;
         }
+        expect_bounds(&rig, id);
         used = count = 0;
         for (uint32_t j = 0; j < IDS; j++) {
             used += pages[j], count += known[j];
@@ -396,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_freed_in_flight),
         cmocka_unit_test(test_handing_over),
         cmocka_unit_test(test_page_twice_in_flight),
+        cmocka_unit_test(test_bounds_follow),
         cmocka_unit_test(test_random_walk),
         cmocka_unit_test(test_unwanted),
     };
