@@ -17,6 +17,7 @@ void messages_from_kv_shape(const struct kv_shape *shape, Fastdecode__KvShape *o
     out->page_tokens = shape->page_tokens;
     out->type = (Fastdecode__KvType)shape->type;
     out->context_tokens = shape->max_context;
+    out->sparse_percent = shape->sparse_percent;
 }
 
 struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_t max_sequences)
@@ -28,13 +29,15 @@ struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_
                              .page_tokens = message->page_tokens,
                              .type = (enum kv_type)message->type,
                              .max_sequences = max_sequences,
-                             .max_context = message->context_tokens};
+                             .max_context = message->context_tokens,
+                             .sparse_percent = message->sparse_percent};
 }
 
 bool messages_same_kv_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
 {
     return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
-           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens;
+           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens &&
+           a->sparse_percent == b->sparse_percent;
 }
 
 void messages_from_kv_costs(const struct kv_costs *costs, Fastdecode__KvCosts *out)

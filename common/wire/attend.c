@@ -20,6 +20,7 @@ enum {
     Q_SHARE_SEQUENCE = 12,
     Q_SHARE_FROM = 13,
     Q_SHARE_POSITIONS = 14,
+    Q_SPARSE = 15,
     Q_END
 };
 enum { R_STEP = 1, R_LAYER = 2, R_ATTEND_US = 3, R_LOST = 4, R_PADDING = 5, R_O = 6 };
@@ -49,6 +50,7 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
         [Q_SHARE_SEQUENCE] = WIRE_BYTES,
         [Q_SHARE_FROM] = WIRE_BYTES,
         [Q_SHARE_POSITIONS] = WIRE_BYTES,
+        [Q_SPARSE] = WIRE_BYTES,
     };
 
     if (field->number >= Q_END)
@@ -87,6 +89,23 @@ static enum status tensor(const struct ranges *ranges, uint32_t number, const ch
     if ((uintptr_t)ranges->field[number].bytes % sizeof(float))
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %s is not aligned to 4 bytes", name);
     *out = (const float *)(const void *)ranges->field[number].bytes;
+    return STATUS_OK;
+}
+
+static enum status take_sparse(const struct ranges *ranges, struct attend_request *out, struct error *error)
+{
+    const unsigned char *sparse = ranges->field[Q_SPARSE].bytes;
+    size_t length = ranges->field[Q_SPARSE].length;
+    enum status status;
+
+    if (length == 0)
+        return STATUS_OK;
+    if ((status = check_length(ranges, Q_SPARSE, "row_sparse", out->row_count, error)))
+        return status;
+    for (size_t i = 0; i < length; i++)
+        if (sparse[i] > 1)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row_sparse[%zu] is %u, want 0 or 1", i, sparse[i]);
+    out->row_sparse = sparse;
     return STATUS_OK;
 }
 
@@ -131,7 +150,7 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
     if (out->layer == 0) {
         if ((status = check_length(&ranges, Q_SEQUENCE, "row_sequence", out->row_count * 8ull, error)) ||
             (status = check_length(&ranges, Q_POSITION, "row_position", out->row_count * 4ull, error)) ||
-            (status = take_shares(&ranges, out, error)))
+            (status = take_shares(&ranges, out, error)) || (status = take_sparse(&ranges, out, error)))
             return status;
         out->row_sequence = ranges.field[Q_SEQUENCE].bytes;
         out->row_position = ranges.field[Q_POSITION].bytes;
@@ -207,6 +226,8 @@ static size_t request_head_bytes(const struct attend_request_form *form)
         bytes += wire_size_bytes(Q_SEQUENCE, rows * 8ull) + wire_size_bytes(Q_POSITION, rows * 4ull);
     if (shares)
         bytes += 2 * wire_size_bytes(Q_SHARE_FROM, shares * 8ull) + wire_size_bytes(Q_SHARE_POSITIONS, shares * 4ull);
+    if (form->layer == 0 && form->has_sparse)
+        bytes += wire_size_bytes(Q_SPARSE, rows);
     return bytes;
 }
 
@@ -249,6 +270,8 @@ void attend_request_begin(unsigned char *bytes, size_t length, const struct atte
         out->share_from = wire_put_bytes_in_place(&writer, Q_SHARE_FROM, shares * 8ull);
         out->share_positions = wire_put_bytes_in_place(&writer, Q_SHARE_POSITIONS, shares * 4ull);
     }
+    if (form->layer == 0 && form->has_sparse)
+        out->row_sparse = wire_put_bytes_in_place(&writer, Q_SPARSE, rows);
     out->q = put_tensor(&writer, bytes, Q_Q, (size_t)rows * form->q_width * 4);
     out->k = put_tensor(&writer, bytes, Q_K, (size_t)rows * form->kv_width * 4);
     out->v = put_tensor(&writer, bytes, Q_V, (size_t)rows * form->kv_width * 4);

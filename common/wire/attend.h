@@ -2,6 +2,7 @@
 #ifndef FD_WIRE_ATTEND_H
 #define FD_WIRE_ATTEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,7 @@ struct attend_request {
     uint32_t mini_batch, layer, row_count;
     const unsigned char *row_sequence;    // [row_count] u64 little-endian, with layer 0; else NULL
     const unsigned char *row_position;    // [row_count] u32 little-endian, with layer 0; else NULL
+    const unsigned char *row_sparse;      // [row_count] 0 or 1, with layer 0; NULL: no row is sparse
     uint32_t share_count;                 // with layer 0; else 0
     const unsigned char *share_sequence;  // [share_count] u64: its first positions ...
     const unsigned char *share_from;      // [share_count] u64: ... are those of this sequence
@@ -21,7 +23,7 @@ struct attend_request {
     const float *k, *v;                   // [row_count][kv_width] f32
 };
 
-// Checks sizes against row_count and the widths, and that there is at most one share per row. INVALID_ARGUMENT: the error names the field.
+// Checks sizes against row_count and the widths, and that there is at most one share a row. INVALID_ARGUMENT: the error names the field.
 enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
                                  struct attend_request *out, struct error *error) MUST_CHECK;
 
@@ -42,6 +44,7 @@ struct attend_request_form {
     uint64_t incarnation, step;
     uint32_t mini_batch, layer, row_count;
     uint32_t share_count; // with layer 0; else ignored
+    bool has_sparse;      // rows may be sparse: the same
     uint32_t q_width, kv_width;
 };
 size_t attend_request_size(const struct attend_request_form *form);
@@ -52,6 +55,7 @@ struct attend_request_parts {
     unsigned char *row_position;                // [row_count] u32, with layer 0; else NULL
     unsigned char *share_sequence, *share_from; // [share_count] u64; NULL without
     unsigned char *share_positions;             // [share_count] u32
+    unsigned char *row_sparse;                  // [row_count] 0 or 1, with layer 0 and has_sparse; else NULL
     float *q, *k, *v;
 };
 

@@ -43,6 +43,7 @@ struct backend_config {
     uint32_t context_tokens;   // longest sequence
     uint32_t kv_type;          // of the local pool: KvType
     uint32_t page_tokens;
+    uint32_t sparse_percent; // of the local pool: what a sparse row attends to; 0: there are no such rows
     uint32_t max_sequences;
     uint64_t local_pool_bytes; // 0: none
     int device;                // of those of its kind
@@ -73,6 +74,7 @@ struct backend_row {
     uint32_t position;
     bool local;        // KV in the local pool
     bool needs_output; // the head may be asked for it; without, its last layer is not finished once its K and V are stored
+    bool sparse;       // of a local row: it attends to chosen tiles only, if there is a sparse_percent
 };
 
 // Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. The q, k and v of a lost

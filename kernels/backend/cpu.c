@@ -63,6 +63,7 @@ static struct kv_shape pool_shape(const struct backend_config *config, const str
         .type = (enum kv_type)config->kv_type,
         .max_sequences = config->max_sequences,
         .max_context = config->context_tokens,
+        .sparse_percent = config->sparse_percent,
     };
 }
 
@@ -98,7 +99,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     plan->activation_bytes = batch_bytes(config) * config->max_batches + rope_row_floats(&rope) * config->context_tokens * 4;
     if (range.is_last)
         plan->activation_bytes += logits_bytes(config) + (uint64_t)threads * shape->vocab * 16; // sampling
-    plan->pool_page_bytes = kv_page_bytes(&kv);
+    plan->pool_page_bytes = kv_page_memory_bytes(&kv);
     plan->rows_alike = !cpu_wants_dense(config);
     if (config->local_pool_bytes) {
         struct kv_plan pool = kv_store_plan(&kv, config->local_pool_bytes, config->max_rows, threads, config->max_batches);
@@ -266,7 +267,8 @@ static enum status plan_local(struct backend_batch *batch, uint32_t *bad_row, st
             if (status)
                 return status;
         }
-        batch->kv_rows[count] = (struct kv_row){batch->rows[row].sequence, batch->rows[row].position};
+        batch->kv_rows[count] = (struct kv_row){
+            .sequence = batch->rows[row].sequence, .position = batch->rows[row].position, .sparse = batch->rows[row].sparse};
         batch->kv_q[count] = batch->qkv + row * width;
         batch->kv_k[count] = batch->kv_q[count] + backend->q_width;
         batch->kv_v[count] = batch->kv_k[count] + backend->kv_width;

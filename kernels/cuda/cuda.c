@@ -116,6 +116,10 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     if (config->local_pool_bytes && config->kv_type != KV_F16)
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
+    if (config->local_pool_bytes && config->sparse_percent)
+        return error_set(
+            error, STATUS_UNIMPLEMENTED,
+            "on CUDA the local pool has no sparse attention: --sparse-attention off, or --local-pool 0 and KV workers");
     cuda_must(cudaSetDevice(config->device), "choosing the device");
     host_slices(config, &unused, host);
     device_slices(config, cuda_load_panel_bytes(config, &range), &unused, device);

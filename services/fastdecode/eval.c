@@ -1,4 +1,4 @@
-// eval.c: `fastdecode eval`: what a KV type costs in quality: perplexity, and KL divergence from KV in f32, on a text file.
+// eval.c: `fastdecode eval`: what a KV type, or sparse attention, costs in quality: perplexity, and KL divergence from KV in f32, on a text file.
 //
 // Both runs use the same compute mode. In int8 any small change flips some roundings of activations, which sets a floor of about 7e-4 for
 // the default model; KV types that differ by less cannot be told apart. So the default is f32.
@@ -14,6 +14,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
+#include "common/kv/kv_sparse.h"
 #include "common/vocabulary/vocabulary.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/commands.h"
@@ -22,10 +23,11 @@
 enum { TEXT_MAX_BYTES = 64 << 20, CONTEXT_TOKENS = 512, PROGRESS_US = 2000000 };
 
 struct eval_settings {
-    const char *model, *text, *kv_type_name, *compute;
+    const char *model, *text, *kv_type_name, *sparse_attention, *compute;
     uint32_t tokens, context, threads;
     bool json;
     enum kv_type kv_type;
+    uint32_t sparse_percent;
 };
 
 static enum status parse(struct eval_settings *s, int argc, char **argv, bool *check_only, struct error *error)
@@ -34,6 +36,8 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
         {"text", OPTION_STRING, &s->text, "FILE", "UTF-8 text to read, such as a book's chapter (required)", 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "KV type to compare with f32: " KV_TYPE_NAMES, 0, 0},
+        {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES,
+         "compare sparse attention of every token, those of the prompt too; --kv-type f32 shows it alone", 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, "f32|int8",
          "compute mode of both runs; f32 shows the effect of the KV type alone, int8 adds some rounding", 0, 0},
         {"tokens", OPTION_U32, &s->tokens, "N", "tokens to read from the start of the text; 0: all", 0, 1 << 30},
@@ -42,10 +46,11 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
         {"json", OPTION_BOOL, &s->json, NULL, "print the figures as one JSON object", 0, 0},
     };
-    struct program program = {.name = "fastdecode eval",
-                              .purpose = "what a KV type costs in quality: perplexity and KL divergence from f32 KV, on a text",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options)};
+    struct program program = {
+        .name = "fastdecode eval",
+        .purpose = "what a KV type or sparse attention costs in quality: perplexity and KL divergence from f32 KV, on a text",
+        .options = options,
+        .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;
@@ -56,6 +61,8 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
     if (!s->text)
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--text FILE is missing: any UTF-8 text of a few thousand words, similar to what the model will serve");
+    if (kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error))
+        return error->status;
     return kv_type_parse(s->kv_type_name, &s->kv_type, error);
 }
 
@@ -180,6 +187,7 @@ static enum status evaluate(const struct eval_settings *s, struct outcome *out, 
     struct evaluation_config config = {
         .compute = !strcmp(s->compute, "f32") ? COMPUTE_F32 : COMPUTE_INT8,
         .kv_type = s->kv_type,
+        .sparse_percent = s->sparse_percent,
         .context_tokens = s->context,
     };
     struct evaluation *evaluation = NULL;
@@ -226,6 +234,8 @@ static void print_text(const struct eval_settings *s, const struct outcome *out)
     printf("  text             %u tokens in %u contexts of %u: %u positions compared, %.1f s\n", out->tokens, out->contexts,
            s->context, sum->positions, out->seconds);
     printf("  compute          %s\n", out->level);
+    if (s->sparse_percent)
+        printf("  attention        the best %u %% of each context\n", s->sparse_percent);
     printf("  perplexity       %.4f with KV %s, %.4f with f32 (%+.3f %%)\n", sum->perplexity, s->kv_type_name,
            sum->reference_perplexity, 100 * (sum->perplexity / sum->reference_perplexity - 1));
     printf("  KL divergence    %.3g mean (standard error %.1g), %.3g largest, at position %u\n", sum->kl_mean, sum->kl_error,
@@ -236,12 +246,13 @@ static void print_text(const struct eval_settings *s, const struct outcome *out)
 static int print_json(const struct eval_settings *s, const struct outcome *out)
 {
     const struct divergence_summary *sum = &out->sum;
-    json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "model", s->model, "text", s->text,
-        "compute", out->level, "kv_type", s->kv_type_name, "reference_kv_type", "f32", "tokens", (json_int_t)out->tokens, "context",
-        (json_int_t)s->context, "positions", (json_int_t)sum->positions, "perplexity", sum->perplexity, "reference_perplexity",
-        sum->reference_perplexity, "kl_mean", sum->kl_mean, "kl_standard_error", sum->kl_error, "kl_max", sum->kl_max, "kl_max_at",
-        (json_int_t)sum->kl_max_at, "same_best", sum->same_best, "seconds", out->seconds);
+    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "model",
+                             s->model, "text", s->text, "compute", out->level, "kv_type", s->kv_type_name, "sparse_percent",
+                             (json_int_t)s->sparse_percent, "reference_kv_type", "f32", "tokens", (json_int_t)out->tokens,
+                             "context", (json_int_t)s->context, "positions", (json_int_t)sum->positions, "perplexity",
+                             sum->perplexity, "reference_perplexity", sum->reference_perplexity, "kl_mean", sum->kl_mean,
+                             "kl_standard_error", sum->kl_error, "kl_max", sum->kl_max, "kl_max_at", (json_int_t)sum->kl_max_at,
+                             "same_best", sum->same_best, "seconds", out->seconds);
 
     if (!root || json_dumpf(root, stdout, 0)) {
         json_decref(root);
@@ -254,7 +265,7 @@ static int print_json(const struct eval_settings *s, const struct outcome *out)
 
 int eval_main(int argc, char **argv)
 {
-    struct eval_settings s = {.kv_type_name = "f16", .compute = "f32", .context = CONTEXT_TOKENS};
+    struct eval_settings s = {.kv_type_name = "f16", .sparse_attention = "off", .compute = "f32", .context = CONTEXT_TOKENS};
     struct outcome outcome = {.tokens = 0};
     struct error error;
     bool check_only;

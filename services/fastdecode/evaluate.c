@@ -31,7 +31,9 @@ struct evaluation {
     uint32_t next[STEP_ROWS]; // token after the row; MODEL_NO_TOKEN: the context ends there
 };
 
-static struct kv_shape kv_shape_of(const struct evaluation *evaluation, enum kv_type type)
+static bool is_reference(const struct evaluation *evaluation, const struct side *side) { return side == evaluation->sides; }
+
+static struct kv_shape kv_shape_of(const struct evaluation *evaluation, const struct side *side)
 {
     const struct model_shape *shape = &evaluation->shape;
     return (struct kv_shape){
@@ -40,16 +42,17 @@ static struct kv_shape kv_shape_of(const struct evaluation *evaluation, enum kv_
         .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim,
         .page_tokens = PAGE_TOKENS,
-        .type = type,
+        .type = is_reference(evaluation, side) ? KV_F32 : evaluation->config.kv_type,
         .max_sequences = 1,
         .max_context = evaluation->config.context_tokens,
+        .sparse_percent = is_reference(evaluation, side) ? 0 : evaluation->config.sparse_percent,
     };
 }
 
-static uint64_t store_bytes(const struct evaluation *evaluation, enum kv_type type)
+static uint64_t store_bytes(const struct evaluation *evaluation, const struct side *side)
 {
-    const struct kv_shape shape = kv_shape_of(evaluation, type);
-    return kv_page_bytes(&shape) * ((evaluation->config.context_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS);
+    const struct kv_shape shape = kv_shape_of(evaluation, side);
+    return kv_page_memory_bytes(&shape) * ((evaluation->config.context_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS);
 }
 
 static uint32_t row_floats(const struct model_shape *shape) { return 2 * (shape->heads + shape->kv_heads) * shape->head_dim; }
@@ -58,18 +61,22 @@ static uint32_t row_floats(const struct model_shape *shape) { return 2 * (shape-
 
 static enum status check_memory(const struct evaluation *evaluation, const struct backend_config *config, struct error *error)
 {
-    const struct kv_shape shape = kv_shape_of(evaluation, KV_F32);
-    uint32_t threads = thread_pool_threads(config->pool);
-    uint64_t kv_bytes = store_bytes(evaluation, KV_F32) + store_bytes(evaluation, evaluation->config.kv_type);
-    struct kv_plan kv = kv_store_plan(&shape, store_bytes(evaluation, KV_F32), STEP_ROWS, threads, 1);
+    uint64_t kv_bytes = 0, table_bytes = 0;
     struct backend_plan plan;
     enum status status = evaluation->ops->plan(config, &plan, error);
     char parts[96];
 
     if (status)
         return status;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct kv_shape shape = kv_shape_of(evaluation, &evaluation->sides[i]);
+        const uint64_t bytes = store_bytes(evaluation, &evaluation->sides[i]);
+        struct kv_plan kv = kv_store_plan(&shape, bytes, STEP_ROWS, thread_pool_threads(config->pool), 1);
+        kv_bytes += bytes;
+        table_bytes += kv.fixed_bytes + kv.table_bytes;
+    }
     const struct memory_plan memory = {
-        .fixed_bytes = plan.weight_bytes + plan.activation_bytes + kv_bytes + 2 * (kv.fixed_bytes + kv.table_bytes) +
+        .fixed_bytes = plan.weight_bytes + plan.activation_bytes + kv_bytes + table_bytes +
                        2ull * STEP_ROWS * row_floats(&evaluation->shape) * sizeof(float) +
                        2ull * HEAD_ROWS * evaluation->shape.vocab * sizeof(float),
         .start_bytes = plan.start_bytes,
@@ -78,13 +85,13 @@ static enum status check_memory(const struct evaluation *evaluation, const struc
     return memory_plan_check(&memory, parts, error);
 }
 
-static enum status open_side(struct evaluation *evaluation, struct side *side, enum kv_type type, struct error *error)
+static enum status open_side(struct evaluation *evaluation, struct side *side, struct error *error)
 {
-    const struct kv_shape shape = kv_shape_of(evaluation, type);
+    const struct kv_shape shape = kv_shape_of(evaluation, side);
     size_t floats = row_floats(&evaluation->shape), q = (size_t)shape.heads * shape.head_dim,
            kv = (size_t)shape.kv_heads * shape.head_dim;
     enum status status =
-        kv_store_open(&shape, store_bytes(evaluation, type), STEP_ROWS, evaluation->config.pool, &side->store, error);
+        kv_store_open(&shape, store_bytes(evaluation, side), STEP_ROWS, evaluation->config.pool, &side->store, error);
 
     if (!status)
         status = evaluation->ops->batch_open(evaluation->backend, &side->batch, error);
@@ -157,9 +164,9 @@ enum status evaluation_open(const struct evaluation_config *config, struct evalu
     if (!status)
         status = evaluation->ops->open(&backend, &evaluation->backend, error);
     if (!status)
-        status = open_side(evaluation, &evaluation->sides[0], KV_F32, error);
+        status = open_side(evaluation, &evaluation->sides[0], error);
     if (!status)
-        status = open_side(evaluation, &evaluation->sides[1], config->kv_type, error);
+        status = open_side(evaluation, &evaluation->sides[1], error);
     if (status) {
         evaluation_close(evaluation);
         return status;
@@ -265,7 +272,7 @@ enum status evaluation_run(struct evaluation *evaluation, const uint32_t *tokens
             uint32_t token = position < shift ? evaluation->config.first_token : tokens[position - shift];
             evaluation->rows[i] =
                 (struct backend_row){.needs_output = true, .sequence = SEQUENCE, .token = token, .position = position};
-            evaluation->kv_rows[i] = (struct kv_row){SEQUENCE, position};
+            evaluation->kv_rows[i] = (struct kv_row){.sequence = SEQUENCE, .position = position, .sparse = true};
             evaluation->next[i] = position + 1 < length ? tokens[position + 1 - shift] : MODEL_NO_TOKEN;
         }
         for (uint32_t s = 0; s < 2 && !status; s++)

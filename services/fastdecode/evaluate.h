@@ -1,5 +1,5 @@
-// evaluate.h: runs a model over a text twice, in this process: with KV in f32 and with KV in another type. Compares the whole
-// distribution at every position.
+// evaluate.h: runs a model over a text twice, in this process: with KV in f32, and with KV in another type or sparse attention. Compares the
+// whole distribution at every position.
 //
 // There is one backend, so one copy of the weights. Attention runs outside of it, as for the rows of KV workers, over two stores:
 //
@@ -24,6 +24,7 @@ struct evaluation_config {
     struct thread_pool *pool;
     enum compute_mode compute;
     enum kv_type kv_type;
+    uint32_t sparse_percent; // every row of the other run is sparse; 0: none
     uint32_t context_tokens; // at least 2
     uint32_t first_token;    // begins each context; MODEL_NO_TOKEN: the text begins it
 };

@@ -23,6 +23,7 @@
 #include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
+#include "common/kv/kv_sparse.h"
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
 #include "common/rpc/secret.h"
@@ -35,8 +36,8 @@
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
 struct up_settings {
-    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *kv_type, *local_pool,
-        *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
+    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *kv_type,
+        *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
         worker_timeout_ms;
     uint64_t kv_memory;
@@ -59,6 +60,7 @@ static const struct up_settings defaults = {
     .api_key_file = "none",
     .compute = "auto",
     .kv_type = "f16",
+    .sparse_attention = "off",
     .local_pool = "auto",
     .worker_timeout_ms = 2000,
 };
@@ -84,18 +86,25 @@ static enum status check_model(const struct up_settings *s, struct error *error)
     return error->status;
 }
 
-// A GPU's pool is f16: another KV type has no place there.
+// A GPU's pool is f16 and has no sparse attention: another KV type, and that, have no place there.
 static enum status check_kv_has_a_place(const struct up_settings *s, uint64_t pool_bytes, struct error *error)
 {
     const enum sched_placement placement = sched_placement_named(s->placement);
+    uint32_t sparse_percent;
 
+    if (kv_sparse_parse(s->sparse_attention, &sparse_percent, error))
+        return error->status;
     if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement workers with --kv-workers 0 leaves no place for KV");
     if (pool_bytes == 0 && (s->kv_workers == 0 || placement == SCHED_PLACE_LOCAL))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
                          s->kv_workers ? "--placement local" : "--kv-workers 0");
-    if (s->kv_workers || strncmp(s->device, "cuda", 4) || !strcmp(s->kv_type, "f16"))
+    if (s->kv_workers || strncmp(s->device, "cuda", 4) || (!strcmp(s->kv_type, "f16") && !sparse_percent))
         return STATUS_OK;
+    if (sparse_percent)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--sparse-attention on a GPU wants KV workers, its local pool has none: --kv-workers 1, or "
+                         "--sparse-attention off");
     return error_set(error, STATUS_INVALID_ARGUMENT,
                      "--kv-type %s on a GPU wants KV workers, its local pool is f16: --kv-workers 1, or --kv-type f16", s->kv_type);
 }
@@ -140,6 +149,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
          0},
         {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
+        {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction set of each worker in turn, such as avx2,avx512",
          0, 0},
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part, or in its GPU: auto, 0 or bytes", 0, 0},
@@ -259,6 +269,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");
     supervise_argument(child, "--kv-type=%s", s->kv_type);
+    supervise_argument(child, "--" KV_SPARSE_OPTION "=%s", s->sparse_attention);
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", mini_batches_of_s_part(s));

@@ -148,7 +148,9 @@ static void lose_sequence(struct attend_batch *batch, const struct attend_reques
 
 static struct kv_row row_at(const struct attend_request *request, uint32_t row)
 {
-    return (struct kv_row){wire_load_u64(request->row_sequence + row * 8ull), wire_load_u32(request->row_position + row * 4ull)};
+    return (struct kv_row){.sequence = wire_load_u64(request->row_sequence + row * 8ull),
+                           .position = wire_load_u32(request->row_position + row * 4ull),
+                           .sparse = request->row_sparse && request->row_sparse[row]};
 }
 
 // Checks all rows before anything changes: a refused request leaves no pages and no plan behind.

@@ -235,9 +235,11 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     struct job *job = new_job(worker, NULL);
     job->shape = messages_to_kv_shape(kv, WORKER_SEQUENCES_MAX);
     if (!kv_page_bytes(&job->shape)) { // the next scheduler or s-part may send a shape that is right
-        log_error("KV-SHAPE-REFUSED", "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u",
+        log_error("KV-SHAPE-REFUSED",
+                  "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u "
+                  "sparse_percent=%u",
                   worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,
-                  kv->context_tokens);
+                  kv->context_tokens, kv->sparse_percent);
         free_job(job);
         return;
     }

@@ -147,6 +147,7 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
         .layer = layer,
         .row_count = place->row_count,
         .share_count = place->share_count,
+        .has_sparse = engine->has_sparse,
         .q_width = engine->q_width,
         .kv_width = engine->kv_width,
     };
@@ -167,6 +168,8 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
         if (layer == 0) {
             wire_store_u64(parts.row_sequence + i * 8ull, batch->plan.rows[row].sequence);
             wire_store_u32(parts.row_position + i * 4ull, batch->plan.rows[row].position);
+            if (parts.row_sparse)
+                parts.row_sparse[i] = batch->plan.rows[row].sparse;
         }
     }
     return buffer;

@@ -135,6 +135,7 @@ struct engine {
     struct sequence_table *sequences;
     struct model_shape shape;
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width;
+    bool has_sparse; // workers are told which rows are sparse
     uint64_t incarnation;
     atomic_ullong scheduler_incarnation; // incarnation of the scheduler that answered our registration; relaxed: only compared
     uint32_t attend_method;

@@ -21,6 +21,7 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .context_tokens = s_part->settings.context,
         .kv_type = s_part->settings.kv_type,
         .page_tokens = S_PART_PAGE_TOKENS,
+        .sparse_percent = s_part->settings.sparse_percent,
         .max_sequences = ENGINE_SEQUENCES_MAX,
         .local_pool_bytes = s_part->settings.local_pool,
         .device = s_part->device.index,
@@ -46,14 +47,15 @@ static enum status check_plan(const struct s_part *s_part, struct error *error)
     return memory_plan_check(&memory, parts, error);
 }
 
-// --pool-fills-device: the pool is what weights and activations leave, less a twentieth; none where the device cannot hold this KV type.
+// --pool-fills-device: the pool is what weights and activations leave, less a twentieth; none where the device cannot hold this KV type,
+// or attend to a part of it.
 static enum status fill_device(struct s_part *s_part, struct backend_config *config, struct error *error)
 {
     struct backend_plan plan;
 
     if (s_part->device.ops == &backend_cpu || !s_part->settings.pool_fills_device)
         return STATUS_OK;
-    if (config->kv_type != KV_F16)
+    if (config->kv_type != KV_F16 || config->sparse_percent)
         config->local_pool_bytes = 0;
     enum status status = s_part->device.ops->plan(config, &plan, error);
     uint64_t used = status ? 0 : plan.device_weight_bytes + plan.device_activation_bytes;
@@ -64,6 +66,7 @@ static enum status fill_device(struct s_part *s_part, struct backend_config *con
     if (!status && s_part->settings.local_pool && !config->local_pool_bytes)
         log_warn("POOL-LEFT-OUT", "why=\"%s\"",
                  config->kv_type != KV_F16 ? "on a GPU the local pool is f16: KV is on workers only"
+                 : config->sparse_percent  ? "on a GPU the local pool has no sparse attention: KV is on workers only"
                                            : "weights and activations leave less than a page of the GPU's memory");
     s_part->settings.local_pool = config->local_pool_bytes;
     return status;
@@ -155,7 +158,8 @@ struct kv_shape load_kv_shape(const struct s_part *s_part)
                              .page_tokens = S_PART_PAGE_TOKENS,
                              .type = s_part->settings.kv_type,
                              .max_sequences = 1,
-                             .max_context = s_part->settings.context};
+                             .max_context = s_part->settings.context,
+                             .sparse_percent = s_part->settings.sparse_percent};
 }
 
 void load_measure(struct s_part *s_part)

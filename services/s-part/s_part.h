@@ -23,11 +23,11 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200 };
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *kv_type_name,
-        *isa, *trace, *device_name, *mesh_secret_file;
+        *sparse_attention, *isa, *trace, *device_name, *mesh_secret_file;
     struct rpc_secret mesh_secret;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
-    uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s;
+    uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s, sparse_percent;
     uint64_t local_pool;
 };
 

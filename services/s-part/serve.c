@@ -106,6 +106,7 @@ enum status serve_open(struct s_part *s_part, struct error *error)
     engine->shape = s_part->model->shape;
     engine->context_tokens = s->context;
     engine->max_rows = s->max_rows;
+    engine->has_sparse = s->sparse_percent > 0;
     engine->batch_count = s->mini_batches;
     engine->incarnation = s_part->incarnation;
     if ((status = engine_open(engine, error)))

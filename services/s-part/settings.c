@@ -1,5 +1,6 @@
 // settings.c: the options of the s-part.
 #include "common/base/checked.h"
+#include "common/kv/kv_sparse.h"
 #include "common/model/compute.h"
 #include "common/sched/sched_settings.h"
 #include "kernels/dispatch/kernels.h"
@@ -18,6 +19,7 @@ static struct s_part_settings defaults(void)
         .device_name = "cpu",
         .calibrate = true,
         .kv_type_name = "f16",
+        .sparse_attention = "off",
         .local_pool = 1ull << 30,
         .max_batch = 128,
         .mini_batches = 2,
@@ -31,7 +33,8 @@ static enum status check(struct s_part_settings *s, struct error *error)
     if (!s->model_path)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
     if ((status = member_check_name(s->name, error)) || (status = rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error)) ||
-        (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)))
+        (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)) ||
+        (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)))
         return status;
     if (!s->max_rows)
         s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
@@ -57,6 +60,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
+        {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV in this process; 0: none", 0, 1e15},
         {"pool-fills-device", OPTION_BOOL, &s->pool_fills_device, NULL, "on a GPU the local pool takes all memory that is left", 0,
          0},

@@ -189,6 +189,7 @@ void step_plan_rebuild(struct step_plan *plan)
                 .token = run->run->n_tokens ? run->run->tokens[n] : run->sequence->last_token,
                 .position = run->run->position + n,
                 .local = step_place_is_local(plan->request->places[run->place]),
+                .sparse = run->run->position + n >= run->sequence->prompt_tokens,
             };
         }
         add_outputs(plan, run);

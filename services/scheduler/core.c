@@ -75,7 +75,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .release_ack = true,
     };
     draft_odds_init(&scheduler->draft_odds);
-    if (page_names_open(&scheduler->page_names, scheduler->kv.page_tokens, error))
+    if (page_names_open(&scheduler->page_names, scheduler->kv.page_tokens, scheduler->kv.sparse_percent > 0, error))
         return error->status;
     if (sched_init(config, &scheduler->core, error))
         return error->status;

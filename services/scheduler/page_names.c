@@ -11,12 +11,13 @@ _Static_assert(sizeof(((struct page_names *)0)->key) == crypto_shorthash_siphash
 
 enum { PAGE_TOKENS_MAX = 32 };
 
-enum status page_names_open(struct page_names *names, uint32_t page_tokens, struct error *error)
+enum status page_names_open(struct page_names *names, uint32_t page_tokens, bool prompt_only, struct error *error)
 {
     assert_always(page_tokens > 0 && page_tokens <= PAGE_TOKENS_MAX);
     if (sodium_init() < 0)
         return error_set(error, STATUS_UNAVAILABLE, "libsodium finds no source of random bytes");
     names->page_tokens = page_tokens;
+    names->prompt_only = prompt_only;
     randombytes_buf(names->key, sizeof names->key);
     return STATUS_OK;
 }
@@ -40,7 +41,8 @@ uint32_t page_names_extend(const struct page_names *names, struct token_log *log
         struct sched_page_name before;
         uint32_t tokens[PAGE_TOKENS_MAX];
     } link;
-    uint32_t full = MIN(log->token_count / names->page_tokens, log->name_capacity);
+    uint32_t tokens = names->prompt_only ? log->prompt_count : log->token_count;
+    uint32_t full = MIN(tokens / names->page_tokens, log->name_capacity);
 
     for (; log->name_count < full; log->name_count++) {
         link.before = log->name_count ? log->names[log->name_count - 1] : log->root;

@@ -12,10 +12,13 @@
 struct page_names {
     unsigned char key[16];
     uint32_t page_tokens;
+    // Only pages of the prompt have names, because generated tokens have attended to a part of their context: their K and V are not
+    // those of the same tokens in a prompt.
+    bool prompt_only;
 };
 
 // Draws the key. UNAVAILABLE: the system gives no random bytes.
-enum status page_names_open(struct page_names *names, uint32_t page_tokens, struct error *error) MUST_CHECK;
+enum status page_names_open(struct page_names *names, uint32_t page_tokens, bool prompt_only, struct error *error) MUST_CHECK;
 
 // The name that a log's first page follows.
 struct sched_page_name page_names_root(const struct page_names *names, const char *tenant, const char *salt);

@@ -69,7 +69,7 @@ static inline struct outcome register_s_part(struct registration what)
     struct error error;
 
     UNTIL(rpc_channel_is_up(s_part.channel));
-    kv = (Fastdecode__KvShape){kv.base, 2, 4, 2, 16, 16, FASTDECODE__KV_TYPE__KV_TYPE_F16, what.context};
+    kv = (Fastdecode__KvShape){kv.base, 2, 4, 2, 16, 16, FASTDECODE__KV_TYPE__KV_TYPE_F16, what.context, 0};
     model.name = (char *)"test";
     model.vocab = 100;
     model.context_tokens = what.context;

@@ -43,6 +43,7 @@ static void take_registration(struct rpc_call *call, void *user)
     shape.page_tokens = answered.page_tokens;
     shape.type = (Fastdecode__KvType)answered.type;
     shape.context_tokens = answered.max_context;
+    shape.sparse_percent = answered.sparse_percent;
     reply.scheduler_incarnation = 1;
     reply.kv = &shape;
     rpc_call_reply(call, &reply.base);
@@ -63,7 +64,7 @@ static void take_heartbeat(struct rpc_call *call, void *user)
 
 static void a_shape_that_cannot_be_is_refused(void **state)
 {
-    struct kv_shape bad[] = {good, good, good, good, good, good, good, {0}};
+    struct kv_shape bad[] = {good, good, good, good, good, good, good, good, {0}};
     static const char *const addresses[] = {"inproc://test-cluster"};
     const struct rpc_method methods[] = {{&fastdecode__cluster__descriptor, "RegisterMember", take_registration, NULL},
                                          {&fastdecode__cluster__descriptor, "Heartbeat", take_heartbeat, NULL}};
@@ -80,6 +81,7 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     bad[4].type = (enum kv_type)77;
     bad[5].max_context = UINT32_MAX;
     bad[6].heads = 0;
+    bad[7].sparse_percent = 101;
     worker = (struct worker){
         .settings = {.name = "w", .scheduler = addresses[0], .listen = "inproc://test-shaped", .kv_memory = 1 << 20}};
     worker.incarnation = member_incarnation();

@@ -19,14 +19,15 @@ static void a_kv_shape_comes_back(void **state)
                                    .page_tokens = 5,
                                    .type = KV_INT4,
                                    .max_sequences = 7,
-                                   .max_context = 8};
+                                   .max_context = 8,
+                                   .sparse_percent = 9};
     Fastdecode__KvShape message, other;
     (void)state;
     messages_from_kv_shape(&shape, &message);
     const struct kv_shape back = messages_to_kv_shape(&message, 7);
     assert_memory_equal(&back, &shape, sizeof shape);
-    uint32_t *const fields[] = {&other.layers,   &other.heads,       &other.kv_heads,
-                                &other.head_dim, &other.page_tokens, &other.context_tokens};
+    uint32_t *const fields[] = {&other.layers,      &other.heads,          &other.kv_heads,      &other.head_dim,
+                                &other.page_tokens, &other.context_tokens, &other.sparse_percent};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         other = message;
         assert_true(messages_same_kv_shape(&message, &other));

@@ -150,6 +150,20 @@ static void samples_count_up_to_the_first_after_a_wrong_draft(void **state)
     assert_int_equal(taken(0, (uint32_t[]){77, 12, 13, 14}), 1); // not those behind, however right they are
 }
 
+/* Whatever the run, its drafts included, and however the sequence came to it. */
+static void generated_positions_are_sparse(void **state)
+{
+    (void)state;
+    for (uint32_t position = 0; position < 10; position++) {
+        runs[0].position = position;
+        runs[0].n_tokens = 14 - position;
+        fill(1);
+        assert_int_equal(plan.row_count, 14 - position);
+        for (uint32_t row = 0; row < plan.row_count; row++)
+            assert_int_equal(plan.rows[row].sparse, plan.rows[row].position >= PROMPT);
+    }
+}
+
 static void samples_are_of_their_own_run(void **state)
 {
     (void)state;
@@ -246,6 +260,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_step_may_have_rows_at_every_place, open_all, close_all),
         cmocka_unit_test_setup_teardown(each_row_from_the_known_one_on_is_sampled, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_count_up_to_the_first_after_a_wrong_draft, open_all, close_all),
+        cmocka_unit_test_setup_teardown(generated_positions_are_sparse, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_are_of_their_own_run, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_are_behind_scores_and_the_prompt, open_all, close_all),
         cmocka_unit_test_setup_teardown(with_penalties_only_the_first_counts, open_all, close_all),

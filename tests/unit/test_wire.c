@@ -156,12 +156,14 @@ static void tensor_messages_are_protobuf(void **state)
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t rows = 1; rows < 40; rows += 7) {
             const uint32_t shares = rows / 3;
+            const bool has_sparse = rows % 2 == 0;
             const struct attend_request_form form = {.incarnation = 11,
                                                      .step = 7,
                                                      .mini_batch = 1,
                                                      .layer = layer,
                                                      .row_count = rows,
                                                      .share_count = shares,
+                                                     .has_sparse = has_sparse,
                                                      .q_width = Q,
                                                      .kv_width = KV};
             size_t size = attend_request_size(&form);
@@ -179,6 +181,8 @@ static void tensor_messages_are_protobuf(void **state)
             for (uint32_t i = 0; layer == 0 && i < rows; i++) {
                 wire_store_u64(parts.row_sequence + 8 * i, 1000 + i);
                 wire_store_u32(parts.row_position + 4 * i, i);
+                if (has_sparse)
+                    parts.row_sparse[i] = i % 3 == 0;
             }
             for (uint32_t i = 0; layer == 0 && i < shares; i++) {
                 wire_store_u64(parts.share_sequence + 8 * i, 1000 + i);
@@ -202,6 +206,9 @@ static void tensor_messages_are_protobuf(void **state)
                 assert_int_equal(wire_load_u64(request.share_from + 8 * i), 2000 + i);
                 assert_int_equal(wire_load_u32(request.share_positions + 4 * i), read->share_positions[i]);
             }
+            assert_int_equal(read->row_sparse.len, has_sparse && layer == 0 ? rows : 0);
+            assert_ptr_equal(request.row_sparse, parts.row_sparse);
+            assert_true((request.row_sparse != NULL) == (has_sparse && layer == 0));
             assert_ptr_equal(request.q, parts.q);
             assert_ptr_equal(request.k, parts.k);
             assert_ptr_equal(request.v, parts.v);
@@ -212,6 +219,16 @@ static void tensor_messages_are_protobuf(void **state)
             assert_int_equal(attend_request_parse(bytes, size, rows - 1, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
             for (size_t cut = 0; cut < size; cut += 1 + size / 50)
                 assert_int_equal(attend_request_parse(bytes, cut, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+            if (parts.row_sparse) { // neither 0 nor 1, and of another number of rows
+                parts.row_sparse[rows - 1] = 2;
+                assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+                assert_non_null(strstr(error.text, "row_sparse"));
+                parts.row_sparse[rows - 1] = 1;
+                read->row_sparse.len--;
+                size_t packed = fastdecode__attend_request__pack(read, bytes);
+                assert_int_equal(attend_request_parse(bytes, packed, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+                read->row_sparse.len++;
+            }
             fastdecode__attend_request__free_unpacked(read, NULL);
             free(bytes);
         }
