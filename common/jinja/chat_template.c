@@ -17,7 +17,7 @@ struct chat_template {
     struct jinja_template compiled;
 };
 
-static char *copy_text(struct jinja_arena *arena, const char *text)
+static char *copy_text(struct arena *arena, const char *text)
 {
     char *copy = jinja_alloc(arena, strlen(text) + 1);
     return copy ? strcpy(copy, text) : NULL;
@@ -37,7 +37,7 @@ enum status chat_template_open(const char *source, size_t length, const char *bo
     if (!opened)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the chat template");
     struct jinja_template *compiled = &opened->compiled;
-    jinja_arena_init(&compiled->arena, JINJA_ARENA_BYTES);
+    compiled->arena.cap = JINJA_ARENA_BYTES;
     compiled->bos_token = bos_token ? copy_text(&compiled->arena, bos_token) : NULL;
     compiled->eos_token = eos_token ? copy_text(&compiled->arena, eos_token) : NULL;
     if ((bos_token && !compiled->bos_token) || (eos_token && !compiled->eos_token)) {
@@ -56,7 +56,7 @@ void chat_template_close(struct chat_template *chat_template)
 {
     if (!chat_template)
         return;
-    jinja_arena_fini(&chat_template->compiled.arena);
+    arena_free(&chat_template->compiled.arena);
     free(chat_template);
 }
 
@@ -151,13 +151,13 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
                             .error = error,
                             .unix_seconds = unix_seconds,
                             .line = 1};
-    jinja_arena_init(&run.arena, JINJA_ARENA_BYTES + 8 * content_bytes);
+    run.arena.cap = JINJA_ARENA_BYTES + 8 * content_bytes;
     enum status status;
     if (set_variables(&run, messages, count, add_generation_prompt) && jinja_execute(&run))
         status = hand_out(&builder, out, error);
     else
         status = error->status;
-    jinja_arena_fini(&run.arena);
+    arena_free(&run.arena);
     return status;
 }
 

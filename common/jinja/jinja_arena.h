@@ -1,6 +1,4 @@
 // jinja_arena.h: limits of templates, the memory of one template or one run, and errors.
-//
-// An arena is freed as a whole; nothing in it is freed by itself.
 #ifndef FD_JINJA_ARENA_H
 #define FD_JINJA_ARENA_H
 
@@ -8,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/arena.h"
 #include "common/base/status.h"
 
 enum {
@@ -20,18 +19,9 @@ enum {
     JINJA_ARENA_BYTES = 96 << 20,
 };
 
-struct jinja_arena {
-    struct jinja_chunk *chunks;
-    size_t left; // bytes left in the newest chunk
-    size_t used, limit;
-    bool out_of_memory; // malloc failed; the limit was not reached
-};
-
-void jinja_arena_init(struct jinja_arena *arena, size_t limit);
-void jinja_arena_fini(struct jinja_arena *arena);
 // Zeroed memory, aligned for any type; NULL at the limit.
-void *jinja_alloc(struct jinja_arena *arena, size_t bytes);
-void *jinja_alloc_array(struct jinja_arena *arena, size_t count, size_t element_bytes);
+void *jinja_alloc(struct arena *arena, size_t bytes);
+void *jinja_alloc_array(struct arena *arena, size_t count, size_t element_bytes);
 
 // Writes "chat template line N: ..." as INVALID_ARGUMENT; returns false, so that callers can return it.
 bool jinja_fail_at(struct error *error, uint32_t line, const char *format, ...) PRINTF_LIKE(3, 4);

@@ -15,7 +15,7 @@
 #include "common/jinja/jinja_char.h"
 
 struct lexer {
-    struct jinja_arena *arena;
+    struct arena *arena;
     const char *at, *end;
     uint32_t line;
     struct jinja_token *tokens;
@@ -331,7 +331,7 @@ static bool normalize(struct lexer *lexer, const char *source, size_t length)
     return true;
 }
 
-bool jinja_lex(struct jinja_arena *arena, const char *source, size_t length, struct jinja_token **tokens, struct error *error)
+bool jinja_lex(struct arena *arena, const char *source, size_t length, struct jinja_token **tokens, struct error *error)
 {
     struct lexer lexer = {.arena = arena, .line = 1, .at_line_start = true, .error = error};
     if (!normalize(&lexer, source, length))

@@ -32,6 +32,6 @@ struct jinja_token {
 };
 
 // Splits a source into tokens, the last being TOKEN_END. They point into source, or into the arena.
-bool jinja_lex(struct jinja_arena *arena, const char *source, size_t length, struct jinja_token **tokens, struct error *error);
+bool jinja_lex(struct arena *arena, const char *source, size_t length, struct jinja_token **tokens, struct error *error);
 
 #endif

@@ -7,7 +7,7 @@
 
 struct jinja_parser {
     struct jinja_template *target;
-    struct jinja_arena *arena;
+    struct arena *arena;
     const struct jinja_token *token; // the next one
     struct error *error;
     uint32_t nesting, loops, name_capacity;

@@ -22,7 +22,7 @@ struct jinja_builder {
 };
 
 struct jinja_run {
-    struct jinja_arena arena;
+    struct arena arena;
     const struct jinja_template *source;
     struct jinja_scope *scope;
     struct jinja_builder *output;

@@ -81,7 +81,7 @@ const struct jinja_builtin *jinja_find_builtin(const struct jinja_builtin *table
 const char *jinja_builtin_names(const struct jinja_builtin *table, char *out, size_t out_bytes);
 
 struct jinja_template {
-    struct jinja_arena arena;
+    struct arena arena;
     struct jinja_node *root;
     uint32_t name_count;
     const struct jinja_string **names;

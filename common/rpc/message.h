@@ -3,7 +3,7 @@
 #ifndef FD_RPC_MESSAGE_H
 #define FD_RPC_MESSAGE_H
 
-#include "common/rpc/arena.h"
+#include "common/base/arena.h"
 #include "common/rpc/envelope.h"
 #include "common/rpc/frame.h"
 #include "common/rpc/rpc.h"

@@ -1,11 +1,11 @@
 // arena.c: see arena.h.
-#include "common/rpc/arena.h"
+#include "common/base/arena.h"
 
 #include <stdlib.h>
 
 #include "common/base/checked.h"
 
-enum { CHUNK_BYTES = 4096, CHUNK_KEPT_BYTES = 1 << 18 };
+enum { CHUNK_BYTES = 4096, CHUNK_BYTES_MOST = 1 << 20, CHUNK_KEPT_BYTES = 1 << 18 };
 
 struct arena_chunk {
     struct arena_chunk *next;
@@ -21,10 +21,12 @@ void *arena_take(struct arena *arena, size_t size)
         return NULL;
     size = (size + 15) & ~(size_t)15;
     if (!chunk || size > chunk->size - chunk->used) {
-        size_t bytes = MAX(size, chunk ? chunk->size * 2 : (size_t)CHUNK_BYTES);
+        size_t bytes = MAX(size, MIN(chunk ? chunk->size * 2 : (size_t)CHUNK_BYTES, (size_t)CHUNK_BYTES_MOST));
         struct arena_chunk *fresh = malloc(sizeof *fresh + bytes);
-        if (!fresh)
+        if (!fresh) {
+            arena->out_of_memory = true;
             return NULL;
+        }
         *fresh = (struct arena_chunk){.next = chunk, .size = bytes};
         arena->chunks = chunk = fresh;
     }
@@ -51,6 +53,7 @@ void arena_reset(struct arena *arena)
     }
     arena->chunks = keep;
     arena->taken = 0;
+    arena->out_of_memory = false;
 }
 
 void arena_free(struct arena *arena)
