@@ -98,6 +98,9 @@ MUST_CHECK enum status gguf_get_f32(const struct gguf *gguf, const char *key, fl
 MUST_CHECK enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *out, struct error *error);
 MUST_CHECK enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *out, struct error *error);
 
+// Returns the value's place in the file, for a program that writes the file with another value; NULL: no such key of that type.
+MUST_CHECK const unsigned char *gguf_find_u32(const struct gguf *gguf, const char *key);
+
 // An array whose elements must be strings, integers (any type) or floats.
 MUST_CHECK enum status gguf_get_strings(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 MUST_CHECK enum status gguf_get_integers(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);

@@ -125,6 +125,12 @@ enum status gguf_get_u32(const struct gguf *gguf, const char *name, uint32_t *ou
     return STATUS_OK;
 }
 
+const unsigned char *gguf_find_u32(const struct gguf *gguf, const char *name)
+{
+    const struct gguf_key *key = gguf_find_key(gguf, name);
+    return key && key->type == GGUF_U32 ? key->value : NULL;
+}
+
 enum status gguf_get_f32(const struct gguf *gguf, const char *name, float *out, struct error *error)
 {
     const struct gguf_key *key;

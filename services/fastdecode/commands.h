@@ -6,6 +6,7 @@ int batch_main(int argc, char **argv);
 int chat_main(int argc, char **argv);
 int model_main(int argc, char **argv);
 int plan_main(int argc, char **argv);
+int quantize_main(int argc, char **argv);
 int eval_main(int argc, char **argv);
 int sim_main(int argc, char **argv);
 int health_main(int argc, char **argv);

@@ -14,6 +14,7 @@ static const struct command {
     {"chat", "talk to a running mesh in this terminal", chat_main},
     {"batch", "answers to a file of requests: fastdecode batch IN.jsonl OUT.jsonl", batch_main},
     {"model", "what a model file holds, and the memory it takes: fastdecode model FILE", model_main},
+    {"quantize", "a model file in fewer bits: fastdecode quantize IN OUT --type q4_1", quantize_main},
     {"plan", "what hardware a load needs, and what to expect: fastdecode plan --shape llama-7b --gpu a10", plan_main},
     {"eval", "perplexity, and what a KV type changes, on a text: fastdecode eval --model FILE --text FILE", eval_main},
     {"sim", "what a mesh would do with a workload, on a virtual clock: fastdecode sim --shape NAME --gpu NAME", sim_main},

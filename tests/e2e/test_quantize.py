@@ -1,0 +1,69 @@
+"""`fastdecode quantize IN OUT`: what it prints and refuses; that nothing is left of what failed. The conversion itself is
+tests/unit/test_quantize.c's and tests/kernels/test_encode.c's."""
+import os
+import re
+import resource
+import signal
+import subprocess
+
+import pytest
+
+from conftest import BUILD, fastdecode, seconds, wait_until
+from streams import body, run_all
+
+
+@pytest.fixture(scope="module", name="source")
+def synthetic(tmp_path_factory):
+    path = tmp_path_factory.mktemp("quantize") / "f16.gguf"
+    fastdecode("model", "--synthetic", "llama-tiny", "--type", "f16", path, check=True)
+    return path
+
+
+def test_a_file_in_fewer_bits_is_served(source, tmp_path, start_mesh):
+    out = tmp_path / "q4.gguf"
+    said = fastdecode("quantize", source, out)
+    assert said.returncode == 0, said.stderr
+    assert re.search(r"16 matrices in Q4_1, 5\.00 bits a value \(before 16\.00\), 5 tensors as they were; 6\.1 MB \(before 17\.9\)", said.stdout)
+    assert os.listdir(tmp_path) == ["q4.gguf"]
+    assert "Q4_1, 16 tensors" in fastdecode("model", out, check=True).stdout
+    again = tmp_path / "again.gguf"
+    fastdecode("quantize", source, again, "--threads", 1, check=True)
+    assert again.read_bytes() == out.read_bytes(), "the same bytes whatever the threads"
+    mesh = start_mesh("--local-pool", "64M", "--kv-memory", "64M", model=str(out))
+    stream = run_all(mesh.url, [body("bada kirono lutem", 4)])[0]
+    assert stream.error is None and len(stream.tokens) == 4
+
+
+def test_refusals(source, tmp_path):
+    out = tmp_path / "out.gguf"
+    fastdecode("quantize", source, tmp_path / "q8.gguf", "--type", "q8_0", check=True)
+    for arguments, line in (((source,), "want IN and OUT"),
+                            ((source, out, "--type", "q4_k"), "--type is 'q4_k', want one of q4_1, q8_0, "),
+                            ((tmp_path / "q8.gguf", out), "its matrices are quantized already"),
+                            ((source, source), "is the file that is read"),
+                            ((source, tmp_path), "is a directory"),
+                            ((source, tmp_path / "no" / "x"), "No such file or directory"),
+                            ((__file__, out), "not a GGUF file"),
+                            ((tmp_path / "none", out), "No such file")):
+        said = fastdecode("quantize", *arguments)
+        assert said.returncode == 2 and line in said.stderr and said.stdout == "" and said.stderr.count("\n") == 1, said.stderr
+    assert os.listdir(tmp_path) == ["q8.gguf"]
+
+
+def test_nothing_is_left_of_a_disk_that_is_full(source, tmp_path):
+    said = subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "quantize", source, tmp_path / "out.gguf"], capture_output=True, text=True,
+                          timeout=seconds(60), check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20)))
+    assert said.returncode == 2 and "File too large after" in said.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interruption_leaves_nothing(tmp_path):
+    """IN is large enough to be under way when the signal comes: its size is known from OUT.part being there."""
+    source, out = tmp_path / "f16.gguf", tmp_path / "out.gguf"
+    fastdecode("model", "--synthetic", "llama-1b", "--layers", 1, "--type", "f16", source, check=True)
+    process = subprocess.Popen([os.path.join(BUILD, "bin", "fastdecode"), "quantize", source, out, "--threads", "1"], stderr=subprocess.PIPE,
+                               text=True)
+    wait_until((tmp_path / "out.gguf.part").exists, every_s=0.001)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(seconds(30)) == 2 and "interrupted" in process.stderr.read()
+    assert sorted(os.listdir(tmp_path)) == ["f16.gguf"]
