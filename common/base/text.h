@@ -1,7 +1,7 @@
-// text.h: bytes under construction: bodies, events, metrics.
+// text.h: a growing buffer of bytes, for bodies, events and metrics.
 //
-// A failed allocation is remembered (`failed`) and later appends do nothing, so that a writer checks once, at its end.
-// A struct of zeros is an empty text. Not shared between threads by itself.
+// After a failed allocation `failed` is set and appends do nothing, so that a writer checks only once, at its end. A struct of
+// zeros is an empty text. It has no lock of its own.
 #ifndef FD_BASE_TEXT_H
 #define FD_BASE_TEXT_H
 
@@ -16,14 +16,14 @@ struct text {
     bool failed;
 };
 
-void text_free(struct text *text);  // and makes it empty
+void text_free(struct text *text);  // leaves an empty text
 void text_clear(struct text *text); // keeps the memory
 
-// Makes room for `bytes` more; false and failed when there is none.
+// Makes room for `bytes` more. Returns false, with `failed` set, when out of memory.
 bool text_reserve(struct text *text, size_t bytes);
 void text_append(struct text *text, const void *data, size_t bytes);
 void text_string(struct text *text, const char *string);
-void text_format(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3); // at most 1 KB a call
+void text_format(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3); // appends at most 1 KB per call
 
 // Drops the first `bytes`.
 void text_consume(struct text *text, size_t bytes);

@@ -1,4 +1,4 @@
-// addresses.h: how many connections each client's address has. One thread.
+// addresses.h: counts the connections of each client's address. For use by one thread.
 //
 // A client is an IPv4 address or an IPv6 /64 network, because one host may own a whole network.
 #ifndef FD_GATEWAY_ADDRESSES_H
@@ -10,16 +10,16 @@
 
 struct addresses;
 
-// capacity: the most connections there may be at a time. NULL when out of memory. The caller closes it.
+// Returns NULL when out of memory. capacity: the most connections at one time. The caller closes it.
 struct addresses *addresses_open(uint32_t capacity);
 void addresses_close(struct addresses *addresses); // NULL is allowed
 
-// Counts a connection, or takes one away. A connection beyond the capacity is not counted.
+// addresses_add() counts a connection, unless the capacity is reached; addresses_remove() uncounts it.
 void addresses_add(struct addresses *addresses, const struct sockaddr *address);
 void addresses_remove(struct addresses *addresses, const struct sockaddr *address);
 uint32_t addresses_count(const struct addresses *addresses, const struct sockaddr *address);
 
-// Whether the address is this host's own.
+// Returns whether the address is a loopback address.
 bool addresses_is_loopback(const struct sockaddr *address);
 
 #endif

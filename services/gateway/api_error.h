@@ -7,14 +7,14 @@
 
 #include "services/gateway/text.h"
 
-// What a client is told. status 0: no error. All texts are ASCII or valid UTF-8.
+// An error as the client sees it. status 0: no error. All texts are ASCII or valid UTF-8.
 struct api_error {
     int status;       // HTTP status
     const char *type; // static
     const char *code; // static, or NULL
     char param[96];   // "": none
     char message[512];
-    uint32_t retry_after_s; // 0: no such header
+    uint32_t retry_after_s; // 0: no Retry-After header
 };
 
 // Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status.

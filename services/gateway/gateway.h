@@ -4,8 +4,8 @@
 //        ▲                                         │ (an answer that needs no mesh)      │
 //        └──────────────────────── exchange ◀──────┴─────────────────────────────────────┘
 //
-// Worked number: 4,096 open streams are 4,096 x (exchange 1.4 KB + libmicrohttpd's pool 16 KB + request and detokenizer
-// about 2 KB + 4 bytes a token) = 80 MB, and no thread each.
+// Example: 4,096 open streams take 4,096 x (exchange 1.4 KB + libmicrohttpd's pool 16 KB + request and detokenizer about 2 KB + 4
+// bytes a token) = 80 MB. They need no threads of their own.
 #ifndef FD_GATEWAY_GATEWAY_H
 #define FD_GATEWAY_GATEWAY_H
 
@@ -27,18 +27,18 @@ struct gateway_config {
     const char *cors_origin;
     uint32_t context; // 0: the model's
     uint32_t max_connections, max_queue, threads;
-    uint32_t max_connections_per_address; // 0: half of max_connections, and no limit for this host's own
-    double key_share;                     // share of the queue that one of several keys may fill
+    uint32_t max_connections_per_address; // 0: half of max_connections; loopback addresses are limited by max_connections only
+    double key_share;                     // with several keys, the share of the queue that one key may fill
     uint64_t max_body_bytes;
-    uint32_t max_request_tokens; // choices x tokens x (1 + alternatives) of one request
-    uint64_t max_unsent_bytes;   // limit for all answers together that clients have not read yet
+    uint32_t max_request_tokens; // the most choices x tokens x (1 + alternatives) of one request
+    uint64_t max_unsent_bytes;   // the most bytes of unread answers, all clients together
     uint64_t min_read_rate;      // bytes a second; 0: no limit
     double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s, keep_alive_s;
-    bool mesh_metrics; // append the scheduler's
-    bool trace_append; // to another service's file
+    bool mesh_metrics; // append the scheduler's metrics to the gateway's own
+    bool trace_append; // append to the file of another service
 };
 
-// The defaults of every field.
+// Sets every field to its default.
 void gateway_defaults(struct gateway_config *config);
 
 // Reads and checks the model's metadata, the chat template and the keys, and nothing else.

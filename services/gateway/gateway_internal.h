@@ -17,17 +17,17 @@
 struct gateway {
     struct gateway_config config;
     struct language *language;
-    struct keys *keys; // NULL: none needed
+    struct keys *keys; // NULL: clients need no key
     struct metrics *metrics;
     struct mesh *mesh;
     struct scrape *scrape;
     struct requests *requests;
-    struct work_pool *quick, *pool; // for short bodies, and for long ones at low priority
+    struct work_pool *quick, *pool; // quick: for short bodies; pool: for long bodies, at low priority
     struct http_server *http;
     uint64_t created_s;
     atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it
-    atomic_bool draining;     // accepts no request any more; relaxed: as above
-    atomic_bool tick_pending; // relaxed: at worst a tick more or less
+    atomic_bool draining;     // accepts no more requests; relaxed: nothing else depends on it
+    atomic_bool tick_pending; // relaxed: an error costs at worst one tick more or less
 };
 
 // Callbacks of the HTTP server and the work pool. arg: the gateway.
@@ -39,9 +39,9 @@ void work_run(void *arg, void *item);
 typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
 route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, work_queue;
 
-// The longest prompt and answer that the model and the mesh take together.
+// Returns the most tokens of prompt and answer together that both the model and the mesh allow.
 uint32_t answer_context(struct gateway *gateway);
-// False with 404 in *error: the model that a client names is not this one.
+// Returns whether `model`, named by a client, is this gateway's model. If not, *error has status 404.
 bool answer_check_model(struct gateway *gateway, const char *model, struct api_error *error);
 
 #endif

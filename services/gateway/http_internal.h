@@ -10,10 +10,10 @@
 
 enum { EXCHANGE_HEADERS_MAX = 6, EXCHANGE_ID_BYTES = 128 };
 
-// Shared by all exchanges of a server: sums, and limits for answers that wait to be read by clients.
+// Shared by all exchanges of a server: byte counts, and limits for answers that clients have not read yet.
 struct http_totals {
-    _Atomic uint64_t body_bytes;   // relaxed: bodies that are kept; written by any thread
-    _Atomic uint64_t unsent_bytes; // relaxed: bytes of answers that libmicrohttpd has not taken yet
+    _Atomic uint64_t body_bytes;   // bytes of request bodies in memory; relaxed; written by any thread
+    _Atomic uint64_t unsent_bytes; // bytes of answers that libmicrohttpd has not taken yet; relaxed
     uint64_t max_unsent_bytes;
     uint64_t min_read_rate; // bytes a second; 0: no limit
     uint64_t read_grace_us; // time before the rate counts
@@ -32,14 +32,14 @@ struct exchange {
     struct text body;
     struct http_totals *totals; // the server's
     uint64_t body_seen;         // bytes, kept or dropped
-    bool handled;               // the body is complete and handle was called, or need not be
+    bool handled;               // the body is complete and `handle` was called, unless the request was already answered
     _Atomic(void *) user;
     atomic_bool gone;                     // stored with release, loaded with acquire
-    _Atomic uint64_t read_deadline_us;    // relaxed: the client must have read what waits by then; 0: nothing waits
-    _Atomic uint64_t crowded_deadline_us; // relaxed: the same while much waits in all
+    _Atomic uint64_t read_deadline_us;    // the client must have read its unread bytes by then; 0: there are none; relaxed
+    _Atomic uint64_t crowded_deadline_us; // a stricter deadline, for when all clients together leave much unread; relaxed
 
-    pthread_mutex_t mutex;             // for all below
-    struct MHD_Connection *connection; // NULL once it is completed
+    pthread_mutex_t mutex;             // guards the fields below
+    struct MHD_Connection *connection; // NULL once libmicrohttpd has completed the request
     bool suspended;
     enum exchange_answer answer;
     int status;
@@ -60,29 +60,30 @@ struct http_server {
     struct MHD_Daemon *daemon;
     struct watch *watch;
     uint32_t port;
-    atomic_uint active; // relaxed: a count to look at
+    atomic_uint active; // relaxed: only a number to report
     struct http_totals totals;
     struct addresses *addresses; // polling thread
     atomic_bool quiescing;       // relaxed: nothing else depends on it
-    atomic_bool stopping;        // seen by whoever guards after watch_shut_all() looked: the watcher's mutex orders them
+    atomic_bool stopping;        // relaxed: the watcher's mutex makes it visible to a watch_guard() that comes after
+                                 // watch_shut_all()
 };
 
-// http_requests.c: libmicrohttpd's callbacks, on the polling thread. arg: the server.
+// http_requests.c: callbacks from libmicrohttpd, on the polling thread. arg: the server.
 enum MHD_Result http_on_accept(void *arg, const struct sockaddr *address, socklen_t address_bytes);
 void http_on_connection(void *arg, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code);
 enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
                                const char *version, const char *data, size_t *data_bytes, void **context);
 void http_on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code);
 
-// A new exchange with one reference; NULL when out of memory.
+// Returns a new exchange with one reference, or NULL when out of memory.
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path);
-// Polling thread, nothing else to do: gives the answer to libmicrohttpd if there is one, or suspends.
+// Gives the answer to libmicrohttpd if there is one; otherwise suspends the connection. Polling thread.
 enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, const char *cors_origin);
-// Marks it gone and wakes it; true if its answer was not complete (and it was not gone already).
+// Marks the exchange gone and wakes it. Returns true if its answer was incomplete and it was not gone already.
 bool exchange_mark_gone(struct exchange *exchange);
-// Whether the client takes its answer too slowly. Any thread; never blocks.
+// Returns whether the client reads its answer too slowly. Any thread; never blocks.
 bool exchange_is_late(const struct exchange *exchange, uint64_t now_us);
-// The connection is completed: it is never touched again.
+// Detaches the exchange from its connection, which is completed and not touched again.
 void exchange_detach(struct exchange *exchange);
 
 #endif

@@ -1,7 +1,7 @@
-// keys.h: API keys: one a line in a file; blank lines and lines that begin with # are skipped.
+// keys.h: API keys, read from a file with one key per line. Blank lines and lines that begin with # are skipped.
 //
-// A key is found by its keyed BLAKE2b hash, so the time of a look-up tells nothing about the keys. The name of a key's owner (the tenant) is
-// a BLAKE2b hash as well, the same at every gateway, from which the key cannot be read.
+// A key is found by its keyed BLAKE2b hash, so the time of a look-up tells nothing about the keys. The name of a key's owner (the
+// tenant) is another BLAKE2b hash of the key, which is the same at every gateway and does not reveal the key.
 #ifndef FD_GATEWAY_KEYS_H
 #define FD_GATEWAY_KEYS_H
 
@@ -19,7 +19,7 @@ struct keys;
 // The owner of a key. Lives as long as its struct keys.
 struct key {
     char tenant[KEY_TENANT_BYTES];
-    atomic_uint waiting; // relaxed: how many sequences at this gateway have no token yet
+    atomic_uint waiting; // how many of its sequences at this gateway have no token yet; relaxed
 };
 
 // The caller closes *out. A file without a key is an error: it would lock everybody out, or let everybody in.
@@ -28,7 +28,7 @@ void keys_close(struct keys *keys); // NULL is allowed
 
 uint32_t keys_count(const struct keys *keys);
 
-// The key in the value of an Authorization header, or NULL if there is none or it is not known. Any thread.
+// Returns the key in the value of an Authorization header, or NULL if there is no known key in it. Any thread.
 struct key *keys_find(struct keys *keys, const char *authorization);
 
 #endif

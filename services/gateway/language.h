@@ -1,6 +1,6 @@
-// language.h: the model as the gateway knows it: tokenizer, chat template, context length. No tensor.
+// language.h: what the gateway needs of a model: tokenizer, chat template and context length, but no tensor.
 //
-// Open is immutable and shared by all threads.
+// A language does not change once it is open; all threads share it.
 #ifndef FD_GATEWAY_LANGUAGE_H
 #define FD_GATEWAY_LANGUAGE_H
 
@@ -13,7 +13,7 @@ struct language_config {
     const char *model_path;
     const char *chat_template_path; // NULL: the model's own
     const char *served_name;        // NULL: the file's stem
-    uint32_t context_tokens;        // 0: the model's
+    uint32_t context_tokens;        // 0: the model's context length
 };
 
 // Reads the file's metadata. Blocks on the disk. The caller closes *out.
@@ -25,31 +25,33 @@ bool language_is_named(const struct language *language, const char *name);
 uint32_t language_vocab(const struct language *language);
 uint32_t language_context(const struct language *language);
 uint64_t language_fingerprint(const struct language *language);
-// Tokens that end an answer: those of the file, and control tokens with the usual names. Owned by the language.
+// Returns the tokens that end an answer: those that the file names, and control tokens with the usual names. Owned by the language.
 uint32_t *language_end_tokens(const struct language *language, uint32_t *count);
 
-// Text -> ids; the caller frees *ids. More than max_tokens: OUT_OF_RANGE, and *count is a lower bound of how many.
+// Converts text to ids; the caller frees *ids. OUT_OF_RANGE: the text has more than max_tokens; *count is a lower bound of their
+// number.
 enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special, bool parse_special,
                             uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error) MUST_CHECK;
-// A conversation -> ids by the chat template; special tokens are recognized in the template's text alone.
-// INVALID_ARGUMENT: the template refuses it. FAILED_PRECONDITION: there is no template. OUT_OF_RANGE as above.
+// Converts a conversation to ids by the chat template. Special tokens are recognized only in the template's own text.
+// INVALID_ARGUMENT: the template rejects the conversation. FAILED_PRECONDITION: there is no template. OUT_OF_RANGE as above.
 enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
                                  bool add_generation_prompt, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
                                  struct error *error) MUST_CHECK;
 
-// A token's bytes, special ones too (their name). Borrowed; not terminated.
+// Returns a token's bytes (the name of a special token). Borrowed; not terminated.
 const char *language_token(const struct language *language, uint32_t id, size_t *bytes);
-// A token that is not shown: a control token, or one that ends an answer.
+// Returns whether a token is hidden from clients: a control token, or one that ends an answer.
 bool language_is_special(const struct language *language, uint32_t id);
 
-// Ids -> text, special tokens left out or shown. Appends to *out.
+// Converts ids to text and appends it to *out; special tokens are left out unless show_special.
 void language_decode(const struct language *language, const uint32_t *ids, uint32_t count, bool show_special, struct text *out);
 
-// One sequence's text as it is generated: whole characters only. The caller closes it; NULL when out of memory.
+// Opens a stream that turns one sequence's tokens into text, whole characters only. The caller closes it. Returns NULL when out of
+// memory.
 struct language_stream *language_stream_open(const struct language *language);
 void language_stream_close(struct language_stream *stream);
 void language_stream_push(struct language_stream *stream, uint32_t id, struct text *out);
-// What is left of a cut-off character becomes U+FFFD.
+// Ends the stream; the remainder of an incomplete character becomes U+FFFD.
 void language_stream_finish(struct language_stream *stream, struct text *out);
 
 #endif

@@ -1,7 +1,7 @@
-// mesh.h: the connection to the scheduler: one RPC loop thread, the stream of the mesh's state, calls.
+// mesh.h: the connection to the scheduler: one RPC loop thread, the stream of the mesh's state, and calls.
 //
-// The loop thread owns everything that is in flight: requests live there, and calls are made and answered there. Other
-// threads only post to it and look at the last state.
+// The loop thread owns everything that is in flight: requests live there, and calls are made and answered there. Other threads only
+// post functions to it and read the last state.
 #ifndef FD_GATEWAY_MESH_H
 #define FD_GATEWAY_MESH_H
 
@@ -14,10 +14,10 @@
 struct mesh;
 struct mesh_call;
 
-// The last state told, or zeros while the scheduler is away.
+// The last state that the scheduler sent, or zeros while the scheduler is away.
 struct mesh_state {
     bool up;          // the scheduler is connected
-    bool ready;       // and the mesh can serve
+    bool ready;       // up, and the mesh can serve requests
     char reason[128]; // why not ready
     uint32_t running, waiting, max_queue, predicted_wait_ms;
     uint32_t context_tokens; // 0: not known
@@ -31,15 +31,15 @@ struct mesh_config {
     const char *listen;    // address of the health service; NULL: none
     const char *mesh_secret_file;
     uint32_t max_calls;
-    uint64_t fingerprint;       // the model file's; a mesh with another one is not ready. 0: unknown
+    uint64_t fingerprint;       // the model file's fingerprint; a mesh with another fingerprint is not ready. 0: unknown
     void (*changed)(void *arg); // loop thread: the state changed
     void *arg;
 };
 
-// Nothing runs before mesh_start(), so that `arg` can be completed in between.
+// No callback runs before mesh_start(), so the caller can finish setting up `arg` after mesh_open().
 enum status mesh_open(const struct mesh_config *config, struct mesh **out, struct error *error) MUST_CHECK;
 enum status mesh_start(struct mesh *mesh, struct error *error) MUST_CHECK;
-// Ends all calls without telling their callers, and the loop. Blocks. NULL is allowed.
+// Ends the loop and all calls, without calling their listeners. Blocks. NULL is allowed.
 void mesh_close(struct mesh *mesh);
 
 // Any thread.
@@ -47,8 +47,8 @@ void mesh_state(struct mesh *mesh, struct mesh_state *out);
 // Runs fn on the loop thread, in the order of posting. Any thread, until mesh_close().
 void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg);
 
-// Called on the loop thread. event: a message of the stream, valid for the call. end: once, last; with status OK the stream is complete.
-// Neither is called from within mesh_generate(), or after mesh_cancel(), which may be called from within event.
+// Called on the loop thread. event: a message of the stream, valid for the call. end: called once, after all events; STATUS_OK
+// means that the stream is complete. Neither is called inside mesh_generate() or after mesh_cancel(). event may call mesh_cancel().
 struct mesh_listener {
     void (*event)(void *arg, const Fastdecode__GenerateEvent *event);
     void (*end)(void *arg, enum status status, const char *text);
@@ -59,7 +59,8 @@ enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *
                           const struct mesh_listener *listener, struct mesh_call **out) MUST_CHECK;
 void mesh_cancel(struct mesh_call *call);
 
-// Loop thread. Asks for the scheduler's metrics and calls done once, later; text is NULL if it did not answer in time.
+// Loop thread. Asks for the scheduler's metrics. done is called once, later; its text is NULL if the scheduler did not answer in
+// time.
 void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg, const char *text), void *arg);
 
 #endif

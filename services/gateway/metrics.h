@@ -1,7 +1,7 @@
-// metrics.h: what this gateway counts, and Prometheus text of it.
+// metrics.h: this gateway's counters, and their rendering as Prometheus text.
 //
-// A gateway exports its own requests only, so that sums over gateways are right. The scheduler's text (totals of the mesh) can be
-// appended; families that are in both are taken from the gateway. Safe from any thread.
+// A gateway exports only its own requests, so that sums over gateways are right. The scheduler's text (totals of the mesh) can be
+// appended; a metric family that both have is taken from the gateway. Safe from any thread.
 #ifndef FD_GATEWAY_METRICS_H
 #define FD_GATEWAY_METRICS_H
 
@@ -41,10 +41,10 @@ void metrics_close(struct metrics *metrics);
 
 void metrics_observe(struct metrics *metrics, enum metrics_histogram which, double seconds);
 void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t add);
-// An answer with this status was sent.
+// Counts an answer that was sent with this status.
 void metrics_answer(struct metrics *metrics, int status);
 
-// Appends everything. mesh_text: the scheduler's, or NULL.
+// Appends all metrics. mesh_text: the scheduler's metrics, or NULL.
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out);
 
 #endif

@@ -1,11 +1,11 @@
-// request.h: one completion or chat request: its choices, their token logs, and what the client has been sent.
+// request.h: one completion or chat request: its choices, their token logs, and what has been sent to the client.
 //
 //   work pool ──request_prepare()──▶ request ──requests_start()──▶ loop thread: one Generate call a choice
 //                                                                  │ events
 //                        exchange ◀── chunks or one answer ◀───────┘
 //
-// A choice keeps its token log: prompt ids, generated ids, parameters and seed. When the scheduler goes away the choice
-// is submitted again with it. The index of an event says where the new stream continues, so that nothing is shown twice or left out.
+// A choice keeps its token log: prompt ids, generated ids, parameters and seed. If the scheduler goes away, the choice is submitted
+// again with this log. The index in an event says where the new stream continues, so that no token is shown twice or left out.
 #ifndef FD_GATEWAY_REQUEST_H
 #define FD_GATEWAY_REQUEST_H
 
@@ -23,38 +23,38 @@ struct requests_config {
     struct mesh *mesh;
     const struct language *language;
     struct metrics *metrics;
-    uint32_t max_request_tokens; // choices x tokens x (1 + alternatives) of one request
+    uint32_t max_request_tokens; // the most choices x tokens x (1 + alternatives) of one request
     double request_timeout_s;    // 0: none
     double ready_grace_s;        // how long a new request waits for a mesh that is not ready
-    double resume_limit_s;       // how long one that has begun waits
-    double keep_alive_s;         // a stream that is silent for so long gets a comment
+    double resume_limit_s;       // how long a request that has begun waits for the mesh
+    double keep_alive_s;         // a stream that has been silent for this long gets a comment
 };
 
 enum status requests_open(const struct requests_config *config, struct requests **out) MUST_CHECK;
-// After the loop has ended. Frees what is left.
+// Frees all remaining requests. Call it after the loop has ended.
 void requests_close(struct requests *requests);
 
-// Any thread that may block. Tokenizes, checks lengths and makes the request, which holds the exchange. api is moved from, on failure too.
-// key: who asks, or NULL; it outlives the request. The caller has counted one waiting sequence in key->waiting, which becomes the request's;
-// all sequences of the request count as waiting until one of them has a token.
+// Tokenizes, checks lengths and makes the request, which holds the exchange. May block; any thread. Takes over the contents of api,
+// even on failure. key: the client's key, or NULL; it outlives the request. The caller has already counted one waiting sequence in
+// key->waiting, which now belongs to the request. All sequences of the request count as waiting until one of them has a token.
 bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
                      struct request **out, struct api_error *error);
 
 // Frees a request that was not started.
 void request_discard(struct request *request);
 
-// Loop thread. Takes the request over; it frees itself when it is answered or its client has left.
+// Takes over the request, which frees itself when it is answered or its client has left. Loop thread.
 void requests_start(struct requests *requests, struct request *request);
-// Loop thread: the client of this exchange left.
+// Cancels the request whose client has left. Loop thread.
 void requests_cancel(struct requests *requests, struct exchange *exchange);
-// Loop thread, when the mesh's state has changed and at every tick. Submits what waits, keeps silent streams alive, and refuses requests
-// that have waited too long.
+// Submits waiting choices, keeps silent streams alive, and refuses requests that have waited too long. Call it on the loop thread
+// when the mesh's state has changed and at every tick.
 void requests_tick(struct requests *requests);
 
 // Any thread.
 void requests_counts(const struct requests *requests, uint32_t *running, uint32_t *waiting);
 
-// Seconds for Retry-After, 1 to 60: the predicted wait with jitter, so that clients do not all come back at once.
+// Returns the seconds for Retry-After, 1 to 60: the predicted wait with jitter, so that clients do not all come back at once.
 uint32_t request_retry_after_s(uint32_t predicted_wait_ms);
 
 #endif

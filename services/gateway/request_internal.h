@@ -1,4 +1,4 @@
-// request_internal.h: what the files of a request share: request.c (life), choice.c (tokens to text), prepare.c (ids).
+// request_internal.h: what the files of a request share: request.c (life cycle), choice.c (tokens to text), prepare.c (ids).
 #ifndef FD_GATEWAY_REQUEST_INTERNAL_H
 #define FD_GATEWAY_REQUEST_INTERNAL_H
 
@@ -15,20 +15,20 @@ struct prompt_top {
     float logprob;
 };
 
-// A prompt and, for echo, its text and scores. Its n choices share it: each may receive the scores, which are the same.
+// A prompt and, for echo, its text and scores. Its n choices share it; the scores may arrive with any of them and are the same.
 struct request_prompt {
     uint32_t *ids;
     uint32_t count;
-    struct text echo; // the text to show before the choice's own
+    struct text echo; // the prompt's text, shown before the choice's own
     // with echo and logprobs
-    float *scores;           // [count], index 0 unused; NULL: none wanted
-    uint8_t *top_counts;     // [count]; NULL: none wanted
+    float *scores;           // [count], index 0 unused; NULL: not asked for
+    uint8_t *top_counts;     // [count]; NULL: not asked for
     struct prompt_top *tops; // [count][top_logprobs]
-    uint32_t scored_count;   // positions known, counting 0
+    uint32_t scored_count;   // number of positions known, including position 0
 };
 
 enum choice_state {
-    CHOICE_WAITING, // to be submitted (again) when the mesh is ready and retry_us has come
+    CHOICE_WAITING, // to be submitted, or submitted again, when the mesh is ready and retry_us has passed
     CHOICE_RUNNING, // call is open
     CHOICE_DONE,
 };
@@ -42,7 +42,7 @@ struct choice {
     struct mesh_call *call;
     uint64_t sequence; // the scheduler's id; 0: none yet
     uint64_t waiting_since_us, retry_us;
-    uint32_t failures; // in a row
+    uint32_t failures; // consecutive failed submissions
     // token log
     uint32_t *generated;
     uint32_t cached_tokens;   // tokens of the prompt whose KV was cached; known at the end
@@ -50,14 +50,14 @@ struct choice {
     // text
     struct language_stream *text_stream;
     struct stop_match stop;
-    struct text visible;          // not shown yet (stream), or all of it
+    struct text visible;          // stream: text not sent yet; otherwise all text so far
     struct shown_tokens logprobs; // like visible
-    uint32_t text_chars;          // characters of the tokens so far: the next one's text_offset
+    uint32_t text_chars;          // characters of the tokens so far, which is the next token's text_offset
     bool echoed;                  // the prompt is in visible
     bool role_sent;
     uint64_t last_token_us;
-    const char *finish_reason; // static; set: DONE
-    const char *stop_reason;   // in the stop strings, or static
+    const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
+    const char *stop_reason;   // points into the stop strings, or to static text
     size_t stop_reason_bytes;
 };
 
@@ -68,31 +68,31 @@ struct request {
     enum api_kind kind;
     char id[ID_BYTES];
     struct key *key;      // NULL: none was needed
-    uint32_t key_waiting; // counted in key->waiting
-    char *cache_salt;     // owned; NULL: none
+    uint32_t key_waiting; // how many of this request's sequences key->waiting counts
+    char *cache_salt;     // owned; NULL: no salt
     struct respond_head head;
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
-    Fastdecode__Sampling sampling; // bias points into bias_items
+    Fastdecode__Sampling sampling; // its bias entries point into bias_items
     Fastdecode__TokenBias *bias_items, **bias;
     struct stop_string stops[API_MAX_STOPS];
     char *stop_bytes; // what stops point into
     uint32_t stop_count;
     struct request_prompt *prompts;
     uint32_t prompt_count;
-    struct choice *choices; // prompts x n, by prompt
+    struct choice *choices; // [choice_count] the n choices of each prompt in turn
     uint32_t choice_count, done_count;
     uint64_t start_us, deadline_us; // 0: none
     uint64_t last_write_us;
     bool submitted, first_token_seen;
-    uint64_t trace_id; // a number of its own
+    uint64_t trace_id; // unique number of this request in the trace
 };
 
 struct requests {
     struct requests_config config;
     struct request *first;                      // loop thread
-    struct trace_track *track, *track_requests; // of this thread; of requests, which overlap
+    struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
     uint64_t trace_ids;
     struct mesh_state state;  // loop thread: as of the last tick
     struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
@@ -100,10 +100,10 @@ struct requests {
     atomic_uint running, waiting;
 };
 
-// prepare.c. The sequences of the request no longer count as waiting in its key's share.
+// prepare.c. Stops counting the request's sequences as waiting in its key's share.
 void request_stop_waiting(struct request *request);
 
-// request_answer.c. Each may end and free the request: the caller must not look at it afterwards.
+// request_answer.c. Each of these may end and free the request: the caller must not use it afterwards.
 void request_fail(struct request *request, const struct api_error *error);
 void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason); // static texts
 // Sends new text of a stream, unless its client is behind. Frees nothing.
@@ -114,19 +114,19 @@ void request_drop(struct request *request);
 // request_events.c: for mesh_generate(); arg is the choice.
 void request_on_event(void *arg, const Fastdecode__GenerateEvent *event);
 void request_on_end(void *arg, enum status status, const char *text);
-// The choice waits, to be submitted again after a pause.
+// Makes the choice wait, to be submitted again after a pause.
 void request_postpone(struct choice *choice);
 
 // choice.c
 bool choice_open(struct choice *choice, const struct language *language);
 void choice_close(struct choice *choice);
-// Takes the tokens of an event. False: there is a gap between them and the log, or no memory.
+// Appends the tokens of an event to the log. Returns false if they leave a gap after the log, or memory is short.
 bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language);
-// Ends the text: what was held back becomes visible.
+// Ends the text; text that was held back becomes visible.
 void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes);
-// Appends the chunk(s) of what is visible.
+// Appends the visible text as one or more chunks.
 void choice_show(struct choice *choice, struct text *out);
-// Whether there is something to show.
+// Returns whether there is something to show.
 bool choice_has_news(const struct choice *choice);
 
 #endif

@@ -1,5 +1,5 @@
-// respond.h: renders what the API answers: errors, completions, chat messages, chunks of streams, in the form that the official clients
-// expect. It knows nothing of how a token is made.
+// respond.h: renders the API's answers (errors, completions, chat messages, chunks of streams) in the form that the official
+// clients expect.
 #ifndef FD_GATEWAY_RESPOND_H
 #define FD_GATEWAY_RESPOND_H
 
@@ -9,12 +9,12 @@
 #define RESPOND_JSON "application/json"
 #define RESPOND_EVENTS "text/event-stream; charset=utf-8"
 
-// The whole answer, with Retry-After, WWW-Authenticate or Allow where they belong.
+// Sends the error as the whole answer, with the headers Retry-After, WWW-Authenticate or Allow if the error needs them.
 void respond_error(struct exchange *exchange, const struct api_error *error);
 
-// A token with its scores, as the client sees it. The bytes of all tokens lie one after another in a struct text.
+// A token with its scores, as the client sees it. The bytes of all tokens are stored one after another in a struct text.
 struct shown_top {
-    uint32_t offset, bytes; // of the token's text
+    uint32_t offset, bytes; // where the token's text lies
     float logprob;
 };
 
@@ -22,8 +22,8 @@ struct shown_token {
     uint32_t offset, bytes;
     float logprob;
     bool has_logprob;              // false: null (the first token of an echoed prompt)
-    uint32_t text_offset;          // characters before it in the choice's text
-    uint32_t top_first, top_count; // in tops
+    uint32_t text_offset;          // number of characters before the token in the choice's text
+    uint32_t top_first, top_count; // the token's alternatives in tops
 };
 
 struct shown_tokens {
@@ -38,20 +38,20 @@ struct shown_tokens {
 void shown_tokens_free(struct shown_tokens *tokens);
 void shown_tokens_clear(struct shown_tokens *tokens);
 void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t bytes, const float *logprob, uint32_t text_offset);
-// An alternative to the token added last.
+// Adds an alternative to the token added last.
 void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t bytes, float logprob);
 
-// One choice, whole or a chunk of it.
+// A choice, or a chunk of one.
 struct respond_choice {
     uint32_t index;
     const char *text;
     size_t bytes;
-    const struct shown_tokens *logprobs; // NULL: none wanted
-    uint32_t logprob_count;              // the first so many
+    const struct shown_tokens *logprobs; // NULL: not asked for
+    uint32_t logprob_count;              // how many of the first tokens in logprobs to render
     const char *finish_reason;           // NULL: not finished
-    const char *stop_reason;             // NULL: null
+    const char *stop_reason;             // NULL: rendered as null
     size_t stop_reason_bytes;
-    bool first; // the first chunk of a chat stream, which names the role
+    bool first; // this is the first chunk of a chat stream, which names the role
 };
 
 struct respond_usage {
@@ -73,7 +73,7 @@ struct respond_head {
 void respond_chunk(struct text *out, const struct respond_head *head, const struct respond_choice *choice);
 void respond_usage_chunk(struct text *out, const struct respond_head *head, const struct respond_usage *usage);
 
-// A whole answer is begun, its choices added in order, and ended.
+// Render a whole answer: begin it, add its choices in order, and end it.
 void respond_whole_begin(struct text *out, const struct respond_head *head);
 void respond_whole_choice(struct text *out, const struct respond_head *head, const struct respond_choice *choice, bool first);
 void respond_whole_end(struct text *out, const struct respond_usage *usage);

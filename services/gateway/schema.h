@@ -1,10 +1,10 @@
-// schema.h: JSON bodies -> requests: types, ranges, defaults; the one place that knows the API's field names.
+// schema.h: turns JSON bodies into requests: types, ranges, defaults. No other file knows the API's field names.
 //
-// Every field of an endpoint is a row of a table. A row says how it is read, or that a value other than the neutral one
-// is refused because it would change the answer. Fields in no row are ignored and logged, as the official service's
-// clients expect of a compatible server.
+// Every field of an endpoint is a row of a table. A row says how the field is read, or which neutral value it may have: any other
+// value is refused because it would change the answer. Unknown fields are ignored and logged, as clients of the official service
+// expect of a compatible server.
 //
-// Pure: no thread, no clock, no I/O but the log line. Safe from any thread.
+// Pure: no thread, no clock, and no I/O except the log line. Safe from any thread.
 #ifndef FD_GATEWAY_SCHEMA_H
 #define FD_GATEWAY_SCHEMA_H
 
@@ -25,20 +25,20 @@ enum api_kind {
 
 enum {
     API_MAX_PROMPTS = 1024,
-    API_MAX_CHOICES = 128, // prompts x n of one request
+    API_MAX_CHOICES = 128, // the most prompts x n of one request
     API_MAX_MESSAGES = 4096,
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
-    API_MAX_SALT_BYTES = 1024, // kept with its request, here and in the scheduler
+    API_MAX_SALT_BYTES = 1024, // kept as long as its request, here and in the scheduler
     API_MAX_LOGPROBS = 20,
-    API_MAX_DEPTH = 64,       // of nesting in a body
-    API_MAX_VALUES = 1 << 20, // values in a body
+    API_MAX_DEPTH = 64,       // the deepest nesting in a body
+    API_MAX_VALUES = 1 << 20, // the most values in a body
     API_DEFAULT_COMPLETION_TOKENS = 16,
-    API_MAX_LOGGED_FIELDS = 8, // names of ignored fields that are logged for one body
+    API_MAX_LOGGED_FIELDS = 8, // the most ignored fields logged for one body
 };
 
-// A prompt as given: text, or ids (text NULL).
+// A prompt as the client sent it: text, or ids (text is NULL).
 struct api_prompt {
     const char *text;
     size_t bytes;
@@ -69,13 +69,13 @@ struct api_request {
     uint32_t message_count;
     int64_t max_tokens;            // -1: not given
     int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
-    Fastdecode__Sampling sampling; // the fields that go to the s-part as they are; seed, logprobs and biases are set later
+    Fastdecode__Sampling sampling; // fields that are passed on to the s-part unchanged; seed, logprobs and biases are set later
     int64_t n;
     bool has_seed;
     int64_t seed;
     bool stream, include_usage, echo, ignore_eos;
-    bool flex;     // latency class batch
-    bool logprobs; // of the generated tokens
+    bool flex;     // the client asks for the latency class "batch"
+    bool logprobs; // of the generated tokens, not of the prompt
     int64_t top_logprobs;
     struct stop_string stops[API_MAX_STOPS];
     uint32_t stop_count;

@@ -1,4 +1,4 @@
-// schema_internal.h: what the files of the schema share: the table's row, and readers of single fields.
+// schema_internal.h: what the files of the schema share: the rows of the tables, and readers of single fields.
 #ifndef FD_GATEWAY_SCHEMA_INTERNAL_H
 #define FD_GATEWAY_SCHEMA_INTERNAL_H
 
@@ -17,7 +17,7 @@ struct schema_run {
 
 typedef bool schema_read_fn(struct schema_run *run, const char *name, const json_t *value);
 
-// schema_prompt.c: fields that are more than a number.
+// schema_prompt.c: reads fields that are more than a number.
 bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
@@ -29,9 +29,9 @@ bool schema_read_integer(struct schema_run *run, const char *name, const json_t 
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
                         float *out);
 bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out);
-// "an integer", "a string", ... for messages.
+// Returns "an integer", "a string" and so on, for messages.
 const char *schema_type_name(const json_t *value);
-// 400 with "'name' must be X, not Y".
+// Sets status 400 and the message "'name' must be X, not Y"; returns false.
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
 
 struct schema_refused {
@@ -39,11 +39,12 @@ struct schema_refused {
     unsigned endpoints;
     const char *neutral; // a string or number that means "off", or NULL
 };
-// schema_refused.c: false if the field's value would change the answer. *known: it is in the table or refused by a rule of its own.
+// schema_refused.c. Returns false if the field's value would change the answer. *known: the field is in the table or refused by a
+// rule of its own.
 bool schema_check_refused(struct schema_run *run, const struct schema_refused *refused, size_t count, const char *name,
                           const json_t *value, bool *known);
 
-// schema_json.c: the body's object, the caller's to be released; NULL with run's error set.
+// schema_json.c. Returns the body's object, which the caller releases, or NULL with *error set.
 json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-// scrape.h: the scheduler's metrics, fetched at most once a second however many clients ask for /metrics: they are rendered on the
-// scheduler's only thread, and /metrics needs no key.
+// scrape.h: the scheduler's metrics, fetched at most once a second however many clients ask for /metrics. The limit is needed
+// because the scheduler renders them on its only thread, and /metrics needs no key.
 #ifndef FD_GATEWAY_SCRAPE_H
 #define FD_GATEWAY_SCRAPE_H
 
@@ -14,7 +14,7 @@ typedef void scrape_done_fn(void *arg, const char *text);
 struct scrape *scrape_open(struct mesh *mesh);
 void scrape_close(struct scrape *scrape); // NULL is allowed
 
-// Loop thread. Calls done once, now or later. False when out of memory: then it is not called.
+// Loop thread. Calls done once, now or later. Returns false when out of memory; done is not called then.
 bool scrape_get(struct scrape *scrape, scrape_done_fn *done, void *arg);
 
 #endif

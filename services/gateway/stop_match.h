@@ -1,7 +1,7 @@
-// stop_match.h: stop strings, found in detokenized text across token boundaries.
+// stop_match.h: finds stop strings in detokenized text, across token boundaries.
 //
-// Text goes in as it is generated; what may be shown comes out. A tail that could still become a stop string is held
-// back. Example: stop "END", pieces "the E" "N" "D of": out come "the ", "", and then a match: "END of" is never shown.
+// It takes text as it is generated and returns what may be shown. A tail that could still become a stop string is held back.
+// Example: stop "END", pieces "the E" "N" "D of": out come "the ", "", and then a match: "END of" is never shown.
 #ifndef FD_GATEWAY_STOP_MATCH_H
 #define FD_GATEWAY_STOP_MATCH_H
 
@@ -19,16 +19,16 @@ struct stop_string {
 struct stop_match {
     const struct stop_string *strings; // borrowed
     uint32_t count;
-    struct text held; // seen and not shown
+    struct text held; // text seen but not shown yet
     int32_t matched;  // index of the string found, or -1
 };
 
-// A match begins with all set but `held` and `matched`, which stop_match_init() sets.
+// Prepares *match for a new text.
 void stop_match_init(struct stop_match *match, const struct stop_string *strings, uint32_t count);
 void stop_match_fini(struct stop_match *match);
 
-// Takes a piece and appends to *out what may be shown. Returns true once a stop string is found: of the complete ones the first to begin, and
-// of several at one place the longest. Then *out has the text before it, and nothing more may be pushed.
+// Takes a piece and appends to *out what may be shown. Returns true once a stop string is complete. If there are several, the one
+// that begins first is chosen, and the longest of those. *out then has the text before it, and nothing more may be pushed.
 bool stop_match_push(struct stop_match *match, const char *piece, size_t bytes, struct text *out);
 
 // Ends the sequence: appends the text that was held back.
