@@ -1,4 +1,4 @@
-// calibrate.h: what the loaded model takes on this machine, measured at start: T(b), the head, and attention of the local pool.
+// calibrate.h: measures at start how long the loaded model takes on this machine: T(b), the head, and attention of the local pool.
 #ifndef FD_SERVICES_S_PART_CALIBRATE_H
 #define FD_SERVICES_S_PART_CALIBRATE_H
 
@@ -6,7 +6,7 @@
 #include "common/kv/kv_measure.h"
 #include "kernels/backend/backend_measure.h"
 
-enum { CALIBRATE_BYTES = 64 << 20 }; // taken meanwhile
+enum { CALIBRATE_BYTES = 64 << 20 }; // memory used while measuring
 
 struct calibration {
     bool done;
@@ -24,8 +24,8 @@ struct calibration {
 enum status calibrate(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_sampled,
                       struct calibration *out, struct error *error) MUST_CHECK;
 
-// What the longest piece of work takes that an engine does without looking up: a layer of `rows` rows whose last has `context` tokens, or
-// their head. 0: not measured.
+// Returns how long the longest uninterrupted piece of an engine's work takes: a layer of `rows` rows whose last has `context`
+// tokens, or their head. 0: not measured.
 uint64_t calibration_slowest_us(const struct calibration *calibration, uint32_t rows, uint32_t context);
 
 #endif

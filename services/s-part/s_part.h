@@ -1,7 +1,7 @@
-// s_part.h: what the files of the s-part share besides the engine.
+// s_part.h: what the files of the s-part share, apart from the engine.
 //
-// Two threads. The engine's computes and serves Step; the main one keeps the membership, so that a long segment never delays a
-// heartbeat.
+// There are two threads. The engine's thread computes and serves Step; the main thread keeps up the membership, so that a long
+// segment never delays a heartbeat.
 //
 //     settings.c ─▶ load.c: model, device, memory plan, backend ─▶ serve.c: server, engine thread ─▶ membership.c: registration, beats
 #ifndef FD_SERVICES_S_PART_S_PART_H
@@ -32,7 +32,7 @@ struct s_part_settings {
 };
 
 struct s_part {
-    struct s_part_settings settings; // load.c puts what the model and the device make of `context` and `local_pool` in their place
+    struct s_part_settings settings; // load.c replaces `context` and `local_pool` by the values that suit the model and the device
     uint64_t incarnation;
     struct model *model;
     struct thread_pool *pool;
@@ -46,24 +46,24 @@ struct s_part {
     pthread_t engine_thread;
     atomic_bool stop; // relaxed: the loop is woken after it is set
     char address[S_PART_ADDRESS_BYTES], tensor_address[S_PART_ADDRESS_BYTES];
-    char level[32]; // of the numbers
+    char level[32]; // the backend's numeric level
 };
 
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.
 enum status settings_parse(struct service *service, struct s_part_settings *settings, struct error *error) MUST_CHECK;
 
-// load.c: opens model and backend once their memory plan has been found to fit. Logs the plan.
+// load.c: logs the memory plan, checks that it fits, and opens the model and the backend.
 enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;
-// The shape of the model's K and V, as workers and the local pool hold them.
+// Returns the shape of the model's K and V in workers and the local pool.
 struct kv_shape load_kv_shape(const struct s_part *s_part);
-// Measures what steps take, if the settings ask for it. A failure is logged: a mesh that knows less of itself is better than none.
+// Measures how long steps take, if the settings ask for it. A failure is only logged, because a mesh can run without these times.
 void load_measure(struct s_part *s_part);
 
 // membership.c: on the control loop.
 enum status membership_open(struct s_part *s_part, struct error *error) MUST_CHECK;
 
-// serve.c. open: loads, listens, registers, and starts the engine's thread. run: until the service is asked to stop or must be
-// started again. close: ends all that open has begun; call it after a successful open.
+// serve.c. open: loads, listens, registers, and starts the engine's thread. run: returns when the service is asked to stop or must
+// be started again. close: ends everything that open has started; call it after a successful open.
 enum status serve_open(struct s_part *s_part, struct error *error) MUST_CHECK;
 enum status serve_run(struct s_part *s_part, const struct service *service, struct error *error) MUST_CHECK;
 void serve_close(struct s_part *s_part);

@@ -1,7 +1,7 @@
-// sequence_table.h: what the s-part knows of a sequence between steps: its sampler, and the token it sampled last.
+// sequence_table.h: what the s-part remembers of a sequence between steps: its sampler, and the token it sampled last.
 //
-// All of it can be rebuilt from the token log, which the scheduler sends along (`open`) where it may be missing.
-// Fixed capacity; owned by the engine's thread.
+// All of it can be rebuilt from the token log, which the scheduler sends (`open`) if it may be missing here. Fixed capacity; owned
+// by the engine's thread.
 #ifndef FD_SERVICES_S_PART_SEQUENCE_TABLE_H
 #define FD_SERVICES_S_PART_SEQUENCE_TABLE_H
 
@@ -13,13 +13,13 @@
 
 struct sequence {
     uint64_t id;        // 0: free
-    uint64_t opened_by; // the incarnation of the scheduler that sent its log
+    uint64_t opened_by; // incarnation of the scheduler that sent the log
     struct sampler *sampler;
     uint32_t prompt_tokens;
-    uint32_t last_token; // the last of prompt and generated
+    uint32_t last_token; // the last token of the log
     uint32_t top_logprobs;
     bool prompt_logprobs;
-    bool in_step; // while a step is being planned: it has a run already
+    bool in_step; // a step is being planned and already has a run of this sequence
 };
 
 struct sequence_table;
@@ -27,13 +27,13 @@ struct sequence_table;
 enum status sequence_table_open(uint32_t capacity, uint32_t vocab, uint32_t context_tokens, struct sequence_table **out) MUST_CHECK;
 void sequence_table_close(struct sequence_table *table);
 
-// Makes or replaces a sequence whose log is `tokens`, the first prompt_tokens of them the prompt. INVALID_ARGUMENT names
-// what is wrong; RESOURCE_EXHAUSTED: the table is full.
+// Adds or replaces a sequence whose log is `tokens`; the first prompt_tokens of them are the prompt. INVALID_ARGUMENT: the error
+// says what is wrong. RESOURCE_EXHAUSTED: the table is full.
 enum status sequence_table_put(struct sequence_table *table, uint64_t id, const struct sampler_params *params, bool prompt_logprobs,
                                const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens,
                                struct error *error) MUST_CHECK;
 
-// NULL if it is not there. Valid until the sequence is removed.
+// Returns NULL if there is no such sequence. The pointer is valid until the sequence is removed.
 struct sequence *sequence_table_find(struct sequence_table *table, uint64_t id);
 // Iterates over the sequences; *cursor starts at 0. NULL: there are no more. They may be removed meanwhile.
 struct sequence *sequence_table_next(struct sequence_table *table, uint32_t *cursor);

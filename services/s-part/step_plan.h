@@ -26,12 +26,12 @@ struct step_run {
     uint32_t result_index; // index of the run in the request
     uint32_t first_output; // index of its first sample or score in the step's outputs
     uint32_t output_count;
-    uint32_t sample_count; // of its outputs, the last ones: samples
-    uint32_t taken;        // of those, the ones that count: up to the first after a wrong draft
+    uint32_t sample_count; // how many of its outputs, the last ones, are samples
+    uint32_t taken;        // how many of those samples count: up to the first one after a wrong draft
     bool lost;
 };
 
-// Whether the place is the local pool. A scheduler that names no kinds means its place 0.
+// Returns whether the place is the local pool. If the scheduler sends no kinds, its place 0 is the local pool.
 static inline bool step_place_is_local(const Fastdecode__Place *place)
 {
     return place->kind == FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL ||
@@ -61,23 +61,24 @@ struct step_plan {
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan) MUST_CHECK;
 void step_plan_close(struct step_plan *plan);
 
-// Checks whether the request's runs can be a step. INVALID_ARGUMENT says what is wrong. Changes nothing.
+// Checks that the request's runs can be a step. INVALID_ARGUMENT: the error says what is wrong. Changes nothing.
 enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, uint32_t vocab,
                             uint32_t context_tokens, struct error *error) MUST_CHECK;
 
 // Fills the plan from a request that was checked. The request must outlive it, and its sequences must stay in the table. Runs of
-// sequences that the table does not know have no rows and sequence NULL. INVALID_ARGUMENT: a sequence has two runs; the plan is not to be used. No allocation.
+// sequences that the table does not know get no rows, and their `sequence` is NULL. INVALID_ARGUMENT: a sequence has two runs, and
+// the plan must not be used. Allocates nothing.
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                            struct error *error) MUST_CHECK;
 
-// Builds rows and outputs anew after runs were marked lost.
+// Rebuilds rows and outputs after runs were marked lost.
 void step_plan_rebuild(struct step_plan *plan);
 
-// After sampling: counts the samples of a run that are valid, and tells its sequence of them. With penalties a sample depends on those
-// before it in the same step: then drafts are of no use.
+// Call it after sampling. Counts a run's valid samples and updates its sequence. With penalties, a sample depends on those before
+// it in the same step, so drafts are not used.
 void step_plan_take(struct step_plan *plan, uint32_t run_index);
 
-// Takes a run out of the plan (it is lost): its rows and outputs go, the others keep their order.
+// Removes a lost run from the plan with its rows and outputs; the others keep their order.
 void step_plan_drop(struct step_plan *plan, uint32_t run_index);
 
 #endif

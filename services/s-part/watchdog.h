@@ -1,5 +1,6 @@
-// watchdog.h: whether the engine still computes. A device that hangs says nothing, and neither does a thread that waits inside of its
-// library or for a thread of the pool, so another thread looks. An engine without work, or not started yet, is never suspected.
+// watchdog.h: notices when the engine no longer computes. A device that hangs reports nothing, and neither does a thread that waits
+// inside the device's library or for a thread of the pool, so another thread checks. An engine without work, or not started yet, is
+// never suspected.
 #ifndef FD_SERVICES_S_PART_WATCHDOG_H
 #define FD_SERVICES_S_PART_WATCHDOG_H
 
@@ -10,18 +11,20 @@
 enum { WATCHDOG_LOOK_US = 1000000 }; // between two looks, at most
 
 struct watchdog {
-    // Segments and heads that were begun and are not done. Released behind went_on_us, so that a reader who sees work sees no older time.
+    // Number of segments and heads that were begun and are not done. Stored with release after went_on_us, so that a thread that
+    // sees the work also sees its time.
     atomic_uint under_way;
     // Stalls of this process move both.
-    atomic_ullong went_on_us; // when one was last begun or done
-    atomic_ullong turn_us;    // when the engine's thread was last in its loop, where it never waits for long; relaxed; 0: not yet
-    uint64_t looked_us, suspected_us; // watchdog_bites()'s own
+    atomic_ullong went_on_us; // when a segment or head was last begun or done
+    atomic_ullong turn_us;    // when the engine's thread last passed through its loop, which never waits for long; 0: not yet;
+                              // relaxed
+    uint64_t looked_us, suspected_us; // used only by watchdog_bites()
 };
 
-// On the engine's thread: a segment or head was begun, or is done.
+// Call these on the engine's thread when a segment or head is begun or done.
 void watchdog_begun(struct watchdog *watchdog, uint64_t now_us);
 void watchdog_done(struct watchdog *watchdog, uint64_t now_us);
-// On the engine's thread, each turn of its loop.
+// Call it on the engine's thread at each turn of its loop.
 void watchdog_turn(struct watchdog *watchdog);
 
 // On one other thread, at least every WATCHDOG_LOOK_US. True: work was under way and none was done, or the engine's thread has not been in
