@@ -1,43 +1,45 @@
-// drafts.h: guesses at a sequence's next tokens: those that followed the same last tokens earlier in its prompt or its answer.
+// drafts.h: guesses a sequence's next tokens: the tokens that followed when its last tokens occurred earlier in its prompt or
+// answer.
 //
-// In summaries, edits of code and answers that quote, the next tokens are often there already (Yang et al., "Inference with Reference",
-// arXiv 2304.04487). A guess needs no model. A step computes guessed tokens as rows of their own, and the token that is sampled before
-// each says whether the guess was right. No token ever depends on a guess (Leviathan et al., arXiv 2211.17192).
+// In summaries, edits of code and answers that quote, the next tokens have often occurred already (Yang et al., "Inference with
+// Reference", arXiv 2304.04487). A guess needs no model. A step computes guessed tokens as rows of their own, and the token that is
+// sampled before each says whether the guess was right. No token ever depends on a guess (Leviathan et al., arXiv 2211.17192).
 //
-//     tokens   … the cat sat on the mat. the cat sat        the last three were there before, in "the cat sat on":
+//     tokens   … the cat sat on the mat. the cat sat        the last three occurred before, in "the cat sat on":
 //     guess                                          on the mat. the cat …
 //
-// Guesses are scored whether they were computed or not, in classes by the number of tokens that matched before them.
+// Every guess, computed or not, counts as right or wrong for its class. The classes are by the number of tokens that matched before
+// the guess.
 #ifndef FD_SERVICES_SCHEDULER_DRAFTS_H
 #define FD_SERVICES_SCHEDULER_DRAFTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DRAFT_KINDS = 4 }; // classes of matched tokens: from 2, 4, 8 and 16 on
+enum { DRAFT_KINDS = 4 }; // classes by matched tokens: at least 2, 4, 8 and 16
 
 // The share of right guesses in each class, smoothed.
 struct draft_odds {
     float right[DRAFT_KINDS];
 };
 
-// Of one sequence. All zero: none of its tokens has been seen.
+// The guess for one sequence. All zero: none of its tokens has been seen.
 struct draft {
-    uint32_t seen;   // tokens that have been taken in
+    uint32_t seen;   // number of tokens taken in so far
     uint32_t at;     // the next token is guessed to be tokens[at], unless length is 0
-    uint32_t length; // tokens before `at` that match the last ones
+    uint32_t length; // how many tokens before `at` match the sequence's last ones
     struct draft_odds odds;
 };
 
-// Sets them to what a new scheduler assumes.
+// Sets the odds that a new scheduler assumes.
 void draft_odds_init(struct draft_odds *odds);
 
-// Takes in tokens[0, count), of which those before draft->seen have not changed. `all` are the odds of all sequences: they learn too,
-// and a new sequence starts with them. O(new tokens), or O(count) if a guess was wrong or there was none.
+// Takes in tokens[0, count); those before draft->seen must not have changed. Updates the sequence's odds and `all`, the odds over
+// all sequences, with which a new sequence starts. O(new tokens), or O(count) if a guess was wrong or there was none.
 void draft_follow(struct draft *draft, const uint32_t *tokens, uint32_t count, struct draft_odds *all);
 
 // Writes `most` guesses to tokens[count, …), which must have room for them, and returns `most`; or 0 if there is nothing to guess.
-// *chance: of a guess to be right if those before it are. Call draft_follow() for the same count before.
+// *chance is the probability that a guess is right if those before it are. Call draft_follow() with the same count first.
 uint32_t draft_guess(const struct draft *draft, uint32_t *tokens, uint32_t count, uint32_t most, double *chance);
 
 #endif

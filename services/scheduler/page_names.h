@@ -1,8 +1,8 @@
-// page_names.h: names of the full pages of a sequence's tokens. Sequences that begin alike have the same names.
+// page_names.h: names of the full pages of a sequence's tokens. Sequences with the same beginning have the same names there.
 //
-// A page's name is a keyed hash (SipHash-2-4, 128 bits; libsodium) of the previous page's name and its own tokens. The first page
-// follows a name made of the request's tenant and salt. The key is drawn at start: nobody outside can produce a collision, and no tenant
-// finds what another has computed. Owned by the scheduler's thread.
+// A page's name is a keyed hash (SipHash-2-4, 128 bits; libsodium) of the previous page's name and its own tokens. The first page's
+// predecessor is a name made of the request's tenant and salt. The key is random and drawn at start, so that nobody outside can
+// produce a collision, and no tenant can detect what another has computed. Owned by the scheduler's thread.
 #ifndef FD_SERVICES_SCHEDULER_PAGE_NAMES_H
 #define FD_SERVICES_SCHEDULER_PAGE_NAMES_H
 
@@ -17,13 +17,13 @@ struct page_names {
     bool prompt_only;
 };
 
-// Draws the key. UNAVAILABLE: the system gives no random bytes.
+// Draws the key. UNAVAILABLE: the system provides no random bytes.
 enum status page_names_open(struct page_names *names, uint32_t page_tokens, bool prompt_only, struct error *error) MUST_CHECK;
 
-// The name that a log's first page follows.
+// Returns the name that stands before a log's first page.
 struct sched_page_name page_names_root(const struct page_names *names, const char *tenant, const char *salt);
 
-// Names the full pages of the log that have no name yet, as far as it has room. Returns how many have one.
+// Names the log's full pages that have no name yet, as far as the log has room for names. Returns how many pages have a name.
 uint32_t page_names_extend(const struct page_names *names, struct token_log *log);
 
 #endif

@@ -1,15 +1,15 @@
 // scheduler.h: what the files of the scheduler service share.
 //
-// One thread owns everything: its loop runs handlers, which turn what happened into events of the scheduling core (common/sched).
-// After each turn of the loop scheduler_tick() gives the events to the core and carries out its actions.
+// One thread owns everything: its loop runs handlers, which turn calls and answers into events of the scheduling core
+// (common/sched). After each turn of the loop scheduler_tick() gives the events to the core and carries out its actions.
 //
 //     gateways ──Generate──▶ generate.c ────┐                     ┌─▶ s-part: Step                  (steps.c)
 //     members ──Register──▶ registration.c ─┤                     ├─▶ places: Free, Release, Fetch  (places.c)
 //             ──Heartbeat──▶ members.c ─────┼─▶ events ─▶ core ───┤
 //     s-part ──StepReply──▶ steps.c ────────┘        (core.c)     └─▶ gateways: tokens              (generate.c)
 //
-// A *member* is what registers: the s-part, or a KV worker. A *place* holds KV: the s-part's local pool, or the pages of a KV worker.
-// The life of a page, with the functions that allocate and free it, is in docs/life-of-a-page.md.
+// A *member* is a process that registers: the s-part, or a KV worker. A *place* holds KV: the s-part's local pool, or the pages of
+// a KV worker. The life of a page, with the functions that allocate and free it, is in docs/life-of-a-page.md.
 #ifndef FD_SERVICES_SCHEDULER_SCHEDULER_H
 #define FD_SERVICES_SCHEDULER_SCHEDULER_H
 
@@ -30,23 +30,24 @@ enum {
     WATCHERS_MAX = 256,
     CALIBRATION_MAX = 16,
     END_TOKENS_MAX = 16,
-    KEPT_MAX = 4096,    // finished sequences whose pages stay for others
-    CHOSEN_BATCHES = 2, // mini-batches at most where the core chooses their number
-    EVENTS_MAX = 4096,  // between two ticks; in a tick each action may add one, and a full round is EVENTS_MAX of them
+    KEPT_MAX = 4096,    // the most finished sequences whose pages are kept for others
+    CHOSEN_BATCHES = 2, // the most mini-batches if the core chooses their number
+    EVENTS_MAX = 4096,  // the most events between two ticks. In a tick each action may add one event, and one round has up to
+                        // EVENTS_MAX actions
     EVENTS_ROOM = 2 * EVENTS_MAX,
     ACTIONS_MAX = EVENTS_ROOM + SCHED_ACTIONS_SPARE,
-    MOVES_MAX = 64,             // hand-overs under way, those that the core has given up included
-    UNCLAIMED_FREES_MAX = 4096, // unclaimed sequences whose pages are being freed
+    MOVES_MAX = 64,             // the most hand-overs under way, including those that the core has given up
+    UNCLAIMED_FREES_MAX = 4096, // the most unclaimed sequences whose pages are being freed
     HELD_OF_MEMBER_MAX = 1 << 16,
     HELD_MAX = 1 << 20, // of all members
     NAME_BYTES = 64,
     ADDRESS_BYTES = 128,
-    CHECK_EVERY_US = 50000,   // between two looks at who is silent
-    SETTLE_US = 2000000,      // after a start, resubmitted sequences wait at most so long for those that hold their pages
-    CLAIM_US = 15000000,      // after a start, pages that nobody claims are freed then
-    LOSS_EVERY_US = 1000000,  // what is lost at once counts once
-    LOSSES_MAX = 4,           // a place that loses all its rows so many times in a row is declared down ...
-    LOSSES_BAR_US = 60000000, // ... and not taken back for so long
+    CHECK_EVERY_US = 50000,   // between two checks for silent members
+    SETTLE_US = 2000000,      // after a start, resubmitted sequences wait at most this long for the members that hold their pages
+    CLAIM_US = 15000000,      // time after a start when pages that nobody has claimed are freed
+    LOSS_EVERY_US = 1000000,  // losses closer together than this count as one
+    LOSSES_MAX = 4,           // a place that loses all its rows this many times in a row is declared down ...
+    LOSSES_BAR_US = 60000000, // ... and not accepted again for this long
 };
 
 struct scheduler_settings {
@@ -64,61 +65,62 @@ struct scheduler;
 // The s-part, or a KV worker.
 struct member {
     struct scheduler *scheduler;
-    struct place *place; // of its pages: the local pool is the s-part's
+    struct place *place; // the place with its pages; for the s-part, the local pool
     char name[NAME_BYTES];
     uint64_t incarnation;
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
     struct rpc_channel *channel;
-    bool registered;   // has said who it is and is not known to be dead
-    bool cleaning;     // pages that nobody needs are being freed there: it is not up before
-    bool up;           // the core was told
-    uint32_t clean_id; // counts the times it was cleaned: answers to an earlier call are ignored
-    uint32_t stay;     // counts the times it came up: answers to calls of an earlier stay are ignored
-    uint64_t lost;     // times it went down without having been drained
+    bool registered;   // it has registered and is not known to be dead
+    bool cleaning;     // pages that nobody needs are being freed there; it comes up after that
+    bool up;           // the core has been told that it is up
+    uint32_t clean_id; // counts how often it was cleaned; answers to calls of an earlier cleaning are ignored
+    uint32_t stay;     // counts how often it came up; answers to calls from before that are ignored
+    uint64_t lost;     // how often it went down without having been drained
     uint64_t heard_us;
-    uint64_t turned_us;                // when a heartbeat first said what the latest says of compute_turns
-    Fastdecode__HeartbeatRequest last; // numbers only
+    uint64_t turned_us;                // when compute_turns last changed in its heartbeats
+    Fastdecode__HeartbeatRequest last; // only its numbers are valid
 };
 
 struct s_part {
     struct member member;
     uint32_t max_rows;                                                 // of a step
-    struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; // measured: of all layers; of head and sampling
+    struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; // measured times of all layers, and of head and sampling
     uint32_t layer_count, head_count;
     bool on_device;                    // it computes on a device, not on CPUs
     bool rows_alike;                   // a row's numbers do not depend on those beside it
-    uint64_t forget[ACTIONS_MAX];      // [forget_count] finished sequences whose sampler state it has yet to forget
-    uint32_t forget_count, forgetting; // forgetting: how many of the first the call under way names; 0: there is none
+    uint64_t forget[ACTIONS_MAX];      // [forget_count] finished sequences whose sampler state the s-part has yet to forget
+    uint32_t forget_count, forgetting; // forgetting: how many of them, counted from the first, the call under way names; 0: no call
     struct rpc_handle forget_call;
 };
 
-// A list of scheduler.frees by index; 0 ends it.
+// A list of entries of scheduler.frees, linked by index; 0 ends it.
 struct pending_list {
     uint32_t head, tail;
 };
 
 struct place {
     enum sched_place_kind kind;
-    uint32_t index;        // the core's name for it
-    struct member *member; // who holds its pages
-    struct member worker;  // with SCHED_KV_WORKER: that member
+    uint32_t index;        // the core's number for it
+    struct member *member; // the member that holds its pages
+    struct member worker;  // the member, if kind is SCHED_KV_WORKER
     uint64_t pages_total;
     double bytes_per_second;
-    double pair_us;                       // of prefill attention, all layers; 0: not known
-    bool shares_cores;                    // with an s-part that computes on CPUs
-    bool hands_over;                      // pages can be taken from it and given to it
-    bool drained;                         // nothing is left there: its worker may go
-    struct rpc_call *draining;            // its Drain call, to be answered
-    uint32_t losses;                      // times in a row that a step lost all its rows there, each LOSS_EVERY_US after the last
-    uint64_t lost_us;                     // the last of them
-    uint64_t barred_until_us;             // it lost too many: not up before
-    struct pending_list to_free, freeing; // pages that it is yet to be asked to free; those of the call under way
-    bool asked_to_free;                   // a call is under way ...
+    double pair_us;                       // time of prefill attention per row and context token, all layers; 0: not known
+    bool shares_cores;                    // with the s-part, if that computes on CPUs
+    bool hands_over;                      // pages can be handed over from and to it
+    bool drained;                         // nothing is left there, so its worker may stop
+    struct rpc_call *draining;            // its Drain call, not answered yet
+    uint32_t losses;                      // how often in a row a step lost all its rows there, at least LOSS_EVERY_US apart
+    uint64_t lost_us;                     // when that last happened
+    uint64_t barred_until_us;             // it lost rows too often and does not come up before then
+    struct pending_list to_free, freeing; // to_free: pages that it has yet to be asked to free; freeing: those in the call under
+                                          // way
+    bool asked_to_free;                   // free_call is under way
     struct rpc_handle free_call;          // ... which is that
-    uint64_t free_again_us;               // it could not be asked, or refused: not again before
+    uint64_t free_again_us;               // it could not be asked, or refused: it is not asked again before then
 };
 
-// A sequence that a member said it holds and that nobody has claimed yet.
+// A sequence that a member reported to hold and that nobody has claimed yet.
 struct held {
     uint64_t sequence;
     uint32_t place, positions, certain; // certain: as in HeldSequence
@@ -130,20 +132,20 @@ struct pending_move {
     struct scheduler *scheduler;
     struct sched_move move;
     uint64_t began_us;
-    uint32_t from_stay, to_stay; // of the members there when it began
-    bool used, ok;               // ok: the pages have arrived; they are being freed where they came from
+    uint32_t from_stay, to_stay; // the members' `stay` when it began
+    bool used, ok;               // ok: the pages have arrived and are being freed at the old place
 };
 
 // Pages that a place is to free.
 struct pending_free {
     uint64_t sequence;
     uint32_t next;
-    bool keep_sampler;         // only pages are freed: the sequence goes on elsewhere
+    bool keep_sampler;         // only pages are freed, because the sequence goes on elsewhere
     bool report;               // the core waits for RELEASED
-    struct pending_move *move; // that waits for it; NULL: none
+    struct pending_move *move; // the hand-over that waits for it; NULL: none
 };
 
-// A step that the s-part has. Arrays are [max rows], sized once.
+// A step in flight at the s-part. Arrays are [max rows], sized once.
 struct flight {
     bool used;
     uint64_t step;
@@ -153,11 +155,11 @@ struct flight {
     uint32_t run_count, row_count;
     uint64_t *sequences; // of its runs
     uint32_t *positions;
-    const struct sched_run *runs; // [run_count] the core's, until it is answered
+    const struct sched_run *runs; // [run_count] owned by the core, valid until the step is answered
     struct sched_result *results;
     struct sched_place_time places[SCHED_PLACES_MAX];
     uint32_t place_count;
-    struct rpc_message *message;        // the reply, kept until the tick; NULL: it has not come
+    struct rpc_message *message;        // the reply, kept until the tick; NULL: not arrived yet
     const Fastdecode__StepReply *reply; // in it
 };
 
@@ -177,7 +179,7 @@ struct scheduler {
     uint64_t checked_us; // when members_check() last ran
     struct rpc_loop *loop;
     struct rpc_server *server;
-    struct trace_track *track, *track_steps; // what this thread does; the steps that the s-part has
+    struct trace_track *track, *track_steps; // track: what this thread does; track_steps: the steps in flight at the s-part
 
     // The model, from the s-part.
     bool model_known;
@@ -195,31 +197,31 @@ struct scheduler {
     struct held *held; // [held_count]
     uint32_t held_count, held_capacity;
 
-    // The core, and what it said.
-    struct sched *core; // NULL until the first s-part has said what the model is
+    // The core, and its answers.
+    struct sched *core; // NULL until the first s-part has registered and described the model
     struct sched_config core_config;
     struct sched_event events[EVENTS_ROOM];
     uint32_t event_count;
     struct sched_action *actions;              // [ACTIONS_MAX]
-    void (*tick)(struct scheduler *scheduler); // scheduler_tick(): for those that it calls itself
+    void (*tick)(struct scheduler *scheduler); // scheduler_tick(), for code that scheduler_tick() itself calls
     bool ticking;                              // actions are being carried out
-    bool stuck;                                // a step could not be sent: not again before the loop has run
+    bool stuck;                                // a step could not be sent: no other is sent before the loop has run
     struct flight flights[STEPS_MAX];
     struct step_scratch scratch;
     uint32_t step_rows_max;
-    uint32_t step_failures;     // in a row, that came too late
+    uint32_t step_failures;     // consecutive steps whose answers came too late
     struct pending_free *frees; // of all places
-    uint64_t *free_ids;         // scratch: those of one call
-    uint32_t frees_unused;      // list of the others
-    uint32_t frees_waiting;     // in lists of to_free
-    uint32_t unclaimed_frees;   // that the core does not know of
+    uint64_t *free_ids;         // scratch: the ids of one call
+    uint32_t frees_unused;      // head of the list of unused entries
+    uint32_t frees_waiting;     // number of entries in the places' to_free lists
+    uint32_t unclaimed_frees;   // how many of the frees the core does not know of
     struct pending_move moves[MOVES_MAX];
 
     // Sequences.
     struct token_logs *logs;
     struct page_names page_names;
     struct draft_odds draft_odds; // of all sequences
-    uint64_t *settling;           // ids of resubmitted ones that wait for their holders
+    uint64_t *settling;           // ids of resubmitted sequences that wait for the members that hold their pages
     uint32_t settling_count, settling_capacity;
 
     struct rpc_call *watchers[WATCHERS_MAX];
@@ -228,10 +230,11 @@ struct scheduler {
     Fastdecode__MeshState last_state;
 
     uint64_t generated_tokens, prompt_tokens, finished, cancelled, s_part_busy_us, s_part_wait_us;
-    uint64_t busy_ns; // processor time of ticks: the core, and carrying out what it says
+    uint64_t busy_ns; // processor time of ticks: running the core and carrying out its actions
 };
 
-// Queues an event for the next tick. The queue has room for what one turn of the loop brings; when it is full a tick runs at once.
+// Queues an event for the next tick. The queue has room for the events of one turn of the loop; when it is full, a tick runs at
+// once.
 static inline void scheduler_event(struct scheduler *scheduler, const struct sched_event *event)
 {
     if (scheduler->event_count >= EVENTS_MAX && !scheduler->ticking)
@@ -247,7 +250,7 @@ static inline bool scheduler_waits_for_claims(const struct scheduler *scheduler,
 
 // --- core.c
 
-// For all that has no other start value than 0: members and places know where they belong.
+// Sets the fields that do not start at 0, such as the links between members and places.
 void scheduler_init(struct scheduler *scheduler);
 enum status scheduler_open_core(struct scheduler *scheduler, struct error *error) MUST_CHECK;
 void scheduler_close_core(struct scheduler *scheduler);
@@ -259,23 +262,23 @@ void scheduler_tick(struct scheduler *scheduler);
 enum status flights_open(struct scheduler *scheduler, uint32_t rows) MUST_CHECK;
 void flights_close(struct scheduler *scheduler);
 struct flight *flights_unused(struct scheduler *scheduler);
-// The first step that is answered and not taken yet; NULL: none.
+// Returns the oldest step that is answered and whose answer is not taken yet; NULL: none.
 struct flight *flights_oldest_answered(struct scheduler *scheduler);
 void flights_end(struct flight *flight);
-// The s-part is gone: its steps are void. The core is told by S_PART_DOWN.
+// Voids all steps, because the s-part is gone. The event S_PART_DOWN tells the core.
 void flights_void(struct scheduler *scheduler);
-// Whether a step that is not answered has rows there.
+// Returns whether an unanswered step has rows at the place.
 bool flights_use_place(const struct scheduler *scheduler, uint32_t place);
 
 // --- steps.c
 
 void steps_send(struct scheduler *scheduler, const struct sched_step_action *action);
-// Passes on what the core took of answered steps.
+// Passes the results of answered steps that the core took on to the clients.
 void steps_take_answered(struct scheduler *scheduler);
 // --- generate.c
 
 void generate_handler(struct rpc_call *call, void *user);
-// Passes the last `count` tokens of the log on.
+// Passes the last `count` tokens of the log on to its client.
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count);
 void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens);
@@ -289,57 +292,60 @@ void registration_handler(struct rpc_call *call, void *user);
 
 void members_heartbeat_handler(struct rpc_call *call, void *user);
 void members_drain_handler(struct rpc_call *call, void *user);
-// Whom a registration of that name is for; NULL: every place is in use.
+// Returns the member with that name, a new one if need be; NULL: every place is in use.
 struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, const char *name);
-// The newest incarnation that has registered under the name; 0: none.
+// Returns the newest incarnation that has registered under the name; 0: none.
 uint64_t members_newest(struct scheduler *scheduler, bool s_part, const char *name);
-// Connects to it, and tells the core of it once it is reached and clean.
+// Connects to the member, and tells the core of it once it is reached and clean.
 void members_connect(struct member *member);
 void members_disconnect(struct member *member);
 void members_down(struct member *member, const char *why);
 // Frees what the member holds and nobody needs, then tells the core that it is up. Does nothing before it is registered and reached.
 void members_clean_then_up(struct member *member);
-// At least every CHECK_EVERY_US, as far as this process runs: what it was stopped for counts against no member.
+// Finds members that are silent or hang. Call it at least every CHECK_EVERY_US; time in which this process was stopped does not
+// count against them.
 void members_check(struct scheduler *scheduler, uint64_t now_us);
-// A step was answered: of its rows at the place some counted, or all were lost.
+// Records that a step was answered; lost: all its rows at the place were lost.
 void members_answered(struct scheduler *scheduler, uint32_t place, bool lost);
 void members_close(struct scheduler *scheduler);
 
 // --- claims.c: pages that members held before they registered
 
-// Takes over the list of a registration. RESOURCE_EXHAUSTED: it is too long; nothing is taken of it.
+// Takes over the registration's list of held sequences. RESOURCE_EXHAUSTED: the list is too long; nothing is taken from it.
 enum status claims_take(struct scheduler *scheduler, uint32_t place, const Fastdecode__RegisterRequest *request,
                         struct error *error) MUST_CHECK;
-// Marks what is held at the place and nobody may claim; their ids go to *ids, which the caller frees. RESOURCE_EXHAUSTED: nothing is.
+// Marks the sequences held at the place that nobody may claim. Their ids go to *ids, which the caller frees. RESOURCE_EXHAUSTED:
+// nothing is marked.
 enum status claims_mark_stale(struct scheduler *scheduler, uint32_t place, uint64_t **ids, uint32_t *count) MUST_CHECK;
-// Those are freed now, or, without `freed`, still there.
+// Ends the marking: with `freed`, the marked sequences are gone; without, they are still there.
 void claims_end_stale(struct scheduler *scheduler, uint32_t place, bool freed);
-// The place is up, of which the core is about to hear: sequences that wait to be rebuilt have back what it holds of them.
+// Gives sequences that wait to be rebuilt what the place holds of them. Call it when the place comes up, after the core's PLACE_UP
+// event is queued.
 void claims_reclaim(struct scheduler *scheduler, uint32_t place);
-// Frees what nobody has claimed at the place: it is in the way.
+// Frees what nobody has claimed at the place, to make room.
 void claims_drop(struct scheduler *scheduler, uint32_t place);
-// Starts a new sequence: at once, or, if it was resubmitted, when a place that holds its pages is up.
+// Starts a new sequence at once, or, if it was resubmitted, when a place that holds its pages is up.
 void claims_arrive(struct scheduler *scheduler, const struct token_log *log);
-// Starts resubmitted ones whose place is up, or that have waited long enough.
+// Starts resubmitted sequences whose place is up, or that have waited long enough.
 void claims_settle(struct scheduler *scheduler);
 
 // --- places.c
 
 enum status places_open(struct scheduler *scheduler, uint32_t sequences) MUST_CHECK;
 void places_close(struct scheduler *scheduler);
-// RELEASE of the core. forget: the sequence is over, so that the s-part may forget its sampler state.
+// Carries out the core's RELEASE. forget: the sequence is over, so the s-part may forget its sampler state.
 void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);
-// Frees pages that the core does not know of. False: too many are being freed; try again.
+// Frees pages that the core does not know of. Returns false if too many are being freed; try again.
 bool places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler);
 void places_move(struct scheduler *scheduler, const struct sched_move *move);
 void places_drained(struct scheduler *scheduler, uint32_t place);
-// Asks the places for what has been gathered since the last time.
+// Sends the requests gathered since the last time to the places.
 void places_send(struct scheduler *scheduler);
-// The place is down: what it was to free counts as free.
+// Counts the pages that the place had to free as free, because it is down.
 void places_down(struct place *place);
 // Tells the s-part that a worker is dead, whatever its connection looks like.
 void places_exclude(struct scheduler *scheduler, const struct place *place);
-// Frees sequences of a member that is not up yet, then calls done(member, ok). False: it cannot be asked now.
+// Frees sequences of a member that is not up yet, then calls done(member, ok). Returns false if the member cannot be asked now.
 bool places_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member, bool ok));
 
 // --- watch.c, metrics.c

@@ -1,7 +1,8 @@
-// token_logs.h: the token log of every sequence that the scheduler knows: its prompt, its generated tokens, and who listens.
+// token_logs.h: the token log of every sequence that the scheduler knows: its prompt, its generated tokens, and the call that
+// receives them.
 //
-// A log is enough to rebuild its sequence anywhere. Its memory is allocated when the sequence arrives (for the prompt and the most it may
-// generate), so that a step allocates nothing. Owned by the scheduler's thread.
+// A log is enough to rebuild its sequence anywhere. Its memory, for the prompt and the most tokens it may generate, is allocated
+// when the sequence arrives, so that a step allocates nothing. Owned by the scheduler's thread.
 #ifndef FD_SERVICES_SCHEDULER_TOKEN_LOGS_H
 #define FD_SERVICES_SCHEDULER_TOKEN_LOGS_H
 
@@ -17,19 +18,19 @@ struct rpc_call;
 
 struct token_log {
     uint64_t id;                                // 0: empty slot
-    struct rpc_call *call;                      // NULL: nobody listens any more
+    struct rpc_call *call;                      // NULL: the client is gone
     const Fastdecode__GenerateRequest *request; // in the call's memory: valid while `call` is
     uint32_t *tokens;                           // [capacity] prompt, then generated; owned
     uint32_t prompt_count, token_count, capacity;
-    struct sched_page_name *names; // [name_capacity] of its full pages (page_names.h); owned
-    struct sched_page_name root;   // that the first of them follows
+    struct sched_page_name *names; // [name_capacity] names of its full pages (page_names.h); owned
+    struct sched_page_name root;   // the name that stands before the first of them
     uint32_t name_count, name_capacity;
     struct draft draft; // the guess at its next tokens
     bool no_drafts;     // its sampling has penalties, which make guesses useless
     uint32_t scored;    // prompt tokens whose scores have been passed on
     uint64_t arrived_us, first_token_us;
     bool ignore_eos;
-    bool opened; // the s-part has been told of it
+    bool opened; // the s-part has been sent the sequence
     bool over;   // its stream has ended
 };
 
@@ -38,8 +39,8 @@ struct token_logs;
 enum status token_logs_open(uint32_t capacity, struct token_logs **out) MUST_CHECK;
 void token_logs_close(struct token_logs *logs);
 
-// Adds a log with room for `capacity` tokens and the names of `pages` pages. RESOURCE_EXHAUSTED: too many, or no memory; ALREADY_EXISTS.
-// The pointer stays valid until token_logs_remove().
+// Adds a log with room for `capacity` tokens and the names of `pages` pages. RESOURCE_EXHAUSTED: too many logs, or no memory.
+// ALREADY_EXISTS: the id is in use. The pointer stays valid until token_logs_remove().
 enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capacity, uint32_t pages,
                            struct token_log **out) MUST_CHECK;
 struct token_log *token_logs_find(struct token_logs *logs, uint64_t id);
