@@ -1,7 +1,7 @@
 // worker.h: what the files of the kv-worker share.
 //
-// Two threads. The tensor thread owns the store and the tensor socket: it appends, attends and hands pages out. The control
-// thread owns the control socket and the membership, computes nothing, and asks the tensor thread by posting to its loop.
+// There are two threads. The tensor thread owns the store and the tensor socket: it appends, attends and hands pages over. The
+// control thread owns the control socket and the membership. It computes nothing, and posts requests to the tensor thread's loop.
 //
 //     s-part ──Attend──▶ tensor thread (attend.c, pages.c) ◀──post──▶ control thread (control.c) ◀──▶ scheduler
 #ifndef FD_SERVICES_KV_WORKER_WORKER_H
@@ -21,7 +21,7 @@
 #include "common/trace/trace.h"
 
 enum {
-    MEASURE_BYTES = 64 << 20, // memory that is read at start, and again when the shape is known, to measure speed; freed afterwards
+    MEASURE_BYTES = 64 << 20, // memory read to measure speed, at start and again when the shape is known; freed afterwards
     MEASURE_KV_US = 120000,
     WORKER_BATCHES_MAX = 8,
     WORKER_ROWS_MAX = 8192,
@@ -38,7 +38,7 @@ struct worker_settings {
     uint32_t threads;
 };
 
-// A mini-batch, and its step under way.
+// A mini-batch and its current step.
 struct attend_batch {
     struct kv_batch *kv;
     bool planned;
@@ -46,13 +46,13 @@ struct attend_batch {
     uint32_t row_count, kept_count, lost_count;
     uint32_t *kept;      // [WORKER_ROWS_MAX] row of the request for each row of the plan
     uint32_t *lost;      // [WORKER_ROWS_MAX] rows of the request that are not held
-    uint64_t *sequences; // [WORKER_ROWS_MAX] of each row of the plan; 0: lost since
+    uint64_t *sequences; // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
 };
 
 struct worker {
     struct worker_settings settings;
     uint64_t incarnation;
-    double bytes_per_second; // of memory, measured at start; 0: not measured
+    double bytes_per_second; // memory bandwidth, measured at start; 0: not measured
 
     // tensor thread
     pthread_t tensor_thread;
@@ -62,10 +62,11 @@ struct worker {
     struct thread_pool *pool;
     struct kv_shape shape;
     struct kv_store *store; // NULL until the shape is known
-    struct kv_costs costs;  // of attention with that shape; token_us 0: not measured
+    struct kv_costs costs;  // what attention costs with that shape; token_us 0: not measured
     struct attend_batch batches[WORKER_BATCHES_MAX];
-    // Of the s-part that is registered with the scheduler, or of a newer one that attends: older ones are refused. relaxed: the tensor
-    // thread raises it, the control thread puts it right with each answer of the scheduler; either may go first
+    // Incarnation of the s-part that is registered with the scheduler, or of a newer one that has sent Attend; older ones are
+    // refused. relaxed: the tensor thread raises it and the control thread corrects it with each answer of the scheduler, in any
+    // order
     atomic_ullong s_part_incarnation;
     uint32_t q_width, kv_width;
     struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
@@ -76,26 +77,26 @@ struct worker {
     struct rpc_loop *control_loop;
     struct rpc_server *control_server;
     struct member *member;
-    uint64_t scheduler_incarnation; // of the one that registration was answered by: older ones are refused
+    uint64_t scheduler_incarnation; // incarnation of the scheduler that answered our registration; older ones are refused
     bool draining, drained;
 
     // both
-    struct handover handover; // of pages, from and to others
+    struct handover handover; // moves pages from and to others
     atomic_bool stop;         // relaxed: the loops are woken after it is set
     atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done; // relaxed: numbers for heartbeats
-    atomic_ullong progress; // turns of the tensor loop, several a second: for heartbeats; relaxed, it stands alone
-    bool listing;           // control thread: what is held is being listed for a registration
+    atomic_ullong progress; // turns of the tensor loop, several a second, for heartbeats; relaxed: no other data depends on it
+    bool listing;           // control thread: the held sequences are being listed for a registration
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };
 
 // attend.c: on the tensor thread.
 void attend_handler(struct rpc_call *call, void *user);
-// Returns what the store, its tables and all mini-batches will take. *pages: of the store.
+// Returns the memory that the store, its tables and all mini-batches will take. *pages: the number of pages in the store.
 struct memory_plan attend_memory_plan(const struct worker *worker, const struct kv_shape *shape, uint64_t *pages);
 enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error) MUST_CHECK;
 void attend_close(struct worker *worker);
 void attend_publish(struct worker *worker);
-// Frees a sequence's pages. Rows of it in a step that is under way are lost: the next layer's reply says so.
+// Frees a sequence's pages. Its rows in a step under way are lost, and the next layer's reply says so.
 void attend_free(struct worker *worker, uint64_t sequence);
 
 // pages.c: what the handover (common/handover) does with the store; on the tensor thread.
