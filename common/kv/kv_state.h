@@ -6,9 +6,9 @@
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention_sparse.h"
 
-#define KV_BLOCK_LINES 64u // lines (rows times heads of a KV head) that share a tile, unless one row has more
+#define KV_BLOCK_LINES 64u // the most lines (rows times query heads of a KV head) that share a tile, unless one row has more
 #define KV_PARTIAL_BYTES_MAX (64ull << 20)
-#define KV_UNITS_PER_THREAD 16u // nothing larger than a thread's work over this is left in one piece
+#define KV_UNITS_PER_THREAD 16u // work is split into units no larger than a thread's share divided by this
 
 struct kv_store {
     struct kv_shape shape;
@@ -16,7 +16,7 @@ struct kv_store {
     const struct attention_kernels *kernels;
     uint32_t max_rows, group_heads, page_tiles;
     uint32_t block_rows;             // rows of one sequence whose lines share tiles
-    uint64_t page_bytes, tile_bytes; // a tile: K, then V
+    uint64_t page_bytes, tile_bytes; // a tile has K, then V
     uint32_t bounds_width;           // f16 values of a tile's bounds; 0: there are none
 
     unsigned char *pages; // [pages_total][layers][kv_heads][page_tiles][tile_bytes]
@@ -33,11 +33,11 @@ struct kv_store {
 
     void *memory; // the one mapping of scratch, partials and pages
     uint64_t memory_bytes;
-    uint32_t batch_count; // open ones
+    uint32_t batch_count; // number of open batches
     struct kv_stats stats;
 };
 
-// The tile of 16 tokens number `tile` of the sequence in `slot`. The page must be there.
+// Returns tile number `tile` (16 tokens) of the sequence in `slot`. The sequence must have the page.
 static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
 {
     uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
@@ -70,7 +70,7 @@ static inline uint32_t kv_sparse_tiles(const struct kv_shape *shape)
 static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim, uint32_t sparse_tiles)
 {
     size_t floats = (size_t)lines * (3 * head_dim + ATTEND_TILE + 5) + ATTEND_SCORES + 2 * head_dim + 2 * (size_t)sparse_tiles;
-    return (floats + 31) / 16 * 16; // no cache line in common with the next thread
+    return (floats + 31) / 16 * 16; // shares no cache line with the next thread's
 }
 
 #endif

@@ -1,18 +1,17 @@
 // kv_store.h: the KV cache of the sequences that one worker (or the local pool) holds, and attention over it.
 //
-// A page holds page_tokens tokens of one sequence for all layers; a sequence is a list of pages. What is told as held
-// ("positions complete") counts the positions, from 0 without a gap, whose K and V have been written in every layer: a
-// position half-way through its layers does not exist. Writes are addressed (sequence, position), so any step may be
-// repeated. The bits of a row's result depend on its q and on the stored K and V of its positions alone: not on the
-// other rows of the batch, on chunks, pages, or the number of threads.
+// A page holds page_tokens tokens of one sequence for all layers; a sequence is a list of pages. A position is complete when its K
+// and V have been written in every layer; only the complete positions from 0 on count as held. A write is addressed by (sequence,
+// position), so any step may be repeated. The bits of a row's result depend only on its q and on the stored K and V of its
+// positions, not on the other rows of the batch, on chunks, on pages, or on the number of threads.
 //
 //     reserve(7, 40) ─▶ plan(rows 7:32..7:39) ─▶ attend(layer 0) ─▶ … ─▶ attend(layer L-1) ─▶ held (7, 40)
 //
-// A worked number: 30 layers, 3 KV heads, head_dim 64, f16, 16 tokens: a page is 30 * 3 * 2 * 64 * 16 * 2 B = 360 KiB,
-// and 1 GiB holds 2912 pages, 46592 tokens.
+// Example: 30 layers, 3 KV heads, head_dim 64, f16, 16 tokens: a page is 30 * 3 * 2 * 64 * 16 * 2 B = 360 KiB, and 1 GiB holds 2912
+// pages, 46592 tokens.
 //
 // Threads: all calls on one store, its batches included, come from one thread at a time; only attend uses the pool.
-// Memory: all of it is mapped by open, and becomes resident as pages are first used. Plan and attend allocate nothing.
+// Memory: kv_store_open() maps all of it, and it becomes resident as pages are first used. Plan and attend allocate nothing.
 #ifndef FD_KV_KV_STORE_H
 #define FD_KV_KV_STORE_H
 
@@ -30,7 +29,7 @@ struct kv_shape {
     uint32_t page_tokens;             // 16 or 32
     enum kv_type type;
     uint32_t max_sequences;
-    uint32_t max_context; // positions a sequence
+    uint32_t max_context; // the most positions of a sequence
     uint32_t
         sparse_percent; // of its tiles, those that a sparse row attends to (attention_sparse.h), at most 100; 0: there are no such rows
 };
@@ -43,73 +42,75 @@ uint64_t kv_page_bytes(const struct kv_shape *shape);
 // Bytes that a page takes of the pool: with a sparse_percent also the bounds of its tiles, 4 bytes a dimension of each KV head and layer.
 uint64_t kv_page_memory_bytes(const struct kv_shape *shape);
 
-// What a store takes, for the memory plan.
+// The memory that a store takes, for the memory plan.
 struct kv_plan {
     uint64_t pages, page_bytes; // page_bytes: of the pool (kv_page_memory_bytes)
     uint64_t fixed_bytes;       // scratch, lists of free slots, and the rows of `batches` batches
-    uint64_t table_bytes;       // at most: page tables, reference counts, split contexts; touched in step with the pages in use
+    uint64_t table_bytes;       // upper limit: page tables, reference counts, split contexts, which become resident as pages come
+                                // into use
 };
 
-// All 0 if the shape is out of range. threads: of the pool that is given to kv_store_open; max_rows: as there.
+// Returns zeros if the shape is out of range. threads: number of threads in the pool given to kv_store_open; max_rows: as for
+// kv_store_open.
 struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, uint32_t threads,
                              uint32_t batches);
 
 // Opens a store of pool_bytes / kv_page_memory_bytes() pages. max_rows: the most rows of a batch. The pool of threads is
-// borrowed and must outlive the store. *out is the caller's, for kv_store_close. Fails with INVALID_ARGUMENT for a shape
-// out of range or a pool of less than one page, RESOURCE_EXHAUSTED without memory; *error says which; nothing is left.
+// borrowed and must outlive the store. The caller closes *out. INVALID_ARGUMENT: the shape is out of range, or pool_bytes is less
+// than one page. RESOURCE_EXHAUSTED: not enough memory. *error says which. After a failure there is nothing to close.
 enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uint32_t max_rows, struct thread_pool *pool,
                           struct kv_store **out, struct error *error) MUST_CHECK;
 
-// Frees all. Batches must have been closed (asserted). NULL is allowed.
+// Frees the store. Its batches must have been closed (asserted). NULL is allowed.
 void kv_store_close(struct kv_store *store);
 
 uint32_t kv_store_pages_total(const struct kv_store *store);
 uint32_t kv_store_pages_used(const struct kv_store *store);
 
-// Makes the sequence known if it is not, and gives it pages for positions [0, positions). Pages it has are kept.
-// OUT_OF_RANGE: beyond max_context; RESOURCE_EXHAUSTED: not enough free pages, or max_sequences are known. A failure
-// changes nothing.
+// Makes the sequence known if it is not, and gives it pages for positions [0, positions). Pages that it has are kept. OUT_OF_RANGE:
+// positions is beyond max_context; RESOURCE_EXHAUSTED: not enough free pages, or max_sequences are known. A failure changes
+// nothing.
 enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t positions, struct error *error) MUST_CHECK;
 
 // Forgets the sequence, if it is known, and frees its pages. Its rows in planned batches give o = 0 from then on, even if the sequence
 // becomes known again.
 void kv_store_free(struct kv_store *store, uint64_t sequence);
 
-// Makes `to` a sequence whose first `positions` positions are those of `from`: the pages are the same ones, counted by
-// reference. A page that is shared is copied when its next position is about to be written (by kv_store_reserve for it); the
-// positions that several hold are never written differently. If `to` has as many complete already nothing happens; with fewer
-// it is begun anew. FAILED_PRECONDITION: `from` has not so many complete; RESOURCE_EXHAUSTED: max_sequences are known.
+// Makes `to` a sequence whose first `positions` positions are those of `from`. Both use the same pages, which have reference
+// counts. kv_store_reserve() copies a shared page when a further position in it is to be written; shared positions never change. If
+// `to` already has as many complete positions, nothing happens; if it has fewer, it is replaced. FAILED_PRECONDITION: `from` has
+// fewer complete positions; RESOURCE_EXHAUSTED: max_sequences are known.
 enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error) MUST_CHECK;
 
-// Forgets positions [positions, ...), if the sequence is known, and frees the pages that only they used. If pages were reserved for any of
-// them, all planned rows of the sequence, earlier ones too, give o = 0 from then on: plan again.
+// Forgets positions [positions, ...), if the sequence is known, and frees the pages that only they used. If pages were reserved for
+// any of them, all planned rows of the sequence, even those at earlier positions, give o = 0 from then on: plan again.
 void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions);
 
-// Iterates over the known sequences, in no order: *cursor starts at 0. False at the end. The store must not change
-// meanwhile.
+// Iterates over the known sequences in no particular order; *cursor starts at 0. Returns false at the end. The store must not
+// change meanwhile.
 bool kv_store_next(const struct kv_store *store, uint32_t *cursor, struct kv_held *out);
 
-// False if the sequence is unknown.
+// Returns false if the sequence is unknown.
 bool kv_store_find(const struct kv_store *store, uint64_t sequence, struct kv_held *out);
 
-// Scratch and plan of one mini-batch in flight. *out is the caller's, for kv_batch_close, before the store is closed.
-// RESOURCE_EXHAUSTED without memory.
+// Opens a batch: the scratch memory and plan of one mini-batch in flight. The caller closes *out before it closes the store.
+// RESOURCE_EXHAUSTED: not enough memory.
 enum status kv_batch_open(struct kv_store *store, struct kv_batch **out) MUST_CHECK;
 void kv_batch_close(struct kv_batch *batch); // NULL is allowed
 
-// Plans a step; it replaces the plan that the batch had. rows: sorted by sequence, then position, none twice; copied.
-// A row at position p needs positions below p complete or earlier in the batch, and its page reserved for it (a page that is
-// shared is not).
-// INVALID_ARGUMENT: more than max_rows, or not sorted; FAILED_PRECONDITION: as said, with *bad_row and *error naming the
-// first such row. After a failure the batch has no rows.
+// Plans a step, which replaces the batch's earlier plan. rows: sorted by sequence, then position, without duplicates; copied. A row
+// at position p needs the positions below p complete or earlier in the batch, and a reserved page that is not shared.
+// INVALID_ARGUMENT: more than max_rows rows, or not sorted. FAILED_PRECONDITION: a row lacks what it needs; *bad_row and *error
+// name the first such row. After a failure the batch has no rows.
 enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uint32_t row_count, uint32_t *bad_row,
                           struct error *error) MUST_CHECK;
 
-// One layer of the planned step: stores K and V of all rows, then attends all rows, each over positions 0 to its own.
+// Computes one layer of the planned step: stores K and V of all rows, then attends all rows, each over positions 0 to its own.
 // After the last layer the rows' positions are complete. Blocks until done; runs on the pool of threads.
 // Each argument: [row_count] pointers, aligned to 4 bytes, to
 //     q[i], o[i]: [heads][head_dim] f32      k[i], v[i]: [kv_heads][head_dim] f32
-// o must not overlap the others. o[i] NULL: K and V of the row are stored, and no attention is computed. Query head h uses KV head h / (heads / kv_heads).
+// o must not overlap the others. If o[i] is NULL, the row's K and V are stored but its attention is not computed. Query head h uses
+// KV head h / (heads / kv_heads).
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o);
 
@@ -119,19 +120,19 @@ struct kv_stats {
     uint64_t attend_ns;
     uint64_t rows;        // rows times layers
     uint64_t tokens_read; // context tokens that those rows attended to, times layers
-    uint32_t pages_peak;  // the most that were in use at once
+    uint32_t pages_peak;  // the most pages in use at one time
 };
 void kv_store_stats(const struct kv_store *store, struct kv_stats *out);
 
-// Copies a page out, and says how many of its positions (1 to page_tokens) are complete. out: [kv_page_bytes].
-// NOT_FOUND: the sequence is unknown or has no complete position in that page.
+// Copies a page to `out` and returns how many of its positions (1 to page_tokens) are complete. out: [kv_page_bytes]. NOT_FOUND:
+// the sequence is unknown or has no complete position in that page.
 enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence, uint32_t page_index, void *out,
                                  uint32_t *positions) MUST_CHECK;
 
-// Takes a page that a store of the same shape exported; its `positions` positions become complete, and rows in flight
-// behind them keep what they wrote. Makes the sequence known if it is not. Pages come in order: FAILED_PRECONDITION if positions before page_index are not complete, or the
-// page would shorten what is complete; INVALID_ARGUMENT for a count that no page has; OUT_OF_RANGE and
-// RESOURCE_EXHAUSTED as kv_store_reserve. A failure changes nothing.
+// Takes in a page that a store of the same shape exported. Its `positions` positions become complete; what rows in flight have
+// written behind them stays. Makes the sequence known if it is not. Pages must come in order. FAILED_PRECONDITION: positions before
+// the page are not complete, or the page has fewer complete positions than the store. INVALID_ARGUMENT: `positions` is not 1 to
+// page_tokens. OUT_OF_RANGE and RESOURCE_EXHAUSTED as for kv_store_reserve. A failure changes nothing.
 enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint32_t page_index, const void *page,
                                  uint32_t positions, struct error *error) MUST_CHECK;
 
