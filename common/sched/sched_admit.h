@@ -1,4 +1,4 @@
-// sched_admit.h: from the queue into mini-batches. Private to common/sched.
+// sched_admit.h: moves sequences from the queue into mini-batches. Private to common/sched.
 #ifndef FD_SCHED_SCHED_ADMIT_H
 #define FD_SCHED_SCHED_ADMIT_H
 

@@ -1,4 +1,4 @@
-// sched_balance.h: moves between workers that drift apart. Private to common/sched.
+// sched_balance.h: moves sequences when some workers take longer than others. Private to common/sched.
 #ifndef FD_SCHED_SCHED_BALANCE_H
 #define FD_SCHED_SCHED_BALANCE_H
 
@@ -7,7 +7,7 @@
 struct sched;
 
 struct sched_balance {
-    uint64_t looked; // steps emitted when it last did
+    uint64_t looked; // number of steps emitted when it last looked for moves
 };
 
 void sched_balance(struct sched *s); // starts moves that are worth it

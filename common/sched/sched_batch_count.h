@@ -6,7 +6,7 @@
 
 struct sched;
 
-// Chooses their number. False: nothing is to be planned until what is in flight is back.
+// Chooses their number. Returns false if no step may be planned until those in flight are answered.
 bool sched_batch_count_settled(struct sched *s);
 
 #endif

@@ -9,7 +9,7 @@
 
 struct sched;
 
-// Kinds of places, added up.
+// Sets of kinds of places.
 #define SCHED_CHOICE_OF(kind) (1u << (kind))
 enum {
     SCHED_CHOICE_LOCAL = 1 << SCHED_LOCAL_POOL,
@@ -17,15 +17,15 @@ enum {
     SCHED_CHOICE_ANY = SCHED_CHOICE_LOCAL | SCHED_CHOICE_WORKERS
 };
 
-// Pages that a sequence needs to be placed: of what is known of it, and a margin.
+// Returns the pages that a sequence needs to be placed: those of its known tokens, and a margin.
 uint32_t sched_choice_pages(const struct sched *s, uint32_t slot);
 
-// The place of those kinds at which a sequence of so many tokens delays its mini-batch least; NONE: none has room. `leaving`: NONE, or
-// the place that it is to leave; then only places count that take pages over.
+// Returns the place among `kinds` at which a sequence of `tokens` tokens delays its mini-batch least; NONE: none has room. leaving:
+// the place that the sequence is to leave, or NONE. If it leaves one, only places that accept moves are considered.
 uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t leaving,
                             uint32_t kinds);
 
-// Whether no place can hold so many pages, now or within grace. May set places.grace_wake_us.
+// Returns whether no place can hold so many pages, now or within the time of grace. May set places.grace_wake_us.
 bool sched_choice_none_can_hold(struct sched *s, uint32_t pages);
 
 #endif

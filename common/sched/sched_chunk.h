@@ -1,4 +1,4 @@
-// sched_chunk.h: how many prefill rows a step may have, beside those that decode. Private to common/sched.
+// sched_chunk.h: how many prefill rows a step may have beside its decode rows. Private to common/sched.
 #ifndef FD_SCHED_SCHED_CHUNK_H
 #define FD_SCHED_SCHED_CHUNK_H
 
@@ -8,14 +8,14 @@
 struct sched_chunk {
     struct sched_chunk_decodes {
         double rows, us, count;
-    } decodes[SCHED_CURVE_SIZES];       // steps without prefill, smoothed, by rows as in a curve; count 0: none seen
-    double decode, products, attention; // factors by which that, and what is known of s-part and places, are corrected
-    double context, seen_context;       // tokens that decode rows read, lately; when there was a step without prefill
+    } decodes[SCHED_CURVE_SIZES];       // steps without prefill, smoothed, in the size classes of sched_curve.h; count 0: none seen
+    double decode, products, attention; // correction factors: of decode rows; of prefill rows' products and attention
+    double context, seen_context;       // tokens that decode rows read: lately; at the last step without prefill
 };
 
 void sched_chunk_init(struct sched *s);
 void sched_chunk_learn(struct sched *s, const struct sched_flight *flight, double total_us);
 uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *batch, uint32_t decode_rows);
-uint32_t sched_chunk_max(const struct sched *s); // prefill rows at most, in any step
+uint32_t sched_chunk_max(const struct sched *s); // returns the most prefill rows of any step
 
 #endif

@@ -1,4 +1,4 @@
-// sched_event.h: what each event changes. Private to common/sched.
+// sched_event.h: applies events to the state. Private to common/sched.
 #ifndef FD_SCHED_SCHED_EVENT_H
 #define FD_SCHED_SCHED_EVENT_H
 

@@ -1,4 +1,4 @@
-// sched_learn.h: what the answer to a step says of the models. Private to common/sched.
+// sched_learn.h: corrects the models of time by the answer to a step. Private to common/sched.
 #ifndef FD_SCHED_SCHED_LEARN_H
 #define FD_SCHED_SCHED_LEARN_H
 

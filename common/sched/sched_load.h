@@ -1,19 +1,19 @@
-// sched_load.h: the load-stabilizing schedule: how much context a mini-batch will read, and who may start (FastDecode,
+// sched_load.h: the load-stabilizing schedule: how much context a mini-batch will read, and which sequences may start (FastDecode,
 // arXiv 2403.11421, section 4.2; the length estimate and the rule for short queues are our own). Private to common/sched.
 //
-// Sequences that start together end together: the load of a mini-batch climbs to b·(p + S), falls to nothing and climbs again, and
-// half of the time S-part or R-part waits for the other. If they start F steps apart, b·F/S at a time, the load stays near
-// b·(p + (S + F)/2). So, when workers elsewhere take part:
+// Sequences that start together end together. The load of a mini-batch then climbs to b·(p + S), falls to nothing and climbs again,
+// and half of the time S-part or R-part waits for the other. If they start F steps apart, b·F/S at a time, the load stays near
+// b·(p + (S + F)/2). So these rules hold when KV workers take part:
 //
 //   - The whole queue starts at once if the projected load stays under the limit at every step to come.
 //   - Otherwise b/E[L] sequences start in a step while there is room, and one for each that ends, always under the limit. If lives are
-//     of about one length, sequences whose ends were close together start farther apart, or the clump would return with each life.
-//   - A queue too short to repay the slow start begins at once all the same: both ways are computed and compared. Pages and
-//     step_limit_us are limits even then, and b is at most what they let run evenly.
+//     of about the same length, sequences that follow a cluster of ends start farther apart, or the cluster would return in each life.
+//   - A queue too short to repay such a slow start still starts at once: both ways are computed and compared. Pages and step_limit_us
+//     are limits even then, and b is at most the number of sequences that they allow with evenly spaced starts.
 //
-// The projection: running sequences are kept in cohorts of about the same start and cutoff. At e steps from now a cohort of age a
-// holds (P(L >= a+e) / P(L >= a)) · Σ (p + a + e), and variances are summed likewise. The limit must hold for the mean plus two
-// standard deviations. Times are counted in steps of the mini-batch: a sequence grows by one token in each.
+// The projection: running sequences are kept in cohorts of about the same start and cutoff. After e steps, a cohort of age a holds
+// (P(L >= a+e) / P(L >= a)) · Σ (p + a + e), and variances are summed likewise. The limit must hold for the mean plus two standard
+// deviations. Times are counted in steps of the mini-batch: a sequence grows by one token in each.
 //
 //   load │        limit ───────────────────────────────
 //        │           ▄▄▄▄▖
@@ -32,30 +32,30 @@
 enum { SCHED_LOAD_COHORTS = 128, SCHED_LOAD_POINTS = 96 };
 
 struct sched_load_cohort {
-    uint32_t count, cutoff; // sequences; tokens that each generates at most, roughly
+    uint32_t count, cutoff; // number of sequences; the most tokens that each generates, roughly
     int64_t start;          // step at which their age was 0
-    double base;            // sum of context less age
+    double base;            // sum over its sequences of context minus age
 };
 
-// What is projected for a mini-batch.
+// The projection for a mini-batch.
 struct sched_load_plan {
     struct sched_load_cohort cohorts[SCHED_LOAD_COHORTS];
     uint64_t step;                                               // steps planned so far
-    double credit;                                               // starts that are due
-    double room;                                                 // starts that keep the distance to those before
-    uint64_t credited;                                           // step up to which both are counted
-    uint32_t ends;                                               // sequences that have ended since
+    double credit;                                               // number of starts that are due
+    double room;                                                 // number of starts that keep their distance from earlier ones
+    uint64_t credited;                                           // step up to which `credit` and `room` are counted
+    uint32_t ends;                                               // number of sequences that have ended since then
     bool together;                                               // the queue starts at once
     uint64_t decided;                                            // step + 1 at which `together` was decided; 0: never
     bool stale;                                                  // sequences have come or gone since the projection
-    double tokens;                                               // E[L] that spaced its points in time
-    double mean[SCHED_LOAD_POINTS], variance[SCHED_LOAD_POINTS]; // the projection: the most between two points
+    double tokens;                                               // E[L] by which the points are spaced in time
+    double mean[SCHED_LOAD_POINTS], variance[SCHED_LOAD_POINTS]; // the projection: the maximum between two points
 };
 
 // A sequence's part.
 struct sched_load_link {
-    double cohort_base; // what it adds to its cohort's
-    uint8_t cohort;     // of its mini-batch, while it runs
+    double cohort_base; // its part of the cohort's `base`
+    uint8_t cohort;     // its cohort in its mini-batch, while it runs
 };
 
 struct sched_load {
@@ -67,23 +67,24 @@ struct sched_load {
 struct sched;
 
 void sched_load_init(struct sched *s);
-void sched_load_join(struct sched *s, uint32_t slot);                   // it runs in its mini-batch from now on
-void sched_load_leave(struct sched *s, uint32_t slot);                  // it no longer does
-void sched_load_stepped(struct sched *s, uint32_t mini_batch);          // a step was planned
-void sched_load_grew(struct sched *s, uint32_t slot);                   // its length has reached the next bucket
-void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens); // one step gave it so many tokens more than one
+void sched_load_join(struct sched *s, uint32_t slot);                   // call when it begins to run in its mini-batch
+void sched_load_leave(struct sched *s, uint32_t slot);                  // call when it no longer runs there
+void sched_load_stepped(struct sched *s, uint32_t mini_batch);          // call when a step was planned
+void sched_load_grew(struct sched *s, uint32_t slot);                   // call when its length has reached the next bucket
+void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens); // call when one step gave it `tokens` tokens more than one
 
 // Returns whether the head of the queue may start in that mini-batch now. If it does start, sched_load_started() follows.
 bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch);
 void sched_load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
 
-// Returns whether the load of that mini-batch stays under its limit, now and later, if a running sequence comes to it from another.
+// Returns whether the load of that mini-batch stays under its limit, now and later, if a running sequence moves to it from another
+// one.
 bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch);
 
-// Returns the context tokens that each sequence of a place or mini-batch counts for, beside what it reads now, when places are
-// compared: several times the mean over a life. If only the present load counted, the place with the youngest sequences would get all
-// new ones and be the slowest a life later, for ever (a control loop with a dead time of a life: its gain must be well below 1).
-// 0: nothing is known of lengths.
+// Returns the context tokens that each sequence counts for when places or mini-batches are compared, beside its present context:
+// several times the mean over a life. If only the present load counted, the place with the youngest sequences would get all new
+// ones and be the slowest a life later, again and again. (This is a control loop with a dead time of one life, so its gain must be
+// well below 1.) 0: nothing is known of lengths.
 double sched_load_weight(const struct sched *s);
 
 #endif

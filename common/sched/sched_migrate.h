@@ -1,4 +1,4 @@
-// sched_migrate.h: sequences that run go between the local pool and the workers. Private to common/sched.
+// sched_migrate.h: moves running sequences between the local pool and the workers. Private to common/sched.
 #ifndef FD_SCHED_SCHED_MIGRATE_H
 #define FD_SCHED_SCHED_MIGRATE_H
 
@@ -7,7 +7,7 @@
 struct sched;
 
 struct sched_migrate {
-    uint64_t looked; // steps emitted when it last did
+    uint64_t looked; // number of steps emitted when it last looked for a move
 };
 
 void sched_migrate(struct sched *s); // starts a move that is worth it

@@ -1,7 +1,7 @@
-// sched_outbox.h: the sequences about which something is to be said. Private to common/sched.
+// sched_outbox.h: the sequences for which actions are to be emitted. Private to common/sched.
 //
-// The outbox is a queue of sequences, not of messages: each has flags for what is still to be said about it, so its
-// size is bounded by max_sequences, and what does not fit this call's actions simply stays queued. sched.c empties it.
+// The outbox is a queue of sequences, not of messages: each has flags for the actions still to be emitted. So its size is bounded
+// by max_sequences, and actions that do not fit into this call simply stay queued. sched.c empties it.
 #ifndef FD_SCHED_SCHED_OUTBOX_H
 #define FD_SCHED_SCHED_OUTBOX_H
 
@@ -12,19 +12,19 @@ struct sched;
 // A sequence's part.
 struct sched_outbox_link {
     uint32_t next;
-    bool queued, finished, release, kept, move; // what is to be said
+    bool queued, finished, release, kept, move; // actions to be emitted
     bool last_said;                             // its last RELEASE was emitted
 };
 
 struct sched_outbox {
     uint32_t head, tail;
-    struct sched_action *actions; // of the call in progress
+    struct sched_action *actions; // actions of the call in progress
     size_t count, capacity;
 };
 
 // Adds an action to this call's. NULL: there is no room.
 struct sched_action *sched_outbox_action(struct sched *s, enum sched_action_kind kind);
-void sched_outbox_add(struct sched *s, uint32_t slot);     // something is to be said about it
-void sched_outbox_release(struct sched *s, uint32_t slot); // its pages may be freed
+void sched_outbox_add(struct sched *s, uint32_t slot);     // queues a sequence that has an action to be emitted
+void sched_outbox_release(struct sched *s, uint32_t slot); // queues its RELEASE
 
 #endif

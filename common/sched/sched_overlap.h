@@ -1,4 +1,4 @@
-// sched_overlap.h: which places take part: the local pool alone, the workers alone, or both. Private to common/sched.
+// sched_overlap.h: decides which places take part: the local pool alone, the workers alone, or both. Private to common/sched.
 #ifndef FD_SCHED_SCHED_OVERLAP_H
 #define FD_SCHED_SCHED_OVERLAP_H
 
@@ -17,28 +17,28 @@ enum sched_overlap_choice {
 
 struct sched_overlap {
     enum sched_overlap_choice choice; // where new sequences go
-    uint64_t judged;                  // steps emitted by then + 1; 0: never
-    double count;                     // sequences it was judged for
-    double local_share;               // with BOTH: of the load
+    uint64_t judged;                  // number of steps emitted when it was last judged, plus 1; 0: never
+    double count;                     // number of sequences it was judged for
+    double local_share;               // with BOTH: the local pool's share of the load
 };
 
-// The sequences that run, as the rule sees them.
+// What the rule uses of the running sequences.
 struct sched_running_load {
-    double count, context, deviation, end; // tokens that each reads on average, by how much they differ; tokens at its end
-    double local;                          // sequences in the local pool: by what they read
-    double local_end;                      // tokens that those there will have
+    double count, context, deviation, end; // number; mean and deviation of the tokens that each reads; mean tokens at its end
+    double local;                          // sequences in the local pool, weighted by what they read
+    double local_end;                      // tokens that the sequences there will have at their end
 };
 
 struct sched_rebalance_target {
-    double local;    // as many sequences should be in the local pool
-    double saved_us; // that a round of all then takes less
-    bool pool_full;  // the local pool will not hold those that are there to their end
+    double local;    // number of sequences that should be in the local pool
+    double saved_us; // time that a round of all sequences saves then
+    bool pool_full;  // the local pool has too few pages for its sequences to reach their end there
 };
 
-// Decides for those that wait.
+// Decides for waiting sequences.
 void sched_overlap_judge(struct sched *s);
 
-// Decides for those that run. False: they are best where they are.
+// Decides for running sequences. Returns false if they are best where they are.
 bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_load *load, struct sched_rebalance_target *out);
 
 // Returns the place for a new sequence; NONE: it waits.

@@ -1,8 +1,8 @@
 // sched_place.h: where KV lives: the places, their page ledger and their load. Private to common/sched.
 //
-// Ledger: pages_used = pages of the sequences in the place's list + pages_incoming, never above pages_total; of them
-// pages_releasing belong to sequences that are leaving. Load is counted by place and mini-batch, because a mini-batch
-// waits for its slowest place only.
+// Ledger: pages_used = pages of the sequences in the place's list + pages_incoming, never above pages_total; pages_releasing of
+// them belong to sequences that are leaving. Load is counted by place and mini-batch, because a mini-batch waits for its slowest
+// place only.
 #ifndef FD_SCHED_SCHED_PLACE_H
 #define FD_SCHED_SCHED_PLACE_H
 
@@ -13,40 +13,40 @@
 
 struct sched;
 
-// Slots, linked by their struct sched_place_link: a slot is in one list at most.
+// Slots, linked by their struct sched_place_link: a slot is in at most one list.
 struct sched_list {
     uint32_t head, tail;
 };
 
 // A sequence's part.
 struct sched_place_link {
-    uint32_t prev, next; // holders of pages in a place, oldest first; or those kept, least recently used first
-    uint32_t written;    // pages that its place may have for rows that were planned and did not count
-    uint32_t leaving;    // pages of it that are counted as releasing in its place
+    uint32_t prev, next; // neighbours in the place's list `holders` or `kept`
+    uint32_t written;    // pages that its place may have written for planned rows that did not count
+    uint32_t leaving;    // how many of its pages are counted in pages_releasing
 };
 
 struct sched_place {
     uint64_t suspect_until_us; // no rows
     uint64_t avoid_until_us;   // no new sequences
-    uint64_t moves_from_us;    // nothing is handed over from it or to it before, unless it must be
+    uint64_t moves_from_us;    // nothing is handed over from it or to it before this time, unless necessary
     uint64_t load[SCHED_MINI_BATCHES_MAX];
     uint64_t incoming[SCHED_MINI_BATCHES_MAX]; // load of sequences that are being handed over to it
-    uint32_t readers[SCHED_MINI_BATCHES_MAX];  // sequences whose context that is
+    uint32_t readers[SCHED_MINI_BATCHES_MAX];  // number of sequences that make up that load
     struct sched_speed speed;
     enum sched_place_kind kind;
     bool up, draining, drained, accepts_moves;
-    bool beside_s_part; // on its machine's cores
-    bool shares_cores;  // so it is, and the s-part that is up computes on them
+    bool beside_s_part; // it computes on the cores of the s-part's machine
+    bool shares_cores;  // beside_s_part, and the s-part that is up computes on those cores
     uint32_t pages_total;
-    uint32_t pages_used;       // all that is not free: held, releasing and incoming
-    uint32_t pages_releasing;  // of sequences that are leaving
+    uint32_t pages_used;       // pages that are not free: held, releasing and incoming
+    uint32_t pages_releasing;  // pages of sequences that are leaving
     uint32_t pages_incoming;   // reserved for sequences that are being handed over to it
-    uint32_t pages_idle;       // that only kept sequences have
-    uint32_t starved;          // sequences that wait for a page
-    struct sched_list holders; // of pages, those that are kept aside; oldest first
+    uint32_t pages_idle;       // pages that only kept sequences have
+    uint32_t starved;          // number of sequences that wait for a page
+    struct sched_list holders; // sequences with pages here, without kept ones; oldest first
     struct sched_list kept;    // least recently used first
     uint32_t count;            // of holders
-    uint32_t losses;           // times that rows were lost there and it was avoided, since a row last counted
+    uint32_t losses;           // how often rows were lost there and it was avoided, since a row there last counted
     uint64_t down_since_us;
 };
 
@@ -54,43 +54,43 @@ struct sched_places {
     struct sched_place *of;                      // [max_places]
     uint64_t batch_load[SCHED_MINI_BATCHES_MAX]; // sums over places
     uint32_t draining, starved, losing;          // places
-    uint64_t grace_until_us;                     // places that were never up are expected until then; 0: there was none yet
-    uint64_t grace_wake_us;                      // when the head of the queue is judged again, SCHED_NEVER
-    uint32_t local_pool;                         // the place that is it and is up; NONE: there is none
-    double sharing_us;                           // a context token at the fastest worker on the s-part's cores; 0: not measured
+    uint64_t grace_until_us;                     // places that were never up are expected until then; 0: no place was up yet
+    uint64_t grace_wake_us;                      // when the head of the queue is judged again, or SCHED_NEVER
+    uint32_t local_pool;                         // index of the local pool if it is up, or NONE
+    double sharing_us;                           // time per context token, fastest worker on the s-part's cores; 0: not measured
 };
 
 void sched_place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages); // counts its pages as used
 void sched_place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
-void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages);                // so many will soon be free
-void sched_place_left(struct sched *s, uint32_t slot);                                   // they are free, or it stays
-bool sched_place_grow(struct sched *s, struct sched_seq *seq);                           // one page more; false: none is free
-void sched_place_starve(struct sched *s, struct sched_seq *seq, bool starved);           // whether it waits for a page
-void sched_place_reserve(struct sched *s, uint32_t place, uint32_t pages);               // for one that is handed over
+void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages);                // counts some as soon free ...
+void sched_place_left(struct sched *s, uint32_t slot);                                   // ... until they are, or it stays
+bool sched_place_grow(struct sched *s, struct sched_seq *seq);                           // adds a page; false: none is free
+void sched_place_starve(struct sched *s, struct sched_seq *seq, bool starved);           // notes whether it waits for a page
+void sched_place_reserve(struct sched *s, uint32_t place, uint32_t pages);               // for a sequence handed over
 void sched_place_unreserve(struct sched *s, uint32_t place, uint32_t pages);
 void sched_place_set_load(struct sched *s, struct sched_seq *seq, uint32_t load);
-void sched_place_list(struct sched *s, struct sched_place *place, uint32_t slot); // among the holders of pages
+void sched_place_list(struct sched *s, struct sched_place *place, uint32_t slot); // adds it to `holders`
 void sched_place_unlist(struct sched *s, struct sched_place *place, uint32_t slot);
-void sched_place_avoid(struct sched *s, struct sched_place *place);                              // rows were lost there
-void sched_place_forgive(struct sched *s, struct sched_place *place);                            // a row there counts
-void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as its first
+void sched_place_avoid(struct sched *s, struct sched_place *place);                              // call when rows were lost there
+void sched_place_forgive(struct sched *s, struct sched_place *place);                            // call when a row there counts
+void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as the first
 void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot);
 
-// Returns how many pages newcomers leave to sequences that grow.
+// Returns how many free pages a new sequence must leave for others to grow.
 static inline uint32_t sched_place_spared(const struct sched_place *place)
 {
     return place->count == 0 ? 0 : MIN(1 + place->count / 8, place->pages_total / 16);
 }
 
-// Whether it has so many pages for a newcomer; evicting: kept sequences may make way.
+// Returns whether the place has `pages` pages for a new sequence; evicting: kept sequences may be evicted.
 static inline bool sched_place_fits(const struct sched_place *place, uint32_t pages, bool evicting)
 {
     uint32_t spare = place->pages_total - place->pages_used + (evicting ? place->pages_idle : 0);
-    // Beside others, leave them a little to grow: a page for every eight, or the newcomer is soon the victim.
+    // Other sequences get a little room to grow, a page for every eight, or the new one would soon be preempted.
     return spare >= pages && spare - pages >= sched_place_spared(place);
 }
 
-// Whether it attends on the s-part's cores: the local pool, and workers that share them.
+// Returns whether the place attends on the s-part's cores: the local pool, and workers that share them.
 static inline bool sched_place_is_here(const struct sched_place *place)
 {
     return place->kind == SCHED_LOCAL_POOL || place->shares_cores;

@@ -1,4 +1,4 @@
-// sched_plan.h: the rows of one step. Private to common/sched.
+// sched_plan.h: plans the rows of one step. Private to common/sched.
 #ifndef FD_SCHED_SCHED_PLAN_H
 #define FD_SCHED_SCHED_PLAN_H
 
@@ -7,7 +7,7 @@
 
 struct sched;
 
-// Emits one step of a mini-batch. False: there is nothing to do.
+// Emits one step of a mini-batch. Returns false if there is nothing to do.
 bool sched_plan_step(struct sched *s, uint32_t mini_batch);
 
 #endif

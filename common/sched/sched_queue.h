@@ -1,4 +1,4 @@
-// sched_queue.h: the sequences that wait, and deadlines. Private to common/sched.
+// sched_queue.h: waiting sequences, and deadlines. Private to common/sched.
 #ifndef FD_SCHED_SCHED_QUEUE_H
 #define FD_SCHED_SCHED_QUEUE_H
 
@@ -7,14 +7,14 @@
 struct sched;
 
 struct sched_queue {
-    struct sched_heap waiting; // those to be rebuilt first, then by arrival
+    struct sched_heap waiting; // sequences to be rebuilt first, then by arrival
     struct sched_heap deadlines;
-    uint32_t fresh; // of `waiting`, those that were never placed
+    uint32_t fresh; // how many of `waiting` were never placed
     uint64_t arrivals;
-    double lifetime_us; // smoothed: from placement to end
+    double lifetime_us; // mean time from placement to end, smoothed
 };
 
 void sched_queue_add(struct sched *s, uint32_t slot);
-void sched_queue_remove(struct sched *s, uint32_t slot); // not in it: nothing
+void sched_queue_remove(struct sched *s, uint32_t slot); // does nothing if it is not in the queue
 
 #endif

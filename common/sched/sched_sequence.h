@@ -1,4 +1,4 @@
-// sched_sequence.h: how a sequence moves between its states (the picture is in sched_seq.h). Private to common/sched.
+// sched_sequence.h: moves a sequence between its states (see the picture in sched_seq.h). Private to common/sched.
 #ifndef FD_SCHED_SCHED_SEQUENCE_H
 #define FD_SCHED_SCHED_SEQUENCE_H
 
@@ -7,26 +7,26 @@
 
 struct sched;
 
-uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *arrive); // returns its slot: in no list yet
+uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *arrive); // returns its slot, which is in no list yet
 void sched_sequence_free(struct sched *s, uint32_t slot);
 
-void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch); // as PREFILL or DECODE, by what is held
+void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch); // as PREFILL or DECODE, depending on its positions
 void sched_sequence_leave(struct sched *s, uint32_t slot);                     // its mini-batch
 
 void sched_sequence_wait(struct sched *s, uint32_t slot);    // into the queue
-void sched_sequence_rewind(struct sched *s, uint32_t slot);  // rows in flight are void, and are planned again
-void sched_sequence_requeue(struct sched *s, uint32_t slot); // gives its pages up and waits to be rebuilt
+void sched_sequence_rewind(struct sched *s, uint32_t slot);  // voids its rows in flight, which are planned again
+void sched_sequence_requeue(struct sched *s, uint32_t slot); // gives up its pages; it waits to be rebuilt
 void sched_sequence_rebuild(struct sched *s, uint32_t slot); // the same, because its KV is lost
-void sched_sequence_lost(struct sched *s, uint32_t slot);    // its pages are gone already
+void sched_sequence_lost(struct sched *s, uint32_t slot);    // its pages are gone: rebuilds it unless it was leaving
 void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason reason);
-void sched_sequence_released(struct sched *s, uint32_t slot); // its pages are free (or never were)
+void sched_sequence_released(struct sched *s, uint32_t slot); // call when its pages are free (or it never had any)
 
-void sched_sequence_row_back(struct sched *s, uint32_t slot); // a step that carried it is over
+void sched_sequence_row_back(struct sched *s, uint32_t slot); // call when a step with rows of it is over
 void sched_sequence_unpin(struct sched *s, uint32_t slot);
 
 void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch);
 void sched_sequence_relabel(struct sched *s, uint32_t slot, uint32_t mini_batch); // it stays where it is
-void sched_sequence_move_off(struct sched *s, uint32_t slot);                     // it goes on where it is
-void sched_sequence_move_landed(struct sched *s, uint32_t slot); // its pages are where they were to go; the state stays
+void sched_sequence_move_off(struct sched *s, uint32_t slot);                     // ends the move; it goes on where it is
+void sched_sequence_move_landed(struct sched *s, uint32_t slot); // call when its pages have arrived; does not change the state
 
 #endif

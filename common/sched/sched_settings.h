@@ -1,22 +1,22 @@
-// sched_settings.h: settings of the scheduler that other programs have, too: what they may be, and what --help says of them. Its own
-// header, because a program that only passes them on need not see the core's names (some are names of libc's <sched.h> too).
+// sched_settings.h: settings of the scheduler that other programs have too: their values and their --help texts. This is a separate
+// header because a program that only passes them on need not see the core's names, some of which libc's <sched.h> has too.
 #ifndef FD_SCHED_SCHED_SETTINGS_H
 #define FD_SCHED_SCHED_SETTINGS_H
 
 #include <string.h>
 
-// Places of a mesh, and of one step: the local pool and so many KV workers. Every table of places has this size.
+// The most places of a mesh, and of one step: the local pool and the KV workers. Every table of places has this size.
 enum { SCHED_WORKERS_MAX = 256, SCHED_PLACES_MAX = 1 + SCHED_WORKERS_MAX };
 
-// --max-batch: a step of all that run has 512 rows for prompts, too.
+// Limits of --max-batch: a step with all running sequences still has 512 rows for prompts.
 enum { SCHED_STEP_ROWS_MAX = 8192, SCHED_RUNNING_MAX = SCHED_STEP_ROWS_MAX - 512 };
 #define SCHED_RUNNING_HELP "sequences that run at once"
 
 // --placement: where new sequences may go.
 enum sched_placement {
-    SCHED_PLACE_AUTO = 0, // as is predicted to be fastest
-    SCHED_PLACE_LOCAL,    // the s-part's own pool only; what does not fit waits
-    SCHED_PLACE_WORKERS,  // anywhere but there
+    SCHED_PLACE_AUTO = 0, // wherever is predicted to be fastest
+    SCHED_PLACE_LOCAL,    // only the s-part's own pool; sequences that do not fit wait
+    SCHED_PLACE_WORKERS,  // only KV workers
 };
 #define SCHED_PLACEMENT_NAMES "auto|local|workers"
 #define SCHED_PLACEMENT_HELP "where KV lives: wherever is predicted to be fastest, only in the s-part's pool, or only in workers"
@@ -27,7 +27,7 @@ static inline enum sched_placement sched_placement_named(const char *name)
     return !strcmp(name, "local") ? SCHED_PLACE_LOCAL : !strcmp(name, "workers") ? SCHED_PLACE_WORKERS : SCHED_PLACE_AUTO;
 }
 
-// --admission, and --spacing, which is of its first word
+// --admission, and --spacing, which applies to its first value
 #define SCHED_ADMISSION_NAMES "sls|greedy"
 #define SCHED_ADMISSION_HELP "sls: space starts so that the workers' load stays even; greedy: start as soon as there is room"
 #define SCHED_SPACING_HELP "with --admission sls: steps between admission groups; 0 chooses automatically"

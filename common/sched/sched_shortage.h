@@ -1,4 +1,4 @@
-// sched_shortage.h: what to do when pages run out, and how a place that drains is emptied. Private to common/sched.
+// sched_shortage.h: resolves shortages of pages, and empties draining places. Private to common/sched.
 #ifndef FD_SCHED_SCHED_SHORTAGE_H
 #define FD_SCHED_SCHED_SHORTAGE_H
 
@@ -6,7 +6,7 @@
 
 struct sched;
 
-bool sched_shortage_resolve(struct sched *s); // true: pages are on their way that were not before
-void sched_shortage_drain(struct sched *s);   // places that drain hand over what they hold
+bool sched_shortage_resolve(struct sched *s); // returns true if it has begun to free pages
+void sched_shortage_drain(struct sched *s);   // hands over the sequences of draining places
 
 #endif

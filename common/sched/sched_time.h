@@ -1,14 +1,14 @@
-// sched_time.h: how long a step takes: the one formula by which the core predicts. Private to common/sched.
+// sched_time.h: how long a step takes: the one formula for all the core's predictions. Private to common/sched.
 //
 // M mini-batches are in flight. A step of each consists of, over all layers:
 //
 //   S      the s-part's own work: the layers by rows, head and sampling by the rows that are sampled
-//   H      attention on the s-part's cores: the local pool and the workers that share them. Their work adds up; their calls are
-//          out together, so the longest of their round trips counts once
+//   H      attention on the s-part's cores: the local pool and the workers that share them. Their work adds up, but
+//          their calls are in flight together, so only the longest of their round trips counts
 //   R, L   attention at the slowest worker elsewhere, and its round trips
 //
-// The s-part does S and H of all mini-batches one after the other. The workers elsewhere attend meanwhile, so one mini-batch
-// waits for the longer of H and R + L. A worker serves all mini-batches, too. From one step of a mini-batch to its next:
+// The s-part does S and H of all mini-batches one after the other. The other workers attend meanwhile, so one mini-batch waits for
+// the longer of H and R + L. A worker also serves all mini-batches. The time from one step of a mini-batch to its next is
 //
 //     round(M) = max( M·(S + H),  S + R + L,  M·R )
 //
@@ -25,21 +25,21 @@
 
 struct sched;
 
-// What is known of step times; the speeds of places are theirs (sched_speed.h).
+// What is known of step times. Places have their own speeds (sched_speed.h).
 struct sched_times {
     struct sched_curve whole;         // whole steps, by rows
-    struct sched_curve layers, heads; // the s-part's own work: the layers by rows, head and sampling by sampled rows
-    struct sched_time_error {         // of predictions of steps that were then measured
+    struct sched_curve layers, heads; // the s-part's own work: layers by rows; head and sampling by sampled rows
+    struct sched_time_error {         // errors of predictions whose steps were then measured
         uint64_t steps;
         double ratio;                     // |predicted - measured| / measured, smoothed
         double predicted_us, measured_us; // sums
     } error;
 };
 
-// The parts of a step, microseconds over all layers.
+// The parts of a step, in microseconds over all layers.
 struct sched_round {
     double s_part_us;               // S
-    double here_us, here_link_us;   // H without its round trips; the longest of those
+    double here_us, here_link_us;   // H without its round trips; the longest of these
     double away_us, away_answer_us; // R; R + L of the worker that answers last
 };
 
@@ -62,25 +62,26 @@ static inline double sched_round_us(const struct sched_round *round, uint32_t mi
     return MAX(mini_batches * busiest_us, round->s_part_us + round->away_answer_us);
 }
 
-// What one mini-batch waits for attention: max(H, R + L).
+// Returns how long one mini-batch waits for attention: max(H, R + L).
 static inline double sched_round_attend_us(const struct sched_round *round)
 {
     return MAX(round->here_us + round->here_link_us, round->away_answer_us);
 }
 
-// The most that R may be so that a round of M mini-batches keeps to limit_us, by R alone: 0 or less where S and L fill it already.
+// Returns the largest R with which a round of M mini-batches keeps to limit_us; 0 or less if S and L alone exceed it.
 static inline double sched_round_away_most_us(double limit_us, double s_part_us, double link_us, uint32_t mini_batches)
 {
     return MIN(limit_us / mini_batches, limit_us - s_part_us - link_us);
 }
 
-void sched_time_init(struct sched *s); // nothing is known of the s-part, or no longer
+void sched_time_init(struct sched *s); // forgets all that is known of the s-part
 void sched_time_calibrate(struct sched *s, const struct sched_s_part_up *up);
 
-// S: 0 while nothing is known.
+// Returns S; 0 while nothing is known.
 double sched_time_s_part_us(const struct sched *s, double rows, double sampled);
 
-// The layers of a step, or the whole step while nothing is known of them alone; what a row more takes by the same measure.
+// Return the time of a step's layers, and the time of one more row. While nothing is known of the layers alone, whole steps are
+// used.
 double sched_time_rows_us(const struct sched *s, double rows);
 double sched_time_row_us(const struct sched *s);
 
