@@ -1,4 +1,4 @@
-// attention.c: the table of each level.
+// attention.c: the tables of kernels, one for each instruction set level.
 #include "kernels/attention/attention.h"
 
 #define TABLE(number, suffix, range_suffix)                                                                                      \

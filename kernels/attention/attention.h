@@ -17,7 +17,7 @@
 // codes 0 to 15; scales are rounded up and minima down, so that no value is out of range. 4-bit V: byte i of a group is its values
 // i (low nibble) and i + 16. 4-bit K: of 8 values, byte i is values i (low nibble) and i + 4.
 //
-// The bits of a line depend on its q, its limit and the tiles below the limit alone. The order is fixed by position:
+// The bits of a line's result depend only on its q, its limit and the tiles below the limit. Positions fix the order of operations:
 //
 //     positions   0 ........ 511 | 512 ....... 1023 | 1024 ...     ranges of ATTEND_RANGE: a partial (m, l, acc) each,
 //                 └64┴64┴ … ┴64┘                                    made in blocks of ATTEND_BLOCK by online softmax
@@ -25,8 +25,8 @@
 //
 // Within a block: q·k by fused multiply-adds over head_dim; the sum of p lane by lane; p·V token after token. This does not depend
 // on how many lines share a loop. avx2 and avx512 give the same bits; ref has its own.
-// Where K and V are codes, q is rounded to codes too (see attention_codes.h), and the weights p * scale of V are rounded to 15 bits
-// in each group and block. Both products are then sums of integers, exact in any order.
+// If K and V are codes, q is rounded to codes too (see attention_codes.h), and the weights p * scale of V are rounded to 15 bits in
+// each group and block. Both products are then sums of integers, exact in any order.
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_H
 #define FD_KERNELS_ATTENTION_ATTENTION_H
 
@@ -39,10 +39,10 @@
 #define ATTEND_BLOCK 64u
 #define ATTEND_RANGE 512u
 #define ATTEND_RANGE_TILES (ATTEND_RANGE / ATTEND_TILE)
-#define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) // how far the kernel prefetches
+#define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) // how far ahead the kernel prefetches
 #define ATTEND_AHEAD_BOUNDS 16u                              // the same of the bounds of tiles
 #define ATTEND_MAX_HEAD_DIM 256u
-#define ATTEND_SCORES (8u * ATTEND_BLOCK) // floats of attend_range.scores
+#define ATTEND_SCORES (8u * ATTEND_BLOCK) // number of floats in attend_range.scores
 
 enum attend_type {
     ATTEND_F16 = 1,
@@ -56,7 +56,7 @@ enum attend_type {
 
 static inline uint32_t attend_groups(uint32_t head_dim) { return (head_dim + ATTEND_GROUP_DIM - 1) / ATTEND_GROUP_DIM; }
 
-// Bytes of K in a tile: its elements or codes alone, and (attend_k_bytes) with scales and minima. V begins where K ends.
+// Return the bytes of K in a tile: its elements or codes alone, or (attend_k_bytes) with scales and minima. V begins where K ends.
 static inline size_t attend_k_code_bytes(uint32_t head_dim, enum attend_type type)
 {
     size_t values = (size_t)head_dim * ATTEND_TILE;
@@ -69,7 +69,7 @@ static inline size_t attend_k_bytes(uint32_t head_dim, enum attend_type type)
     return attend_k_code_bytes(head_dim, type) + scales * attend_groups(head_dim) * ATTEND_TILE * sizeof(uint16_t);
 }
 
-// Bytes of one token's V: its elements or codes.
+// Returns the bytes of one token's V: its elements or codes.
 static inline size_t attend_v_row_bytes(uint32_t head_dim, enum attend_type type)
 {
     return type == ATTEND_F32    ? 4 * (size_t)head_dim
@@ -78,7 +78,7 @@ static inline size_t attend_v_row_bytes(uint32_t head_dim, enum attend_type type
                                  : attend_groups(head_dim) * (size_t)(ATTEND_GROUP_DIM / 2);
 }
 
-// Bytes of a tile: whole cache lines.
+// Returns the bytes of a tile, a whole number of cache lines.
 static inline size_t attend_tile_bytes(uint32_t head_dim, enum attend_type type)
 {
     size_t scales = type <= ATTEND_BF16 ? 0 : type == ATTEND_INT8 ? 1 : 2;
@@ -95,8 +95,8 @@ struct attend_range {
     uint32_t begin;        // first position: a multiple of ATTEND_RANGE
     const uint32_t *limit; // [lines] one past the last position that the line attends; ascending, all above begin
     const float *q;        // [lines][head_dim] as load_q wrote it
-    // The tiles from begin up to the largest limit or the range's end; behind them up to ATTEND_AHEAD_TILES addresses to
-    // prefetch. tile_count in all.
+    // [tile_count] the tiles from begin up to the largest limit or the range's end, and after them up to ATTEND_AHEAD_TILES
+    // addresses to prefetch.
     const unsigned char *const *tiles;
     uint32_t tile_count;
     float *m, *l;  // out: [lines] largest score; sum of e^(score - m)
@@ -125,36 +125,37 @@ struct attention_kernels {
     enum isa_level level;
 
     // Writes one token's K and V into a tile, rounded to the nearest even. A value too large for f16 or bf16 becomes the largest
-    // one; types with codes have the limit of f16. NaN stays NaN; with codes its whole group becomes NaN. The same bits at every
-    // level. k, v: [head_dim] f32; slot: 0 to 15.
+    // finite one; types with codes have the limit of f16. NaN stays NaN; in a type with codes it makes its whole group NaN. The
+    // bits are the same at every level. k, v: [head_dim] f32; slot: 0 to 15.
     void (*store)(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot);
 
-    // Writes q / sqrt(head_dim) of one line in the form that `range` of the same level reads. q: [head_dim] f32; out: as many bytes.
+    // Writes q / sqrt(head_dim) of one line in the form that `range` of the same level reads. q: [head_dim] f32; out: as large as
+    // q.
     void (*load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out);
 
-    // Attends one range. A score too large for f32 counts as its largest value, so that no logits give NaN.
+    // Attends one range. A score too large for f32 is replaced by the largest f32, so that finite inputs never give NaN.
     void (*range)(const struct attend_range *range);
 
-    // Folds `next`, the range after, into `into`.
+    // Folds `next`, the partial result of the range that follows, into `into`.
     void (*fold)(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into, const struct attend_partial *next);
 
     // Computes the bound of q·k for each tile: the sum of q * bounds.
     void (*scores)(const struct attend_scores *job);
 };
 
-// The table of a level; NULL if this machine cannot run it. Any thread.
+// Returns the table of a level, or NULL if this machine cannot run it. Any thread.
 const struct attention_kernels *attention_of_level(enum isa_level level);
 
-// out[i] = q[i] / sqrt(head_dim). [head_dim] f32. The same bits at every level.
+// Computes out[i] = q[i] / sqrt(head_dim). Both are [head_dim] f32. The bits are the same at every level.
 void attend_scale_q(uint32_t head_dim, const float *q, float *out);
 
-// Copies the first `count` tokens (1 to 16) of a tile into another, and touches nothing that the other tokens have.
+// Copies the first `count` tokens (1 to 16) of a tile into another tile without touching its other tokens.
 void attend_copy_tokens(enum attend_type type, uint32_t head_dim, void *to, const void *from, uint32_t count);
 
-// out[i] = acc[i] / l. [head_dim] f32. The same bits at every level.
+// Computes out[i] = acc[i] / l. Both are [head_dim] f32. The bits are the same at every level.
 void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 
-// The entries of the levels, for attention.c.
+// Declares the entries of each level, for attention.c.
 #define ATTENTION_ENTRIES(suffix)                                                                                    \
     void attend_store_##suffix(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, \
                                uint32_t slot);                                                                       \

@@ -32,7 +32,8 @@ struct group {
     uint32_t tile_count; // tiles up to the last line's limit
 };
 
-// e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp; below -87 it stays at e^-87, 2e-38. NaN stays NaN.
+// Returns e^x for x <= 0 within 2 ulp, in half the operations of lanes_exp. Below -87 the result stays at e^-87 = 2e-38. NaN stays
+// NaN.
 LANES_INLINE lanes exp_below(lanes x)
 {
     lanes_i exponent;

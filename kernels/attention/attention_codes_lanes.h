@@ -1,5 +1,5 @@
 // attention_codes_lanes.h: the part of attention_lanes.h for K and V stored as codes of 8 or 4 bits with scales and minima. Both
-// products are sums of integers, four products a lane, and exact:
+// products are exact sums of integers, with four products per lane:
 //
 //     q·k    16 tokens in the lanes, a word of 4 values each      score += sum * (scale of k * scale of q)      a group of head_dim
 //     p·V    16 values of head_dim in the lanes, 4 tokens each    acc   += sum * unit * e^(best - m)            a group and block
@@ -9,7 +9,7 @@
 // the block. (Steps of 1/255 would save one of two products, but double the mean KL of int8.) A token beyond the limit has weight
 // 0: its codes are multiplied, but its scale and minimum are replaced by 0.
 // Minima are summed in f32: p * minimum lane by lane, then over the lanes.
-// Instruction sets differ in how a word of four is multiplied, not in the sums.
+// Instruction sets differ in how they multiply a word of four, but not in the sums.
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_CODES_LANES_H
 #define FD_KERNELS_ATTENTION_ATTENTION_CODES_LANES_H
 
@@ -30,7 +30,7 @@ LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
     return _mm512_dpwssd_epi32(sum, a, b);
 #else
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
-    __asm__("" : "+v"(sum)); // or gcc adds products to each other first, and runs out of registers
+    __asm__("" : "+v"(sum)); // otherwise gcc first adds products to each other, and runs out of registers
     return sum;
 #endif
 }
@@ -54,7 +54,7 @@ LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
 {
     sum.lo = _mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo));
     sum.hi = _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi));
-    __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); // or gcc adds products to each other first, and runs out of registers
+    __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); // otherwise gcc first adds products to each other, and runs out of registers
     return sum;
 }
 // Shuffles the bytes within each four lanes.
@@ -82,7 +82,7 @@ LANES_INLINE lanes_i nibbles(lanes_i x, const bool high)
 LANES_INLINE bool has_codes(const enum attend_type type) { return type > ATTEND_BF16; }
 LANES_INLINE bool v_has_minima(const enum attend_type type) { return type > ATTEND_INT8; }
 
-// Whether words of K are multiplied as bytes: with VNNI, where q has 8 bits.
+// Tells whether words of K are multiplied as bytes: with VNNI, if q has 8 bits.
 #if defined(__AVX512VNNI__)
 #define K_IN_BYTES(type) attend_q_is_narrow(type)
 #else
@@ -104,7 +104,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
                             const uint32_t head_dim)
 {
     const bool packed = type == ATTEND_INT4X;
-    const uint32_t groups = attend_groups(head_dim), step = packed ? 8 : 4; // values in a cache line of K
+    const uint32_t groups = attend_groups(head_dim), step = packed ? 8 : 4; // step: values in a cache line of K
     const size_t code_bytes = attend_k_code_bytes(head_dim, type);
     const unsigned char *k[BLOCK_TILES], *ahead[BLOCK_TILES];
     float *scores = g->range->scores + tile * LANES;
@@ -166,7 +166,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
 
 LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }
 
-// Turns the scores of one line into p of the block alone, and brings m, sums and acc to the new m. Returns e^(best - m).
+// Turns the scores of one line into the p of this block alone, and rescales m, sums and acc to the new m. Returns e^(best - m).
 LANES_APART float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
 {
     const uint32_t head_dim = range->head_dim, tiles = (seen + LANES - 1) / LANES;
@@ -199,8 +199,8 @@ LANES_APART float soften_block(const struct attend_range *range, uint32_t line, 
 
 #define WEIGHT_MOST 32767.0f
 
-// The weights of a line's tokens in a group, two words for each four tokens, in groups of four words: with VNNI the low and the high
-// bytes, otherwise tokens (0, 2) and (1, 3) in 16 bits.
+// The weights of a line's tokens in a group. Four tokens take two words: with VNNI the low bytes and the high bytes, otherwise
+// tokens (0, 2) and (1, 3) in 16 bits each.
 struct weights {
     int32_t words[ATTEND_BLOCK / 4][4];
 };
@@ -240,14 +240,14 @@ LANES_INLINE lanes value_total(const struct value_sum *sum)
 #endif
 }
 
-// How many chunks of 16 values to take at once: as many as have room for their sums in registers.
+// How many chunks of 16 values to take at once: as many as there are registers for their sums.
 #if defined(__AVX512F__)
 #define CODE_CHUNKS(n) 2
 #else
 #define CODE_CHUNKS(n) ((n) <= 2 ? 2 : 1)
 #endif
 
-// Adds the block's p·V to acc of n lines, in c chunks of 16 from value `at` on. unit and offset are per line.
+// For each of n lines, adds the block's p·V to c chunks of 16 values in acc, starting at value `at`. unit and offset are per line.
 LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const struct weights *weights, const float *unit,
                                   const float *offset, uint32_t tiles, uint32_t at, const uint32_t n, const uint32_t c,
                                   const enum attend_type type, const uint32_t head_dim)
@@ -324,7 +324,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
         if (packed && group % 2 == 0)
             lanes_prefetch(g->ahead[j] + scales_at + groups * ATTEND_TILE * sizeof(uint16_t));
     }
-    const float largest = f32_from_bits(lanes_max_all_u(most)); // a NaN if any is
+    const float largest = f32_from_bits(lanes_max_all_u(most)); // NaN if any value is
     const lanes inverse = lanes_set1(largest > 0 ? WEIGHT_MOST / largest : 0);
     UNROLL for (uint32_t i = 0; i < n; i++)
     {

@@ -50,7 +50,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
                 value[j] = load_k(k[j], (size_t)(d + u) * ATTEND_TILE, type);
-                if (u == 0 || row_bytes == 64) // once a cache line
+                if (u == 0 || row_bytes == 64) // once per cache line
                     lanes_prefetch(ahead[j] + (d + u) * row_bytes);
             }
             UNROLL for (uint32_t i = 0; i < n; i++)
@@ -93,7 +93,7 @@ LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum 
         dot_any(g, tile, n, 1, type, head_dim);
 }
 
-// Turns the scores of one line into p, and brings its m, sums and acc to the new m. seen: 1 to ATTEND_BLOCK tokens.
+// Turns the scores of one line into p, and rescales its m, sums and acc to the new m. seen: number of tokens, 1 to ATTEND_BLOCK.
 LANES_APART void soften(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
 {
     const uint32_t head_dim = range->head_dim, tiles = (seen + LANES - 1) / LANES;
@@ -219,7 +219,7 @@ LANES_INLINE void attend_group(const struct group *g, uint32_t block, line_fn *o
     }
 }
 
-// Instances for sizes of a group: everything above but LANES_APART is inlined into these with its constants.
+// One instance per group size: everything above, except LANES_APART functions, is inlined into it with its constants.
 typedef void group_fn(const struct group *g, uint32_t block);
 #define LINE_INSTANCE(name, type, head_dim)                                                                                \
     LANES_APART void line_##name(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end)        \
@@ -262,8 +262,8 @@ ALL_SIZES(int8_64, ATTEND_INT8, 64)
 ALL_SIZES(int8_128, ATTEND_INT8, 128)
 ALL_SIZES(int4_64, ATTEND_INT4, 64)
 ALL_SIZES(int4_128, ATTEND_INT4, 128)
-ALL_SIZES(int4x, ATTEND_INT4X, g->range->head_dim) // three heads at once: 0.7 of the time that 1 + 1 + 1 take
-#else // few processors have AVX-512 without VNNI: general instances are enough for them
+ALL_SIZES(int4x, ATTEND_INT4X, g->range->head_dim) // three heads at once take 0.7 of the time of 1 + 1 + 1
+#else // few processors have AVX-512 without VNNI, so general instances do
 #define groups_int8_64 groups_int8
 #define groups_int8_128 groups_int8
 #define groups_int4_64 groups_int4
@@ -321,8 +321,8 @@ void ATTEND_ENTRY(const struct attend_range *range)
         uint32_t tile = (block - range->begin) / ATTEND_TILE;
         const unsigned char *ahead[BLOCK_TILES];
         for (uint32_t j = 0; j < BLOCK_TILES; j++)
-            ahead[j] = range->tiles[MIN(tile + ATTEND_AHEAD_TILES + j, range->tile_count - 1)]; // at the end a tile that is in the cache already
-        while (range->limit[first] <= block) // ends: the last line's limit is above
+            ahead[j] = range->tiles[MIN(tile + ATTEND_AHEAD_TILES + j, range->tile_count - 1)]; // at the end, a tile already in the cache
+        while (range->limit[first] <= block) // ends, because the last line's limit is above
             first++;
         for (uint32_t line = first, n; line < line_count; line += n) {
             n = MIN(line_count - line, GROUP);

@@ -1,4 +1,4 @@
-// attention_steps.c: the steps of attention that are the same code, and so the same bits, at every level.
+// attention_steps.c: steps of attention whose code, and therefore whose bits, are the same at every level.
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out)
         out[i] = acc[i] / l;
 }
 
-// Copies the first `count` tokens of columns of 16 elements, one a token. Returns `bytes`.
+// Copies the first `count` elements of columns of 16, one element per token. Returns `bytes`.
 static size_t copy_columns(unsigned char *to, const unsigned char *from, size_t bytes, size_t element_bytes, uint32_t count)
 {
     for (size_t at = 0; at < bytes; at += element_bytes * ATTEND_TILE)
@@ -26,7 +26,7 @@ static size_t copy_columns(unsigned char *to, const unsigned char *from, size_t 
     return bytes;
 }
 
-// Copies the first `count` tokens of rows whose words have one byte of each of four tokens.
+// Copies the first `count` tokens of rows whose words hold one byte each of four tokens.
 static void copy_words(unsigned char *to, const unsigned char *from, size_t row_bytes, uint32_t count)
 {
     for (uint32_t token = 0; token < count; token += 4)

@@ -17,7 +17,7 @@ LANES_INLINE lanes saturate(lanes x, float most)
     return lanes_max(lanes_set1(-most), x);
 }
 
-// x as f16, rounded in the direction `way`.
+// Converts x to f16, rounded in the direction `way`.
 #define TO_F16(x, way) _mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), (way) | _MM_FROUND_NO_EXC))
 
 // The stored form of a group of 16 or 32 values.
@@ -78,7 +78,7 @@ LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, 
             for (uint32_t j = 0; j < count; j += 4) {
                 uint32_t word;
                 memcpy(&word, group.codes + j, sizeof word);
-                word ^= 0x80808080u; // + 128 each
+                word ^= 0x80808080u; // adds 128 to each code
                 memcpy(tile + ((size_t)(first + j) / 4 * ATTEND_TILE + slot) * 4, &word, sizeof word);
             }
         }
@@ -180,7 +180,7 @@ LANES_INLINE int32_t store_q(lanes_i codes, int16_t *pairs, int8_t *bytes)
     return lanes_sum_i(codes);
 }
 
-// For KV types with codes, q becomes codes too: see struct coded_q.
+// For KV types with codes, q becomes codes too (struct coded_q).
 void NAME(attend_load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out)
 {
     const lanes_i magnitude = lanes_set1_i(0x7fffffff);
@@ -200,7 +200,7 @@ void NAME(attend_load_q)(enum attend_type type, uint32_t head_dim, const float *
         for (uint32_t i = first; i < end; i += LANES)
             largest = lanes_max_u(largest, lanes_and_i(lanes_as_i(lanes_load(scaled + i)), magnitude));
         uint32_t bits = lanes_max_all_u(largest);
-        if (bits > 0x7f800000u) { // a NaN: all scores are NaN
+        if (bits > 0x7f800000u) { // there is a NaN, so all scores become NaN
             to.scales[group] = NAN;
             continue;
         }
