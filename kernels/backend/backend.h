@@ -1,20 +1,21 @@
-// backend.h: the S-part's one view of a device.
+// backend.h: the S-part's only view of a device.
 //
-// A backend holds the weights, the activations of the mini-batches in flight and the local KV pool, and runs segments:
-// what lies between two attentions. It knows the model as a table of tensors and never sees a sequence's text, a worker
-// or a socket. What leaves the device are q, k, v of the rows that live on KV workers, written straight to where the
-// caller wants them (the outgoing message); what comes back is o, read where it lies (the incoming one).
+// A backend holds the weights, the activations of the mini-batches in flight and the local KV pool, and runs segments. A segment is
+// the computation between two attentions. It knows the model as a table of tensors and never sees a sequence's text, a worker or a
+// socket. For rows that live on KV workers, q, k, v are written straight into the caller's outgoing message, and o is read straight
+// from the incoming one.
 //
 //     begin ─▶ segment(0) ─▶ … attention … ─▶ segment(1) ─▶ … ─▶ segment(layers) ─▶ head ─▶ sample
 //               q,k,v of layer 0              o of layer 0 in,                o of the last layer in
 //                                             q,k,v of layer 1 out
 //
 // Entries may be asynchronous. Entries of one batch run in the order of the calls, so a step whose rows are all local can be queued as a
-// whole; entries of different batches may overlap. Before the caller touches what an entry writes, or changes or frees what it reads
-// (links, samples and all that they point at), it polls `done`; for what links point at, `qkv_ready` is enough. The CPU backend has
-// finished when an entry returns. All entries of one backend are called from one thread.
+// whole; entries of different batches may overlap. The caller must poll `done` before it touches anything that an entry writes, or
+// changes or frees anything that an entry reads (links, samples and all that they point at). For memory that links point at,
+// `qkv_ready` is enough. Entries of the CPU backend finish before they return. All entries of one backend are called from one
+// thread.
 //
-// Nothing here allocates after batch_open, so that a step does not.
+// Nothing here allocates after batch_open, so a step allocates nothing.
 #ifndef FD_KERNELS_BACKEND_BACKEND_H
 #define FD_KERNELS_BACKEND_BACKEND_H
 
@@ -34,21 +35,21 @@ enum compute_mode { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_INT8 };
 // KV element types; the numbers are those of proto/common.proto.
 struct backend_config {
     const struct model *model; // borrowed for the backend's life
-    uint32_t first_layer;      // of those that the backend has (layer_range.h)
+    uint32_t first_layer;      // first of the layers that the backend has (layer_range.h)
     uint32_t layer_count;      // 0: from first_layer to the model's last
     enum compute_mode compute; // AUTO: int8 for quantized files, f32 otherwise
     struct thread_pool *pool;  // borrowed
-    uint32_t max_rows;         // rows of one mini-batch's step
+    uint32_t max_rows;         // the most rows of one mini-batch's step
     uint32_t max_batches;      // mini-batches in flight
     uint32_t context_tokens;   // longest sequence
-    uint32_t kv_type;          // of the local pool: KvType
+    uint32_t kv_type;          // KvType of the local pool
     uint32_t page_tokens;
     uint32_t sparse_percent; // of the local pool: what a sparse row attends to; 0: there are no such rows
     uint32_t max_sequences;
     uint64_t local_pool_bytes; // 0: none
-    int device;                // of those of its kind
-    bool trace;                // `spans` tells of all layers
-    bool batch_invariant;      // a row's bytes never depend on its companions; a backend that cannot says so in plan
+    int device;                // index among the devices of its kind
+    bool trace;                // `spans` reports all layers
+    bool batch_invariant;      // a row's bytes must not depend on the rows beside it; plan() of a backend that cannot do this fails
 };
 
 // The memory that a configuration will take, known before anything is loaded.
@@ -57,12 +58,12 @@ struct backend_plan {
     uint64_t activation_bytes; // all batches, logits and scratch
     uint64_t start_bytes;      // while loading, in addition to the rest
     uint64_t pool_fixed_bytes; // scratch and small tables of the local pool
-    uint64_t pool_table_bytes; // its tables that grow with the pages in use
-    uint64_t pool_page_bytes;  // one page, known without a pool as well
+    uint64_t pool_table_bytes; // tables of the local pool, which grow with the pages in use
+    uint64_t pool_page_bytes;  // one page; set even without a pool
     uint64_t pool_pages;
-    bool rows_alike; // a row's bytes do not depend on its companions, whether batch_invariant asks for it or not
-    // For a device with memory of its own, which holds weights, activations and pool. The fields above are the host's share then, except
-    // for pool_page_bytes and pool_pages.
+    bool rows_alike; // a row's bytes do not depend on the rows beside it, whether or not batch_invariant asks for it
+    // For a device whose own memory holds weights, activations and pool. The fields above are then the host's share, except for
+    // pool_page_bytes and pool_pages.
     bool pool_on_device;
     uint64_t device_weight_bytes, device_activation_bytes, device_free_bytes;
 };
@@ -72,13 +73,13 @@ struct backend_row {
     uint64_t sequence; // used for local rows only
     uint32_t token;
     uint32_t position;
-    bool local;        // KV in the local pool
-    bool needs_output; // the head may be asked for it; without, its last layer is not finished once its K and V are stored
+    bool local;        // its KV is in the local pool
+    bool needs_output; // the head may be asked for it; if false, its last layer ends once its K and V are stored
     bool sparse;       // of a local row: it attends to chosen tiles only, if there is a sparse_percent
 };
 
-// Where a segment's q, k, v go and its o comes from: one pointer a row, 4-byte aligned; ignored for local rows. The q, k and v of a lost
-// row go nowhere: its q is NULL.
+// Tells where a segment writes q, k, v and reads o: one 4-byte aligned pointer per row, ignored for local rows. For a lost row q is
+// NULL, and its q, k and v are not written.
 struct backend_links {
     const float *const *o; // [rows] -> [heads][head_dim] f32, never NULL
     float *const *q;       // [rows] -> [heads][head_dim] f32
@@ -90,7 +91,7 @@ struct backend_step_times {
     uint32_t segments_us, attend_us, copies_us;
 };
 
-// A piece of a step on a device: of a mini-batch, those of a track do not overlap.
+// A piece of a step on a device. Spans of the same mini-batch and track do not overlap.
 enum backend_track { BACKEND_S_PART, BACKEND_R_PART, BACKEND_TRANSFER, BACKEND_TRACKS };
 struct backend_span {
     enum backend_track track;
@@ -101,12 +102,12 @@ struct backend_span {
 
 // One row of the head's output.
 struct backend_sample {
-    const struct sampler *sampler; // draw with it; or NULL: score `token`
-    uint32_t index;                // of the token to draw
+    const struct sampler *sampler; // draws a token; NULL: score `token` instead
+    uint32_t index;                // index of the token to draw in its sequence
     uint32_t token;                // to score
     uint32_t top_count;            // to score
     struct sampler_result *result;
-    float *logits; // [vocab] f32: the row's logits are copied there; NULL: they are not wanted
+    float *logits; // [vocab] f32: receives a copy of the row's logits; NULL: no copy
 };
 
 struct backend_info {
@@ -119,12 +120,12 @@ struct backend_info {
 struct backend_held {
     uint64_t sequence;
     uint32_t positions; // complete through the last layer
-    uint32_t certain;   // of these, those whose tokens were no guesses (HeldSequence)
+    uint32_t certain;   // how many of these have tokens that were no guesses (HeldSequence)
 };
 
 struct backend_ops {
     const char *name;
-    // After kernels_init(), as open. UNIMPLEMENTED: the model or the configuration asks for what the backend does not compute.
+    // Call plan and open after kernels_init(). UNIMPLEMENTED: the backend cannot compute this model or configuration.
     enum status (*plan)(const struct backend_config *config, struct backend_plan *plan, struct error *error);
     enum status (*open)(const struct backend_config *config, struct backend **out, struct error *error);
     void (*close)(struct backend *backend);
@@ -134,63 +135,69 @@ struct backend_ops {
     void (*batch_close)(struct backend_batch *batch);
 
     // Copies the rows of a step and embeds them. Local rows come sorted by sequence, then position. FAILED_PRECONDITION: the earlier
-    // positions of a local sequence are not held; RESOURCE_EXHAUSTED: the pool is full. *bad_row names the row and nothing was done: the
-    // caller drops that sequence and begins again.
+    // positions of a local sequence are not held; RESOURCE_EXHAUSTED: the pool is full. In both cases *bad_row is the row, and
+    // nothing was done: the caller drops that sequence and begins again.
     enum status (*begin)(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
                          struct error *error);
-    // For a backend that does not have the model's first layer, which then embeds nothing: x of the rows as the stage before gave them.
-    // After begin, before segment 0; x stays as it is until done.
+    // Gives x of the rows, from the previous stage, to a backend without the model's first layer, which does not embed. Call it
+    // after begin and before segment 0; x must not change until done.
     void (*put_x)(struct backend_batch *batch, const float *x /* [rows][hidden] */);
-    // For a backend that does not have the model's last layer: x of all rows after its last segment. Written until done.
+    // Gets x of all rows after the last segment from a backend without the model's last layer. x is written until done.
     void (*get_x)(struct backend_batch *batch, float *x /* [rows][hidden] */);
-    // Segment s: finishes layer s-1 (s > 0), starts layer s (s < layers). Layers are those of the backend's range, from 0.
+    // Runs segment s: finishes layer s-1 (if s > 0) and starts layer s (if s < layers). Layers are numbered from 0 within the
+    // backend's range.
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
-    // Attention of the local rows for a layer: between segment(layer) and segment(layer + 1).
+    // Attends the local rows of a layer. Call it between segment(layer) and segment(layer + 1).
     void (*attend)(struct backend_batch *batch, uint32_t layer);
-    // With the model's last layer: final norm, output projection, and sampling or scoring for up to max_rows rows, all with needs_output:
-    // samples[i] is for row row_index[i]. row_index is copied. samples, and the samplers, results and logits that they point to, must not
-    // move or change until done: results and logits are written and samplers read up to then (sampler_see_generated() comes after).
+    // In a backend with the model's last layer: runs final norm, output projection, and sampling or scoring for up to max_rows
+    // rows, all with needs_output. samples[i] is for row row_index[i]. row_index is copied. Until done, samples and the samplers,
+    // results and logits that they point to must not move or change, because results and logits are written and samplers are read
+    // (call sampler_see_generated() afterwards).
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
     bool (*done)(struct backend_batch *batch);
-    // Without `times` the backend is synchronous. With it: what segments and head, attention of the local rows, and copies of q, k, v and
-    // o took on the device in this step; asked once `done` after `head` is true. A device may measure one layer and multiply. The times
-    // of links do not contain the copies: a message is sent when it is complete.
+    // Without `times` the backend is synchronous. With it: returns how long segments and head, attention of the local rows, and
+    // copies of q, k, v and o took on the device in this step. Call it once `done` is true after `head`. A device may measure one
+    // layer and multiply. The caller's times of links do not include the copies, because a message is sent only when it is
+    // complete.
     void (*times)(struct backend_batch *batch, struct backend_step_times *out);
-    // Optional, with `times`: what a trace shows of the step, asked at the same moment. Returns the count, at most `capacity`.
+    // Optional, with `times`: returns the step's spans for a trace. Call it when `times` may be called. Returns their number, at
+    // most `capacity`.
     uint32_t (*spans)(struct backend_batch *batch, struct backend_span *out, uint32_t capacity);
 
-    // Optional: host memory that the device reads and writes itself. It belongs to the backend from open to close. Messages that lie in it
-    // are copied without a detour.
+    // Optional: returns host memory that the device can read and write by itself. It belongs to the backend from open to close.
+    // Messages in it are copied to and from the device directly.
     void (*host_memory)(const struct backend *backend, void **memory, uint64_t *bytes);
     // Optional, for a backend that attends to local rows while those of workers travel. Polled as `done` is. True: q, k and v of the last
     // segment are where its links point, and its o has been read. Attend may be called before. NULL: wait for `done`, then attend.
     bool (*qkv_ready)(struct backend_batch *batch);
 
     void (*pool_release)(struct backend *backend, uint64_t sequence);
-    // Makes `to` a sequence of the local pool whose first positions are those of `from`, its pages shared (kv_store_share). Before
-    // `begin` of the step that has the rows behind them.
+    // Makes `to` a sequence of the local pool that shares the first positions of `from` and their pages (kv_store_share). Call it
+    // before `begin` of the step with the rows that follow them.
     enum status (*pool_share)(struct backend *backend, uint64_t from, uint32_t positions, uint64_t to, struct error *error);
-    // Lists what the pool holds; returns the count, which may exceed `capacity`.
+    // Lists the sequences that the pool holds; returns their number, which may exceed `capacity`.
     uint32_t (*pool_held)(const struct backend *backend, struct backend_held *held, uint32_t capacity);
 
-    // Handing pages over, in the form in which KV stores exchange them. Optional, all or none. page_bytes: bytes of such a page; 0: there is
-    // no pool, or its pages have no such form, and the other entries must not be called.
+    // These hand pages over in the format in which KV stores exchange them. Optional, all or none. pool_page_bytes returns the size
+    // of such a page. 0: there is no pool, or its pages have no such format, and the other entries must not be called.
     uint64_t (*pool_page_bytes)(const struct backend *backend);
-    // As kv_store_export_page and kv_store_import_page, but the copy may still be under way on return. pool_copied moves it on a little
-    // and is polled; until it is true, `page` must not change, no other copy may begin, and the sequence must not be released. A sequence
-    // may be exported while steps use it, not imported. Imported positions are held once pool_copied is true.
+    // Like kv_store_export_page and kv_store_import_page, but the copy may still be under way on return. The caller polls
+    // pool_copied, which continues the copy. Until it returns true, `page` must not change, no other copy may begin, and the
+    // sequence must not be released. A sequence may be exported while steps use it, but not imported. Imported positions count as
+    // held once pool_copied returns true.
     enum status (*pool_export)(struct backend *backend, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error);
     enum status (*pool_import)(struct backend *backend, uint64_t sequence, uint32_t page_index, const void *page,
                                uint32_t positions, struct error *error);
     bool (*pool_copied)(struct backend *backend);
-    // Gives up the copy that is under way, if any: nothing touches `page` or the pool any more.
+    // Gives up the copy under way, if any; afterwards nothing touches `page` or the pool.
     void (*pool_stop_copy)(struct backend *backend);
 };
 
 extern const struct backend_ops backend_cpu;
 
-// Does what a sample asks for with a row's logits ([vocab] f32, in host memory): copy, draw or score. One thread a scratch.
+// Copies a row's logits ([vocab] f32, in host memory), draws from them or scores them, as the sample says. Each thread needs its
+// own scratch.
 void backend_sample_row(const struct backend_sample *sample, const float *logits, uint32_t vocab, struct sampler_scratch *scratch);
 
 #endif

@@ -1,11 +1,11 @@
-// backend_measure.h: T(b) of the performance model, measured on the loaded model through the backend's own entries; and r and r_p of a
-// local pool that is the device's. Each entry is waited for by `done`, as an engine does that has to wait for workers in between, so
-// the times are of the device's work and not of asking for it.
+// backend_measure.h: measures T(b) of the performance model on the loaded model through the backend's own entries, and r and r_p of
+// a local pool on the device. After each entry it waits for `done`, like an engine that must wait for workers in between, so the
+// times include the device's work and not just the calls.
 //
-// For growing numbers of rows it runs whole layers (segments 1 to some layer, o being zeros: attention is kv_measure's) and the head
-// with greedy sampling, all sizes in turn until the time is over, and takes the median of each size's passes. All layers are alike, so
-// where one size would take more than its share of the time, fewer are run; a size that even one pass does not fit is left out:
-// what follows the last one lies on the line of the last two.
+// For growing numbers of rows it runs whole layers (from segment 1 on, with o = 0, because kv_measure measures attention) and the
+// head with greedy sampling. It takes all sizes in turn until the time is over, and the median of each size's passes. All layers
+// are alike, so a size that would exceed its share of the time runs fewer layers. A size for which even one pass is too long is
+// left out; larger sizes are taken to lie on the line through the last two.
 //
 //     rows       1     2     4     8    16    32    64   128   256
 //     layer_us  92    96   118   170   281   ...
@@ -20,22 +20,22 @@ enum { BACKEND_POINTS_MAX = 12 };
 
 struct backend_times {
     uint32_t layer_count, head_count;
-    double layer_rows[BACKEND_POINTS_MAX], layer_us[BACKEND_POINTS_MAX]; // a layer, its share of embedding included
+    double layer_rows[BACKEND_POINTS_MAX], layer_us[BACKEND_POINTS_MAX]; // one layer, including its share of the embedding
     double head_rows[BACKEND_POINTS_MAX], head_us[BACKEND_POINTS_MAX];   // final norm, output matrix, greedy sampling
 };
 
-// max_rows: at most the batch's; max_sampled: rows whose head is measured at most. Takes about limit_us, one pass of one row whatever
-// that takes. Nothing may run on the backend meanwhile; the batch is as after a step that was given up. RESOURCE_EXHAUSTED: no
-// memory; else what begin said.
+// Measures for about limit_us, and at least one pass of one row. max_rows: at most the batch's max_rows; max_sampled: the most rows
+// to measure the head with. Nothing else may run on the backend meanwhile. The batch is left as after a step that was given up.
+// RESOURCE_EXHAUSTED: no memory. Otherwise returns the status of `begin`.
 enum status backend_measure(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
                             uint32_t max_rows, uint32_t max_sampled, uint64_t limit_us, struct backend_times *out,
                             struct error *error) MUST_CHECK;
 
-// attend_measure.c: what attention costs in the device's pool (common/kv/kv_measure.h has the model): sequences of up to
-// ATTEND_MEASURE_CONTEXT tokens are laid into it, as many as are more than caches hold or as half the time is enough for, and five
-// settings are timed by `attend`, layer by layer, the median of passes each. Takes about limit_us, one pass of each setting whatever
-// that takes. pages: of page_tokens, of the pool. The pool is empty afterwards, but backend_info's pages_peak and attend_bytes
-// count what was done. Nothing may run on the backend meanwhile. RESOURCE_EXHAUSTED: the pool or the batch is too small.
+// attend_measure.c: measures what attention costs in the device's pool (common/kv/kv_measure.h has the model). It fills the pool
+// with sequences of up to ATTEND_MEASURE_CONTEXT tokens, until they exceed the caches or half the time is over. Then it times five
+// settings with `attend`, layer by layer, and takes the median of each setting's passes. Takes about limit_us, and at least one
+// pass of each setting. The pool is empty afterwards, but backend_info's pages_peak and attend_bytes include the measurement.
+// Nothing else may run on the backend meanwhile. RESOURCE_EXHAUSTED: the pool or the batch is too small.
 enum { ATTEND_MEASURE_CONTEXT = 1024, ATTEND_MEASURE_SEQUENCES = 256 };
 
 struct attend_measure {
@@ -44,7 +44,7 @@ struct attend_measure {
     struct backend_batch *batch;
     const struct model_shape *shape;
     uint64_t pages;
-    uint32_t page_tokens, max_rows, context_tokens; // as the backend was opened with
+    uint32_t page_tokens, max_rows, context_tokens; // the values that the backend was opened with
 };
 
 enum status backend_measure_attention(const struct attend_measure *what, uint64_t limit_us, struct kv_costs *out,

@@ -7,9 +7,9 @@
 #include "kernels/backend/layer_range.h"
 #include "kernels/dispatch/kernels.h"
 
-enum { CPU_HEAD_ROWS = 64 }; // rows of logits at once: 64 x 49,152 x 4 bytes = 12.6 MB
+enum { CPU_HEAD_ROWS = 64 }; // the most rows of logits at one time: 64 x 49,152 x 4 bytes = 12.6 MB
 
-// The kernels that the architecture's row asks for.
+// The kernels that the model's architecture needs.
 struct cpu_pieces {
     void (*norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *out);
     void (*rope)(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *angles);
@@ -39,7 +39,7 @@ struct backend {
     uint32_t q_width, kv_width;  // heads x head_dim, kv_heads x head_dim
     struct cpu_layer *layers;    // [range.count]
     struct cpu_linear embedding; // if range.is_first
-    struct cpu_linear output;    // if range.is_last, and so the norm
+    struct cpu_linear output;    // if range.is_last; so is output_norm
     const float *output_norm;    // [hidden] f32
     float *rope_table;           // [context_tokens][rope_row_floats] f32
     size_t rope_row;
@@ -47,7 +47,7 @@ struct backend {
     unsigned char *weights; // one mapping: packed or dense matrices, norms, biases
     uint64_t weights_bytes;
     float *logits;                    // [CPU_HEAD_ROWS][vocab] f32, if range.is_last
-    struct sampler_scratch **scratch; // [threads], NULL if not
+    struct sampler_scratch **scratch; // [threads], if range.is_last; otherwise NULL
     uint64_t attend_bytes, attend_us;
 };
 
@@ -55,15 +55,15 @@ struct backend_batch {
     struct backend *backend;
     uint32_t row_count, local_count;
     struct backend_row *rows; // [max_rows]
-    uint32_t *place;          // [max_rows] where a row's x is after the last segment: those of rows without output are gone
-    uint32_t kv_only_count;   // rows without output: their K and V are all that is wanted of the last layer
+    uint32_t *place;          // [max_rows] where a row's x is after the last segment, which drops rows without output
+    uint32_t kv_only_count;   // number of rows without output; the last layer computes only their K and V
     float *x;                 // [max_rows][hidden] f32: the residual stream
     float *h;                 // [max_rows][hidden] f32: normed
     float *qkv;               // [max_rows][q_width + 2 kv_width] f32
     float *att;               // [max_rows][q_width] f32: o
     float *gate, *up;         // [max_rows][ffn] f32
-    void *quant;              // quantized rows of whichever width the phase has
-    unsigned char *memory;    // the one allocation behind all of these
+    void *quant;              // quantized rows, of the width that the current phase needs
+    unsigned char *memory;    // the one allocation that holds all of these
     uint64_t memory_bytes;
     struct kv_batch *kv;
     struct kv_row *kv_rows;             // [max_rows] local rows
@@ -71,11 +71,11 @@ struct backend_batch {
     float **kv_o;                       // [max_rows] -> row of att
 };
 
-// cpu_pieces.c. UNIMPLEMENTED names the piece that there are no kernels for.
+// cpu_pieces.c. UNIMPLEMENTED: there are no kernels for a piece; the error names it.
 enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out, struct error *error) MUST_CHECK;
 
 // cpu_load.c
-// start_bytes: beyond `bytes`, while the file is read.
+// start_bytes: memory needed in addition to `bytes` while the file is read.
 enum status cpu_plan_weights(const struct model *model, const struct layer_range *range, bool dense, uint64_t *bytes,
                              uint64_t *start_bytes, struct error *error) MUST_CHECK;
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
@@ -88,8 +88,8 @@ void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_l
 // cpu_head.c
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
 
-// cpu_segment.c: inside a job, one linear phase for rows [0, rows) of `in` into `out`; ends with a barrier.
-// next: the weights that this thread reads in the phase after, or NULL.
+// cpu_segment.c. Call it inside a job of the pool. Computes one linear phase for rows [0, rows) of `in` into `out`; ends with a
+// barrier. next: the weights that this thread reads in the next phase, or NULL.
 struct cpu_product {
     const struct cpu_linear *linear;
     const float *in; // [rows][in_stride] f32

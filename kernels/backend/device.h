@@ -1,5 +1,5 @@
-// device.h: which device the S-part computes on. The CPU backend is part of the program; others are shared objects beside it,
-// opened when they are wanted, so that one program runs where there is no such device, no driver and no library of it at all.
+// device.h: chooses the device that the S-part computes on. The CPU backend is part of the program. Others are shared objects
+// beside it, opened only when wanted, so that the same program runs on machines without such a device, its driver or its libraries.
 #ifndef FD_KERNELS_BACKEND_DEVICE_H
 #define FD_KERNELS_BACKEND_DEVICE_H
 
@@ -8,27 +8,28 @@
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 
-// What a device was measured to do, for `fastdecode plan --measure`.
+// The measured rates of a device, for `fastdecode plan --measure`.
 struct device_rates {
     char name[128];
     uint64_t memory_bytes; // free now
-    double read_bytes;     // a second: memory as a kernel reads it that does nothing else
-    double weight_bytes;   // a second: weights in f16, by products of one row
-    double f16_operations; // a second: by the best product of many rows, a multiply-add being two
+    double read_bytes;     // per second, by a kernel that only reads memory
+    double weight_bytes;   // per second: weights in f16, in products with one row
+    double f16_operations; // per second, in the fastest product with many rows; a multiply-add is two
 };
 
-// What such a shared object exports, under the name fastdecode_device.
+// What such a shared object exports by the name fastdecode_device.
 struct device_library {
     uint64_t layout; // DEVICE_LAYOUT of its build
     const struct backend_ops *ops;
-    // Whether device `index` can be used; name: what it is, in a few words. UNAVAILABLE says why not.
+    // Checks whether device `index` can be used; name: describes it in a few words. UNAVAILABLE: it cannot; the error says why.
     enum status (*probe)(int index, char *name, size_t name_bytes, struct error *error);
-    // Blocks for about limit_us, three passes of each kind whatever that takes; takes up to 1 GiB of its memory, a quarter at most,
-    // meanwhile. RESOURCE_EXHAUSTED without.
+    // Measures a device. Blocks for about limit_us, and for at least three passes of each kind. Takes up to 1 GiB, and at most a
+    // quarter, of the device's memory. RESOURCE_EXHAUSTED: not enough memory.
     enum status (*measure)(int index, uint64_t limit_us, struct device_rates *out, struct error *error);
 };
 
-// Tells builds apart in which what program and library share has another size. The first number grows when only an order changes.
+// Differs between builds in which shared structs have different sizes. Raise the first number when only the order of fields
+// changes.
 #define DEVICE_MIX(mixed, type) ((mixed)*1000003u ^ sizeof(type))
 #define DEVICE_MIX_3(mixed, a, b, c) DEVICE_MIX(DEVICE_MIX(DEVICE_MIX(mixed, a), b), c)
 #define DEVICE_LAYOUT                                                                                                         \
@@ -44,11 +45,12 @@ struct device_choice {
     const struct backend_ops *ops;
     const struct device_library *library; // NULL: the CPU
     int index;
-    char line[300]; // which and why, for the log
+    char line[300]; // the device and the reason for it, for the log
 };
 
-// wanted: "auto", "cpu", "cuda" or "cuda:N". The library is FD_CUDA_LIBRARY, else libfastdecode-cuda.so in the program's directory; it
-// stays open. INVALID_ARGUMENT for another word, UNAVAILABLE where the device that was asked for by name cannot be had.
+// wanted: "auto", "cpu", "cuda" or "cuda:N". The library is named by FD_CUDA_LIBRARY, or is libfastdecode-cuda.so in the program's
+// directory; it stays open. INVALID_ARGUMENT: `wanted` is none of these. UNAVAILABLE: the device that was asked for by name cannot
+// be used.
 enum status device_choose(const char *wanted, struct device_choice *out, struct error *error) MUST_CHECK;
 
 #endif
