@@ -1,5 +1,5 @@
-// buddy.h: hands out power-of-two blocks of one piece of memory. It works with offsets and never touches that memory, so it can be a
-// device's; what it knows of the blocks is kept apart.
+// buddy.h: hands out power-of-two blocks of one piece of memory. It works with offsets and never touches that memory, which may
+// therefore be a device's; its tables are elsewhere.
 //
 // The buddy system (Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithms R and S): a block is halved until it
 // has the size asked for, and two free halves become one again. Take and give cost O(log bytes). One thread at a time.

@@ -25,7 +25,7 @@ void cgroup_memory(const char *root, const char *path, uint64_t *limit_bytes, ui
 // INFINITY: no limit.
 double cgroup_cpus(const char *root, const char *path);
 
-// The same for the process whose groups the file `groups` names, the lower of both versions.
+// The same for the process whose groups are named in the file `groups`; the lower limit of both versions.
 void cgroup_memory_of(const char *root, const char *groups, uint64_t *limit_bytes, uint64_t *left_bytes);
 double cgroup_cpus_of(const char *root, const char *groups);
 

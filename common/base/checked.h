@@ -1,4 +1,4 @@
-// checked.h: arithmetic on sizes that come from outside. Each returns false on overflow and then leaves *out undefined.
+// checked.h: arithmetic on sizes that come from outside. Each function returns false on overflow, and then leaves *out undefined.
 #ifndef FD_BASE_CHECKED_H
 #define FD_BASE_CHECKED_H
 

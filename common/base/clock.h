@@ -23,7 +23,7 @@ static inline uint64_t clock_stall_us(uint64_t *looked_us, uint64_t now_us, uint
     return gap_us > 2 * every_us ? gap_us - every_us : 0;
 }
 
-// CPU time of the calling thread, whatever else ran meanwhile.
+// Returns the CPU time of the calling thread alone.
 static inline uint64_t clock_thread_ns(void)
 {
     struct timespec used;
@@ -31,7 +31,7 @@ static inline uint64_t clock_thread_ns(void)
     return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
-// Microseconds since 1970. Only for `created` fields and incarnations.
+// Returns microseconds since 1970. Use it only for `created` fields and incarnations.
 static inline uint64_t clock_wall_us(void)
 {
     struct timespec now;

@@ -19,16 +19,16 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 extern enum log_level log_threshold; // written once at start, before threads
 
-// Sets how lines look and that they go to stderr. service: a static string, e.g. "s-part". json: JSON lines instead of text. Call
+// Sets the format of lines, which go to stderr. service: a static string, e.g. "s-part". json: JSON lines instead of text. Call
 // once, before threads start and after any redirection of stderr.
 void log_init(const char *service, enum log_level threshold, bool json);
 
 // Appends to `path` instead, and makes it stdout and stderr of the process, so that whatever else is printed goes there too. When
 // the file has max_bytes it becomes path.1, path.1 becomes path.2 and so on; at most keep_count old files are kept. path is copied.
-// On an error nothing has changed.
+// A failure changes nothing.
 enum status log_to_file(const char *path, uint64_t max_bytes, uint32_t keep_count, struct error *error) MUST_CHECK;
 
-// "debug", "info", "warn", "error" -> level.
+// Converts "debug", "info", "warn" or "error" to a level.
 enum status log_parse_level(const char *name, enum log_level *out) MUST_CHECK;
 
 void log_write(enum log_level level, const char *id, const char *format, ...) PRINTF_LIKE(3, 4);

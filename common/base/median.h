@@ -4,10 +4,10 @@
 
 #include <stdint.h>
 
-// Returns the median; of an even count the upper of the two in the middle.
+// Returns the median; if the count is even, the upper of the middle two.
 double median_of(double *values, uint32_t count);
 
-// Returns the lower quartile. For times, which other programs only make longer.
+// Returns the lower quartile. Suits times, because other programs can only make them longer.
 double quartile_of(double *values, uint32_t count);
 
 #endif

@@ -1,7 +1,7 @@
-// memory.h: memory is planned: logged before anything is loaded, and refused with numbers if it cannot fit.
+// memory.h: the memory plan, which is logged before anything is loaded; a plan that cannot fit is refused with its numbers.
 //
-// At its peak a process has what it had when the plan was made, plus fixed_bytes, plus the larger of start_bytes and the pages in use.
-// Worked number: 4 MiB + 134 MiB + max(28 MiB while loading, 260 pages of 362 KiB = 92 MiB) = 230 MiB.
+// At its peak a process uses what it used when the plan was made, plus fixed_bytes, plus the larger of start_bytes and the pages in
+// use. Example: 4 MiB + 134 MiB + max(28 MiB while loading, 260 pages of 362 KiB = 92 MiB) = 230 MiB.
 #ifndef FD_BASE_MEMORY_H
 #define FD_BASE_MEMORY_H
 
@@ -19,12 +19,14 @@ struct memory_plan {
 // Returns the resident size of this process; 0 if /proc does not say.
 uint64_t memory_resident_bytes(void);
 
-// Returns what can still be taken: the lower of MemAvailable and what the control group's limit leaves. 1 GiB if neither is known.
+// Returns the memory that can still be allocated: the lower of MemAvailable and what the control group's limit leaves; 1 GiB if
+// neither is known.
 uint64_t memory_available_bytes(void);
 
 // Logs the plan as MEMORY-PLAN (process_mib, fixed_mib, start_mib, page_kib, pool_mib, then `parts`, a line of key=value).
 // RESOURCE_EXHAUSTED, with the numbers: more is needed at start than is available, or the pool is larger than all memory (the
-// machine's or the control group's). A pool that does not fit beside other processes is no error: pages are taken as they are used.
+// machine's or the control group's). A pool that does not fit beside other processes is no error, because pages take memory only as
+// they are used.
 enum status memory_plan_check(const struct memory_plan *plan, const char *parts, struct error *error) MUST_CHECK;
 
 #endif

@@ -1,4 +1,5 @@
-// options.h: a program's settings: flag, then FD_* environment, then file (--config), then default.
+// options.h: a program's settings. A flag takes precedence over the FD_* environment, that over a file (--config), and that over
+// the default.
 //
 // A program declares a table; options_parse() fills the targets. `--kv-type` is FD_KV_TYPE and `kv-type = f16` in a file.
 // Every program also has --help, --version, --check, --config FILE, --log-level, --log-json, --log-file, --log-max-size, --log-keep.
@@ -37,14 +38,14 @@ struct program {
     // results
     bool check_only; // --check: validate and exit
     bool log_json;   // set when logs are JSON lines
-    char **operands; // argv + 1, to which they are moved
+    char **operands; // points to argv + 1, where the operands have been moved
     uint32_t operand_count;
 };
 
 #define FASTDECODE_VERSION "0.1.0"
 
-// Parses the settings and sets up logging. --help and --version print and exit(0). A bad setting: one line in *error that names it,
-// its source and what is accepted. argv[0] is skipped.
+// Parses the settings and sets up logging. --help and --version print and exit(0). If a setting is bad, *error has one line that
+// names it, its source and the accepted values. argv[0] is skipped.
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error) MUST_CHECK;
 
 // Unsets the FD_ variables of the program's settings, so that programs it starts do not read them as their own.

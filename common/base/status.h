@@ -34,7 +34,7 @@ enum status {
 #define MUST_CHECK __attribute__((warn_unused_result))
 #define PRINTF_LIKE(format_index, first_arg) __attribute__((format(printf, format_index, first_arg)))
 
-// A reason for a person. Lives on the caller's stack; text is always terminated.
+// A reason for people to read. Lives on the caller's stack; text is always terminated.
 struct error {
     enum status status;
     bool about_model; // the model file is to blame; set by model_open()

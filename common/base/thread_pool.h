@@ -1,4 +1,4 @@
-// thread_pool.h: one pool of compute threads a process.
+// thread_pool.h: a pool of compute threads, one per process.
 //
 // A job runs on all threads at once, the caller being thread 0; inside it, thread_pool_barrier() separates phases.
 // So a whole segment of a transformer is one job with a few cheap barriers instead of one wake-up per operation.
@@ -6,8 +6,8 @@
 //
 //     run ──▶ fn(arg, 0..n-1) ── barrier ── … ──▶ all done ──▶ run returns
 //
-// Work inside a phase is split by thread_pool_claim(): a counter that hands out item numbers, so that a slow core
-// takes fewer. What an item computes must not depend on who computes it.
+// Work inside a phase is split by thread_pool_claim(), a counter that hands out item numbers, so that a slow core takes fewer
+// items. The result of an item must not depend on the thread that computes it.
 //
 // Threads: one caller at a time (asserted); a job must not call thread_pool_run().
 #ifndef FD_BASE_THREAD_POOL_H
@@ -21,10 +21,10 @@ struct thread_pool;
 
 typedef void thread_pool_fn(void *arg, uint32_t thread_index, uint32_t thread_count);
 
-// Starts thread_count - 1 threads. With as many threads as usable CPUs each is pinned to its own; the caller begins each job on the
-// first. Without that, Linux on a virtual machine takes a CPU that the host has halted for busy and queues a woken thread behind its
-// waker: on two CPUs after a pause of 40 ms it began after 1.3 ms and was moved after 2 to 9 ms, instead of 0.07 ms.
-// *out is owned by the caller. On failure nothing is left behind.
+// Starts thread_count - 1 threads. If there are as many threads as usable CPUs, each is pinned to its own CPU, and the caller
+// begins each job on the first. Without pinning, Linux on a virtual machine may take a CPU that the host has halted for busy, and
+// queue a woken thread behind its waker. Measured on two CPUs after a pause of 40 ms, the thread began after 1.3 ms and was moved
+// after 2 to 9 ms, instead of after 0.07 ms. *out is owned by the caller. On failure nothing is left behind.
 enum status thread_pool_open(uint32_t thread_count, struct thread_pool **out) MUST_CHECK;
 
 // Ends the threads and frees the pool. Blocks until they have ended. NULL is allowed.
@@ -32,21 +32,22 @@ void thread_pool_close(struct thread_pool *pool);
 
 uint32_t thread_pool_threads(const struct thread_pool *pool);
 
-// For logs: "own" if each thread has a CPU of its own, else "any".
+// Returns "own" if each thread has its own CPU, otherwise "any". For logs.
 const char *thread_pool_cpus(const struct thread_pool *pool);
 
 // Runs fn on every thread and returns when all have returned. Allocates nothing.
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg);
 
-// Inside a job: waits until every thread of the job is here and resets the claim counter. What any thread wrote before it, all see
-// after it.
+// Call it inside a job. Waits until every thread of the job has called it, and resets the claim counter. All threads then see what
+// any of them wrote before the call.
 void thread_pool_barrier(struct thread_pool *pool);
 
-// Inside a job: returns the next item number of this phase, from 0. A number that is not below the phase's item count means "none left".
+// Call it inside a job. Returns the next item number of this phase, from 0. A number that is not below the phase's item count means
+// that no item is left.
 uint32_t thread_pool_claim(struct thread_pool *pool);
 
-// Returns how many CPUs this process may use, at least 1: those in its affinity, or fewer if its control group grants less CPU time.
-// 2.5 CPUs of time become 2: a third thread that is throttled in turns holds up the others at each barrier.
+// Returns how many CPUs this process may use, at least 1: those in its affinity, or fewer if its control group grants less CPU
+// time. 2.5 CPUs of time become 2, because a third thread, throttled at times, would hold up the others at each barrier.
 uint32_t cpu_count_usable(void);
 uint32_t cpu_count_within(uint32_t count, double limit); // the same rule for a given limit; INFINITY: none
 
