@@ -1,11 +1,11 @@
-// arch.h: what tells one architecture from another, as data. A new one that is made of known pieces is a row in arch.c and nothing else:
-// the loader, the backends and messages follow the row, and a backend's plan refuses a piece that it does not compute. Private to
+// arch.h: the differences between architectures, as data. A new architecture made of known pieces needs only a row in arch.c. The
+// loader, the backends and messages follow the row, and a backend's plan refuses a piece that it cannot compute. Private to
 // common/model.
 //
-// A row lists metadata that must be neutral (a key which would change the answer and is not built, such as a number of
-// experts), and tensors: the pattern of the name, where its view goes, whether it must be there, and its two dimensions
-// in terms of the shape. A tensor of the file that no row names makes model_open() refuse the file: it would be weights
-// that the forward pass does not use.
+// A row lists metadata that must have a neutral value (keys of unsupported features that would change the answer, such as a number
+// of experts), and tensors: the pattern of the name, where its view is stored, whether it is required, and its two dimensions in
+// terms of the shape. model_open() refuses a file with a tensor that the row does not name, because the forward pass would not use
+// its weights.
 #ifndef FD_MODEL_ARCH_H
 #define FD_MODEL_ARCH_H
 
@@ -18,7 +18,7 @@ enum arch_dim { DIM_ONE, DIM_HIDDEN, DIM_Q, DIM_KV, DIM_FFN, DIM_VOCAB, DIM_ROPE
 
 struct arch_tensor {
     const char *pattern; // "%u" stands for the layer's number
-    size_t offset;       // of the tensor_view in struct model, or in struct model_layer
+    size_t offset;       // offset of the tensor_view in struct model, or in struct model_layer
     enum arch_presence presence;
     enum arch_dim rows, columns;
 };
@@ -35,17 +35,17 @@ struct arch {
     enum model_norm norm;
     enum rope_style rope_style;
     enum model_activation activation;
-    bool tied_allowed; // output.weight may be missing: the embedding serves
+    bool tied_allowed; // output.weight may be missing; the embedding is used instead
     const char *epsilon_suffix;
     const struct arch_neutral *neutral;      // ends with suffix NULL
     const struct arch_tensor *model_tensors; // end with pattern NULL
     const struct arch_tensor *layer_tensors;
 };
 
-// NULL if there is no such row.
+// Returns NULL if there is no such row.
 const struct arch *arch_find(struct gguf_string name);
 
-// "llama, ..." for messages: all rows, cut where there is no room.
+// Writes the names of all rows ("llama, ...") for messages, cut to fit.
 void arch_names(char *out, size_t bytes);
 
 #endif

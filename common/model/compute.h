@@ -1,5 +1,5 @@
-// compute.h: --compute: what products of weights and activations are computed in, --device: where, --batch-invariant. Its own header, because `up` only
-// passes the words on and needs nothing of the model.
+// compute.h: names and help texts of --compute (the type in which products are computed), --device and --batch-invariant. This is a
+// separate header because `up` only passes the options on and needs nothing of the model.
 #ifndef FD_MODEL_COMPUTE_H
 #define FD_MODEL_COMPUTE_H
 

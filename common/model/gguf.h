@@ -1,4 +1,4 @@
-// gguf.h: a reader of GGUF version 3 files over one read-only map. Knows the container, not what a model is.
+// gguf.h: a reader of GGUF version 3 files over one read-only map. It knows the container format but nothing of models.
 //
 //     "GGUF" u32 version  u64 tensor_count  u64 key_count
 //     key_count    × { string key, u32 type, value }
@@ -8,10 +8,10 @@
 //
 // The file is untrusted. Opening walks all of the header once, compares every count and length with the bytes that
 // remain before it is used, and keeps two sorted tables (keys, tensors); nothing is read from the header unchecked later.
-// Everything handed out points into the map and lives until gguf_close(). A value is copied by nobody.
+// Everything handed out points into the map and lives until gguf_close(). No value is copied.
 //
-// The file must not shrink while it is open: its size is checked once, and touching a page that is gone afterwards is a
-// SIGBUS, which ends the process. Replace a model file by rename(2), never by writing over it.
+// The file must not shrink while it is open: its size is checked once, and touching a page that is gone afterwards raises SIGBUS,
+// which ends the process. Replace a model file by rename(2), never by writing over it.
 //
 // Threads: after gguf_open() everything but gguf_close() is read-only and may be called from any thread.
 #ifndef FD_MODEL_GGUF_H
@@ -27,7 +27,7 @@
 enum {
     GGUF_MAX_KEYS = 1 << 16,
     GGUF_MAX_TENSORS = 1 << 16,
-    GGUF_MAX_NAME_BYTES = 255, // of a key, and of a tensor's name
+    GGUF_MAX_NAME_BYTES = 255, // the longest name of a key or a tensor
     GGUF_MAX_DIMS = 4,
 };
 
@@ -50,37 +50,38 @@ enum gguf_type {
 
 struct gguf;
 
-// Bytes of the file; not terminated, may hold anything.
+// Bytes of the file, of any content and not terminated.
 struct gguf_string {
     const char *data;
     uint64_t length;
 };
 
-// An array of the file, checked to lie in it.
+// An array in the file, checked to be completely inside it.
 struct gguf_array {
     enum gguf_type type; // of the elements; never GGUF_ARRAY
     uint64_t count;
     const unsigned char *bytes; // packed, little-endian, unaligned
 };
 
-// A tensor's entry. dims[0] is the fastest: the length of a row. Dimensions that the file leaves out are 1.
+// A tensor's entry. dims[0], which varies fastest, is the length of a row. Dimensions that the file leaves out are 1.
 struct gguf_tensor {
     struct gguf_string name;
     enum tensor_type type;
     uint32_t dim_count;
     uint64_t dims[GGUF_MAX_DIMS];
-    uint64_t entry_offset; // of the entry in the file, for messages
-    uint64_t data_offset;  // of the data in the file
+    uint64_t entry_offset; // offset of the entry in the file, for messages
+    uint64_t data_offset;  // offset of the data in the file
     uint64_t bytes;
     const void *data;
 };
 
-// Maps and checks a file. Blocks on the disk. *out is the caller's, to be closed. On failure nothing is left behind,
-// and *error has one line "FILE: what at offset 0x…: why". NOT_FOUND, PERMISSION_DENIED: the file; INVALID_ARGUMENT:
-// not a GGUF file, or (model_open) numbers and tensors that do not fit together; DATA_LOSS: broken or cut short; UNIMPLEMENTED: sound, perhaps, but of a kind that is not read (the line says which are).
+// Maps and checks a file. Blocks on the disk. The caller closes *out. On failure nothing is left behind, and *error has one line
+// "FILE: what at offset 0x…: why". NOT_FOUND, PERMISSION_DENIED: the file cannot be opened; INVALID_ARGUMENT: it is not a GGUF
+// file, or (model_open) its numbers and tensors do not fit together; DATA_LOSS: it is broken or cut short; UNIMPLEMENTED: sound,
+// perhaps, but of a kind that is not read (the line says which are).
 MUST_CHECK enum status gguf_open(const char *path, struct gguf **out, struct error *error);
 
-// The same over bytes that the caller keeps until gguf_close(); `name` stands for the file in messages (copied).
+// The same for bytes in memory, which the caller keeps until gguf_close(). `name` is copied and stands for the file in messages.
 // bytes must be aligned to 8.
 MUST_CHECK enum status gguf_open_memory(const char *name, const void *bytes, uint64_t byte_count, struct gguf **out,
                                         struct error *error);
@@ -89,9 +90,9 @@ MUST_CHECK enum status gguf_open_memory(const char *name, const void *bytes, uin
 void gguf_close(struct gguf *gguf);
 
 // --- metadata ---------------------------------------------------------------------------------------------------------
-// Getters leave *out unset unless they return OK. NOT_FOUND: no such key. INVALID_ARGUMENT: another type, or a number
-// that does not fit. Both fill *error (which may be NULL) with "FILE: key 'K' …". An integer getter takes any integer
-// type of the file, gguf_get_f32 any float type.
+// Getters leave *out unset unless they return OK. NOT_FOUND: no such key. INVALID_ARGUMENT: the value has another type, or is a
+// number that does not fit. Both fill *error (which may be NULL) with "FILE: key 'K' …". An integer getter takes any integer type
+// of the file, gguf_get_f32 any float type.
 MUST_CHECK bool gguf_has(const struct gguf *gguf, const char *key);
 MUST_CHECK enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out, struct error *error);
 MUST_CHECK enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *out, struct error *error);
@@ -101,13 +102,13 @@ MUST_CHECK enum status gguf_get_string(const struct gguf *gguf, const char *key,
 // Returns the value's place in the file, for a program that writes the file with another value; NULL: no such key of that type.
 MUST_CHECK const unsigned char *gguf_find_u32(const struct gguf *gguf, const char *key);
 
-// An array whose elements must be strings, integers (any type) or floats.
+// These get an array whose elements must be strings, integers (of any type) or floats.
 MUST_CHECK enum status gguf_get_strings(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 MUST_CHECK enum status gguf_get_integers(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 MUST_CHECK enum status gguf_get_floats(const struct gguf *gguf, const char *key, struct gguf_array *out, struct error *error);
 
-// A walk over an array of strings (asserted), in order. Any array that a getter gave was checked whole, so that
-// gguf_next_string() gives false at the end only.
+// Iterates in order over an array, which must be of strings (asserted). Getters check an array completely, so gguf_next_string()
+// returns false only at the end.
 struct gguf_strings {
     const unsigned char *next;
     uint64_t left;
@@ -115,7 +116,8 @@ struct gguf_strings {
 struct gguf_strings gguf_strings_of(const struct gguf_array *array);
 bool gguf_next_string(struct gguf_strings *strings, struct gguf_string *out);
 
-// Element `index` (asserted < count) of an array of integers or of floats. An unsigned 64-bit value wraps.
+// Return element `index` (asserted < count) of an array of integers or of floats. An unsigned 64-bit value may wrap to a negative
+// one.
 int64_t gguf_array_integer(const struct gguf_array *array, uint64_t index);
 double gguf_array_float(const struct gguf_array *array, uint64_t index);
 
@@ -133,14 +135,14 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *
 const char *gguf_file_name(const struct gguf *gguf); // as given to open
 const char *gguf_label(const struct gguf *gguf);     // the same for messages: printable, cut at the front if long
 uint64_t gguf_file_bytes(const struct gguf *gguf);
-uint64_t gguf_header_bytes(const struct gguf *gguf);      // up to where tensor data begins
+uint64_t gguf_header_bytes(const struct gguf *gguf);      // bytes before tensor data begins
 const unsigned char *gguf_bytes(const struct gguf *gguf); // the whole file
 
-// Gives the resident pages that hold [data, data + bytes) back to the kernel, those shared with neighbours too; they are read
+// Gives the resident pages that hold [data, data + bytes) back to the kernel, including pages shared with neighbours; they are read
 // again when touched. Does nothing for gguf_open_memory().
 void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint64_t bytes);
 
-// Copies a name of the file for a message: bytes that are not printable ASCII become '?', cut to fit. Returns buffer.
+// Copies a name from the file for a message, cut to fit; bytes that are not printable ASCII become '?'. Returns buffer.
 const char *gguf_printable(char *buffer, size_t buffer_bytes, struct gguf_string text);
 
 #endif

@@ -8,7 +8,7 @@ struct gguf_key {
     struct gguf_string name;
     enum gguf_type type;
     uint64_t entry_offset;      // in the file
-    const unsigned char *value; // of a scalar: its bytes, unaligned
+    const unsigned char *value; // the bytes of a scalar, unaligned
     struct gguf_string string;  // of a GGUF_STRING
     struct gguf_array array;    // of a GGUF_ARRAY
 };
@@ -28,18 +28,18 @@ struct gguf {
     uint32_t tensor_count;
 };
 
-// Order of names: by bytes, a prefix first.
+// Compares names by their bytes; a prefix comes first.
 int gguf_compare_names(struct gguf_string a, struct gguf_string b);
 
 const struct gguf_key *gguf_find_key(const struct gguf *gguf, const char *name);
 
-// "u32" and so on; "?" for a number that is none.
+// Returns "u32" and so on, or "?" for an unknown number.
 const char *gguf_type_name(uint32_t type);
 
-// Bytes of a scalar; 0 for strings, arrays and unknown numbers.
+// Returns the bytes of a scalar; 0 for strings, arrays and unknown numbers.
 uint32_t gguf_scalar_bytes(uint32_t type);
 
-// Little-endian, unaligned.
+// Reads a little-endian, unaligned number of `count` bytes.
 static inline uint64_t gguf_read_le(const unsigned char *bytes, uint32_t count)
 {
     uint64_t value = 0;

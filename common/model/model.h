@@ -1,15 +1,15 @@
-// model.h: a model as tables: its shape, its tensors, what its tokenizer needs. Read from a GGUF file.
+// model.h: a model as tables, read from a GGUF file: its shape, its tensors, and what its tokenizer needs.
 //
-// An architecture is a row of a table (arch.c): which tensors there are and of what shape, the style of RoPE, the
-// activation, and which metadata must be at its neutral value. model_open() checks a file against its row; afterwards the
-// forward pass reads only `struct model_shape` and the tensor views and knows no model by name.
+// An architecture is a row of a table (arch.c) with its tensors and their shapes, the style of RoPE, the activation, and the
+// metadata that must have a neutral value. model_open() checks a file against its row. Afterwards the forward pass reads only
+// `struct model_shape` and the tensor views, and knows no model by name.
 //
 //     GGUF file ──▶ gguf (container) ──▶ arch row (names, dims) ──▶ model_shape + model_layer[] of views into the map
 //
 // A view borrows the map: it is valid until model_close(). The file must not shrink meanwhile (see gguf.h).
 //
-// GGUF stores the rows of a `llama` file's Q and K so that the two numbers that RoPE rotates together are neighbours:
-// rope_style ROPE_PAIRS. Nothing is permuted here.
+// In a `llama` file, GGUF stores the rows of Q and K so that two numbers that RoPE rotates together are neighbours (rope_style
+// ROPE_PAIRS). Nothing is permuted here.
 //
 // Threads: after model_open() everything but model_close() is read-only, from any thread.
 #ifndef FD_MODEL_MODEL_H
@@ -38,7 +38,7 @@ enum {
 enum model_norm { NORM_RMS };
 enum model_activation { ACTIVATION_SILU_GATED }; // down(silu(gate(x)) * up(x))
 
-// A matrix (or vector: rows 1) of the file. An optional tensor that the file does not have is all zero: data NULL.
+// A matrix of the file, or a vector (1 row). For an optional tensor that the file lacks, all fields are zero.
 struct tensor_view {
     const void *data; // [rows][columns] of type, rows contiguous
     enum tensor_type type;
@@ -57,8 +57,8 @@ struct model_shape {
     uint32_t head_dim; // even; heads * head_dim need not be hidden
     uint32_t ffn;
     uint32_t vocab;          // rows of the embedding = tokens of the tokenizer
-    uint32_t context_length; // that the model was trained for
-    uint32_t rope_dim;       // even, at most head_dim: the rest of a head is not rotated
+    uint32_t context_length; // context length that the model was trained for
+    uint32_t rope_dim;       // even, at most head_dim; the rest of a head is not rotated
     enum rope_style rope_style;
     enum model_norm norm;
     enum model_activation activation;
@@ -79,7 +79,7 @@ struct model_layer {
     struct tensor_view down;                           // [hidden][ffn]
 };
 
-// What common/tokenizer is given: strings and arrays in the map. Absent strings have length 0, absent arrays count 0.
+// The input of common/tokenizer: strings and arrays in the map. Absent strings have length 0, absent arrays have count 0.
 struct model_tokenizer {
     struct gguf_string kind; // "gpt2": byte-level BPE; "llama": SentencePiece-style; not checked here
     struct gguf_string pre;  // pre-tokenizer, e.g. "smollm"
@@ -90,7 +90,7 @@ struct model_tokenizer {
     struct gguf_array merges;      // strings "left right", or none
     uint32_t bos, eos, eot, eom, unknown, padding; // < vocab, or MODEL_NO_TOKEN
     bool add_bos, add_eos, add_space_prefix;
-    bool add_bos_known, add_eos_known, add_space_prefix_known; // false: the file does not say; the kind's default holds
+    bool add_bos_known, add_eos_known, add_space_prefix_known; // false: the file does not say, and the kind's default holds
 };
 
 struct arch; // arch.h
@@ -107,25 +107,25 @@ struct model {
     struct model_tokenizer tokenizer;
     struct gguf_string name; // general.name; length 0 if the file has none
     const char *arch_name;   // "llama"
-    uint64_t parameters;     // values in all tensors
-    uint64_t fingerprint;    // of the header whole and of 4 KiB at both ends and the middle of every tensor: names
-                             // a file in the handshake; tells mix-ups, is no proof against forgery
+    uint64_t parameters;     // number of values in all tensors
+    uint64_t fingerprint;    // hash of the whole header and of 4 KiB at both ends and in the middle of every tensor. It names the
+                             // file in the handshake, which detects mix-ups but not forgery
     struct gguf *gguf;
 };
 
-// Maps, checks, fills. Blocks on the disk (the header and some pages a tensor). *out is the caller's, to be closed. On
-// failure nothing is left behind and *error has one line "FILE: what, where: why". Statuses as for gguf_open().
+// Maps and checks a file, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
+// failure nothing is left behind, and *error has one line "FILE: what, where: why". Statuses as for gguf_open().
 MUST_CHECK enum status model_open(const char *path, struct model **out, struct error *error);
 
-// The same over bytes that the caller keeps (tests, fuzzing).
+// The same for bytes in memory, which the caller keeps (tests, fuzzing).
 MUST_CHECK enum status model_open_memory(const char *name, const void *bytes, uint64_t byte_count, struct model **out,
                                          struct error *error);
 
-// Unmaps and frees all that model_open() gave. NULL is allowed.
+// Unmaps and frees the model. NULL is allowed.
 void model_close(struct model *model);
 
-// After weights have been copied elsewhere: their pages of the map leave this process' memory, those of one tensor or of the
-// whole file. What is read again is mapped again.
+// These remove the map's pages of one tensor or of the whole file from this process' memory, after weights have been copied
+// elsewhere. Pages that are read again are mapped again.
 void model_release_tensor(const struct model *model, const struct tensor_view *view);
 void model_release_file(const struct model *model);
 

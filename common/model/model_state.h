@@ -1,4 +1,4 @@
-// model_state.h: the parts of model_open() that lie in several files. Private to common/model.
+// model_state.h: the functions that the files of model_open() share. Private to common/model.
 #ifndef FD_MODEL_MODEL_STATE_H
 #define FD_MODEL_MODEL_STATE_H
 
