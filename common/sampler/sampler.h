@@ -1,8 +1,8 @@
-// sampler.h: from raw logits to one token.
+// sampler.h: draws a token from raw logits.
 //
-// Order: penalties, bias, temperature, top-k, top-p, min-p, then one draw. The draw is counter-based: a pure function of
-// (seed, choice, index of the token), so that a rebuilt sequence draws what it would have drawn. Log-probabilities are
-// the log-softmax of the raw logits, before any of that.
+// The order is penalties, bias, temperature, top-k, top-p, min-p, then one draw. The draw is counter-based: its random number is a
+// pure function of (seed, choice, index of the token), so a rebuilt sequence draws the same tokens again. Log-probabilities are the
+// log-softmax of the raw logits, before any of these steps.
 //
 // repetition_penalty counts prompt and generated tokens (Keskar et al., arXiv 1909.05858: positive logits are divided,
 // negative ones multiplied); presence and frequency count generated tokens only (OpenAI's API reference).
@@ -45,58 +45,58 @@ struct sampler_top {
 
 struct sampler_result {
     uint32_t token;
-    float logprob;      // of token, where logprobs were asked for, else 0
-    uint32_t top_count; // best first, ties to the lower id
+    float logprob;      // log-probability of `token` if logprobs were asked for, otherwise 0
+    uint32_t top_count; // best first; of equal ones, the lower id first
     struct sampler_top top[SAMPLER_TOP_LOGPROBS_MAX];
 };
 
 struct sampler;
 struct sampler_scratch;
 
-// INVALID_ARGUMENT names a parameter out of range (NaN is).
+// Checks the parameters. INVALID_ARGUMENT: the error names a parameter that is out of range or NaN.
 enum status sampler_check(const struct sampler_params *params, uint32_t vocab, struct error *error) MUST_CHECK;
 
-// INVALID_ARGUMENT: see sampler_check(). history_tokens: the most tokens the sequence can have, prompt
-// included; memory for the penalties' counts is taken here and only if they are on. Caller closes.
+// INVALID_ARGUMENT: see sampler_check(). history_tokens: the most tokens the sequence can have, prompt included. Memory to count
+// them is allocated here, and only if there are penalties. The caller closes *out.
 enum status sampler_open(const struct sampler_params *params, uint32_t vocab, uint32_t history_tokens, struct sampler **out,
                          struct error *error) MUST_CHECK;
 void sampler_close(struct sampler *sampler);
 
-// Tells the sampler of a token of the prompt, or of one that was generated (its own samples too). No allocation.
+// Tells the sampler of a token of the prompt, or of a generated token, including those that it drew itself. Allocates nothing.
 void sampler_see_prompt(struct sampler *sampler, uint32_t token);
 void sampler_see_generated(struct sampler *sampler, uint32_t token);
 
-// No token that was seen changes what is drawn: there are no penalties.
+// Returns true if tokens seen do not change what is drawn, because there are no penalties.
 bool sampler_is_pure(const struct sampler *sampler);
 
-// What a device needs to draw as sampler_sample() does. A token that was seen: what penalties are of.
+// A token that was seen, for penalties. This and the functions below give a device what it needs to draw like sampler_sample().
 struct sampler_seen {
     uint32_t token;
-    uint32_t generated; // times; 0: in the prompt only
+    uint32_t generated; // how often it was generated; 0: it is only in the prompt
 };
 
-// By what logits are multiplied for the weights of a draw: 1 / temperature, which is kept from infinity. 0: greedy.
+// Returns the factor of the logits in the weights of a draw: 1 / temperature, limited to a finite number. 0: greedy.
 float sampler_scale(const struct sampler_params *params);
 
-// Valid for the sampler's life; bias points to its own.
+// Returns the sampler's parameters, valid as long as the sampler; bias points to the sampler's own copy.
 const struct sampler_params *sampler_params_of(const struct sampler *sampler);
 
-// Each token once; none without penalties. Valid until the next sampler_see_*().
+// Returns the tokens seen, each once; none if there are no penalties. Valid until the next sampler_see_*().
 const struct sampler_seen *sampler_seen_tokens(const struct sampler *sampler, uint32_t *count);
 
-// One a thread.
+// Opens a scratch. Each thread needs its own.
 enum status sampler_scratch_open(uint32_t vocab, struct sampler_scratch **out) MUST_CHECK;
 void sampler_scratch_close(struct sampler_scratch *scratch);
 
-// Draws generated token number `index` (from 0). logits: [vocab] f32, not changed. NaN counts as -inf. No allocation.
+// Draws generated token number `index` (from 0). logits: [vocab] f32, not changed. NaN counts as -inf. Allocates nothing.
 void sampler_sample(const struct sampler *sampler, const float *logits, uint32_t index, struct sampler_scratch *scratch,
                     struct sampler_result *result);
 
-// Log-probability of a given token, and the best `top_count` (<= SAMPLER_TOP_LOGPROBS_MAX). No allocation.
+// Computes the log-probabilities of a given token and of the best `top_count` (<= SAMPLER_TOP_LOGPROBS_MAX). Allocates nothing.
 void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top_count, struct sampler_scratch *scratch,
                    struct sampler_result *result);
 
-// Uniform in [0, 1): 53 bits of a hash of (seed, choice, index).
+// Returns a number uniform in [0, 1): 53 bits of a hash of (seed, choice, index).
 double sampler_uniform(uint64_t seed, uint32_t choice, uint32_t index);
 
 #endif

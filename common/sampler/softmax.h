@@ -1,13 +1,15 @@
-// softmax.h: exp and sums over a vocabulary with a fixed order: the same bits on every CPU, whatever its vectors.
+// softmax.h: exp and sums over a vocabulary in a fixed order, so that the bits are the same on every CPU, whatever its vector
+// width.
 #ifndef FD_SAMPLER_SOFTMAX_H
 #define FD_SAMPLER_SOFTMAX_H
 
 #include <stdint.h>
 
-// The largest value; NaN counts as -inf. values: [count] f32. -inf for an empty or all -inf row.
+// Returns the largest value; -inf if the row is empty or all -inf. NaN counts as -inf. values: [count] f32.
 float softmax_max(const float *values, uint32_t count);
 
-// weights[i] = exp((values[i] - max) * scale), 0 for NaN and -inf; returns their sum. weights may be values.
+// Sets weights[i] = exp((values[i] - max) * scale), or 0 for NaN and -inf; returns their sum. weights may be the same array as
+// values.
 double softmax_weights(const float *values, uint32_t count, float max, float scale, float *weights);
 
 #endif
