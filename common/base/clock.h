@@ -14,8 +14,9 @@ static inline uint64_t clock_now_ns(void)
 
 static inline uint64_t clock_now_us(void) { return clock_now_ns() / 1000; }
 
-// Returns for how long this process did not run (throttled, stopped, its machine moved elsewhere): by how much the time since the last
-// call exceeds every_us, within which the caller calls again; 0 if it is less than twice as long. *looked_us: the last call; 0: none yet.
+// Returns how long this process did not run (because it was throttled or stopped, or its machine was moved). The caller calls this
+// at least every every_us, and the result is how much more time has passed since the last call; 0 if less than twice every_us has
+// passed. *looked_us: time of the last call; 0: there was none.
 static inline uint64_t clock_stall_us(uint64_t *looked_us, uint64_t now_us, uint64_t every_us)
 {
     uint64_t gap_us = *looked_us ? now_us - *looked_us : 0;

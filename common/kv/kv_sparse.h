@@ -1,4 +1,5 @@
-// kv_sparse.h: --sparse-attention: how much of its context a generated token's row attends to (kernels/attention/attention_sparse.h).
+// kv_sparse.h: the option --sparse-attention, which tells how much of its context the row of a generated token attends to
+// (kernels/attention/attention_sparse.h).
 //
 // Whether a row is sparse is a property of its position: generated tokens are, the prompt is not. So a sequence that is computed anew,
 // elsewhere and in other chunks, gets the same bytes. Any thread.
@@ -14,7 +15,7 @@
 #define KV_SPARSE_HELP \
     "a generated token attends to the best PERCENT of a long context and to both its ends; f16 KV takes 6 % more memory"
 
-// "off": *percent is 0. "10%" or "10": 1 to 100. INVALID_ARGUMENT for others; *error then names the option.
+// Sets *percent to 0 for "off", or to 1 to 100 for "10%", "10" and so on. INVALID_ARGUMENT: anything else; *error names the option.
 enum status kv_sparse_parse(const char *text, uint32_t *percent, struct error *error) MUST_CHECK;
 
 #endif

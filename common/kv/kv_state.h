@@ -8,7 +8,7 @@
 
 #define KV_BLOCK_LINES 64u // the most lines (rows times query heads of a KV head) that share a tile, unless one row has more
 #define KV_PARTIAL_BYTES_MAX (64ull << 20)
-#define KV_UNITS_PER_THREAD 16u // work is split into units no larger than a thread's share divided by this
+#define KV_UNITS_PER_THREAD 16u // a block with more work than a thread's share divided by this is split
 
 struct kv_store {
     struct kv_shape shape;
@@ -17,11 +17,11 @@ struct kv_store {
     uint32_t max_rows, group_heads, page_tiles;
     uint32_t block_rows;             // rows of one sequence whose lines share tiles
     uint64_t page_bytes, tile_bytes; // a tile has K, then V
-    uint32_t bounds_width;           // f16 values of a tile's bounds; 0: there are none
+    uint32_t bounds_width;           // number of f16 values in a tile's bounds; 0: the store has no bounds
 
     unsigned char *pages; // [pages_total][layers][kv_heads][page_tiles][tile_bytes]
-    // [layers][kv_heads][pages_total][page_tiles][bounds_width] f16, of full tiles: what a row reads of them lies close together, and a
-    // page that is handed over does not contain them
+    // [layers][kv_heads][pages_total][page_tiles][bounds_width] f16, bounds of full tiles. They are apart from the pages, so that
+    // the bounds that a row reads are close together, and pages are handed over without them
     uint16_t *bounds;
     struct kv_ledger ledger;
 
@@ -45,14 +45,15 @@ static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot
     return store->pages + page * store->page_bytes + index * store->tile_bytes;
 }
 
-// The bounds of tile `tile` of page `page`.
+// Returns the bounds of tile `tile` of page `page`.
 static inline uint16_t *kv_bounds(const struct kv_store *store, uint32_t layer, uint32_t kv_head, uint32_t page, uint32_t tile)
 {
     uint64_t index = ((uint64_t)layer * store->shape.kv_heads + kv_head) * store->ledger.shape.pages + page;
     return store->bounds + (index * store->page_tiles + tile) * store->bounds_width;
 }
 
-// Computes the bounds of a tile that is full now, for one layer and KV head, in a store that has bounds. tile: of the sequence in `slot`.
+// Computes the bounds of tile `tile` of the sequence in `slot`, which has become full, for one layer and KV head. The store must
+// have bounds.
 static inline void kv_bounds_write(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
 {
     uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
@@ -60,13 +61,13 @@ static inline void kv_bounds_write(const struct kv_store *store, uint32_t slot, 
                   kv_bounds(store, layer, kv_head, page, tile % store->page_tiles));
 }
 
-// Tiles of the longest sequence, in a store that has bounds.
+// Returns the number of tiles of the longest sequence in a store that has bounds, otherwise 0.
 static inline uint32_t kv_sparse_tiles(const struct kv_shape *shape)
 {
     return shape->sparse_percent ? (shape->max_context + ATTEND_TILE - 1) / ATTEND_TILE : 0;
 }
 
-// Floats of a thread's scratch for blocks of `lines` lines, and for rows that choose among so many tiles.
+// Returns how many floats of scratch a thread needs for blocks of `lines` lines and rows that choose among `sparse_tiles` tiles.
 static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim, uint32_t sparse_tiles)
 {
     size_t floats = (size_t)lines * (3 * head_dim + ATTEND_TILE + 5) + ATTEND_SCORES + 2 * head_dim + 2 * (size_t)sparse_tiles;

@@ -29,22 +29,23 @@ struct kv_shape {
     uint32_t page_tokens;             // 16 or 32
     enum kv_type type;
     uint32_t max_sequences;
-    uint32_t max_context; // the most positions of a sequence
-    uint32_t
-        sparse_percent; // of its tiles, those that a sparse row attends to (attention_sparse.h), at most 100; 0: there are no such rows
+    uint32_t max_context;    // the most positions of a sequence
+    uint32_t sparse_percent; // percent of the tiles that a sparse row attends to (attention_sparse.h), at most 100; 0: there are no
+                             // sparse rows
 };
 
 struct kv_store;
 struct kv_batch;
 
-// Bytes of one page as it is handed over. 0 if the shape is out of range (kv_store_open says why).
+// Returns the bytes of one page as it is handed over, or 0 if the shape is out of range (kv_store_open says why).
 uint64_t kv_page_bytes(const struct kv_shape *shape);
-// Bytes that a page takes of the pool: with a sparse_percent also the bounds of its tiles, 4 bytes a dimension of each KV head and layer.
+// Returns the bytes that a page takes in the pool. With a sparse_percent they include the bounds of its tiles, 4 bytes per
+// dimension of each KV head and layer.
 uint64_t kv_page_memory_bytes(const struct kv_shape *shape);
 
 // The memory that a store takes, for the memory plan.
 struct kv_plan {
-    uint64_t pages, page_bytes; // page_bytes: of the pool (kv_page_memory_bytes)
+    uint64_t pages, page_bytes; // page_bytes: bytes of a page in the pool (kv_page_memory_bytes)
     uint64_t fixed_bytes;       // scratch, lists of free slots, and the rows of `batches` batches
     uint64_t table_bytes;       // upper limit: page tables, reference counts, split contexts, which become resident as pages come
                                 // into use
@@ -114,7 +115,7 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o);
 
-// Totals since open. bytes_read: the bytes of K, V and bounds that attention had to read, each tile once for each row block.
+// Totals since open. bytes_read: the bytes of K, V and bounds that attention read, counting each tile once per row block.
 struct kv_stats {
     uint64_t bytes_read;
     uint64_t attend_ns;

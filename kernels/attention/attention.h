@@ -40,7 +40,7 @@
 #define ATTEND_RANGE 512u
 #define ATTEND_RANGE_TILES (ATTEND_RANGE / ATTEND_TILE)
 #define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) // how far ahead the kernel prefetches
-#define ATTEND_AHEAD_BOUNDS 16u                              // the same of the bounds of tiles
+#define ATTEND_AHEAD_BOUNDS 16u                              // the same, for the bounds of tiles
 #define ATTEND_MAX_HEAD_DIM 256u
 #define ATTEND_SCORES (8u * ATTEND_BLOCK) // number of floats in attend_range.scores
 
@@ -105,9 +105,9 @@ struct attend_range {
     float *scores; // scratch: [ATTEND_SCORES]
 };
 
-// How the bounds of some tiles compare with a row's q (attention_sparse.h).
+// The product of some tiles' bounds and a row's q (attention_sparse.h).
 struct attend_scores {
-    uint32_t head_dim, count; // count: of tiles, at least 1
+    uint32_t head_dim, count; // count: number of tiles, at least 1
     const float *q;           // [2][head_dim] as attend_bound_q wrote it
     const uint16_t *const
         *bounds; // [bounds_count] -> [2][head_dim] f16; behind `count` up to ATTEND_AHEAD_BOUNDS addresses to prefetch
@@ -133,7 +133,7 @@ struct attention_kernels {
     // q.
     void (*load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out);
 
-    // Attends one range. A score too large for f32 is replaced by the largest f32, so that finite inputs never give NaN.
+    // Attends one range. A score too large for f32 is replaced by the largest f32, so that it does not lead to NaN.
     void (*range)(const struct attend_range *range);
 
     // Folds `next`, the partial result of the range that follows, into `into`.

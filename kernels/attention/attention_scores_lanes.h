@@ -1,7 +1,7 @@
 // attention_scores_lanes.h: bounds of tiles times q, for the 16 lanes of lanes.h; attention_scores_avx2.c and
 // attention_scores_avx512.c define NAME() and include it.
 //
-// The lanes run along head_dim: low, then high, in one sum a tile. Tiles are independent, so four are in flight at once.
+// The lanes run along head_dim: low, then high, in one sum per tile. Tiles are independent, so four are computed at once.
 #include "common/base/checked.h"
 #include "kernels/attention/attention.h"
 #include "kernels/simd/lanes.h"

@@ -1,23 +1,25 @@
-// attention_sparse.h: which tiles a row attends to when it does not attend to all of them, by the bounds of Quest (arXiv 2406.10774).
+// attention_sparse.h: chooses the tiles that a sparse row attends to, by the bounds of Quest (arXiv 2406.10774).
 //
 // The bounds of a full tile are the smallest and the largest K of its 16 tokens in each dimension. No token of the tile has a larger
 // q·k than
 //
 //     bound(q) = sum over dimensions of max(q * low, q * high) = sum of min(q, 0) * low + max(q, 0) * high
 //
-// so tiles whose bound is small can be left out unread. The query heads of a KV head share tiles, so they choose together: by the sum
-// of their bounds, which is the bound of the sums of min(q, 0) and max(q, 0). That makes it one product a tile, however many heads.
+// so tiles with a small bound can be left out without being read. The query heads of a KV head share tiles, so they choose
+// together, by the sum of their bounds. This is the bound for the sums of their min(q, 0) and max(q, 0), so it takes one product
+// per tile, however many heads there are.
 //
 //     tiles of a row   0 1 2 3 | 4 5 6 . . . . . . . . . . . . . | n-4 n-3 n-2 n-1        (the last 64 tokens may touch a fifth)
 //                      always  |  the best `keep`, ties: lower   |  always, n-1 up to the row's own position
 //
-// The tiles that were chosen go to the range kernel one behind the other, as if they were the whole context: softmax over fewer tokens
-// needs no other kernel, because positions matter to it only as the limit.
+// The range kernel gets the chosen tiles one after another, as if they were the whole context. It can do so unchanged, because
+// positions matter to it only as the limit.
 //
-// A worked number: f16, head_dim 64, position 16,383: 1024 tiles of 4 KiB, 1016 candidates of which 102 are kept, 110 tiles read in all.
+// Example: f16, head_dim 64, position 16,383: 1024 tiles of 4 KiB, 1016 candidates of which 102 are kept, 110 tiles read in all.
 // With 256 bytes of bounds for each candidate that is 17 % of the dense row's bytes.
 //
-// Plain C, the same bits at every level; the product (struct attention_kernels, scores) has variants. Any thread.
+// This is plain C with the same bits at every level; only the product (`scores` in struct attention_kernels) has variants. Any
+// thread.
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_SPARSE_H
 #define FD_KERNELS_ATTENTION_ATTENTION_SPARSE_H
 
@@ -25,23 +27,23 @@
 
 #define ATTEND_EDGE 64u // tokens at both ends that are always attended to
 
-// What a row at some position attends to.
+// The tiles that a row at some position attends to.
 struct attend_choice {
-    uint32_t tiles;       // that it sees
+    uint32_t tiles;       // number of tiles up to its position
     uint32_t first, last; // candidates: tiles [first, last), all of them full; none: first == last
-    uint32_t keep;        // of the candidates, so many are attended to
+    uint32_t keep;        // how many of the candidates it attends to
 };
 
-// percent: of the candidates that are kept, 1 to 100, rounded up.
+// Returns the choice for a row. percent: how many of the candidates to keep, 1 to 100, rounded up.
 struct attend_choice attend_choice_of(uint32_t position, uint32_t percent);
 
-// How many tiles the row attends to.
+// Returns how many tiles the row attends to.
 static inline uint32_t attend_choice_tiles(const struct attend_choice *choice)
 {
     return choice->tiles - (choice->last - choice->first) + choice->keep;
 }
 
-// Values of f16 that the bounds of a tile take.
+// Returns the number of f16 values in the bounds of a tile.
 static inline uint32_t attend_bounds_width(uint32_t head_dim) { return 2 * head_dim; }
 
 // Computes the bounds of a full tile from its stored K, rounded outward. A NaN widens them to all of f16. out: [2][head_dim] f16: low,
@@ -51,8 +53,8 @@ void attend_bounds(enum attend_type type, uint32_t head_dim, const void *tile, u
 // Adds up the heads' min(q, 0) and max(q, 0), in the order of the heads. q: [heads][head_dim] f32; out: [2][head_dim] f32.
 void attend_bound_q(uint32_t heads, uint32_t head_dim, const float *q, float *out);
 
-// Writes the `keep` (at most `count`) tiles with the largest scores in ascending order, as `first` and the index of the score. Of equal
-// scores the lower tile is taken; NaN counts as larger than all. scores: [count] f32, overwritten; out: [keep].
+// Writes the `keep` (at most `count`) tiles with the largest scores in ascending order, each as `first` plus the index of its
+// score. Of equal scores the lower tile is taken; NaN counts as larger than all. scores: [count] f32, overwritten; out: [keep].
 void attend_choose(float *scores, uint32_t count, uint32_t keep, uint32_t first, uint32_t *out);
 
 #endif

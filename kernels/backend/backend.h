@@ -44,7 +44,7 @@ struct backend_config {
     uint32_t context_tokens;   // longest sequence
     uint32_t kv_type;          // KvType of the local pool
     uint32_t page_tokens;
-    uint32_t sparse_percent; // of the local pool: what a sparse row attends to; 0: there are no such rows
+    uint32_t sparse_percent; // of the local pool: percent of the tiles that a sparse row attends to; 0: there are no sparse rows
     uint32_t max_sequences;
     uint64_t local_pool_bytes; // 0: none
     int device;                // index among the devices of its kind
@@ -75,7 +75,7 @@ struct backend_row {
     uint32_t position;
     bool local;        // its KV is in the local pool
     bool needs_output; // the head may be asked for it; if false, its last layer ends once its K and V are stored
-    bool sparse;       // of a local row: it attends to chosen tiles only, if there is a sparse_percent
+    bool sparse;       // for a local row: it attends to chosen tiles only, if there is a sparse_percent
 };
 
 // Tells where a segment writes q, k, v and reads o: one 4-byte aligned pointer per row, ignored for local rows. For a lost row q is

@@ -11,16 +11,16 @@ enum { CALIBRATE_BYTES = 64 << 20 }; // memory used while measuring
 struct calibration {
     bool done;
     struct backend_times times;
-    struct kv_costs kv;      // of the local pool
-    struct kv_costs host_kv; // by the kernels of this host, which are the workers' too; token_us 0: they do not have the shape
-    Fastdecode__Calibration message; // times and kv, as registrations say them: points into this struct
+    struct kv_costs kv;              // of the local pool
+    struct kv_costs host_kv;         // with this host's kernels, which workers use too; token_us 0: these do not support the shape
+    Fastdecode__Calibration message; // times and kv in the form that registrations send; points into this struct
     Fastdecode__KvCosts kv_message;
 };
 
-// Takes about 0.75 s (1.1 s with a pool in a device's memory), and up to CALIBRATE_BYTES meanwhile; logs CALIBRATED. Before anything else
-// runs on the backend and the pool. `what` says what was opened; its pages are those of a pool in the device's memory; 0: the pool's
-// attention is that of the host, of `kv`. max_sampled: rows whose head is of interest. A failure leaves `done` false. `out` must stay
-// where it is.
+// Measures, and logs CALIBRATED. Takes about 0.75 s (1.1 s with a pool in a device's memory) and up to CALIBRATE_BYTES of memory.
+// Call it before anything else runs on the backend and the pool. what: the open backend; its pages are those of a pool in the
+// device's memory; with 0 pages, the pool's attention is that of the host, on `kv`. max_sampled: the most rows to measure the head
+// with. A failure leaves `done` false. `out` must not be moved afterwards.
 enum status calibrate(const struct attend_measure *what, const struct kv_shape *kv, struct thread_pool *pool, uint32_t max_sampled,
                       struct calibration *out, struct error *error) MUST_CHECK;
 

@@ -8,13 +8,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WATCHDOG_LOOK_US = 1000000 }; // between two looks, at most
+enum { WATCHDOG_LOOK_US = 1000000 }; // the most time between two calls of watchdog_bites()
 
 struct watchdog {
     // Number of segments and heads that were begun and are not done. Stored with release after went_on_us, so that a thread that
     // sees the work also sees its time.
     atomic_uint under_way;
-    // Stalls of this process move both.
+    // Both are moved forward when this process was stopped.
     atomic_ullong went_on_us; // when a segment or head was last begun or done
     atomic_ullong turn_us;    // when the engine's thread last passed through its loop, which never waits for long; 0: not yet;
                               // relaxed
@@ -27,9 +27,9 @@ void watchdog_done(struct watchdog *watchdog, uint64_t now_us);
 // Call it on the engine's thread at each turn of its loop.
 void watchdog_turn(struct watchdog *watchdog);
 
-// On one other thread, at least every WATCHDOG_LOOK_US. True: work was under way and none was done, or the engine's thread has not been in
-// its loop, for stuck_us, which is more than limit_us. The time for which this process did not run is left out. A stall shorter than two
-// looks is not noticed, so it must find so twice, half a second apart.
+// Returns true if for *stuck_us, more than limit_us, work was under way and none was done, or the engine's thread did not pass
+// through its loop. Time in which this process did not run does not count. A stop shorter than two of these calls is not noticed,
+// so the finding must be made twice, half a second apart. Call it on one other thread, at least every WATCHDOG_LOOK_US.
 bool watchdog_bites(struct watchdog *watchdog, uint64_t now_us, uint64_t limit_us, uint64_t *stuck_us);
 
 #endif
