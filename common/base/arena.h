@@ -1,4 +1,4 @@
-// arena.h: a bump arena with a cap: memory that is freed as a whole.
+// arena.h: a bump arena with a cap, whose memory is freed as a whole.
 #ifndef FD_BASE_ARENA_H
 #define FD_BASE_ARENA_H
 
@@ -7,16 +7,16 @@
 
 struct arena_chunk;
 
-// Zeroed, with a cap, it is ready. One thread.
+// An arena of zeros with `cap` set is ready for use. For use by one thread.
 struct arena {
     struct arena_chunk *chunks; // newest first
     size_t taken, cap;
     bool out_of_memory; // malloc failed; the cap was not reached
 };
 
-// Aligned for any type, not zeroed. NULL: over the cap, or no memory.
+// Returns memory aligned for any type, not zeroed. NULL: the cap is reached, or there is no memory.
 void *arena_take(struct arena *arena, size_t size);
-// Keeps the newest chunk unless it is huge, so that the next message needs no malloc.
+// Frees all but the newest chunk, which is kept unless it is huge, so that the next message needs no malloc.
 void arena_reset(struct arena *arena);
 void arena_free(struct arena *arena);
 
