@@ -38,6 +38,7 @@ struct backend_config {
     uint32_t first_layer;      // first of the layers that the backend has (layer_range.h)
     uint32_t layer_count;      // 0: from first_layer to the model's last
     enum compute_mode compute; // AUTO: int8 for quantized files, f32 otherwise
+    uint32_t quantize_bits;    // of matrices that the file has in F32, F16 or BF16: 4 (Q4_1), 8 (Q8_0), or 0: as they are
     struct thread_pool *pool;  // borrowed
     uint32_t max_rows;         // the most rows of one mini-batch's step
     uint32_t max_batches;      // mini-batches in flight
@@ -195,6 +196,9 @@ struct backend_ops {
 };
 
 extern const struct backend_ops backend_cpu;
+
+// Returns whether quantize_bits would change any matrix of the model.
+bool backend_quantizes(const struct model *model, uint32_t bits);
 
 // Copies a row's logits ([vocab] f32, in host memory), draws from them or scores them, as the sample says. Each thread needs its
 // own scratch.

@@ -82,7 +82,8 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     enum status status;
 
     memset(plan, 0, sizeof *plan);
-    if ((status = layer_range_of(config, &range, error)) || (status = cpu_choose_pieces(config->model, &pieces, error)))
+    if ((status = layer_range_of(config, &range, error)) || (status = cpu_choose_pieces(config->model, &pieces, error)) ||
+        (status = cpu_check_quantize(config, error)))
         return status;
     if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
@@ -93,7 +94,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
                          "%s",
                          config->compute == COMPUTE_F32 ? "leave --compute at auto or int8" : "--compute int8");
     const struct kv_shape kv = pool_shape(config, &range);
-    status = cpu_plan_weights(config->model, &range, cpu_wants_dense(config), &plan->weight_bytes, &plan->start_bytes, error);
+    status = cpu_plan_weights(config, &range, &plan->weight_bytes, &plan->start_bytes, error);
     if (status)
         return status;
     plan->activation_bytes = batch_bytes(config) * config->max_batches + rope_row_floats(&rope) * config->context_tokens * 4;

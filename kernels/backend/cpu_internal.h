@@ -76,10 +76,19 @@ enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out,
 
 // cpu_load.c
 // start_bytes: memory needed in addition to `bytes` while the file is read.
-enum status cpu_plan_weights(const struct model *model, const struct layer_range *range, bool dense, uint64_t *bytes,
+enum status cpu_plan_weights(const struct backend_config *config, const struct layer_range *range, uint64_t *bytes,
                              uint64_t *start_bytes, struct error *error) MUST_CHECK;
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 bool cpu_wants_dense(const struct backend_config *config);
+
+// cpu_quantize.c. type_of: in which a matrix is loaded. pack, dequantize: tiles or rows of a matrix that is loaded in another type than
+// the file's. false: a value is not finite, or there is no memory for a tile. Threads may convert parts of one matrix at the same time.
+enum tensor_type cpu_type_of(const struct backend_config *config, const struct tensor_view *view);
+bool cpu_pack_quantized(const struct packed_matrix *matrix, const struct tensor_view *view, uint32_t tile_begin,
+                        uint32_t tile_count) MUST_CHECK;
+bool cpu_dequantize_quantized(enum tensor_type type, const struct tensor_view *view, uint32_t row_begin, uint32_t row_count,
+                              float *out /* [row_count][columns] */) MUST_CHECK;
+enum status cpu_check_quantize(const struct backend_config *config, struct error *error) MUST_CHECK;
 
 // cpu_segment.c
 void cpu_embed(struct backend_batch *batch);

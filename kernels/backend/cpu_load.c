@@ -2,6 +2,7 @@
 //
 // All matrices, norms and biases go into one anonymous mapping whose size is known from the plan; threads claim ranges of
 // tiles (packed) or rows (dense). Afterwards nothing points into the file, so its pages can be given back.
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -14,6 +15,7 @@ enum { LINEARS_A_LAYER = 7, ALIGN = 64 };
 // Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
 struct loader {
     const struct model *model;
+    const struct backend_config *config;
     struct layer_range range;
     bool dense;
     unsigned char *base; // NULL while sizes are added up
@@ -47,8 +49,19 @@ struct convert_job {
     struct thread_pool *pool;
     struct cpu_linear *linear;
     const struct tensor_view *view;
+    enum tensor_type type; // as it is loaded; another than the view's: quantized
     float *dense;
+    atomic_bool bad; // relaxed: read when the threads have ended
 };
+
+static void quantize_items(struct convert_job *job, uint32_t begin, uint32_t count)
+{
+    bool ok = job->dense
+                  ? cpu_dequantize_quantized(job->type, job->view, begin, count, job->dense + (uint64_t)begin * job->linear->inputs)
+                  : cpu_pack_quantized(&job->linear->packed, job->view, begin, count);
+    if (!ok)
+        atomic_store_explicit(&job->bad, true, memory_order_relaxed);
+}
 
 static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
@@ -60,6 +73,10 @@ static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     (void)thread_index, (void)thread_count;
     for (uint64_t begin; (begin = (uint64_t)thread_pool_claim(job->pool) * GRAIN) < items;) {
         uint32_t count = (uint32_t)MIN((uint64_t)GRAIN, items - begin);
+        if (job->type != job->view->type) {
+            quantize_items(job, (uint32_t)begin, count);
+            continue;
+        }
         if (!job->dense) {
             pack_tiles(&job->linear->packed, job->view->data, (uint32_t)begin, count);
             continue;
@@ -75,11 +92,11 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
     if (loader->status)
         return;
     *out = (struct cpu_linear){.outputs = view->rows, .inputs = view->columns};
-    struct convert_job job = {.linear = out, .view = view};
+    struct convert_job job = {.linear = out, .view = view, .type = cpu_type_of(loader->config, view)};
     if (loader->dense) {
         out->dense = job.dense = take(loader, (uint64_t)view->rows * view->columns * sizeof(float));
     } else {
-        loader->status = pack_plan((uint32_t)view->type, view->rows, view->columns, &out->packed, loader->error);
+        loader->status = pack_plan((uint32_t)job.type, view->rows, view->columns, &out->packed, loader->error);
         if (loader->status) {
             error_prefix(loader->error, "tensor '%.*s'", (int)view->name_length, view->name);
             return;
@@ -91,6 +108,10 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
         job.pool = loader->backend->config.pool;
         thread_pool_run(job.pool, convert_thread, &job);
         model_release_tensor(loader->model, view); // so that the file is never in memory twice as a whole
+        if (atomic_load_explicit(&job.bad, memory_order_relaxed))
+            loader->status = error_set(loader->error, STATUS_DATA_LOSS,
+                                       "tensor '%.*s' cannot be quantized: a value is not finite, or no memory is left",
+                                       (int)view->name_length, view->name);
     }
 }
 
@@ -138,14 +159,15 @@ bool cpu_wants_dense(const struct backend_config *config)
     case COMPUTE_INT8: return false;
     case COMPUTE_AUTO: break;
     }
-    enum tensor_type type = config->model->layers[0].q.type;
+    enum tensor_type type = cpu_type_of(config, &config->model->layers[0].q);
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
 }
 
-enum status cpu_plan_weights(const struct model *model, const struct layer_range *range, bool dense, uint64_t *bytes,
+enum status cpu_plan_weights(const struct backend_config *config, const struct layer_range *range, uint64_t *bytes,
                              uint64_t *start_bytes, struct error *error)
 {
-    struct loader loader = {.model = model, .range = *range, .dense = dense, .error = error};
+    struct loader loader = {
+        .model = config->model, .config = config, .range = *range, .dense = cpu_wants_dense(config), .error = error};
     load_all(&loader);
     *bytes = loader.used;
     *start_bytes = loader.peak > loader.used ? loader.peak - loader.used : 0;
@@ -154,10 +176,14 @@ enum status cpu_plan_weights(const struct model *model, const struct layer_range
 
 enum status cpu_load_weights(struct backend *backend, struct error *error)
 {
-    struct loader loader = {
-        .model = backend->config.model, .range = backend->range, .dense = backend->dense, .error = error, .backend = backend};
+    struct loader loader = {.model = backend->config.model,
+                            .config = &backend->config,
+                            .range = backend->range,
+                            .dense = backend->dense,
+                            .error = error,
+                            .backend = backend};
     uint64_t start_bytes;
-    enum status status = cpu_plan_weights(loader.model, &loader.range, loader.dense, &backend->weights_bytes, &start_bytes, error);
+    enum status status = cpu_plan_weights(loader.config, &loader.range, &backend->weights_bytes, &start_bytes, error);
 
     if (status)
         return status;

@@ -101,6 +101,9 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     if (shape->ffn % 8 || shape->hidden % 8)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: %u values a row and %u in its MLP: on CUDA multiples of 8 are supported",
                          gguf_label(config->model->gguf), shape->hidden, shape->ffn);
+    if (config->quantize_bits)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--quantize is for the CPU: for CUDA write a file of fewer bits with `fastdecode quantize`");
     if (config->compute != COMPUTE_AUTO)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--compute %s is for the CPU: on CUDA leave it at auto",
                          config->compute == COMPUTE_INT8 ? "int8" : "f32");

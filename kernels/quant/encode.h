@@ -31,4 +31,7 @@ bool encode_supports(enum tensor_type type);
 // false: a value is not finite or too large for an f16 scale; what is in out is undefined then. Any thread.
 MUST_CHECK bool encode_values(enum tensor_type type, const float *values, uint64_t count, void *out);
 
+// The same from blocks of another type, [count] values: each is decoded and encoded.
+MUST_CHECK bool encode_blocks(enum tensor_type from, const void *source, uint64_t count, enum tensor_type to, void *out);
+
 #endif

@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "kernels/quant/dequant.h"
 #include "kernels/simd/half.h"
 
-enum { GROUP = 32, LANES = 8 };
+enum { GROUP = 32, LANES = 8, PIECE = 2048 }; // PIECE: whole blocks of any type
 
 typedef bool encode_fn(const float *values, uint8_t *block);
 
@@ -203,5 +204,24 @@ bool encode_values(enum tensor_type type, const float *values, uint64_t count, v
     assert_always(function && count % info->block_values == 0);
     for (uint64_t i = 0; i < count; i += info->block_values, block += info->block_bytes)
         ok &= function(values + i, block);
+    return ok;
+}
+
+bool encode_blocks(enum tensor_type from, const void *source, uint64_t count, enum tensor_type to, void *out)
+{
+    const struct tensor_type_info *read = tensor_type_info((uint32_t)from), *written = tensor_type_info((uint32_t)to);
+    const uint8_t *next = source;
+    uint8_t *block = out;
+    float values[PIECE];
+    bool ok = true;
+
+    assert_always(read && written);
+    for (uint64_t take; count; count -= take) {
+        take = MIN(count, (uint64_t)PIECE);
+        dequantize(from, next, take, values);
+        ok &= encode_values(to, values, take, block);
+        next += take / read->block_values * read->block_bytes;
+        block += take / written->block_values * written->block_bytes;
+    }
     return ok;
 }

@@ -1,4 +1,5 @@
-// eval.c: `fastdecode eval`: what a KV type, or sparse attention, costs in quality: perplexity, and KL divergence from KV in f32, on a text file.
+// eval.c: `fastdecode eval`: what a KV type, sparse attention or weights in fewer bits cost in quality: perplexity, and KL divergence from
+// KV in f32 and weights as they are, on a text file. --table compares all of them, beside what the FlexGen paper claims.
 //
 // Both runs use the same compute mode. In int8 any small change flips some roundings of activations, which sets a floor of about 7e-4 for
 // the default model; KV types that differ by less cannot be told apart. So the default is f32.
@@ -15,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/options.h"
 #include "common/kv/kv_sparse.h"
+#include "common/model/compute.h"
 #include "common/vocabulary/vocabulary.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/commands.h"
@@ -23,9 +25,9 @@
 enum { TEXT_MAX_BYTES = 64 << 20, CONTEXT_TOKENS = 512, PROGRESS_US = 2000000 };
 
 struct eval_settings {
-    const char *model, *text, *kv_type_name, *sparse_attention, *compute;
+    const char *model, *text, *kv_type_name, *sparse_attention, *quantize, *compute;
     uint32_t tokens, context, threads;
-    bool json;
+    bool json, table;
     enum kv_type kv_type;
     uint32_t sparse_percent;
 };
@@ -38,6 +40,10 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "KV type to compare with f32: " KV_TYPE_NAMES, 0, 0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES,
          "compare sparse attention of every token, those of the prompt too; --kv-type f32 shows it alone", 0, 0},
+        {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES,
+         "compare weights quantized to 4 or 8 bits with those of the file; --kv-type f32 shows them alone", 0, 0},
+        {"table", OPTION_BOOL, &s->table, NULL,
+         "compare every KV type, and weights in 8 and 4 bits if the file has them in 16 or 32", 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, "f32|int8",
          "compute mode of both runs; f32 shows the effect of the KV type alone, int8 adds some rounding", 0, 0},
         {"tokens", OPTION_U32, &s->tokens, "N", "tokens to read from the start of the text; 0: all", 0, 1 << 30},
@@ -48,7 +54,8 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
     };
     struct program program = {
         .name = "fastdecode eval",
-        .purpose = "what a KV type or sparse attention costs in quality: perplexity and KL divergence from f32 KV, on a text",
+        .purpose =
+            "what a KV type, sparse attention or weights in fewer bits cost in quality: perplexity and KL divergence, on a text",
         .options = options,
         .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);
@@ -182,45 +189,61 @@ static enum status run_all(struct evaluation *evaluation, const uint32_t *ids, u
     return STATUS_OK;
 }
 
-static enum status evaluate(const struct eval_settings *s, struct outcome *out, struct error *error)
+// What all comparisons share.
+struct subject {
+    struct model *model;
+    struct thread_pool *pool;
+    uint32_t *ids, count, first_token;
+    struct divergence *items; // [count]
+};
+
+static void close_subject(struct subject *subject)
 {
-    struct evaluation_config config = {
-        .compute = !strcmp(s->compute, "f32") ? COMPUTE_F32 : COMPUTE_INT8,
-        .kv_type = s->kv_type,
-        .sparse_percent = s->sparse_percent,
-        .context_tokens = s->context,
-    };
-    struct evaluation *evaluation = NULL;
-    struct divergence *items = NULL;
-    struct thread_pool *pool = NULL;
-    struct model *model = NULL;
-    uint32_t *ids = NULL, count;
+    thread_pool_close(subject->pool);
+    free(subject->items);
+    free(subject->ids);
+    model_close(subject->model);
+}
+
+// A failure leaves what close_subject() closes.
+static enum status open_subject(const struct eval_settings *s, struct subject *out, struct error *error)
+{
     enum status status = kernels_init(NULL, error);
 
     if (!status)
-        status = model_open(s->model, &model, error);
-    if (!status && s->context > model->shape.context_length)
+        status = model_open(s->model, &out->model, error);
+    if (!status && s->context > out->model->shape.context_length)
         status = error_set(error, STATUS_INVALID_ARGUMENT, "--context is %u, the model's is %u", s->context,
-                           model->shape.context_length);
+                           out->model->shape.context_length);
     if (!status)
-        status = tokenize(s, model, &ids, &count, &config.first_token, error);
-    if (!status && !(items = calloc(count, sizeof *items)))
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate results for %u positions", count);
-    if (!status && thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &pool))
+        status = tokenize(s, out->model, &out->ids, &out->count, &out->first_token, error);
+    if (!status && !(out->items = calloc(out->count, sizeof *out->items)))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate results for %u positions", out->count);
+    if (!status && thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &out->pool))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the compute threads");
-    config.model = model;
-    config.pool = pool;
-    if (!status)
-        status = evaluation_open(&config, &evaluation, error);
+    return status;
+}
+
+static enum status evaluate(const struct eval_settings *s, const struct subject *subject, struct outcome *out, struct error *error)
+{
+    const struct evaluation_config config = {
+        .model = subject->model,
+        .pool = subject->pool,
+        .compute = !strcmp(s->compute, "f32") ? COMPUTE_F32 : COMPUTE_INT8,
+        .kv_type = s->kv_type,
+        .sparse_percent = s->sparse_percent,
+        .quantize_bits = QUANTIZE_BITS(s->quantize),
+        .context_tokens = s->context,
+        .first_token = subject->first_token,
+    };
+    struct evaluation *evaluation = NULL;
+    enum status status = evaluation_open(&config, &evaluation, error);
+
     if (!status) {
         snprintf(out->level, sizeof out->level, "%s", evaluation_level(evaluation));
-        status = run_all(evaluation, ids, count, items, out, error);
+        status = run_all(evaluation, subject->ids, subject->count, subject->items, out, error);
     }
     evaluation_close(evaluation);
-    thread_pool_close(pool);
-    free(items);
-    free(ids);
-    model_close(model);
     return status;
 }
 
@@ -236,6 +259,8 @@ static void print_text(const struct eval_settings *s, const struct outcome *out)
     printf("  compute          %s\n", out->level);
     if (s->sparse_percent)
         printf("  attention        the best %u %% of each context\n", s->sparse_percent);
+    if (QUANTIZE_BITS(s->quantize))
+        printf("  weights          matrices in F32, F16 and BF16 quantized to %u bits\n", QUANTIZE_BITS(s->quantize));
     printf("  perplexity       %.4f with KV %s, %.4f with f32 (%+.3f %%)\n", sum->perplexity, s->kv_type_name,
            sum->reference_perplexity, 100 * (sum->perplexity / sum->reference_perplexity - 1));
     printf("  KL divergence    %.3g mean (standard error %.1g), %.3g largest, at position %u\n", sum->kl_mean, sum->kl_error,
@@ -243,30 +268,108 @@ static void print_text(const struct eval_settings *s, const struct outcome *out)
     printf("  same best token  %.2f %%\n", 100 * sum->same_best);
 }
 
-static int print_json(const struct eval_settings *s, const struct outcome *out)
+static json_t *outcome_json(const struct eval_settings *s, const struct outcome *out)
 {
     const struct divergence_summary *sum = &out->sum;
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "model",
-                             s->model, "text", s->text, "compute", out->level, "kv_type", s->kv_type_name, "sparse_percent",
-                             (json_int_t)s->sparse_percent, "reference_kv_type", "f32", "tokens", (json_int_t)out->tokens,
-                             "context", (json_int_t)s->context, "positions", (json_int_t)sum->positions, "perplexity",
-                             sum->perplexity, "reference_perplexity", sum->reference_perplexity, "kl_mean", sum->kl_mean,
-                             "kl_standard_error", sum->kl_error, "kl_max", sum->kl_max, "kl_max_at", (json_int_t)sum->kl_max_at,
-                             "same_best", sum->same_best, "seconds", out->seconds);
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f}", "model",
+                     s->model, "text", s->text, "compute", out->level, "kv_type", s->kv_type_name, "sparse_percent",
+                     (json_int_t)s->sparse_percent, "quantize_bits", (json_int_t)QUANTIZE_BITS(s->quantize), "reference_kv_type",
+                     "f32", "tokens", (json_int_t)out->tokens, "context", (json_int_t)s->context, "positions",
+                     (json_int_t)sum->positions, "perplexity", sum->perplexity, "reference_perplexity", sum->reference_perplexity,
+                     "kl_mean", sum->kl_mean, "kl_standard_error", sum->kl_error, "kl_max", sum->kl_max, "kl_max_at",
+                     (json_int_t)sum->kl_max_at, "same_best", sum->same_best, "seconds", out->seconds);
+}
 
-    if (!root || json_dumpf(root, stdout, 0)) {
-        json_decref(root);
-        return 1;
-    }
+static int print_json(json_t *root)
+{
+    int failed = !root || json_dumpf(root, stdout, 0);
+
     json_decref(root);
-    printf("\n");
-    return 0;
+    printf("%s", failed ? "" : "\n");
+    return failed;
+}
+
+// --- the table -------------------------------------------------------------------------------------------------------
+
+static const struct comparison {
+    const char *kv_type, *quantize;
+} comparisons[] = {
+    {"f16", "none"}, {"bf16", "none"}, {"int8", "none"}, {"int4", "none"}, {"int4x", "none"},
+    {"f32", "8"},    {"f32", "4"},     {"int4", "4"},    {"int4x", "4"},
+};
+
+static void print_row(const struct eval_settings *s, const struct outcome *out)
+{
+    const struct divergence_summary *sum = &out->sum;
+
+    printf("  %-7s %-10s %10.4f %+8.3f %% %10.2e %9.2g %8.2f %%\n", s->kv_type_name,
+           QUANTIZE_BITS(s->quantize) ? s->quantize : "as they are", sum->perplexity,
+           100 * (sum->perplexity / sum->reference_perplexity - 1), sum->kl_mean, sum->kl_max, 100 * sum->same_best);
+    fflush(stdout);
+}
+
+static void print_head(const struct eval_settings *s, const struct subject *subject)
+{
+    printf("%s, %s: %u tokens in contexts of %u, beside KV in f32 and weights as they are\n\n", s->model, s->text, subject->count,
+           s->context);
+    printf("  KV      weights    perplexity     change    mean KL largest KL  same best\n");
+}
+
+static void print_claim(bool weights)
+{
+    if (!weights)
+        printf("\nWeights in fewer bits are left out: the file has none in F32, F16 or BF16.\n");
+    printf(
+        "\nFlexGen (arXiv 2303.06865) claims for weights and KV in 4 bits, groups of 64, with OPT-30B and OPT-175B: \"negligible accuracy "
+        "loss\".\nIts form of KV is int4x's, of weights that of 4; int4 keeps K in 8 bits.\n");
+}
+
+// Runs all comparisons, those of weights only if there are some to quantize.
+static enum status run_table(const struct eval_settings *settings, const struct subject *subject, json_t *rows, struct error *error)
+{
+    struct eval_settings s = *settings;
+    bool weights = backend_quantizes(subject->model, 4);
+
+    if (!s.json)
+        print_head(&s, subject);
+    for (size_t i = 0; i < ARRAY_COUNT(comparisons); i++) {
+        struct outcome outcome = {.tokens = 0};
+        s.kv_type_name = comparisons[i].kv_type;
+        s.quantize = comparisons[i].quantize;
+        if (QUANTIZE_BITS(s.quantize) && !weights)
+            continue;
+        enum status status = kv_type_parse(s.kv_type_name, &s.kv_type, error);
+        if (!status)
+            status = evaluate(&s, subject, &outcome, error);
+        if (status)
+            return status;
+        if (s.json)
+            json_array_append_new(rows, outcome_json(&s, &outcome));
+        else
+            print_row(&s, &outcome);
+    }
+    if (!s.json)
+        print_claim(weights);
+    return STATUS_OK;
+}
+
+static enum status run_one(const struct eval_settings *s, const struct subject *subject, struct error *error)
+{
+    struct outcome outcome = {.tokens = 0};
+    enum status status = evaluate(s, subject, &outcome, error);
+
+    if (!status && s->json)
+        return print_json(outcome_json(s, &outcome)) ? error_set(error, STATUS_INTERNAL, "cannot write JSON") : STATUS_OK;
+    if (!status)
+        print_text(s, &outcome);
+    return status;
 }
 
 int eval_main(int argc, char **argv)
 {
-    struct eval_settings s = {.kv_type_name = "f16", .sparse_attention = "off", .compute = "f32", .context = CONTEXT_TOKENS};
-    struct outcome outcome = {.tokens = 0};
+    struct eval_settings s = {
+        .kv_type_name = "f16", .sparse_attention = "off", .quantize = "none", .compute = "f32", .context = CONTEXT_TOKENS};
+    struct subject subject = {.model = NULL};
     struct error error;
     bool check_only;
     enum status status = parse(&s, argc, argv, &check_only, &error);
@@ -274,13 +377,20 @@ int eval_main(int argc, char **argv)
     if (!status && check_only)
         return 0;
     if (!status)
-        status = evaluate(&s, &outcome, &error);
+        status = open_subject(&s, &subject, &error);
+    if (!status && s.table) {
+        json_t *rows = json_array();
+        status = run_table(&s, &subject, rows, &error);
+        if (!status && s.json && print_json(json_incref(rows)))
+            status = error_set(&error, STATUS_INTERNAL, "cannot write JSON");
+        json_decref(rows);
+    } else if (!status) {
+        status = run_one(&s, &subject, &error);
+    }
+    close_subject(&subject);
     if (status) {
         fprintf(stderr, "fastdecode eval: %s\n", error.text);
         return 2;
     }
-    if (s.json)
-        return print_json(&s, &outcome);
-    print_text(&s, &outcome);
     return 0;
 }

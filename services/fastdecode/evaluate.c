@@ -24,8 +24,8 @@ struct evaluation {
     struct evaluation_config config;
     struct model_shape shape;
     const struct backend_ops *ops;
-    struct backend *backend;
-    struct side sides[2]; // the reference, the other
+    struct backend *backends[2]; // of the reference, of the other; the same one unless its weights are quantized
+    struct side sides[2];        // the reference, the other
     struct backend_row rows[STEP_ROWS];
     struct kv_row kv_rows[STEP_ROWS];
     uint32_t next[STEP_ROWS]; // token after the row; MODEL_NO_TOKEN: the context ends there
@@ -62,12 +62,19 @@ static uint32_t row_floats(const struct model_shape *shape) { return 2 * (shape-
 static enum status check_memory(const struct evaluation *evaluation, const struct backend_config *config, struct error *error)
 {
     uint64_t kv_bytes = 0, table_bytes = 0;
-    struct backend_plan plan;
-    enum status status = evaluation->ops->plan(config, &plan, error);
+    struct backend_config reference = *config;
+    struct backend_plan plan, other = {0};
     char parts[96];
 
+    reference.quantize_bits = 0;
+    enum status status = evaluation->ops->plan(&reference, &plan, error);
+    if (!status && config->quantize_bits)
+        status = evaluation->ops->plan(config, &other, error);
     if (status)
         return status;
+    plan.weight_bytes += other.weight_bytes;
+    plan.activation_bytes += other.activation_bytes;
+    plan.start_bytes = MAX(plan.start_bytes, other.start_bytes);
     for (uint32_t i = 0; i < 2; i++) {
         const struct kv_shape shape = kv_shape_of(evaluation, &evaluation->sides[i]);
         const uint64_t bytes = store_bytes(evaluation, &evaluation->sides[i]);
@@ -94,7 +101,7 @@ static enum status open_side(struct evaluation *evaluation, struct side *side, s
         kv_store_open(&shape, store_bytes(evaluation, side), STEP_ROWS, evaluation->config.pool, &side->store, error);
 
     if (!status)
-        status = evaluation->ops->batch_open(evaluation->backend, &side->batch, error);
+        status = evaluation->ops->batch_open(evaluation->backends[!is_reference(evaluation, side)], &side->batch, error);
     if (status)
         return status;
     side->activations = malloc(STEP_ROWS * floats * sizeof *side->activations);
@@ -135,9 +142,24 @@ void evaluation_close(struct evaluation *evaluation)
         return;
     for (uint32_t i = 0; i < 2; i++)
         close_side(evaluation, &evaluation->sides[i]);
-    if (evaluation->backend)
-        evaluation->ops->close(evaluation->backend);
+    if (evaluation->backends[1] && evaluation->backends[1] != evaluation->backends[0])
+        evaluation->ops->close(evaluation->backends[1]);
+    if (evaluation->backends[0])
+        evaluation->ops->close(evaluation->backends[0]);
     free(evaluation);
+}
+
+// Opens one backend for both runs, or one for each if the weights differ. config: the other run's.
+static enum status open_backends(struct evaluation *evaluation, const struct backend_config *config, struct error *error)
+{
+    struct backend_config reference = *config;
+
+    reference.quantize_bits = 0;
+    enum status status = evaluation->ops->open(&reference, &evaluation->backends[0], error);
+    if (!status && config->quantize_bits)
+        return evaluation->ops->open(config, &evaluation->backends[1], error);
+    evaluation->backends[1] = evaluation->backends[0];
+    return status;
 }
 
 enum status evaluation_open(const struct evaluation_config *config, struct evaluation **out, struct error *error)
@@ -152,6 +174,7 @@ enum status evaluation_open(const struct evaluation_config *config, struct evalu
         .context_tokens = config->context_tokens,
         .kv_type = KV_F32, // the backend has no pool of its own
         .page_tokens = PAGE_TOKENS,
+        .quantize_bits = config->quantize_bits,
     };
     enum status status;
 
@@ -162,7 +185,7 @@ enum status evaluation_open(const struct evaluation_config *config, struct evalu
     evaluation->ops = &backend_cpu;
     status = check_memory(evaluation, &backend, error);
     if (!status)
-        status = evaluation->ops->open(&backend, &evaluation->backend, error);
+        status = open_backends(evaluation, &backend, error);
     if (!status)
         status = open_side(evaluation, &evaluation->sides[0], error);
     if (!status)
@@ -178,7 +201,7 @@ enum status evaluation_open(const struct evaluation_config *config, struct evalu
 const char *evaluation_level(const struct evaluation *evaluation)
 {
     struct backend_info info;
-    evaluation->ops->info(evaluation->backend, &info);
+    evaluation->ops->info(evaluation->backends[0], &info);
     return info.level;
 }
 

@@ -1,7 +1,7 @@
-// evaluate.h: runs a model over a text twice, in this process: with KV in f32, and with KV in another type or sparse attention. Compares the
-// whole distribution at every position.
+// evaluate.h: runs a model over a text twice, in this process: with KV in f32, and with KV in another type, sparse attention or weights in
+// fewer bits. Compares the whole distribution at every position.
 //
-// There is one backend, so one copy of the weights. Attention runs outside of it, as for the rows of KV workers, over two stores:
+// There is one backend, so one copy of the weights, or one for each run if they differ. Attention runs outside of it, as for the rows of KV workers, over two stores:
 //
 //     backend ─ segment ─▶ q, k, v ─▶ store of f32   ─▶ o ─▶ segment …  ─▶ logits ─┐
 //             ─ segment ─▶ q, k, v ─▶ store of --kv-type ─▶ o ─▶ segment …  ─▶ logits ─┴▶ divergence
@@ -25,6 +25,7 @@ struct evaluation_config {
     enum compute_mode compute;
     enum kv_type kv_type;
     uint32_t sparse_percent; // every row of the other run is sparse; 0: none
+    uint32_t quantize_bits;  // of the other run's weights, 4 or 8; 0: those of the file
     uint32_t context_tokens; // at least 2
     uint32_t first_token;    // begins each context; MODEL_NO_TOKEN: the text begins it
 };

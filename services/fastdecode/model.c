@@ -16,7 +16,7 @@
 enum { TYPES_MAX = 64, PAGE_TOKENS = 16, CHUNK_ROWS = 512, SEQUENCES_MAX = 16384 };
 
 struct model_settings {
-    const char *kv_type_name, *compute;
+    const char *kv_type_name, *compute, *quantize;
     enum kv_type kv_type;
     uint32_t context, max_batch, kv_workers;
     uint64_t kv_memory, local_pool;
@@ -83,6 +83,7 @@ static enum status print_plan(const struct model *model, const struct model_sett
         .compute = !strcmp(s->compute, "f32")    ? COMPUTE_F32
                    : !strcmp(s->compute, "int8") ? COMPUTE_INT8
                                                  : COMPUTE_AUTO,
+        .quantize_bits = QUANTIZE_BITS(s->quantize),
         .max_rows = (s->max_batch + CHUNK_ROWS + 15) / 16 * 16,
         .kv_type = s->kv_type,
         .max_sequences = SEQUENCES_MAX,
@@ -113,6 +114,7 @@ int model_main(int argc, char **argv)
 {
     struct model_settings s = {.kv_type_name = "f16",
                                .compute = "auto",
+                               .quantize = "none",
                                .max_batch = 128,
                                .kv_workers = 1,
                                .kv_memory = 1ull << 30,
@@ -122,6 +124,7 @@ int model_main(int argc, char **argv)
     const struct option options[] = {
         {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
         {"compute", OPTION_CHOICE, &s.compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
+        {"quantize", OPTION_CHOICE, &s.quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
         {"context", OPTION_U32, &s.context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s.max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"kv-workers", OPTION_U32, &s.kv_workers, "N", "KV workers", 0, SCHED_WORKERS_MAX},

@@ -21,9 +21,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/model/gguf.h"
-#include "kernels/quant/dequant.h"
 
-enum { HEADER_BYTES = 24, PIECE = 4096, BUFFER_BYTES = 8 << 20, PATH_BYTES = 4096, PROGRESS_US = 2000000, SHOWN_NAME_BYTES = 96 };
+enum { HEADER_BYTES = 24, PIECE = 65536, BUFFER_BYTES = 8 << 20, PATH_BYTES = 4096, PROGRESS_US = 2000000, SHOWN_NAME_BYTES = 96 };
 enum { DEFAULT_ALIGNMENT = 32 };
 
 static const struct kind {
@@ -212,15 +211,13 @@ struct piece_job {
 static void convert_pieces(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct piece_job *job = arg;
-    enum tensor_type type = job->work->request->type;
+    enum tensor_type from = job->tensor->type, to = job->work->request->type;
     const unsigned char *data = job->tensor->data;
-    float values[PIECE];
 
     (void)thread_index, (void)thread_count;
     for (uint64_t at; (at = (uint64_t)thread_pool_claim(job->work->request->pool) * PIECE) < job->count;) {
-        uint64_t take = MIN((uint64_t)PIECE, job->count - at);
-        dequantize(job->tensor->type, data + bytes_of(job->tensor->type, job->first + at), take, values);
-        if (!encode_values(type, values, take, job->work->buffer + bytes_of(type, at)))
+        if (!encode_blocks(from, data + bytes_of(from, job->first + at), MIN((uint64_t)PIECE, job->count - at), to,
+                           job->work->buffer + bytes_of(to, at)))
             atomic_store_explicit(&job->bad, true, memory_order_relaxed);
     }
 }

@@ -36,7 +36,7 @@
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
 struct up_settings {
-    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *kv_type,
+    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
         worker_timeout_ms;
@@ -59,6 +59,7 @@ static const struct up_settings defaults = {
     .device = "cpu",
     .api_key_file = "none",
     .compute = "auto",
+    .quantize = "none",
     .kv_type = "f16",
     .sparse_attention = "off",
     .local_pool = "auto",
@@ -155,6 +156,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part, or in its GPU: auto, 0 or bytes", 0, 0},
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
+        {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
@@ -267,6 +269,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--device=%s", s->device);
     supervise_argument(child, "--compute=%s", s->compute);
+    supervise_argument(child, "--quantize=%s", s->quantize);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");
     supervise_argument(child, "--kv-type=%s", s->kv_type);
     supervise_argument(child, "--" KV_SPARSE_OPTION "=%s", s->sparse_attention);

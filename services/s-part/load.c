@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/model/compute.h"
 #include "services/s-part/s_part.h"
 
 static struct backend_config backend_config(const struct s_part *s_part)
@@ -15,6 +16,7 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .compute = !strcmp(s_part->settings.compute, "f32")    ? COMPUTE_F32
                    : !strcmp(s_part->settings.compute, "int8") ? COMPUTE_INT8
                                                                : COMPUTE_AUTO,
+        .quantize_bits = QUANTIZE_BITS(s_part->settings.quantize),
         .pool = s_part->pool,
         .max_rows = s_part->settings.max_rows,
         .max_batches = s_part->settings.mini_batches,

@@ -22,8 +22,8 @@
 enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200 };
 
 struct s_part_settings {
-    const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *kv_type_name,
-        *sparse_attention, *isa, *trace, *device_name, *mesh_secret_file;
+    const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
+        *kv_type_name, *sparse_attention, *isa, *trace, *device_name, *mesh_secret_file;
     struct rpc_secret mesh_secret;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;

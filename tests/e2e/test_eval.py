@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import MODEL, ROOT, fastdecode
+from conftest import MODEL, ROOT, fastdecode, tiny
 
 sys.path.append(os.path.join(ROOT, "tests", "golden"))
 from oracle_texts import SCORED  # noqa: E402
@@ -61,6 +61,28 @@ def test_what_a_type_costs(kv_type, most):
     print(f"{kv_type}: mean KL {got['kl_mean']:.2e} +- {got['kl_standard_error']:.0e}, largest {got['kl_max']:.2g}, perplexity "
           f"{got['perplexity']:.3f} ({got['reference_perplexity']:.3f} with f32), {100 * got['same_best']:.2f} % best tokens alike")
     assert got["positions"] >= 1990 and 0 < got["kl_mean"] < most
+
+
+def test_weights_in_fewer_bits(tmp_path):
+    """Each bit less costs more; the table has all KV types and both kinds of weights, and says what the paper claims."""
+    model = tmp_path / "f16.gguf"
+    fastdecode("model", "--synthetic", "llama-tiny", "--type", "f16", model, check=True)
+
+    def of(*options):
+        return fastdecode("eval", "--model", model, "--text", TEXT, "--tokens", 100, "--context", 64, *options)
+
+    rows = json.loads(of("--table", "--json").stdout)
+    assert [(row["kv_type"], row["quantize_bits"]) for row in rows] == [
+        ("f16", 0), ("bf16", 0), ("int8", 0), ("int4", 0), ("int4x", 0), ("f32", 8), ("f32", 4), ("int4", 4), ("int4x", 4)]
+    costs = {(row["kv_type"], row["quantize_bits"]): row["kl_mean"] for row in rows}
+    assert 0 < 20 * costs["f32", 8] < costs["f32", 4] < 0.1 and costs["int4x", 4] > max(costs["f32", 4], costs["int4x", 0])
+    assert json.loads(of("--json", "--kv-type", "f32", "--quantize", "4").stdout)["kl_mean"] == costs["f32", 4]
+    said = fastdecode("eval", "--model", tiny(), "--text", TEXT, "--tokens", 40, "--table")
+    assert said.returncode == 0 and "Weights in fewer bits are left out" in said.stdout
+    assert "FlexGen (arXiv 2303.06865) claims" in said.stdout
+    assert len([line for line in said.stdout.splitlines() if line.endswith(" %")]) == 5
+    said = fastdecode("eval", "--model", tiny(), "--text", TEXT, "--tokens", 40, "--quantize", "4")
+    assert said.returncode == 2 and "has its matrices in Q4_1 already" in said.stderr
 
 
 def test_refusals(tmp_path):

@@ -1,4 +1,4 @@
-"""`fastdecode quantize IN OUT`: what it prints and refuses; that nothing is left of what failed. The conversion itself is
+"""`fastdecode quantize IN OUT` and `--quantize 4`: what they print and refuse; that nothing is left of what failed. The conversion itself is
 tests/unit/test_quantize.c's and tests/kernels/test_encode.c's."""
 import os
 import re
@@ -29,9 +29,11 @@ def test_a_file_in_fewer_bits_is_served(source, tmp_path, start_mesh):
     again = tmp_path / "again.gguf"
     fastdecode("quantize", source, again, "--threads", 1, check=True)
     assert again.read_bytes() == out.read_bytes(), "the same bytes whatever the threads"
-    mesh = start_mesh("--local-pool", "64M", "--kv-memory", "64M", model=str(out))
-    stream = run_all(mesh.url, [body("bada kirono lutem", 4)])[0]
-    assert stream.error is None and len(stream.tokens) == 4
+    asked = body("bada kirono lutem", 12)
+    streams = [run_all(start_mesh("--local-pool", "64M", "--kv-memory", "64M", *options, model=str(model)).url, [asked])[0]
+               for model, options in ((out, ()), (source, ("--quantize", "4")))]
+    assert streams[0].error is None and len(streams[0].tokens) == 12
+    assert streams[0].tokens == streams[1].tokens, "quantized while loaded: the same text as from the file"
 
 
 def test_refusals(source, tmp_path):
