@@ -161,9 +161,15 @@ bool sched_knows(const struct sched *s, uint64_t sequence) { return sched_ids_fi
 void sched_get_stats(const struct sched *s, struct sched_stats *out)
 {
     *out = s->stats;
-    out->running = s->running;
-    out->waiting = s->queue.waiting.count + s->coming_back;
-    out->retiring = s->retiring - s->coming_back;
+    out->running = out->waiting = 0;
+    out->retiring = s->retiring;
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
+        out->running_of[class] = s->running[class];
+        out->waiting_of[class] = s->queue.count[class] + s->coming_back[class];
+        out->running += out->running_of[class];
+        out->waiting += out->waiting_of[class];
+        out->retiring -= s->coming_back[class];
+    }
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         out->steps_in_flight += s->batches.of[m].in_flight_count;
     out->step_base_us = s->time.whole.base_us;
@@ -192,5 +198,6 @@ void sched_get_place(const struct sched *s, uint32_t index, struct sched_place_i
         .sequences = place->count,
         .token_us = place->speed.token_us,
     };
-    memcpy(out->load, place->load, sizeof(out->load));
+    for (uint32_t m = 0; m < SCHED_MINI_BATCHES_MAX; m++)
+        out->load[m] = sched_place_load(place, SCHED_CLASS_BATCH, m).load;
 }

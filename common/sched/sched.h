@@ -30,6 +30,14 @@
 #define SCHED_NO_PLACE UINT32_MAX
 #define SCHED_NEVER UINT64_MAX
 
+// Lower classes go first. Sequences of class batch take only the time that interactive ones leave, and give way to them; nor do they count
+// for max_running where one of those is to start.
+enum sched_class {
+    SCHED_CLASS_INTERACTIVE = 0,
+    SCHED_CLASS_BATCH,
+    SCHED_CLASSES,
+};
+
 // Which waiting sequences may start while KV workers take part.
 enum sched_admission {
     SCHED_SLS = 0, // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
@@ -48,7 +56,7 @@ struct sched_page_name {
 struct sched_config {
     uint32_t max_sequences;    // the most sequences known at one time, in any phase
     uint32_t max_running;      // the most sequences that have a place and a mini-batch at one time (B); 0: max_sequences
-    uint32_t max_waiting;      // the most new sequences in the queue; sequences to be rebuilt are never rejected
+    uint32_t max_waiting;      // the most new interactive sequences in the queue; sequences to be rebuilt are never rejected
     uint32_t max_batch_rows;   // the most rows of a step, decode and prefill together
     uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
     bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
@@ -81,10 +89,11 @@ struct sched_config {
     uint32_t (*drafts)(void *user, uint64_t sequence, uint32_t most, double *chance);
     uint32_t draft_tokens; // the most guessed tokens of one sequence in a step; 0: SCHED_DRAFT_TOKENS
     void *user;
-    uint32_t max_kept;        // the most ended sequences whose pages are kept for others; 0: none
-    uint32_t max_named_pages; // the most pages with a name, all places together; 0: 262,144
-    bool release_ack;         // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
-                              // false: they are free as soon as RELEASE is emitted
+    uint32_t max_waiting_batch; // the most new sequences of class batch in the queue
+    uint32_t max_kept;          // the most ended sequences whose pages are kept for others; 0: none
+    uint32_t max_named_pages;   // the most pages with a name, all places together; 0: 262,144
+    bool release_ack;           // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
+                                // false: they are free as soon as RELEASE is emitted
 };
 
 // --- events: what happened -------------------------------------------------------------------------------------
@@ -113,6 +122,7 @@ struct sched_arrive {
     uint32_t max_new_tokens;   // 0, with score_prompt: only the prompt is computed. Reduced if prompt and generated tokens would
                                // exceed context_tokens
     uint64_t deadline_us;      // at this time the sequence ends with the tokens it has; 0: no deadline
+    enum sched_class class;    // interactive unless said otherwise
     bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even where their KV is held
     uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and already holds KV of this sequence
     uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers
@@ -308,8 +318,8 @@ size_t sched_step(struct sched *sched, uint64_t now_us, const struct sched_event
 // SCHED_NEVER: no call is needed. A time in the past means at once.
 uint64_t sched_next_wake_us(const struct sched *sched);
 
-// Predicts how long a sequence that arrived now would wait until its prefill starts.
-uint64_t sched_predicted_wait_us(const struct sched *sched);
+// Predicts how long a sequence of that class that arrived now would wait until its prefill starts.
+uint64_t sched_predicted_wait_us(const struct sched *sched, enum sched_class class);
 
 // Returns whether an ARRIVE of that id would be ignored: an id is known until its last RELEASE is answered.
 bool sched_knows(const struct sched *sched, uint64_t sequence);
@@ -321,6 +331,9 @@ bool sched_awaits_rebuild(const struct sched *sched, uint64_t sequence);
 
 struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
+    uint32_t running_of[SCHED_CLASSES], waiting_of[SCHED_CLASSES];
+    uint64_t rows_of[SCHED_CLASSES]; // emitted
+    uint64_t gave_way;               // of those preempted, sequences of class batch
     uint32_t steps_in_flight;
     uint64_t prefill_rows, decode_rows;   // emitted
     uint64_t wasted_rows;                 // rows whose results were not used (ended, cancelled, lost, failed), without wrong drafts
@@ -346,7 +359,7 @@ void sched_get_stats(const struct sched *sched, struct sched_stats *out);
 
 // Returns W_lim, the context tokens that a mini-batch may read in a step: the smallest of the limits set by balance, step_limit_us
 // and the pages. Balance sets no limit while it is faster to start the whole queue at once. UINT64_MAX: no limit (there is no KV
-// worker, sequence lengths are not known yet, or admission is greedy). O(places).
+// worker, sequence lengths are not known yet, or admission is greedy). While interactive sequences run it is their limit alone. O(places).
 uint64_t sched_load_limit(const struct sched *sched, uint32_t mini_batch);
 
 struct sched_place_info {

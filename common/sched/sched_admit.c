@@ -1,8 +1,8 @@
 // sched_admit.c: from the queue into mini-batches.
 //
-// The queue is strictly in order (sequences to be rebuilt first, then by arrival): while its head fits nowhere, nothing behind it
-// passes, so no sequence starves. A sequence is placed with the pages of its known tokens and a margin, and grows page by page
-// afterwards (sched_shortage.c).
+// The queue is strictly in order (interactive sequences first, of a class those to be rebuilt, then by arrival): while its head fits
+// nowhere, nothing behind it passes, so no sequence starves, and class batch gets what interactive ones leave. A sequence is placed with the
+// pages of its known tokens and a margin, and grows page by page afterwards (sched_shortage.c).
 #include "common/sched/sched_admit.h"
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_sequence.h"
@@ -11,18 +11,23 @@
 // Returns the mini-batch that is expected to stay lightest, of those that take the head of the queue now; NONE: none does.
 static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
+    enum sched_class class = s->seqs[head].class;
+    bool waits = sched_class_waits(s, class);
     // With few sequences one mini-batch: the S-part's time hardly depends on the rows then, so two would take twice as long.
-    uint32_t used = MIN(s->batches.in_use, s->running / s->config.mini_batch_fill + 1);
+    uint32_t used = waits ? s->batches.in_use : MIN(s->batches.in_use, s->running[class] / s->config.mini_batch_fill + 1);
     uint64_t ahead = 2 * (uint64_t)sched_chunk_max(s); // prefill rows beyond which no more is placed: pages would lie idle
-    double weight = sched_load_weight(s);
+    double weight = sched_load_weight(s, class);
     uint32_t best = NONE;
     double best_load = 0;
     for (uint32_t m = 0; m < used; m++) {
         const struct sched_batch *batch = &s->batches.of[m];
-        uint32_t count = sched_batch_size(batch);
+        uint32_t count = sched_batch_size(batch, class);
         // Beside what it reads now, what so many sequences will read: young ones grow.
-        double load = (double)s->places.batch_load[m] + count * weight;
-        if (count >= s->s_part.rows_max || batch->prefill_rows >= ahead || (best != NONE && load >= best_load) ||
+        double load = (double)s->places.batch_load[class][m] + count * weight;
+        // One prompt at a time, which gets rows when there is time: what waits in the queue holds no pages.
+        if (waits && (batch->of[class].prefill_count > 0 || sched_batch_size(batch, sched_leading_class(s)) == 0))
+            continue;
+        if (count >= s->s_part.rows_max || batch->of[class].prefill_rows >= ahead || (best != NONE && load >= best_load) ||
             !sched_load_lets_in(s, head, m))
             continue;
         best = m;
@@ -35,7 +40,7 @@ static void start(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     struct sched_seq_cold *cold = &s->cold[slot];
     sched_queue_remove(s, slot);
-    s->running++;
+    s->running[s->seqs[slot].class]++;
     cold->admitted_us = s->now_us;
     s->seqs[slot].open = true;
     sched_sequence_join(s, slot, mini_batch);
@@ -52,9 +57,10 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
     if (count == 0)
         return chosen;
     double most = seq->limit - seq->known, gain_us = 0;
-    double steps = s->load.lengths.tokens > 0 ? MIN(s->load.lengths.tokens, most) : most;
+    const struct sched_lengths *l = &s->load.of[seq->class].lengths;
+    double steps = l->tokens > 0 ? MIN(l->tokens, most) : most;
     double page_us = s->config.page_tokens * (s->time.whole.row_us > 0 ? s->time.whole.row_us : TUNE_QUEUE_ROW_US);
-    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], mini_batch, seq->known, 0);
+    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], seq->class, mini_batch, seq->known, 0);
     for (uint32_t i = 0; i < count; i++)
         there = hits[i].place == chosen ? hits[i].pages : there;
     for (uint32_t i = 0; i < count; i++) {
@@ -63,7 +69,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
         if (hits[i].place == chosen || !sched_place_takes(s, place) || !sched_place_permitted(s, place) ||
             !sched_place_fits(place, pages - MIN(ready, pages), true))
             continue;
-        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, place, mini_batch, seq->known, 0) - chosen_us;
+        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, place, seq->class, mini_batch, seq->known, 0) - chosen_us;
         double us = ((double)hits[i].pages - there) * page_us - MAX(longer_us, 0) * steps;
         if (us > gain_us) {
             gain_us = us;
@@ -71,6 +77,55 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
         }
     }
     return best;
+}
+
+// Returns the pages that would be free at a place if as many sequences that go behind a class gave way as it takes to have `pages` of them.
+// *victims is how many.
+static uint32_t pages_behind(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t pages,
+                             uint32_t *victims)
+{
+    uint32_t have = place->pages_total - place->pages_used + place->pages_releasing + place->pages_idle;
+    *victims = 0;
+    for (uint32_t slot = place->holders.tail; slot != NONE && s->seqs[slot].class > class && have < pages;
+         slot = s->cold[slot].place.prev) {
+        if (!sched_seq_runs(&s->seqs[slot]) && s->seqs[slot].state != SCHED_SEQ_WAITING)
+            continue;
+        have += sched_prefix_own_pages(s, slot);
+        ++*victims;
+    }
+    return have;
+}
+
+// Lets sequences that go behind the head of the queue give way to it, the youngest first, at the place where fewest have to. True: the head
+// will have its pages there.
+static bool make_way(struct sched *s, uint32_t head, uint32_t pages)
+{
+    enum sched_class class = s->seqs[head].class;
+    uint32_t kinds = sched_overlap_kinds_new(s, class, pages), best = NONE, fewest = 0, victims;
+    if (s->running[SCHED_CLASS_BATCH] + s->queue.count[SCHED_CLASS_BATCH] + s->coming_back[SCHED_CLASS_BATCH] == 0)
+        return false;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct sched_place *place = &s->places.of[i];
+        uint32_t need = pages + sched_place_spared(place);
+        if (!sched_place_takes(s, place) || !sched_place_permitted(s, place) || !(kinds & SCHED_CHOICE_OF(place->kind)) ||
+            pages_behind(s, place, class, need, &victims) < need || (best != NONE && victims >= fewest))
+            continue;
+        best = i;
+        fewest = victims;
+    }
+    if (best == NONE)
+        return false;
+    sched_prefix_make_room(s, best, pages + sched_place_spared(&s->places.of[best]));
+    for (uint32_t slot = s->places.of[best].holders.tail, before; fewest > 0; slot = before) {
+        before = s->cold[slot].place.prev;
+        if (!sched_seq_runs(&s->seqs[slot]) && s->seqs[slot].state != SCHED_SEQ_WAITING)
+            continue;
+        fewest--;
+        s->stats.preempted += s->seqs[slot].state != SCHED_SEQ_WAITING;
+        s->stats.gave_way += s->seqs[slot].state != SCHED_SEQ_WAITING;
+        sched_sequence_requeue(s, slot);
+    }
+    return true;
 }
 
 // Places the head of the queue. False: it has to wait, and with it all behind it.
@@ -96,7 +151,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         start(s, slot, mini_batch);
         return true;
     }
-    uint32_t index = sched_overlap_place(s, mini_batch, seq->known, pages);
+    uint32_t index = sched_overlap_place(s, seq->class, mini_batch, seq->known, pages);
     index = prefer_prefix(s, slot, mini_batch, pages, index);
     if (index != NONE) {
         place = &s->places.of[index];
@@ -110,7 +165,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         start(s, slot, mini_batch);
         return true;
     }
-    if (!sched_choice_none_can_hold(s, sched_place_pages(s, seq->known)))
+    if (make_way(s, slot, pages) || !sched_choice_none_can_hold(s, sched_place_pages(s, seq->known)))
         return false;
     sched_sequence_finish(s, slot, SCHED_NO_SPACE);
     return true;
@@ -134,39 +189,51 @@ static bool holders_yield(struct sched *s, uint32_t head)
 
 void sched_admit(struct sched *s)
 {
+    enum sched_class judged = s->queue.waiting.count > 0 ? s->seqs[s->queue.waiting.entries[0].slot].class : SCHED_CLASSES;
     s->places.grace_wake_us = SCHED_NEVER;
     sched_overlap_judge(s);
-    while (s->s_part.up && s->queue.waiting.count > 0 && s->running < s->config.max_running) {
+    while (s->s_part.up && s->queue.waiting.count > 0) {
         uint32_t head = s->queue.waiting.entries[0].slot;
-        // Sequences whose KV was lost or taken are back in a moment: newcomers must not take their pages and turns.
-        if (s->coming_back > 0 && !s->cold[head].rebuild)
+        enum sched_class class = s->seqs[head].class;
+        if (sched_class_sum(s->running, class) >= s->config.max_running)
             return;
+        // Sequences whose KV was lost or taken are back in a moment: newcomers must not take their pages and turns.
+        if (sched_class_sum(s->coming_back, class) > 0 && !s->cold[head].rebuild)
+            return;
+        if (class != judged)
+            sched_overlap_judge(s);
+        judged = class;
         uint32_t mini_batch = mini_batch_choose(s, head);
         if (mini_batch == NONE)
             return;
         if (admit_head(s, head, mini_batch))
             continue;
-        if (s->running == 0 && s->retiring == 0)
+        if (sched_class_sum(s->running, SCHED_CLASS_BATCH) == 0 && s->retiring == 0)
             holders_yield(s, head);
         return;
     }
 }
 
-uint64_t sched_predicted_wait_us(const struct sched *s)
+uint64_t sched_predicted_wait_us(const struct sched *s, enum sched_class class)
 {
+    const struct sched_heap *queue = &s->queue.waiting;
+    uint32_t waiting = sched_class_sum(s->queue.count, class), running = sched_class_sum(s->running, class);
     uint64_t rows = 0;
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        rows += s->batches.of[m].prefill_rows;
-    for (uint32_t i = 0; i < s->queue.waiting.count && i < TUNE_QUEUE_LISTED; i++)
-        rows += s->seqs[s->queue.waiting.entries[i].slot].known;
-    if (s->queue.waiting.count > TUNE_QUEUE_LISTED)
-        rows = rows / TUNE_QUEUE_LISTED * s->queue.waiting.count;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+        for (enum sched_class k = 0; k <= class; k++)
+            rows += s->batches.of[m].of[k].prefill_rows;
+    }
+    for (uint32_t i = 0; i < queue->count && i < TUNE_QUEUE_LISTED; i++)
+        rows += s->seqs[queue->entries[i].slot].class <= class ? s->seqs[queue->entries[i].slot].known : 0;
+    if (waiting > TUNE_QUEUE_LISTED)
+        rows = rows / TUNE_QUEUE_LISTED * waiting;
     double row_us = s->time.whole.row_us > 0 ? s->time.whole.row_us : TUNE_QUEUE_ROW_US;
     double prefill_us = (double)rows * row_us;
-    if (s->queue.waiting.count == 0 && s->running < s->config.max_running)
+    if (waiting == 0 && running < s->config.max_running)
         return (uint64_t)prefill_us;
     // Turns become free one by one, as running sequences end.
-    double lifetime_us = s->queue.lifetime_us > 0 ? s->queue.lifetime_us : (double)TUNE_QUEUE_LIFE_STEPS * s->config.step_target_us;
-    double turn_us = lifetime_us * (s->queue.waiting.count + 1) / MAX(s->running, 1);
+    double lifetime_us = s->queue.lifetime_us[class] > 0 ? s->queue.lifetime_us[class]
+                                                         : (double)TUNE_QUEUE_LIFE_STEPS * s->config.step_target_us;
+    double turn_us = lifetime_us * (waiting + 1) / MAX(running, 1);
     return (uint64_t)MAX(prefill_us, turn_us);
 }

@@ -31,7 +31,7 @@ void sched_answer_void(struct sched *s, struct sched_flight *step)
     }
 }
 
-static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run, struct sched_result *result)
+static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run, bool late, struct sched_result *result)
 {
     struct sched_seq *seq = &s->seqs[slot];
     assert_always(run->position == seq->held); // valid rows are answered in order, each once
@@ -56,8 +56,9 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
     }
     if (run->sample)
         seq->samples -= 1u + run->drafts;
-    if (run->sample && result->sampled > 1 && sched_seq_runs(seq))
-        sched_load_leapt(s, slot, result->sampled - 1);
+    uint32_t stepped = late ? 0 : 1; // steps that are another class's do not count for its own
+    if (run->sample && result->sampled > stepped && sched_seq_runs(seq))
+        sched_load_leapt(s, slot, result->sampled - stepped);
     for (uint32_t i = 0; run->sample && i < result->sampled; i++) {
         seq->known++;
         if (seq->known >= seq->passes_at)
@@ -105,7 +106,7 @@ void sched_answer_done(struct sched *s, const struct sched_step_done *done)
         bool valid = s->seqs[slot].epoch == step->refs[i].epoch;
         if (valid) {
             if (result->outcome == SCHED_DONE)
-                run_done(s, slot, run, result);
+                run_done(s, slot, run, i >= step->late_run, result);
             else if (result->outcome == SCHED_LOST)
                 run_lost(s, slot);
             else

@@ -41,7 +41,8 @@ static bool takes_part(const struct sched_place *place)
 static struct cell cell_of(const struct sched *s, uint32_t index, uint32_t batch, double level_us)
 {
     const struct sched_place *place = &s->places.of[index];
-    double token_us = sched_speed_token_us(s, place), load = (double)(place->load[batch] + place->incoming[batch]);
+    const struct sched_place_load seen = sched_place_load(place, sched_leading_class(s), batch);
+    double token_us = sched_speed_token_us(s, place), load = (double)(seen.load + seen.incoming);
     return (struct cell){index, batch, load * token_us + (load > 0 ? place->speed.link_step_us : 0), level_us, token_us};
 }
 
@@ -54,8 +55,9 @@ static double level_of(const struct sched *s, uint32_t batch)
         const struct sched_place *place = &s->places.of[i];
         if (!takes_part(place))
             continue;
+        const struct sched_place_load seen = sched_place_load(place, sched_leading_class(s), batch);
         double token_us = sched_speed_token_us(s, place);
-        load += (double)(place->load[batch] + place->incoming[batch]);
+        load += (double)(seen.load + seen.incoming);
         if (place->draining)
             continue;
         speed += 1 / token_us;
@@ -71,7 +73,8 @@ static uint32_t list_cell(const struct sched *s, const struct cell *cell, uint32
     uint32_t count = 0;
     for (uint32_t slot = s->places.of[cell->place].holders.tail; slot != NONE && count < TUNE_BALANCE_LISTED;
          slot = s->cold[slot].place.prev) {
-        if (s->seqs[slot].mini_batch == cell->batch && !s->seqs[slot].starved && sched_handover_allowed(s, slot))
+        if (s->seqs[slot].class == sched_leading_class(s) && s->seqs[slot].mini_batch == cell->batch && !s->seqs[slot].starved &&
+            sched_handover_allowed(s, slot))
             slots[count++] = slot;
     }
     return count;
@@ -108,12 +111,13 @@ static double residue_most_us(const struct cell *from)
 static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from, uint32_t to)
 {
     uint64_t give = s->seqs[e->give].load, take = e->take == NONE ? 0 : s->seqs[e->take].load;
-    if (from == to || s->places.batch_load[to] + give <= s->places.batch_load[from])
+    const uint64_t *loads = s->places.batch_load[sched_leading_class(s)];
+    if (from == to || loads[to] + give <= loads[from])
         return true; // it makes them more even
     if (e->take == NONE && s->config.step_limit_us == 0)
         return sched_load_has_room(s, e->give, to); // now and later. With a limit on steps the slowest worker matters more
     uint32_t heavier = give > take ? to : from;
-    return s->places.batch_load[heavier] + MAX(give, take) - MIN(give, take) <= sched_load_limit(s, heavier);
+    return loads[heavier] + MAX(give, take) - MIN(give, take) <= sched_load_limit(s, heavier);
 }
 
 // Evens out a worker's mini-batches: no page moves. False: nothing to gain.
@@ -198,7 +202,7 @@ static bool improve(struct sched *s, uint32_t batch, const double *levels_us)
     const struct sched_place *place = &s->places.of[worst.place];
     double margin = MAX(place->shares_cores && !place->speed.slow ? TUNE_BALANCE_SHARING_ABOVE : TUNE_BALANCE_MOVE_ABOVE,
                         TUNE_BALANCE_NOISE * place->speed.token_noise);
-    double step_us = s->time.whole.base_us + s->batches.of[batch].member_count * s->time.whole.row_us;
+    double step_us = s->time.whole.base_us + s->batches.of[batch].of[sched_leading_class(s)].member_count * s->time.whole.row_us;
     return above_us > MAX(margin * worst.level_us, TUNE_BALANCE_STEP_ABOVE * step_us) && move_away(s, &worst, levels_us);
 }
 

@@ -3,33 +3,33 @@
 
 void sched_batch_add_prefill(struct sched *s, uint32_t slot)
 {
-    struct sched_batch *batch = &s->batches.of[s->seqs[slot].mini_batch];
+    struct sched_group *group = sched_group_of(s, &s->seqs[slot]);
     struct sched_seq_cold *cold = &s->cold[slot];
-    uint32_t after = batch->prefill_tail;
+    uint32_t after = group->prefill_tail;
     while (after != NONE && s->cold[after].arrival > cold->arrival)
         after = s->cold[after].batch.prev;
-    uint32_t before = after == NONE ? batch->prefill_head : s->cold[after].batch.next;
+    uint32_t before = after == NONE ? group->prefill_head : s->cold[after].batch.next;
     cold->batch.prev = after;
     cold->batch.next = before;
-    *(after == NONE ? &batch->prefill_head : &s->cold[after].batch.next) = slot;
-    *(before == NONE ? &batch->prefill_tail : &s->cold[before].batch.prev) = slot;
-    batch->prefill_count++;
+    *(after == NONE ? &group->prefill_head : &s->cold[after].batch.next) = slot;
+    *(before == NONE ? &group->prefill_tail : &s->cold[before].batch.prev) = slot;
+    group->prefill_count++;
 }
 
 void sched_batch_remove_prefill(struct sched *s, uint32_t slot)
 {
-    struct sched_batch *batch = &s->batches.of[s->seqs[slot].mini_batch];
+    struct sched_group *group = sched_group_of(s, &s->seqs[slot]);
     uint32_t after = s->cold[slot].batch.prev, before = s->cold[slot].batch.next;
-    *(after == NONE ? &batch->prefill_head : &s->cold[after].batch.next) = before;
-    *(before == NONE ? &batch->prefill_tail : &s->cold[before].batch.prev) = after;
-    batch->prefill_count--;
+    *(after == NONE ? &group->prefill_head : &s->cold[after].batch.next) = before;
+    *(before == NONE ? &group->prefill_tail : &s->cold[before].batch.prev) = after;
+    group->prefill_count--;
 }
 
 void sched_batch_add_member(struct sched *s, uint32_t slot)
 {
-    struct sched_batch *batch = &s->batches.of[s->seqs[slot].mini_batch];
-    s->seqs[slot].member = batch->member_count;
-    batch->members[batch->member_count++] = slot;
+    struct sched_group *group = sched_group_of(s, &s->seqs[slot]);
+    s->seqs[slot].member = group->member_count;
+    group->members[group->member_count++] = slot;
 }
 
 void sched_batch_prefill_done(struct sched *s, uint32_t slot)
@@ -42,9 +42,9 @@ void sched_batch_prefill_done(struct sched *s, uint32_t slot)
 void sched_batch_remove_member(struct sched *s, uint32_t slot)
 {
     const struct sched_seq *seq = &s->seqs[slot];
-    struct sched_batch *batch = &s->batches.of[seq->mini_batch];
-    uint32_t moved = batch->members[--batch->member_count];
-    batch->members[seq->member] = moved;
+    struct sched_group *group = sched_group_of(s, &s->seqs[slot]);
+    uint32_t moved = group->members[--group->member_count];
+    group->members[seq->member] = moved;
     s->seqs[moved].member = seq->member;
 }
 

@@ -20,18 +20,27 @@ struct sched_flight_run {
 struct sched_flight {
     uint64_t id;
     uint32_t mini_batch, run_count, row_count, prefill_rows, draft_rows;
+    enum sched_class class;            // whose step it is. Rows of a class behind it were added last
+    uint32_t decode_rows, decode_runs; // the first ones: those of that class that decode, with their drafts
+    uint32_t late_run;                 // the first run of a class behind it; run_count: there is none
     uint64_t emitted_us;
     bool queued;                   // it follows another step that is in flight
     struct sched_run *runs;        // [max_batch_rows]
     struct sched_flight_run *refs; // [max_batch_rows]
 };
 
-struct sched_batch {
+// The sequences of one class in a mini-batch.
+struct sched_group {
     uint32_t *members; // [max_sequences] slots in DECODE
     uint32_t member_count;
     uint32_t cursor; // the member whose decode row is first when not all fit in a step
     uint32_t prefill_head, prefill_tail, prefill_count;
-    uint64_t prefill_rows;                                // number of prefill rows still to plan
+    uint64_t prefill_rows; // still to plan
+};
+
+struct sched_batch {
+    struct sched_group of[SCHED_CLASSES];
+    uint32_t late_steps;                                  // steps since one had rows of a class behind its own
     struct sched_flight *in_flight[SCHED_PLAN_AHEAD_MAX]; // oldest first
     uint32_t in_flight_count;
     struct sched_flight *spare[SCHED_PLAN_AHEAD_MAX];
@@ -47,8 +56,11 @@ struct sched_batches {
     uint64_t next_step;
 };
 
-// Returns how many sequences are in the mini-batch.
-static inline uint32_t sched_batch_size(const struct sched_batch *batch) { return batch->member_count + batch->prefill_count; }
+// Returns how many sequences of a class are in the mini-batch.
+static inline uint32_t sched_batch_size(const struct sched_batch *batch, enum sched_class class)
+{
+    return batch->of[class].member_count + batch->of[class].prefill_count;
+}
 
 // Add a sequence to, or remove it from, the list of those in prefill (oldest first) or the members (those in DECODE).
 void sched_batch_add_prefill(struct sched *s, uint32_t slot);

@@ -16,15 +16,16 @@
 // Predicts in how many microseconds every running sequence gets a token.
 static double round_us(const struct sched *s, uint32_t batches)
 {
+    enum sched_class class = sched_leading_class(s);
     double rows = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        rows += s->batches.of[m].member_count;
+        rows += s->batches.of[m].of[class].member_count;
     struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows / batches, rows / batches)};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         uint64_t load = 0;
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
-            load += place->load[m];
+            load += place->loads[class][m].load;
         if (place->up && load > 0)
             sched_round_add(&round, sched_place_is_here(place), (double)load * place->speed.token_us / batches,
                             place->speed.link_step_us);
@@ -41,21 +42,21 @@ static bool anything_in_flight(const struct sched *s)
     return false;
 }
 
-// Deals out all running sequences again: those that decode, each to the mini-batch that will read least; those in prefill leave
+// Deals out all running sequences of a class again: those that decode, each to the mini-batch that will read least; those in prefill leave
 // mini-batches that are no longer used.
-static void deal(struct sched *s)
+static void deal(struct sched *s, enum sched_class class)
 {
-    double loads[SCHED_MINI_BATCHES_MAX] = {0};
+    double loads[SCHED_MINI_BATCHES_MAX] = {0}, young = sched_load_weight(s, class);
     for (uint32_t m = 0; m < s->batches.in_use; m++)
-        loads[m] = (double)s->places.batch_load[m] + sched_load_weight(s) * s->batches.of[m].member_count;
+        loads[m] = (double)s->places.batch_load[class][m] + young * s->batches.of[m].of[class].member_count;
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
-        struct sched_batch *batch = &s->batches.of[m];
+        struct sched_group *group = &s->batches.of[m].of[class];
         uint32_t next = NONE;
-        for (uint32_t i = batch->member_count; i > 0; i--) { // from the end: the last member fills the gap of one that leaves
-            uint32_t slot = batch->members[i - 1], to = 0;
+        for (uint32_t i = group->member_count; i > 0; i--) { // from the end: the last member fills the gap of one that leaves
+            uint32_t slot = group->members[i - 1], to = 0;
             for (uint32_t k = 1; k < s->batches.in_use; k++)
                 to = loads[k] < loads[to] ? k : to;
-            double weight = s->seqs[slot].load + sched_load_weight(s);
+            double weight = s->seqs[slot].load + young;
             if (to == m || (m < s->batches.in_use && loads[m] - weight < loads[to] + weight))
                 continue;
             loads[m] -= weight;
@@ -63,12 +64,12 @@ static void deal(struct sched *s)
             sched_sequence_leave(s, slot);
             sched_sequence_join(s, slot, to);
         }
-        for (uint32_t slot = batch->prefill_head; slot != NONE && m >= s->batches.in_use; slot = next) {
+        for (uint32_t slot = group->prefill_head; slot != NONE && m >= s->batches.in_use; slot = next) {
             next = s->cold[slot].batch.next;
             sched_sequence_leave(s, slot);
             sched_sequence_join(s, slot, m % s->batches.in_use);
         }
-        s->load.plans[m].ends = 0; // leaving counted as ending, but nothing has ended
+        s->load.of[class].plans[m].ends = 0; // leaving counted as ending, but nothing has ended
     }
 }
 
@@ -98,6 +99,32 @@ bool sched_batch_count_settled(struct sched *s)
     if (anything_in_flight(s))
         return false;
     s->batches.in_use = s->batches.wanted;
-    deal(s);
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
+        deal(s, class);
     return true;
+}
+
+void sched_batch_count_follow(struct sched *s, uint32_t from, enum sched_class class)
+{
+    struct sched_group *group = &s->batches.of[from].of[class];
+    uint32_t to = 0, next;
+    while (to < s->batches.in_use && sched_batch_size(&s->batches.of[to], sched_leading_class(s)) == 0)
+        to++;
+    if (to == s->batches.in_use)
+        return; // those that lead are between two mini-batches
+    for (uint32_t i = group->member_count; i > 0; i--) {
+        uint32_t slot = group->members[i - 1];
+        if (s->seqs[slot].in_flight > 0)
+            continue;
+        sched_sequence_leave(s, slot);
+        sched_sequence_join(s, slot, to);
+    }
+    for (uint32_t slot = group->prefill_head; slot != NONE; slot = next) {
+        next = s->cold[slot].batch.next;
+        if (s->seqs[slot].in_flight > 0)
+            continue;
+        sched_sequence_leave(s, slot);
+        sched_sequence_join(s, slot, to);
+    }
+    s->load.of[class].plans[from].ends = 0; // as in deal()
 }

@@ -31,12 +31,12 @@ struct attention {
     uint32_t first;
 };
 
-static struct attention attention_of(const struct sched *s, uint32_t mini_batch, double weight)
+static struct attention attention_of(const struct sched *s, enum sched_class class, uint32_t mini_batch, double weight)
 {
     struct attention a = {.first = NONE};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
-        double read_us = place->up ? sched_speed_read_us(s, place, mini_batch, 0, weight) : 0;
+        double read_us = place->up ? sched_speed_read_us(s, place, class, mini_batch, 0, weight) : 0;
         if (read_us <= 0)
             continue;
         double answer_us = read_us + place->speed.link_step_us;
@@ -66,11 +66,11 @@ static inline double attend_us_with(const struct attention *a, uint32_t index, c
     return sched_round_attend_us(&round);
 }
 
-uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t leaving,
-                            uint32_t kinds)
+uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint32_t mini_batch, uint32_t tokens, uint32_t pages,
+                            uint32_t leaving, uint32_t kinds)
 {
-    double weight = sched_load_weight(s);
-    const struct attention now = attention_of(s, mini_batch, weight);
+    double weight = sched_load_weight(s, class);
+    const struct attention now = attention_of(s, class, mini_batch, weight);
     uint32_t best = NONE, sharing = NONE;
     double best_us = 0, best_own_us = 0;
     double sharing_load = 0;
@@ -82,7 +82,8 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
         if (place->shares_cores && place->kind == SCHED_KV_WORKER) {
             // Their times add up whichever takes it, so the sum says nothing. They share the context evenly, and a slow one takes
             // less by as much as it is slower.
-            double load = (double)(place->load[mini_batch] + place->incoming[mini_batch] + tokens) *
+            const struct sched_place_load seen = sched_place_load(place, class, mini_batch);
+            double load = (double)(seen.load + seen.incoming + tokens) *
                           (place->speed.slow ? place->speed.token_us / s->places.sharing_us : 1);
             if (sharing == NONE || load < sharing_load) {
                 sharing = i;
@@ -90,8 +91,9 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
             }
             continue;
         }
-        double now_us = place->kind == SCHED_LOCAL_POOL ? sched_speed_read_us(s, place, mini_batch, 0, weight) : 0;
-        double read_us = sched_speed_read_us(s, place, mini_batch, tokens, weight), own_us = read_us + place->speed.link_step_us;
+        double now_us = place->kind == SCHED_LOCAL_POOL ? sched_speed_read_us(s, place, class, mini_batch, 0, weight) : 0;
+        double read_us = sched_speed_read_us(s, place, class, mini_batch, tokens, weight),
+               own_us = read_us + place->speed.link_step_us;
         double us = attend_us_with(&now, i, place, now_us, read_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us)) {
             best = i;
@@ -101,8 +103,9 @@ uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t
     }
     if (sharing != NONE) {
         const struct sched_place *place = &s->places.of[sharing];
-        double now_us = sched_speed_read_us(s, place, mini_batch, 0, weight);
-        double read_us = sched_speed_read_us(s, place, mini_batch, tokens, weight), own_us = read_us + place->speed.link_step_us;
+        double now_us = sched_speed_read_us(s, place, class, mini_batch, 0, weight);
+        double read_us = sched_speed_read_us(s, place, class, mini_batch, tokens, weight),
+               own_us = read_us + place->speed.link_step_us;
         double us = attend_us_with(&now, sharing, place, now_us, read_us);
         if (best == NONE || us < best_us || (us == best_us && own_us < best_own_us))
             best = sharing;

@@ -20,10 +20,10 @@ enum {
 // Returns the pages that a sequence needs to be placed: those of its known tokens, and a margin.
 uint32_t sched_choice_pages(const struct sched *s, uint32_t slot);
 
-// Returns the place among `kinds` at which a sequence of `tokens` tokens delays its mini-batch least; NONE: none has room. leaving:
-// the place that the sequence is to leave, or NONE. If it leaves one, only places that accept moves are considered.
-uint32_t sched_choice_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages, uint32_t leaving,
-                            uint32_t kinds);
+// Returns the place among `kinds` at which a sequence of `tokens` tokens delays its mini-batch least, as its class sees it; NONE: none has
+// room. leaving: the place that the sequence is to leave, or NONE. If it leaves one, only places that accept moves are considered.
+uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint32_t mini_batch, uint32_t tokens, uint32_t pages,
+                            uint32_t leaving, uint32_t kinds);
 
 // Returns whether no place can hold so many pages, now or within the time of grace. May set places.grace_wake_us.
 bool sched_choice_none_can_hold(struct sched *s, uint32_t pages);

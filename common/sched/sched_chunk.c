@@ -24,6 +24,10 @@
 // Without --step-target the target weighs running sequences against waiting ones: if k times as many wait as run it is k times as long,
 // up to four. Each step costs its base however few prompt rows it has, so the last of 128 sequences that come at once would otherwise
 // start after twice the time.
+//
+// Rows of class batch in a step of interactive ones are added last, decoding or not, with the time that they are predicted to add as above:
+// together a twelfth of the step's, whatever the target (TUNE_LATE_SHARE). Of steps that are theirs alone class batch has factors and times
+// of its own, so that those of interactive steps are what they would be without it.
 #include "common/sched/sched_state.h"
 
 uint32_t sched_chunk_max(const struct sched *s)
@@ -35,27 +39,35 @@ uint32_t sched_chunk_max(const struct sched *s)
 // --- what a step takes ----------------------------------------------------------------------------------------------
 
 // The time by which prefill rows lengthen the s-part's work.
-static double products_us(const struct sched *s, double decode_rows, double rows)
+static double products_us(const struct sched *s, const struct sched_chunk *m, double decode_rows, double rows)
 {
     // By the measured points more rows may seem to take less; but no row is free.
-    return s->chunk.products *
+    return m->products *
            MAX(sched_time_rows_us(s, decode_rows + rows) - sched_time_rows_us(s, decode_rows), rows * sched_time_row_us(s) / 4);
 }
 
-static double attention_us(const struct sched *s, uint32_t place, double at, double rows)
+static double attention_us(const struct sched *s, const struct sched_chunk *m, uint32_t place, double at, double rows)
 {
     double pair_us = s->places.of[place].speed.pair_us > 0 ? s->places.of[place].speed.pair_us
                                                            : sched_time_row_us(s) / TUNE_CHUNK_ROW_CONTEXT;
-    return s->chunk.attention * sched_speed_pairs(at, rows) * pair_us;
+    return m->attention * sched_speed_pairs(at, rows) * pair_us;
+}
+
+// A decode row of a class behind the one whose step it is reads its context for itself alone, unlike the rows of a chunk.
+static double late_attention_us(const struct sched *s, const struct sched_chunk *m, const struct sched_run *run)
+{
+    double read_us = m->attention * (run->position + 1.0) * sched_speed_token_us(s, &s->places.of[run->place]);
+    double us = attention_us(s, m, run->place, run->position, run->count);
+    return run->count == 1 ? MAX(read_us, us) : us;
 }
 
 // The time of steps without prefill, of about as many rows or of the nearest number that was seen.
-static double seen_decode_us(const struct sched *s, uint32_t rows)
+static double seen_decode_us(const struct sched *s, const struct sched_chunk *m, uint32_t rows)
 {
     const struct sched_chunk_decodes *nearest = NULL;
     double distance = 0;
     for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++) {
-        const struct sched_chunk_decodes *d = &s->chunk.decodes[i];
+        const struct sched_chunk_decodes *d = &m->decodes[i];
         double away = d->rows > rows ? d->rows / rows : rows / MAX(d->rows, 1);
         if (d->rows > 0 && (nearest == NULL || away < distance)) {
             nearest = d;
@@ -67,20 +79,22 @@ static double seen_decode_us(const struct sched *s, uint32_t rows)
     return MAX(nearest->us + sched_time_rows_us(s, rows) - sched_time_rows_us(s, nearest->rows), nearest->us / 4);
 }
 
-static double decode_us(const struct sched *s, uint32_t rows) { return s->chunk.decode * seen_decode_us(s, rows); }
-
-static void learn_decodes(struct sched *s, uint32_t rows, double total_us)
+static double decode_us(const struct sched *s, const struct sched_chunk *m, uint32_t rows)
 {
-    struct sched_chunk *m = &s->chunk;
+    return m->decode * seen_decode_us(s, m, rows);
+}
+
+static void learn_decodes(const struct sched *s, struct sched_chunk *m, uint32_t rows, double total_us)
+{
     struct sched_chunk_decodes *d = &m->decodes[sched_curve_class(rows)];
-    double before_us = seen_decode_us(s, rows);
+    double before_us = seen_decode_us(s, m, rows);
     // Near their median rather than their mean: a few disturbed steps must not stretch the target.
     double gain = 1 / (d->count + 1), most = d->us * TUNE_CHUNK_DECODE_MOVE;
     d->count = MIN(d->count + 1, 1 / TUNE_CHUNK_DECODE_GAIN);
     d->rows += gain * (rows - d->rows);
     d->us += gain > TUNE_CHUNK_DECODE_GAIN ? gain * (total_us - d->us) : MIN(MAX(gain * (total_us - d->us), -most), most);
     if (before_us > 0)
-        m->decode *= before_us / seen_decode_us(s, rows); // the time that it corrects has moved
+        m->decode *= before_us / seen_decode_us(s, m, rows); // the time that it corrects has moved
 }
 
 // Smooths what decode rows read, in all steps and in those without prefill.
@@ -90,7 +104,7 @@ static void learn_contexts(struct sched_chunk *m, const struct sched_flight *ste
     for (uint32_t i = 0; i < decode_rows; i++)
         sum += step->runs[i].position + 1;
     m->context += (m->context > 0 ? TUNE_CHUNK_GAIN : 1) * (sum - m->context);
-    if (step->prefill_rows == 0)
+    if (step->row_count == decode_rows)
         m->seen_context = m->context;
 }
 
@@ -113,24 +127,25 @@ static void correct(double *factor, double by)
 
 void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double total_us)
 {
-    struct sched_chunk *m = &s->chunk;
-    uint32_t decode_rows = step->row_count - step->prefill_rows;
+    struct sched_chunk *m = &s->chunk[step->class];
+    uint32_t decode_rows = step->decode_rows, added_rows = step->row_count - decode_rows;
     double products = 0, attention = 0;
-    if (step->prefill_rows == 0)
-        learn_decodes(s, decode_rows, total_us);
+    if (added_rows == 0)
+        learn_decodes(s, m, decode_rows, total_us);
     else
-        products = products_us(s, decode_rows, step->prefill_rows);
-    for (uint32_t i = decode_rows; i < step->run_count; i++) // behind the decode rows, which have a run each
-        attention += attention_us(s, step->runs[i].place, step->runs[i].position, step->runs[i].count);
+        products = products_us(s, m, decode_rows, added_rows);
+    for (uint32_t i = step->decode_runs; i < step->run_count; i++)
+        attention += i < step->late_run ? attention_us(s, m, step->runs[i].place, step->runs[i].position, step->runs[i].count)
+                                        : late_attention_us(s, m, &step->runs[i]);
     if (decode_rows == 0)
         return;
-    double alone = decode_us(s, decode_rows), predicted = alone + products + attention;
+    double alone = decode_us(s, m, decode_rows), predicted = alone + products + attention;
     if (predicted <= 0)
         return;                                                                                // nothing known
     double wrong = TUNE_CHUNK_GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
     learn_contexts(m, step, decode_rows);
     correct_decode(m, wrong * alone);
-    if (step->prefill_rows == 0)
+    if (added_rows == 0)
         return;
     correct(&m->products, wrong * products);
     correct(&m->attention, wrong * attention);
@@ -138,7 +153,11 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
     m->attention += TUNE_CHUNK_FACTOR_DECAY * (1 - m->attention);
 }
 
-void sched_chunk_init(struct sched *s) { s->chunk = (struct sched_chunk){.decode = 1, .products = 1, .attention = 1}; }
+void sched_chunk_init(struct sched *s)
+{
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
+        s->chunk[class] = (struct sched_chunk){.decode = 1, .products = 1, .attention = 1};
+}
 
 // --- the rows of prompts, oldest first ------------------------------------------------------------------------------
 
@@ -147,14 +166,14 @@ struct prompts {
 };
 
 // Takes their next `rows` rows, or those that are left; returns how many, and adds the time of their attention.
-static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows, double *us)
+static uint32_t take(const struct sched *s, const struct sched_chunk *m, struct prompts *next, uint32_t rows, double *us)
 {
     uint32_t taken = 0;
     while (taken < rows && next->slot != NONE) {
         const struct sched_seq *seq = &s->seqs[next->slot];
         uint32_t count = sched_place_blocks(s, seq) ? 0 : MIN(seq->target - next->at, rows - taken);
         if (count > 0)
-            *us += attention_us(s, seq->place, next->at, count);
+            *us += attention_us(s, m, seq->place, next->at, count);
         taken += count;
         next->at += count;
         if (count > 0 && next->at < seq->target)
@@ -166,9 +185,9 @@ static uint32_t take(const struct sched *s, struct prompts *next, uint32_t rows,
 }
 
 // Returns the prefill rows that so many running sequences need in each step, so that starts keep up with ends.
-static double wanted_rows(const struct sched *s, uint32_t decode_rows)
+static double wanted_rows(const struct sched_lengths *l, uint32_t decode_rows)
 {
-    return s->load.lengths.tokens > 0 ? decode_rows * s->load.lengths.prompt_tokens / s->load.lengths.tokens : 0;
+    return l->tokens > 0 ? decode_rows * l->prompt_tokens / l->tokens : 0;
 }
 
 // The steps without prefill that follow when the prompts at hand are done.
@@ -179,10 +198,11 @@ struct outlook {
     double wanted; // prefill rows that they need beside them
 };
 
-static struct outlook outlook_of(const struct sched *s, uint32_t rows)
+static struct outlook outlook_of(const struct sched *s, enum sched_class class, uint32_t rows)
 {
-    double us = decode_us(s, rows);
-    return (struct outlook){rows, us, MIN(decode_us(s, 1), us), wanted_rows(s, rows)};
+    const struct sched_chunk *m = &s->chunk[class];
+    double us = decode_us(s, m, rows);
+    return (struct outlook){rows, us, MIN(decode_us(s, m, 1), us), wanted_rows(&s->load.of[class].lengths, rows)};
 }
 
 // Returns the generated tokens a microsecond in the long run; added_us is what `chunk` rows add to a step.
@@ -197,33 +217,34 @@ static double throughput(const struct outlook *o, double chunk, double added_us)
 
 static uint32_t least_rows(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
 
-static double target_us(const struct sched *s, uint32_t decoding)
+static double target_us(const struct sched *s, enum sched_class class, uint32_t decoding)
 {
-    double waiting = s->queue.waiting.count;
+    double waiting = sched_class_sum(s->queue.count, class);
     if (!s->config.step_target_auto)
         return s->config.step_target_us;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        waiting += s->batches.of[m].prefill_count;
+        waiting += s->batches.of[m].of[class].prefill_count;
     return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
 }
 
 // Chooses the size; `first` is the least that fills a tile, `cap` the most.
-static uint32_t choose(const struct sched *s, const struct sched_batch *batch, uint32_t decode_rows, uint32_t first, uint32_t cap,
-                       double most_us)
+static uint32_t choose(const struct sched *s, enum sched_class class, const struct sched_group *group, uint32_t decode_rows,
+                       uint32_t first, uint32_t cap, double most_us)
 {
-    double alone_us = decode_us(s, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
-    const struct outlook later = outlook_of(s, decode_rows + batch->prefill_count);
+    const struct sched_chunk *m = &s->chunk[class];
+    double alone_us = decode_us(s, m, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
+    const struct outlook later = outlook_of(s, class, decode_rows + group->prefill_count);
     most_us = MAX(most_us, TUNE_CHUNK_STRETCH * alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step will know better.
     double tried = 2 * (s->time.layers.rows_seen > 0 ? s->time.layers.rows_seen : s->time.whole.rows_seen);
-    struct prompts next = {.slot = batch->prefill_head, .at = s->seqs[batch->prefill_head].next_pos};
+    struct prompts next = {.slot = group->prefill_head, .at = s->seqs[group->prefill_head].next_pos};
     uint32_t best = 0, rows = 0;
     for (uint32_t chunk = MIN(first, cap); rows < chunk; chunk = MIN(chunk + s->config.tile_rows, cap)) {
-        uint32_t more = take(s, &next, chunk - rows, &attention);
+        uint32_t more = take(s, m, &next, chunk - rows, &attention);
         if (more == 0)
             break; // no prompt has more
         rows += more;
-        double added_us = products_us(s, decode_rows, rows) + attention;
+        double added_us = products_us(s, m, decode_rows, rows) + attention;
         if (best == 0 && alone_us + added_us > most_us) // as many rows as there is time for
             return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, least_rows(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
@@ -231,7 +252,7 @@ static uint32_t choose(const struct sched *s, const struct sched_batch *batch, u
         // Later rows of a prompt read more whenever their turn comes, so the rate counts all as the first.
         of_a_row = best == 0 ? attention / rows : of_a_row;
         // Without decode rows (they are in another mini-batch, or lack pages) there is no rate: as many rows as there is time for.
-        double rate = decode_rows == 0 ? 1 : throughput(&later, rows, products_us(s, later.rows, rows) + rows * of_a_row);
+        double rate = decode_rows == 0 ? 1 : throughput(&later, rows, products_us(s, m, later.rows, rows) + rows * of_a_row);
         if (rate >= TUNE_CHUNK_AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);
@@ -239,7 +260,7 @@ static uint32_t choose(const struct sched *s, const struct sched_batch *batch, u
     return MAX(best, 1); // a prompt without rows would wait for ever
 }
 
-uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *batch, uint32_t decode_rows)
+uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const struct sched_group *group, uint32_t decode_rows)
 {
     uint32_t tile = s->config.tile_rows, cap = MIN(sched_chunk_max(s), s->s_part.rows_max - decode_rows);
     uint32_t aligned = (decode_rows + cap) / tile * tile;
@@ -249,12 +270,58 @@ uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *batch
         return cap;
     uint32_t decoding = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        decoding += s->batches.of[m].member_count;
+        decoding += s->batches.of[m].of[class].member_count;
     if (decoding == 0)
         return cap;
     uint32_t first = tile - decode_rows % tile;
     first += first < least_rows(s) ? tile : 0;
     if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
-    return choose(s, batch, decode_rows, first, cap, target_us(s, decoding));
+    return choose(s, class, group, decode_rows, first, cap, target_us(s, class, decoding));
+}
+
+// --- rows of a class behind the one whose step it is ----------------------------------------------------------------
+
+bool sched_chunk_probes(const struct sched *s, const struct sched_flight *step)
+{
+    const struct sched_chunk_decodes *d = &s->chunk[step->class].decodes[sched_curve_class(step->decode_rows)];
+    bool known = step->decode_rows == 0 || d->count >= 1 / TUNE_CHUNK_DECODE_GAIN;
+    return s->stats.steps / s->batches.in_use % (known ? TUNE_LATE_PROBE_STEPS : TUNE_LATE_PROBE_FIRST) == 0;
+}
+
+double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *step)
+{
+    const struct sched_chunk *m = &s->chunk[step->class];
+    uint32_t added_rows = step->row_count - step->decode_rows;
+    if (s->time.whole.rows_seen == 0)
+        return 0; // nothing measured yet
+    double us = step->decode_rows == 0 ? sched_time_rows_us(s, added_rows) : decode_us(s, m, step->decode_rows);
+    if (step->decode_rows > 0 && added_rows > 0)
+        us += products_us(s, m, step->decode_rows, added_rows);
+    for (uint32_t i = step->decode_runs; i < step->run_count; i++)
+        us += attention_us(s, m, step->runs[i].place, step->runs[i].position, step->runs[i].count);
+    return TUNE_LATE_SHARE * us / s->batches.in_use; // the s-part's time is the other mini-batches', too
+}
+
+double sched_chunk_late_us(const struct sched *s, const struct sched_flight *step, const struct sched_seq *seq, uint32_t rows)
+{
+    const struct sched_chunk *m = &s->chunk[step->class];
+    const struct sched_run run = {.place = seq->place, .position = seq->next_pos, .count = rows};
+    double us = products_us(s, m, step->row_count, rows) + late_attention_us(s, m, &run);
+    if (rows == 1) // it may be sampled
+        us += MAX(sched_curve_us(&s->time.heads, step->run_count + 1) - sched_curve_us(&s->time.heads, step->run_count), 0);
+    return us;
+}
+
+uint32_t sched_chunk_late_rows(const struct sched *s, const struct sched_flight *step, const struct sched_seq *seq, uint32_t most,
+                               double left_us)
+{
+    uint32_t rows = MIN(seq->target - seq->next_pos, most);
+    while (rows > 0) { // little more than a line: it takes a round or two
+        double us = sched_chunk_late_us(s, step, seq, rows);
+        if (us <= left_us)
+            break;
+        rows = MIN(rows - 1, (uint32_t)(rows * left_us / us));
+    }
+    return rows;
 }

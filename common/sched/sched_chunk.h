@@ -4,7 +4,9 @@
 
 #include "common/sched/sched_batch.h"
 #include "common/sched/sched_curve.h"
+#include "common/sched/sched_seq.h"
 
+// What is known of a class's steps.
 struct sched_chunk {
     struct sched_chunk_decodes {
         double rows, us, count;
@@ -15,7 +17,16 @@ struct sched_chunk {
 
 void sched_chunk_init(struct sched *s);
 void sched_chunk_learn(struct sched *s, const struct sched_flight *flight, double total_us);
-uint32_t sched_chunk_rows(const struct sched *s, const struct sched_batch *batch, uint32_t decode_rows);
+uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const struct sched_group *group, uint32_t decode_rows);
 uint32_t sched_chunk_max(const struct sched *s); // returns the most prefill rows of any step
+
+// Whether a step is to have rows of its own class alone, so that it shows what they take.
+bool sched_chunk_probes(const struct sched *s, const struct sched_flight *step);
+// Returns by how much rows of a class behind the one whose step it is may lengthen the step; 0: no such rows.
+double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *step);
+// Returns by how much the next rows of that sequence would; how many of them fit, at most `most`.
+double sched_chunk_late_us(const struct sched *s, const struct sched_flight *step, const struct sched_seq *seq, uint32_t rows);
+uint32_t sched_chunk_late_rows(const struct sched *s, const struct sched_flight *step, const struct sched_seq *seq, uint32_t most,
+                               double left_us);
 
 #endif

@@ -67,11 +67,11 @@ static uint32_t room(const struct sched *s, const struct sched_batch *batch, con
 }
 
 // Asks for guesses for each member; returns how many rows they will have without drafts.
-static uint32_t ask(const struct sched *s, const struct sched_batch *batch, struct guess *guesses)
+static uint32_t ask(const struct sched *s, const struct sched_batch *batch, const struct sched_group *group, struct guess *guesses)
 {
     uint32_t rows = 0;
-    for (uint32_t i = 0; i < batch->member_count; i++) {
-        const struct sched_seq *seq = &s->seqs[batch->members[i]];
+    for (uint32_t i = 0; i < group->member_count; i++) {
+        const struct sched_seq *seq = &s->seqs[group->members[i]];
         guesses[i] = (struct guess){.tokens = 1};
         if (seq->known + seq->samples >= seq->limit || sched_place_blocks(s, seq))
             continue;
@@ -107,17 +107,18 @@ static double least_tokens(const struct guess *guesses, uint32_t count)
 }
 
 // Chooses the best number of drafts of each; returns what they gain.
-static double choose(const struct sched *s, const struct sched_batch *batch, const struct sched_draft *d, uint8_t *drafts)
+static double choose(const struct sched *s, const struct sched_batch *batch, const struct sched_group *group,
+                     const struct sched_draft *d, uint8_t *drafts)
 {
     struct guess guesses[TUNE_DRAFT_SEQUENCES_MAX];
-    uint32_t rows = ask(s, batch, guesses), most = rows < s->s_part.rows_max ? s->s_part.rows_max - rows : 0;
+    uint32_t rows = ask(s, batch, group, guesses), most = rows < s->s_part.rows_max ? s->s_part.rows_max - rows : 0;
     double gap_us = d->gap_us > 0 ? d->gap_us : TUNE_DRAFT_GAP_US, logs = 0;
     if (rows == 0)
         return 0;
     double plain_us = step_us(s, d, rows, 0), best = plain_us / step_us(s, d, rows, gap_us);
     double most_us = MAX(s->config.step_target_us, TUNE_DRAFT_STEP_MAX * plain_us);
     struct guess *next;
-    for (uint32_t drafted = 1; drafted <= most && (next = best_next(guesses, batch->member_count)) != NULL; drafted++) {
+    for (uint32_t drafted = 1; drafted <= most && (next = best_next(guesses, group->member_count)) != NULL; drafted++) {
         logs += log(1 + next->next / next->tokens);
         next->tokens += next->next;
         next->next *= next->chance;
@@ -125,19 +126,19 @@ static double choose(const struct sched *s, const struct sched_batch *batch, con
         double us = step_us(s, d, rows + drafted, gap_us), gain = exp(logs / rows) * plain_us / us;
         if (us > most_us)
             break;
-        if (gain <= best || us > TUNE_DRAFT_SLOWEST * plain_us * least_tokens(guesses, batch->member_count))
+        if (gain <= best || us > TUNE_DRAFT_SLOWEST * plain_us * least_tokens(guesses, group->member_count))
             continue;
         best = gain;
-        for (uint32_t i = 0; i < batch->member_count; i++)
+        for (uint32_t i = 0; i < group->member_count; i++)
             drafts[i] = (uint8_t)guesses[i].taken;
     }
     return best;
 }
 
 // Whether drafts would pay if all were right: otherwise nothing needs to be guessed.
-static bool could_pay(const struct sched *s, const struct sched_batch *batch, const struct sched_draft *d)
+static bool could_pay(const struct sched *s, const struct sched_group *group, const struct sched_draft *d)
 {
-    double rows = batch->member_count;
+    double rows = group->member_count;
     return 2 * step_us(s, d, rows, 0) > TUNE_DRAFT_WORTH * step_us(s, d, 2 * rows, 0);
 }
 
@@ -151,23 +152,24 @@ uint32_t sched_draft_fit(struct sched *s, struct sched_seq *seq, uint32_t drafts
     return drafts;
 }
 
-bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts)
+bool sched_draft_plan(struct sched *s, uint32_t mini_batch, enum sched_class class, uint8_t *drafts)
 {
     const struct sched_batch *batch = &s->batches.of[mini_batch];
+    const struct sched_group *group = &batch->of[class];
     struct sched_draft *d = &s->drafts[mini_batch];
     for (uint32_t i = 0; i < TUNE_DRAFT_SEQUENCES_MAX; i++)
         drafts[i] = 0;
     if (batch->in_flight_count > 0 && batch->in_flight[batch->in_flight_count - 1]->draft_rows > 0)
         return false; // the next position of their sequences is not known
     // Beside prompts, rows are better spent on prompts: those are wanted for certain.
-    if (s->config.drafts == NULL || !s->s_part.rows_alike || batch->prefill_count > 0 || batch->member_count == 0 ||
-        batch->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->time.layers.rows_seen == 0 || !could_pay(s, batch, d)) {
+    if (s->config.drafts == NULL || !s->s_part.rows_alike || group->prefill_count > 0 || group->member_count == 0 ||
+        group->member_count > TUNE_DRAFT_SEQUENCES_MAX || s->time.layers.rows_seen == 0 || !could_pay(s, group, d)) {
         d->drafting = false;
         return true;
     }
     if (batch->in_flight_count > 0 && d->drafting)
         return false;
-    double gain = choose(s, batch, d, drafts);
+    double gain = choose(s, batch, group, d, drafts);
     if (gain > 0)
         d->gain += (d->gain > 0 ? TUNE_DRAFT_GAIN : 1) * (gain - d->gain);
     d->drafting = d->gain > TUNE_DRAFT_WORTH;
@@ -187,7 +189,7 @@ void sched_draft_init(struct sched *s)
 void sched_draft_learn(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
 {
     struct sched_draft *d = &s->drafts[step->mini_batch];
-    if (done->total_us == 0 || done->s_part_us == 0 || step->prefill_rows > 0)
+    if (done->total_us == 0 || done->s_part_us == 0 || step->row_count > step->decode_rows)
         return;
     double other_us = done->total_us > done->s_part_us ? done->total_us - done->s_part_us : 0;
     line_learn(&d->other, step->row_count, other_us);

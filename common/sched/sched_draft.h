@@ -17,9 +17,9 @@ struct sched_draft {
     bool drafting; // each step waits for the one before, whose samples decide what is guessed
 };
 
-// Writes to drafts[TUNE_DRAFT_SEQUENCES_MAX], for each member by index, how many guessed tokens should follow its row in the next
-// step. Returns false if the step must wait for those in flight.
-bool sched_draft_plan(struct sched *s, uint32_t mini_batch, uint8_t *drafts);
+// Writes to drafts[TUNE_DRAFT_SEQUENCES_MAX], for each member of a class by index, how many guessed tokens should follow its row in the
+// next step. Returns false if the step must wait for those in flight.
+bool sched_draft_plan(struct sched *s, uint32_t mini_batch, enum sched_class class, uint8_t *drafts);
 
 // Returns how many of `drafts` fit into the sequence's pages behind its row. Takes more pages only if no other sequence needs them.
 uint32_t sched_draft_fit(struct sched *s, struct sched_seq *seq, uint32_t drafts);

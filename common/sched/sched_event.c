@@ -10,13 +10,13 @@
 
 // --- sequences ------------------------------------------------------------------------------------------------------
 
-static void reject(struct sched *s, uint64_t sequence)
+static void reject(struct sched *s, uint64_t sequence, enum sched_class class)
 {
     s->stats.rejected++;
     assert_always(s->outbox.count < s->outbox.capacity);
     s->outbox.actions[s->outbox.count++] = (struct sched_action){
         .kind = SCHED_REJECT,
-        .reject = {.sequence = sequence, .retry_after_us = sched_predicted_wait_us(s)},
+        .reject = {.sequence = sequence, .retry_after_us = sched_predicted_wait_us(s, class)},
     };
 }
 
@@ -54,7 +54,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     // Without those that are only kept.
     uint32_t known = s->config.max_sequences + s->config.max_kept - s->ids.free_count - s->prefix.slots;
     if (s->ids.free_count == 0 || known >= s->config.max_sequences) {
-        reject(s, a->sequence);
+        reject(s, a->sequence, a->class);
         return;
     }
     uint32_t slot = sched_sequence_new(s, a);
@@ -74,14 +74,15 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     } else {
         sched_sequence_wait(s, slot);
     }
-    if (s->queue.fresh <= s->config.max_waiting || s->cold[slot].rebuild)
+    const uint32_t most = a->class == SCHED_CLASS_BATCH ? s->config.max_waiting_batch : s->config.max_waiting;
+    if (s->queue.fresh[a->class] <= most || s->cold[slot].rebuild)
         return;
     sched_admit(s); // what can start at once does not count for the queue
-    if (s->queue.fresh > s->config.max_waiting && seq->state == SCHED_SEQ_WAITING) {
+    if (s->queue.fresh[a->class] > most && seq->state == SCHED_SEQ_WAITING) {
         sched_queue_remove(s, slot);
         sched_heap_remove(&s->queue.deadlines, slot);
         sched_sequence_free(s, slot);
-        reject(s, a->sequence);
+        reject(s, a->sequence, a->class);
     }
 }
 
@@ -115,7 +116,7 @@ static void place_down(struct sched *s, uint32_t index)
         if (s->cold[slot].over) {
             sched_move_forget(s, slot);
             sched_sequence_requeue(s, slot);
-            s->coming_back--;
+            s->coming_back[s->seqs[slot].class]--;
         } else {
             sched_sequence_move_off(s, slot);
         }
@@ -126,7 +127,7 @@ static void place_down(struct sched *s, uint32_t index)
         if (s->cold[slot].move.id) { // a part that has arrived at the other end is of no use: it is released there
             sched_sequence_move_landed(s, slot);
             sched_sequence_rebuild(s, slot);
-            s->coming_back -= s->cold[slot].over;
+            s->coming_back[s->seqs[slot].class] -= s->cold[slot].over;
         } else {
             sched_sequence_lost(s, slot);
         }
@@ -220,7 +221,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
     }
     if (over) { // it ended meanwhile: its pages are released where they are
         sched_sequence_requeue(s, slot);
-        s->coming_back--;
+        s->coming_back[seq->class]--;
         return;
     }
     if (!m->ok) {

@@ -26,7 +26,8 @@ void sched_handover_ended(struct sched *s, uint32_t slot, bool ok)
 double sched_handover_steps_left(const struct sched *s, uint32_t slot)
 {
     const struct sched_seq *seq = &s->seqs[slot];
-    double lives = s->load.lengths.count > 0 ? s->load.lengths.tokens : TUNE_MOVE_LIFE_STEPS;
+    const struct sched_lengths *l = &s->load.of[seq->class].lengths;
+    double lives = l->count > 0 ? l->tokens : TUNE_MOVE_LIFE_STEPS;
     return MIN((double)(seq->limit - MIN(seq->known, seq->limit)), lives);
 }
 
@@ -42,9 +43,9 @@ bool sched_handover_pays(const struct sched *s, uint32_t slot, double gain_us)
 
 bool sched_handover_place_rests(const struct sched *s, uint32_t index) { return s->now_us < s->places.of[index].moves_from_us; }
 
-void sched_handover_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch, double hurry)
+void sched_handover_start(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch, double rest)
 {
-    uint64_t rested_us = s->now_us + (uint64_t)(TUNE_MOVE_TIME_PART * handover_cost_us(s, slot) * hurry);
+    uint64_t rested_us = s->now_us + (uint64_t)(TUNE_MOVE_TIME_PART * handover_cost_us(s, slot) * rest);
     sched_handover_stay(s, slot);
     for (uint32_t i = 0; i < 2; i++) {
         struct sched_place *place = &s->places.of[i ? to : s->seqs[slot].place];

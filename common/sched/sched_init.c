@@ -93,10 +93,13 @@ static bool init_steps(struct sched *s)
         return false;
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {
         struct sched_batch *batch = &s->batches.of[m];
-        batch->prefill_head = batch->prefill_tail = NONE;
-        batch->members = calloc(s->config.max_sequences, sizeof(*batch->members));
-        if (batch->members == NULL)
-            return false;
+        for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
+            struct sched_group *group = &batch->of[class];
+            group->prefill_head = group->prefill_tail = NONE;
+            group->members = calloc(s->config.max_sequences, sizeof(*group->members));
+            if (group->members == NULL)
+                return false;
+        }
         for (uint32_t k = 0; k < ahead; k++) {
             struct sched_flight *step = &s->batches.flights[m * ahead + k];
             step->runs = calloc(rows, sizeof(*step->runs));
@@ -175,8 +178,10 @@ void sched_fini(struct sched *s)
             free(s->batches.flights[i].refs);
         }
     }
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        free(s->batches.of[m].members);
+    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+        for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
+            free(s->batches.of[m].of[class].members);
+    }
     free(s->batches.flights);
     free(s->prefix.nodes);
     free(s->prefix.buckets);

@@ -9,10 +9,12 @@
 
 void sched_load_init(struct sched *s)
 {
-    sched_survival_init(&s->load.survival);
-    sched_lengths_init(&s->load.lengths);
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        s->load.plans[m].stale = true;
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
+        sched_survival_init(&s->load.of[class].survival);
+        sched_lengths_init(&s->load.of[class].lengths);
+        for (uint32_t m = 0; m < s->config.mini_batches; m++)
+            s->load.of[class].plans[m] = (struct sched_load_plan){.class = class, .stale = true};
+    }
 }
 
 static uint32_t generated(const struct sched *s, uint32_t slot) { return s->seqs[slot].known - s->cold[slot].prompt; }
@@ -20,29 +22,33 @@ static uint32_t generated(const struct sched *s, uint32_t slot) { return s->seqs
 static void note_start(struct sched *s, uint32_t slot)
 {
     uint32_t prompt = s->cold[slot].prompt;
-    sched_lengths_note(&s->load.lengths, &s->load.survival, prompt, s->seqs[slot].limit - prompt);
+    struct sched_load_class *of = &s->load.of[s->seqs[slot].class];
+    sched_lengths_note(&of->lengths, &of->survival, prompt, s->seqs[slot].limit - prompt);
 }
 
-static double mean_context(const struct sched *s)
+static const struct sched_lengths *lengths_of(const struct sched *s, enum sched_class class) { return &s->load.of[class].lengths; }
+
+static double mean_context(const struct sched_lengths *l) { return l->count > 0 ? l->context_tokens / l->tokens : 0; }
+
+double sched_load_weight(const struct sched *s, enum sched_class class)
 {
-    return s->load.lengths.count > 0 ? s->load.lengths.context_tokens / s->load.lengths.tokens : 0;
+    return lengths_of(s, class)->count > 0 ? TUNE_LOAD_WEIGHT * mean_context(lengths_of(s, class)) : 0;
 }
 
-double sched_load_weight(const struct sched *s) { return s->load.lengths.count > 0 ? TUNE_LOAD_WEIGHT * mean_context(s) : 0; }
-
-static double spacing_steps(const struct sched *s)
+static double spacing_steps(const struct sched *s, const struct sched_lengths *l)
 {
-    return s->config.spacing_steps ? s->config.spacing_steps : MAX(s->load.lengths.tokens / TUNE_LOAD_SPACING_PART, 1);
+    return s->config.spacing_steps ? s->config.spacing_steps : MAX(l->tokens / TUNE_LOAD_SPACING_PART, 1);
 }
 
-// What places can do, and what follows for a mini-batch.
+// What places can do, and what follows for the sequences of a class in a mini-batch.
 struct reach {
-    double tokens_per_us; // context tokens that all workers elsewhere read together; 0: there are none
-    double link_us;       // a step's round trips to the farthest of them
-    double page_tokens;   // a mini-batch's share of the tokens that all pages hold
-    double full;          // sequences of a full mini-batch: as many as may run, pages hold and steps have time for
-    double hard;          // context tokens of a step that its time and the pages allow
-    double limit;         // W_lim: of these, as many as keep both parts busy, or as evenly spaced starts need if that is more
+    const struct sched_lengths *lengths; // theirs
+    double tokens_per_us;                // context tokens that all workers elsewhere read together; 0: there are none
+    double link_us;                      // a step's round trips to the farthest of them
+    double page_tokens;                  // a mini-batch's share of the tokens that all pages hold
+    double full;                         // sequences of a full mini-batch: as many as may run, pages hold and steps have time for
+    double hard;                         // context tokens of a step that its time and the pages allow
+    double limit; // W_lim: of these, as many as keep both parts busy, or as evenly spaced starts need if that is more
 };
 
 static double s_part_us(const struct sched *s, double rows) { return sched_time_s_part_us(s, rows, rows); }
@@ -51,18 +57,16 @@ static double s_part_us(const struct sched *s, double rows) { return sched_time_
 // take as long as the s-part does: if a step is too long then, it is not their load that is too much.
 static double timely_load(const struct sched *s, const struct reach *r, double rows)
 {
-    double limit_us = s->config.step_limit_us,
-           s_us = s_part_us(s, rows * (1 + s->load.lengths.prompt_tokens / s->load.lengths.tokens));
+    double limit_us = s->config.step_limit_us, s_us = s_part_us(s, rows * (1 + r->lengths->prompt_tokens / r->lengths->tokens));
     double r_us = sched_round_away_most_us(limit_us, s_us, r->link_us, s->batches.in_use);
     return limit_us == 0 ? INFINITY : MAX(MAX(r_us, s_us - r->link_us), 0) * r->tokens_per_us;
 }
 
 // Returns what so many sequences read when their starts are evenly spaced, plus `deviations` standard deviations.
-static double steady_load(const struct sched *s, double rows, double deviations)
+static double steady_load(const struct sched *s, const struct sched_lengths *l, double rows, double deviations)
 {
-    const struct sched_lengths *l = &s->load.lengths;
-    double mean = mean_context(s), variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
-    return rows * (mean + spacing_steps(s) / 2) + deviations * sqrt(rows * variance);
+    double mean = mean_context(l), variance = MAX(l->context_squares / l->tokens - mean * mean, 0);
+    return rows * (mean + spacing_steps(s, l) / 2) + deviations * sqrt(rows * variance);
 }
 
 static double hard_load(const struct sched *s, const struct reach *r, double rows)
@@ -76,19 +80,19 @@ static double hard_load(const struct sched *s, const struct reach *r, double row
 static double full_rows(const struct sched *s, const struct reach *r, double most)
 {
     double low = 1, high = most;
-    if (steady_load(s, most, 1) <= hard_load(s, r, most))
+    if (steady_load(s, r->lengths, most, 1) <= hard_load(s, r, most))
         return most;
     while (high - low > 0.25) {
         double rows = (low + high) / 2;
-        *(steady_load(s, rows, 1) <= hard_load(s, r, rows) ? &low : &high) = rows;
+        *(steady_load(s, r->lengths, rows, 1) <= hard_load(s, r, rows) ? &low : &high) = rows;
     }
     return low;
 }
 
 // Needs an expectation of lengths.
-static struct reach reach(const struct sched *s)
+static struct reach reach(const struct sched *s, enum sched_class class)
 {
-    struct reach r = {0};
+    struct reach r = {.lengths = lengths_of(s, class)};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         if (!place->up)
@@ -105,17 +109,18 @@ static struct reach reach(const struct sched *s)
     double balance = MAX(s_part_us(s, r.full) - r.link_us, 0) *
                      r.tokens_per_us; // read while the s-part works on the other mini-batch
     r.hard = hard_load(s, &r, r.full);
-    r.limit = MIN(MAX(steady_load(s, r.full, 2), balance), r.hard);
+    r.limit = MIN(MAX(steady_load(s, r.lengths, r.full, 2), balance), r.hard);
     return r;
 }
 
 uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
 {
     assert_always(mini_batch < s->config.mini_batches);
-    if (s->config.admission == SCHED_GREEDY || s->load.lengths.count == 0)
+    enum sched_class class = sched_leading_class(s);
+    if (s->config.admission == SCHED_GREEDY || lengths_of(s, class)->count == 0)
         return UINT64_MAX;
-    struct reach r = reach(s);
-    return r.tokens_per_us > 0 ? (uint64_t)(s->load.plans[mini_batch].together ? r.hard : r.limit) : UINT64_MAX;
+    struct reach r = reach(s, class);
+    return r.tokens_per_us > 0 ? (uint64_t)(s->load.of[class].plans[mini_batch].together ? r.hard : r.limit) : UINT64_MAX;
 }
 
 // --- the projection ---------------------------------------------------------------------------------------------------
@@ -130,11 +135,12 @@ static double next_point(const struct sched_load_plan *plan, double point)
 static uint32_t project(const struct sched *s, const struct sched_load_plan *plan, const struct sched_load_cohort *c, double age,
                         double *mean, double *variance)
 {
-    double left = c->cutoff - age, alive = sched_survival_at(&s->load.survival, age), point = 0;
+    const struct sched_survival *survival = &s->load.of[plan->class].survival;
+    double left = c->cutoff - age, alive = sched_survival_at(survival, age), point = 0;
     uint32_t k = 0;
     for (; k < SCHED_LOAD_POINTS && point < left; k++) {
         double next = next_point(plan, point);
-        double share = MIN(sched_survival_at(&s->load.survival, age + point) / alive, 1);
+        double share = MIN(sched_survival_at(survival, age + point) / alive, 1);
         double context = c->base + c->count * (age + MIN(next, left));
         mean[k] += share * context;
         variance[k] += share * (1 - share) * context * context / c->count;
@@ -148,7 +154,7 @@ static void refresh(struct sched *s, struct sched_load_plan *plan)
     if (!plan->stale)
         return;
     plan->stale = false;
-    plan->tokens = s->load.lengths.tokens;
+    plan->tokens = lengths_of(s, plan->class)->tokens;
     for (uint32_t k = 0; k < SCHED_LOAD_POINTS; k++)
         plan->mean[k] = plan->variance[k] = 0;
     for (uint32_t i = 0; i < SCHED_LOAD_COHORTS; i++) {
@@ -182,7 +188,7 @@ static bool fits(const struct sched *s, const struct sched_load_plan *plan, uint
 
 static uint32_t cohort_find(const struct sched *s, const struct sched_load_plan *plan, int64_t start, uint32_t cutoff)
 {
-    double wide = MAX(s->load.lengths.tokens / TUNE_LOAD_POINTS_DENSE, 1), nearest_far = INFINITY;
+    double wide = MAX(lengths_of(s, plan->class)->tokens / TUNE_LOAD_POINTS_DENSE, 1), nearest_far = INFINITY;
     uint32_t empty = NONE, nearest = 0;
     for (uint32_t i = 0; i < SCHED_LOAD_COHORTS; i++) {
         const struct sched_load_cohort *c = &plan->cohorts[i];
@@ -202,11 +208,16 @@ static uint32_t cohort_find(const struct sched *s, const struct sched_load_plan 
     return empty != NONE ? empty : nearest;
 }
 
+static struct sched_load_plan *plan_of(struct sched *s, const struct sched_seq *seq)
+{
+    return &s->load.of[seq->class].plans[seq->mini_batch];
+}
+
 void sched_load_join(struct sched *s, uint32_t slot)
 {
     const struct sched_seq *seq = &s->seqs[slot];
     struct sched_seq_cold *cold = &s->cold[slot];
-    struct sched_load_plan *plan = &s->load.plans[seq->mini_batch];
+    struct sched_load_plan *plan = plan_of(s, seq);
     int64_t start = (int64_t)plan->step - generated(s, slot);
     uint32_t cutoff = seq->limit - cold->prompt;
     cold->load.cohort = (uint8_t)cohort_find(s, plan, start, cutoff);
@@ -224,7 +235,7 @@ void sched_load_join(struct sched *s, uint32_t slot)
 
 void sched_load_leave(struct sched *s, uint32_t slot)
 {
-    struct sched_load_plan *plan = &s->load.plans[s->seqs[slot].mini_batch];
+    struct sched_load_plan *plan = plan_of(s, &s->seqs[slot]);
     struct sched_load_cohort *c = &plan->cohorts[s->cold[slot].load.cohort];
     assert_always(c->count > 0);
     plan->ends++;
@@ -233,16 +244,17 @@ void sched_load_leave(struct sched *s, uint32_t slot)
     plan->stale = true;
 }
 
-void sched_load_stepped(struct sched *s, uint32_t mini_batch)
+void sched_load_stepped(struct sched *s, uint32_t mini_batch, enum sched_class class)
 {
-    s->load.plans[mini_batch].step++;
-    s->load.plans[mini_batch].stale = true;
-    sched_lengths_refresh(&s->load.lengths, &s->load.survival);
+    struct sched_load_class *of = &s->load.of[class];
+    of->plans[mini_batch].step++;
+    of->plans[mini_batch].stale = true;
+    sched_lengths_refresh(&of->lengths, &of->survival);
 }
 
 void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens)
 {
-    struct sched_load_plan *plan = &s->load.plans[s->seqs[slot].mini_batch];
+    struct sched_load_plan *plan = plan_of(s, &s->seqs[slot]);
     s->cold[slot].load.cohort_base += tokens;
     plan->cohorts[s->cold[slot].load.cohort].base += tokens;
     plan->stale = true;
@@ -250,7 +262,7 @@ void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens)
 
 void sched_load_grew(struct sched *s, uint32_t slot)
 {
-    sched_survival_pass(&s->load.survival, generated(s, slot));
+    sched_survival_pass(&s->load.of[s->seqs[slot].class].survival, generated(s, slot));
     s->seqs[slot].passes_at = s->cold[slot].prompt + sched_survival_next(generated(s, slot));
 }
 
@@ -264,9 +276,9 @@ static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
 static double through_us(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r,
                          bool apart)
 {
-    double tokens = s->load.lengths.tokens, step = tokens / TUNE_LOAD_TRIAL_STEPS, rate = r->full / tokens, running = 0, load = 0,
+    double tokens = r->lengths->tokens, step = tokens / TUNE_LOAD_TRIAL_STEPS, rate = r->full / tokens, running = 0, load = 0,
            us = 0;
-    double prompt = MAX(s->load.lengths.context_tokens / tokens - tokens / 2, 0), ends[TUNE_LOAD_TRIAL_STEPS] = {0};
+    double prompt = MAX(r->lengths->context_tokens / tokens - tokens / 2, 0), ends[TUNE_LOAD_TRIAL_STEPS] = {0};
     for (uint32_t i = 0; i < SCHED_LOAD_COHORTS; i++) {
         const struct sched_load_cohort *c = &plan->cohorts[i];
         double age = (double)((int64_t)plan->step - c->start), left = MAX(tokens - age, 0);
@@ -300,7 +312,7 @@ static bool together_is_faster(const struct sched *s, const struct sched_load_pl
     for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++)
         sizes += s->time.layers.sizes[i].rows > 0;
     if (waiting >= r->full * TUNE_LOAD_TRIAL_ROUNDS ||
-        MIN(waiting, r->full) * (s->load.lengths.prompt_tokens + s->load.lengths.tokens) > r->hard)
+        MIN(waiting, r->full) * (r->lengths->prompt_tokens + r->lengths->tokens) > r->hard)
         return false;
     if (sizes < 2)
         return waiting <= 2 * r->full; // T(b) is not known yet
@@ -313,10 +325,10 @@ static bool together_is_faster(const struct sched *s, const struct sched_load_pl
 // a part of a life likewise: if all lives are alike, hardly more start there than with an even spread; if lengths differ, ends are
 // random, and the starts that follow them may come as much faster, up to a standard deviation at once. So sequences that came close
 // together for whatever reason (a short queue at first, a change of mini-batches, a limit that bound) are apart a life later.
-static void credit(struct sched *s, struct sched_load_plan *plan, double full)
+static void credit(struct sched_load_plan *plan, const struct reach *r)
 {
-    double rate = full / s->load.lengths.tokens, steps = (double)(plan->step - plan->credited),
-           differ = 4 * s->load.lengths.variation;
+    double full = r->full, rate = full / r->lengths->tokens, steps = (double)(plan->step - plan->credited),
+           differ = 4 * r->lengths->variation;
     double spread = rate * (1 + TUNE_LOAD_CLOSER + differ), close = MIN(differ, 1) * sqrt(full / TUNE_LOAD_LIFE_PARTS);
     plan->credit = MIN(plan->credit + rate * steps + plan->ends, starts_max(rate));
     plan->room = MIN(plan->room + spread * steps, 1 + spread + close);
@@ -326,22 +338,26 @@ static void credit(struct sched *s, struct sched_load_plan *plan, double full)
 
 bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct sched_batch *batch = &s->batches.of[mini_batch];
-    struct sched_load_plan *plan = &s->load.plans[mini_batch];
+    enum sched_class class = s->seqs[slot].class;
+    struct sched_load_class *of = &s->load.of[class];
+    struct sched_load_plan *plan = &of->plans[mini_batch];
+    uint32_t size = sched_batch_size(&s->batches.of[mini_batch], class);
     if (s->config.admission == SCHED_GREEDY)
         return true;
-    if (s->load.lengths.count == 0)
+    if (of->lengths.count == 0)
         note_start(s, slot);
-    sched_lengths_refresh(&s->load.lengths, &s->load.survival);
-    struct reach r = reach(s);
+    sched_lengths_refresh(&of->lengths, &of->survival);
+    struct reach r = reach(s, class);
     if (r.tokens_per_us == 0)
         return true;
-    credit(s, plan, r.full);
-    if (s->cold[slot].rebuild || sched_batch_size(batch) == 0)
+    credit(plan, &r);
+    if (s->cold[slot].rebuild || size == 0)
         return true; // it ran before, or it runs alone
     refresh(s, plan);
+    if (sched_class_waits(s, class)) // it grows as others leave time, not by steps
+        return fits(s, plan, slot, 1, r.limit);
     // Its share of the queue: mini-batches are to be of one size.
-    double share = ((double)s->queue.waiting.count + s->running) / s->batches.in_use - sched_batch_size(batch);
+    double share = ((double)s->queue.count[class] + s->running[class]) / s->batches.in_use - size;
     double waiting = MAX(ceil(share), 1);
     if (fits(s, plan, slot, waiting, r.limit))
         return true;
@@ -349,7 +365,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
         plan->together = together_is_faster(s, plan, waiting, &r);
     plan->decided = plan->step + 1;
     // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
-    if (sched_batch_size(batch) >= r.full * (plan->together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
+    if (size >= r.full * (plan->together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
         (!plan->together && (plan->credit < 1 || plan->room < 1)))
         return false;
     return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
@@ -357,10 +373,11 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
 
 bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct sched_load_plan *plan = &s->load.plans[mini_batch];
-    if (s->config.admission == SCHED_GREEDY || s->load.lengths.count == 0)
+    enum sched_class class = s->seqs[slot].class;
+    struct sched_load_plan *plan = &s->load.of[class].plans[mini_batch];
+    if (s->config.admission == SCHED_GREEDY || lengths_of(s, class)->count == 0)
         return true;
-    struct reach r = reach(s);
+    struct reach r = reach(s, class);
     if (r.tokens_per_us == 0)
         return true;
     refresh(s, plan);
@@ -369,7 +386,7 @@ bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
 
 void sched_load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
-    struct sched_load_plan *plan = &s->load.plans[mini_batch];
+    struct sched_load_plan *plan = &s->load.of[s->seqs[slot].class].plans[mini_batch];
     plan->credit = MAX(plan->credit - 1, 0);
     plan->room = MAX(plan->room - 1, 0);
     if (s->cold[slot].rebuild)

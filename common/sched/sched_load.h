@@ -37,8 +37,9 @@ struct sched_load_cohort {
     double base;            // sum over its sequences of context minus age
 };
 
-// The projection for a mini-batch.
+// The projection for the sequences of a class in a mini-batch.
 struct sched_load_plan {
+    enum sched_class class;
     struct sched_load_cohort cohorts[SCHED_LOAD_COHORTS];
     uint64_t step;                                               // steps planned so far
     double credit;                                               // number of starts that are due
@@ -58,22 +59,28 @@ struct sched_load_link {
     uint8_t cohort;     // its cohort in its mini-batch, while it runs
 };
 
+// Each class has its own lengths and its own schedule: jobs of class batch may be as long as they like without changing what interactive
+// sequences are expected to be, and they take no part in those sequences' load, because they wait where there is no time for both.
 struct sched_load {
-    struct sched_survival survival;
-    struct sched_lengths lengths;
-    struct sched_load_plan plans[SCHED_MINI_BATCHES_MAX];
+    struct sched_load_class {
+        struct sched_survival survival;
+        struct sched_lengths lengths;
+        struct sched_load_plan plans[SCHED_MINI_BATCHES_MAX];
+    } of[SCHED_CLASSES];
 };
 
 struct sched;
 
 void sched_load_init(struct sched *s);
-void sched_load_join(struct sched *s, uint32_t slot);                   // call when it begins to run in its mini-batch
-void sched_load_leave(struct sched *s, uint32_t slot);                  // call when it no longer runs there
-void sched_load_stepped(struct sched *s, uint32_t mini_batch);          // call when a step was planned
-void sched_load_grew(struct sched *s, uint32_t slot);                   // call when its length has reached the next bucket
-void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens); // call when one step gave it `tokens` tokens more than one
+void sched_load_join(struct sched *s, uint32_t slot);  // call when it begins to run in its mini-batch
+void sched_load_leave(struct sched *s, uint32_t slot); // call when it no longer runs there
+void sched_load_stepped(struct sched *s, uint32_t mini_batch, enum sched_class class); // call when a step of that class was planned
+void sched_load_grew(struct sched *s, uint32_t slot); // call when its length has reached the next bucket
+// Call when it got `tokens` tokens more than steps of its class were planned for it.
+void sched_load_leapt(struct sched *s, uint32_t slot, uint32_t tokens);
 
-// Returns whether the head of the queue may start in that mini-batch now. If it does start, sched_load_started() follows.
+// Returns whether the head of the queue may start in that mini-batch now. Starts of a class that does not lead are not spaced.
+// If it does start, sched_load_started() follows.
 bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch);
 void sched_load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
 
@@ -85,6 +92,6 @@ bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch);
 // several times the mean over a life. If only the present load counted, the place with the youngest sequences would get all new
 // ones and be the slowest a life later, again and again. (This is a control loop with a dead time of one life, so its gain must be
 // well below 1.) 0: nothing is known of lengths.
-double sched_load_weight(const struct sched *s);
+double sched_load_weight(const struct sched *s, enum sched_class class);
 
 #endif

@@ -22,22 +22,22 @@ static bool running_load(const struct sched *s, struct sched_running_load *out)
     double tokens = 0, squares = 0, ends = 0, local = 0, here = 0;
     *out = (struct sched_running_load){.count = 0};
     for (uint32_t m = 0; m < s->batches.in_use; m++) {
-        const struct sched_batch *batch = &s->batches.of[m];
-        if (batch->prefill_count > 0)
+        const struct sched_group *group = &s->batches.of[m].of[sched_leading_class(s)];
+        if (group->prefill_count > 0)
             return false;
-        for (uint32_t i = 0; i < batch->member_count; i++) {
-            const struct sched_seq *seq = &s->seqs[batch->members[i]];
+        for (uint32_t i = 0; i < group->member_count; i++) {
+            const struct sched_seq *seq = &s->seqs[group->members[i]];
             tokens += seq->known;
             squares += (double)seq->known * seq->known;
             double end = seq->known + MIN((double)(seq->limit - MIN(seq->known, seq->limit)),
-                                          MAX(sched_handover_steps_left(s, batch->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
+                                          MAX(sched_handover_steps_left(s, group->members[i]), TUNE_MIGRATE_ROOM_TOKENS));
             ends += end;
             if (s->places.of[seq->place].kind == SCHED_KV_WORKER)
                 continue;
             local += seq->known;
             here += end + s->config.page_tokens;
         }
-        out->count += batch->member_count;
+        out->count += group->member_count;
     }
     if (out->count == 0)
         return false;
@@ -55,10 +55,12 @@ static bool send_one(struct sched *s, uint32_t from, uint32_t kinds, double gain
     for (uint32_t slot = s->places.of[from].holders.tail; slot != NONE && *looked < TUNE_MIGRATE_LISTED;
          slot = s->cold[slot].place.prev) {
         const struct sched_seq *seq = &s->seqs[slot];
-        if (seq->starved || !sched_handover_allowed(s, slot) || !sched_handover_pays(s, slot, gain_us))
+        if (seq->class != sched_leading_class(s) || seq->starved || !sched_handover_allowed(s, slot) ||
+            !sched_handover_pays(s, slot, gain_us))
             continue;
         ++*looked;
-        uint32_t pages = sched_choice_pages(s, slot), to = sched_choice_place(s, seq->mini_batch, seq->known, pages, from, kinds);
+        uint32_t pages = sched_choice_pages(s, slot),
+                 to = sched_choice_place(s, seq->class, seq->mini_batch, seq->known, pages, from, kinds);
         if (to == NONE || sched_handover_place_rests(s, to))
             continue;
         sched_handover_start(s, slot, to, pages, seq->mini_batch, 1);
@@ -71,11 +73,12 @@ void sched_migrate(struct sched *s)
 {
     struct sched_running_load running;
     struct sched_rebalance_target target;
+    enum sched_class class = sched_leading_class(s);
     uint32_t local = s->places.local_pool, looked = 0;
 
-    if (!s->config.balance || s->config.placement != SCHED_PLACE_AUTO || s->queue.waiting.count > 0 ||
+    if (!s->config.balance || s->config.placement != SCHED_PLACE_AUTO || sched_class_sum(s->queue.count, class) > 0 ||
         s->moves.count > s->moves.relabelling ||
-        s->stats.steps < s->migrate.looked + TUNE_MIGRATE_STEPS + s->running / TUNE_MIGRATE_SEQUENCES_A_STEP)
+        s->stats.steps < s->migrate.looked + TUNE_MIGRATE_STEPS + s->running[class] / TUNE_MIGRATE_SEQUENCES_A_STEP)
         return;
     s->migrate.looked = s->stats.steps;
     if (local == NONE || !s->places.of[local].accepts_moves || !running_load(s, &running) ||

@@ -14,7 +14,7 @@ void sched_move_begin(struct sched *s, uint32_t slot, uint32_t to, uint32_t page
     m->batch = (uint8_t)mini_batch;
     m->id = 0;
     m->relabels = to == seq->place;
-    s->places.of[to].incoming[mini_batch] += m->load;
+    s->places.of[to].loads[seq->class][mini_batch].incoming += m->load;
     s->moves.relabelling += m->relabels;
     s->moves.slots[s->moves.count++] = slot;
 }
@@ -25,7 +25,7 @@ void sched_move_forget(struct sched *s, uint32_t slot)
     if (cold->move.to == NONE)
         return;
     sched_place_unreserve(s, cold->move.to, cold->move.pages);
-    s->places.of[cold->move.to].incoming[cold->move.batch] -= cold->move.load;
+    s->places.of[cold->move.to].loads[s->seqs[slot].class][cold->move.batch].incoming -= cold->move.load;
     s->moves.relabelling -= cold->move.relabels;
     cold->move.to = NONE;
     cold->move.id = 0;

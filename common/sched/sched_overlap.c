@@ -35,7 +35,7 @@ struct capacity {
 static void contexts(const struct sched *s, struct capacity *out)
 {
     const struct sched_seq *head = &s->seqs[s->queue.waiting.entries[0].slot];
-    const struct sched_lengths *l = &s->load.lengths;
+    const struct sched_lengths *l = &s->load.of[head->class].lengths;
     out->context = (head->known + MAX(head->limit, head->known)) / 2.0;
     out->end = MAX(head->limit, head->known);
     out->deviation = (MAX(head->limit, head->known) - head->known) / 3.5; // evenly spread
@@ -112,15 +112,19 @@ void sched_overlap_judge(struct sched *s)
     struct capacity capacity = {.context = 0};
     if (s->config.placement != SCHED_PLACE_AUTO || s->queue.waiting.count == 0)
         return;
-    double n = MIN((double)s->running + s->queue.waiting.count + s->coming_back, s->config.max_running);
-    if (s->overlap.judged > 0 && s->stats.steps < s->overlap.judged + TUNE_OVERLAP_JUDGE_STEPS &&
-        fabs(n - s->overlap.count) < TUNE_OVERLAP_CHANGED * n)
+    enum sched_class class = s->seqs[s->queue.waiting.entries[0].slot].class;
+    struct sched_overlap *overlap = &s->overlap[class];
+    double n = (double)sched_class_sum(s->running, class) + sched_class_sum(s->queue.count, class) +
+               sched_class_sum(s->coming_back, class);
+    n = MIN(n, s->config.max_running);
+    if (overlap->judged > 0 && s->stats.steps < overlap->judged + TUNE_OVERLAP_JUDGE_STEPS &&
+        fabs(n - overlap->count) < TUNE_OVERLAP_CHANGED * n)
         return;
-    s->overlap.judged = s->stats.steps + 1;
-    s->overlap.count = n;
+    overlap->judged = s->stats.steps + 1;
+    overlap->count = n;
     contexts(s, &capacity);
     if (!gather(s, &capacity)) {
-        s->overlap.choice = SCHED_OVERLAP_UNKNOWN;
+        overlap->choice = SCHED_OVERLAP_UNKNOWN;
         return;
     }
     double rates[SCHED_OVERLAP_CHOICES] = {0}, share = 0;
@@ -139,12 +143,12 @@ void sched_overlap_judge(struct sched *s)
     }
     rates[SCHED_OVERLAP_LOCAL] *= TUNE_OVERLAP_LOCAL_ODDS;
     rates[SCHED_OVERLAP_WORKERS] *= TUNE_OVERLAP_WORKERS_ODDS;
-    rates[s->overlap.choice] *= TUNE_OVERLAP_STAY; // the rate of SCHED_OVERLAP_UNKNOWN is 0
+    rates[overlap->choice] *= TUNE_OVERLAP_STAY; // the rate of SCHED_OVERLAP_UNKNOWN is 0
     enum sched_overlap_choice best = SCHED_OVERLAP_BOTH;
     for (enum sched_overlap_choice o = SCHED_OVERLAP_BOTH; o < SCHED_OVERLAP_CHOICES; o++)
         best = rates[o] > rates[best] ? o : best;
-    s->overlap.choice = best;
-    s->overlap.local_share = share;
+    overlap->choice = best;
+    overlap->local_share = share;
 }
 
 // Tokens a microsecond, and the same with the odds that one kind of places alone has over both.
@@ -192,33 +196,34 @@ static bool could_hold(const struct sched *s, uint32_t kinds, uint32_t pages)
     return false;
 }
 
-uint32_t sched_overlap_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages)
+uint32_t sched_overlap_kinds(const struct sched *s, enum sched_class class)
 {
-    uint32_t first = SCHED_CHOICE_ANY, second = 0;
-    if (s->config.placement != SCHED_PLACE_AUTO || s->overlap.choice == SCHED_OVERLAP_UNKNOWN)
-        return sched_choice_place(s, mini_batch, tokens, pages, NONE, first);
-    if (s->overlap.choice == SCHED_OVERLAP_BOTH) {
-        double local = 0, all = tokens;
-        for (uint32_t i = 0; i < s->config.max_places; i++) {
-            double load = (double)(s->places.of[i].load[mini_batch] + s->places.of[i].incoming[mini_batch]);
-            local += s->places.of[i].kind == SCHED_LOCAL_POOL ? load : 0;
-            all += load;
-        }
-        first = local + tokens / 2.0 < s->overlap.local_share * all ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS;
-        second = SCHED_CHOICE_ANY;
-    } else {
-        first = s->overlap.choice == SCHED_OVERLAP_LOCAL ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS;
-        second = could_hold(s, first, pages) ? 0 : SCHED_CHOICE_ANY;
-    }
-    uint32_t place = sched_choice_place(s, mini_batch, tokens, pages, NONE, first);
-    return place == NONE && second != 0 ? sched_choice_place(s, mini_batch, tokens, pages, NONE, second) : place;
-}
-
-uint32_t sched_overlap_kinds(const struct sched *s)
-{
-    switch (s->overlap.choice) {
+    switch (s->overlap[class].choice) {
     case SCHED_OVERLAP_LOCAL: return SCHED_CHOICE_LOCAL;
     case SCHED_OVERLAP_WORKERS: return SCHED_CHOICE_WORKERS;
     default: return SCHED_CHOICE_ANY;
     }
+}
+
+uint32_t sched_overlap_kinds_new(const struct sched *s, enum sched_class class, uint32_t pages)
+{
+    uint32_t kinds = sched_overlap_kinds(s, class);
+    return could_hold(s, kinds, pages) ? kinds : SCHED_CHOICE_ANY;
+}
+
+uint32_t sched_overlap_place(const struct sched *s, enum sched_class class, uint32_t mini_batch, uint32_t tokens, uint32_t pages)
+{
+    const struct sched_overlap *overlap = &s->overlap[class];
+    if (overlap->choice != SCHED_OVERLAP_BOTH)
+        return sched_choice_place(s, class, mini_batch, tokens, pages, NONE, sched_overlap_kinds_new(s, class, pages));
+    double local = 0, all = tokens;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        const struct sched_place_load seen = sched_place_load(&s->places.of[i], class, mini_batch);
+        double load = (double)(seen.load + seen.incoming);
+        local += s->places.of[i].kind == SCHED_LOCAL_POOL ? load : 0;
+        all += load;
+    }
+    uint32_t first = local + tokens / 2.0 < overlap->local_share * all ? SCHED_CHOICE_LOCAL : SCHED_CHOICE_WORKERS;
+    uint32_t place = sched_choice_place(s, class, mini_batch, tokens, pages, NONE, first);
+    return place != NONE ? place : sched_choice_place(s, class, mini_batch, tokens, pages, NONE, SCHED_CHOICE_ANY);
 }

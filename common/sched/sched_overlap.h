@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/sched/sched.h"
+
 struct sched;
 
 enum sched_overlap_choice {
@@ -15,6 +17,7 @@ enum sched_overlap_choice {
     SCHED_OVERLAP_CHOICES
 };
 
+// For the sequences of a class.
 struct sched_overlap {
     enum sched_overlap_choice choice; // where new sequences go
     uint64_t judged;                  // number of steps emitted when it was last judged, plus 1; 0: never
@@ -35,16 +38,19 @@ struct sched_rebalance_target {
     bool pool_full;  // the local pool has too few pages for its sequences to reach their end there
 };
 
-// Decides for waiting sequences.
+// Decides for waiting sequences, those of the class at the head of the queue.
 void sched_overlap_judge(struct sched *s);
 
 // Decides for running sequences. Returns false if they are best where they are.
 bool sched_overlap_rebalance(const struct sched *s, const struct sched_running_load *load, struct sched_rebalance_target *out);
 
 // Returns the place for a new sequence; NONE: it waits.
-uint32_t sched_overlap_place(const struct sched *s, uint32_t mini_batch, uint32_t tokens, uint32_t pages);
+uint32_t sched_overlap_place(const struct sched *s, enum sched_class class, uint32_t mini_batch, uint32_t tokens, uint32_t pages);
 
-// Returns the kinds of places that a running sequence may be handed to (sched_choice.h).
-uint32_t sched_overlap_kinds(const struct sched *s);
+// Returns the kinds of places that a running sequence of a class may be handed to (sched_choice.h).
+uint32_t sched_overlap_kinds(const struct sched *s, enum sched_class class);
+
+// Returns the kinds of places that may take a new sequence of a class. If none of the chosen kind could hold its pages, all kinds may.
+uint32_t sched_overlap_kinds_new(const struct sched *s, enum sched_class class, uint32_t pages);
 
 #endif

@@ -110,10 +110,10 @@ void sched_place_unreserve(struct sched *s, uint32_t index, uint32_t pages)
 
 void sched_place_set_load(struct sched *s, struct sched_seq *seq, uint32_t load)
 {
-    uint64_t *place_load = &s->places.of[seq->place].load[seq->mini_batch];
-    uint64_t *batch_load = &s->places.batch_load[seq->mini_batch];
-    s->places.of[seq->place].readers[seq->mini_batch] += (load > 0) - (seq->load > 0);
-    *place_load = *place_load - seq->load + load;
+    struct sched_place_load *at = &s->places.of[seq->place].loads[seq->class][seq->mini_batch];
+    uint64_t *batch_load = &s->places.batch_load[seq->class][seq->mini_batch];
+    at->readers += (load > 0) - (seq->load > 0);
+    at->load = at->load - seq->load + load;
     *batch_load = *batch_load - seq->load + load;
     seq->load = load;
 }

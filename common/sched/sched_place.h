@@ -29,9 +29,10 @@ struct sched_place {
     uint64_t suspect_until_us; // no rows
     uint64_t avoid_until_us;   // no new sequences
     uint64_t moves_from_us;    // nothing is handed over from it or to it before this time, unless necessary
-    uint64_t load[SCHED_MINI_BATCHES_MAX];
-    uint64_t incoming[SCHED_MINI_BATCHES_MAX]; // load of sequences that are being handed over to it
-    uint32_t readers[SCHED_MINI_BATCHES_MAX];  // number of sequences that make up that load
+    struct sched_place_load {
+        uint64_t load, incoming; // incoming: of sequences that are being handed over to it
+        uint32_t readers;        // number of sequences that make up `load`
+    } loads[SCHED_CLASSES][SCHED_MINI_BATCHES_MAX];
     struct sched_speed speed;
     enum sched_place_kind kind;
     bool up, draining, drained, accepts_moves;
@@ -51,13 +52,13 @@ struct sched_place {
 };
 
 struct sched_places {
-    struct sched_place *of;                      // [max_places]
-    uint64_t batch_load[SCHED_MINI_BATCHES_MAX]; // sums over places
-    uint32_t draining, starved, losing;          // places
-    uint64_t grace_until_us;                     // places that were never up are expected until then; 0: no place was up yet
-    uint64_t grace_wake_us;                      // when the head of the queue is judged again, or SCHED_NEVER
-    uint32_t local_pool;                         // index of the local pool if it is up, or NONE
-    double sharing_us;                           // time per context token, fastest worker on the s-part's cores; 0: not measured
+    struct sched_place *of;                                     // [max_places]
+    uint64_t batch_load[SCHED_CLASSES][SCHED_MINI_BATCHES_MAX]; // sums over places
+    uint32_t draining, starved, losing;                         // places
+    uint64_t grace_until_us; // places that were never up are expected until then; 0: no place was up yet
+    uint64_t grace_wake_us;  // when the head of the queue is judged again, or SCHED_NEVER
+    uint32_t local_pool;     // index of the local pool if it is up, or NONE
+    double sharing_us;       // time per context token, fastest worker on the s-part's cores; 0: not measured
 };
 
 void sched_place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t pages); // counts its pages as used
@@ -75,6 +76,16 @@ void sched_place_avoid(struct sched *s, struct sched_place *place);             
 void sched_place_forgive(struct sched *s, struct sched_place *place);                            // call when a row there counts
 void sched_list_insert(struct sched *s, struct sched_list *list, uint32_t after, uint32_t slot); // after NONE: as the first
 void sched_list_remove(struct sched *s, struct sched_list *list, uint32_t slot);
+
+// Returns a place's load for a mini-batch as a class sees it: of its own sequences, and of classes that go before it.
+static inline struct sched_place_load sched_place_load(const struct sched_place *place, enum sched_class class, uint32_t mini_batch)
+{
+    struct sched_place_load sum = place->loads[SCHED_CLASS_INTERACTIVE][mini_batch],
+                            more = place->loads[SCHED_CLASS_BATCH][mini_batch];
+    if (class == SCHED_CLASS_INTERACTIVE)
+        return sum;
+    return (struct sched_place_load){sum.load + more.load, sum.incoming + more.incoming, sum.readers + more.readers};
+}
 
 // Returns how many free pages a new sequence must leave for others to grow.
 static inline uint32_t sched_place_spared(const struct sched_place *place)

@@ -1,8 +1,13 @@
 // sched_plan.c: the rows of one step.
 //
 // First comes one row for every sequence of the mini-batch that decodes, with its drafts (sched_draft.c); then prefill, in as many rows
-// as sched_chunk.c allows: the oldest prompt first, several prompts if they fit.
+// as sched_chunk.c allows: the oldest prompt first, several prompts if they fit. These are rows of interactive sequences if any run,
+// otherwise of class batch. Behind interactive rows, class batch has those that hardly lengthen the step.
 #include "common/sched/sched_plan.h"
+
+#include <string.h>
+
+#include "common/sched/sched_batch_count.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
 
@@ -21,36 +26,49 @@ static struct sched_run *add_run(struct sched_flight *step, const struct sched_s
     return run;
 }
 
-static void plan_decodes(struct sched *s, struct sched_batch *batch, struct sched_flight *step, const uint8_t *drafts)
+static bool may_decode(const struct sched *s, const struct sched_seq *seq)
 {
-    uint32_t count = batch->member_count;
-    uint32_t at = count > s->s_part.rows_max ? batch->cursor % count : 0;
-    for (uint32_t i = 0; i < count && step->row_count < s->s_part.rows_max; i++, at = at + 1 == count ? 0 : at + 1) {
-        uint32_t slot = batch->members[at];
-        struct sched_seq *seq = &s->seqs[slot];
-        if (at + 8 < count)
-            __builtin_prefetch(&s->seqs[batch->members[at + 8]], 1);
-        if (seq->known + seq->samples >= seq->limit || sched_place_blocks(s, seq))
-            continue;
-        if (seq->next_pos >= (uint64_t)seq->pages * s->config.page_tokens) {
-            bool grown = sched_prefix_grow(s, seq);
-            sched_place_starve(s, seq, !grown);
-            if (!grown)
-                continue;
-        }
-        uint32_t guessed = at < TUNE_DRAFT_SEQUENCES_MAX ? sched_draft_fit(s, seq, drafts[at]) : 0;
-        struct sched_run *run = add_run(step, seq, slot, 1u + guessed);
-        run->sample = true;
-        run->drafts = (uint8_t)guessed;
-        step->draft_rows += guessed;
-        run->use_last_sampled = seq->samples > 0;
-        seq->open = false;
-        seq->next_pos += 1u + guessed;
-        seq->samples += (uint16_t)(1u + guessed);
-        seq->in_flight++;
-        sched_place_set_load(s, seq, seq->next_pos);
+    return seq->known + seq->samples < seq->limit && !sched_place_blocks(s, seq);
+}
+
+// Adds the next row of a sequence and `guessed` drafts at most. False: it lacks a page.
+static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slot, uint32_t guessed)
+{
+    struct sched_seq *seq = &s->seqs[slot];
+    if (seq->next_pos >= (uint64_t)seq->pages * s->config.page_tokens) {
+        bool grown = sched_prefix_grow(s, seq);
+        sched_place_starve(s, seq, !grown);
+        if (!grown)
+            return false;
     }
-    batch->cursor = at;
+    if (guessed > 0)
+        guessed = sched_draft_fit(s, seq, guessed);
+    struct sched_run *run = add_run(step, seq, slot, 1u + guessed);
+    run->sample = true;
+    run->drafts = (uint8_t)guessed;
+    step->draft_rows += guessed;
+    run->use_last_sampled = seq->samples > 0;
+    seq->open = false;
+    seq->next_pos += 1u + guessed;
+    seq->samples += (uint16_t)(1u + guessed);
+    seq->in_flight++;
+    sched_place_set_load(s, seq, seq->next_pos);
+    return true;
+}
+
+static void plan_decodes(struct sched *s, struct sched_group *group, struct sched_flight *step, const uint8_t *drafts)
+{
+    uint32_t count = group->member_count;
+    uint32_t at = count > s->s_part.rows_max ? group->cursor % count : 0;
+    for (uint32_t i = 0; i < count && step->row_count < s->s_part.rows_max; i++, at = at + 1 == count ? 0 : at + 1) {
+        if (at + 8 < count)
+            __builtin_prefetch(&s->seqs[group->members[at + 8]], 1);
+        if (may_decode(s, &s->seqs[group->members[at]]))
+            plan_decode(s, step, group->members[at], at < TUNE_DRAFT_SEQUENCES_MAX ? drafts[at] : 0);
+    }
+    group->cursor = at;
+    step->decode_rows = step->row_count;
+    step->decode_runs = step->run_count;
 }
 
 // Whether it has all the shared pages that it will find, so that the rest is its to compute.
@@ -63,7 +81,7 @@ static bool has_gathered(struct sched *s, uint32_t slot)
     return gathered;
 }
 
-static void plan_prefill(struct sched *s, struct sched_batch *batch, struct sched_flight *step, uint32_t slot, uint32_t room)
+static void plan_prefill(struct sched *s, struct sched_flight *step, uint32_t slot, uint32_t room)
 {
     struct sched_seq *seq = &s->seqs[slot];
     const struct sched_seq_cold *cold = &s->cold[slot];
@@ -85,10 +103,84 @@ static void plan_prefill(struct sched *s, struct sched_batch *batch, struct sche
     seq->next_pos += count;
     seq->samples += run->sample;
     seq->in_flight++;
-    batch->prefill_rows -= count;
+    sched_group_of(s, seq)->prefill_rows -= count;
     step->prefill_rows += count;
     if (seq->next_pos == seq->target)
         sched_batch_prefill_done(s, slot);
+}
+
+// Plans the rows of the class whose step it is.
+static void plan_own(struct sched *s, struct sched_group *group, struct sched_flight *step, enum sched_class class,
+                     const uint8_t *drafts)
+{
+    step->class = class;
+    plan_decodes(s, group, step, drafts);
+    uint32_t room = group->prefill_count > 0 ? sched_chunk_rows(s, class, group, step->row_count) : 0;
+    uint32_t next;
+    for (uint32_t slot = group->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
+        next = s->cold[slot].batch.next;
+        if (!sched_place_blocks(s, &s->seqs[slot]) && has_gathered(s, slot))
+            plan_prefill(s, step, slot, room - step->prefill_rows);
+    }
+    step->late_run = step->run_count;
+    s->stats.rows_of[class] += step->row_count;
+}
+
+// Whether one of them must come now, whatever it takes: nobody waits for ever, and none keeps pages that another is to have.
+static bool late_row_is_due(const struct sched *s, const struct sched_batch *batch, const struct sched_flight *step)
+{
+    return batch->late_steps >= TUNE_LATE_LEAST_STEPS * s->batches.in_use && step->run_count == step->late_run;
+}
+
+// Adds decode rows of a class behind the step's, in turn: the first that there was no time for is the next step's first. Returns the time
+// that is left: 0 if there was not enough.
+static double plan_late_decodes(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
+                                struct sched_flight *step, double left_us)
+{
+    uint32_t count = group->member_count, at = group->cursor < count ? group->cursor : 0;
+    bool all = true;
+    for (uint32_t i = 0; i < count; i++, at = at + 1 == count ? 0 : at + 1) {
+        struct sched_seq *seq = &s->seqs[group->members[at]];
+        if (!may_decode(s, seq))
+            continue;
+        double us = sched_chunk_late_us(s, step, seq, 1);
+        if ((us > left_us && !late_row_is_due(s, batch, step)) || step->row_count >= s->s_part.rows_max) {
+            sched_place_starve(s, seq, false); // what it lacks is time
+            group->cursor = all ? at : group->cursor;
+            all = false;
+        } else if (plan_decode(s, step, group->members[at], 0)) {
+            left_us -= us;
+        }
+    }
+    return all ? left_us : 0;
+}
+
+// Adds rows of a class behind the step's as far as they hardly lengthen it: of sequences that decode, then prefill, oldest first.
+static void plan_late(struct sched *s, struct sched_batch *batch, struct sched_flight *step, enum sched_class class)
+{
+    struct sched_group *group = &batch->of[class];
+    uint32_t own_rows = step->row_count, next;
+    if (sched_chunk_probes(s, step))
+        return;
+    batch->late_steps++;
+    double left_us = plan_late_decodes(s, batch, group, step, sched_chunk_spare_us(s, step));
+    for (uint32_t slot = group->prefill_head; slot != NONE; slot = next) {
+        struct sched_seq *seq = &s->seqs[slot];
+        next = s->cold[slot].batch.next;
+        if (sched_place_blocks(s, seq) || !has_gathered(s, slot))
+            continue;
+        uint32_t cap = sched_chunk_max(s), most = MIN(s->s_part.rows_max - step->row_count, cap - MIN(step->prefill_rows, cap));
+        uint32_t rows = sched_chunk_late_rows(s, step, seq, most, left_us);
+        if (rows == 0 && most > 0 && late_row_is_due(s, batch, step))
+            rows = 1;
+        if (rows == 0)
+            break;
+        left_us -= sched_chunk_late_us(s, step, seq, rows);
+        plan_prefill(s, step, slot, rows);
+    }
+    if (step->row_count > own_rows)
+        batch->late_steps = 0;
+    s->stats.rows_of[class] += step->row_count - own_rows;
 }
 
 static void emit(struct sched *s, struct sched_batch *batch, struct sched_flight *step)
@@ -99,7 +191,7 @@ static void emit(struct sched *s, struct sched_batch *batch, struct sched_flight
     batch->in_flight[batch->in_flight_count++] = step;
     step->id = s->batches.next_step++;
     s->stats.steps++;
-    sched_load_stepped(s, step->mini_batch);
+    sched_load_stepped(s, step->mini_batch, step->class);
     s->stats.prefill_rows += step->prefill_rows;
     s->stats.decode_rows += step->row_count - step->prefill_rows;
     s->stats.drafted += step->draft_rows;
@@ -116,24 +208,44 @@ static void emit(struct sched *s, struct sched_batch *batch, struct sched_flight
     };
 }
 
+// Whether sequences of a class run in another mini-batch.
+static bool runs_elsewhere(const struct sched *s, uint32_t mini_batch, enum sched_class class)
+{
+    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+        if (m != mini_batch && sched_batch_size(&s->batches.of[m], class) > 0)
+            return true;
+    }
+    return false;
+}
+
 bool sched_plan_step(struct sched *s, uint32_t mini_batch)
 {
     struct sched_batch *batch = &s->batches.of[mini_batch];
-    if (batch->spare_count == 0 || s->outbox.count == s->outbox.capacity || sched_batch_size(batch) == 0)
+    enum sched_class class = sched_leading_class(s);
+    bool others = class == SCHED_CLASS_INTERACTIVE && sched_batch_size(batch, SCHED_CLASS_BATCH) > 0;
+    // Class batch has a step of its own only if that delays no interactive row.
+    bool may_lead = others && !runs_elsewhere(s, mini_batch, class);
+    if (batch->spare_count == 0 || s->outbox.count == s->outbox.capacity)
         return false;
+    if (sched_batch_size(batch, class) == 0 && may_lead)
+        class = SCHED_CLASS_BATCH;
+    if (sched_batch_size(batch, class) == 0) {
+        if (others)
+            sched_batch_count_follow(s, mini_batch, SCHED_CLASS_BATCH);
+        return false;
+    }
     uint8_t drafts[TUNE_DRAFT_SEQUENCES_MAX];
-    if (!sched_draft_plan(s, mini_batch, drafts))
+    if (!sched_draft_plan(s, mini_batch, class, drafts))
         return false;
     struct sched_flight *step = batch->spare[batch->spare_count - 1];
     step->mini_batch = mini_batch;
     step->run_count = step->row_count = step->prefill_rows = step->draft_rows = 0;
-    plan_decodes(s, batch, step, drafts);
-    uint32_t room = batch->prefill_count > 0 ? sched_chunk_rows(s, batch, step->row_count) : 0;
-    uint32_t next;
-    for (uint32_t slot = batch->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
-        next = s->cold[slot].batch.next;
-        if (!sched_place_blocks(s, &s->seqs[slot]) && has_gathered(s, slot))
-            plan_prefill(s, batch, step, slot, room - step->prefill_rows);
+    plan_own(s, &batch->of[class], step, class, drafts);
+    if (class == SCHED_CLASS_INTERACTIVE && step->row_count == 0 && may_lead) {
+        memset(drafts, 0, sizeof(drafts));
+        plan_own(s, &batch->of[SCHED_CLASS_BATCH], step, SCHED_CLASS_BATCH, drafts);
+    } else if (others && class == SCHED_CLASS_INTERACTIVE && step->row_count > 0) {
+        plan_late(s, batch, step, SCHED_CLASS_BATCH);
     }
     if (step->row_count == 0)
         return false;

@@ -5,13 +5,19 @@
 
 static uint32_t own_pages(const struct sched_seq *seq) { return seq->pages - seq->shared; }
 
+// Those of class batch are the first to go, the latest of them first: the oldest one has what all have in common.
+static void keep_last(struct sched *s, struct sched_place *place, uint32_t slot)
+{
+    sched_list_insert(s, &place->kept, s->seqs[slot].class == SCHED_CLASS_BATCH ? NONE : place->kept.tail, slot);
+}
+
 static void touch(struct sched *s, uint32_t slot)
 {
     if (!s->cold[slot].prefix.keep)
         return;
     struct sched_place *place = sched_place_of(s, &s->seqs[slot]);
     sched_list_remove(s, &place->kept, slot);
-    sched_list_insert(s, &place->kept, place->kept.tail, slot);
+    keep_last(s, place, slot);
 }
 
 // --- finding --------------------------------------------------------------------------------------------------------
@@ -57,7 +63,7 @@ uint32_t sched_prefix_ready_pages(struct sched *s, uint32_t slot, uint32_t place
     const struct sched_page_name *names = begin_names(s, slot, &count);
     if (count == 0)
         return 0;
-    struct sched_prefix_found found = sched_prefix_look(s, place, names, count, 0);
+    struct sched_prefix_found found = sched_prefix_look(s, place, s->seqs[slot].class, names, count, 0);
     if (found.source != NONE)
         touch(s, found.source);
     return found.pages;
@@ -98,7 +104,7 @@ static bool gather(struct sched *s, uint32_t slot, const struct sched_page_name 
 {
     struct sched_seq *seq = &s->seqs[slot];
     uint32_t before = seq->shared;
-    struct sched_prefix_found found = sched_prefix_look(s, seq->place, names, count, before);
+    struct sched_prefix_found found = sched_prefix_look(s, seq->place, seq->class, names, count, before);
     *unpin = found.pages > before ? pin(s, slot, found.source) : NONE;
     while (seq->shared < found.pages)
         descend(s, slot, sched_prefix_node_find(&s->prefix, &names[seq->shared], seq->place));
@@ -140,7 +146,7 @@ bool sched_prefix_gather(struct sched *s, uint32_t slot, uint32_t *unpin)
     const struct sched_page_name *names = begin_names(s, slot, &count);
     seq->gathering = gather(s, slot, names, count, unpin);
     s->places.of[seq->place].pages_used -= seq->shared - before; // it was placed with own pages for these
-    s->batches.of[seq->mini_batch].prefill_rows -= (seq->shared - before) * s->config.page_tokens;
+    sched_group_of(s, seq)->prefill_rows -= (seq->shared - before) * s->config.page_tokens;
     if (!seq->gathering)
         name_rest(s, slot, names, count);
     return !seq->gathering;
@@ -289,7 +295,7 @@ bool sched_prefix_keep(struct sched *s, uint32_t slot)
     s->prefix.kept++;
     s->prefix.slots++;
     sched_place_unlist(s, place, slot);
-    sched_list_insert(s, &place->kept, place->kept.tail, slot);
+    keep_last(s, place, slot);
     sched_prefix_holder_first(s, slot);
     evict_contained(s, slot);
     return true;

@@ -66,7 +66,7 @@ struct sched_seq;
 // How much of a sequence's beginning a place has.
 struct sched_prefix_found {
     uint32_t source, pages; // a sequence that has its first `pages` pages; NONE and 0: there is none
-    bool coming;            // the next page is being computed
+    bool coming;            // the next page is being computed, by a sequence that does not go behind the caller's
 };
 
 // --- sched_prefix_tree.c ---------------------------------------------------------------------------------------------
@@ -82,9 +82,10 @@ void sched_prefix_holder_link(struct sched *s, uint32_t node, uint32_t slot); //
 void sched_prefix_holder_unlink(struct sched *s, uint32_t slot);
 void sched_prefix_holder_first(struct sched *s, uint32_t slot); // puts it before the others of its node
 
-// Finds the sequence that has the most of a beginning. The caller's sequence already has `have` pages, so fewer are of no use.
-struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names,
-                                            uint32_t count, uint32_t have);
+// Finds the sequence that has the most of a beginning. The caller's sequence is of that class and already has `have` pages, so fewer are
+// of no use.
+struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, enum sched_class class,
+                                            const struct sched_page_name *names, uint32_t count, uint32_t have);
 
 // --- sched_prefix.c ---------------------------------------------------------------------------------------------------
 

@@ -138,10 +138,11 @@ static uint32_t has(const struct sched *s, uint32_t slot)
 }
 
 // Looks at one holder more. True: it has all that is wanted, or no more may be looked at.
-static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struct sched_prefix_found *found, uint32_t *looks)
+static bool look_at(const struct sched *s, uint32_t slot, enum sched_class class, uint32_t wanted, struct sched_prefix_found *found,
+                    uint32_t *looks)
 {
     uint32_t pages = MIN(has(s, slot), wanted);
-    found->coming = found->coming || sched_seq_runs(&s->seqs[slot]);
+    found->coming = found->coming || (sched_seq_runs(&s->seqs[slot]) && s->seqs[slot].class <= class);
     if (pages > found->pages) {
         found->source = slot;
         found->pages = pages;
@@ -150,13 +151,14 @@ static bool look_at(const struct sched *s, uint32_t slot, uint32_t wanted, struc
 }
 
 // Finds the sequence below a node, but not below `seen`, that has most of its path, oldest first. Every leaf has a holder.
-static void look_below(const struct sched *s, uint32_t node, uint32_t seen, struct sched_prefix_found *found, uint32_t *looks)
+static void look_below(const struct sched *s, uint32_t node, uint32_t seen, enum sched_class class,
+                       struct sched_prefix_found *found, uint32_t *looks)
 {
     const struct sched_prefix *t = &s->prefix;
     uint32_t wanted = t->nodes[node].depth + 1;
     for (uint32_t at = node, down;;) {
         for (uint32_t slot = t->nodes[at].first_holder; slot != NONE; slot = s->cold[slot].prefix.holder_next) {
-            if (look_at(s, slot, wanted, found, looks))
+            if (look_at(s, slot, class, wanted, found, looks))
                 return;
         }
         down = t->nodes[at].first_child;
@@ -176,8 +178,8 @@ static void look_below(const struct sched *s, uint32_t node, uint32_t seen, stru
 
 // Goes from the last page that the tree has of the beginning upwards, to those that the asker has. Holders below the page that was looked
 // at before are skipped: they were asked for more already.
-struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, const struct sched_page_name *names,
-                                            uint32_t count, uint32_t have)
+struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t place, enum sched_class class,
+                                            const struct sched_page_name *names, uint32_t count, uint32_t have)
 {
     const struct sched_prefix *t = &s->prefix;
     uint32_t deepest = NONE, next, looks = TUNE_PREFIX_LOOKS_MAX;
@@ -190,7 +192,7 @@ struct sched_prefix_found sched_prefix_look(const struct sched *s, uint32_t plac
     bool coming = false;
     for (uint32_t node = deepest, seen = NONE; node != NONE && t->nodes[node].depth >= best.pages && looks > 0;
          seen = node, node = t->nodes[node].parent) {
-        look_below(s, node, seen, &best, &looks);
+        look_below(s, node, seen, class, &best, &looks);
         coming = coming || (node == deepest && best.coming);
     }
     best.coming = coming && best.pages <= t->nodes[deepest].depth; // otherwise it has all that is coming

@@ -2,16 +2,18 @@
 #ifndef FD_SCHED_SCHED_QUEUE_H
 #define FD_SCHED_SCHED_QUEUE_H
 
+#include "common/sched/sched.h"
 #include "common/sched/sched_heap.h"
 
 struct sched;
 
 struct sched_queue {
-    struct sched_heap waiting; // sequences to be rebuilt first, then by arrival
+    struct sched_heap waiting; // interactive sequences first; of a class, those to be rebuilt first, then by arrival
     struct sched_heap deadlines;
-    uint32_t fresh; // how many of `waiting` were never placed
+    uint32_t count[SCHED_CLASSES]; // how many are in `waiting`
+    uint32_t fresh[SCHED_CLASSES]; // how many of these were never placed
     uint64_t arrivals;
-    double lifetime_us; // mean time from placement to end, smoothed
+    double lifetime_us[SCHED_CLASSES]; // mean time from placement to end, smoothed
 };
 
 void sched_queue_add(struct sched *s, uint32_t slot);

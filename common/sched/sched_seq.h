@@ -52,6 +52,7 @@ struct sched_seq {
     uint16_t place;
     uint8_t mini_batch;
     uint8_t state;      // enum sched_seq_state
+    uint8_t class;      // enum sched_class
     bool fenced : 1;    // void rows are still in flight: nothing is planned until they are answered
     bool starved : 1;   // it needs a page that its place does not have
     bool open : 1;      // its next run carries `open`

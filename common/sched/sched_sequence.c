@@ -26,7 +26,8 @@ uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *a)
     seq->place = SCHED_SEQ_NO_PLACE;
     seq->open = true;
     seq->scoring = a->score_prompt;
-    cold->arrival = s->queue.arrivals++;
+    seq->class = a->class;
+    cold->arrival = s->queue.arrivals++ | (uint64_t)a->class << 63;
     cold->prompt = a->prompt_tokens;
     cold->move.to = cold->prefix.node = cold->prefix.source = NONE;
     // A resubmission has waited already, in the scheduler before this one.
@@ -51,7 +52,6 @@ void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
 {
     mini_batch = MIN(mini_batch, s->batches.in_use - 1); // the one that it was on its way to may be out of use
     struct sched_seq *seq = &s->seqs[slot];
-    struct sched_batch *batch = &s->batches.of[mini_batch];
     seq->mini_batch = (uint8_t)mini_batch;
     // A single generated token is an ordinary decode row; anything else below `known` is prefill.
     uint32_t tokens = seq->known + seq->samples;
@@ -63,7 +63,7 @@ void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (decode) {
         sched_batch_add_member(s, slot);
     } else {
-        batch->prefill_rows += seq->target - seq->next_pos;
+        sched_group_of(s, seq)->prefill_rows += seq->target - seq->next_pos;
         sched_batch_add_prefill(s, slot);
     }
 }
@@ -71,10 +71,9 @@ void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
 void sched_sequence_leave(struct sched *s, uint32_t slot)
 {
     struct sched_seq *seq = &s->seqs[slot];
-    struct sched_batch *batch = &s->batches.of[seq->mini_batch];
     sched_place_starve(s, seq, false);
     if (seq->state == SCHED_SEQ_PREFILL) {
-        batch->prefill_rows -= seq->target - seq->next_pos;
+        sched_group_of(s, seq)->prefill_rows -= seq->target - seq->next_pos;
         sched_batch_remove_prefill(s, slot);
     } else {
         sched_batch_remove_member(s, slot);
@@ -180,11 +179,11 @@ static void drain(struct sched *s, uint32_t slot)
     struct sched_place *place = sched_place_of(s, seq);
     if (sched_seq_runs(seq)) {
         sched_sequence_leave(s, slot);
-        s->running--;
+        s->running[seq->class]--;
     } else if (seq->state == SCHED_SEQ_MOVING) {
         sched_move_forget(s, slot);
         sched_place_left(s, slot); // a moving sequence counts as leaving already
-        s->running--;
+        s->running[seq->class]--;
     } else if (seq->state == SCHED_SEQ_WAITING) {
         sched_queue_remove(s, slot);
     }
@@ -200,7 +199,7 @@ void sched_sequence_requeue(struct sched *s, uint32_t slot)
 {
     drain(s, slot);
     s->cold[slot].rebuild = true;
-    s->coming_back++;
+    s->coming_back[s->seqs[slot].class]++;
     if (s->seqs[slot].in_flight == 0)
         settle(s, slot);
 }
@@ -227,7 +226,7 @@ void sched_sequence_lost(struct sched *s, uint32_t slot)
         s->stats.rebuilt_tokens += seq->known;
         cold->rebuild = true;
         drain(s, slot);
-        s->coming_back++;
+        s->coming_back[seq->class]++;
     }
     sched_place_left(s, slot);
     leave_place(s, slot);
@@ -255,14 +254,15 @@ void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason rea
     sched_heap_remove(&s->queue.deadlines, slot);
     sched_outbox_add(s, slot);
     if (seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING) {
-        s->coming_back--;
+        s->coming_back[seq->class]--;
         return;
     }
     if (seq->known > cold->prompt)
-        sched_survival_end(&s->load.survival, seq->known - cold->prompt, reason != SCHED_LENGTH);
+        sched_survival_end(&s->load.of[seq->class].survival, seq->known - cold->prompt, reason != SCHED_LENGTH);
     if (seq->state != SCHED_SEQ_WAITING && has_all_tokens(reason)) {
         double us = (double)(s->now_us - cold->admitted_us);
-        s->queue.lifetime_us += s->queue.lifetime_us == 0 ? us : TUNE_QUEUE_LIFE_GAIN * (us - s->queue.lifetime_us);
+        double *life_us = &s->queue.lifetime_us[seq->class];
+        *life_us += *life_us == 0 ? us : TUNE_QUEUE_LIFE_GAIN * (us - *life_us);
     }
     if (seq->state == SCHED_SEQ_MOVING && cold->move.id)
         return; // its pages are between two places: the answer to MOVE says where to release them
@@ -291,7 +291,7 @@ void sched_sequence_released(struct sched *s, uint32_t slot)
         sched_outbox_add(s, slot);
     } else {
         s->retiring--;
-        s->coming_back--;
+        s->coming_back[seq->class]--;
         sched_sequence_wait(s, slot);
     }
 }

@@ -1,7 +1,7 @@
 // sched_shortage.c: what to do when pages run out, and how a place that drains is emptied.
 //
 // When a place has no page left, its youngest sequence gives way, never its oldest: so the oldest always ends, and with it the
-// shortage. While a sequence lacks a page in a place, no new one gets in.
+// shortage. Those of class batch count as younger than all interactive ones. While a sequence lacks a page in a place, no new one gets in.
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_sequence.h"
@@ -18,8 +18,8 @@ static bool hand_elsewhere(struct sched *s, uint32_t slot)
     const struct sched_seq *seq = &s->seqs[slot];
     if (!sched_move_is_free(s) || !s->places.of[seq->place].accepts_moves || !sched_handover_allowed(s, slot))
         return false;
-    uint32_t pages = sched_choice_pages(s, slot),
-             to = sched_choice_place(s, seq->mini_batch, seq->known, pages, seq->place, sched_overlap_kinds(s));
+    uint32_t pages = sched_choice_pages(s, slot), to = sched_choice_place(s, seq->class, seq->mini_batch, seq->known, pages,
+                                                                          seq->place, sched_overlap_kinds(s, seq->class));
     if (to == NONE)
         return false;
     sched_handover_start(s, slot, to, pages, seq->mini_batch, 0);
@@ -55,6 +55,7 @@ static bool shortage_in(struct sched *s, struct sched_place *place)
         if (hand_elsewhere(s, victim))
             continue;
         s->stats.preempted += seq->state != SCHED_SEQ_WAITING;
+        s->stats.gave_way += seq->state != SCHED_SEQ_WAITING && seq->class == SCHED_CLASS_BATCH;
         sched_sequence_requeue(s, victim);
     }
     return changed;
@@ -107,7 +108,8 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
             sched_sequence_requeue(s, slot);
             continue;
         }
-        uint32_t to = sched_choice_place(s, seq->mini_batch, MAX(seq->known, seq->next_pos), pages, index, SCHED_CHOICE_ANY);
+        uint32_t to =
+            sched_choice_place(s, seq->class, seq->mini_batch, MAX(seq->known, seq->next_pos), pages, index, SCHED_CHOICE_ANY);
         if (to == NONE) {
             make_room(s, index, pages);
             return; // the others are full for now; it decodes on here

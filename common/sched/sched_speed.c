@@ -30,20 +30,21 @@ double sched_speed_token_us(const struct sched *s, const struct sched_place *pla
     return MAX(!place->speed.slow && s->places.sharing_us > 0 ? s->places.sharing_us : place->speed.token_us, local_token_us(s));
 }
 
-double sched_speed_read_us(const struct sched *s, const struct sched_place *place, uint32_t mini_batch, uint32_t tokens,
-                           double weight)
+double sched_speed_read_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
+                           uint32_t tokens, double weight)
 {
-    double load = (double)(place->load[mini_batch] + place->incoming[mini_batch]) + tokens;
-    load += (place->readers[mini_batch] + (tokens > 0)) * weight;
+    const struct sched_place_load seen = sched_place_load(place, class, mini_batch);
+    double load = (double)(seen.load + seen.incoming) + tokens;
+    load += (seen.readers + (tokens > 0)) * weight;
     if (load == 0)
         return 0;
     return load * (place->shares_cores ? sched_speed_token_us(s, place) : place->speed.token_us);
 }
 
-double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, uint32_t mini_batch, uint32_t tokens,
-                             double weight)
+double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
+                             uint32_t tokens, double weight)
 {
-    double read_us = sched_speed_read_us(s, place, mini_batch, tokens, weight);
+    double read_us = sched_speed_read_us(s, place, class, mini_batch, tokens, weight);
     return read_us > 0 ? read_us + place->speed.link_step_us : 0;
 }
 

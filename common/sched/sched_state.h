@@ -52,7 +52,7 @@
 
 // The rest of a sequence, by room. Fields of no other room are sched_sequence's.
 struct sched_seq_cold {
-    uint64_t arrival; // order of arrival
+    uint64_t arrival; // order of arrival, all interactive ones first: the last is the first to give way
     uint64_t admitted_us;
     uint32_t prompt;
     uint32_t scored; // prompt positions whose scores came back
@@ -81,7 +81,7 @@ struct sched {
     struct sched_seq *seqs;      // [max_sequences + max_kept] by slot
     struct sched_seq_cold *cold; // likewise
     // Numbers of sequences: in a mini-batch or between two; leaving, with pages not free yet; those of the latter to be rebuilt.
-    uint32_t running, retiring, coming_back;
+    uint32_t running[SCHED_CLASSES], retiring, coming_back[SCHED_CLASSES];
 
     struct sched_ids ids;
     struct sched_outbox outbox;
@@ -92,12 +92,37 @@ struct sched {
     struct sched_prefix prefix;
     struct sched_times time;
     struct sched_load load;
-    struct sched_overlap overlap;
-    struct sched_chunk chunk;
+    struct sched_overlap overlap[SCHED_CLASSES];
+    struct sched_chunk chunk[SCHED_CLASSES];
     struct sched_draft drafts[SCHED_MINI_BATCHES_MAX];
     struct sched_balance balance;
     struct sched_migrate migrate;
 };
+
+// Returns the class whose sequences all policies look at: interactive ones, unless only others run.
+static inline enum sched_class sched_leading_class(const struct sched *s)
+{
+    return s->running[SCHED_CLASS_INTERACTIVE] == 0 && s->running[SCHED_CLASS_BATCH] > 0 ? SCHED_CLASS_BATCH
+                                                                                         : SCHED_CLASS_INTERACTIVE;
+}
+
+// Whether sequences run that go before those of that class.
+static inline bool sched_class_waits(const struct sched *s, enum sched_class class)
+{
+    return class == SCHED_CLASS_BATCH && s->running[SCHED_CLASS_INTERACTIVE] > 0;
+}
+
+// Counts what a class sees: its own sequences, and those of classes that go before it.
+static inline uint32_t sched_class_sum(const uint32_t *of /* [SCHED_CLASSES] */, enum sched_class class)
+{
+    return of[SCHED_CLASS_INTERACTIVE] + (class == SCHED_CLASS_BATCH ? of[SCHED_CLASS_BATCH] : 0);
+}
+
+// The sequences of its class in its mini-batch.
+static inline struct sched_group *sched_group_of(struct sched *s, const struct sched_seq *seq)
+{
+    return &s->batches.of[seq->mini_batch].of[seq->class];
+}
 
 // These are inline because planning and answers call them for every row, and here because they need all of struct sched.
 

@@ -82,6 +82,12 @@
 #define TUNE_CHUNK_DECODE_MOVE         0.02       // [share] the most by which one step moves the time of decode rows, which so stays near their median
 #define TUNE_CHUNK_ROW_CONTEXT         2e3        // [tokens] of context whose attention takes as long as a row's products, until it is measured
 
+// --- rows of class batch in steps of interactive ones
+#define TUNE_LATE_SHARE                (1.0 / 12) // [share] by which they may lengthen a step: predictions and noise are to leave it below 1.15 times
+#define TUNE_LATE_PROBE_STEPS          16         // [steps] one of which has no such row, so that the time of such steps is not forgotten
+#define TUNE_LATE_PROBE_FIRST          2          // [steps] the same, until that time is known
+#define TUNE_LATE_LEAST_STEPS          128        // [steps] one of which has such a row whatever it takes: less than a hundredth is not seen in a 99th percentile
+
 // --- drafts
 #define TUNE_DRAFT_SEQUENCES_MAX       32         // [sequences] of a mini-batch with drafts: with more, a row costs as much as a token is worth
 #define TUNE_DRAFT_GAIN                0.1        // [share] weight of one step in smoothed values

@@ -89,6 +89,10 @@ static void conclude(struct sim *sim)
     out->ttft = summary(&sim->times[TTFT]);
     out->tbt = summary(&sim->times[TBT]);
     out->step = summary(&sim->times[STEP]);
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
+        out->of[class].ttft = summary(&sim->times[TTFT_OF + class]);
+        out->of[class].tbt = summary(&sim->times[TBT_OF + class]);
+    }
 }
 
 // --- from begin to end ------------------------------------------------------------------------------------------------

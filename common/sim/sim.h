@@ -28,6 +28,7 @@ struct sim_request {
     uint64_t arrival_us; // requests are in order of arrival
     uint32_t prompt_tokens, generated_tokens;
     uint32_t max_new_tokens; // at least generated_tokens
+    enum sched_class class;
 };
 
 struct sim_place {
@@ -66,10 +67,10 @@ struct sim_config {
     uint32_t speed_count;
     bool calibrated;          // the core is told at the start how long the S-part's steps take
     double move_bytes_per_us; // rate at which pages move between places; 0: no place accepts moves
-    bool backlog;             // a request that does not fit the core's queue waits outside; false: it is rejected
-    double link_row_us;       // the S-part's own link, which all workers share: one row of a layer, both ways
-    double noise_sigma;       // each place's time in each step is multiplied by a lognormal factor of mean 1 and this sigma
-    double reply_us;          // from the S-part to the core and back: added to each answer
+    bool backlog;       // a request that does not fit its class's queue waits outside, with all behind it; false: it is rejected
+    double link_row_us; // the S-part's own link, which all workers share: one row of a layer, both ways
+    double noise_sigma; // each place's time in each step is multiplied by a lognormal factor of mean 1 and this sigma
+    double reply_us;    // from the S-part to the core and back: added to each answer
     uint64_t seed;
     uint64_t steps_max;                                       // the run ends after so many; 0: no limit
     void (*on_step)(void *user, const struct sim_step *step); // called for each step, in order of time; or NULL
@@ -87,12 +88,16 @@ struct sim_result {
     uint64_t finished, rejected, lost; // lost: neither of both when the run came to its end
     uint64_t steps, decode_rows, prefill_rows, wasted_rows, tokens;
     double tokens_per_second;
-    double mean_batch;                     // sequences that decode, mean over time
-    uint32_t mini_batches;                 // the most that were in use
-    uint64_t peak_load;                    // of all mini-batches at once, context tokens
-    double s_part_busy;                    // share of the time, attention in the local pool not counted
-    double r_part_busy;                    // of the workers, mean over them and time; 0 without any
-    struct sim_times ttft, tbt, step;      // to the first token, between tokens, of a step
+    double mean_batch;                // sequences that decode, mean over time
+    uint32_t mini_batches;            // the most that were in use
+    uint64_t peak_load;               // of all mini-batches at once, context tokens
+    double s_part_busy;               // share of the time, attention in the local pool not counted
+    double r_part_busy;               // of the workers, mean over them and time; 0 without any
+    struct sim_times ttft, tbt, step; // to the first token, between tokens, of a step
+    struct sim_class {                // of the requests of a class
+        uint64_t tokens;
+        struct sim_times ttft, tbt;
+    } of[SCHED_CLASSES];
     uint64_t preempted, moved, relabelled; // sequences paused for want of pages; handed over; sent to the other mini-batch
     uint64_t pages_leaked;                 // pages that the core counts as used when all is over
     double predicted;                      // time that the core predicted for steps, over the time that they took; 0: no prediction

@@ -54,36 +54,45 @@ static void count_tokens(struct sim *sim, const struct flight *f, const uint64_t
             continue;
         struct life *life = &sim->lives[sequences[i] - 1];
         bool first = life->last_token_us == 0;
-        histogram_add(&sim->times[first ? TTFT : TBT], f->report.end_us - (first ? life->arrival_us : life->last_token_us));
+        double us = f->report.end_us - (first ? life->arrival_us : life->last_token_us);
+        enum sched_class class = sim->config->requests[sequences[i] - 1].class;
+        histogram_add(&sim->times[first ? TTFT : TBT], us);
+        histogram_add(&sim->times[(first ? TTFT_OF : TBT_OF) + class], us);
+        sim->out->of[class].tokens++;
         life->last_token_us = f->report.end_us;
         sim->out->tokens++;
     }
 }
 
-// Returns how many requests the core may be given now: with a backlog, those that its queue has no room for wait outside.
-static uint64_t queue_room(const struct sim *sim)
+// Fills in how many requests of each class the core may be given now: with a backlog, those that its queue has no room for wait outside.
+static void queue_room(const struct sim *sim, uint64_t *room /* [SCHED_CLASSES] */)
 {
+    const uint32_t most[SCHED_CLASSES] = {sim->config->sched.max_waiting, sim->config->sched.max_waiting_batch};
     struct sched_stats stats;
 
-    if (!sim->config->backlog)
-        return UINT64_MAX;
     sched_get_stats(sim->core, &stats);
-    return sim->config->sched.max_waiting - MIN(stats.waiting, sim->config->sched.max_waiting);
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
+        room[class] = sim->config->backlog ? most[class] - MIN(stats.waiting_of[class], most[class]) : UINT64_MAX;
 }
 
 // Returns when the next request comes to the core; INFINITY: not before something else happens.
 static double next_arrival_us(const struct sim *sim)
 {
-    if (sim->next_request == sim->config->request_count || queue_room(sim) == 0)
-        return INFINITY;
-    return (double)sim->config->requests[sim->next_request].arrival_us;
+    const struct sim_request *next = &sim->config->requests[sim->next_request];
+    uint64_t room[SCHED_CLASSES];
+
+    queue_room(sim, room);
+    return sim->next_request == sim->config->request_count || room[next->class] == 0 ? INFINITY : (double)next->arrival_us;
 }
 
 static uint32_t gather_arrivals(struct sim *sim, uint32_t count)
 {
-    for (uint64_t room = queue_room(sim); room > 0 && count < EVENTS_MAX; room--) {
+    uint64_t room[SCHED_CLASSES];
+
+    for (queue_room(sim, room); count < EVENTS_MAX;) {
         const struct sim_request *request = &sim->config->requests[sim->next_request];
-        if (sim->next_request == sim->config->request_count || (double)request->arrival_us > sim->now_us)
+        if (sim->next_request == sim->config->request_count || (double)request->arrival_us > sim->now_us ||
+            room[request->class]-- == 0)
             break;
         sim->lives[sim->next_request].arrival_us = (double)request->arrival_us;
         sim->events[count++] = (struct sched_event){
@@ -91,6 +100,7 @@ static uint32_t gather_arrivals(struct sim *sim, uint32_t count)
             .arrive = {.sequence = ++sim->next_request,
                        .prompt_tokens = request->prompt_tokens,
                        .max_new_tokens = request->max_new_tokens,
+                       .class = request->class,
                        .held_place = SCHED_NO_PLACE},
         };
     }

@@ -75,7 +75,7 @@ struct sim {
 
     uint64_t next_request;
     struct life *lives;         // [request_count]
-    struct histogram *times;    // ttft, tbt, step
+    struct histogram *times;    // ttft, tbt, step; ttft and tbt of each class
     struct sched_event *events; // [EVENTS_MAX + FLIGHTS_MAX + MOVES_MAX]
     struct sched_action *actions;
     uint64_t *sequences;                                // [FLIGHTS_MAX][max_batch_rows] of the answers of this tick
@@ -84,7 +84,7 @@ struct sim {
     double batch_time, s_part_us, workers_us, noted_us; // sums over time, up to noted_us
 };
 
-enum { TTFT, TBT, STEP, TIMES };
+enum { TTFT, TBT, STEP, TTFT_OF, TBT_OF = TTFT_OF + SCHED_CLASSES, TIMES = TBT_OF + SCHED_CLASSES };
 
 // sim_mesh.c
 void sim_mesh_note_time(struct sim *sim); // adds what runs to the sums over time, up to now; before it changes

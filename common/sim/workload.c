@@ -142,6 +142,13 @@ enum status workload_read(const char *path, struct workload *out, struct error *
     return status;
 }
 
+// In (0, 1]. An LCG's upper bits do for arrivals.
+static double next_random(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(*seed >> 11) + 1) * 0x1p-53;
+}
+
 enum status workload_make(uint64_t count, double rate, uint32_t prompt, uint32_t generated, uint32_t max_tokens, uint64_t seed,
                           struct workload *out, struct error *error)
 {
@@ -152,9 +159,9 @@ enum status workload_make(uint64_t count, double rate, uint32_t prompt, uint32_t
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%llu requests: want 1 to %d, and memory for them",
                          (unsigned long long)count, WORKLOAD_REQUESTS_MAX);
     for (uint64_t i = 0; i < count; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u; // an LCG's upper bits do for arrivals
+        double random = next_random(&seed);
         if (rate > 0)
-            now_s -= log(((double)(seed >> 11) + 1) * 0x1p-53) / rate;
+            now_s -= log(random) / rate;
         out->requests[i] = (struct sim_request){.arrival_us = (uint64_t)(now_s * 1e6),
                                                 .prompt_tokens = prompt,
                                                 .generated_tokens = generated,
@@ -162,6 +169,12 @@ enum status workload_make(uint64_t count, double rate, uint32_t prompt, uint32_t
         note_context(out, &out->requests[i]);
     }
     return STATUS_OK;
+}
+
+void workload_set_batch(struct workload *w, double share, uint64_t seed)
+{
+    for (uint64_t i = 0; i < w->count; i++)
+        w->requests[i].class = next_random(&seed) <= share ? SCHED_CLASS_BATCH : SCHED_CLASS_INTERACTIVE;
 }
 
 void workload_free(struct workload *w)

@@ -37,6 +37,9 @@ MUST_CHECK enum status workload_read(const char *path, struct workload *out, str
 MUST_CHECK enum status workload_make(uint64_t count, double rate, uint32_t prompt, uint32_t generated, uint32_t max_tokens,
                                      uint64_t seed, struct workload *out, struct error *error);
 
+// Makes a share of the requests class batch, by the seed: 0 none, 1 all.
+void workload_set_batch(struct workload *workload, double share, uint64_t seed);
+
 void workload_free(struct workload *workload); // an empty one is fine
 
 #endif

@@ -21,7 +21,7 @@ struct sim_settings {
     struct plan_request request;
     uint32_t workers, batch, mini_batches, chunk, max_tokens;
     uint64_t requests, seed, local_pool;
-    double rate, noise;
+    double rate, noise, batch_share;
     bool backlog, json;
 };
 
@@ -105,6 +105,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .max_sequences = (uint32_t)MIN(work->count, QUEUE_MAX) + 2 * s->batch + 16,
         .max_running = s->batch,
         .max_waiting = (uint32_t)MIN(work->count, QUEUE_MAX),
+        .max_waiting_batch = (uint32_t)MIN(work->count, QUEUE_MAX),
         .max_batch_rows = s->batch + MAX(s->chunk, PREFILL_ROWS),
         .mini_batches = s->mini_batches ? s->mini_batches
                         : s->workers    ? 2
@@ -143,6 +144,8 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     return status;
 }
 
+static const char *const class_names[SCHED_CLASSES] = {"interactive", "batch"};
+
 // --- output -----------------------------------------------------------------------------------------------------------
 
 static json_t *times_json(const struct sim_times *t)
@@ -150,17 +153,31 @@ static json_t *times_json(const struct sim_times *t)
     return json_pack("{s:f,s:f,s:f,s:f}", "mean", t->mean_s, "p50", t->p50_s, "p99", t->p99_s, "max", t->max_s);
 }
 
+// Of each class, if there are both.
+static json_t *classes_json(const struct sim_settings *s, const struct sim_result *r)
+{
+    json_t *classes = json_object();
+
+    for (enum sched_class class = 0; class < SCHED_CLASSES && s->batch_share > 0; class ++) {
+        const struct sim_class *of = &r->of[class];
+        json_object_set_new(classes, class_names[class],
+                            json_pack("{s:I,s:o,s:o}", "tokens", (json_int_t)of->tokens, "ttft_s", times_json(&of->ttft), "tbt_s",
+                                      times_json(&of->tbt)));
+    }
+    return classes;
+}
+
 static void print_json(const struct sim_settings *s, const struct sim_result *r)
 {
     json_t *object = json_pack(
-        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "model",
+        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "model",
         s->described.shape.name, "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches,
         "admission", s->admission, "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load",
         (json_int_t)r->peak_load, "mean_batch", r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy,
         "ttft_s", times_json(&r->ttft), "tbt_s", times_json(&r->tbt), "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps,
         "decode_rows", (json_int_t)r->decode_rows, "prefill_rows", (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished,
         "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted", (json_int_t)r->preempted, "moved",
-        (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled);
+        (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes", classes_json(s, r));
 
     json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     printf("\n");
@@ -191,6 +208,11 @@ static void print_table(const struct sim_settings *s, const struct sim_result *r
     print_times("to the first token", &r->ttft);
     print_times("between tokens", &r->tbt);
     print_times("a mini-batch's step", &r->step);
+    for (enum sched_class class = 0; class < SCHED_CLASSES && s->batch_share > 0; class ++) {
+        printf("  %s: %llu tokens\n", class_names[class], (unsigned long long)r->of[class].tokens);
+        print_times("to the first token", &r->of[class].ttft);
+        print_times("between tokens", &r->of[class].tbt);
+    }
 }
 
 static void on_step(void *user, const struct sim_step *step) { load_plot_add(user, step); }
@@ -223,6 +245,7 @@ static enum status run(struct sim_settings *s, struct error *error)
                                   : workload_make(s->requests, s->rate, s->request.prompt_tokens, s->request.generated_tokens,
                                                   s->max_tokens, s->seed, &work, error);
     if (!status) {
+        workload_set_batch(&work, s->batch_share, s->seed);
         if (plot) {
             load_plot_init(plot);
             config.on_step = on_step;
@@ -271,6 +294,7 @@ int sim_main(int argc, char **argv)
         {"gen", OPTION_U32, &s.request.generated_tokens, "S", "tokens generated for each prompt", 1, WORKLOAD_TOKENS_MAX},
         {"max-tokens", OPTION_U32, &s.max_tokens, "N",
          "limit of tokens in each request, which is all that the scheduler knows at first; 0: --gen", 0, WORKLOAD_TOKENS_MAX},
+        {"batch-share", OPTION_F64, &s.batch_share, "SHARE", "share of the requests that are of latency class batch, 0 to 1", 0, 1},
         {"noise", OPTION_F64, &s.noise, "SIGMA", "standard deviation of the logarithm of each worker's time in each step", 0, 2},
         {"seed", OPTION_SIZE, &s.seed, "N", "seed of arrivals and noise", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate even what would not fit into memory", 0, 0},

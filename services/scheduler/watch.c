@@ -32,9 +32,12 @@ static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState 
                              : placement == SCHED_PLACE_LOCAL ? "the s-part has no local pool"
                                                               : "no KV worker is up");
     state->running = stats.running;
-    state->waiting = stats.waiting;
+    state->waiting = stats.waiting_of[SCHED_CLASS_INTERACTIVE]; // those of class batch have a queue of their own
     state->max_queue = scheduler->settings.max_queue;
-    state->predicted_wait_ms = scheduler->core ? (uint32_t)MIN(sched_predicted_wait_us(scheduler->core) / 1000, 3600000u) : 0;
+    state->predicted_wait_ms = 0;
+    if (scheduler->core)
+        state->predicted_wait_ms =
+            (uint32_t)MIN(sched_predicted_wait_us(scheduler->core, SCHED_CLASS_INTERACTIVE) / 1000, 3600000u);
     state->model = scheduler->model_known ? (Fastdecode__ModelInfo *)&scheduler->model : NULL;
     state->workers = workers;
     state->kv_pages_total = pages_total;

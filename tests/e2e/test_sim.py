@@ -62,6 +62,18 @@ def test_a_file_without_workers():
     assert got["finished"] == 32 and got["mini_batches"] == 1 and got["r_part_busy"] == 0
 
 
+def test_a_share_of_class_batch():
+    """A job beside requests: their time between tokens is about as without it, and it gets all its tokens."""
+    words = ("--shape", "llama-7b", "--gpu", "a10", "--workers", 0, "--ignore-capacity", "--batch", 64, "--gen", 100, "--rate", 2,
+             "--requests", 400)
+    alone, shared = figures(*words, "--requests", 200, "--rate", 1), figures(*words, "--batch-share", 0.5)
+    assert alone["classes"] == {} and shared["finished"] == 400
+    interactive, batch = (shared["classes"][name] for name in ("interactive", "batch"))
+    assert interactive["tokens"] + batch["tokens"] == 400 * 100 and batch["tokens"] > 150 * 100
+    assert interactive["tbt_s"]["p99"] < 1.15 * alone["tbt_s"]["p99"]
+    assert "batch:" in run(*map(str, words), "--batch-share", "0.5").stdout
+
+
 @pytest.mark.parametrize("options, says", [
     (("--gpu", "a10", "--backlog"), "--model FILE or --shape"),
     (("--shape", "llama-7b", "--backlog"), "--gpu is missing"),

@@ -404,7 +404,7 @@ static void a_full_queue_refuses_with_a_time(void **state)
     mesh_tick(m);
     for (int i = 0; i < 6; i++)
         assert_int_equal(q[i]->rejected, i == 5); // two run, three wait
-    assert_true(sched_predicted_wait_us(m->sched) > 0);
+    assert_true(sched_predicted_wait_us(m->sched, SCHED_CLASS_INTERACTIVE) > 0);
     mesh_arrive(m, 10, 20, 0);
     // A sequence that was answered in part already is not rejected.
     struct mesh_seq *again = mesh_arrive(m, 10, 20, 0);

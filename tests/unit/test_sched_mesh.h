@@ -3,6 +3,7 @@
 // It executes the steps of each mini-batch in order after random times, keeps what each place really holds, and the
 // token logs as the service would. Every action is checked when it comes, every taken result when it is taken:
 //
+//   interactive rows come first in a step; without any, no interactive sequence of its mini-batch could have a row (in calm workloads);
 //   positions follow one another; a row's token is known or being sampled; no step has too many rows, and not too many are in flight;
 //   a taken row found all earlier positions in its place; tokens and scores are taken once each, in order;
 //   no page is released under a step in flight, or twice; no place holds more than its pages;
@@ -29,6 +30,13 @@ MESH_FUNCTION struct mesh_seq *mesh_arrive(struct mesh *m, uint32_t prompt, uint
     e->arrive.prompt_tokens = prompt;
     e->arrive.max_new_tokens = max_new;
     e->arrive.held_place = SCHED_NO_PLACE;
+    return q;
+}
+
+MESH_FUNCTION struct mesh_seq *mesh_arrive_batch(struct mesh *m, uint32_t prompt, uint32_t max_new, uint32_t eos_at)
+{
+    struct mesh_seq *q = mesh_arrive(m, prompt, max_new, eos_at);
+    q->class = m->events[m->event_count - 1].arrive.class = SCHED_CLASS_BATCH;
     return q;
 }
 
@@ -155,6 +163,23 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
     q->in_flight++;
 }
 
+// Checks the order of classes in a step. Returns whether it has interactive rows.
+MESH_FUNCTION bool mesh_check_classes(struct mesh *m, const struct sched_step_action *a)
+{
+    bool interactive = false, behind = false;
+    for (uint32_t i = 0; i < a->run_count; i++) {
+        enum sched_class class = mesh_find(m, a->runs[i].sequence)->class;
+        MESH_CHECK(!behind || class == SCHED_CLASS_BATCH);
+        interactive = interactive || class == SCHED_CLASS_INTERACTIVE;
+        behind = class == SCHED_CLASS_BATCH;
+        if (interactive && behind)
+            m->late_rows += a->runs[i].count;
+        else
+            m->own_rows[class] += a->runs[i].count;
+    }
+    return interactive;
+}
+
 MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
 {
     uint32_t b = a->mini_batch, rows = 0, prefill = 0;
@@ -177,8 +202,15 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
         mesh_check_run(m, &a->runs[i]);
     }
     MESH_CHECK(rows == a->row_count);
+    bool interactive = mesh_check_classes(m, a);
     for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
-        MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto); // or it is in another mini-batch by now
+        MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto || // or it is in another mini-batch by now
+                   (interactive && m->seqs[i].class == SCHED_CLASS_BATCH));
+    for (uint32_t i = 0; i < m->seq_count && m->calm && !interactive; i++) {
+        const struct mesh_seq *q = &m->seqs[i]; // in whatever mini-batch: its tokens would come later
+        MESH_CHECK(q->class == SCHED_CLASS_BATCH || !q->decoding || q->finished || q->cancelled ||
+                   q->log + q->samples >= mesh_limit(m, q));
+    }
     m->prefill_beside_decode += prefill > 0 && prefill < rows;
     struct mesh_step *s = &m->flight[b][m->flight_count[b]++];
     s->a = *a;

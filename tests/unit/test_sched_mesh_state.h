@@ -30,6 +30,7 @@ struct mesh_seq {
     bool kept;                               // it is over, and its pages are still there
     bool score, arrived, rejected, finished, last, cancelled, decoding;
     enum sched_reason reason;
+    enum sched_class class;
     uint64_t moving_until; // when its MOVE is answered; 0: there is none
     uint64_t move_id;
     uint32_t move_from, move_to;
@@ -76,10 +77,12 @@ struct mesh {
     uint64_t drafts_asked, drafted, drafts_right;
     bool shares_cores;        // the workers share cores with the s-part
     uint32_t device_permille; // of the s-parts, which compute on a device
+    uint32_t batch_permille;  // of the requests, which are of class batch
     bool calm;                // no drain, no shortage, no balancing: no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
-    uint32_t page_ids;              // given out so far
-    uint64_t shared, kept, evicted; // runs that began with others' pages; sequences
+    uint64_t late_rows, own_rows[SCHED_CLASSES]; // rows of class batch behind interactive ones; other rows
+    uint32_t page_ids;                           // given out so far
+    uint64_t shared, kept, evicted;              // runs that began with others' pages; sequences
 };
 
 MESH_FUNCTION uint32_t mesh_random(struct mesh *m, uint32_t below)

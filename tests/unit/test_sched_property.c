@@ -10,6 +10,7 @@ static struct {
     uint64_t steps, beside, rebuilt, preempted, moved, to_local, from_local, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
     uint64_t shared, shared_tokens, kept, evicted, drafted, drafts_right;
+    uint64_t late_rows, own_rows[SCHED_CLASSES];
 } seen;
 
 static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
@@ -19,6 +20,7 @@ static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
         .max_sequences = 40 + mesh_random(m, 60),
         .max_running = mesh_chance(m, 300) ? 1 + mesh_random(m, 8) : 0,
         .max_waiting = mesh_chance(m, 300) ? mesh_random(m, 6) : 80,
+        .max_waiting_batch = 80,
         .max_batch_rows = mesh_chance(m, 200) ? 1 + mesh_random(m, 8) : 16 + mesh_random(m, 48),
         .mini_batches = 1 + mesh_random(m, 3),
         .mini_batch_auto = mesh_chance(m, 500),
@@ -61,6 +63,8 @@ static void random_arrival(struct mesh *m)
     uint32_t eos_at = mesh_chance(m, 500) ? 1 + mesh_random(m, 40) : 0;
     struct mesh_seq *q = mesh_arrive(m, prompt, max_new, eos_at);
     struct sched_arrive *a = &m->events[m->event_count - 1].arrive;
+    if (m->batch_permille > 0 && mesh_chance(m, m->batch_permille))
+        q->class = a->class = SCHED_CLASS_BATCH;
     if (mesh_chance(m, 700)) {
         q->family = 1 + mesh_random(m, 3);
         q->alike = mesh_random(m, mesh_chance(m, 300) ? 400 : 80); // all that it will ever be, or its beginning
@@ -167,6 +171,9 @@ static void count_seen(const struct mesh *m)
     seen.evicted += m->evicted;
     seen.drafted += m->drafted;
     seen.drafts_right += m->drafts_right;
+    seen.late_rows += m->late_rows;
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
+        seen.own_rows[class] += m->own_rows[class];
     for (uint32_t i = 0; i < m->seq_count; i++) {
         seen.reasons[m->seqs[i].finished ? m->seqs[i].reason : 0]++;
         seen.tokens += m->seqs[i].log - m->seqs[i].prompt;
@@ -186,6 +193,7 @@ static void one_workload(uint64_t seed)
     m->draft_right_permille = mesh_random(m, 1000);
     m->slow_permille = 300; // one mini-batch pays, then two
     m->shares_cores = seed % 3 == 0;
+    m->batch_permille = seed % 2 == 0 ? 600 : 0;
     m->device_permille = 500;
     bool troubled = mesh_chance(m, 600), tight = mesh_chance(m, 400);
     uint32_t sequences = 1 + mesh_random(m, 60), ticks = 0;
@@ -257,6 +265,10 @@ static void random_workloads_keep_every_promise(void **state)
     print_message("begun with others' pages %llu (%llu tokens), kept %llu, evicted %llu\n", (unsigned long long)seen.shared,
                   (unsigned long long)seen.shared_tokens, (unsigned long long)seen.kept, (unsigned long long)seen.evicted);
     print_message("drafts %llu, right %llu\n", (unsigned long long)seen.drafted, (unsigned long long)seen.drafts_right);
+    print_message("rows: interactive %llu, of class batch %llu, behind interactive ones %llu\n",
+                  (unsigned long long)seen.own_rows[SCHED_CLASS_INTERACTIVE], (unsigned long long)seen.own_rows[SCHED_CLASS_BATCH],
+                  (unsigned long long)seen.late_rows);
+    assert_true(seen.own_rows[SCHED_CLASS_BATCH] > 0 && seen.late_rows > 0);
     assert_true(seen.drafted > seen.drafts_right && seen.drafts_right > 0);
     assert_true(seen.shared > 0 && seen.kept > 0 && seen.evicted > 0);
     assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
