@@ -38,7 +38,7 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
-    uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
+    uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue, batch_queue,
         worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;
@@ -55,6 +55,7 @@ static const struct up_settings defaults = {
     .prefix_cache = true,
     .max_batch = 128,
     .max_queue = 1024,
+    .batch_queue = 1024,
     .draft_tokens = SCHED_DRAFT_TOKENS,
     .device = "cpu",
     .api_key_file = "none",
@@ -172,6 +173,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"placement", OPTION_CHOICE, &s->placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; further ones get status 429", 1, 1 << 20},
+        {"batch-queue", OPTION_U32, &s->batch_queue, "N", "the same for requests of latency class batch", 1, 1 << 20},
         {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS",
          "time limit of a request, which then ends with what it has; 0: none", 0, 1e6},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
@@ -241,6 +243,7 @@ static void add_scheduler(struct up *up)
     struct child *child = up->scheduler = add(up, "scheduler", "scheduler");
     supervise_argument(child, "--listen=ipc://%s/scheduler.sock", up->supervisor.run_dir);
     supervise_argument(child, "--max-queue=%u", s->max_queue);
+    supervise_argument(child, "--batch-queue=%u", s->batch_queue);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", s->mini_batches); // 0: the scheduler chooses among those of the s-part
     supervise_argument(child, "--chunk=%u", s->chunk);

@@ -184,6 +184,8 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
                 .generated_tokens = log->token_count - log->prompt_count,
                 .max_new_tokens = request->max_tokens,
                 .deadline_us = timeout_ms ? log->arrived_us + timeout_ms * 1000 : 0,
+                .class = request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH ? SCHED_CLASS_BATCH
+                                                                                                  : SCHED_CLASS_INTERACTIVE,
                 .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
                 .held_place = held ? held->place : SCHED_NO_PLACE,
                 .held_positions = held ? MIN(held->positions, log->token_count - 1) : 0,

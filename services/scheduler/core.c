@@ -49,9 +49,10 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
     uint32_t rows = config->max_batch_rows ? config->max_batch_rows : DEFAULT_MAX_ROWS;
 
     *config = (struct sched_config){
-        .max_sequences = scheduler->settings.max_queue + scheduler->settings.max_batch + SPARE_SEQUENCES,
+        .max_sequences = scheduler_requests_max(&scheduler->settings) + SPARE_SEQUENCES,
         .max_running = scheduler->settings.max_batch,
         .max_waiting = scheduler->settings.max_queue,
+        .max_waiting_batch = scheduler->settings.batch_queue,
         .max_batch_rows = rows,
         .mini_batches = config->mini_batches,
         .mini_batch_auto = scheduler->settings.mini_batches == 0,

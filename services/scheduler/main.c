@@ -22,6 +22,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which gateways, s-part and KV workers connect", 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
+        {"batch-queue", OPTION_U32, &s->batch_queue, "N", "sequences of latency class batch that may wait", 1, 1 << 20},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
          "mini-batches in flight; 0: one or two, whichever is predicted to be faster", 0, SCHED_MINI_BATCHES_MAX},
@@ -68,7 +69,7 @@ static enum status start(void *state, struct error *error)
         {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},
         {&fastdecode__cluster__descriptor, "Drain", members_drain_handler, scheduler},
     };
-    uint32_t requests = scheduler->settings.max_queue + scheduler->settings.max_batch;
+    uint32_t requests = scheduler_requests_max(&scheduler->settings);
     const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->settling};
     const struct trace_config trace = {
         .path = scheduler->settings.trace, .append = scheduler->settings.trace_append, .process = "scheduler", .order = 2};
@@ -167,6 +168,7 @@ int main(int argc, char **argv)
     scheduler->settings = (struct scheduler_settings){
         .listen = "tcp://127.0.0.1:7400",
         .max_queue = 1024,
+        .batch_queue = 1024,
         .max_batch = 128,
         .prefix_cache = true,
         .draft_tokens = SCHED_DRAFT_TOKENS,

@@ -67,8 +67,11 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
 // What the core counts.
 static void add_core(struct text *text, const struct sched_stats *s)
 {
-    one(text, "requests_running", "gauge", "sequences that run", s->running);
-    one(text, "requests_waiting", "gauge", "sequences that wait", s->waiting);
+    one(text, "requests_running", "gauge", "interactive sequences that run", s->running_of[SCHED_CLASS_INTERACTIVE]);
+    one(text, "requests_waiting", "gauge", "interactive sequences that wait", s->waiting_of[SCHED_CLASS_INTERACTIVE]);
+    one(text, "batch_requests_running", "gauge", "sequences of latency class batch that run", s->running_of[SCHED_CLASS_BATCH]);
+    one(text, "batch_requests_waiting", "gauge", "sequences of latency class batch that wait", s->waiting_of[SCHED_CLASS_BATCH]);
+    one(text, "batch_rows_total", "counter", "rows computed for latency class batch", (double)s->rows_of[SCHED_CLASS_BATCH]);
     one(text, "sequences_retiring", "gauge", "finished sequences whose pages are not free yet", s->retiring);
     one(text, "steps_in_flight", "gauge", "steps that the s-part has", s->steps_in_flight);
     one(text, "mini_batches", "gauge", "mini-batches in use", s->mini_batches);
@@ -94,7 +97,10 @@ static void add_core(struct text *text, const struct sched_stats *s)
     one(text, "sequences_rebuilt_total", "counter", "sequences rebuilt because their KV was lost", (double)s->rebuilt);
     one(text, "sequences_reclaimed_total", "counter", "rebuilt sequences that found their KV again when its place came back",
         (double)s->reclaimed);
-    one(text, "sequences_preempted_total", "counter", "sequences paused because pages ran out", (double)s->preempted);
+    one(text, "sequences_preempted_total", "counter", "interactive sequences paused because pages ran out",
+        (double)(s->preempted - s->gave_way));
+    one(text, "batch_sequences_preempted_total", "counter", "sequences of latency class batch paused because pages ran out",
+        (double)s->gave_way);
     one(text, "sequences_moved_total", "counter", "sequences handed over to another place", (double)s->moved);
     one(text, "rebuilt_tokens_total", "counter", "known tokens of rebuilt sequences", (double)s->rebuilt_tokens);
 }

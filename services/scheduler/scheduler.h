@@ -56,8 +56,14 @@ struct scheduler_settings {
     bool trace_append, greedy, prefix_cache;
     enum sched_placement placement;
     double step_target_ms;
-    uint32_t max_queue, max_batch, mini_batches, chunk, spacing, draft_tokens, worker_timeout_ms;
+    uint32_t max_queue, batch_queue, max_batch, mini_batches, chunk, spacing, draft_tokens, worker_timeout_ms;
 };
+
+// Returns how many requests may wait or run: interactive ones may run beside as many of class batch.
+static inline uint32_t scheduler_requests_max(const struct scheduler_settings *settings)
+{
+    return settings->max_queue + settings->batch_queue + 2 * settings->max_batch;
+}
 
 struct place;
 struct scheduler;

@@ -99,8 +99,12 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     alarm(HANGS_S); // a loop that never returns has no other end
     scheduler = calloc(1, sizeof *scheduler);
     assert_non_null(scheduler);
-    scheduler->settings = (struct scheduler_settings){
-        .max_queue = max_queue, .max_batch = max_batch, .mini_batches = mini_batches, .chunk = 512, .worker_timeout_ms = 60000};
+    scheduler->settings = (struct scheduler_settings){.max_queue = max_queue,
+                                                      .batch_queue = max_queue,
+                                                      .max_batch = max_batch,
+                                                      .mini_batches = mini_batches,
+                                                      .chunk = 512,
+                                                      .worker_timeout_ms = 60000};
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
     scheduler->started_us = clock_now_us() - CLAIM_US; // nobody is waited for
@@ -108,7 +112,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     scheduler->settling_capacity = 16;
     scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
     assert_int_equal(rpc_loop_open(&scheduler->loop), STATUS_OK);
-    assert_int_equal(token_logs_open(max_queue + max_batch + 1024, &scheduler->logs), STATUS_OK);
+    assert_int_equal(token_logs_open(2 * (max_queue + max_batch) + 1024, &scheduler->logs), STATUS_OK);
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
@@ -288,7 +292,8 @@ static inline struct rpc_channel *gateway_open(void)
 static uint32_t resubmitted; // tokens that requests say were generated before
 static struct {
     float repetition, presence, frequency;
-} penalties; // of requests
+} penalties;                                   // of requests
+static Fastdecode__LatencyClass latency_class; // likewise
 
 static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
                             uint32_t max_tokens)
@@ -313,6 +318,7 @@ static inline void generate(struct rpc_channel *channel, struct stream *stream, 
     sampling.presence_penalty = penalties.presence;
     sampling.frequency_penalty = penalties.frequency;
     request.max_tokens = max_tokens;
+    request.latency_class = latency_class;
     request.sequence = sequence;
     assert_int_equal(rpc_call_start(channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL, &callbacks,
                                     stream, &stream->handle, &error),

@@ -94,11 +94,42 @@ static void names_that_are_no_labels_are_refused(void **state)
     mesh_close();
 }
 
+// Class batch is full of a job: a request runs all the same, and has a queue of its own.
+static void each_class_has_its_queue_and_metrics(void **state)
+{
+    static const char *const wanted[] = {"\nfastdecode_requests_running 1\n", "\nfastdecode_requests_waiting 2\n",
+                                         "\nfastdecode_batch_requests_running 1\n", "\nfastdecode_batch_requests_waiting 2\n"};
+    (void)state;
+
+    mesh_open(2, 1, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    for (uint32_t i = 0; i < 8; i++) {
+        latency_class = i < 4 ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
+                              : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
+        generate(gateway, &streams[i], 0, 20, 90000);
+        if (i % 4 == 0) // it runs
+            UNTIL(streams[i].tokens > 0);
+    }
+    latency_class = 0;
+    UNTIL(streams[3].outcome.ended && streams[7].outcome.ended);
+    assert_int_equal(streams[3].outcome.status, STATUS_RESOURCE_EXHAUSTED);
+    assert_int_equal(streams[7].outcome.status, STATUS_RESOURCE_EXHAUSTED);
+    char *text = ask_for_metrics();
+    for (uint32_t i = 0; i < ARRAY_COUNT(wanted); i++)
+        assert_non_null(strstr(text, wanted[i]));
+    assert_null(strstr(text, "fastdecode_batch_rows_total 0\n"));
+    free(text);
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_places_are_all_in_the_metrics),
         cmocka_unit_test(names_that_are_no_labels_are_refused),
+        cmocka_unit_test(each_class_has_its_queue_and_metrics),
     };
 
     log_threshold = getenv("FD_TEST_LOG") ? LOG_DEBUG : LOG_ERROR;
