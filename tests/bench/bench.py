@@ -6,7 +6,7 @@
 Parts: kernels (under 3 minutes); short, long, 1b: tokens a second beside llama.cpp's llama-server (tests/bench/peer.sh builds it);
 sockets: KV workers beside the local pool; overlap: two mini-batches in flight; stabilize: spaced starts beside starts together,
 stabilize-x: where one side has most of the work (40 minutes); balance: four workers, and one that becomes slow;
-stall: a long prompt beside streams; interference: a flood of prompts beside them; sweep: local memory, batch held, tokens a second;
+stall: a long prompt beside streams; interference: a flood of prompts beside them; batch-class: a job beside them; sweep: local memory, batch held, tokens a second;
 never-slower: two workers beside none; drafts: guessed tokens beside none; prediction: what `plan` says of this machine beside what a mesh does; context, streams: cost as the work grows. Writes FILE (build/bench.json), a list of
 objects, after every figure: an interrupted run leaves what it has, and says what is missing. --keep: figures of other parts that
 the file has already stay, so that long parts can be run one by one. --streams: of the parts with streams, only these counts.
@@ -27,9 +27,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "stabilize-x", "balance", "stall",
-         "interference", "sweep", "never-slower", "drafts", "prediction", "context", "streams")
+         "interference", "batch-class", "sweep", "never-slower", "drafts", "prediction", "context", "streams")
 LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 1200,
-           "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "sweep": 900,
+           "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "batch-class": 300, "sweep": 900,
            "never-slower": 1800, "drafts": 900, "prediction": 1500, "context": 400, "streams": 400}
 
 
@@ -83,7 +83,7 @@ class Run:
 def run_parts(run, names, parts=None):
     """KeyboardInterrupt ends it; any other trouble ends the part. parts: {name: (module, function)}"""
     parts = parts or {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b"), "stabilize-x": ("stabilize", "other_x"),
-                      "never-slower": ("never_slower", "never_slower"),
+                      "never-slower": ("never_slower", "never_slower"), "batch-class": ("batch_class", "batch_class"),
                       **{name: (name, name) for name in ("overlap", "stabilize", "balance", "stall", "interference", "sweep", "drafts",
                                                          "prediction")}}
     servers = importlib.import_module("servers")

@@ -24,7 +24,7 @@ STREAMS, WINDOW_S, ROUNDS, CONNECTIONS, PROMPT_TOKENS = 8, 3.0, 3, 8, 4000
 LEAD_S = 0.5  # for the connections and first bodies of a flood
 
 
-def _send(url, path, bodies, first, done, failed, stop):
+def _send(url, path, bodies, first, step, done, failed, stop):
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
     at = first
@@ -38,14 +38,14 @@ def _send(url, path, bodies, first, done, failed, stop):
             continue
         with (done if reply.status == 200 else failed).get_lock():
             (done if reply.status == 200 else failed).value += 1
-        at += CONNECTIONS
+        at += step
 
 
-def _flood(url, path, bodies, done, failed, go, stop):
+def _flood(url, path, bodies, connections, done, failed, go, stop):
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # inherited by the threads
     go.wait()
-    for first in range(CONNECTIONS):
-        threading.Thread(target=_send, args=(url, path, bodies, first, done, failed, stop), daemon=True).start()
+    for first in range(connections):
+        threading.Thread(target=_send, args=(url, path, bodies, first, connections, done, failed, stop), daemon=True).start()
     stop.wait()
 
 
@@ -53,10 +53,11 @@ class Flood:
     """From begin() until it is left every connection posts one body after the other. Entered before any stream is open, so that
     its process has none of their connections."""
 
-    def __init__(self, url, path, bodies):
+    def __init__(self, url, path, bodies, connections=CONNECTIONS):
         context = multiprocessing.get_context("fork")
         self.done, self.failed, self.go, self.stop = context.Value("i", 0), context.Value("i", 0), context.Event(), context.Event()
-        self.process = context.Process(target=_flood, args=(url, path, bodies, self.done, self.failed, self.go, self.stop), daemon=True)
+        self.process = context.Process(target=_flood, args=(url, path, bodies, connections, self.done, self.failed, self.go, self.stop),
+                                       daemon=True)
 
     def begin(self):
         self.go.set()
@@ -99,6 +100,12 @@ def texts(url, count, seed, tokens=PROMPT_TOKENS):
 
 def between_tokens(url, flood, seed, limit_s, streams=STREAMS, window_s=WINDOW_S):
     """(median seconds between tokens of the streams in a window, requests of the flood answered in it); flood: a Flood or NoFlood."""
+    gaps, answered = gaps_between_tokens(url, flood, seed, limit_s, streams, window_s)
+    return statistics.median(gaps), answered
+
+
+def gaps_between_tokens(url, flood, seed, limit_s, streams=STREAMS, window_s=WINDOW_S):
+    """The same with all times between tokens."""
     began, marks = [], []
 
     def enough(clients):
@@ -116,7 +123,7 @@ def between_tokens(url, flood, seed, limit_s, streams=STREAMS, window_s=WINDOW_S
     if any(client.ended() or client.error for client in clients):
         raise RuntimeError("a stream ended before its time")
     gaps = [b[0] - a[0] for client in clients for a, b in zip(client.events, client.events[1:]) if a[0] >= marks[0][0]]
-    return statistics.median(gaps), answered
+    return gaps, answered
 
 
 def prompt_bodies(prompts, as_ids):
