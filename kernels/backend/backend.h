@@ -49,13 +49,16 @@ struct backend_config {
     uint32_t max_sequences;
     uint64_t local_pool_bytes; // 0: none
     int device;                // index among the devices of its kind
+    uint64_t weights_memory;   // for weights, where the backend computes: what does not fit is fetched each step. 0: all of them
     bool trace;                // `spans` reports all layers
     bool batch_invariant;      // a row's bytes must not depend on the rows beside it; plan() of a backend that cannot do this fails
 };
 
 // The memory that a configuration will take, known before anything is loaded.
 struct backend_plan {
-    uint64_t weight_bytes;     // packed
+    uint64_t weight_bytes;     // packed: those that stay in memory, and the slots that the others are read into
+    uint64_t streamed_bytes;   // of weights that are fetched each step; 0: all stay in memory
+    uint32_t weight_slots;     // for those
     uint64_t activation_bytes; // all batches, logits and scratch
     uint64_t start_bytes;      // while loading, in addition to the rest
     uint64_t pool_fixed_bytes; // scratch and small tables of the local pool
@@ -115,7 +118,8 @@ struct backend_info {
     const char *device; // "cpu"
     const char *level;  // numeric class, e.g. "int8/vnni"
     uint64_t pages_total, pages_used, pages_peak;
-    uint64_t attend_bytes, attend_us; // local pool, since start
+    uint64_t attend_bytes, attend_us;           // local pool, since start
+    uint64_t streamed_segments, streamed_bytes; // weights fetched since start, for what does not stay in memory
 };
 
 struct backend_held {
@@ -148,6 +152,11 @@ struct backend_ops {
     // Runs segment s: finishes layer s-1 (if s > 0) and starts layer s (if s < layers). Layers are numbered from 0 within the
     // backend's range.
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
+    // Optional, for weights that do not stay in memory. Returns who of some mini-batches goes first with its next segment s: the one with the
+    // lowest number, which lets the next weights be fetched soonest. A segment that is started all the same waits.
+    uint32_t (*turn)(struct backend_batch *batch, uint32_t s);
+    // Optional: the step is over, or given up. Until then weights are kept for what it needs next.
+    void (*end)(struct backend_batch *batch);
     // Attends the local rows of a layer. Call it between segment(layer) and segment(layer + 1).
     void (*attend)(struct backend_batch *batch, uint32_t layer);
     // In a backend with the model's last layer: runs final norm, output projection, and sampling or scoring for up to max_rows

@@ -84,17 +84,23 @@ static void device_slices(const struct backend_config *config, uint64_t panel_by
 
 // --- plan, open, close ---
 
-static enum status cuda_plan(const struct backend_config *config, struct backend_plan *plan, struct error *error)
+static enum status plan_weights(const struct backend_config *config, const struct layer_range *range, struct cuda_weights_plan *out,
+                                struct error *error)
+{
+    uint64_t *blob_bytes = calloc(range->count + 1, sizeof *blob_bytes);
+
+    if (!blob_bytes)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to plan the weights");
+    enum status status = cuda_plan_weights(config, range, out, blob_bytes, error);
+    free(blob_bytes);
+    return status;
+}
+
+// What the kernels, or the pool, have no form for.
+static enum status check_config(const struct backend_config *config, struct error *error)
 {
     const struct model_shape *shape = &config->model->shape;
-    struct slice host[HOST_SLICES], device[DEVICE_SLICES];
-    struct backend_batch unused;
-    struct layer_range range;
-    size_t free_bytes = 0, total = 0;
-    enum status status = layer_range_of(config, &range, error);
 
-    if (status || (status = cuda_check_pieces(config->model, error)))
-        return status;
     if (shape->head_dim % 8 || shape->head_dim > GPU_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: on CUDA multiples of 8 up to %d are supported",
                          gguf_label(config->model->gguf), shape->head_dim, GPU_MAX_HEAD_DIM);
@@ -123,13 +129,32 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
         return error_set(
             error, STATUS_UNIMPLEMENTED,
             "on CUDA the local pool has no sparse attention: --sparse-attention off, or --local-pool 0 and KV workers");
+    return STATUS_OK;
+}
+
+static enum status cuda_plan(const struct backend_config *config, struct backend_plan *plan, struct error *error)
+{
+    const struct model_shape *shape = &config->model->shape;
+    struct slice host[HOST_SLICES], device[DEVICE_SLICES];
+    struct backend_batch unused;
+    struct layer_range range;
+    struct cuda_weights_plan weights;
+    size_t free_bytes = 0, total = 0;
+    enum status status = layer_range_of(config, &range, error);
+
+    if (status || (status = cuda_check_pieces(config->model, error)))
+        return status;
+    if ((status = check_config(config, error)) || (status = plan_weights(config, &range, &weights, error)))
+        return status;
     cuda_must(cudaSetDevice(config->device), "choosing the device");
     host_slices(config, &unused, host);
-    device_slices(config, cuda_load_panel_bytes(config, &range), &unused, device);
+    device_slices(config, weights.panel_bytes, &unused, device);
     memset(plan, 0, sizeof *plan);
+    plan->weight_bytes = plan->streamed_bytes = weights.tier.host_bytes;
+    plan->weight_slots = weights.tier.streamed ? CUDA_SLOTS : 0;
     plan->rows_alike = config->batch_invariant;
     plan->activation_bytes = slices_bytes(host, HOST_SLICES, ALIGN) * config->max_batches;
-    plan->device_weight_bytes = cuda_weight_bytes(config->model, &range, config->context_tokens);
+    plan->device_weight_bytes = weights.fixed_bytes + weights.tier.device_bytes;
     plan->device_activation_bytes = slices_bytes(device, DEVICE_SLICES, ALIGN) * config->max_batches;
     plan->pool_page_bytes = cuda_page_bytes(shape, &range);
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
@@ -155,6 +180,7 @@ static void cuda_close(struct backend *backend)
     cuda_pool_close(backend);
     cudaFreeHost(backend->host_memory);
     gpu_gemm_close(backend->gemm);
+    cuda_tier_close(&backend->tier);
     cudaFree(backend->weights);
     for (uint32_t i = 0; backend->scratch && i < thread_pool_threads(backend->config.pool); i++)
         sampler_scratch_close(backend->scratch[i]);
@@ -230,6 +256,8 @@ static void cuda_info(const struct backend *backend, struct backend_info *info)
         info->pages_used = backend->ledger.shape.pages - backend->ledger.free_count;
         info->pages_peak = backend->ledger.pages_peak;
     }
+    info->streamed_segments = backend->tier.copies;
+    info->streamed_bytes = backend->tier.copied_bytes;
 }
 
 // --- batches ---
@@ -240,6 +268,7 @@ static void cuda_batch_close(struct backend_batch *batch)
         return;
     if (batch->stream)
         cudaStreamSynchronize(batch->stream);
+    cuda_visit_close(&batch->backend->tier, &batch->visit);
     cuda_wire_close(batch);
     cuda_graphs_close(batch);
     cudaFree(batch->memory);
@@ -270,6 +299,7 @@ static enum status cuda_batch_open(struct backend *backend, struct backend_batch
     batch->kv_rows = calloc(config->max_rows, sizeof *batch->kv_rows);
     batch->slots = calloc(config->max_rows, sizeof *batch->slots);
     if (!batch->rows || !batch->kv_rows || !batch->slots || cuda_wire_open(batch) || cuda_times_open(batch) ||
+        cuda_visit_open(&backend->tier, &batch->visit) ||
         cudaHostAlloc((void **)&batch->host, slices_bytes(host, HOST_SLICES, ALIGN), cudaHostAllocDefault) ||
         cudaMalloc((void **)&batch->memory, slices_bytes(device, DEVICE_SLICES, ALIGN))) {
         cuda_batch_close(batch);
@@ -324,6 +354,7 @@ static enum status cuda_begin(struct backend_batch *batch, const struct backend_
               "copying tokens and page tables to the device");
     if (backend->range.is_first)
         cuda_embed(batch);
+    cuda_tier_begin(&batch->visit);
     cuda_queued(batch, "starting the embedding");
     return STATUS_OK;
 }
@@ -342,6 +373,10 @@ static bool cuda_done(struct backend_batch *batch)
     return true;
 }
 
+static uint32_t cuda_turn(struct backend_batch *batch, uint32_t s) { return cuda_tier_turn(&batch->backend->tier, s); }
+
+static void cuda_end(struct backend_batch *batch) { cuda_tier_end(&batch->visit); }
+
 static const struct backend_ops backend_cuda = {
     .name = "cuda",
     .plan = cuda_plan,
@@ -354,6 +389,8 @@ static const struct backend_ops backend_cuda = {
     .put_x = cuda_put_x,
     .get_x = cuda_get_x,
     .segment = cuda_segment,
+    .turn = cuda_turn,
+    .end = cuda_end,
     .attend = cuda_attend,
     .head = cuda_head,
     .done = cuda_done,

@@ -12,6 +12,7 @@
 #include "common/model/model.h"
 #include "kernels/backend/layer_range.h"
 #include "kernels/cuda/buckets.h"
+#include "kernels/cuda/cuda_tier.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/quant.h"
@@ -61,8 +62,9 @@ struct backend {
     struct cuda_layer *layers;            // [range.count]
     struct cuda_linear embedding, output; // if range.is_first; if range.is_last, and so the norm
     const float *output_norm, *rope_table;
-    unsigned char *weights; // device: all of the above, and the table of RoPE
-    uint64_t panel_bytes;   // cuda_load_panel_bytes()
+    unsigned char *weights; // device: all of the above, and the table of RoPE, but for the blobs that the tier keeps on the host
+    struct cuda_tier tier;  // the layers' matrices
+    uint64_t panel_bytes;   // of a mini-batch's room for expanded weights; 0: none will be expanded
     struct gpu_gemm *gemm;
     bool products_tried;
     struct gpu_pool pool; // pages NULL: none
@@ -108,6 +110,7 @@ struct backend_batch {
     uint32_t mark_layers, timed_layer; // 1: of that layer alone
     bool completes; // the last attention of its local rows is queued: their positions are complete when the event has come
     struct cuda_graphs graphs;
+    struct cuda_visit visit;                        // to the weights that come from the host
     uint32_t row_count, local_count, table_entries; // entries: of the page tables in words_host
     uint32_t padded_rows;                           // that segments compute (buckets.h): those behind row_count are nobody's
     struct kv_row *kv_rows;                         // [max_rows] local ones
@@ -164,12 +167,16 @@ uint32_t cuda_spans(struct backend_batch *batch, struct backend_span *out, uint3
 struct device_rates;
 enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out, struct error *error) MUST_CHECK;
 
-// cuda_load.c
-uint64_t cuda_weight_bytes(const struct model *model, const struct layer_range *range, uint32_t context_tokens);
+// cuda_load.c. fixed_bytes: embedding, head, norms, biases, the table of RoPE.
+struct cuda_weights_plan {
+    uint64_t fixed_bytes, panel_bytes;
+    uint32_t weight_bits; // of the narrowest form of a matrix
+    struct cuda_tier_plan tier;
+};
+// blob_bytes: filled. INVALID_ARGUMENT: config->weights_memory is too little.
+enum status cuda_plan_weights(const struct backend_config *config, const struct layer_range *range, struct cuda_weights_plan *out,
+                              uint64_t *blob_bytes /* [range->count + 1] */, struct error *error) MUST_CHECK;
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
-
-// Of each mini-batch, for products with up to max_rows rows; 0: none will be expanded.
-uint64_t cuda_load_panel_bytes(const struct backend_config *config, const struct layer_range *range);
 
 // cuda_product.c: y = w x, or y += that; x wide, y [rows][linear->outputs] f32 or wide.
 void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, uint32_t rows, void *y, bool y_wide,

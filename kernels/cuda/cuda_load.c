@@ -1,9 +1,10 @@
 // cuda_load.c: weights from the file into device memory: quantized ones packed (quant.h), others as f16 or bf16; norms, biases and the
 // table of RoPE as f32.
 //
-// Everything lies in one allocation whose size the plan knows. q, k, v stand one after the other, as one matrix where they have one
-// form, and gate and up likewise, so that each is one product. A piece of rows is converted by all threads into pinned memory and copied
-// from there.
+// Everything lies in one allocation whose size the plan knows: first what always stays on the device, then the segments' matrices, blob by
+// blob, as far as they stay there too (cuda_tier.h); the others are kept in pinned memory. q, k, v stand one after the other, as one matrix
+// where they have one form, and gate and up likewise, so that each is one product. A piece of rows is converted by all threads into pinned
+// memory: where it stays, or from where it is copied to the device.
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,23 +14,51 @@
 #include "kernels/quant/dequant.h"
 
 enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, WIDE_BYTES = 2 };
+#define MIB (1ull << 20)
 
 // Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
 struct loader {
     const struct model *model;
     struct layer_range range;
-    struct backend *backend;    // NULL while sizes are added up
-    uint64_t used, panel_bytes; // panel: the most that one of a matrix takes
-    uint32_t weight_bits;       // of the narrowest form
-    unsigned char *staging;     // pinned
+    struct backend *backend; // NULL while sizes are added up
+    uint64_t fixed_bytes;    // of what always stays on the device
+    uint64_t *blob_bytes;    // [range.count + 1] of the segments' matrices
+    uint64_t panel_bytes;    // the most that a panel of a matrix takes
+    uint32_t weight_bits;    // of the narrowest form
+    unsigned char *staging;  // pinned
     cudaStream_t stream;
 };
 
-static void *take(struct loader *loader, uint64_t bytes)
+// Where something lies: in device memory, and, if its segment's blob is kept on the host, its bytes there.
+struct spot {
+    unsigned char *device, *host; // NULL while sizes are added up; NULL: on the device alone
+};
+
+static uint64_t take(uint64_t *used, uint64_t bytes)
 {
-    uint64_t at = loader->used;
-    loader->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    const uint64_t at = *used;
+    *used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return at;
+}
+
+static unsigned char *take_fixed(struct loader *loader, uint64_t bytes)
+{
+    const uint64_t at = take(&loader->fixed_bytes, bytes);
     return loader->backend ? loader->backend->weights + at : NULL;
+}
+
+// segment: whose blob it is part of; CUDA_NO_SEGMENT: it always stays on the device.
+static struct spot take_matrix(struct loader *loader, uint32_t segment, uint64_t bytes)
+{
+    const struct cuda_blob *blob;
+
+    if (segment == CUDA_NO_SEGMENT)
+        return (struct spot){.device = take_fixed(loader, bytes)};
+    const uint64_t at = take(&loader->blob_bytes[segment], bytes);
+    if (!loader->backend)
+        return (struct spot){.device = NULL};
+    blob = &loader->backend->tier.blobs[segment];
+    return (struct spot){blob->device + at, blob->host ? blob->host + at : NULL};
 }
 
 static void copy_up(struct loader *loader, void *to, const void *from, uint64_t bytes)
@@ -85,7 +114,7 @@ static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
 }
 
 // Converts a view into its place in a part.
-static void convert(struct loader *loader, const struct tensor_view *view, const struct gpu_quant *part, unsigned char *to)
+static void convert(struct loader *loader, const struct tensor_view *view, const struct gpu_quant *part, struct spot to)
 {
     bool packed = part->form != GPU_WIDE;
     uint64_t item_bytes = packed ? part->tile_bytes : (uint64_t)view->columns * WIDE_BYTES;
@@ -100,10 +129,11 @@ static void convert(struct loader *loader, const struct tensor_view *view, const
             .pool = loader->backend->config.pool,
             .first = first,
             .count = MIN(at_once, items - first),
-            .out = loader->staging,
+            .out = to.host ? to.host + first * item_bytes : loader->staging,
         };
         thread_pool_run(job.pool, convert_thread, &job);
-        copy_up(loader, to + first * item_bytes, loader->staging, job.count * item_bytes);
+        if (!to.host)
+            copy_up(loader, to.device + first * item_bytes, loader->staging, job.count * item_bytes);
     }
     model_release_tensor(loader->model, view); // so that the file is never in memory as a whole
 }
@@ -139,7 +169,8 @@ static void plan_linear(const struct tensor_view *const *views, uint32_t view_co
     }
 }
 
-static void load_linear(struct loader *loader, const struct tensor_view *const *views, uint32_t view_count, struct cuda_linear *out)
+static void load_linear(struct loader *loader, uint32_t segment, const struct tensor_view *const *views, uint32_t view_count,
+                        struct cuda_linear *out)
 {
     struct cuda_linear linear;
     uint32_t view = 0;
@@ -147,14 +178,15 @@ static void load_linear(struct loader *loader, const struct tensor_view *const *
     plan_linear(views, view_count, &linear);
     for (uint32_t i = 0; i < linear.part_count; i++) {
         struct gpu_quant *part = &linear.parts[i];
-        unsigned char *to = take(loader, part_bytes(part));
-        part->data = to;
+        const struct spot to = take_matrix(loader, segment, part_bytes(part));
+        part->data = to.device;
         loader->panel_bytes = MAX(loader->panel_bytes, cuda_panel_bytes(part));
         loader->weight_bits = MIN(loader->weight_bits, gpu_form_bits(part->form));
-        for (uint32_t row = 0; to && row < part->outputs; row += views[view++]->rows)
-            convert(loader, views[view], part,
-                    to + (part->form == GPU_WIDE ? (uint64_t)row * part->inputs * WIDE_BYTES
-                                                 : row / GPU_TILE_OUTPUTS * part->tile_bytes));
+        for (uint32_t row = 0; to.device && row < part->outputs; row += views[view++]->rows) {
+            const uint64_t at = part->form == GPU_WIDE ? (uint64_t)row * part->inputs * WIDE_BYTES
+                                                       : row / GPU_TILE_OUTPUTS * part->tile_bytes;
+            convert(loader, views[view], part, (struct spot){to.device + at, to.host ? to.host + at : NULL});
+        }
     }
     *out = linear;
 }
@@ -164,7 +196,7 @@ static void load_linear(struct loader *loader, const struct tensor_view *const *
 static void load_vector(struct loader *loader, const struct tensor_view *view, const float **out)
 {
     uint64_t count = (uint64_t)view->rows * view->columns;
-    float *to = view->data ? take(loader, count * sizeof *to) : NULL;
+    float *to = view->data ? (float *)(void *)take_fixed(loader, count * sizeof *to) : NULL;
 
     if (to) { // a norm or a bias: far below the staging's size, as the model's limits have it
         assert_always(count * sizeof *to <= STAGING_BYTES);
@@ -175,7 +207,8 @@ static void load_vector(struct loader *loader, const struct tensor_view *view, c
         *out = to;
 }
 
-static void load_layer(struct loader *loader, const struct model_layer *from, struct cuda_layer *to)
+// A layer is started by the segment of its own number, and finished by the next.
+static void load_layer(struct loader *loader, uint32_t layer, const struct model_layer *from, struct cuda_layer *to)
 {
     load_vector(loader, &from->attn_norm, &to->attn_norm);
     load_vector(loader, &from->ffn_norm, &to->ffn_norm);
@@ -183,10 +216,10 @@ static void load_layer(struct loader *loader, const struct model_layer *from, st
     load_vector(loader, &from->k_bias, &to->k_bias);
     load_vector(loader, &from->v_bias, &to->v_bias);
     load_vector(loader, &from->o_bias, &to->o_bias);
-    load_linear(loader, (const struct tensor_view *[]){&from->q, &from->k, &from->v}, 3, &to->qkv);
-    load_linear(loader, (const struct tensor_view *[]){&from->o}, 1, &to->o);
-    load_linear(loader, (const struct tensor_view *[]){&from->gate, &from->up}, 2, &to->gate_up);
-    load_linear(loader, (const struct tensor_view *[]){&from->down}, 1, &to->down);
+    load_linear(loader, layer, (const struct tensor_view *[]){&from->q, &from->k, &from->v}, 3, &to->qkv);
+    load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->o}, 1, &to->o);
+    load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->gate, &from->up}, 2, &to->gate_up);
+    load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->down}, 1, &to->down);
 }
 
 static struct rope_params rope_params(const struct model_shape *shape)
@@ -204,7 +237,7 @@ static void load_rope(struct loader *loader, uint32_t context_tokens, const floa
 {
     const struct rope_params params = rope_params(&loader->model->shape);
     size_t row_bytes = rope_row_floats(&params) * sizeof(float);
-    unsigned char *to = take(loader, context_tokens * row_bytes);
+    unsigned char *to = take_fixed(loader, context_tokens * row_bytes);
     uint32_t at_once = (uint32_t)(STAGING_BYTES / row_bytes);
 
     for (uint32_t first = 0; to && first < context_tokens; first += at_once) {
@@ -223,23 +256,16 @@ static void walk(struct loader *loader, uint32_t context_tokens)
     struct cuda_layer layer;
 
     if (loader->range.is_first)
-        load_linear(loader, (const struct tensor_view *[]){&model->embedding}, 1, &backend->embedding);
+        load_linear(loader, CUDA_NO_SEGMENT, (const struct tensor_view *[]){&model->embedding}, 1, &backend->embedding);
     if (loader->range.is_last && !(loader->range.is_first && model->tied))
-        load_linear(loader, (const struct tensor_view *[]){&model->output}, 1, &backend->output);
+        load_linear(loader, CUDA_NO_SEGMENT, (const struct tensor_view *[]){&model->output}, 1, &backend->output);
     else if (loader->range.is_last && loader->backend)
         backend->output = backend->embedding;
     if (loader->range.is_last)
         load_vector(loader, &model->output_norm, &backend->output_norm);
     load_rope(loader, context_tokens, &backend->rope_table);
     for (uint32_t i = 0; i < loader->range.count; i++)
-        load_layer(loader, &model->layers[loader->range.first + i], loader->backend ? &backend->layers[i] : &layer);
-}
-
-uint64_t cuda_weight_bytes(const struct model *model, const struct layer_range *range, uint32_t context_tokens)
-{
-    struct loader loader = {.model = model, .range = *range};
-    walk(&loader, context_tokens);
-    return loader.used;
+        load_layer(loader, i, &model->layers[loader->range.first + i], loader->backend ? &backend->layers[i] : &layer);
 }
 
 // Whether products may have so many rows that packed weights are expanded for them.
@@ -248,33 +274,70 @@ static bool expands(const struct backend_config *config)
     return config->max_rows > GPU_QUANT_DIRECT_ROWS && !config->batch_invariant;
 }
 
-uint64_t cuda_load_panel_bytes(const struct backend_config *config, const struct layer_range *range)
+enum status cuda_plan_weights(const struct backend_config *config, const struct layer_range *range, struct cuda_weights_plan *out,
+                              uint64_t *blob_bytes, struct error *error)
 {
-    struct loader loader = {.model = config->model, .range = *range};
-    walk(&loader, 1);
-    return expands(config) ? loader.panel_bytes : 0;
+    struct loader loader = {.model = config->model, .range = *range, .blob_bytes = blob_bytes, .weight_bits = 16};
+    const uint64_t room = config->weights_memory;
+
+    memset(blob_bytes, 0, (range->count + 1) * sizeof *blob_bytes);
+    walk(&loader, config->context_tokens);
+    *out = (struct cuda_weights_plan){
+        .fixed_bytes = loader.fixed_bytes,
+        .panel_bytes = expands(config) ? loader.panel_bytes : 0,
+        .weight_bits = loader.weight_bits,
+    };
+    cuda_tier_plan(blob_bytes, range->count + 1, room ? room - MIN(room, out->fixed_bytes) : UINT64_MAX, &out->tier);
+    if (!room || out->fixed_bytes + out->tier.device_bytes <= room)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_INVALID_ARGUMENT,
+        "--weights-memory %llu MiB: at least %llu are needed: %llu for embedding, head and norms, and two slots of %llu for the "
+        "rest",
+        (unsigned long long)(room >> 20), (unsigned long long)(out->fixed_bytes + out->tier.device_bytes + MIB - 1) >> 20,
+        (unsigned long long)(out->fixed_bytes + MIB - 1) >> 20, (unsigned long long)(out->tier.slot_bytes + MIB - 1) >> 20);
 }
 
-enum status cuda_load_weights(struct backend *backend, struct error *error)
+// Places and converts everything, once there is memory for it.
+static enum status fill(struct backend *backend, const struct cuda_weights_plan *plan, uint64_t *blob_bytes, struct error *error)
 {
-    struct loader loader = {.model = backend->config.model, .range = backend->range, .backend = backend, .weight_bits = 16};
-    uint64_t bytes = cuda_weight_bytes(backend->config.model, &backend->range, backend->config.context_tokens);
+    struct loader loader = {.model = backend->config.model, .range = backend->range, .backend = backend, .blob_bytes = blob_bytes};
+    enum status status = cuda_tier_open(&plan->tier, blob_bytes, backend->weights + plan->fixed_bytes, &backend->tier, error);
 
-    backend->layers = calloc(backend->range.count, sizeof *backend->layers);
-    if (!backend->layers)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of layers");
-    if (cudaMalloc((void **)&backend->weights, bytes))
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no %llu MiB of device memory in one piece for the weights",
-                         backend->name, (unsigned long long)(bytes >> 20));
+    if (status)
+        return status;
     if (cudaHostAlloc((void **)&loader.staging, STAGING_BYTES, cudaHostAllocDefault))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %d MiB of pinned memory to load weights through",
                          STAGING_BYTES >> 20);
     cuda_must(cudaStreamCreateWithFlags(&loader.stream, cudaStreamNonBlocking), "a stream");
+    memset(blob_bytes, 0, (backend->range.count + 1) * sizeof *blob_bytes);
     walk(&loader, backend->config.context_tokens);
     cudaStreamDestroy(loader.stream);
     cudaFreeHost(loader.staging);
-    assert_always(loader.used == bytes);
-    backend->weight_bits = loader.weight_bits;
-    backend->panel_bytes = expands(&backend->config) ? loader.panel_bytes : 0;
+    assert_always(loader.fixed_bytes == plan->fixed_bytes);
     return STATUS_OK;
+}
+
+enum status cuda_load_weights(struct backend *backend, struct error *error)
+{
+    uint64_t *blob_bytes = calloc(backend->range.count + 1, sizeof *blob_bytes), bytes;
+    struct cuda_weights_plan plan;
+    enum status status;
+
+    backend->layers = calloc(backend->range.count, sizeof *backend->layers);
+    if (!backend->layers || !blob_bytes) {
+        free(blob_bytes);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of layers");
+    }
+    status = cuda_plan_weights(&backend->config, &backend->range, &plan, blob_bytes, error);
+    bytes = plan.fixed_bytes + plan.tier.device_bytes;
+    if (!status && cudaMalloc((void **)&backend->weights, bytes))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no %llu MiB of device memory in one piece for the weights",
+                           backend->name, (unsigned long long)(bytes >> 20));
+    if (!status)
+        status = fill(backend, &plan, blob_bytes, error);
+    free(blob_bytes);
+    backend->weight_bits = plan.weight_bits;
+    backend->panel_bytes = plan.panel_bytes;
+    return status;
 }

@@ -9,10 +9,12 @@ void cuda_segment(struct backend_batch *batch, uint32_t s, const struct backend_
 
     if (s > 0 && remote)
         cuda_wire_up(batch, s, links);
+    cuda_tier_enter(&batch->backend->tier, &batch->visit, s, batch->stream);
     cuda_span_begin(batch, CUDA_SEGMENT, s);
     if (!cuda_graph_launch(batch, s))
         cuda_compute(batch, s);
     cuda_span_end(batch, CUDA_SEGMENT, s);
+    cuda_tier_leave(&batch->backend->tier, &batch->visit, s, batch->stream);
     if (s < batch->backend->range.count && remote)
         cuda_wire_down(batch, s, links);
     cuda_queued(batch, "starting a segment");

@@ -237,20 +237,28 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared_by
 
 /* --- streams ---------------------------------------------------------------------------------------------------------- */
 
+struct task {
+    std::function<void()> run;
+    enum emulate_lane lane; /* of the virtual clock, where it takes LAUNCH_NS and what its bytes take */
+    size_t bytes;
+};
+
 struct emulate_graph {
-    std::vector<std::function<void()>> operations; /* in the order of the stream that was captured */
+    std::vector<struct task> tasks; /* in the order of the stream that was captured */
     bool invalid;
 };
 
 struct emulate_graph_exec {
-    std::vector<std::function<void()>> operations;
+    std::vector<struct task> tasks;
     uint64_t bytes;              /* that it took */
     struct emulate_stream *last; /* where it was launched last, and behind which of its operations that launch has ended */
     uint64_t after;
 };
 
 struct operation {
-    std::function<void()> run;
+    struct task task;
+    double queued_ns;              /* by the host's virtual time */
+    uint64_t number;               /* in the order of the host's calls */
     struct emulate_stream *behind; /* NULL, or whose operations must be done first, */
     uint64_t after;                /* so many of them */
 };
@@ -259,6 +267,7 @@ struct emulate_stream {
     std::deque<struct operation> queued;
     uint64_t put, done;              /* operations */
     struct emulate_graph *capturing; /* NULL: it is not captured */
+    std::vector<double> ended_ns;    /* of each operation that is done, while there is a clock */
 };
 
 struct emulate_event {
@@ -266,10 +275,11 @@ struct emulate_event {
     uint64_t after; /* operations of the stream */
     bool timed;
     std::chrono::steady_clock::time_point at;
+    double at_ns; /* the same, by the virtual clock */
 };
 
 static std::vector<struct emulate_stream *> streams;
-static uint64_t chance = 1, operations_done;
+static uint64_t chance = 1, operations_done, queued_count;
 static cudaError_t last_error;
 
 /* A stream whose capture was spoiled takes nothing until that has ended. */
@@ -280,17 +290,79 @@ static cudaError_t refuses(const struct emulate_stream *stream)
     return last_error = cudaErrorStreamCaptureInvalidated;
 }
 
-static cudaError_t queue(cudaStream_t stream, std::function<void()> operation)
+/* --- the virtual clock ------------------------------------------------------------------------------------------------- */
+
+enum { LAUNCH_NS = 1000 };
+double emulate_link_mbs, emulate_memory_mbs;
+static struct emulate_clock clock_now;
+static double host_ns, lane_free_ns[EMULATE_LANES];
+
+static bool has_clock(void) { return emulate_link_mbs > 0; }
+
+void emulate_clock_start(double link_mbs, double memory_mbs)
+{
+    emulate_link_mbs = link_mbs, emulate_memory_mbs = memory_mbs;
+    clock_now = {};
+    host_ns = 0;
+    std::fill(lane_free_ns, lane_free_ns + EMULATE_LANES, 0.0);
+    for (struct emulate_stream *stream : streams)
+        stream->ended_ns.assign(stream->done, 0.0);
+}
+
+struct emulate_clock emulate_clock_read(void) { return clock_now; }
+
+static double lasts_ns(const struct task &task)
+{
+    const double mbs = task.lane == EMULATE_COMPUTE ? emulate_memory_mbs : emulate_link_mbs;
+    return task.lane == EMULATE_NO_LANE ? 0 : LAUNCH_NS + (double)task.bytes * 1e3 / mbs;
+}
+
+/* When so many of the stream's operations had ended. */
+static double ended_ns(const struct emulate_stream *stream, uint64_t operations)
+{
+    return operations && operations <= stream->ended_ns.size() ? stream->ended_ns[operations - 1] : 0;
+}
+
+static double start_ns(const struct emulate_stream *stream)
+{
+    const struct operation &operation = stream->queued.front();
+    double start = std::max(operation.queued_ns, ended_ns(stream, stream->done));
+    if (operation.behind)
+        start = std::max(start, ended_ns(operation.behind, operation.after));
+    return start;
+}
+
+static void advance(struct emulate_stream *stream, const struct task &task, double start)
+{
+    const double ns = lasts_ns(task);
+    if (task.lane != EMULATE_NO_LANE) {
+        start = std::max(start, lane_free_ns[task.lane]);
+        lane_free_ns[task.lane] = start + ns;
+        clock_now.busy_ns[task.lane] += ns;
+    }
+    stream->ended_ns.push_back(start + ns);
+    clock_now.end_ns = std::max(clock_now.end_ns, start + ns);
+}
+
+/* --- what runs when ----------------------------------------------------------------------------------------------------- */
+
+static cudaError_t queue(cudaStream_t stream, struct task task)
 {
     if (refuses(stream))
         return last_error;
     if (stream->capturing) {
-        stream->capturing->operations.push_back(std::move(operation));
+        stream->capturing->tasks.push_back(std::move(task));
         return cudaSuccess;
     }
-    stream->queued.push_back({std::move(operation), NULL, 0});
+    stream->queued.push_back({std::move(task), host_ns, queued_count++, NULL, 0});
     stream->put++;
     return cudaSuccess;
+}
+
+/* What takes no time of its own. */
+static cudaError_t queue(cudaStream_t stream, std::function<void()> run)
+{
+    return queue(stream, (struct task){std::move(run), EMULATE_NO_LANE, 0});
 }
 
 /* FD_EMULATE_FAILS_AFTER: so many operations, then the device is lost, and with it all that it had to do. */
@@ -309,23 +381,51 @@ static bool hangs(void)
     return operations_done >= operations;
 }
 
-static bool run_one(struct emulate_stream *stream)
+static bool can_run(const struct emulate_stream *stream)
 {
     if (stream->queued.empty() || is_lost() || hangs())
         return false;
-    if (stream->queued.front().behind && stream->queued.front().behind->done < stream->queued.front().after)
+    return !stream->queued.front().behind || stream->queued.front().behind->done >= stream->queued.front().after;
+}
+
+static bool run_one(struct emulate_stream *stream)
+{
+    if (!can_run(stream))
         return false;
+    const double start = has_clock() ? start_ns(stream) : 0;
     struct operation operation = std::move(stream->queued.front());
     stream->queued.pop_front();
-    operation.run();
+    operation.task.run();
     stream->done++;
+    if (has_clock())
+        advance(stream, operation.task, start);
     operations_done++;
     return true;
+}
+
+static bool starts_before(const struct emulate_stream *a, const struct emulate_stream *b)
+{
+    const double a_ns = start_ns(a), b_ns = start_ns(b);
+    return a_ns < b_ns || (a_ns == b_ns && a->queued.front().number < b->queued.front().number);
+}
+
+/* Runs the operation that starts first by the virtual clock. */
+static bool run_first(void)
+{
+    struct emulate_stream *first = NULL;
+    for (struct emulate_stream *stream : streams)
+        if (can_run(stream) && (!first || starts_before(stream, first)))
+            first = stream;
+    return first && run_one(first);
 }
 
 /* A few operations of any streams. */
 static void run_some(void)
 {
+    if (has_clock()) {
+        for (unsigned i = 0; i < 8 && run_first(); i++) {}
+        return;
+    }
     for (unsigned i = 0; i < 8 && !streams.empty(); i++) {
         chance = chance * 6364136223846793005u + 1442695040888963407u;
         run_one(streams[(chance >> 33) % streams.size()]);
@@ -357,7 +457,8 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_byt
         last_error = cudaErrorInvalidValue;
         return;
     }
-    queue(stream, [kernel, grid, block, shared_bytes, body] { run_grid(kernel, grid, block, shared_bytes, body); });
+    queue(stream, (struct task){[kernel, grid, block, shared_bytes, body] { run_grid(kernel, grid, block, shared_bytes, body); },
+                                EMULATE_COMPUTE, 0});
 }
 
 static std::unordered_map<const void *, size_t> shared_allowed; /* beyond what every kernel may ask for */
@@ -372,10 +473,10 @@ bool emulate_shared_allowed(const char *name, const void *kernel, size_t bytes)
     return false;
 }
 
-void emulate_queue(cudaStream_t stream, void (*run)(void *work), const void *work, size_t bytes)
+void emulate_queue(cudaStream_t stream, void (*run)(void *work), const void *work, size_t bytes, size_t memory_bytes)
 {
     std::vector<unsigned char> kept((const unsigned char *)work, (const unsigned char *)work + bytes);
-    queue(stream, [run, kept]() mutable { run(kept.data()); });
+    queue(stream, (struct task){[run, kept]() mutable { run(kept.data()); }, EMULATE_COMPUTE, memory_bytes});
 }
 
 /* --- the runtime ------------------------------------------------------------------------------------------------------ */
@@ -412,9 +513,13 @@ cudaError_t cudaFree(void *at)
 }
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    const char *bytes = getenv("FD_EMULATE_DEVICE_BYTES");
+    const char *bytes = getenv("FD_EMULATE_DEVICE_BYTES"), *link = getenv("FD_EMULATE_LINK_MBS");
     if (bytes)
         emulate_device_bytes = strtoull(bytes, NULL, 10);
+    if (link && !has_clock()) {
+        const char *memory = getenv("FD_EMULATE_MEMORY_MBS");
+        emulate_clock_start(strtod(link, NULL), memory ? strtod(memory, NULL) : 20 * strtod(link, NULL));
+    }
     *count = emulate_device_bytes ? 1 : 0;
     return *count ? cudaSuccess : cudaErrorNoDevice;
 }
@@ -442,19 +547,27 @@ cudaError_t cudaFreeHost(void *at)
     free(at);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream)
+
+static struct task copy_task(std::function<void()> run, enum cudaMemcpyKind kind, size_t bytes)
 {
-    return queue(stream, [=] { memcpy(to, from, bytes); });
+    if (kind == cudaMemcpyDeviceToDevice)
+        return {std::move(run), EMULATE_COMPUTE, 2 * bytes};
+    return {std::move(run), kind == cudaMemcpyHostToDevice ? EMULATE_UP : EMULATE_DOWN, bytes};
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    return queue(stream, copy_task([=] { memcpy(to, from, bytes); }, kind, bytes));
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                              enum cudaMemcpyKind, cudaStream_t stream)
+                              enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     if (width > to_pitch || width > from_pitch)
         return last_error = cudaErrorInvalidValue;
-    return queue(stream, [=] {
+    auto run = [=] {
         for (size_t row = 0; row < height; row++)
             memcpy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
-    });
+    };
+    return queue(stream, copy_task(run, kind, width * height));
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
@@ -462,7 +575,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         (event->stream && spoils_capture(event->stream))) /* it would become an edge; nothing here wants that */
         return last_error;
     if (event->stream && event->stream != stream) {
-        stream->queued.push_back({[] {}, event->stream, event->after});
+        stream->queued.push_back({{[] {}, EMULATE_NO_LANE, 0}, host_ns, queued_count++, event->stream, event->after});
         stream->put++;
     }
     return cudaSuccess;
@@ -489,8 +602,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (spoils_capture(stream))
         return last_error;
     while (!stream->queued.empty() && !is_lost())
-        if (!run_one(stream)) /* it waits for another */
+        if (has_clock() || !run_one(stream)) /* it waits for another */
             run_some();
+    host_ns = std::max(host_ns, ended_ns(stream, stream->done));
     return stream->queued.empty() ? cudaSuccess : cudaErrorECCUncorrectable;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
@@ -509,15 +623,21 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     if (spoils_capture(stream)) /* it would become a node; nothing here wants that */
         return last_error;
     if (event->timed)
-        queue(stream, [event] { event->at = std::chrono::steady_clock::now(); });
+        queue(stream, [event, stream] {
+            event->at = std::chrono::steady_clock::now();
+            event->at_ns = ended_ns(stream, stream->done);
+        });
     event->stream = stream;
     event->after = stream->put;
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    if (!event->stream || event->stream->done >= event->after)
+    if (!event->stream || event->stream->done >= event->after) {
+        if (event->stream)
+            host_ns = std::max(host_ns, ended_ns(event->stream, event->after));
         return cudaSuccess;
+    }
     run_some();
     return last_error = is_lost() ? cudaErrorECCUncorrectable : cudaErrorNotReady;
 }
@@ -528,7 +648,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
             return cudaErrorInvalidValue;
         else if (event->stream->done < event->after)
             return cudaErrorNotReady;
-    *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+    *ms = has_clock() ? (float)((to->at_ns - from->at_ns) * 1e-6)
+                      : std::chrono::duration<float, std::milli>(to->at - from->at).count();
     return cudaSuccess;
 }
 
@@ -566,7 +687,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t grap
 {
     if (emulate_graph_bytes > emulate_device_bytes - allocated_bytes)
         return last_error = cudaErrorMemoryAllocation;
-    *out = new emulate_graph_exec{graph->operations, emulate_graph_bytes, NULL, 0};
+    *out = new emulate_graph_exec{graph->tasks, emulate_graph_bytes, NULL, 0};
     allocated_bytes += emulate_graph_bytes;
     return cudaSuccess;
 }
@@ -578,8 +699,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     if (refuses(stream))
         return last_error;
-    for (const std::function<void()> &operation : exec->operations)
-        queue(stream, operation); /* a copy: as it was captured */
+    for (const struct task &task : exec->tasks)
+        queue(stream, task); /* a copy: as it was captured */
     exec->last = stream, exec->after = stream->put;
     return cudaSuccess;
 }

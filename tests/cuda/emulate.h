@@ -11,6 +11,10 @@
  * was read, is seen. A stream that is captured queues nothing: its operations, with the arguments they were given, become a graph, and
  * each launch of that queues them once more; what a capture does not allow (waiting for the stream, an event on it, taking or freeing
  * memory) is an error and spoils it: from then on the stream answers that its capture is invalid, until its end, which gives no graph.
+ * There can be a virtual clock (emulate_clock_start): each operation starts when its stream, the event it waits for, its lane (one
+ * operation computes at a time, one copy goes up, one comes down) and the host's call allow it, and takes what the bytes take that it
+ * moves. Operations run in the order in which they start then, and the times that events tell are the clock's: so overlap can be
+ * measured where there is no device.
  * Device and pinned memory, and shared memory at the start of each block, are NaN as f32 and f16. "Bytes" on the device are limited
  * (emulate_device_bytes), for tests of what does not fit.
  */

@@ -140,5 +140,5 @@ void gpu_gemm_run(struct gpu_gemm *gemm, const struct gpu_product *p, void *work
     const struct work work = {gemm, *p};
     (void)workspace;
     assert_always(p->rows && !(p->add && p->y_wide) && was_tried(gemm, p));
-    emulate_queue(stream, run, &work, sizeof work);
+    emulate_queue(stream, run, &work, sizeof work, (size_t)p->outputs * p->inputs * sizeof(uint16_t));
 }

@@ -54,21 +54,26 @@ enum { MATRICES_MAX = 4096 };
 static struct {
     const void *data;
     enum gpu_type type;
+    unsigned char *held; /* what the matrix was */
     float *values;
 } known[MATRICES_MAX];
 
-/* A matrix as f32, found once: what is packed stays. Its values are those of the wide type, as both the product and what is expanded for
- * more rows have them. */
+/* A matrix as f32, found once for what lies there: weights that do not stay on the device change in their slot. Its values are those of
+ * the wide type, as both the product and what is expanded for more rows have them. */
 static const float *values_of(const struct gpu_quant *quant, enum gpu_type type)
 {
+    const size_t bytes = quant->tiles * quant->tile_bytes;
     uint32_t i = 0;
     while (i < MATRICES_MAX && known[i].data && (known[i].data != quant->data || known[i].type != type))
         i++;
     assert_always(i < MATRICES_MAX);
-    if (known[i].data)
+    if (known[i].data && memcmp(known[i].held, quant->data, bytes) == 0)
         return known[i].values;
+    free(known[i].values), free(known[i].held);
     float *values = malloc((size_t)quant->outputs * quant->inputs * sizeof *values);
-    assert_always(values);
+    known[i].held = malloc(bytes);
+    assert_always(values && known[i].held);
+    memcpy(known[i].held, quant->data, bytes);
     for (size_t at = 0; at < (size_t)quant->outputs * quant->inputs; at++)
         values[at] = widen(type, narrow(type, weight(quant, (uint32_t)(at / quant->inputs), (uint32_t)(at % quant->inputs))));
     known[i].data = quant->data;
@@ -131,18 +136,19 @@ void gpu_quant_multiply(enum gpu_type type, const struct gpu_quant *quant, const
                         cudaStream_t stream)
 {
     const struct work work = {.type = type, .quant = *quant, .product = *product};
-    emulate_queue(stream, multiply, &work, sizeof work);
+    emulate_queue(stream, multiply, &work, sizeof work, quant->tiles * quant->tile_bytes);
 }
 
 void gpu_quant_expand(enum gpu_type type, const struct gpu_quant *quant, uint32_t first, uint32_t count, void *out,
                       cudaStream_t stream)
 {
     const struct work work = {.type = type, .quant = *quant, .first = first, .count = count, .out = out};
-    emulate_queue(stream, expand, &work, sizeof work);
+    emulate_queue(stream, expand, &work, sizeof work,
+                  quant->tiles * quant->tile_bytes / quant->outputs * count + (size_t)count * quant->inputs * sizeof(uint16_t));
 }
 
 void gpu_quant_embed(const struct gpu_quant *quant, const uint32_t *token, uint32_t rows, float *x, cudaStream_t stream)
 {
     const struct work work = {.quant = *quant, .token = token, .count = rows, .out = x};
-    emulate_queue(stream, embed, &work, sizeof work);
+    emulate_queue(stream, embed, &work, sizeof work, (size_t)rows * quant->inputs);
 }

@@ -364,6 +364,17 @@ static void test_models(void **state)
 
 /* --- memory ---------------------------------------------------------------------------------------------------------------- */
 
+static struct cuda_weights_plan weights_plan(const struct backend_config *config, const struct layer_range *range)
+{
+    struct cuda_weights_plan plan;
+    uint64_t blob_bytes[64];
+    struct error error;
+
+    assert_true(range->count < ARRAY_COUNT(blob_bytes));
+    assert_int_equal(cuda_plan_weights(config, range, &plan, blob_bytes, &error), STATUS_OK);
+    return plan;
+}
+
 /* Bytes of the weights: the file's and a little for the edges of tiles and sections, not 16 bits a weight. */
 static void test_memory_plan(void **state)
 {
@@ -386,18 +397,18 @@ static void test_memory_plan(void **state)
                  edges = 256ull * (shape->layers * 10 + 3);
         double want = (double)values * types[i].bits / 8, tiles = (double)values / 16 / shape->hidden;
         const struct layer_range all = {.count = shape->layers, .is_first = true, .is_last = true};
-        double got = (double)cuda_weight_bytes(rig_model, &all, 128);
+        struct backend_config config = {.model = rig_model, .context_tokens = 128, .max_rows = GPU_QUANT_DIRECT_ROWS + 1};
+        const struct cuda_weights_plan plan = weights_plan(&config, &all);
+        double got = (double)(plan.fixed_bytes + plan.tier.device_bytes);
         double most = want + (double)(vectors + edges) + tiles * 127;
         if (!(got >= want && got <= most))
             fail_msg("type %d: %.0f bytes, want %.0f to %.0f", (int)types[i].type, got, want, most);
         /* a panel for steps of many rows, at most the largest matrix; none for steps that multiply packed weights alone */
-        struct backend_config config = {.model = rig_model, .max_rows = GPU_QUANT_DIRECT_ROWS + 1};
-        uint64_t panel = cuda_load_panel_bytes(&config, &all);
-        assert_int_equal(panel, types[i].type == TENSOR_F16 ? 0 : 2ull * shape->hidden * 2 * shape->ffn);
+        assert_int_equal(plan.panel_bytes, types[i].type == TENSOR_F16 ? 0 : 2ull * shape->hidden * 2 * shape->ffn);
         config.batch_invariant = true;
-        assert_int_equal(cuda_load_panel_bytes(&config, &all), 0);
-        config = (struct backend_config){.model = rig_model, .max_rows = GPU_QUANT_DIRECT_ROWS};
-        assert_int_equal(cuda_load_panel_bytes(&config, &all), 0);
+        assert_int_equal(weights_plan(&config, &all).panel_bytes, 0);
+        config.batch_invariant = false, config.max_rows = GPU_QUANT_DIRECT_ROWS;
+        assert_int_equal(weights_plan(&config, &all).panel_bytes, 0);
         rig_model_close();
     }
 }

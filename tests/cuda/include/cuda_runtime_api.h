@@ -43,8 +43,17 @@ extern uint64_t emulate_device_bytes; /* of the one device; FD_EMULATE_DEVICE_BY
 
 extern uint64_t emulate_graph_bytes; /* of device memory that an instantiated graph takes */
 
-/* Queues run(a copy of work) on a stream. */
-void emulate_queue(cudaStream_t stream, void (*run)(void *work), const void *work, size_t bytes);
+/* Queues run(a copy of work), which reads and writes memory_bytes of the device's memory, on a stream. */
+void emulate_queue(cudaStream_t stream, void (*run)(void *work), const void *work, size_t bytes, size_t memory_bytes);
+
+/* The virtual clock (../emulate.h): an operation takes a microsecond, a copy its bytes at the link's rate besides, a product
+ * its own at the memory's. FD_EMULATE_LINK_MBS and FD_EMULATE_MEMORY_MBS start it, too. */
+enum emulate_lane { EMULATE_COMPUTE, EMULATE_UP, EMULATE_DOWN, EMULATE_LANES, EMULATE_NO_LANE };
+struct emulate_clock {
+    double end_ns, busy_ns[EMULATE_LANES];
+};
+void emulate_clock_start(double link_mbs, double memory_mbs); /* at 0; a link of 0 ends it */
+struct emulate_clock emulate_clock_read(void);
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);

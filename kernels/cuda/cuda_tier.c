@@ -1,0 +1,241 @@
+// cuda_tier.c: weights that do not stay on the device: their blobs lie in pinned host memory, and cross the link each step.
+//
+// A blob is all matrices of one segment, so that a segment needs one blob: out-projection and MLP of the layer it finishes, q, k, v of the
+// layer it starts. Embedding, head, norms, biases and the table of RoPE stay on the device. What does not fit is spread evenly among what
+// does, so that each copy has several segments' time:
+//
+//     segment        0    1    2    3    4    5    6    7    8         of 9 with room for 5
+//     blob is in     dev  host dev  host dev  host dev  host dev
+//     slot                0         1         0         1              the k-th blob of the host has slot k mod 2, always
+//
+//     copies             [1      ][3      ] [5      ]                  one stream; each waits for the last use of its slot
+//     mini-batch     [0 ][ 1 ][2 ][ 3 ][ 4 ][ 5 ]                      waits for the copy of its blob
+//
+// The slot of a segment is fixed, so captured graphs keep valid pointers. Once a segment is queued, the next blob that its mini-batch needs
+// is asked for; once all have passed the last, the first blob of the next step, while the head runs. A blob that a mini-batch in flight needs
+// next is not overwritten for that: cuda_tier_turn() has that mini-batch go first, and all mini-batches share one copy (FlexGen's zig-zag,
+// arXiv 2303.06865, section 4.2). A mini-batch that is started out of turn gets its blob all the same.
+//
+// Copies are cut to pieces: tokens, and o of the workers' rows, come up over the same link and must not wait for a whole layer.
+#include "kernels/cuda/cuda_tier.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "kernels/cuda/cuda.h"
+
+enum { PIECES = 16, PIECE_BYTES_LEAST = 16 << 10, PIECE_BYTES_MOST = 2 << 20 }; // 2 MiB: 80 us over 16 lanes of PCIe 4
+
+// --- what is where ---
+
+// Whether blob s is on the host if `streamed` of `count` are.
+static bool is_streamed(uint32_t s, uint32_t streamed, uint32_t count)
+{
+    return (uint64_t)(s + 1) * streamed / count > (uint64_t)s * streamed / count;
+}
+
+// The device memory that weights take if `streamed` blobs are on the host.
+static uint64_t device_bytes(const uint64_t *blob_bytes, uint32_t count, uint32_t streamed, uint64_t *slot_bytes)
+{
+    uint64_t bytes = 0;
+
+    *slot_bytes = 0;
+    for (uint32_t s = 0; s < count; s++)
+        if (is_streamed(s, streamed, count))
+            *slot_bytes = MAX(*slot_bytes, blob_bytes[s]);
+        else
+            bytes += blob_bytes[s];
+    return bytes + CUDA_SLOTS * *slot_bytes;
+}
+
+void cuda_tier_plan(const uint64_t *blob_bytes, uint32_t count, uint64_t room, struct cuda_tier_plan *out)
+{
+    *out = (struct cuda_tier_plan){.count = count};
+    for (; out->streamed <= count; out->streamed++)
+        if ((out->device_bytes = device_bytes(blob_bytes, count, out->streamed, &out->slot_bytes)) <= room)
+            break;
+    out->streamed = MIN(out->streamed, count); // all of them, and it may still be more than the room
+    for (uint32_t s = 0; s < count; s++)
+        if (is_streamed(s, out->streamed, count))
+            out->host_bytes += blob_bytes[s];
+}
+
+// --- opening ---
+
+static enum status open_slots(struct cuda_tier *tier, struct error *error)
+{
+    for (uint32_t i = 0; i < CUDA_SLOTS; i++) {
+        tier->slots[i].segment = CUDA_NO_SEGMENT;
+        if (cudaEventCreateWithFlags(&tier->slots[i].copied, cudaEventDisableTiming))
+            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no events for the copies of weights");
+    }
+    if (cudaStreamCreateWithFlags(&tier->stream, cudaStreamNonBlocking))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no stream for the copies of weights");
+    return STATUS_OK;
+}
+
+enum status cuda_tier_open(const struct cuda_tier_plan *plan, const uint64_t *blob_bytes, unsigned char *device,
+                           struct cuda_tier *tier, struct error *error)
+{
+    unsigned char *host;
+    uint32_t streamed = 0;
+
+    *tier = (struct cuda_tier){.plan = *plan, .blobs = calloc(plan->count, sizeof *tier->blobs)};
+    if (!tier->blobs)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of weights");
+    if (plan->host_bytes && cudaHostAlloc((void **)&tier->host, plan->host_bytes, cudaHostAllocDefault)) {
+        tier->host = NULL;
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                         "no %llu MiB of pinned memory for weights that the device has no room for",
+                         (unsigned long long)(plan->host_bytes >> 20));
+    }
+    for (uint32_t i = 0; i < CUDA_SLOTS; i++, device += plan->slot_bytes)
+        tier->slots[i].data = device;
+    host = tier->host;
+    for (uint32_t s = 0; s < plan->count; s++) {
+        struct cuda_blob *blob = &tier->blobs[s];
+        *blob = (struct cuda_blob){.bytes = blob_bytes[s], .device = device};
+        if (is_streamed(s, plan->streamed, plan->count)) {
+            blob->host = host, host += blob->bytes;
+            blob->slot = &tier->slots[streamed++ % CUDA_SLOTS];
+            blob->device = blob->slot->data;
+        } else
+            device += blob->bytes;
+    }
+    return plan->streamed ? open_slots(tier, error) : STATUS_OK;
+}
+
+void cuda_tier_close(struct cuda_tier *tier)
+{
+    if (tier->stream) {
+        cudaStreamSynchronize(tier->stream);
+        cudaStreamDestroy(tier->stream);
+    }
+    for (uint32_t i = 0; i < CUDA_SLOTS; i++)
+        if (tier->slots[i].copied)
+            cudaEventDestroy(tier->slots[i].copied);
+    cudaFreeHost(tier->host);
+    free(tier->blobs);
+    *tier = (struct cuda_tier){.host = NULL};
+}
+
+enum status cuda_visit_open(struct cuda_tier *tier, struct cuda_visit *visit)
+{
+    *visit = (struct cuda_visit){.next = tier->visits, .segment = CUDA_NO_SEGMENT};
+    for (uint32_t i = 0; tier->plan.streamed && i < CUDA_SLOTS; i++)
+        if (cudaEventCreateWithFlags(&visit->used[i], cudaEventDisableTiming))
+            return STATUS_RESOURCE_EXHAUSTED; // cuda_visit_close frees what there is
+    tier->visits = visit;
+    return STATUS_OK;
+}
+
+void cuda_visit_close(struct cuda_tier *tier, struct cuda_visit *visit)
+{
+    struct cuda_visit **at = &tier->visits;
+
+    while (*at && *at != visit)
+        at = &(*at)->next;
+    if (*at)
+        *at = visit->next;
+    for (uint32_t i = 0; i < CUDA_SLOTS; i++)
+        if (visit->used[i])
+            cudaEventDestroy(visit->used[i]);
+}
+
+// --- steps ---
+
+// The first segment from s on whose blob is on the host; behind the last one the first. There is one.
+static uint32_t next_streamed(const struct cuda_tier *tier, uint32_t s)
+{
+    for (s %= tier->plan.count; !tier->blobs[s].slot; s = (s + 1) % tier->plan.count) {}
+    return s;
+}
+
+// Queues the copy of a blob into its slot, behind all that uses what is there.
+static void copy_blob(struct cuda_tier *tier, uint32_t s)
+{
+    const struct cuda_blob *blob = &tier->blobs[s];
+    struct cuda_slot *slot = blob->slot;
+    const ptrdiff_t index = slot - tier->slots;
+    const uint64_t piece = MIN(MAX(tier->plan.slot_bytes / PIECES, (uint64_t)PIECE_BYTES_LEAST), (uint64_t)PIECE_BYTES_MOST);
+
+    for (struct cuda_visit *visit = tier->visits; visit; visit = visit->next)
+        cuda_must(cudaStreamWaitEvent(tier->stream, visit->used[index], 0), "waiting for the last use of weights");
+    for (uint64_t at = 0; at < blob->bytes; at += piece)
+        cuda_must(
+            cudaMemcpyAsync(slot->data + at, blob->host + at, MIN(piece, blob->bytes - at), cudaMemcpyHostToDevice, tier->stream),
+            "copying weights to the device");
+    cuda_must(cudaEventRecord(slot->copied, tier->stream), "copying weights to the device");
+    slot->segment = s;
+    tier->copies++;
+    tier->copied_bytes += blob->bytes;
+}
+
+// Whether the next blob of the host that a mini-batch in flight needs is that of segment s.
+static bool is_awaited(const struct cuda_tier *tier, uint32_t s)
+{
+    for (const struct cuda_visit *visit = tier->visits; visit; visit = visit->next)
+        if (visit->segment <= s && next_streamed(tier, visit->segment) == s)
+            return true;
+    return false;
+}
+
+static void fetch(struct cuda_tier *tier, uint32_t s)
+{
+    const uint32_t held = tier->blobs[s].slot->segment;
+
+    if (held != s && (held == CUDA_NO_SEGMENT || !is_awaited(tier, held)))
+        copy_blob(tier, s);
+}
+
+// Copies what the mini-batches in flight need next, where a slot has nothing that is needed sooner; with none in flight, what the next
+// step begins with.
+static void fetch_next(struct cuda_tier *tier)
+{
+    bool in_flight = false;
+
+    for (const struct cuda_visit *visit = tier->visits; visit; visit = visit->next) {
+        if (visit->segment == CUDA_NO_SEGMENT)
+            continue;
+        const uint32_t next = next_streamed(tier, visit->segment);
+        in_flight = true;
+        if (next >= visit->segment) // before it has passed the last one
+            fetch(tier, next);
+    }
+    if (!in_flight)
+        fetch(tier, next_streamed(tier, 0));
+}
+
+void cuda_tier_enter(struct cuda_tier *tier, struct cuda_visit *visit, uint32_t s, cudaStream_t stream)
+{
+    const struct cuda_slot *slot = tier->blobs[s].slot;
+
+    visit->segment = s;
+    if (!slot)
+        return;
+    if (slot->segment != s)
+        copy_blob(tier, s);
+    cuda_must(cudaStreamWaitEvent(stream, slot->copied, 0), "waiting for weights");
+}
+
+void cuda_tier_leave(struct cuda_tier *tier, struct cuda_visit *visit, uint32_t s, cudaStream_t stream)
+{
+    const struct cuda_slot *slot = tier->blobs[s].slot;
+
+    visit->segment = s + 1 < tier->plan.count ? s + 1 : CUDA_NO_SEGMENT;
+    if (slot)
+        cuda_must(cudaEventRecord(visit->used[slot - tier->slots], stream), "using weights");
+    if (tier->plan.streamed)
+        fetch_next(tier);
+}
+
+void cuda_tier_begin(struct cuda_visit *visit) { visit->segment = 0; }
+
+void cuda_tier_end(struct cuda_visit *visit) { visit->segment = CUDA_NO_SEGMENT; }
+
+uint32_t cuda_tier_turn(const struct cuda_tier *tier, uint32_t s)
+{
+    const struct cuda_slot *slot = tier->blobs[s].slot;
+    return !slot || slot->segment == s ? 0 : 1;
+}

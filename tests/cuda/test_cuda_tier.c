@@ -1,0 +1,291 @@
+/* test_cuda_tier.c: weights that come from the host each step: what stays on the device, the same bytes as with all of them there, one copy
+ * for all mini-batches, and, by the emulated device's clock, that copies and products overlap.
+ */
+#include "tests/cuda/backend_rig.h"
+
+enum { LAYERS = 11, ROWS = 12, PAGES = 96, BATCHES = 4, STEPS = 3 };
+
+static const struct layer_range all_layers = {.count = LAYERS, .is_first = true, .is_last = true};
+
+static struct tiny_llama tiny_model(void)
+{
+    struct tiny_llama tiny = TINY_LLAMA;
+    tiny.layers = LAYERS, tiny.ffn = 192, tiny.type = TENSOR_Q4_0;
+    return tiny;
+}
+
+/* --- the plan -------------------------------------------------------------------------------------------------------------- */
+
+static void test_plan(void **state)
+{
+    uint64_t seed = 5;
+    (void)state;
+
+    for (int round = 0; round < 3000; round++) {
+        uint64_t blobs[40], sum = 0;
+        const uint32_t count = 2 + (uint32_t)(gguf_random(&seed) % 39);
+        struct cuda_tier_plan plan, fewer;
+        for (uint32_t i = 0; i < count; i++)
+            sum += blobs[i] = 256 * (1 + gguf_random(&seed) % 100);
+        const uint64_t room = gguf_random(&seed) % (sum + sum / 4);
+        cuda_tier_plan(blobs, count, room, &plan);
+        assert_true(plan.device_bytes <= room || plan.streamed == count);
+        assert_int_equal(plan.device_bytes - CUDA_SLOTS * plan.slot_bytes + plan.host_bytes, sum);
+        assert_true((plan.streamed == 0) == (plan.host_bytes == 0) && (plan.streamed == 0) == (room >= sum));
+        cuda_tier_plan(blobs, count, room + 256, &fewer); /* more room never has more come from the host */
+        assert_true(fewer.streamed <= plan.streamed);
+    }
+}
+
+/* Device memory for weights with which `streamed` blobs, or just more, come from the host. */
+static uint64_t room_for(uint32_t streamed)
+{
+    const struct backend_config config = {.model = rig_model, .context_tokens = rig_model->shape.context_length, .max_rows = ROWS};
+    struct backend_config tight = config;
+    struct cuda_weights_plan plan;
+    uint64_t blobs[LAYERS + 1];
+    struct error error;
+
+    assert_int_equal(cuda_plan_weights(&config, &all_layers, &plan, blobs, &error), STATUS_OK);
+    for (tight.weights_memory = plan.fixed_bytes + plan.tier.device_bytes;; tight.weights_memory -= 256) {
+        if (cuda_plan_weights(&tight, &all_layers, &plan, blobs, &error))
+            fail_msg("%s", error.text);
+        if (plan.tier.streamed >= streamed)
+            return tight.weights_memory;
+    }
+}
+
+static void test_too_little(void **state)
+{
+    struct backend_config config = rig_config(ROWS);
+    struct backend_plan plan;
+    struct error error;
+    (void)state;
+
+    config.weights_memory = room_for(LAYERS + 1);
+    while (fastdecode_device.ops->plan(&config, &plan, &error) == STATUS_OK) {
+        assert_true(plan.device_weight_bytes <= config.weights_memory && plan.weight_slots == CUDA_SLOTS);
+        config.weights_memory -= 256;
+    }
+    assert_non_null(strstr(error.text, "--weights-memory"));
+}
+
+/* --- the same bytes -------------------------------------------------------------------------------------------------------- */
+
+static uint32_t fill(struct backend_row *rows, uint64_t sequence, uint32_t step)
+{
+    uint32_t at = rig_rows(rows, 0, sequence, step ? step + 3 : 0, step ? 1 : 4, true);
+    at = rig_rows(rows, at, sequence + 1, step, 1, true);
+    return rig_rows(rows, at, sequence + 100, step, 2, false);
+}
+
+static void open_with(struct rig *rig, uint64_t device_weights)
+{
+    struct backend_config config = rig_config(ROWS);
+
+    config.weights_memory = device_weights;
+    config.max_batches = BATCHES;
+    rig_open(rig, fastdecode_device.ops, config, PAGES);
+}
+
+static void same(const struct rig *a, const struct rig *b, uint32_t rows)
+{
+    assert_int_equal(a->sent_bytes, b->sent_bytes);
+    assert_memory_equal(a->sent, b->sent, a->sent_bytes);
+    assert_memory_equal(a->logits, b->logits, (size_t)rows * rig_model->shape.vocab * sizeof(float));
+    for (size_t i = 0; i < (size_t)rows * rig_model->shape.vocab; i++)
+        assert_true(a->logits[i] == a->logits[i]);
+}
+
+static void test_same_bytes(void **state)
+{
+    (void)state;
+    for (uint32_t streamed = 3; streamed <= LAYERS + 1; streamed *= 2) {
+        struct backend_row rows[ROWS];
+        struct rig resident, tiered;
+
+        open_with(&resident, 0);
+        open_with(&tiered, room_for(streamed));
+        for (int graphs = 1; graphs >= 0; graphs--) {
+            for (uint32_t step = 0; step < STEPS; step++) {
+                const uint32_t count = fill(rows, 1 + 10 * (uint64_t)graphs, step);
+                rig_step(&resident, rows, count);
+                rig_step(&tiered, rows, count);
+                same(&resident, &tiered, count);
+            }
+            cuda_graphs_close(tiered.batch);
+        }
+        const struct cuda_tier *tier = &tiered.backend->tier; /* of three, one has a slot for itself */
+        assert_true(tier->copies >= (uint64_t)2 * STEPS * (tier->plan.streamed == 3 ? 2 : tier->plan.streamed));
+        rig_close(&resident);
+        rig_close(&tiered);
+    }
+}
+
+/* --- several mini-batches ---------------------------------------------------------------------------------------------------- */
+
+struct walk {
+    struct rig rig;
+    uint32_t s; /* the segment it comes to next */
+    uint32_t count;
+};
+
+static void next_segment(struct walk *walk)
+{
+    struct rig *rig = &walk->rig;
+
+    rig->ops->segment(rig->batch, walk->s, &rig->links);
+    if (walk->s < LAYERS)
+        rig->ops->attend(rig->batch, walk->s);
+    walk->s++;
+}
+
+/* A step of all of them: each time one goes on that is first by turn(), or, in disorder, any. */
+static void walk_all(struct walk *walks, uint32_t batches, uint32_t step, bool disorder, uint64_t *seed)
+{
+    static struct backend_row rows[BATCHES][ROWS];
+    uint32_t ended = 0;
+
+    for (uint32_t i = 0; i < batches; i++) {
+        walks[i].count = rig_rows(rows[i], 0, 10 * i + 1, 2 * step, 2, true);
+        walks[i].s = 0;
+        rig_begin_step(&walks[i].rig, rows[i], walks[i].count);
+    }
+    while (ended < batches) {
+        struct walk *first = NULL;
+        uint32_t best = UINT32_MAX;
+        for (uint32_t i = 0, from = (uint32_t)gguf_random(seed) % batches; i < batches; i++) {
+            struct walk *walk = &walks[(from + i) % batches];
+            if (walk->s > LAYERS)
+                continue;
+            const uint32_t turn = disorder ? 0 : walk->rig.ops->turn(walk->rig.batch, walk->s);
+            if (turn < best)
+                first = walk, best = turn;
+        }
+        next_segment(first);
+        ended += first->s > LAYERS;
+    }
+    for (uint32_t i = 0; i < batches; i++) {
+        const uint32_t last = walks[i].count - 1;
+        rig_head(&walks[i].rig, &last, 1);
+        rig_wait(&walks[i].rig);
+        walks[i].rig.ops->end(walks[i].rig.batch);
+    }
+}
+
+static void open_walks(struct walk *walks, uint32_t batches, uint64_t device_weights)
+{
+    open_with(&walks[0].rig, device_weights);
+    for (uint32_t i = 1; i < batches; i++)
+        rig_join(&walks[i].rig, &walks[0].rig);
+}
+
+static void close_walks(struct walk *walks, uint32_t batches)
+{
+    while (batches--)
+        rig_close(&walks[batches].rig);
+}
+
+static void test_mini_batches(void **state)
+{
+    struct walk resident[BATCHES], tiered[BATCHES];
+    uint64_t seed = 9;
+    (void)state;
+
+    for (uint32_t batches = 1; batches <= BATCHES; batches *= 2)
+        for (int disorder = 0; disorder < 2; disorder++) {
+            open_walks(resident, batches, 0);
+            open_walks(tiered, batches, room_for(6));
+            const struct cuda_tier *tier = &tiered[0].rig.backend->tier;
+            for (uint32_t step = 0; step < STEPS; step++) {
+                walk_all(resident, batches, step, false, &seed);
+                walk_all(tiered, batches, step, disorder, &seed);
+                for (uint32_t i = 0; i < batches; i++)
+                    same(&resident[i].rig, &tiered[i].rig, 1);
+            }
+            if (!disorder) /* one copy for all, and the blob that the next step begins with */
+                assert_int_equal(tier->copies, STEPS * tier->plan.streamed + 1);
+            close_walks(resident, batches);
+            close_walks(tiered, batches);
+        }
+}
+
+/* A step that is given up leaves nothing that others wait for. */
+static void test_given_up(void **state)
+{
+    struct walk walks[2];
+    struct backend_row rows[ROWS];
+    uint64_t seed = 3;
+    (void)state;
+
+    open_walks(walks, 2, room_for(6));
+    const struct cuda_tier *tier = &walks[0].rig.backend->tier;
+    rig_begin_step(&walks[1].rig, rows, rig_rows(rows, 0, 77, 0, 1, true));
+    walks[1].s = 0;
+    next_segment(&walks[1]);
+    next_segment(&walks[1]);
+    rig_wait(&walks[1].rig);
+    walks[1].rig.ops->end(walks[1].rig.batch);
+    walk_all(walks, 1, 0, false, &seed); /* fetches the blob that the next step begins with */
+    const uint64_t before = tier->copies;
+    walk_all(walks, 1, 1, false, &seed);
+    assert_int_equal(tier->copies - before, tier->plan.streamed);
+    close_walks(walks, 2);
+}
+
+/* --- overlap ------------------------------------------------------------------------------------------------------------------- */
+
+#ifdef FD_TESTS_CUDA_RUNTIME_API_H
+/* Steps of local rows, each queued as a whole: over the slowest lane's time, what all takes. Links so fast that copies take a third of
+ * what products take, as much, and three times as much. */
+static void test_overlap(void **state)
+{
+    struct tiny_llama tiny = tiny_model();
+    struct gguf_build build = {0};
+    (void)state;
+
+    tiny.type = TENSOR_F16; /* whose products tell the clock what they read; those of packed weights are kernels like others */
+    rig_model_close();
+    gguf_build_llama(&build, &tiny);
+    rig_model_open(&build);
+    for (uint32_t streamed = 6; streamed <= LAYERS + 1; streamed += 6)
+        for (double ratio = 1.0 / 3; ratio < 4; ratio *= 3) {
+            struct rig rig;
+            struct backend_row rows[ROWS];
+            const double memory_mbs = 50;
+
+            open_with(&rig, room_for(streamed));
+            rig_queue(&rig, rows, rig_rows(rows, 0, 1, 0, 1, true)); /* so that what a step begins with is there */
+            rig_wait(&rig);
+            cudaStreamSynchronize(rig.backend->tier.stream);
+            emulate_clock_start(memory_mbs / ratio * streamed / (LAYERS + 1), memory_mbs);
+            for (uint32_t step = 1; step <= 4; step++) {
+                rig_queue(&rig, rows, rig_rows(rows, 0, 1, step, 1, true));
+                rig_wait(&rig);
+            }
+            const struct emulate_clock clock = emulate_clock_read();
+            const double slowest = MAX(MAX(clock.busy_ns[EMULATE_COMPUTE], clock.busy_ns[EMULATE_UP]), clock.busy_ns[EMULATE_DOWN]);
+            print_message("%u of %u blobs from the host, up %.0f us, compute %.0f us: all takes %.3f of the slowest lane\n",
+                          streamed, LAYERS + 1, clock.busy_ns[EMULATE_UP] / 1e3, clock.busy_ns[EMULATE_COMPUTE] / 1e3,
+                          clock.end_ns / slowest);
+            if (clock.end_ns > 1.1 * slowest)
+                fail_msg("copies and products do not overlap");
+            emulate_clock_start(0, 0);
+            rig_close(&rig);
+        }
+}
+#endif
+
+int main(void)
+{
+    const struct tiny_llama tiny = tiny_model();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan),         cmocka_unit_test(test_too_little), cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_mini_batches), cmocka_unit_test(test_given_up),
+#ifdef FD_TESTS_CUDA_RUNTIME_API_H
+        cmocka_unit_test(test_overlap),
+#endif
+    };
+    setenv("FD_CUDA_TRIAL_MS", "0", 1); /* two backends choose the same algorithms: their bytes are compared */
+    return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("cuda tier", tests, NULL, NULL)) : 0;
+}
