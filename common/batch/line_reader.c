@@ -66,6 +66,8 @@ enum line_kind line_reader_next(struct line_reader *reader, const char **line, s
 {
     size_t seen = 0; // bytes without a line end
 
+    if (!reader->buffer && !fill(reader))
+        return LINE_FAILED;
     for (;;) {
         size_t there = reader->end - reader->begin;
         char *start = reader->buffer + reader->begin;
