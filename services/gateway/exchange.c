@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
@@ -27,6 +28,9 @@ enum {
     CROWDED_GRACE = 8,        // and that part of the grace time
 };
 
+// Of exchanges without a connection: nobody reads their answers slowly.
+static struct http_totals local_totals = {.max_unsent_bytes = UINT64_MAX};
+
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path)
 {
     struct exchange *exchange = calloc(1, sizeof *exchange);
@@ -40,11 +44,33 @@ struct exchange *exchange_new(struct MHD_Connection *connection, const char *met
     }
     atomic_init(&exchange->references, 1);
     exchange->connection = connection;
+    exchange->file = -1;
     exchange->start_us = clock_now_us();
     snprintf(exchange->method, sizeof exchange->method, "%s", method);
     pthread_mutex_init(&exchange->mutex, NULL);
     return exchange;
 }
+
+struct exchange *exchange_open_local(const char *request_id, struct text *body, http_ended_fn *ended, void *arg)
+{
+    struct exchange *exchange = exchange_new(NULL, "POST", "");
+
+    if (!exchange) {
+        text_free(body);
+        return NULL;
+    }
+    snprintf(exchange->request_id, sizeof exchange->request_id, "%s", request_id);
+    exchange->totals = &local_totals;
+    atomic_fetch_add_explicit(&local_totals.body_bytes, body->bytes, memory_order_relaxed); // released as any body's
+    exchange->body = *body;
+    *body = (struct text){0};
+    exchange->ended_local = ended;
+    exchange->ended_arg = arg;
+    return exchange;
+}
+
+bool exchange_is_local(const struct exchange *exchange) { return exchange->ended_local != NULL; }
+void exchange_leave(struct exchange *exchange) { exchange_mark_gone(exchange); }
 
 // Frees what is left to send: it was sent, or its client is gone.
 static void drop_out(struct exchange *exchange)
@@ -62,12 +88,30 @@ struct exchange *exchange_hold(struct exchange *exchange)
     return exchange;
 }
 
+bool exchange_hold_if_alive(struct exchange *exchange)
+{
+    unsigned count = atomic_load_explicit(&exchange->references, memory_order_relaxed);
+
+    while (count > 0) // relaxed: the caller's lock keeps the exchange there, and whoever frees it sees the count
+        if (atomic_compare_exchange_weak_explicit(&exchange->references, &count, count + 1, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return true;
+    return false;
+}
+
 void exchange_release(struct exchange *exchange)
 {
     // acquire and release: the thread that frees sees what all others wrote
     if (!exchange || atomic_fetch_sub_explicit(&exchange->references, 1, memory_order_acq_rel) != 1)
         return;
     exchange_drop_body(exchange);
+    if (exchange->sink.take)
+        exchange->sink.ended(exchange->sink.arg);
+    if (exchange->ended_local)
+        exchange->ended_local(exchange->ended_arg, exchange->answer == ANSWER_NONE ? 0 : exchange->status, exchange->out.data,
+                              exchange->out.bytes);
+    if (exchange->file >= 0)
+        close(exchange->file);
     drop_out(exchange);
     pthread_mutex_destroy(&exchange->mutex);
     free(exchange->path);
@@ -79,15 +123,25 @@ const char *exchange_path(const struct exchange *exchange) { return exchange->pa
 const char *exchange_request_id(const struct exchange *exchange) { return exchange->request_id; }
 uint64_t exchange_start_us(const struct exchange *exchange) { return exchange->start_us; }
 
-const char *exchange_header(struct exchange *exchange, const char *name)
+static const char *connection_value(struct exchange *exchange, enum MHD_ValueKind kind, const char *name)
 {
     const char *value = NULL;
 
     pthread_mutex_lock(&exchange->mutex);
     if (exchange->connection)
-        value = MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, name);
+        value = MHD_lookup_connection_value(exchange->connection, kind, name);
     pthread_mutex_unlock(&exchange->mutex);
     return value ? value : "";
+}
+
+const char *exchange_header(struct exchange *exchange, const char *name)
+{
+    return connection_value(exchange, MHD_HEADER_KIND, name);
+}
+
+const char *exchange_query(struct exchange *exchange, const char *name)
+{
+    return connection_value(exchange, MHD_GET_ARGUMENT_KIND, name);
 }
 
 const char *exchange_body(const struct exchange *exchange, size_t *bytes)
@@ -131,6 +185,36 @@ static void wake(struct exchange *exchange)
         return;
     exchange->suspended = false;
     MHD_resume_connection(exchange->connection);
+}
+
+void exchange_set_sink(struct exchange *exchange, const struct http_sink *sink) { exchange->sink = *sink; }
+
+const struct http_sink *exchange_sink(const struct exchange *exchange) { return exchange->sink.take ? &exchange->sink : NULL; }
+
+void exchange_go_on(struct exchange *exchange)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    wake(exchange);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+// Under the mutex, so that a sink that has room again finds the connection suspended.
+bool exchange_pour(struct exchange *exchange, const char *data, size_t bytes, size_t *left)
+{
+    size_t taken = 0;
+    bool gone;
+
+    pthread_mutex_lock(&exchange->mutex);
+    gone = exchange_is_gone(exchange);
+    if (!gone)
+        taken = exchange->sink.take(exchange->sink.arg, data, bytes);
+    if (!gone && taken < bytes) {
+        exchange->suspended = true;
+        MHD_suspend_connection(exchange->connection);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    *left = bytes - taken;
+    return !gone;
 }
 
 // With the mutex held.
@@ -215,6 +299,24 @@ void exchange_respond(struct exchange *exchange, int status, const char *content
     }
     pthread_mutex_unlock(&exchange->mutex);
     text_free(body);
+}
+
+void exchange_respond_file(struct exchange *exchange, const char *content_type, int fd, uint64_t bytes)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->answer == ANSWER_NONE) {
+        exchange->answer = ANSWER_FILE;
+        exchange->status = 200;
+        exchange->content_type = content_type;
+        exchange->file = fd;
+        exchange->file_bytes = bytes;
+        exchange->ended = true;
+        wake(exchange);
+        fd = -1;
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    if (fd >= 0)
+        close(fd);
 }
 
 void exchange_begin(struct exchange *exchange, const char *content_type)
@@ -347,6 +449,12 @@ static struct MHD_Response *make_response(struct exchange *exchange)
         response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, exchange, free_stream);
         if (response)
             exchange_hold(exchange);
+        return response;
+    }
+    if (exchange->answer == ANSWER_FILE) {
+        response = MHD_create_response_from_fd64(exchange->file_bytes, exchange->file);
+        if (response)
+            exchange->file = -1; // closed with the response
         return response;
     }
     if (exchange->out.failed || exchange->out.bytes == 0)

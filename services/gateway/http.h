@@ -3,7 +3,7 @@
 // One polling thread (epoll) reads requests. When a body is complete the handler is called there with an exchange: one
 // request and its answer. The handler must not block; it answers now or later, from any thread:
 //
-//     whole:   exchange_respond()
+//     whole:   exchange_respond(), exchange_respond_file()
 //     stream:  exchange_begin(), exchange_write()..., exchange_end()
 //
 // Until then the connection is suspended, which costs no thread. exchange_write() copies into a buffer that the polling thread drains, so
@@ -67,20 +67,47 @@ void http_server_stop(struct http_server *server);
 // Call it after http_server_stop(). NULL is allowed.
 void http_server_free(struct http_server *server);
 
+// A body that is handed on as it arrives instead of being kept, for bodies that memory should not hold.
+struct http_sink {
+    uint64_t max_bytes; // a larger body gets status 413
+    // Polling thread, under the exchange's lock: may not call the exchange. Returns how many of the bytes it took. If there were more, the
+    // connection waits for exchange_go_on(), and they are offered again.
+    size_t (*take)(void *arg, const char *data, size_t bytes);
+    void (*ended)(void *arg); // any thread: the exchange is freed
+    void *arg;
+};
+
+// Called when an exchange without a connection is freed. status 0: there was no answer; else body is its text, valid for the call.
+typedef void http_ended_fn(void *arg, int status, const char *body, size_t bytes);
+// An exchange that has no connection behind it: a request of the gateway itself. It has one reference. body is moved from. NULL: no memory.
+struct exchange *exchange_open_local(const char *request_id, struct text *body, http_ended_fn *ended, void *arg);
+bool exchange_is_local(const struct exchange *exchange);
+// The asker of a local exchange wants no answer any more.
+void exchange_leave(struct exchange *exchange);
+
 // An exchange is shared between threads by reference.
 struct exchange *exchange_hold(struct exchange *exchange);
 void exchange_release(struct exchange *exchange);
+// For who is told by http_ended_fn that the exchange ends, and keeps that from returning meanwhile. False: it is ending.
+bool exchange_hold_if_alive(struct exchange *exchange);
 
 // The request does not change once `handle` is called. Texts are terminated and never NULL ("" for a header that was not sent).
 const char *exchange_method(const struct exchange *exchange);
 const char *exchange_path(const struct exchange *exchange);               // without query
 const char *exchange_header(struct exchange *exchange, const char *name); // only inside the check and handle callbacks
+const char *exchange_query(struct exchange *exchange, const char *name);  // of the URL; as above
 const char *exchange_body(const struct exchange *exchange, size_t *bytes);
 void exchange_drop_body(struct exchange *exchange); // frees it early
 const char *exchange_request_id(const struct exchange *exchange);
 uint64_t exchange_start_us(const struct exchange *exchange);
 bool exchange_is_gone(const struct exchange *exchange);
 bool exchange_is_answered(const struct exchange *exchange); // a status is decided
+
+// In check only: the body goes there.
+void exchange_set_sink(struct exchange *exchange, const struct http_sink *sink);
+const struct http_sink *exchange_sink(const struct exchange *exchange); // NULL: none
+// The sink takes bytes again. Any thread.
+void exchange_go_on(struct exchange *exchange);
 
 // A pointer that the user of the exchange may keep with it.
 void exchange_set_user(struct exchange *exchange, void *user);
@@ -91,6 +118,8 @@ void exchange_add_header(struct exchange *exchange, const char *name, const char
 // Sends the whole answer. content_type is static; the body's memory is taken over, which leaves it empty. A second answer is
 // ignored. If clients have left too many bytes of answers unread, this client gets status 429 instead.
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body);
+// Sends a file from its beginning, with status 200. fd is taken over. Bytes are read as the client takes them.
+void exchange_respond_file(struct exchange *exchange, const char *content_type, int fd, uint64_t bytes);
 // Begins a streamed answer, with status 200 and the headers.
 void exchange_begin(struct exchange *exchange, const char *content_type);
 void exchange_write(struct exchange *exchange, const char *data, size_t bytes);

@@ -19,7 +19,7 @@ struct http_totals {
     uint64_t read_grace_us; // time before the rate counts
 };
 
-enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM };
+enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_FILE };
 
 struct exchange {
     atomic_uint references;
@@ -32,7 +32,10 @@ struct exchange {
     struct text body;
     struct http_totals *totals; // the server's
     uint64_t body_seen;         // bytes, kept or dropped
-    bool handled;               // the body is complete and `handle` was called, unless the request was already answered
+    struct http_sink sink;      // take NULL: the body is kept
+    http_ended_fn *ended_local; // NULL: there is a connection
+    void *ended_arg;
+    bool handled; // the body is complete and `handle` was called, unless the request was already answered
     _Atomic(void *) user;
     atomic_bool gone;                     // stored with release, loaded with acquire
     _Atomic uint64_t read_deadline_us;    // the client must have read its unread bytes by then; 0: there are none; relaxed
@@ -51,6 +54,8 @@ struct exchange {
     } headers[EXCHANGE_HEADERS_MAX];
     struct text out; // bytes not taken yet begin at out_taken
     size_t out_taken;
+    int file; // with ANSWER_FILE; -1: none
+    uint64_t file_bytes;
     bool ended, broken;
 };
 
@@ -77,6 +82,9 @@ void http_on_completed(void *arg, struct MHD_Connection *connection, void **cont
 
 // Returns a new exchange with one reference, or NULL when out of memory.
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path);
+// Offers bytes of the body to the exchange's sink. *left: how many it did not take, for which the connection is suspended. Returns false if
+// the client has left. Polling thread.
+bool exchange_pour(struct exchange *exchange, const char *data, size_t bytes, size_t *left);
 // Gives the answer to libmicrohttpd if there is one; otherwise suspends the connection. Polling thread.
 enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, const char *cors_origin);
 // Marks the exchange gone and wakes it. Returns true if its answer was incomplete and it was not gone already.

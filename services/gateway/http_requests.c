@@ -109,12 +109,25 @@ static void set_request_id(struct exchange *exchange)
         make_request_id(exchange->request_id, sizeof exchange->request_id);
 }
 
+static uint64_t body_limit(const struct http_server *server, const struct exchange *exchange)
+{
+    const struct http_sink *sink = exchange_sink(exchange);
+    return sink ? sink->max_bytes : server->config.max_body_bytes;
+}
+
+// What is read of a body, the part that is dropped included.
+static uint64_t drain_limit(const struct http_server *server, const struct exchange *exchange)
+{
+    const struct http_sink *sink = exchange_sink(exchange);
+    return server->config.max_body_bytes * DRAIN_FACTOR + (sink ? sink->max_bytes : 0);
+}
+
 static void refuse_body(struct http_server *server, struct exchange *exchange)
 {
     struct api_error error;
 
     api_fail(&error, 413, "request_too_large", NULL, "the body is larger than %llu bytes",
-             (unsigned long long)server->config.max_body_bytes);
+             (unsigned long long)body_limit(server, exchange));
     respond_error(exchange, &error);
     exchange_drop_body(exchange);
 }
@@ -168,22 +181,42 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
     length_text = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     expect = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT);
     length = length_text ? strtoull(length_text, NULL, 10) : 0;
-    if (length > server->config.max_body_bytes && !exchange_is_answered(exchange))
+    if (length > body_limit(server, exchange) && !exchange_is_answered(exchange))
         refuse_body(server, exchange);
-    if (exchange_is_answered(exchange) && length > 0 && (expect || length > server->config.max_body_bytes * DRAIN_FACTOR)) {
+    if (exchange_is_answered(exchange) && length > 0 && (expect || length > drain_limit(server, exchange))) {
         exchange->handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
     return MHD_YES;
 }
 
+// Hands bytes to the sink. The time that a body may take grows with what has come of it. A client that leaves is noticed while the
+// connection waits for the sink, too.
+static enum MHD_Result pour_body(struct http_server *server, struct exchange *exchange, const char *data, size_t *bytes)
+{
+    uint64_t rate = server->config.min_read_rate, body_us = (uint64_t)(server->config.body_timeout_s * 1e6);
+    uint64_t from_us = rate ? exchange->start_us + exchange->body_seen * 1000000ull / rate : clock_now_us();
+    size_t left;
+
+    if (!watch_deadline(server->watch, exchange->watch_id, from_us + body_us, true))
+        return MHD_NO;
+    watch_guard(server->watch, exchange->watch_id, exchange);
+    if (atomic_load_explicit(&server->stopping, memory_order_relaxed) || !exchange_pour(exchange, data, *bytes, &left))
+        return MHD_NO;
+    exchange->body_seen -= left; // offered again
+    *bytes = left;
+    return MHD_YES;
+}
+
 static enum MHD_Result take_body(struct http_server *server, struct exchange *exchange, const char *data, size_t *bytes)
 {
     exchange->body_seen += *bytes;
-    if (exchange->body_seen > server->config.max_body_bytes * DRAIN_FACTOR)
+    if (exchange->body_seen > drain_limit(server, exchange))
         return MHD_NO;
-    if (exchange->body_seen > server->config.max_body_bytes && !exchange_is_answered(exchange))
+    if (exchange->body_seen > body_limit(server, exchange) && !exchange_is_answered(exchange))
         refuse_body(server, exchange);
+    if (exchange_sink(exchange) && !exchange_is_answered(exchange))
+        return pour_body(server, exchange, data, bytes);
     if (!exchange_is_answered(exchange) && has_room(server, exchange, *bytes)) {
         text_append(&exchange->body, data, *bytes);
         if (exchange->body.failed)

@@ -258,10 +258,10 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     request->top_logprobs = (uint32_t)api->top_logprobs;
     request->ignore_eos = api->ignore_eos;
     request->include_usage = api->include_usage;
-    request->latency_class = api->flex ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
-                                       : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
+    request->latency_class = api->flex || exchange_is_local(exchange) ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
+                                                                      : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
     request->start_us = exchange_start_us(exchange);
-    if (requests->config.request_timeout_s > 0)
+    if (requests->config.request_timeout_s > 0 && !exchange_is_local(exchange)) // those have a completion window
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
     request->key = key;
     ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
