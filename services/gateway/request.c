@@ -100,7 +100,7 @@ static void submit(struct requests *requests, struct choice *choice)
         metrics_count(requests->config.metrics, METRICS_RESUBMITTED, 1);
     if (!request->submitted) {
         request->submitted = true;
-        metrics_observe(requests->config.metrics, METRICS_QUEUE, (double)(now_us - request->start_us) / 1e6);
+        request_observe(request, METRICS_QUEUE, (double)(now_us - request->start_us) / 1e6);
     }
 }
 

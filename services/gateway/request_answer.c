@@ -18,6 +18,12 @@ uint32_t request_retry_after_s(uint32_t predicted_wait_ms)
     return (uint32_t)(seconds + 1 + 3 * jitter);
 }
 
+void request_observe(const struct request *request, enum metrics_histogram which, double seconds)
+{
+    if (request->latency_class != FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH)
+        metrics_observe(request->owner->config.metrics, which, seconds);
+}
+
 static struct respond_usage count_usage(const struct request *request)
 {
     struct respond_usage usage = {0};
@@ -112,7 +118,7 @@ static void complete(struct request *request)
     else
         answer_whole(request);
     metrics_count(metrics, METRICS_PROMPT_TOKENS, usage.prompt_tokens);
-    metrics_observe(metrics, METRICS_REQUEST, (double)(clock_now_us() - request->start_us) / 1e6);
+    request_observe(request, METRICS_REQUEST, (double)(clock_now_us() - request->start_us) / 1e6);
     log_info("API-DONE", "request=%s prompt_tokens=%llu completion_tokens=%llu ms=%llu", exchange_request_id(request->exchange),
              (unsigned long long)usage.prompt_tokens, (unsigned long long)usage.completion_tokens,
              (unsigned long long)((clock_now_us() - request->start_us) / 1000));

@@ -26,13 +26,12 @@ static void measure(struct choice *choice, uint32_t new_tokens)
         request_stop_waiting(request);
         trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
                           {"prompt_tokens", choice->prompt->count});
-        metrics_observe(requests->config.metrics, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
+        request_observe(request, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
         atomic_fetch_sub_explicit(&requests->waiting, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&requests->running, 1, memory_order_relaxed);
     }
     for (uint32_t i = 0; choice->last_token_us && i < new_tokens; i++)
-        metrics_observe(requests->config.metrics, METRICS_BETWEEN_TOKENS,
-                        (double)(now_us - choice->last_token_us) / new_tokens / 1e6);
+        request_observe(request, METRICS_BETWEEN_TOKENS, (double)(now_us - choice->last_token_us) / new_tokens / 1e6);
     choice->last_token_us = now_us;
 }
 

@@ -100,6 +100,9 @@ struct requests {
     atomic_uint running, waiting;
 };
 
+// request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
+void request_observe(const struct request *request, enum metrics_histogram which, double seconds);
+
 // prepare.c. Stops counting the request's sequences as waiting in its key's share.
 void request_stop_waiting(struct request *request);
 
