@@ -142,7 +142,7 @@ bool batch_line_is_blank(const char *line, size_t bytes)
     return true;
 }
 
-// --- results ------------------------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------------------------
 // text may have bytes that are not UTF-8: they become '?'.
 static void write_string(FILE *out, const char *text, size_t bytes)
 {

@@ -48,7 +48,7 @@ static void on_interrupt(int number)
     interrupted = 1;
 }
 
-// --- OUT -------------------------------------------------------------------------------------------------------------
+// --- OUT -----------------------------------------------------------------------------------------------------------
 static const char *line_id(uint64_t number, char out[ID_BYTES])
 {
     snprintf(out, ID_BYTES, "batch_req_%llu", (unsigned long long)number);
@@ -121,7 +121,7 @@ static bool scan_results(struct batch *batch)
     return !batch->error.status;
 }
 
-// --- IN --------------------------------------------------------------------------------------------------------------
+// --- IN ------------------------------------------------------------------------------------------------------------
 static void write_refusal(struct batch *batch, const char *custom_id, const struct batch_error *error)
 {
     char id[ID_BYTES];
@@ -197,7 +197,7 @@ static bool count_lines(struct batch *batch)
     return !batch->error.status;
 }
 
-// --- the run -----------------------------------------------------------------------------------------------------------
+// --- the run -------------------------------------------------------------------------------------------------------
 static void count_tokens(struct batch *batch, const struct batch_answer *answer)
 {
     json_t *root = json_loadb(answer->body, answer->body_bytes, JSON_ALLOW_NUL, NULL), *usage = json_object_get(root, "usage");
@@ -258,7 +258,7 @@ static void run(struct batch *batch)
     batch_progress_end(&batch->progress);
 }
 
-// --- the files ---------------------------------------------------------------------------------------------------------
+// --- the files -----------------------------------------------------------------------------------------------------
 static bool open_files(struct batch *batch)
 {
     struct stat in, out;

@@ -96,7 +96,7 @@ static size_t on_header(char *data, size_t size, size_t count, void *user)
     return size * count;
 }
 
-// --- life of a slot --------------------------------------------------------------------------------------------------
+// --- life of a slot ------------------------------------------------------------------------------------------------
 static void start(struct slot *slot)
 {
     slot->state = SLOT_ASKED;
@@ -170,7 +170,7 @@ static void conclude(struct slot *slot, CURLcode result)
     }
 }
 
-// --- the asker -------------------------------------------------------------------------------------------------------
+// --- the asker -----------------------------------------------------------------------------------------------------
 static bool open_slot(struct batch_asker *asker, struct slot *slot)
 {
     slot->asker = asker;

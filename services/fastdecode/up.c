@@ -36,6 +36,7 @@
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
 struct up_settings {
+    const char *batch_dir;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue, batch_queue,
@@ -59,6 +60,7 @@ static const struct up_settings defaults = {
     .draft_tokens = SCHED_DRAFT_TOKENS,
     .device = "cpu",
     .api_key_file = "none",
+    .batch_dir = "none",
     .compute = "auto",
     .quantize = "none",
     .kv_type = "f16",
@@ -146,6 +148,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
          "name of the model in the API; default: the file name without .gguf", 0, 0},
         {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE|none",
          "file of accepted API keys, one a line; none: no key is needed", 0, 0},
+        {"batch-dir", OPTION_STRING, &s->batch_dir, "DIR|none", "folder for files and batches; none: no /v1/files and /v1/batches",
+         0, 0},
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
@@ -326,6 +330,7 @@ static void add_gateway(struct up *up)
     if (s->served_model_name)
         supervise_argument(child, "--served-model-name=%s", s->served_model_name);
     supervise_argument(child, "--api-key-file=%s", s->api_key_file);
+    supervise_argument(child, "--batch-dir=%s", s->batch_dir);
     if (s->chat_template)
         supervise_argument(child, "--chat-template=%s", s->chat_template);
     if (s->request_timeout_s > 0)

@@ -125,6 +125,15 @@ static void finish_metrics(void *arg, const char *mesh_text)
     gauges.mesh_ready = state.ready;
     gauges.kv_pages_used = state.kv_pages_used;
     gauges.kv_pages_total = state.kv_pages_total;
+    if (gateway->batches) {
+        struct batch_runner_stats stats;
+        batch_api_stats(gateway->batches, &stats);
+        gauges.has_batches = true;
+        gauges.batches_running = stats.jobs;
+        gauges.batch_requests = stats.in_flight;
+        gauges.batch_completed = stats.completed;
+        gauges.batch_failed = stats.failed;
+    }
     metrics_render(gateway->metrics, &gauges, mesh_text, &body);
     exchange_respond(ask->exchange, 200, METRICS_TYPE, &body);
     exchange_release(ask->exchange);

@@ -31,35 +31,16 @@ void gateway_defaults(struct gateway_config *config)
         .ready_grace_s = 10,
         .resume_limit_s = 300,
         .keep_alive_s = 10,
+        .batch_max_file_bytes = 512 << 20,
+        .batch_max_disk_bytes = 10ull << 30,
+        .batch_max_lines = 100000,
+        .batch_concurrency = 256,
         .mesh_metrics = true,
     };
 }
 
 // --- callbacks of the HTTP server ---------------------------------------------------------------------------------
-struct posted {
-    struct gateway *gateway;
-    struct exchange *exchange; // held
-};
-
-static void cancel_on_loop(void *arg)
-{
-    struct posted *posted = arg;
-
-    requests_cancel(posted->gateway->requests, posted->exchange);
-    exchange_release(posted->exchange);
-    free(posted);
-}
-
-static void on_gone(void *arg, struct exchange *exchange)
-{
-    struct gateway *gateway = arg;
-    struct posted *posted = malloc(sizeof *posted);
-
-    if (!posted)
-        return; // its stream ends by length: nothing else can be done without memory
-    *posted = (struct posted){gateway, exchange_hold(exchange)};
-    mesh_post(gateway->mesh, cancel_on_loop, posted);
-}
+static void on_gone(void *arg, struct exchange *exchange) { work_cancel(arg, exchange); }
 
 static void tick_on_loop(void *arg)
 {
@@ -152,6 +133,43 @@ static enum status open_mesh(struct gateway *gateway, struct error *error)
     return mesh_start(gateway->mesh, error);
 }
 
+static void ask_for_batch(void *arg, struct exchange *exchange, enum api_kind kind, struct key *key)
+{
+    work_ask(arg, exchange, kind, key);
+}
+
+static void cancel_for_batch(void *arg, struct exchange *exchange) { work_cancel(arg, exchange); }
+
+static bool is_ready_for_batch(void *arg)
+{
+    struct gateway *gateway = arg;
+    struct mesh_state state;
+
+    mesh_state(gateway->mesh, &state);
+    return state.ready && !atomic_load_explicit(&gateway->leaving, memory_order_relaxed);
+}
+
+static enum status open_batches(struct gateway *gateway, struct error *error)
+{
+    const struct gateway_config *config = &gateway->config;
+    struct batch_api_config batches = {
+        .dir = config->batch_dir,
+        .max_file_bytes = config->batch_max_file_bytes,
+        .max_bytes = config->batch_max_disk_bytes,
+        .max_lines = config->batch_max_lines,
+        .share = gateway->keys && keys_count(gateway->keys) > 1 ? config->key_share : 1,
+        .capacity = config->max_queue,
+        .runner = {.concurrency = config->batch_concurrency,
+                   .max_line_bytes = config->max_body_bytes,
+                   .ask = ask_for_batch,
+                   .cancel = cancel_for_batch,
+                   .is_ready = is_ready_for_batch,
+                   .arg = gateway},
+    };
+
+    return config->batch_dir ? batch_api_open(&batches, &gateway->batches, error) : STATUS_OK;
+}
+
 static enum status open_http(struct gateway *gateway, struct error *error)
 {
     const struct gateway_config *config = &gateway->config;
@@ -200,6 +218,8 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
          work_pool_start(config->threads, config->max_queue, true, work_run, gateway, &gateway->pool) != STATUS_OK))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start %u threads", config->threads);
     if (status == STATUS_OK)
+        status = open_batches(gateway, error);
+    if (status == STATUS_OK)
         status = open_http(gateway, error);
     if (status != STATUS_OK) {
         gateway_close(gateway);
@@ -234,11 +254,13 @@ void gateway_close(struct gateway *gateway)
         return;
     atomic_store_explicit(&gateway->draining, true, memory_order_relaxed);
     http_server_stop(gateway->http);
+    batch_api_stop(gateway->batches);
     work_pool_stop(gateway->quick);
     work_pool_stop(gateway->pool);
     mesh_close(gateway->mesh);
     scrape_close(gateway->scrape);
-    requests_close(gateway->requests); // its exchanges refer to the server
+    requests_close(gateway->requests); // its exchanges refer to the server, and to batches
+    batch_api_close(gateway->batches);
     http_server_free(gateway->http);
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);

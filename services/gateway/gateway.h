@@ -34,6 +34,9 @@ struct gateway_config {
     uint64_t max_unsent_bytes;   // the most bytes of unread answers, all clients together
     uint64_t min_read_rate;      // bytes a second; 0: no limit
     double request_timeout_s, header_timeout_s, body_timeout_s, idle_timeout_s, ready_grace_s, resume_limit_s, keep_alive_s;
+    const char *batch_dir; // NULL: no files and batches
+    uint64_t batch_max_file_bytes, batch_max_disk_bytes;
+    uint32_t batch_max_lines, batch_concurrency;
     bool mesh_metrics; // append the scheduler's metrics to the gateway's own
     bool trace_append; // append to the file of another service
 };

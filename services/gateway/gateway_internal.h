@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "services/gateway/batch_api.h"
 #include "services/gateway/gateway.h"
 #include "services/gateway/http.h"
 #include "services/gateway/keys.h"
@@ -24,6 +25,7 @@ struct gateway {
     struct requests *requests;
     struct work_pool *quick, *pool; // quick: for short bodies; pool: for long bodies, at low priority
     struct http_server *http;
+    struct batch_api *batches; // NULL: off
     uint64_t created_s;
     atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it
     atomic_bool draining;     // accepts no more requests; relaxed: nothing else depends on it
@@ -34,6 +36,12 @@ struct gateway {
 void routes_check(void *arg, struct exchange *exchange);
 void routes_handle(void *arg, struct exchange *exchange);
 void work_run(void *arg, void *item);
+
+// A request of the gateway itself: takes over the reference of a local exchange. key: its owner, or NULL; it outlives the request. Without
+// room for it there is no answer. Any thread.
+void work_ask(struct gateway *gateway, struct exchange *exchange, enum api_kind kind, struct key *key);
+// Ends the request of an exchange that nobody waits for any more. Any thread.
+void work_cancel(struct gateway *gateway, struct exchange *exchange);
 
 // Handlers of routes, on the polling thread. kind: the kind of body; 0: none is expected.
 typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);

@@ -63,6 +63,13 @@ static enum status configure(struct service *service, void *state, struct error 
         {"ready-grace", OPTION_F64, &g->ready_grace_s, "S", "how long a new request waits for a mesh that is not ready", 0, 3600},
         {"resume-limit", OPTION_F64, &g->resume_limit_s, "S", "how long a request that has begun waits for a lost mesh", 0, 86400},
         {"keep-alive", OPTION_F64, &g->keep_alive_s, "S", "send a comment on a stream that has been silent this long", 0.01, 3600},
+        {"batch-dir", OPTION_STRING, &g->batch_dir, "DIR|none",
+         "folder for files and batches, of this gateway alone; none: no /v1/files and /v1/batches", 0, 0},
+        {"batch-max-file", OPTION_SIZE, &g->batch_max_file_bytes, "SIZE", "largest file that may be uploaded", 1024, 1e12},
+        {"batch-max-disk", OPTION_SIZE, &g->batch_max_disk_bytes, "SIZE",
+         "most bytes in --batch-dir; with several API keys --key-share is the part that one may fill", 1 << 20, 1e15},
+        {"batch-max-lines", OPTION_U32, &g->batch_max_lines, "N", "most lines of a batch", 1, 100000000},
+        {"batch-concurrency", OPTION_U32, &g->batch_concurrency, "N", "most requests of batches at a time", 1, 8192},
         {"trace", OPTION_STRING, &g->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &g->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
@@ -74,6 +81,8 @@ static enum status configure(struct service *service, void *state, struct error 
 
     if (g->api_key_file && !strcmp(g->api_key_file, "none"))
         g->api_key_file = NULL;
+    if (g->batch_dir && !strcmp(g->batch_dir, "none"))
+        g->batch_dir = NULL;
     return status;
 }
 
@@ -150,5 +159,6 @@ int main(int argc, char **argv)
 
     gateway_defaults(&gateway.config);
     gateway.config.api_key_file = "none";
+    gateway.config.batch_dir = "none";
     return service_run(&program, &gateway, argc, argv);
 }

@@ -229,6 +229,18 @@ static void append_mesh(struct text *out, const struct families *families, const
     }
 }
 
+static void render_batches(struct text *out, struct families *families, const struct metrics_gauges *gauges)
+{
+    static const char results[] = "fastdecode_gateway_batch_results_total";
+
+    gauge(out, families, "fastdecode_gateway_batches_running", "Batches at work.", gauges->batches_running);
+    gauge(out, families, "fastdecode_gateway_batch_requests", "Requests of batches that are being answered.",
+          gauges->batch_requests);
+    family(out, families, results, "counter", "Lines of batches with a result, since the start.");
+    text_format(out, "%s{result=\"completed\"} %llu\n%s{result=\"failed\"} %llu\n", results,
+                (unsigned long long)gauges->batch_completed, results, (unsigned long long)gauges->batch_failed);
+}
+
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out)
 {
     static const char answers[] = "fastdecode_http_responses_total";
@@ -248,6 +260,8 @@ void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges
                 gauges->requests_waiting);
     model_gauge(out, &families, "vllm:kv_cache_usage_perc", "Share of the mesh's KV pages in use, 0 to 1.", gauges->model_name,
                 gauges->kv_pages_total ? (double)gauges->kv_pages_used / (double)gauges->kv_pages_total : 0);
+    if (gauges->has_batches)
+        render_batches(out, &families, gauges);
     pthread_mutex_lock(&metrics->mutex);
     for (i = 0; i < METRICS_HISTOGRAM_COUNT; i++) {
         family(out, &families, histogram_names[i].name, "histogram", histogram_names[i].help);

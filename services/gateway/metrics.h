@@ -34,6 +34,9 @@ struct metrics_gauges {
     uint32_t connections_active;
     bool mesh_up, mesh_ready;
     uint64_t kv_pages_used, kv_pages_total;
+    bool has_batches;
+    uint32_t batches_running, batch_requests;
+    uint64_t batch_completed, batch_failed;
 };
 
 enum status metrics_open(struct metrics **out) MUST_CHECK;

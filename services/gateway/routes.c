@@ -2,6 +2,7 @@
 //
 // routes_check() sees the headers, routes_handle() the whole request, both on the polling thread and so without any work that takes
 // long: answers.c answers at once, work.c hands bodies to the work pools.
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -11,41 +12,71 @@
 
 struct route {
     const char *path;
+    const char *suffix; // NULL: path is all of it; else an id follows the path, and then this
     const char *method;
-    bool prefix; // path is only the beginning
     bool needs_key;
     enum api_kind kind; // of the body; 0: none
     route_handler_fn *handle;
+    enum batch_call_kind batch; // instead of handle
 };
 
+// The first that fits counts.
 static const struct route routes[] = {
-    {"/v1/chat/completions", "POST", false, true, API_CHAT, work_queue},
-    {"/v1/completions", "POST", false, true, API_COMPLETION, work_queue},
-    {"/tokenize", "POST", false, true, API_TOKENIZE, work_queue},
-    {"/detokenize", "POST", false, true, API_DETOKENIZE, work_queue},
-    {"/v1/models", "GET", false, true, 0, answer_models},
-    {"/v1/models/", "GET", true, true, 0, answer_model},
-    {"/health", "GET", false, false, 0, answer_health},
-    {"/ready", "GET", false, false, 0, answer_ready},
-    {"/metrics", "GET", false, false, 0, answer_metrics},
-    {"/version", "GET", false, false, 0, answer_version},
+    {"/v1/chat/completions", NULL, "POST", true, API_CHAT, work_queue, 0},
+    {"/v1/completions", NULL, "POST", true, API_COMPLETION, work_queue, 0},
+    {"/tokenize", NULL, "POST", true, API_TOKENIZE, work_queue, 0},
+    {"/detokenize", NULL, "POST", true, API_DETOKENIZE, work_queue, 0},
+    {"/v1/models", NULL, "GET", true, 0, answer_models, 0},
+    {"/v1/models/", "", "GET", true, 0, answer_model, 0},
+    {"/v1/files", NULL, "POST", true, 0, NULL, BATCH_FILE_CREATE},
+    {"/v1/files", NULL, "GET", true, 0, NULL, BATCH_FILE_LIST},
+    {"/v1/files/", "/content", "GET", true, 0, NULL, BATCH_FILE_CONTENT},
+    {"/v1/files/", "", "GET", true, 0, NULL, BATCH_FILE_GET},
+    {"/v1/files/", "", "DELETE", true, 0, NULL, BATCH_FILE_DELETE},
+    {"/v1/batches", NULL, "POST", true, 0, NULL, BATCH_CREATE},
+    {"/v1/batches", NULL, "GET", true, 0, NULL, BATCH_LIST},
+    {"/v1/batches/", "/cancel", "POST", true, 0, NULL, BATCH_CANCEL},
+    {"/v1/batches/", "", "GET", true, 0, NULL, BATCH_GET},
+    {"/health", NULL, "GET", false, 0, answer_health, 0},
+    {"/ready", NULL, "GET", false, 0, answer_ready, 0},
+    {"/metrics", NULL, "GET", false, 0, answer_metrics, 0},
+    {"/version", NULL, "GET", false, 0, answer_version, 0},
 };
-
-static const struct route *find_route(const char *path)
-{
-    size_t i;
-
-    for (i = 0; i < ARRAY_COUNT(routes); i++) {
-        size_t length = strlen(routes[i].path);
-        if (routes[i].prefix ? strncmp(path, routes[i].path, length) == 0 && path[length] : strcmp(path, routes[i].path) == 0)
-            return &routes[i];
-    }
-    return NULL;
-}
 
 static bool method_fits(const struct route *route, const char *method)
 {
     return strcmp(route->method, method) == 0 || (strcmp(route->method, "GET") == 0 && strcmp(method, "HEAD") == 0);
+}
+
+static bool is_same_path(const struct route *a, const struct route *b)
+{
+    return strcmp(a->path, b->path) == 0 && !a->suffix == !b->suffix && (!a->suffix || strcmp(a->suffix, b->suffix) == 0);
+}
+
+static bool path_fits(const struct route *route, const char *path)
+{
+    size_t length = strlen(route->path), suffix = route->suffix ? strlen(route->suffix) : 0, whole = strlen(path);
+
+    if (!route->suffix)
+        return strcmp(path, route->path) == 0;
+    return strncmp(path, route->path, length) == 0 && whole > length + suffix && strcmp(path + whole - suffix, route->suffix) == 0;
+}
+
+// The route of a request; with another method one of the same path; NULL: none.
+static const struct route *find_route(const char *path, const char *method)
+{
+    const struct route *near = NULL;
+    size_t i;
+
+    for (i = 0; i < ARRAY_COUNT(routes); i++) {
+        if (!path_fits(&routes[i], path) || (near && !is_same_path(near, &routes[i])))
+            continue;
+        if (method_fits(&routes[i], method))
+            return &routes[i];
+        if (!near)
+            near = &routes[i];
+    }
+    return near;
 }
 
 // --- checks at the end of the headers -----------------------------------------------------------------------------
@@ -53,7 +84,7 @@ static void answer_preflight(struct exchange *exchange)
 {
     struct text body = {0};
 
-    exchange_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST");
+    exchange_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
     exchange_add_header(exchange, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
     exchange_add_header(exchange, "Access-Control-Max-Age", "600");
     exchange_respond(exchange, 204, NULL, &body);
@@ -81,12 +112,57 @@ static bool check_type(struct exchange *exchange, struct api_error *error)
     return true;
 }
 
+// The methods of a path: "POST, GET".
+static void list_methods(const struct route *route, char *out, size_t out_bytes)
+{
+    size_t i, length = 0;
+
+    for (i = 0; i < ARRAY_COUNT(routes); i++)
+        if (is_same_path(&routes[i], route))
+            length += (size_t)snprintf(out + length, out_bytes - length, length ? ", %s" : "%s", routes[i].method);
+}
+
+// Whose files and batches these are.
+static const char *tenant_of(struct gateway *gateway, struct exchange *exchange)
+{
+    const struct key *key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
+
+    return key ? key->tenant : "";
+}
+
+static bool check_batch(struct gateway *gateway, struct exchange *exchange, const struct route *route, struct api_error *error)
+{
+    if (!gateway->batches)
+        return api_fail(error, 404, "not_found", NULL, "files and batches are off: the gateway's --batch-dir turns them on");
+    if (route->batch == BATCH_CREATE)
+        return check_type(exchange, error);
+    return route->batch != BATCH_FILE_CREATE ||
+           batch_api_begin_upload(gateway->batches, exchange, tenant_of(gateway, exchange), error);
+}
+
+static bool check_route(struct gateway *gateway, struct exchange *exchange, const struct route *route, struct api_error *error)
+{
+    bool makes_work = route->kind || (route->batch && strcmp(route->method, "POST") == 0);
+
+    if (route->needs_key && !check_key(gateway, exchange, error))
+        return false;
+    if (route->kind && !check_type(exchange, error))
+        return false;
+    if (makes_work && atomic_load_explicit(&gateway->draining, memory_order_relaxed)) {
+        api_fail(error, 503, "shutting_down", NULL, "this gateway is shutting down");
+        error->retry_after_s = 1;
+        return false;
+    }
+    return !route->batch || check_batch(gateway, exchange, route, error);
+}
+
 void routes_check(void *arg, struct exchange *exchange)
 {
     struct gateway *gateway = arg;
     const char *method = exchange_method(exchange);
-    const struct route *route = find_route(exchange_path(exchange));
+    const struct route *route = find_route(exchange_path(exchange), method);
     struct api_error error = {0};
+    char methods[64];
     bool ok;
 
     if (gateway->config.cors_origin && strcmp(method, "OPTIONS") == 0) {
@@ -96,14 +172,11 @@ void routes_check(void *arg, struct exchange *exchange)
     if (!route) {
         ok = api_fail(&error, 404, "not_found", NULL, "unknown path");
     } else if (!method_fits(route, method)) {
-        exchange_add_header(exchange, "Allow", route->method);
-        ok = api_fail(&error, 405, "method_not_allowed", NULL, "%s accepts only %s", route->path, route->method);
+        list_methods(route, methods, sizeof methods);
+        exchange_add_header(exchange, "Allow", methods);
+        ok = api_fail(&error, 405, "method_not_allowed", NULL, "%s accepts only %s", route->path, methods);
     } else {
-        ok = (!route->needs_key || check_key(gateway, exchange, &error)) && (!route->kind || check_type(exchange, &error));
-    }
-    if (ok && route->kind && atomic_load_explicit(&gateway->draining, memory_order_relaxed)) {
-        ok = api_fail(&error, 503, "shutting_down", NULL, "this gateway is shutting down");
-        error.retry_after_s = 1;
+        ok = check_route(gateway, exchange, route, &error);
     }
     if (!ok)
         respond_error(exchange, &error);
@@ -111,8 +184,17 @@ void routes_check(void *arg, struct exchange *exchange)
 
 void routes_handle(void *arg, struct exchange *exchange)
 {
-    const struct route *route = find_route(exchange_path(exchange));
+    const char *path = exchange_path(exchange);
+    const struct route *route = find_route(path, exchange_method(exchange));
+    struct gateway *gateway = arg;
+    const char *id;
 
     assert_always(route); // routes_check() has answered the others
-    route->handle(arg, exchange, route->kind);
+    if (!route->batch) {
+        route->handle(gateway, exchange, route->kind);
+        return;
+    }
+    id = path + strlen(route->path);
+    batch_api_call(gateway->batches, exchange, route->batch, tenant_of(gateway, exchange), id,
+                   route->suffix ? strlen(id) - strlen(route->suffix) : 0);
 }

@@ -41,6 +41,43 @@ static void free_work(struct work *work)
     free(work);
 }
 
+void work_ask(struct gateway *gateway, struct exchange *exchange, enum api_kind kind, struct key *key)
+{
+    struct work *work = calloc(1, sizeof *work);
+
+    if (work) {
+        *work = (struct work){exchange_hold(exchange), kind, key};
+        add_waiting(key, 1);
+        if (work_pool_push(gateway->pool, work) != STATUS_OK)
+            free_work(work);
+    }
+    exchange_release(exchange);
+}
+
+struct cancellation {
+    struct gateway *gateway;
+    struct exchange *exchange; // held
+};
+
+static void cancel_on_loop(void *arg)
+{
+    struct cancellation *cancellation = arg;
+
+    requests_cancel(cancellation->gateway->requests, cancellation->exchange);
+    exchange_release(cancellation->exchange);
+    free(cancellation);
+}
+
+void work_cancel(struct gateway *gateway, struct exchange *exchange)
+{
+    struct cancellation *cancellation = malloc(sizeof *cancellation);
+
+    if (!cancellation)
+        return; // its stream ends by length: nothing else can be done without memory
+    *cancellation = (struct cancellation){gateway, exchange_hold(exchange)};
+    mesh_post(gateway->mesh, cancel_on_loop, cancellation);
+}
+
 void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
 {
     struct api_error error = {0};

@@ -244,6 +244,7 @@ fi
 PATH=$state/venv/bin:$PATH
 "$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes
 "$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-cuda
+"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-batches
 
 make_base base runtime gateway
 # shellcheck disable=SC2046  # a word or none

@@ -83,6 +83,7 @@ LIBRARIES = {
     "jansson": "common/batch services/gateway services/fastdecode",
     "curl/": "services/fastdecode",
     "coin/": "common/plan",
+    "sqlite3": "services/gateway",
     "sodium": "common/rpc services/gateway services/scheduler",
 }
 

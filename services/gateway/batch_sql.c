@@ -1,0 +1,59 @@
+// batch_sql.c: SQLite statements, with one look at what failed.
+#include <stdio.h>
+#include <string.h>
+
+#include "services/gateway/batch_store_internal.h"
+
+struct batch_sql batch_sql_open(sqlite3 *db, const char *text)
+{
+    struct batch_sql sql = {.db = db};
+
+    sql.code = sqlite3_prepare_v2(db, text, -1, &sql.statement, NULL);
+    return sql;
+}
+
+void batch_sql_text(struct batch_sql *sql, int index, const char *value)
+{
+    if (sql->code == SQLITE_OK)
+        sql->code = sqlite3_bind_text(sql->statement, index, value, -1, SQLITE_STATIC);
+}
+
+void batch_sql_number(struct batch_sql *sql, int index, uint64_t value)
+{
+    if (sql->code == SQLITE_OK)
+        sql->code = sqlite3_bind_int64(sql->statement, index, (sqlite3_int64)value);
+}
+
+bool batch_sql_step(struct batch_sql *sql)
+{
+    if (sql->code == SQLITE_OK || sql->code == SQLITE_ROW)
+        sql->code = sqlite3_step(sql->statement);
+    return sql->code == SQLITE_ROW;
+}
+
+void batch_sql_copy(struct batch_sql *sql, int column, char *out, size_t out_bytes)
+{
+    const char *text = (const char *)sqlite3_column_text(sql->statement, column);
+
+    snprintf(out, out_bytes, "%s", text ? text : "");
+}
+
+uint64_t batch_sql_u64(struct batch_sql *sql, int column) { return (uint64_t)sqlite3_column_int64(sql->statement, column); }
+
+enum status batch_sql_close(struct batch_sql *sql, struct error *error)
+{
+    bool ok = sql->code == SQLITE_OK || sql->code == SQLITE_ROW || sql->code == SQLITE_DONE;
+
+    if (!ok)
+        error_set(error, STATUS_INTERNAL, "--batch-dir: database: %s", sqlite3_errmsg(sql->db));
+    sqlite3_finalize(sql->statement);
+    sql->statement = NULL;
+    return ok ? STATUS_OK : STATUS_INTERNAL;
+}
+
+enum status batch_sql_run(sqlite3 *db, const char *text, struct error *error)
+{
+    if (sqlite3_exec(db, text, NULL, NULL, NULL) == SQLITE_OK)
+        return STATUS_OK;
+    return error_set(error, STATUS_INTERNAL, "--batch-dir: database: %s", sqlite3_errmsg(db));
+}

@@ -1,0 +1,260 @@
+// batch_store.c: see batch_store.h: the folder, its lock, and the room in it.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "services/gateway/batch_store_internal.h"
+
+enum { SCHEMA_VERSION = 1 };
+
+static const char schema[] =
+    "CREATE TABLE files (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, purpose TEXT NOT NULL,"
+    "  filename TEXT NOT NULL, bytes INTEGER NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT NULL);"
+    "CREATE INDEX files_of_tenant ON files (tenant, seq);"
+    "CREATE TABLE batches (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,"
+    "  status INTEGER NOT NULL, endpoint INTEGER NOT NULL, input TEXT NOT NULL, output TEXT NOT NULL, errors TEXT NOT NULL,"
+    "  has_output INTEGER NOT NULL DEFAULT 0, has_errors INTEGER NOT NULL DEFAULT 0, window TEXT NOT NULL, metadata TEXT,"
+    "  at_0 INTEGER NOT NULL, at_1 INTEGER NOT NULL DEFAULT 0, at_2 INTEGER NOT NULL DEFAULT 0, at_3 INTEGER NOT NULL DEFAULT 0,"
+    "  at_4 INTEGER NOT NULL DEFAULT 0, at_5 INTEGER NOT NULL DEFAULT 0, at_6 INTEGER NOT NULL DEFAULT 0,"
+    "  at_7 INTEGER NOT NULL DEFAULT 0, expires INTEGER NOT NULL, output_kept INTEGER NOT NULL,"
+    "  total INTEGER NOT NULL DEFAULT 0, completed INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,"
+    "  error_code TEXT NOT NULL DEFAULT '', error_message TEXT NOT NULL DEFAULT '', error_line INTEGER NOT NULL DEFAULT 0);"
+    "CREATE INDEX batches_of_tenant ON batches (tenant, seq);"
+    "CREATE INDEX batches_by_status ON batches (status);"
+    "PRAGMA user_version = 1;";
+
+static const char *const status_names[BATCH_STATUS_COUNT] = {
+    [BATCH_VALIDATING] = "validating", [BATCH_IN_PROGRESS] = "in_progress", [BATCH_FINALIZING] = "finalizing",
+    [BATCH_CANCELLING] = "cancelling", [BATCH_COMPLETED] = "completed",     [BATCH_FAILED] = "failed",
+    [BATCH_EXPIRED] = "expired",       [BATCH_CANCELLED] = "cancelled",
+};
+
+const char *batch_status_name(enum batch_status status) { return status_names[status]; }
+
+void batch_record_free(struct batch_record *record)
+{
+    free(record->metadata);
+    record->metadata = NULL;
+}
+
+void batch_store_make_id(const char *prefix, char out[BATCH_ID_BYTES])
+{
+    unsigned char random[12];
+    char digits[2 * sizeof random + 1];
+
+    randombytes_buf(random, sizeof random);
+    sodium_bin2hex(digits, sizeof digits, random, sizeof random);
+    snprintf(out, BATCH_ID_BYTES, "%s%s", prefix, digits);
+}
+
+void batch_store_path(const struct batch_store *store, const char *id, bool part, char out[BATCH_PATH_BYTES])
+{
+    snprintf(out, BATCH_PATH_BYTES, "%s/files/%s%s", store->config.dir, id, part ? ".part" : "");
+}
+
+// --- opening -------------------------------------------------------------------------------------------------------
+static enum status make_folder(const char *path, struct error *error)
+{
+    struct stat there;
+
+    if (mkdir(path, 0700) == 0 || (errno == EEXIST && stat(path, &there) == 0 && S_ISDIR(there.st_mode)))
+        return STATUS_OK;
+    return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: cannot make the folder %s: %s", path,
+                     strerror(errno == EEXIST ? ENOTDIR : errno));
+}
+
+static enum status take_lock(struct batch_store *store, struct error *error)
+{
+    char path[BATCH_PATH_BYTES], owner[32] = "";
+    ssize_t bytes;
+
+    snprintf(path, sizeof path, "%s/lock", store->config.dir);
+    store->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (store->lock < 0)
+        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
+    if (flock(store->lock, LOCK_EX | LOCK_NB) != 0) {
+        bytes = read(store->lock, owner, sizeof owner - 1);
+        owner[bytes > 0 ? strcspn(owner, "\n") : 0] = '\0';
+        return error_set(error, STATUS_ALREADY_EXISTS,
+                         "--batch-dir %s is in use by another gateway (process %s): a folder belongs to one, give this one its own",
+                         store->config.dir, owner);
+    }
+    if (ftruncate(store->lock, 0) != 0 || dprintf(store->lock, "%ld\n", (long)getpid()) < 0)
+        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status open_database(struct batch_store *store, struct error *error)
+{
+    char path[BATCH_PATH_BYTES];
+    struct batch_sql sql;
+    enum status status;
+    uint64_t version = 0;
+
+    snprintf(path, sizeof path, "%s/batches.db", store->config.dir);
+    if (sqlite3_open_v2(path, &store->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, sqlite3_errmsg(store->db));
+    status = batch_sql_run(store->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;", error);
+    if (status != STATUS_OK)
+        return status;
+    sql = batch_sql_open(store->db, "PRAGMA user_version");
+    if (batch_sql_step(&sql))
+        version = batch_sql_u64(&sql, 0);
+    status = batch_sql_close(&sql, error);
+    if (status != STATUS_OK || version == SCHEMA_VERSION)
+        return status;
+    if (version != 0)
+        return error_set(
+            error, STATUS_FAILED_PRECONDITION,
+            "--batch-dir: %s is of version %llu, this gateway knows %d: use the gateway that made it, or another folder", path,
+            (unsigned long long)version, SCHEMA_VERSION);
+    status = batch_sql_run(store->db, "BEGIN", error);
+    if (status == STATUS_OK)
+        status = batch_sql_run(store->db, schema, error);
+    return status == STATUS_OK ? batch_sql_run(store->db, "COMMIT", error) : status;
+}
+
+// Whether anything refers to the file.
+static bool is_known(struct batch_store *store, const char *id)
+{
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT 1 FROM files WHERE id = ?1 UNION ALL "
+                                                     "SELECT 1 FROM batches WHERE status < ?2 AND (output = ?1 OR errors = ?1)");
+    bool known;
+
+    batch_sql_text(&sql, 1, id);
+    batch_sql_number(&sql, 2, BATCH_COMPLETED);
+    known = batch_sql_step(&sql);
+    return batch_sql_close(&sql, NULL) != STATUS_OK || known; // in doubt, it stays
+}
+
+// Removes what a gateway that was killed left behind, and adds up the rest.
+static enum status sweep_files(struct batch_store *store, struct error *error)
+{
+    char path[BATCH_PATH_BYTES];
+    struct dirent *entry;
+    struct stat about;
+    uint32_t removed = 0;
+    DIR *folder;
+
+    snprintf(path, sizeof path, "%s/files", store->config.dir);
+    folder = opendir(path);
+    if (!folder)
+        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
+    while ((entry = readdir(folder)) != NULL) {
+        if (fstatat(dirfd(folder), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode))
+            continue;
+        if (is_known(store, entry->d_name))
+            store->bytes += (uint64_t)about.st_size;
+        else
+            removed += unlinkat(dirfd(folder), entry->d_name, 0) == 0;
+    }
+    closedir(folder);
+    if (removed)
+        log_info("BATCH-FILES-REMOVED", "files=%u why=unfinished", removed);
+    return STATUS_OK;
+}
+
+enum status batch_store_open(const struct batch_store_config *config, struct batch_store **out, struct error *error)
+{
+    struct batch_store *store = calloc(1, sizeof *store);
+    char files[BATCH_PATH_BYTES];
+    enum status status;
+
+    *out = NULL;
+    if (!store)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    store->config = *config;
+    store->lock = -1;
+    pthread_mutex_init(&store->mutex, NULL);
+    if (strlen(config->dir) > BATCH_PATH_BYTES / 2)
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--batch-dir: the name is too long");
+    else if (sodium_init() < 0)
+        status = error_set(error, STATUS_UNAVAILABLE, "libsodium finds no source of random bytes");
+    else
+        status = make_folder(config->dir, error);
+    snprintf(files, sizeof files, "%s/files", config->dir);
+    if (status == STATUS_OK)
+        status = take_lock(store, error);
+    if (status == STATUS_OK)
+        status = make_folder(files, error);
+    if (status == STATUS_OK)
+        status = open_database(store, error);
+    if (status == STATUS_OK)
+        status = sweep_files(store, error);
+    if (status != STATUS_OK) {
+        batch_store_close(store);
+        return status;
+    }
+    *out = store;
+    return STATUS_OK;
+}
+
+void batch_store_close(struct batch_store *store)
+{
+    if (!store)
+        return;
+    sqlite3_close(store->db);
+    if (store->lock >= 0)
+        close(store->lock);
+    pthread_mutex_destroy(&store->mutex);
+    free(store);
+}
+
+// --- room ----------------------------------------------------------------------------------------------------------
+static uint64_t bytes_of(struct batch_store *store, const char *tenant)
+{
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?1");
+    uint64_t bytes = 0;
+
+    batch_sql_text(&sql, 1, tenant);
+    if (batch_sql_step(&sql))
+        bytes = batch_sql_u64(&sql, 0);
+    (void)!batch_sql_close(&sql, NULL);
+    return bytes;
+}
+
+bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t taken, uint64_t bytes)
+{
+    bool fits;
+
+    pthread_mutex_lock(&store->mutex);
+    fits = store->bytes + bytes <= store->config.max_bytes;
+    if (fits && store->config.share < 1)
+        fits = (double)(bytes_of(store, tenant) + taken + bytes) <= store->config.share * (double)store->config.max_bytes;
+    if (fits)
+        store->bytes += bytes;
+    pthread_mutex_unlock(&store->mutex);
+    return fits;
+}
+
+void batch_store_add_bytes(struct batch_store *store, uint64_t bytes)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->bytes += bytes;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+void batch_store_release(struct batch_store *store, uint64_t bytes)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->bytes -= bytes < store->bytes ? bytes : store->bytes;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+bool batch_store_is_full(struct batch_store *store)
+{
+    bool full;
+
+    pthread_mutex_lock(&store->mutex);
+    full = store->bytes >= store->config.max_bytes;
+    pthread_mutex_unlock(&store->mutex);
+    return full;
+}

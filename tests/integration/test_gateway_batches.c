@@ -1,0 +1,283 @@
+// test_gateway_batches.c: batches through a gateway over a scheduler of canned tokens: their latency class, and what happens while the mesh
+// is full, away, or the gateway itself ends. The mesh is gateway_rig.h's.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/integration/gateway_rig.h"
+
+#define FORM "Content-Type: multipart/form-data; boundary=xyz\r\n"
+
+static char batch_dir[80];
+static struct gateway *other; // with --batch-dir
+static uint32_t at;           // its port
+
+static void open_other(void)
+{
+    struct gateway_config config = make_config();
+    struct error error;
+
+    snprintf(batch_dir, sizeof batch_dir, "%s/batches", folder);
+    config.batch_dir = batch_dir;
+    config.batch_concurrency = 4;
+    if (gateway_open(&config, &other, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    at = gateway_port(other);
+    wait_ready(at);
+}
+
+static int open_both(void **state)
+{
+    reset(state);
+    open_other();
+    return 0;
+}
+
+static int close_other(void **state)
+{
+    (void)state;
+    gateway_close(other);
+    other = NULL;
+    return 0;
+}
+
+// The string of a name in a JSON text.
+static void take_string(const struct http_reply *reply, const char *name, char *out, size_t out_bytes)
+{
+    char key[64];
+    const char *found;
+
+    snprintf(key, sizeof key, "\"%s\":\"", name);
+    found = reply->data ? strstr(reply->data, key) : NULL;
+    if (!found)
+        fail_msg("no %s in %s", name, reply->data);
+    snprintf(out, out_bytes, "%.*s", (int)strcspn(found + strlen(key), "\""), found + strlen(key));
+}
+
+// A batch of so many lines, each with a prompt of 1 to 5 tokens. The name of the batch is written to id.
+static void start_batch(uint32_t lines, uint32_t max_tokens, char id[64])
+{
+    char *body = malloc(lines * 256 + 1024), file[64], create[256];
+    struct http_reply reply;
+    size_t length = (size_t)sprintf(body, "--xyz\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--xyz\r\n"
+                                          "Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n");
+
+    for (uint32_t i = 0; i < lines; i++)
+        length += (size_t)sprintf(body + length,
+                                  "{\"custom_id\":\"r%u\",\"method\":\"POST\",\"url\":\"" COMPLETION
+                                  "\",\"body\":{\"prompt\":[%.*s],\"max_tokens\":%u}}\n",
+                                  i, (int)(1 + 2 * (i % 5)), "5,6,7,8,9", max_tokens);
+    sprintf(body + length, "\r\n--xyz--\r\n");
+    reply = http_call(at, "POST", "/v1/files", FORM, body);
+    assert_int_equal(http_status(&reply), 200);
+    take_string(&reply, "id", file, sizeof file);
+    http_free(&reply);
+    snprintf(create, sizeof create, "{\"input_file_id\":\"%s\",\"endpoint\":\"" COMPLETION "\",\"completion_window\":\"24h\"}",
+             file);
+    reply = http_call(at, "POST", "/v1/batches", "", create);
+    assert_int_equal(http_status(&reply), 200);
+    take_string(&reply, "id", id, 64);
+    http_free(&reply);
+    free(body);
+}
+
+static struct http_reply look(const char *id)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "/v1/batches/%s", id);
+    return http_call(at, "GET", path, "", "");
+}
+
+static void wait_status(const char *id, const char *wanted)
+{
+    uint64_t limit_us = clock_now_us() + pace_us(20000000);
+    char status[64] = "";
+
+    while (strcmp(status, wanted) != 0) {
+        struct http_reply reply = look(id);
+        take_string(&reply, "status", status, sizeof status);
+        if (clock_now_us() > limit_us)
+            fail_msg("%s is not what is wanted (%s): %s", status, wanted, reply.data);
+        http_free(&reply);
+        usleep(5000);
+    }
+}
+
+// Each line has one result, which is the text of its prompt.
+static void check_results(const char *id, uint32_t lines, uint32_t max_tokens)
+{
+    struct http_reply reply = look(id), content;
+    char file[64], path[128], key[64];
+
+    take_string(&reply, "output_file_id", file, sizeof file);
+    assert_non_null(strstr(reply.data, "\"error_file_id\":null"));
+    http_free(&reply);
+    snprintf(path, sizeof path, "/v1/files/%s/content", file);
+    content = http_call(at, "GET", path, "", "");
+    assert_int_equal(http_status(&content), 200);
+    assert_int_equal(http_count(&content, "\"custom_id\":"), lines);
+    for (uint32_t i = 0; i < lines; i++) {
+        const char *line, *text;
+        snprintf(key, sizeof key, "\"custom_id\":\"r%u\"", i);
+        assert_int_equal(http_count(&content, key), 1);
+        line = strstr(content.data, key);
+        text = strstr(line, "\"text\":\"");
+        assert_non_null(text);
+        assert_int_equal(strncmp(text + 8, canned(1 + i % 5, 0, max_tokens), max_tokens), 0);
+    }
+    http_free(&content);
+}
+
+static void test_class(void **state)
+{
+    char id[64];
+    (void)state;
+
+    start_batch(20, 3, id);
+    wait_status(id, "completed");
+    assert_int_equal(fake_look(&fake).latency_class, FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH);
+    check_results(id, 20, 3);
+}
+
+// No more requests than the window are in the mesh.
+static void test_window(void **state)
+{
+    uint32_t before = fake_look(&fake).started;
+    char id[64];
+    (void)state;
+
+    fake_set_tokens(&fake, 1, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    start_batch(20, 3, id);
+    assert_true(fake_wait(&fake, saw_open, 4));
+    usleep(20000); // a fifth would come here
+    assert_int_equal(fake_look(&fake).started - before, 4);
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    wait_status(id, "completed");
+    check_results(id, 20, 3);
+}
+
+// A queue that is full and a mesh that is not ready are no answer.
+static void test_refused(void **state)
+{
+    char id[64];
+    (void)state;
+
+    fake_set(&fake, true, true, 0, 10000);
+    start_batch(6, 3, id);
+    usleep(100000);
+    fake_set(&fake, false, false, 0, 10000);
+    usleep(100000);
+    fake_set(&fake, true, false, 0, 10000);
+    wait_status(id, "completed");
+    check_results(id, 6, 3);
+}
+
+static void test_scheduler_away(void **state)
+{
+    char id[64];
+    (void)state;
+
+    fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    start_batch(10, 5, id);
+    assert_true(fake_wait(&fake, saw_open, 4));
+    fake_go_away(&fake);
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    fake_come_back(&fake);
+    wait_status(id, "completed");
+    check_results(id, 10, 5);
+}
+
+static bool saw_started(const struct fake_settings *settings, uint32_t wanted) { return settings->started >= wanted; }
+
+// A gateway that ends in the middle of everything goes on when it is back.
+static void test_gateway_ends(void **state)
+{
+    enum { LINES = 300 };
+    char id[64];
+    (void)state;
+
+    start_batch(LINES, 5, id);
+    for (uint32_t round = 0; round < 3; round++) {
+        assert_true(fake_wait(&fake, saw_started, fake_look(&fake).started + 10));
+        fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+        assert_true(fake_wait(&fake, saw_open, 4));
+        gateway_close(other);
+        assert_true(fake_wait(&fake, saw_at_most_open, 0));
+        fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+        open_other();
+    }
+    wait_status(id, "completed");
+    check_results(id, LINES, 5);
+}
+
+// What is in the mesh is taken out of it.
+static void test_cancelled(void **state)
+{
+    char id[64], path[128];
+    struct http_reply reply;
+    (void)state;
+
+    fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    start_batch(50, 5, id);
+    assert_true(fake_wait(&fake, saw_open, 4));
+    snprintf(path, sizeof path, "/v1/batches/%s/cancel", id);
+    reply = http_call(at, "POST", path, "", "");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    wait_status(id, "cancelled");
+    assert_true(fake_wait(&fake, saw_at_most_open, 0));
+    reply = look(id);
+    assert_non_null(strstr(reply.data, "\"request_counts\":{\"total\":50,\"completed\":0,\"failed\":50}"));
+    http_free(&reply);
+}
+
+// A client that leaves in the middle of an upload, and one that sends more than it may.
+static void test_uploads(void **state)
+{
+    char path[160], header[256];
+    struct http_reply reply;
+    uint64_t limit_us;
+    int fd, status;
+    (void)state;
+
+    fd = http_connect(at);
+    snprintf(header, sizeof header, "POST /v1/files HTTP/1.1\r\nHost: test\r\n" FORM "Content-Length: 100000\r\n\r\n");
+    assert_int_equal(send(fd, header, strlen(header), 0), strlen(header));
+    snprintf(path, sizeof path, "--xyz\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nhalf");
+    assert_int_equal(send(fd, path, strlen(path), 0), strlen(path));
+    snprintf(path, sizeof path, "ls %s/files | grep -q part", batch_dir);
+    limit_us = clock_now_us() + pace_us(10000000);
+    while ((status = system(path)) != 0 && clock_now_us() < limit_us)
+        usleep(10000);
+    assert_int_equal(status, 0);
+    close(fd);
+    while ((status = system(path)) == 0 && clock_now_us() < limit_us)
+        usleep(10000);
+    assert_int_not_equal(status, 0);
+    reply = http_call(at, "POST", "/v1/files", FORM "Expect: 100-continue\r\nContent-Length: 600000000\r\n", "");
+    assert_int_equal(http_status(&reply), 400); // two lengths
+    http_free(&reply);
+    fd = http_connect(at);
+    snprintf(header, sizeof header,
+             "POST /v1/files HTTP/1.1\r\nHost: test\r\n" FORM "Expect: 100-continue\r\nContent-Length: 600000000\r\n\r\n");
+    assert_int_equal(send(fd, header, strlen(header), 0), strlen(header));
+    reply = (struct http_reply){.fd = fd};
+    assert_true(http_read_until(&reply, "request_too_large", 1));
+    assert_int_equal(http_status(&reply), 413);
+    http_free(&reply);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_both, close_other)
+    const struct CMUnitTest tests[] = {
+        CASE(test_class),        CASE(test_window),    CASE(test_refused), CASE(test_scheduler_away),
+        CASE(test_gateway_ends), CASE(test_cancelled), CASE(test_uploads),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
