@@ -4,6 +4,8 @@
 #
 #   tests/bench/peer.sh [MODEL.gguf]
 #
+# FD_PEER_CMAKE: how it is built instead of -DGGML_NATIVE=ON, for instance, for a peer without AVX-512 beside FD_ISA=avx2:
+#     FD_PEER_CMAKE="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
 # Into FD_PEER_DIR, else ${XDG_CACHE_HOME:-~/.cache}/fastdecode/peer. Takes about 20 minutes on two cores, 77 MB of download and
 # 400 MB of disk; where FD_PEER_DIR/bin/llama-server is there already, only the model is written.
 set -eu
@@ -29,8 +31,9 @@ if [ ! -x "$folder/bin/llama-server" ] || [ ! -x "$folder/bin/llama-quantize" ];
         echo "$sha256  $archive" | sha256sum --check --status || { echo "peer.sh: $archive is not what it should be" >&2; exit 1; }
     fi
     tar -xzf "$archive" -C "$folder"
+    # shellcheck disable=SC2086 # options, split on purpose
     cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
-        -DGGML_NATIVE=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >"$folder/log"
+        ${FD_PEER_CMAKE:--DGGML_NATIVE=ON} -DLLAMA_BUILD_SERVER=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >"$folder/log"
     cmake --build "$folder/build" --target llama-server llama-quantize -j "$(nproc)" >>"$folder/log" 2>&1 ||
         { tail -n 30 "$folder/log" >&2; exit 1; }
     ln -sfn build/bin "$folder/bin"
