@@ -224,12 +224,33 @@ static enum status describe_load(struct plan_settings *s, struct error *error)
     return status ? status : read_workers(s, error);
 }
 
+// Options of one kind of plan are not taken for the other.
+static enum status check_kind(const struct plan_settings *s, struct error *error)
+{
+    const struct plan_request *r = &s->request;
+    const struct offload_request *o = &s->offload.request;
+
+    if (s->offload.wanted && (s->sweep || r->batch || r->mini_batches || r->tokens_per_second != 0 || r->latency_ms != 0))
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "--offload plans for the most tokens/s, without --batch, --batch-sweep, --mini-batches, --tokens-per-second and "
+            "--latency-ms (--gpu-batch and --gpu-batches give its block)");
+    if (!s->offload.wanted &&
+        (o->host_bytes || o->disk_bytes || o->disk_read_mb_per_second != 0 || o->compress || o->gpu_batch || o->gpu_batches))
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "--host-memory, --disk-memory, --disk-read-mbs, --compress, --gpu-batch and --gpu-batches are for --offload");
+    return STATUS_OK;
+}
+
 static enum status run(struct plan_settings *s, bool check_only, struct error *error)
 {
     struct plan plan;
     struct plan_mix mix;
     enum status status = describe_load(s, error);
 
+    if (!status)
+        status = check_kind(s, error);
     if (status || check_only)
         return status;
     if (s->offload.wanted)

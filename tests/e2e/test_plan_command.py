@@ -197,3 +197,5 @@ def test_offloading_is_planned():
     assert delegated["workers"] == 8 and set(delegated["kv"].values()) == {0.0} and delegated["kv_bytes_per_worker"] > 0
     assert "--disk-read-mbs" in refused("--shape", "opt-30b", "--offload", "--gpu", "a10", "--host-memory", "8G", "--disk-memory", "1T")
     assert "weights take 324.0 GiB" in refused("--shape", "opt-175b", "--offload", "--gpu", "t4", "--host-memory", "32G")
+    assert "--offload plans for the most tokens/s" in refused("--shape", "opt-30b", *T4, "--batch", 8)
+    assert "are for --offload" in refused("--shape", "opt-30b", "--gpu", "t4", "--host-memory", "8G")
