@@ -133,6 +133,19 @@ def test_worker_killed(start_mesh, wanted):
     assert_used_again(mesh, victim, wanted)
 
 
+def test_worker_killed_with_sparse_attention(start_mesh, wanted):
+    """What is rebuilt after kill -9, in chunks and beside other rows, attends to the same parts of its context as when it was generated."""
+    mesh = start_mesh(*TWO_WORKERS, "--sparse-attention", "5%", **PACED)
+    sparse = run_whole(mesh.url, REQUESTS)
+    assert any(a.tokens != b.tokens for a, b in zip(sparse, wanted)), "sparse attention changed nothing"
+    streams = half_way(mesh)
+    victim, held = fuller_worker(mesh)
+    assert held > 0
+    mesh.kill(victim)
+    assert_same(join_all(streams), sparse)
+    assert mesh.metric(REBUILT) > 0
+
+
 @pytest.mark.sanitizer
 def test_worker_stopped(start_mesh, wanted):
     """SIGSTOP: its connections stand, but it says nothing. It is dead after the time-out, and used again when it wakes."""

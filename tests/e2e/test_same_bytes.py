@@ -75,6 +75,20 @@ def test_settings_product(start_mesh, wanted, workers, mini_batches, chunk):
     check(start_mesh(*options(workers, mini_batches, chunk)), wanted, alone=True)
 
 
+@pytest.mark.parametrize("workers,mini_batches,chunk", shard(PRODUCT, 36))
+def test_sparse(start_mesh, wanted, workers, mini_batches, chunk):
+    """With sparse attention a long context gives another text than without, and a short one the same; either in every setting. What was
+    generated is computed anew where it comes again in a prompt."""
+    on = ("--sparse-attention", "10%")
+    mesh = start_mesh("--kv-workers", 1, "--kv-memory", "512M", *on)
+    sparse = [run_all(mesh.url, [probe])[0] for probe in PROBES]
+    assert_same(sparse[:1], wanted[:1])
+    assert [a.tokens != b.tokens or a.logprobs != b.logprobs for a, b in zip(sparse, wanted)][2:4] == [True, True]
+    again = {**PROBES[3], "prompt": PROBES[3]["prompt"] + sparse[3].text, "temperature": 0}
+    assert_same(run_all(mesh.url, [again]), run_all(mesh.url, [{**again, "cache_salt": "of its own"}]))
+    check(start_mesh(*options(workers, mini_batches, chunk), *on), sparse)
+
+
 def needs_two_levels():
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
         if "avx512bw" not in file.read():
