@@ -34,6 +34,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
         {"place_load_tokens", "gauge", "context tokens that steps of all mini-batches read there"},
         {"place_token_seconds", "gauge", "measured time of one context token, all layers"},
         {"place_busy_seconds_total", "counter", "time in attention (the s-part: in segments)"},
+        {"kv_read_bytes_total", "counter", "bytes of K and V that attention has read"},
         {"kv_pages_peak", "gauge", "the most pages that were in use at once, as the place counts them"},
     };
     for (size_t g = 0; g < ARRAY_COUNT(kinds); g++) {
@@ -57,6 +58,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
                                      (double)load,
                                      info.token_us / 1e6,
                                      (double)member->last.busy_us / 1e6,
+                                     (double)member->last.kv_bytes_read,
                                      (double)member->last.pages_peak};
             text_format(text, "fastdecode_%s{place=\"%s\"} %.17g\n", name, place->kind == SCHED_LOCAL_POOL ? "local" : member->name,
                         values[g]);

@@ -1,5 +1,5 @@
-// bench_attention.c: decode attention in GB/s of K and V, beside the read bandwidth of a buffer of the same size; other KV types and
-// AVX2, beside f16 and AVX-512 on the same tokens; prefill chunks in GFLOP/s, beside OpenBLAS. Both sides are measured in the same
+// bench_attention.c: decode attention in GB/s of K and V, beside the read bandwidth of a buffer of the same size; other KV types, AVX2
+// and sparse rows, beside f16, AVX-512 and dense rows on the same tokens; prefill chunks in GFLOP/s, beside OpenBLAS. Both sides are measured in the same
 // pass.
 //
 //     bench_attention [threads] [MiB] [heads per KV head: only those]
@@ -30,6 +30,8 @@
 #define PREFILL_HELD 4096u
 #define SQUARE 768 // size of the sgemm that is the ceiling of prefill; like prefill's tiles it fits L2
 #define CACHED_BYTES (4ull << 20)
+#define SPARSE_PERCENT 10u
+#define PAGE_KINDS 61u // pages differ, so that a sparse row's choice lies scattered over its context
 
 struct job {
     struct thread_pool *pool;
@@ -119,19 +121,20 @@ static void die(const char *what, const struct error *error)
 static struct kv_store *fill(struct thread_pool *pool, const struct kv_shape *shape, uint32_t count, uint32_t held, uint32_t extra)
 {
     uint64_t page_bytes = kv_page_bytes(shape), pages = (held + extra + 15) / 16;
-    uint16_t *page = malloc(page_bytes);
+    uint16_t *page = malloc(PAGE_KINDS * page_bytes);
     struct kv_store *store;
     struct error error;
 
-    for (uint64_t i = 0; i < page_bytes / 2; i++)
+    for (uint64_t i = 0; i < PAGE_KINDS * page_bytes / 2; i++)
         page[i] = (uint16_t)(0x3000u | (i * 2654435761u >> 20 & 0x8fffu)); // f16 of ±0.1 to ±2
-    if (kv_store_open(shape, page_bytes * pages * count, MAX_ROWS, pool, &store, &error))
+    if (kv_store_open(shape, kv_page_memory_bytes(shape) * pages * count, MAX_ROWS, pool, &store, &error))
         die("open", &error);
     for (uint32_t i = 0; i < count; i++) {
         if (kv_store_reserve(store, i, held + extra, &error))
             die("reserve", &error);
         for (uint32_t at = 0; at < held; at += 16)
-            if (kv_store_import_page(store, i, at / 16, page, MIN(16u, held - at), &error))
+            if (kv_store_import_page(store, i, at / 16, page + (i * 7 + at / 16 * 37) % PAGE_KINDS * (page_bytes / 2),
+                                     MIN(16u, held - at), &error))
                 die("import", &error);
     }
     free(page);
@@ -167,21 +170,23 @@ static void use_level(const char *level)
         die("level", &error);
 }
 
-// A way to attend the same tokens: a type at a level.
+// A way to attend the same tokens: a type at a level, by dense or by sparse rows.
 struct way {
     enum kv_type type;
+    uint32_t sparse_percent;
     const char *level; // NULL: the best
     double target;     // its tokens a second ÷ those of the first way
     struct kv_store *store;
     struct kv_batch *batch;
     struct report_passes bytes, tokens; // GB/s beside reading; millions of tokens a second beside the first way
-    double seconds;
+    double seconds, bytes_read;         // of the last pass
 };
 
 static void way_open(struct way *way, struct thread_pool *pool, struct kv_shape shape, uint32_t count)
 {
     use_level(way->level);
     shape.type = way->type;
+    shape.sparse_percent = way->sparse_percent;
     way->store = fill(pool, &shape, count, shape.max_context - 1, 1);
     if (kv_batch_open(way->store, &way->batch))
         exit(1);
@@ -200,7 +205,8 @@ static double way_run(struct way *way, uint32_t count)
     kv_batch_attend(way->batch, 0, tensors.q, tensors.k, tensors.v, tensors.o);
     kv_store_stats(way->store, &after);
     way->seconds = (double)(after.attend_ns - before.attend_ns) * 1e-9;
-    return (double)(after.bytes_read - before.bytes_read) / (double)(after.attend_ns - before.attend_ns);
+    way->bytes_read = (double)(after.bytes_read - before.bytes_read);
+    return way->bytes_read / (double)(after.attend_ns - before.attend_ns);
 }
 
 // Measures all ways. target: share of read bandwidth for the first one, f16; 0: none.
@@ -217,11 +223,11 @@ static void decode(struct thread_pool *pool, struct job *job, struct way *ways, 
                                    .max_context = context};
     uint32_t count = MAX(1u, (uint32_t)MIN((uint64_t)MAX_ROWS, job->size / (kv_page_bytes(&shape) * (context / 16))));
     double tokens = (double)count * context * 1e-6;
-    char name[128];
+    char name[160];
 
     tensors_make(&tensors, &shape, count);
     for (uint32_t i = 0; i < count; i++)
-        rows[i] = (struct kv_row){i, context - 1, false};
+        rows[i] = (struct kv_row){i, context - 1, true}; // in a store without a sparse_percent that says nothing
     for (uint32_t i = 0; i < way_count; i++)
         way_open(&ways[i], pool, shape, count);
     for (int pass = 0; pass <= DECODE_PASSES; pass++) { // the first warms up
@@ -240,8 +246,13 @@ static void decode(struct thread_pool *pool, struct job *job, struct way *ways, 
         int length = snprintf(name, sizeof name, "attention decode, %s, %s, %u head%s a KV head, dim %u, %u tokens%s",
                               kernels_level_name(), kv_type_name(way->type), group, group > 1 ? "s" : "", head_dim, context,
                               job->size <= CACHED_BYTES ? ", in cache" : "");
-        report_figure(name, "GB/s", &way->bytes, i == 0 ? target : 0);
-        if (way->target > 0) {
+        if (!way->sparse_percent)
+            report_figure(name, "GB/s", &way->bytes, i == 0 ? target : 0);
+        if (way->sparse_percent) {
+            snprintf(name + length, sizeof name - (size_t)length, ", sparse %u %%, %.1f %% of the bytes, beside dense",
+                     way->sparse_percent, 100 * way->bytes_read / ways->bytes_read);
+            report_figure(name, "Mtok/s", &way->tokens, way->target);
+        } else if (way->target > 0) {
             snprintf(name + length, sizeof name - (size_t)length, ", beside %s", way->level ? "avx512" : "f16");
             report_figure(name, "Mtok/s", &way->tokens, way->target);
         }
@@ -299,10 +310,10 @@ static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
 
 static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 4096, 16384};
 
-// Measures f16, int8 and int4 for up to 4 heads, and f16 by AVX2 at one length.
+// Measures f16, int8 and int4 for up to 4 heads, f16 by AVX2 at one length, and sparse rows at the longest.
 static void decode_case(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context, bool wide)
 {
-    struct way ways[4] = {{.type = KV_F16}};
+    struct way ways[5] = {{.type = KV_F16}};
     uint32_t count = 1;
 
     if (group <= 4) {
@@ -311,6 +322,8 @@ static void decode_case(struct thread_pool *pool, struct job *job, uint32_t grou
     }
     if (wide && context == contexts[1])
         ways[count++] = (struct way){.type = KV_F16, .level = "avx2", .target = 0.8};
+    if (context == contexts[ARRAY_COUNT(contexts) - 1])
+        ways[count++] = (struct way){.type = KV_F16, .sparse_percent = SPARSE_PERCENT, .target = 4};
     decode(pool, job, ways, count, group, head_dim, context, !wide ? 0 : group > 4 ? 0.7 : 0.85);
 }
 

@@ -148,9 +148,11 @@ def test_the_pool_is_what_the_device_has_left(start_mesh):
     assert len(reply["choices"]) == 8 and len(texts) == 1
 
 
-def test_with_packed_kv_the_workers_hold_all(start_mesh):
-    """--kv-type int8 on a device: the pool there is f16, so that KV is on workers only; said, and answered all the same."""
-    mesh = start_mesh("--device", "cuda", "--kv-type", "int8", "--kv-workers", 1, "--max-batch", 4, "--context", 256, "--calibrate",
+@pytest.mark.parametrize("option", [("--kv-type", "int8"), ("--sparse-attention", "10%")])
+def test_what_the_pool_cannot_hold_is_on_workers(start_mesh, option):
+    """The pool on a device is f16, and attends to all of a context: with other settings KV is on workers only; said, and answered all
+    the same."""
+    mesh = start_mesh("--device", "cuda", *option, "--kv-workers", 1, "--max-batch", 4, "--context", 256, "--calibrate",
                       "off", env=device())
     assert "POOL-LEFT-OUT" in mesh.logs(200) and "KV is on workers only" in mesh.logs(200)
     assert all(stream.error is None for stream in run_all(mesh.url, [body("The sea is", 8)]))
@@ -170,6 +172,7 @@ def test_refusals():
             (("--device", "cuda", "--compute", "int8"), device(), "--compute int8 is for the CPU"),
             (("--device", "cuda", "--compute", "f32"), device(), "--compute f32 is for the CPU"),
             (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16"),
+            (("--device", "cuda", "--sparse-attention", "10%"), device(), "on CUDA the local pool has no sparse attention"),
             (("--batch-invariant", "--compute", "f32"), {}, "--batch-invariant: f32 goes through OpenBLAS")):
         said = s_part(*options, env=env)
         # a setting that cannot be, or one that this machine cannot do: docs/operations.md

@@ -60,6 +60,8 @@ static void check_tensors(const uint8_t *data, size_t size)
             within(request.row_sequence, request.row_count * sizeof(uint64_t), data, size);
         if (request.row_position)
             within(request.row_position, request.row_count * sizeof(uint32_t), data, size);
+        if (request.row_sparse)
+            within(request.row_sparse, request.row_count, data, size);
     }
     if (attend_reply_parse(data, size, rows, Q_WIDTH, on_lost, &rows, &reply, &error) == STATUS_OK)
         within(reply.o, rows * Q_WIDTH * sizeof(float), data, size);

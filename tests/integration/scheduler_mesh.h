@@ -234,6 +234,7 @@ static inline enum status kv_worker_beat(uint64_t compute_turns)
     request.name = (char *)(kv_worker.name ? kv_worker.name : "kv-worker");
     request.incarnation = kv_worker.incarnation;
     request.compute_turns = compute_turns;
+    request.kv_bytes_read = 4711;
     assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "Heartbeat", &request.base, NULL,
                                     &callbacks, &outcome, NULL, &error),
                      STATUS_OK);

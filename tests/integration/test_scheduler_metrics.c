@@ -73,6 +73,20 @@ static void many_places_are_all_in_the_metrics(void **state)
     mesh_close();
 }
 
+static void what_a_heartbeat_says_is_in_the_metrics(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker_open(0, 0, 0, 0);
+    assert_int_equal(kv_worker_beat(1), STATUS_OK);
+    char *text = ask_for_metrics();
+    assert_non_null(strstr(text, "\nfastdecode_kv_read_bytes_total{place=\"kv-worker\"} 4711\n"));
+    free(text);
+    kv_worker_close();
+    mesh_close();
+}
+
 static void names_that_are_no_labels_are_refused(void **state)
 {
     static const char *const names[] = {"a b", "a\"b", "a\nb", "a\\b", "a{b", "\xC3\xA4", "a/b", "a:b"};
@@ -128,6 +142,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_places_are_all_in_the_metrics),
+        cmocka_unit_test(what_a_heartbeat_says_is_in_the_metrics),
         cmocka_unit_test(names_that_are_no_labels_are_refused),
         cmocka_unit_test(each_class_has_its_queue_and_metrics),
     };

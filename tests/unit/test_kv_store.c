@@ -1,5 +1,6 @@
 /* test_kv_store.c: pages, sequences, plans and handing over, without regard to what attention computes; and a random
  * walk beside a model of a few arrays. */
+#include "common/kv/kv_sparse.h"
 #include "tests/unit/kv_store_rig.h"
 
 static void test_shapes(void **state)
@@ -44,6 +45,26 @@ static void test_shapes(void **state)
     kv_store_close(NULL);
     kv_batch_close(NULL);
     rig_close(&rig);
+}
+
+static void test_sparse_option(void **state)
+{
+    static const char *const bad[] = {
+        "", "0", "0%", "101", "101%", "-1", "10%%", "10 %", "%", "ten", "1e1", "99999999999999999999", "Off"};
+    uint32_t percent = 7;
+    struct error error;
+    (void)state;
+    assert_int_equal(kv_sparse_parse("off", &percent, &error), STATUS_OK);
+    assert_int_equal(percent, 0);
+    assert_int_equal(kv_sparse_parse("10%", &percent, &error), STATUS_OK);
+    assert_int_equal(percent, 10);
+    assert_int_equal(kv_sparse_parse("100", &percent, &error), STATUS_OK);
+    assert_int_equal(percent, 100);
+    for (uint32_t i = 0; i < ARRAY_COUNT(bad); i++) {
+        assert_int_equal(kv_sparse_parse(bad[i], &percent, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, "--sparse-attention is '"));
+        assert_int_equal(percent, 0);
+    }
 }
 
 static void test_pages(void **state)
@@ -428,6 +449,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_sparse_option),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_plan_refusals),
         cmocka_unit_test(test_layers_and_repeats),
