@@ -301,13 +301,15 @@ static void score_candidates(const struct kv_batch *batch, const struct block *b
     enum { AT_ONCE = 64 };
     const struct kv_store *store = batch->store;
     const uint32_t *table = kv_ledger_table(&store->ledger, block->slot);
-    const uint16_t *bounds[AT_ONCE + ATTEND_AHEAD_BOUNDS];
+    const uint32_t odd = store->page_tiles - 1; // a page has one tile or two; dividing by that would take a tenth of the time
+    const uint16_t *base = kv_bounds(store, batch->layer, kv_head, 0, 0), *bounds[AT_ONCE + ATTEND_AHEAD_BOUNDS];
 
     for (uint32_t tile = choice->first; tile < choice->last; tile += AT_ONCE) {
-        uint32_t count = MIN(choice->last - tile, ARRAY_COUNT(bounds));
-        for (uint32_t i = 0; i < count; i++)
-            bounds[i] =
-                kv_bounds(store, batch->layer, kv_head, table[(tile + i) / store->page_tiles], (tile + i) % store->page_tiles);
+        uint32_t count = MIN(choice->last - tile, (uint32_t)ARRAY_COUNT(bounds));
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t index = ((uint64_t)table[(tile + i) >> odd] << odd) + ((tile + i) & odd);
+            bounds[i] = base + index * store->bounds_width;
+        }
         store->kernels->scores(&(struct attend_scores){.head_dim = store->shape.head_dim,
                                                        .count = MIN(count, (uint32_t)AT_ONCE),
                                                        .q = scratch->bound_q,
@@ -328,7 +330,7 @@ static void choose_tiles(const struct kv_batch *batch, const struct block *block
     score_candidates(batch, block, &choice, kv_head, scratch);
     for (uint32_t tile = 0; tile < choice.first; tile++)
         *out++ = tile;
-    attend_choose(scratch->bounds, choice.last - choice.first, choice.keep, choice.first, out);
+    store->kernels->choose(scratch->bounds, choice.last - choice.first, choice.keep, choice.first, out);
     out += choice.keep;
     for (uint32_t tile = choice.last; tile < choice.tiles; tile++)
         *out++ = tile;

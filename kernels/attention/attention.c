@@ -4,7 +4,7 @@
 #define TABLE(number, suffix, range_suffix)                                                                                      \
     {                                                                                                                            \
         .level = number, .store = attend_store_##suffix, .load_q = attend_load_q_##suffix, .range = attend_range_##range_suffix, \
-        .fold = attend_fold_##suffix, .scores = attend_scores_##suffix                                                           \
+        .fold = attend_fold_##suffix, .scores = attend_scores_##suffix, .choose = attend_choose_##suffix                         \
     }
 
 static const struct attention_kernels tables[ISA_LEVEL_COUNT] = {

@@ -141,6 +141,11 @@ struct attention_kernels {
 
     // Computes the bound of q·k for each tile: the sum of q * bounds.
     void (*scores)(const struct attend_scores *job);
+
+    // Writes the `keep` (at most `count`) tiles with the largest scores in ascending order, as `first` and the index of the score. Of
+    // equal scores the lower tile is taken; NaN counts as larger than all. scores: [count] f32, overwritten; out: [keep]. The same
+    // choice at every level.
+    void (*choose)(float *scores, uint32_t count, uint32_t keep, uint32_t first, uint32_t *out);
 };
 
 // Returns the table of a level, or NULL if this machine cannot run it. Any thread.
@@ -163,7 +168,8 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
     void attend_range_##suffix(const struct attend_range *range);                                                    \
     void attend_fold_##suffix(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into,             \
                               const struct attend_partial *next);                                                    \
-    void attend_scores_##suffix(const struct attend_scores *job);
+    void attend_scores_##suffix(const struct attend_scores *job);                                                    \
+    void attend_choose_##suffix(float *scores, uint32_t count, uint32_t keep, uint32_t first, uint32_t *out);
 ATTENTION_ENTRIES(ref)
 ATTENTION_ENTRIES(avx2)
 ATTENTION_ENTRIES(avx512)

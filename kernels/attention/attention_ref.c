@@ -230,3 +230,6 @@ void attend_scores_ref(const struct attend_scores *job)
         job->scores[tile] = (float)sum;
     }
 }
+
+#define NAME(op) op##_ref
+#include "kernels/attention/attention_choose_body.h"

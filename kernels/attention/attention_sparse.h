@@ -18,8 +18,8 @@
 // Example: f16, head_dim 64, position 16,383: 1024 tiles of 4 KiB, 1016 candidates of which 102 are kept, 110 tiles read in all.
 // With 256 bytes of bounds for each candidate that is 17 % of the dense row's bytes.
 //
-// This is plain C with the same bits at every level; only the product (`scores` in struct attention_kernels) has variants. Any
-// thread.
+// This is plain C with the same bits at every level; the product and the choice (`scores` and `choose` in struct attention_kernels) have
+// variants. Any thread.
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_SPARSE_H
 #define FD_KERNELS_ATTENTION_ATTENTION_SPARSE_H
 
@@ -52,9 +52,5 @@ void attend_bounds(enum attend_type type, uint32_t head_dim, const void *tile, u
 
 // Adds up the heads' min(q, 0) and max(q, 0), in the order of the heads. q: [heads][head_dim] f32; out: [2][head_dim] f32.
 void attend_bound_q(uint32_t heads, uint32_t head_dim, const float *q, float *out);
-
-// Writes the `keep` (at most `count`) tiles with the largest scores in ascending order, each as `first` plus the index of its
-// score. Of equal scores the lower tile is taken; NaN counts as larger than all. scores: [count] f32, overwritten; out: [keep].
-void attend_choose(float *scores, uint32_t count, uint32_t keep, uint32_t first, uint32_t *out);
 
 #endif

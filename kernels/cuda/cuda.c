@@ -127,7 +127,7 @@ static enum status check_config(const struct backend_config *config, struct erro
                          "on CUDA the local pool is f16: --kv-type f16, or --local-pool 0 and KV workers");
     if (config->local_pool_bytes && config->sparse_percent)
         return error_set(
-            error, STATUS_UNIMPLEMENTED,
+            error, STATUS_INVALID_ARGUMENT,
             "on CUDA the local pool has no sparse attention: --sparse-attention off, or --local-pool 0 and KV workers");
     return STATUS_OK;
 }

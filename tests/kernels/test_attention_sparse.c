@@ -184,12 +184,16 @@ static void test_choose(void **state)
                         : kind == 2 ? odd[r % ARRAY_COUNT(odd)]
                                     : 7.5f;
         }
-        memcpy(copy, scores, sizeof copy);
         choose_plainly(scores, count, keep, first, wanted);
-        got[keep] = 12345;
-        attend_choose(copy, count, keep, first, got);
-        assert_memory_equal(got, wanted, keep * sizeof *got);
-        assert_int_equal(got[keep], 12345);
+        for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++) {
+            if (!isa_supported((enum isa_level)level))
+                continue;
+            memcpy(copy, scores, sizeof copy);
+            got[keep] = 12345;
+            attention_of_level((enum isa_level)level)->choose(copy, count, keep, first, got);
+            assert_memory_equal(got, wanted, keep * sizeof *got);
+            assert_int_equal(got[keep], 12345);
+        }
     }
 }
 
@@ -216,7 +220,7 @@ static void test_candidates(void **state)
 
 // --- through the store -----------------------------------------------------------------------------------------------------
 
-enum { KV_HEADS = 2, GROUP = 3, HEAD_DIM = 32, POSITIONS = 1100, PROMPT = 700, PERCENT = 10, LAYERS = 2 };
+enum { KV_HEADS = 2, GROUP = 3, HEAD_DIM = 32, POSITIONS = 1100, PROMPT = 700, LAYERS = 2 };
 enum { Q_WIDTH = KV_HEADS * GROUP * HEAD_DIM, KV_WIDTH = KV_HEADS * HEAD_DIM };
 
 static const struct kv_shape shape_f16 = {.layers = LAYERS,
@@ -227,7 +231,7 @@ static const struct kv_shape shape_f16 = {.layers = LAYERS,
                                           .type = KV_F16,
                                           .max_sequences = 4,
                                           .max_context = 2048,
-                                          .sparse_percent = PERCENT};
+                                          .sparse_percent = 10};
 
 // Inputs that f16 holds, so that the store keeps them as they are.
 struct feed {
@@ -286,9 +290,10 @@ static void run(struct feed *feed, const struct kv_shape *shape, uint32_t chunk,
 }
 
 // The tiles that a row attends to for a KV head, in order; returns how many.
-static uint32_t tiles_of(const struct feed *feed, uint32_t layer, uint32_t position, uint32_t kv_head, uint32_t *out)
+static uint32_t tiles_of(const struct feed *feed, uint32_t percent, uint32_t layer, uint32_t position, uint32_t kv_head,
+                         uint32_t *out)
 {
-    const struct attend_choice c = attend_choice_of(position, PERCENT);
+    const struct attend_choice c = attend_choice_of(position, percent);
     float scores[POSITIONS / ATTEND_TILE + 1];
     uint32_t count = 0;
 
@@ -317,11 +322,11 @@ static uint32_t tiles_of(const struct feed *feed, uint32_t layer, uint32_t posit
     return count;
 }
 
-static double error_of(const struct feed *feed, uint32_t layer, uint32_t position, uint32_t head)
+static double error_of(const struct feed *feed, uint32_t percent, uint32_t layer, uint32_t position, uint32_t head)
 {
     const uint32_t kv_head = head / GROUP;
     const float *q = feed->q[layer][position] + head * HEAD_DIM, *o = feed->o[layer][position] + head * HEAD_DIM;
-    uint32_t tiles[POSITIONS / ATTEND_TILE + 1], count = tiles_of(feed, layer, position, kv_head, tiles);
+    uint32_t tiles[POSITIONS / ATTEND_TILE + 1], count = tiles_of(feed, percent, layer, position, kv_head, tiles);
     double sum = 0, total[HEAD_DIM] = {0}, worst = 0;
 
     for (uint32_t n = 0; n < count; n++)
@@ -339,18 +344,27 @@ static double error_of(const struct feed *feed, uint32_t layer, uint32_t positio
     return worst;
 }
 
-static void test_store(void **state)
+// percent: with 60 a row has more tiles than a range.
+static void expect_rows(struct feed *feed, struct kv_shape shape, uint32_t percent, const char *level)
 {
     static const uint32_t positions[] = {0, 63, 100, 699, 700, 701, 815, 816, 1000, 1098, 1099};
+    shape.sparse_percent = percent;
+    run(feed, &shape, 64, 2, level);
+    for (uint32_t i = 0; i < ARRAY_COUNT(positions); i++)
+        for (uint32_t layer = 0; layer < LAYERS; layer++)
+            for (uint32_t head = 0; head < KV_HEADS * GROUP; head++)
+                assert_true(error_of(feed, percent, layer, positions[i], head) < 2e-5);
+}
+
+static void test_store(void **state)
+{
     struct feed *feed = feed_make(4), *again = feed_make(4);
     struct kv_shape shape = shape_f16;
     const char *best = isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : "ref";
     (void)state;
-    run(feed, &shape, 64, 2, best);
-    for (uint32_t i = 0; i < ARRAY_COUNT(positions); i++)
-        for (uint32_t layer = 0; layer < LAYERS; layer++)
-            for (uint32_t head = 0; head < KV_HEADS * GROUP; head++)
-                assert_true(error_of(feed, layer, positions[i], head) < 2e-5);
+    expect_rows(feed, shape, 60, best);
+    expect_rows(feed, shape, 10, "ref");
+    expect_rows(feed, shape, 10, best);
     static const uint32_t chunks[] = {1, 13, 16, 100, 512};
     for (uint32_t i = 0; i < ARRAY_COUNT(chunks); i++) { // the same bytes, however it is computed
         shape.page_tokens = i % 2 ? 32 : 16;
