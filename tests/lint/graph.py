@@ -25,6 +25,7 @@ ROOMS = {
     "common/base": "",
     "common/trace": "common/base",
     "common/service": "common/base",
+    "common/disk": "common/base",
     # kernels: instruction sets, then operations, then the table that picks a variant
     "kernels/simd": "common/base",
     "kernels/quant": "common/base kernels/simd",
@@ -40,9 +41,9 @@ ROOMS = {
     "common/vocabulary": "common/base common/model common/tokenizer",
     "common/kv": "common/base kernels/simd kernels/attention kernels/dispatch",
     # devices
-    "kernels/backend": "common/base common/model common/sampler common/kv kernels/simd kernels/quant kernels/gemm kernels/attention "
+    "kernels/backend": "common/base common/disk common/model common/sampler common/kv kernels/simd kernels/quant kernels/gemm kernels/attention "
                        "kernels/norm_rope kernels/dispatch",
-    "kernels/cuda": "common/base common/model common/sampler common/kv kernels/simd kernels/quant kernels/norm_rope kernels/dispatch "
+    "kernels/cuda": "common/base common/disk common/model common/sampler common/kv kernels/simd kernels/quant kernels/norm_rope kernels/dispatch "
                     "kernels/backend",
     # scheduling: pure, so that the simulator runs the same code
     "common/sched": "common/base",
@@ -62,10 +63,10 @@ ROOMS = {
                           "common/rpc common/member",
     "services/kv-worker": "proto common/base common/trace common/service common/kv common/wire common/messages common/rpc "
                           "common/member common/handover kernels/simd kernels/dispatch",
-    "services/s-part": "proto common/base common/trace common/service common/model common/sampler common/kv common/sched "
+    "services/s-part": "proto common/base common/trace common/service common/disk common/model common/sampler common/kv common/sched "
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
-    "services/fastdecode": "proto common/base common/batch common/trace common/service common/model common/tokenizer common/vocabulary common/kv "
+    "services/fastdecode": "proto common/base common/batch common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
                            "common/sched common/plan common/sim common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
 }
 
@@ -84,6 +85,7 @@ LIBRARIES = {
     "curl/": "services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",
+    "liburing": "common/disk",
     "sodium": "common/rpc services/gateway services/scheduler",
 }
 
