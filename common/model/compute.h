@@ -13,4 +13,8 @@
 #define QUANTIZE_BITS(word) ((word)[0] == '4' ? 4u : (word)[0] == '8' ? 8u : 0u)
 #define DEVICE_HELP "cpu, cuda or cuda:N; auto: a GPU if there is one, else the CPU"
 
+#define CACHE_DIR_HELP \
+    "folder where converted weights are kept, so that the next start reads them; none: they are converted at each start"
+#define DISK_READS_HELP "how files of weights are read: uring, threads (where the kernel lets no process have io_uring), auto"
+
 #endif

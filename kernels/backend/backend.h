@@ -24,11 +24,14 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "common/disk/disk.h"
 #include "common/sampler/sampler.h"
 
 struct model;
 struct backend;
 struct backend_batch;
+
+#define BACKEND_NOT_YET UINT32_MAX
 
 enum compute_mode { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_INT8 };
 
@@ -49,7 +52,11 @@ struct backend_config {
     uint32_t max_sequences;
     uint64_t local_pool_bytes; // 0: none
     int device;                // index among the devices of its kind
-    uint64_t weights_memory;   // for weights, where the backend computes: what does not fit is fetched each step. 0: all of them
+    const char *packed_path;   // file of packed weights: read if it is there, else written (packed_file.h); NULL: none. Borrowed
+    enum disk_method disk;     // how it is read
+    uint64_t weights_memory;   // for weights, where the backend computes: what does not fit is fetched each step (a CPU: from packed_path). 0: all
+    void (*on_weights)(void *user); // from any thread: weights that `turn` waits for may be there; NULL: nobody waits
+    void *on_weights_user;
     bool trace;                // `spans` reports all layers
     bool batch_invariant;      // a row's bytes must not depend on the rows beside it; plan() of a backend that cannot do this fails
 };
@@ -65,6 +72,7 @@ struct backend_plan {
     uint64_t pool_table_bytes; // tables of the local pool, which grow with the pages in use
     uint64_t pool_page_bytes;  // one page; set even without a pool
     uint64_t pool_pages;
+    char weights_kind[16]; // names the layout of packed weights, e.g. "int8"; empty: the backend keeps none (packed_path)
     bool rows_alike; // a row's bytes do not depend on the rows beside it, whether or not batch_invariant asks for it
     // For a device whose own memory holds weights, activations and pool. The fields above are then the host's share, except for
     // pool_page_bytes and pool_pages.
@@ -120,6 +128,7 @@ struct backend_info {
     uint64_t pages_total, pages_used, pages_peak;
     uint64_t attend_bytes, attend_us;           // local pool, since start
     uint64_t streamed_segments, streamed_bytes; // weights fetched since start, for what does not stay in memory
+    double stream_step_us;                      // how long reading them once takes; 0: all stay in memory, or not known
 };
 
 struct backend_held {
@@ -153,7 +162,8 @@ struct backend_ops {
     // backend's range.
     void (*segment)(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
     // Optional, for weights that do not stay in memory. Returns who of some mini-batches goes first with its next segment s: the one with the
-    // lowest number, which lets the next weights be fetched soonest. A segment that is started all the same waits.
+    // lowest number, which lets the next weights be fetched soonest. BACKEND_NOT_YET: they are being read; on_weights tells when to ask
+    // again. A segment that is started all the same waits.
     uint32_t (*turn)(struct backend_batch *batch, uint32_t s);
     // Optional: the step is over, or given up. Until then weights are kept for what it needs next.
     void (*end)(struct backend_batch *batch);

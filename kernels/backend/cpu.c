@@ -94,8 +94,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
                          "%s",
                          config->compute == COMPUTE_F32 ? "leave --compute at auto or int8" : "--compute int8");
     const struct kv_shape kv = pool_shape(config, &range);
-    status = cpu_plan_weights(config, &range, &plan->weight_bytes, &plan->start_bytes, error);
-    if (status)
+    if ((status = cpu_plan_weights(config, &range, plan, error)))
         return status;
     plan->activation_bytes = batch_bytes(config) * config->max_batches + rope_row_floats(&rope) * config->context_tokens * 4;
     if (range.is_last)
@@ -153,6 +152,7 @@ static void cpu_close(struct backend *backend)
     if (!backend)
         return;
     kv_store_close(backend->kv);
+    cpu_stream_close(backend);
     for (uint32_t i = 0; backend->scratch && i < thread_pool_threads(backend->config.pool); i++)
         sampler_scratch_close(backend->scratch[i]);
     if (backend->weights)
@@ -209,6 +209,7 @@ static void cpu_info(const struct backend *backend, struct backend_info *info)
         kv_store_stats(backend->kv, &stats);
         info->pages_peak = stats.pages_peak;
     }
+    cpu_stream_info(backend, info);
 }
 
 static void cpu_batch_close(struct backend_batch *batch)
@@ -216,6 +217,7 @@ static void cpu_batch_close(struct backend_batch *batch)
     if (!batch)
         return;
     kv_batch_close(batch->kv);
+    cpu_stream_leave(batch);
     if (batch->memory)
         munmap(batch->memory, batch->memory_bytes);
     free(batch);
@@ -229,6 +231,7 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
     if (!batch)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->backend = backend;
+    cpu_stream_join(batch);
     batch->memory_bytes = batch_bytes(&backend->config);
     batch->memory = mmap(NULL, batch->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1,
                          0); // a step takes no page faults
@@ -307,6 +310,8 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
                              rows[row].position);
     }
     status = plan_local(batch, bad_row, error);
+    if (!status)
+        cpu_stream_want(batch, 0);
     if (!status && backend->range.is_first)
         cpu_embed(batch);
     return status;
@@ -422,6 +427,8 @@ const struct backend_ops backend_cpu = {
     .put_x = cpu_put_x,
     .get_x = cpu_get_x,
     .segment = cpu_segment,
+    .turn = cpu_stream_turn,
+    .end = cpu_stream_end,
     .attend = cpu_attend,
     .head = cpu_head,
     .done = cpu_done,

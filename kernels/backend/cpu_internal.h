@@ -5,6 +5,8 @@
 #include "common/kv/kv_store.h"
 #include "common/model/model.h"
 #include "kernels/backend/layer_range.h"
+#include "kernels/backend/packed_file.h"
+#include "kernels/backend/weight_stream.h"
 #include "kernels/dispatch/kernels.h"
 
 enum { CPU_HEAD_ROWS = 64 }; // the most rows of logits at one time: 64 x 49,152 x 4 bytes = 12.6 MB
@@ -29,6 +31,16 @@ struct cpu_layer {
     struct cpu_linear q, k, v, o, gate, up, down;
 };
 
+// The weights in pieces (cpu_load.c): of the head and the embedding, then of each segment.
+enum { CPU_SECTIONS_MAX = MODEL_MAX_LAYERS + 2 };
+
+struct cpu_sections {
+    uint32_t count;
+    uint64_t bytes[CPU_SECTIONS_MAX]; // multiples of 4,096, as a packed file has them
+    uint64_t largest_tensor;          // of the model file
+    uint64_t layout;                  // a number made of what their bytes depend on, beside the model
+};
+
 struct backend {
     struct backend_config config;
     struct model_shape shape;
@@ -46,6 +58,14 @@ struct backend {
     struct kv_store *kv;    // NULL without a local pool
     unsigned char *weights; // one mapping: packed or dense matrices, norms, biases
     uint64_t weights_bytes;
+    struct cpu_sections sections;
+    unsigned char *section_at[CPU_SECTIONS_MAX]; // in the mapping; of one that streams: the slot that its tables point to, or NULL
+    struct weight_tiers tiers;
+    struct packed_file *packed; // while some stream; and so:
+    struct disk_queue *disk;
+    struct weight_stream *stream;
+    double disk_bytes_per_us;         // measured while the file was checked
+    uint32_t users;                   // of the stream: a bit each
     float *logits;                    // [CPU_HEAD_ROWS][vocab] f32, if range.is_last
     struct sampler_scratch **scratch; // [threads], if range.is_last; otherwise NULL
     uint64_t attend_bytes, attend_us;
@@ -53,6 +73,7 @@ struct backend {
 
 struct backend_batch {
     struct backend *backend;
+    uint32_t user; // of the stream
     uint32_t row_count, local_count;
     struct backend_row *rows; // [max_rows]
     uint32_t *place;          // [max_rows] where a row's x is after the last segment, which drops rows without output
@@ -74,11 +95,12 @@ struct backend_batch {
 // cpu_pieces.c. UNIMPLEMENTED: there are no kernels for a piece; the error names it.
 enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out, struct error *error) MUST_CHECK;
 
-// cpu_load.c
-// start_bytes: memory needed in addition to `bytes` while the file is read.
-enum status cpu_plan_weights(const struct backend_config *config, const struct layer_range *range, uint64_t *bytes,
-                             uint64_t *start_bytes, struct error *error) MUST_CHECK;
-enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
+// cpu_load.c. size: of all sections of a range. fill: converts a section of the model file into `base`, which has room for it. place: points
+// the tables of matrices and vectors to a section that lies at `base`.
+enum status cpu_size_sections(const struct backend_config *config, const struct layer_range *range, struct cpu_sections *out,
+                              struct error *error) MUST_CHECK;
+enum status cpu_fill_section(struct backend *backend, uint32_t section, unsigned char *base, struct error *error) MUST_CHECK;
+void cpu_place_section(struct backend *backend, uint32_t section, unsigned char *base);
 bool cpu_wants_dense(const struct backend_config *config);
 
 // cpu_quantize.c. type_of: in which a matrix is loaded. pack, dequantize: tiles or rows of a matrix that is loaded in another type than
@@ -89,6 +111,23 @@ bool cpu_pack_quantized(const struct packed_matrix *matrix, const struct tensor_
 bool cpu_dequantize_quantized(enum tensor_type type, const struct tensor_view *view, uint32_t row_begin, uint32_t row_count,
                               float *out /* [row_count][columns] */) MUST_CHECK;
 enum status cpu_check_quantize(const struct backend_config *config, struct error *error) MUST_CHECK;
+
+// cpu_weights.c. plan: fills weight_bytes and start_bytes.
+enum status cpu_plan_weights(const struct backend_config *config, const struct layer_range *range, struct backend_plan *plan,
+                             struct error *error) MUST_CHECK;
+enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
+
+// cpu_stream.c: weights that do not stay in memory. open, close: of the backend, once its file has been checked. join, leave: a mini-batch. enter: waits
+// for a segment's weights and points its tables to them. want: segment s is the next one; the ones before are passed. turn, end: entries of the backend.
+enum status cpu_stream_open(struct backend *backend, struct error *error) MUST_CHECK;
+void cpu_stream_close(struct backend *backend);
+void cpu_stream_join(struct backend_batch *batch);
+void cpu_stream_leave(struct backend_batch *batch);
+void cpu_stream_enter(struct backend_batch *batch, uint32_t s);
+void cpu_stream_want(struct backend_batch *batch, uint32_t s);
+uint32_t cpu_stream_turn(struct backend_batch *batch, uint32_t s);
+void cpu_stream_end(struct backend_batch *batch);
+void cpu_stream_info(const struct backend *backend, struct backend_info *info);
 
 // cpu_segment.c
 void cpu_embed(struct backend_batch *batch);

@@ -1,29 +1,38 @@
-// cpu_load.c: weights from the file into the layouts that the kernels read.
+// cpu_load.c: weights from the model file into the layouts that the kernels read.
 //
-// All matrices, norms and biases go into one anonymous mapping whose size is known from the plan; threads claim ranges of
-// tiles (packed) or rows (dense). Afterwards nothing points into the file, so its pages can be given back.
+// They come in sections: section 0 is what every step needs besides the layers, the embedding, the output matrix and its norm; section
+// 1 + s is what segment s reads, in the order in which it does: the end of layer s - 1, then the beginning of layer s. A section is in
+// one piece, wherever that is (cpu_weights.c), and is walked in one order: to add up sizes, to convert, or only to point into what has
+// been converted before.
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/base/checked.h"
 #include "kernels/backend/cpu_internal.h"
+#include "kernels/backend/packed_file.h"
 #include "kernels/quant/dequant.h"
 
-enum { LINEARS_A_LAYER = 7, ALIGN = 64 };
+enum { ALIGN = 64 };
+#define LAYOUT_VERSION 1u // grows when the bytes of a section change and nothing that is mixed in below does
 
-// Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
+// Walks one section.
 struct loader {
     const struct model *model;
-    const struct backend_config *config;
-    struct layer_range range;
-    bool dense;
-    unsigned char *base; // NULL while sizes are added up
-    uint64_t used, peak; // peak: with the tensor that is being read
     struct backend *backend;
+    unsigned char *base; // NULL while sizes are added up
+    bool convert;        // else what is there has been converted
+    uint64_t used;
+    uint64_t largest; // tensor of the file
+    uint64_t layout;  // a number made of what the bytes depend on
     struct error *error;
     enum status status;
 };
+
+static void mix(struct loader *loader, uint64_t value)
+{
+    loader->layout = (loader->layout ^ value) * 0x9e3779b97f4a7c15u;
+    loader->layout ^= loader->layout >> 29;
+}
 
 static void *take(struct loader *loader, uint64_t bytes)
 {
@@ -34,13 +43,13 @@ static void *take(struct loader *loader, uint64_t bytes)
 
 static void load_vector(struct loader *loader, const struct tensor_view *view, const float **out)
 {
-    if (!view->data || loader->status) {
-        *out = NULL;
+    *out = NULL;
+    if (!view->data || loader->status)
         return;
-    }
     uint64_t count = (uint64_t)view->rows * view->columns;
     float *values = take(loader, count * sizeof *values);
-    if (values)
+    mix(loader, count);
+    if (values && loader->convert)
         dequantize(view->type, view->data, count, values);
     *out = values;
 }
@@ -87,14 +96,26 @@ static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     }
 }
 
+static void mix_matrix(struct loader *loader, const struct packed_matrix *m)
+{
+    const uint64_t parts[] = {m->layout,       m->super,        m->minimum,          m->source_type,  m->k,
+                              m->tile_count,   m->super_offset, m->super_min_offset, m->scale_offset, m->min_offset,
+                              m->quant_offset, m->tile_bytes};
+    for (size_t i = 0; i < ARRAY_COUNT(parts); i++)
+        mix(loader, parts[i]);
+}
+
 static void load_linear(struct loader *loader, const struct tensor_view *view, struct cpu_linear *out)
 {
     if (loader->status)
         return;
     *out = (struct cpu_linear){.outputs = view->rows, .inputs = view->columns};
-    struct convert_job job = {.linear = out, .view = view, .type = cpu_type_of(loader->config, view)};
-    if (loader->dense) {
+    struct convert_job job = {.linear = out, .view = view, .type = cpu_type_of(&loader->backend->config, view)};
+    mix(loader, job.type);
+    if (loader->backend->dense) {
         out->dense = job.dense = take(loader, (uint64_t)view->rows * view->columns * sizeof(float));
+        mix(loader, view->rows);
+        mix(loader, view->columns);
     } else {
         loader->status = pack_plan((uint32_t)job.type, view->rows, view->columns, &out->packed, loader->error);
         if (loader->status) {
@@ -102,9 +123,10 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
             return;
         }
         out->packed.data = take(loader, out->packed.bytes);
+        mix_matrix(loader, &out->packed);
     }
-    loader->peak = MAX(loader->peak, loader->used + view->bytes);
-    if (loader->base) {
+    loader->largest = MAX(loader->largest, view->bytes);
+    if (loader->base && loader->convert) {
         job.pool = loader->backend->config.pool;
         thread_pool_run(job.pool, convert_thread, &job);
         model_release_tensor(loader->model, view); // so that the file is never in memory twice as a whole
@@ -115,41 +137,60 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
     }
 }
 
-static void load_layer(struct loader *loader, const struct model_layer *source, struct cpu_layer *out)
+static void load_biased(struct loader *loader, const struct tensor_view *weight, const struct tensor_view *bias,
+                        struct cpu_linear *out)
 {
-    load_vector(loader, &source->attn_norm, &out->attn_norm);
-    load_vector(loader, &source->ffn_norm, &out->ffn_norm);
-    const struct {
-        const struct tensor_view *weight, *bias;
-        struct cpu_linear *linear;
-    } parts[LINEARS_A_LAYER] = {
-        {&source->q, &source->q_bias, &out->q}, {&source->k, &source->k_bias, &out->k}, {&source->v, &source->v_bias, &out->v},
-        {&source->o, &source->o_bias, &out->o}, {&source->gate, NULL, &out->gate},      {&source->up, NULL, &out->up},
-        {&source->down, NULL, &out->down},
-    };
-    for (uint32_t i = 0; i < LINEARS_A_LAYER; i++) {
-        load_linear(loader, parts[i].weight, parts[i].linear);
-        if (parts[i].bias)
-            load_vector(loader, parts[i].bias, &parts[i].linear->bias);
+    load_linear(loader, weight, out);
+    load_vector(loader, bias, &out->bias);
+}
+
+static void load_resident(struct loader *loader)
+{
+    const struct model *model = loader->model;
+    struct backend *backend = loader->backend;
+    const struct layer_range *range = &backend->range;
+
+    if (range->is_first)
+        load_linear(loader, &model->embedding, &backend->embedding);
+    if (range->is_last && range->is_first && model->tied)
+        backend->output = backend->embedding;
+    else if (range->is_last)
+        load_linear(loader, &model->output, &backend->output);
+    if (range->is_last)
+        load_vector(loader, &model->output_norm, &backend->output_norm);
+}
+
+static void load_segment(struct loader *loader, uint32_t s)
+{
+    const struct layer_range *range = &loader->backend->range;
+    struct cpu_layer unused = {0}, *layers = loader->backend->layers;
+
+    if (s > 0) {
+        const struct model_layer *from = &loader->model->layers[range->first + s - 1];
+        struct cpu_layer *to = loader->base ? &layers[s - 1] : &unused;
+        load_biased(loader, &from->o, &from->o_bias, &to->o);
+        load_vector(loader, &from->ffn_norm, &to->ffn_norm);
+        load_linear(loader, &from->gate, &to->gate);
+        load_linear(loader, &from->up, &to->up);
+        load_linear(loader, &from->down, &to->down);
+    }
+    if (s < range->count) {
+        const struct model_layer *from = &loader->model->layers[range->first + s];
+        struct cpu_layer *to = loader->base ? &layers[s] : &unused;
+        load_vector(loader, &from->attn_norm, &to->attn_norm);
+        load_biased(loader, &from->q, &from->q_bias, &to->q);
+        load_biased(loader, &from->k, &from->k_bias, &to->k);
+        load_biased(loader, &from->v, &from->v_bias, &to->v);
     }
 }
 
-static void load_all(struct loader *loader)
+static void load_section(struct loader *loader, uint32_t section)
 {
-    const struct model *model = loader->model;
-    struct backend sizes = {0}, *backend = loader->backend ? loader->backend : &sizes;
-    struct cpu_layer layer_sizes;
-
-    if (loader->range.is_first)
-        load_linear(loader, &model->embedding, &backend->embedding);
-    if (loader->range.is_last && loader->range.is_first && model->tied)
-        backend->output = backend->embedding;
-    else if (loader->range.is_last)
-        load_linear(loader, &model->output, &backend->output);
-    if (loader->range.is_last)
-        load_vector(loader, &model->output_norm, &backend->output_norm);
-    for (uint32_t i = 0; i < loader->range.count && !loader->status; i++)
-        load_layer(loader, &model->layers[loader->range.first + i], loader->base ? &backend->layers[i] : &layer_sizes);
+    loader->used = 0;
+    if (section == 0)
+        load_resident(loader);
+    else
+        load_segment(loader, section - 1);
 }
 
 bool cpu_wants_dense(const struct backend_config *config)
@@ -163,38 +204,41 @@ bool cpu_wants_dense(const struct backend_config *config)
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
 }
 
-enum status cpu_plan_weights(const struct backend_config *config, const struct layer_range *range, uint64_t *bytes,
-                             uint64_t *start_bytes, struct error *error)
+enum status cpu_size_sections(const struct backend_config *config, const struct layer_range *range, struct cpu_sections *out,
+                              struct error *error)
 {
-    struct loader loader = {
-        .model = config->model, .config = config, .range = *range, .dense = cpu_wants_dense(config), .error = error};
-    load_all(&loader);
-    *bytes = loader.used;
-    *start_bytes = loader.peak > loader.used ? loader.peak - loader.used : 0;
+    struct backend sizes = {.config = *config, .dense = cpu_wants_dense(config), .range = *range};
+    struct loader loader = {.model = config->model, .backend = &sizes, .error = error};
+
+    out->count = range->count + 2;
+    mix(&loader, LAYOUT_VERSION);
+    mix(&loader, sizes.dense);
+    mix(&loader, range->first);
+    for (uint32_t i = 0; i < out->count; i++) {
+        load_section(&loader, i);
+        out->bytes[i] = packed_file_align(loader.used);
+    }
+    out->largest_tensor = loader.largest;
+    out->layout = loader.layout;
     return loader.status;
 }
 
-enum status cpu_load_weights(struct backend *backend, struct error *error)
+enum status cpu_fill_section(struct backend *backend, uint32_t section, unsigned char *base, struct error *error)
 {
-    struct loader loader = {.model = backend->config.model,
-                            .config = &backend->config,
-                            .range = backend->range,
-                            .dense = backend->dense,
-                            .error = error,
-                            .backend = backend};
-    uint64_t start_bytes;
-    enum status status = cpu_plan_weights(loader.config, &loader.range, &backend->weights_bytes, &start_bytes, error);
+    struct loader loader = {.model = backend->config.model, .backend = backend, .base = base, .convert = true, .error = error};
 
-    if (status)
-        return status;
-    backend->weights = mmap(NULL, backend->weights_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (backend->weights == MAP_FAILED) {
-        backend->weights = NULL;
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%llu MiB of memory for the weights are not to be had",
-                         (unsigned long long)(backend->weights_bytes >> 20));
-    }
-    madvise(backend->weights, backend->weights_bytes, MADV_HUGEPAGE); // fewer TLB misses; a kernel without them is fine
-    loader.base = backend->weights;
-    load_all(&loader);
-    return loader.status;
+    load_section(&loader, section);
+    if (loader.status)
+        return loader.status;
+    assert_always(packed_file_align(loader.used) == backend->sections.bytes[section]);
+    memset(base + loader.used, 0, backend->sections.bytes[section] - loader.used);
+    return STATUS_OK;
+}
+
+void cpu_place_section(struct backend *backend, uint32_t section, unsigned char *base)
+{
+    struct loader loader = {.model = backend->config.model, .backend = backend, .base = base};
+
+    load_section(&loader, section);
+    assert_always(!loader.status);
 }

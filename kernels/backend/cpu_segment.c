@@ -346,9 +346,11 @@ void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_l
     struct segment_job job = {batch, s, links};
     if (batch->backend->range.is_last && s == batch->backend->range.count && batch->kv_only_count)
         end_kv_only(batch, links);
-    if (!batch->row_count)
-        return;
-    thread_pool_run(batch->backend->config.pool, segment_thread, &job);
+    if (batch->row_count) {
+        cpu_stream_enter(batch, s);
+        thread_pool_run(batch->backend->config.pool, segment_thread, &job);
+    }
+    cpu_stream_want(batch, s + 1);
 }
 
 static void embed_thread(void *arg, uint32_t thread_index, uint32_t thread_count)

@@ -23,6 +23,7 @@
 #include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
+#include "common/disk/disk.h"
 #include "common/kv/kv_sparse.h"
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
@@ -39,6 +40,7 @@ struct up_settings {
     const char *batch_dir;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
+    const char *cache_dir, *disk_reads;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue, batch_queue,
         worker_timeout_ms;
     uint64_t kv_memory;
@@ -66,6 +68,8 @@ static const struct up_settings defaults = {
     .kv_type = "f16",
     .sparse_attention = "off",
     .local_pool = "auto",
+    .cache_dir = "none",
+    .disk_reads = "auto",
     .worker_timeout_ms = 2000,
 };
 
@@ -159,6 +163,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction set of each worker in turn, such as avx2,avx512",
          0, 0},
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part, or in its GPU: auto, 0 or bytes", 0, 0},
+        {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
+        {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
@@ -275,6 +281,8 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--listen=ipc://%s/s-part.sock", up->supervisor.run_dir);
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--device=%s", s->device);
+    supervise_argument(child, "--cache-dir=%s", s->cache_dir);
+    supervise_argument(child, "--disk-reads=%s", s->disk_reads);
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--quantize=%s", s->quantize);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");

@@ -27,6 +27,7 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .max_sequences = ENGINE_SEQUENCES_MAX,
         .local_pool_bytes = s_part->settings.local_pool,
         .device = s_part->device.index,
+        .disk = s_part->settings.disk,
         .trace = s_part->settings.trace,
         .batch_invariant = s_part->settings.batch_invariant,
     };
@@ -130,6 +131,9 @@ enum status load_model(struct s_part *s_part, struct error *error)
         log_info("DEVICE", "chosen=\"%s\"", s_part->device.line);
     if ((status = fill_device(s_part, &config, error)) || (status = engine->ops->plan(&config, &s_part->plan, error)))
         return status;
+    if ((status = weights_choose_path(s_part, error)))
+        return status;
+    config.packed_path = *s_part->packed_path ? s_part->packed_path : NULL;
     if ((status = check_device(s_part, error)) || (status = check_plan(s_part, error)))
         return status;
     if (s_part->settings.local_pool && s_part->plan.pool_pages == 0)

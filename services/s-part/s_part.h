@@ -3,7 +3,7 @@
 // There are two threads. The engine's thread computes and serves Step; the main thread keeps up the membership, so that a long
 // segment never delays a heartbeat.
 //
-//     settings.c ─▶ load.c: model, device, memory plan, backend ─▶ serve.c: server, engine thread ─▶ membership.c: registration, beats
+//     settings.c ─▶ load.c, weights.c: model, device, memory plan, backend ─▶ serve.c: server, engine thread ─▶ membership.c: registration, beats
 #ifndef FD_SERVICES_S_PART_S_PART_H
 #define FD_SERVICES_S_PART_S_PART_H
 
@@ -19,14 +19,16 @@
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine_state.h"
 
-enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200 };
+enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 4096 };
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
         *kv_type_name, *sparse_attention, *isa, *trace, *device_name, *mesh_secret_file;
+    const char *cache_dir, *disk_reads;
     struct rpc_secret mesh_secret;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
+    enum disk_method disk;
     uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s, sparse_percent;
     uint64_t local_pool;
 };
@@ -42,6 +44,7 @@ struct s_part {
     struct engine engine;
     struct device_choice device;
     struct backend_plan plan;
+    char packed_path[S_PART_PATH_BYTES]; // of packed weights; empty: they are converted at each start
     struct calibration calibration;
     pthread_t engine_thread;
     atomic_bool stop; // relaxed: the loop is woken after it is set
@@ -51,6 +54,9 @@ struct s_part {
 
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.
 enum status settings_parse(struct service *service, struct s_part_settings *settings, struct error *error) MUST_CHECK;
+
+// weights.c: fills packed_path for the layout that the plan names; empty: none is kept.
+enum status weights_choose_path(struct s_part *s_part, struct error *error) MUST_CHECK;
 
 // load.c: logs the memory plan, checks that it fits, and opens the model and the backend.
 enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;

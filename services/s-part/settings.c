@@ -18,6 +18,8 @@ static struct s_part_settings defaults(void)
         .compute = "auto",
         .quantize = "none",
         .device_name = "cpu",
+        .cache_dir = "none",
+        .disk_reads = "auto",
         .calibrate = true,
         .kv_type_name = "f16",
         .sparse_attention = "off",
@@ -37,6 +39,8 @@ static enum status check(struct s_part_settings *s, struct error *error)
         (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)) ||
         (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)))
         return status;
+    if (disk_method_parse(s->disk_reads, &s->disk))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--disk-reads is '%s', want " DISK_METHOD_NAMES, s->disk_reads);
     if (!s->max_rows)
         s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
@@ -60,6 +64,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
          "seconds after which an S-part that computes nothing ends itself (a CPU: more where a layer takes long)", 1, 86400},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
+        {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
+        {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
