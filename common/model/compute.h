@@ -14,7 +14,9 @@
 #define DEVICE_HELP "cpu, cuda or cuda:N; auto: a GPU if there is one, else the CPU"
 
 #define CACHE_DIR_HELP \
-    "folder where converted weights are kept, so that the next start reads them; none: they are converted at each start"
+    "folder where converted weights are kept, so that the next start reads them; none: beside the model if they do not fit memory, else nowhere"
+#define WEIGHTS_MEMORY_HELP \
+    "memory for weights; what does not fit is read from disk each step (docs/offloading.md). auto: all weights, or what the rest leaves"
 #define DISK_READS_HELP "how files of weights are read: uring, threads (where the kernel lets no process have io_uring), auto"
 
 #endif

@@ -25,7 +25,6 @@
 #include "common/base/status.h"
 #include "common/sched/sched_settings.h"
 
-#define SCHED_MINI_BATCHES_MAX 4
 #define SCHED_PLAN_AHEAD_MAX 4
 #define SCHED_NO_PLACE UINT32_MAX
 #define SCHED_NEVER UINT64_MAX

@@ -8,6 +8,9 @@
 // The most places of a mesh, and of one step: the local pool and the KV workers. Every table of places has this size.
 enum { SCHED_WORKERS_MAX = 256, SCHED_PLACES_MAX = 1 + SCHED_WORKERS_MAX };
 
+// --mini-batches
+enum { SCHED_MINI_BATCHES_MAX = 16 };
+
 // Limits of --max-batch: a step with all running sequences still has 512 rows for prompts.
 enum { SCHED_STEP_ROWS_MAX = 8192, SCHED_RUNNING_MAX = SCHED_STEP_ROWS_MAX - 512 };
 #define SCHED_RUNNING_HELP "sequences that run at once"

@@ -40,7 +40,7 @@ struct up_settings {
     const char *batch_dir;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
-    const char *cache_dir, *disk_reads;
+    const char *cache_dir, *disk_reads, *weights_memory;
     uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue, batch_queue,
         worker_timeout_ms;
     uint64_t kv_memory;
@@ -70,6 +70,7 @@ static const struct up_settings defaults = {
     .local_pool = "auto",
     .cache_dir = "none",
     .disk_reads = "auto",
+    .weights_memory = "auto",
     .worker_timeout_ms = 2000,
 };
 
@@ -164,6 +165,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
          0, 0},
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part, or in its GPU: auto, 0 or bytes", 0, 0},
         {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
+        {"weights-memory", OPTION_STRING, &s->weights_memory, "SIZE|auto", WEIGHTS_MEMORY_HELP, 0, 0},
         {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
@@ -174,7 +176,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
          "mini-batches in flight; two pay if workers have cores of their own. 0: one on CPUs; with a GPU and workers one or two, "
          "whichever is predicted to be faster",
-         0, 4},
+         0, SCHED_MINI_BATCHES_MAX},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &s->admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
@@ -283,6 +285,7 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--device=%s", s->device);
     supervise_argument(child, "--cache-dir=%s", s->cache_dir);
     supervise_argument(child, "--disk-reads=%s", s->disk_reads);
+    supervise_argument(child, "--weights-memory=%s", s->weights_memory);
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--quantize=%s", s->quantize);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");

@@ -4,20 +4,38 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-bool engine_advance(struct engine *engine)
+// Of the mini-batches that are ready: the one whose turn it is by the weights that are in memory, then the one that has waited longest.
+// NULL: none is ready, or their weights are still being read.
+static struct mini_batch *choose(struct engine *engine)
 {
-    struct mini_batch *oldest = NULL;
-    bool computing = handover_advance(&engine->handover);
+    struct mini_batch *best = NULL;
+    uint32_t best_turn = 0;
 
     for (uint32_t i = 0; i < engine->batch_count; i++) {
         struct mini_batch *batch = &engine->batches[i];
-        computing |= engine_compute_poll(batch);
-        if (batch->state == BATCH_READY && (!oldest || batch->ready_order < oldest->ready_order))
-            oldest = batch;
+        if (batch->state != BATCH_READY)
+            continue;
+        const uint32_t turn = engine->ops->turn ? engine->ops->turn(batch->backend, batch->segment) : 0;
+        if (turn == BACKEND_NOT_YET)
+            continue;
+        if (!best || turn < best_turn || (turn == best_turn && batch->ready_order < best->ready_order)) {
+            best = batch;
+            best_turn = turn;
+        }
     }
-    if (oldest)
-        engine_compute_start(oldest);
-    return computing || oldest;
+    return best;
+}
+
+bool engine_advance(struct engine *engine)
+{
+    bool computing = handover_advance(&engine->handover);
+
+    for (uint32_t i = 0; i < engine->batch_count; i++)
+        computing |= engine_compute_poll(&engine->batches[i]);
+    struct mini_batch *next = choose(engine);
+    if (next)
+        engine_compute_start(next);
+    return computing || next;
 }
 
 static enum status open_batch(struct engine *engine, uint32_t index, struct error *error)

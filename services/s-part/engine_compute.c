@@ -147,6 +147,8 @@ static void finish(struct mini_batch *batch)
         if (plan->runs[i].sequence && !plan->runs[i].lost)
             step_plan_take(&batch->plan, i);
     take_times(batch);
+    if (engine->ops->end)
+        engine->ops->end(batch->backend);
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
     reply_send(batch); // the request is freed with it

@@ -6,7 +6,8 @@
 //     IDLE ─▶ begin ─▶ READY ─▶ segment: COMPUTING ─▶ q, k, v sent: WAITING ─▶ o is there: READY ─▶ … ─▶ head: SAMPLING ─▶ reply
 //
 // While one mini-batch computes on a device or waits, another that is ready starts, so that S-part and R-part work at the same
-// time. If all rows are local, the engine waits for nothing between the segments, and a device has the whole step queued. Steps of
+// time. If all rows are local, the engine waits for nothing between the segments, and a device has the whole step queued. Weights
+// that do not stay in memory are read once for all mini-batches that are ready: the one that is furthest behind goes first. Steps of
 // one mini-batch run in the order in which they came. A step allocates nothing but messages.
 //
 // Files, each calling only those below it:
@@ -33,7 +34,7 @@
 #include "services/s-part/watchdog.h"
 
 enum {
-    ENGINE_BATCHES_MAX = 8,
+    ENGINE_BATCHES_MAX = SCHED_MINI_BATCHES_MAX,
     ENGINE_QUEUE_MAX = 8,
     ENGINE_LINKS_MAX = SCHED_WORKERS_MAX,
     ENGINE_RELEASE_CALLS_MAX = 256,
@@ -172,7 +173,7 @@ static inline uint64_t engine_newest_scheduler(const struct engine *engine)
 
 // engine.c. open: first set the fields that describe the backend and the model (max_rows: the most rows of a step; batch_count: the
 // number of mini-batches). The engine uses the backend; the caller closes it. advance: continues what a device has computed or
-// copied, and starts the segment that has waited longest; false: there is nothing to do.
+// copied, and starts a segment whose weights are in memory; false: there is nothing to do before something arrives.
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
 bool engine_advance(struct engine *engine);

@@ -9,6 +9,9 @@
 #include "common/model/compute.h"
 #include "services/s-part/s_part.h"
 
+// On a thread of the disk's queue.
+static void wake_engine(void *loop) { rpc_loop_wake(loop); }
+
 static struct backend_config backend_config(const struct s_part *s_part)
 {
     return (struct backend_config){
@@ -28,25 +31,35 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .local_pool_bytes = s_part->settings.local_pool,
         .device = s_part->device.index,
         .disk = s_part->settings.disk,
+        .on_weights = wake_engine,
+        .on_weights_user = s_part->engine.loop,
         .trace = s_part->settings.trace,
         .batch_invariant = s_part->settings.batch_invariant,
     };
 }
 
+uint64_t load_start_bytes(const struct s_part *s_part)
+{
+    return MAX(s_part->plan.start_bytes, s_part->settings.calibrate ? CALIBRATE_BYTES : 0);
+}
+
 static enum status check_plan(const struct s_part *s_part, struct error *error)
 {
     const struct backend_plan *plan = &s_part->plan;
-    char parts[160];
+    char parts[240];
     const struct memory_plan memory = {
         .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
-        .start_bytes = MAX(plan->start_bytes, s_part->settings.calibrate ? CALIBRATE_BYTES : 0),
+        .start_bytes = load_start_bytes(s_part),
         .page_bytes = (plan->pool_on_device ? 0 : plan->pool_page_bytes) +
                       (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = plan->pool_on_device ? 0 : s_part->settings.local_pool,
     };
-    snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
-             (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
-             (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
+    int written = snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
+                           (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
+                           (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
+    if (plan->streamed_bytes)
+        snprintf(parts + written, sizeof parts - (size_t)written, " streamed_mib=%.1f weight_slots=%u",
+                 (double)plan->streamed_bytes / 1048576, plan->weight_slots);
     return memory_plan_check(&memory, parts, error);
 }
 
@@ -129,11 +142,9 @@ enum status load_model(struct s_part *s_part, struct error *error)
         log_warn("DEVICE", "chosen=\"%s\"", s_part->device.line);
     else
         log_info("DEVICE", "chosen=\"%s\"", s_part->device.line);
-    if ((status = fill_device(s_part, &config, error)) || (status = engine->ops->plan(&config, &s_part->plan, error)))
+    if ((status = fill_device(s_part, &config, error)) || (status = weights_choose_memory(s_part, &config, error)) ||
+        (status = weights_choose_path(s_part, &config, error)))
         return status;
-    if ((status = weights_choose_path(s_part, error)))
-        return status;
-    config.packed_path = *s_part->packed_path ? s_part->packed_path : NULL;
     if ((status = check_device(s_part, error)) || (status = check_plan(s_part, error)))
         return status;
     if (s_part->settings.local_pool && s_part->plan.pool_pages == 0)

@@ -24,13 +24,13 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
         *kv_type_name, *sparse_attention, *isa, *trace, *device_name, *mesh_secret_file;
-    const char *cache_dir, *disk_reads;
+    const char *cache_dir, *disk_reads, *weights_memory_text;
     struct rpc_secret mesh_secret;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
     enum disk_method disk;
     uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s, sparse_percent;
-    uint64_t local_pool;
+    uint64_t local_pool, weights_memory; // weights_memory 0: auto
 };
 
 struct s_part {
@@ -55,11 +55,15 @@ struct s_part {
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.
 enum status settings_parse(struct service *service, struct s_part_settings *settings, struct error *error) MUST_CHECK;
 
-// weights.c: fills packed_path for the layout that the plan names; empty: none is kept.
-enum status weights_choose_path(struct s_part *s_part, struct error *error) MUST_CHECK;
+// weights.c. memory: fills the plan, and in *config how much of the weights stays in memory: as the settings say, or what the rest leaves.
+// path: fills packed_path for the layout that the plan names, and *config with it; empty: none is kept.
+enum status weights_choose_memory(struct s_part *s_part, struct backend_config *config, struct error *error) MUST_CHECK;
+enum status weights_choose_path(struct s_part *s_part, struct backend_config *config, struct error *error) MUST_CHECK;
 
 // load.c: logs the memory plan, checks that it fits, and opens the model and the backend.
 enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;
+// Returns how much memory is taken only while it starts.
+uint64_t load_start_bytes(const struct s_part *s_part);
 // Returns the shape of the model's K and V in workers and the local pool.
 struct kv_shape load_kv_shape(const struct s_part *s_part);
 // Measures how long steps take, if the settings ask for it. A failure is only logged, because a mesh can run without these times.

@@ -1,4 +1,6 @@
 // settings.c: the options of the s-part.
+#include <string.h>
+
 #include "common/base/checked.h"
 #include "common/kv/kv_sparse.h"
 #include "common/model/compute.h"
@@ -20,6 +22,7 @@ static struct s_part_settings defaults(void)
         .device_name = "cpu",
         .cache_dir = "none",
         .disk_reads = "auto",
+        .weights_memory_text = "auto",
         .calibrate = true,
         .kv_type_name = "f16",
         .sparse_attention = "off",
@@ -41,6 +44,10 @@ static enum status check(struct s_part_settings *s, struct error *error)
         return status;
     if (disk_method_parse(s->disk_reads, &s->disk))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--disk-reads is '%s', want " DISK_METHOD_NAMES, s->disk_reads);
+    if (strcmp(s->weights_memory_text, "auto") &&
+        (options_parse_size(s->weights_memory_text, &s->weights_memory) || !s->weights_memory))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--weights-memory is '%s', want auto or bytes such as 12G",
+                         s->weights_memory_text);
     if (!s->max_rows)
         s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
@@ -65,6 +72,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
         {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
+        {"weights-memory", OPTION_STRING, &s->weights_memory_text, "SIZE|auto", WEIGHTS_MEMORY_HELP, 0, 0},
         {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
@@ -75,7 +83,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
-        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, 4},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, SCHED_MINI_BATCHES_MAX},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned unless CPU time is limited",
          0, 1024},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},

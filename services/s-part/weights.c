@@ -1,13 +1,50 @@
-// weights.c: the file of packed weights that belongs to the model and to what the device makes of it.
+// weights.c: how much of the weights stays in memory, and the file of packed weights that belongs to the model and to what the device makes of it.
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
 #include "services/s-part/s_part.h"
 
+// What all but the weights takes: with the pool in full use, for weights that took its memory could not give it back.
+static uint64_t rest_bytes(const struct s_part *s_part)
+{
+    const struct backend_plan *plan = &s_part->plan;
+    return plan->activation_bytes + plan->pool_fixed_bytes +
+           MAX(load_start_bytes(s_part), s_part->settings.local_pool + plan->pool_table_bytes);
+}
+
+enum status weights_choose_memory(struct s_part *s_part, struct backend_config *config, struct error *error)
+{
+    const struct backend_ops *ops = s_part->device.ops;
+    const struct backend_plan *plan = &s_part->plan;
+    enum status status;
+
+    config->weights_memory = s_part->settings.weights_memory;
+    if (config->weights_memory && ops != &backend_cpu)
+        return error_set(error, STATUS_UNIMPLEMENTED, "--weights-memory: on %s all weights stay in memory", ops->name);
+    if ((status = ops->plan(config, &s_part->plan, error))) {
+        if (config->weights_memory)
+            error_prefix(error, "--weights-memory %s", s_part->settings.weights_memory_text);
+        return status;
+    }
+    const uint64_t available = memory_available_bytes();
+    if (config->weights_memory || ops != &backend_cpu ||
+        plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + load_start_bytes(s_part) <= available)
+        return STATUS_OK;
+    const uint64_t rest = rest_bytes(s_part);
+    config->weights_memory = MAX(available > rest ? available - rest : 0, 1);
+    if ((status = ops->plan(config, &s_part->plan, error)))
+        error_prefix(error, "%.0f MiB of memory are available, and all but the weights takes up to %.0f (--local-pool, --max-rows)",
+                     (double)available / 1048576, (double)rest / 1048576);
+    return status;
+}
+
 // The model's file name without ".gguf", then the kind of its packed weights: model-Q4_1.gguf gives model-Q4_1-int8.fdw.
-static enum status name_file(struct s_part *s_part, const char *folder, struct error *error)
+static enum status name_file(struct s_part *s_part, const char *folder, int folder_length, struct error *error)
 {
     static const char suffix[] = ".gguf";
     const char *path = s_part->settings.model_path, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -15,23 +52,33 @@ static enum status name_file(struct s_part *s_part, const char *folder, struct e
 
     if (length > strlen(suffix) && !strcmp(name + length - strlen(suffix), suffix))
         length -= strlen(suffix);
-    int written = snprintf(s_part->packed_path, sizeof s_part->packed_path, "%s/%.*s-%s.fdw", folder, (int)length, name,
-                           s_part->plan.weights_kind);
+    int written = snprintf(s_part->packed_path, sizeof s_part->packed_path, "%.*s/%.*s-%s.fdw", folder_length, folder, (int)length,
+                           name, s_part->plan.weights_kind);
     if (written < 0 || (size_t)written >= sizeof s_part->packed_path)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--cache-dir %s: the path is too long", folder);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--cache-dir %.*s: the path is too long", folder_length, folder);
     return STATUS_OK;
 }
 
-enum status weights_choose_path(struct s_part *s_part, struct error *error)
+enum status weights_choose_path(struct s_part *s_part, struct backend_config *config, struct error *error)
 {
-    const char *folder = s_part->settings.cache_dir;
+    const struct backend_plan *plan = &s_part->plan;
+    const char *folder = s_part->settings.cache_dir, *model = s_part->settings.model_path, *slash = strrchr(model, '/');
+    const bool none = !strcmp(folder, "none");
     struct stat info;
+    enum status status;
 
-    s_part->packed_path[0] = '\0';
-    if (!*s_part->plan.weights_kind || !strcmp(folder, "none"))
+    if (!*plan->weights_kind || (none && !plan->streamed_bytes))
         return STATUS_OK;
-    if (stat(folder, &info) || !S_ISDIR(info.st_mode))
+    if (!none && (stat(folder, &info) || !S_ISDIR(info.st_mode)))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--cache-dir %s: %s", folder,
                          errno == ENOENT ? "there is no such folder" : "it is no folder");
-    return name_file(s_part, folder, error);
+    if (!none)
+        status = name_file(s_part, folder, (int)strlen(folder), error);
+    else
+        status = name_file(s_part, slash ? model : ".", slash ? (int)(slash - model) : 1, error);
+    config->packed_path = s_part->packed_path;
+    if (!status && plan->streamed_bytes)
+        log_info("WEIGHTS-STREAMED", "file=%s each_step_mib=%.1f what=\"they do not fit memory: each step reads them from disk\"",
+                 s_part->packed_path, (double)plan->streamed_bytes / 1048576);
+    return status;
 }

@@ -1,8 +1,11 @@
-"""Weights from a packed file: written at the first start, read at the next, and the same bytes either way."""
+"""Weights from a packed file: written at the first start, read at the next, or in each step; and the same bytes either way."""
 import os
 import re
 
-from streams import assert_same, body, run_all, words
+import pytest
+
+from conftest import PACED, wait_until
+from streams import Stream, assert_same, body, join_all, run_all, words
 
 PROBES = [body("The sea is", 24, logprobs=5), body(words(120, 2), 12, 4, True, logprobs=5)]
 
@@ -28,3 +31,48 @@ def test_the_next_start_reads_them(mesh, start_mesh, tmp_path):
         assert re.search(r"WEIGHTS-READ file=\S+-int8\.fdw", log_of(again)) and "WEIGHTS-PACKED" not in log_of(again)
         again.stop()
     assert os.listdir(tmp_path) == files
+
+
+LEAST = "20M"  # for the small model, all of which takes 20.3 MiB: two thirds of its layers do not fit
+
+
+def streamed(start_mesh, folder, *options, **settings):
+    mesh = start_mesh("--cache-dir", folder, "--weights-memory", LEAST, *options, **settings)
+    assert re.search(r"MEMORY-PLAN .* streamed_mib=1\.\d weight_slots=[23]", log_of(mesh))
+    return mesh
+
+
+@pytest.mark.parametrize("options", [("--kv-workers", 0), ("--kv-workers", 0, "--mini-batches", 4),
+                                     ("--kv-workers", 2, "--local-pool", 0, "--mini-batches", 2), ("--kv-workers", 2, "--mini-batches", 3)],
+                         ids=["alone", "4-mini-batches", "2-workers", "workers-and-pool"])
+def test_same_bytes_where_they_do_not_fit(mesh, start_mesh, tmp_path, options):
+    wanted = run_all(mesh.url, PROBES)
+    small = streamed(start_mesh, tmp_path, *options)
+    beside = [Stream(small.url, body(words(3 + 17 * i, i), 12 + 5 * i, i, i % 2 == 0)) for i in range(8)]
+    assert_same(run_all(small.url, PROBES), wanted)
+    assert [stream.error for stream in join_all(beside) if stream.error] == []
+
+
+def test_a_read_that_fails_ends_the_s_part(start_mesh, tmp_path):
+    """The packed file is cut while steps read it. The s-part ends as with a lost device, writes the file anew when it is started again, and
+    the streams go on with the text that they would have had."""
+    small = streamed(start_mesh, tmp_path, "--kv-workers", 1, "--local-pool", 0, **PACED)
+    request = body("The sea is", 200)
+    wanted = run_all(small.url, [request])
+    stream = Stream(small.url, request)
+    stream.wait_tokens(10)
+    path, = (os.path.join(tmp_path, name) for name in os.listdir(tmp_path))
+    os.truncate(path, 8192)
+    stream.join()
+    assert stream.error is None
+    assert_same([stream], wanted)
+    assert re.search(r'DEVICE-FAILED why="\S+\.fdw: bytes \d+ to \d+ cannot be read: the file ends before', log_of(small))
+    wait_until(lambda: "WEIGHTS-PACKED-ANEW" in log_of(small))
+
+
+def test_too_little_memory_is_refused_with_numbers(start_mesh, tmp_path):
+    with pytest.raises(RuntimeError) as refused:
+        start_mesh("--cache-dir", tmp_path, "--weights-memory", "2M")
+    assert re.search(r"--weights-memory 2M: the weights need [\d.]+ MiB of memory even if all layers are read from disk each step, "
+                     r"there are 2.0 MiB for them", str(refused.value))
+    assert os.listdir(tmp_path) == []

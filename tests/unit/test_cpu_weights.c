@@ -140,11 +140,107 @@ static void a_full_disk_is_no_obstacle(void **state)
     rig_close(&rig); // fails if a part was left
 }
 
+// --- weights that do not fit ---
+
+// From the least memory that will do up to all, for one to four mini-batches that go through the layers together.
+static void streamed(enum tensor_type type, enum compute_mode compute, enum disk_method method)
+{
+    static struct rig_output plain, out;
+    struct backend_plan plan;
+    struct backend_info info;
+    struct error error;
+    struct rig rig;
+    uint32_t settings = 0;
+
+    rig_open(&rig, type, true, 3);
+    struct backend_config config = rig_config(&rig);
+    config.compute = compute, config.disk = method;
+    assert_int_equal(backend_cpu.plan(&config, &plan, &error), STATUS_OK);
+    assert_int_equal(plan.streamed_bytes, 0);
+    const uint64_t all = plan.weight_bytes;
+    for (uint32_t batches = 1; batches <= RIG_BATCHES_MAX; batches++) {
+        config.packed_path = NULL, config.weights_memory = 0;
+        rig_open_and_run(&config, batches, &plain);
+        config.packed_path = rig.path;
+        for (uint64_t memory = all - 4096; memory > 0; memory -= MIN(memory, 9 * 4096ull)) {
+            struct backend *backend;
+            config.weights_memory = memory;
+            if (backend_cpu.plan(&config, &plan, &error)) {
+                assert_int_equal(backend_cpu.open(&config, &backend, &error), STATUS_RESOURCE_EXHAUSTED);
+                continue;
+            }
+            assert_true(plan.weight_bytes <= memory && plan.streamed_bytes > 0);
+            assert_int_equal(backend_cpu.open(&config, &backend, &error), STATUS_OK);
+            rig_run(backend, batches, &out);
+            assert_memory_equal(&plain, &out, sizeof plain);
+            backend_cpu.info(backend, &info);
+            assert_in_range(info.streamed_bytes, RIG_STEPS * plan.streamed_bytes,
+                            RIG_STEPS * plan.streamed_bytes +
+                                3 * (plan.streamed_bytes / 3)); // what was read ahead; mini-batches share
+            backend_cpu.close(backend);
+            settings++;
+        }
+    }
+    assert_true(settings >= 2 * RIG_BATCHES_MAX);
+    rig_close(&rig);
+}
+
+static void streamed_weights_give_the_same_bytes(void **state)
+{
+    (void)state;
+    streamed(TENSOR_Q4_1, COMPUTE_INT8, DISK_AUTO);
+    streamed(TENSOR_Q8_0, COMPUTE_INT8, DISK_THREADS);
+    streamed(TENSOR_F32, COMPUTE_F32, DISK_AUTO);
+}
+
+// Mini-batches that are far apart, each waiting for weights while the other's are there.
+static void mini_batches_that_are_apart_get_theirs(void **state)
+{
+    static struct rig_output plain, out;
+    struct backend_batch *batches[2];
+    struct backend *backend;
+    struct backend_plan plan;
+    struct error error;
+    struct rig rig;
+    (void)state;
+
+    rig_open(&rig, TENSOR_Q4_1, false, 3);
+    struct backend_config config = rig_config(&rig);
+    rig_open_and_run(&config, 2, &plain);
+    assert_int_equal(backend_cpu.plan(&config, &plan, &error), STATUS_OK);
+    config.packed_path = rig.path, config.weights_memory = plan.weight_bytes * 6 / 10;
+    assert_int_equal(backend_cpu.open(&config, &backend, &error), STATUS_OK);
+    memset(&out, 0, sizeof out);
+    for (uint32_t b = 0; b < 2; b++)
+        assert_int_equal(backend_cpu.batch_open(backend, &batches[b], &error), STATUS_OK);
+    for (uint32_t number = 0; number < RIG_STEPS; number++) {
+        rig_begin(batches[0], 0, number);
+        for (uint32_t s = 0; s <= RIG_LAYERS / 2; s++)
+            rig_segment(batches[0], s);
+        rig_begin(batches[1], 1, number);
+        for (uint32_t s = 0; s <= RIG_LAYERS; s++) {
+            rig_segment(batches[1], s);
+            if (s + RIG_LAYERS / 2 + 1 <= RIG_LAYERS)
+                rig_segment(batches[0], s + RIG_LAYERS / 2 + 1);
+        }
+        for (uint32_t b = 0; b < 2; b++)
+            rig_head(batches[b], out.logits[b]);
+    }
+    assert_memory_equal(&plain, &out, sizeof plain);
+    for (uint32_t b = 0; b < 2; b++)
+        backend_cpu.batch_close(batches[b]);
+    backend_cpu.close(backend);
+    rig_close(&rig);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_file_gives_the_same_bytes), cmocka_unit_test(the_file_is_what_counts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_file_gives_the_same_bytes),
+                                       cmocka_unit_test(the_file_is_what_counts),
                                        cmocka_unit_test(a_file_that_cannot_be_used_is_written_anew),
-                                       cmocka_unit_test(a_full_disk_is_no_obstacle)};
+                                       cmocka_unit_test(a_full_disk_is_no_obstacle),
+                                       cmocka_unit_test(streamed_weights_give_the_same_bytes),
+                                       cmocka_unit_test(mini_batches_that_are_apart_get_theirs)};
     struct error error;
 
     assert_always(kernels_init(NULL, &error) == STATUS_OK);

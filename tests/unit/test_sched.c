@@ -491,10 +491,10 @@ static void a_bad_configuration_is_named(void **state)
     struct sched_config config = base;
     struct sched *sched = (struct sched *)&mesh;
     struct error error;
-    config.mini_batches = 9;
+    config.mini_batches = 17;
     assert_int_equal(sched_init(&config, &sched, &error), STATUS_INVALID_ARGUMENT);
     assert_null(sched);
-    assert_non_null(strstr(error.text, "mini_batches is 9"));
+    assert_non_null(strstr(error.text, "mini_batches is 17"));
     config = base;
     config.page_tokens = 0;
     assert_int_equal(sched_init(&config, &sched, &error), STATUS_INVALID_ARGUMENT);
