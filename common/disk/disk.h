@@ -32,6 +32,7 @@ struct disk_read {
     // the queue's
     struct disk_read *next;
     uint64_t asked_bytes, left_bytes; // handed out in pieces; not yet there
+    uint64_t began_us, ended_us;      // its first piece handed out, its last one there: for a rate
     int failure;                      // errno of the first piece that failed, or DISK_ENDED_EARLY
     bool done;
 };

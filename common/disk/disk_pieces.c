@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/disk/disk_internal.h"
 
 enum { SECTOR = 512 };
@@ -9,6 +10,7 @@ enum { SECTOR = 512 };
 // Ends a read. With the lock held.
 static void end_read(struct disk_queue *queue, struct disk_read *read)
 {
+    read->ended_us = clock_now_us();
     read->done = true;
     pthread_cond_broadcast(&queue->done);
 }
@@ -53,6 +55,8 @@ bool disk_take_piece(struct disk_queue *queue, struct disk_piece *piece)
         .offset = read->offset + read->asked_bytes,
         .bytes = (uint32_t)MIN((uint64_t)DISK_PIECE_BYTES, read->bytes - read->asked_bytes),
     };
+    if (read->asked_bytes == 0)
+        read->began_us = clock_now_us();
     read->asked_bytes += piece->bytes;
     if (read->asked_bytes == read->bytes) {
         queue->first = read->next;

@@ -155,6 +155,7 @@ struct sched_step_done {
     uint32_t result_count;
     uint32_t total_us;                     // execution time, without queueing; 0: not measured
     uint32_t s_part_us;                    // the part of total_us that was the s-part's own work; 0: not measured
+    double stream_us;                      // as in sched_s_part_up, as measured by now
     const struct sched_place_time *places; // [place_count], borrowed for the call
     uint32_t place_count;
 };
@@ -172,6 +173,7 @@ struct sched_s_part_up {
     const struct sched_time *layers; // [layer_count] time of a step as a function of its rows, without head and attention
     const struct sched_time *heads;  // [head_count] time of head and sampling as a function of the number of sampled rows
     uint32_t layer_count, head_count;
+    double stream_us; // in which weights that do not stay in its memory are read, each step; 0: all stay
 };
 
 enum sched_place_kind {

@@ -20,7 +20,8 @@ static double round_us(const struct sched *s, uint32_t batches)
     double rows = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         rows += s->batches.of[m].of[class].member_count;
-    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows / batches, rows / batches)};
+    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows / batches, rows / batches),
+                                .stream_us = s->time.stream_us};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         uint64_t load = 0;

@@ -16,6 +16,10 @@
 // w/c·us(c) + (1 - w/c)·us(0). Below w so few prompts end that only n·c/w sequences run at once, in a time between that of one and of n.
 // Where S is a line all sizes from w on are equal, and the largest ends prompts soonest.
 //
+// Where weights are read while the step runs (W in sched_time.h), rows that fit into the time that the decode rows leave of that are free:
+//
+//     us(c) = h·D(d) + max(0, f·… + g·… - (W/M - S(d)))
+//
 // Rows × context is why a chunk shrinks as its prompt grows. Example: D = 7.5 ms, a row more 0.5 ms, pair_us 0.4, d = 8, and a target of
 // 2.4·D = 18 ms. At the start of a prompt c = 16 takes 15.6 ms and 24 would take 19.6; at 1,500 tokens c = 8 takes 16.3 ms, and at 4,000
 // there is time for 5 rows only. Half a tile is the least, because a step reads the whole context of the prompt for however few rows.
@@ -59,6 +63,12 @@ static double late_attention_us(const struct sched *s, const struct sched_chunk 
     double read_us = m->attention * (run->position + 1.0) * sched_speed_token_us(s, &s->places.of[run->place]);
     double us = attention_us(s, m, run->place, run->position, run->count);
     return run->count == 1 ? MAX(read_us, us) : us;
+}
+
+// Returns by how much a step becomes longer for that.
+static double beyond_free_us(const struct sched *s, double decode_rows, double us)
+{
+    return s->time.stream_us > 0 ? MAX(us - sched_time_free_us(s, decode_rows), 0) : us;
 }
 
 // The time of steps without prefill, of about as many rows or of the nearest number that was seen.
@@ -139,6 +149,8 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
                                         : late_attention_us(s, m, &step->runs[i]);
     if (decode_rows == 0)
         return;
+    const double added = products + attention, share = added > 0 ? beyond_free_us(s, decode_rows, added) / added : 1;
+    products *= share, attention *= share;
     double alone = decode_us(s, m, decode_rows), predicted = alone + products + attention;
     if (predicted <= 0)
         return;                                                                                // nothing known
@@ -244,7 +256,7 @@ static uint32_t choose(const struct sched *s, enum sched_class class, const stru
         if (more == 0)
             break; // no prompt has more
         rows += more;
-        double added_us = products_us(s, m, decode_rows, rows) + attention;
+        double added_us = beyond_free_us(s, decode_rows, products_us(s, m, decode_rows, rows) + attention);
         if (best == 0 && alone_us + added_us > most_us) // as many rows as there is time for
             return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, least_rows(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
@@ -252,7 +264,10 @@ static uint32_t choose(const struct sched *s, enum sched_class class, const stru
         // Later rows of a prompt read more whenever their turn comes, so the rate counts all as the first.
         of_a_row = best == 0 ? attention / rows : of_a_row;
         // Without decode rows (they are in another mini-batch, or lack pages) there is no rate: as many rows as there is time for.
-        double rate = decode_rows == 0 ? 1 : throughput(&later, rows, products_us(s, m, later.rows, rows) + rows * of_a_row);
+        double rate =
+            decode_rows == 0
+                ? 1
+                : throughput(&later, rows, beyond_free_us(s, later.rows, products_us(s, m, later.rows, rows) + rows * of_a_row));
         if (rate >= TUNE_CHUNK_AS_GOOD * best_rate)
             best = chunk;
         best_rate = MAX(best_rate, rate);

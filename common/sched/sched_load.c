@@ -51,7 +51,11 @@ struct reach {
     double limit; // W_lim: of these, as many as keep both parts busy, or as evenly spaced starts need if that is more
 };
 
-static double s_part_us(const struct sched *s, double rows) { return sched_time_s_part_us(s, rows, rows); }
+// A mini-batch's turn: its work, or its share of the time in which weights are read.
+static double s_part_us(const struct sched *s, double rows)
+{
+    return MAX(sched_time_s_part_us(s, rows, rows), s->time.stream_us / s->batches.in_use);
+}
 
 // Returns the context tokens that a mini-batch of so many rows may read so that its steps keep to step_limit_us. The workers may always
 // take as long as the s-part does: if a step is too long then, it is not their load that is too much.

@@ -10,7 +10,9 @@
 // The s-part does S and H of all mini-batches one after the other. The other workers attend meanwhile, so one mini-batch waits for
 // the longer of H and R + L. A worker also serves all mini-batches. The time from one step of a mini-batch to its next is
 //
-//     round(M) = max( M·(S + H),  S + R + L,  M·R )
+//     round(M) = max( M·(S + H),  S + R + L,  M·R,  W )
+//
+// W is the time to read weights that do not stay in memory; one reading serves all mini-batches. It is 0 where all weights stay.
 //
 // Example: S = 10 ms, H = 2 ms, R = 7 ms, L = 1 ms: one mini-batch takes max(12, 18, 7) = 18 ms, two take max(24, 18, 14) = 24 ms
 // for twice the rows.
@@ -29,6 +31,7 @@ struct sched;
 struct sched_times {
     struct sched_curve whole;         // whole steps, by rows
     struct sched_curve layers, heads; // the s-part's own work: layers by rows; head and sampling by sampled rows
+    double stream_us;                 // W
     struct sched_time_error {         // errors of predictions whose steps were then measured
         uint64_t steps;
         double ratio;                     // |predicted - measured| / measured, smoothed
@@ -41,6 +44,7 @@ struct sched_round {
     double s_part_us;               // S
     double here_us, here_link_us;   // H without its round trips; the longest of these
     double away_us, away_answer_us; // R; R + L of the worker that answers last
+    double stream_us;               // W
 };
 
 // Adds what a place reads for the step: `here` on the s-part's cores.
@@ -59,7 +63,7 @@ static inline double sched_round_us(const struct sched_round *round, uint32_t mi
 {
     double turn_us = round->s_part_us + round->here_us + round->here_link_us;
     double busiest_us = MAX(turn_us, round->away_us);
-    return MAX(mini_batches * busiest_us, round->s_part_us + round->away_answer_us);
+    return MAX(MAX(mini_batches * busiest_us, round->s_part_us + round->away_answer_us), round->stream_us);
 }
 
 // Returns how long one mini-batch waits for attention: max(H, R + L).
@@ -76,6 +80,10 @@ static inline double sched_round_away_most_us(double limit_us, double s_part_us,
 
 void sched_time_init(struct sched *s); // forgets all that is known of the s-part
 void sched_time_calibrate(struct sched *s, const struct sched_s_part_up *up);
+
+// Returns by how much one mini-batch may lengthen the s-part's work beyond that of a step of so many decode rows without lengthening
+// any step, because weights are still being read.
+double sched_time_free_us(const struct sched *s, double decode_rows);
 
 // Returns S; 0 while nothing is known.
 double sched_time_s_part_us(const struct sched *s, double rows, double sampled);

@@ -54,11 +54,12 @@ struct backend_config {
     int device;                // index among the devices of its kind
     const char *packed_path;   // file of packed weights: read if it is there, else written (packed_file.h); NULL: none. Borrowed
     enum disk_method disk;     // how it is read
-    uint64_t weights_memory;   // for weights, where the backend computes: what does not fit is fetched each step (a CPU: from packed_path). 0: all
+    uint64_t
+        weights_memory; // for weights, where the backend computes: what does not fit is fetched each step (CPU: from disk). 0: all
     void (*on_weights)(void *user); // from any thread: weights that `turn` waits for may be there; NULL: nobody waits
     void *on_weights_user;
-    bool trace;                // `spans` reports all layers
-    bool batch_invariant;      // a row's bytes must not depend on the rows beside it; plan() of a backend that cannot do this fails
+    bool trace;           // `spans` reports all layers
+    bool batch_invariant; // a row's bytes must not depend on the rows beside it; plan() of a backend that cannot do this fails
 };
 
 // The memory that a configuration will take, known before anything is loaded.
@@ -73,7 +74,7 @@ struct backend_plan {
     uint64_t pool_page_bytes;  // one page; set even without a pool
     uint64_t pool_pages;
     char weights_kind[16]; // names the layout of packed weights, e.g. "int8"; empty: the backend keeps none (packed_path)
-    bool rows_alike; // a row's bytes do not depend on the rows beside it, whether or not batch_invariant asks for it
+    bool rows_alike;       // a row's bytes do not depend on the rows beside it, whether or not batch_invariant asks for it
     // For a device whose own memory holds weights, activations and pool. The fields above are then the host's share, except for
     // pool_page_bytes and pool_pages.
     bool pool_on_device;

@@ -23,6 +23,7 @@ struct bench {
     struct sampler_result *results; // [max_sampled]
     struct sampler *sampler;
     uint32_t layers; // that a pass runs
+    uint32_t layers_most;
 };
 
 // What the passes of one size took.
@@ -88,7 +89,7 @@ static enum status measure(struct bench *b, uint32_t max_rows, uint32_t max_samp
                            uint32_t *size_count, struct error *error)
 {
     uint64_t until_us = clock_now_us() + limit_us;
-    uint32_t whole = MAX(b->shape->layers, 2u) - 1, count = 0, again = 1;
+    uint32_t whole = MIN(MAX(b->shape->layers, 2u) - 1, b->layers_most), count = 0, again = 1;
     double share_us = (double)limit_us / SIZES_MAX / ROUNDS, unused;
     enum status status = STATUS_OK;
 
@@ -129,11 +130,11 @@ static void sum_up(struct size *sizes, uint32_t count, struct backend_times *out
 }
 
 enum status backend_measure(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
-                            uint32_t max_rows, uint32_t max_sampled, uint64_t limit_us, struct backend_times *out,
-                            struct error *error)
+                            uint32_t max_rows, uint32_t max_sampled, uint32_t max_layers, uint64_t limit_us,
+                            struct backend_times *out, struct error *error)
 {
     const struct sampler_params greedy = {.top_p = 1, .repetition_penalty = 1};
-    struct bench bench = {.ops = ops, .batch = batch, .shape = shape}, *b = &bench;
+    struct bench bench = {.ops = ops, .batch = batch, .shape = shape, .layers_most = max_layers}, *b = &bench;
     struct size sizes[SIZES_MAX];
     uint32_t size_count = 0;
     enum status status = STATUS_OK;
@@ -163,6 +164,8 @@ enum status backend_measure(const struct backend_ops *ops, struct backend_batch 
         if (!status)
             sum_up(sizes, size_count, out);
     }
+    if (ops->end)
+        ops->end(batch);
     sampler_close(b->sampler);
     free(b->rows), free(b->o), free(b->nowhere), free(b->zeros), free(b->index), free(b->samples), free(b->results);
     return status;

@@ -25,11 +25,12 @@ struct backend_times {
 };
 
 // Measures for about limit_us, and at least one pass of one row. max_rows: at most the batch's max_rows; max_sampled: the most rows
-// to measure the head with. Nothing else may run on the backend meanwhile. The batch is left as after a step that was given up.
+// to measure the head with; max_layers: the most layers of a pass, 1 if weights are read in each step, because those of the first
+// layer are in memory then. Nothing else may run on the backend meanwhile. The batch is left as after a step that was given up.
 // RESOURCE_EXHAUSTED: no memory. Otherwise returns the status of `begin`.
 enum status backend_measure(const struct backend_ops *ops, struct backend_batch *batch, const struct model_shape *shape,
-                            uint32_t max_rows, uint32_t max_sampled, uint64_t limit_us, struct backend_times *out,
-                            struct error *error) MUST_CHECK;
+                            uint32_t max_rows, uint32_t max_sampled, uint32_t max_layers, uint64_t limit_us,
+                            struct backend_times *out, struct error *error) MUST_CHECK;
 
 // attend_measure.c: measures what attention costs in the device's pool (common/kv/kv_measure.h has the model). It fills the pool
 // with sequences of up to ATTEND_MEASURE_CONTEXT tokens, until they exceed the caches or half the time is over. Then it times five

@@ -23,6 +23,7 @@ enum status cpu_stream_open(struct backend *backend, struct error *error)
         .queue = backend->disk,
         .tiers = &backend->tiers,
         .memory = backend->weights + backend->tiers.resident_bytes,
+        .us_per_byte = 1 / backend->disk_bytes_per_us,
     };
 
     return status ? status : weight_stream_open(&config, &backend->stream, error);
@@ -105,5 +106,5 @@ void cpu_stream_info(const struct backend *backend, struct backend_info *info)
     weight_stream_count(backend->stream, &counts);
     info->streamed_segments = counts.segments;
     info->streamed_bytes = counts.bytes;
-    info->stream_step_us = (double)backend->tiers.streamed_bytes / backend->disk_bytes_per_us;
+    info->stream_step_us = counts.step_us;
 }

@@ -6,6 +6,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
+enum { RATE_READS = 32 };
+
 struct slot {
     struct disk_read read;
     bool reading; // or not yet looked at since
@@ -16,8 +18,22 @@ struct weight_stream {
     struct weight_window window;
     struct slot slots[WEIGHT_SLOTS_MAX];
     struct weight_stream_counts counts;
+    double recent_bytes, recent_us; // of the disk, while it was busy; older reads count less and less
+    uint64_t busy_until_us;
     struct error failure; // status OK: none
 };
+
+// Learns from a read that has ended. While reads follow one another, the time from the end of one to the end of the next is the disk's.
+static void learn_rate(struct weight_stream *stream, const struct disk_read *read)
+{
+    const uint64_t from_us = MAX(read->began_us, stream->busy_until_us);
+
+    stream->busy_until_us = MAX(stream->busy_until_us, read->ended_us);
+    if (read->ended_us <= from_us)
+        return;
+    stream->recent_bytes += (double)read->bytes - stream->recent_bytes / RATE_READS;
+    stream->recent_us += (double)(read->ended_us - from_us) - stream->recent_us / RATE_READS;
+}
 
 // Looks whether a slot's read has ended.
 static bool is_idle(struct weight_stream *stream, struct slot *slot)
@@ -29,7 +45,9 @@ static bool is_idle(struct weight_stream *stream, struct slot *slot)
     if (!disk_queue_done(stream->config.queue, &slot->read))
         return false;
     slot->reading = false;
-    if (disk_read_status(&slot->read, packed_file_path(stream->config.file), &error) && !stream->failure.status)
+    if (!disk_read_status(&slot->read, packed_file_path(stream->config.file), &error))
+        learn_rate(stream, &slot->read);
+    else if (!stream->failure.status)
         stream->failure = error;
     return true;
 }
@@ -68,6 +86,8 @@ enum status weight_stream_open(const struct weight_stream_config *config, struct
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to read weights while steps run");
     stream->config = *config;
     weight_window_init(&stream->window, config->tiers);
+    stream->recent_bytes = (double)config->tiers->slot_bytes * RATE_READS;
+    stream->recent_us = stream->recent_bytes * config->us_per_byte;
     go_on(stream);
     *out = stream;
     return STATUS_OK;
@@ -142,4 +162,8 @@ uint32_t weight_stream_age(const struct weight_stream *stream, uint32_t segment)
     return age;
 }
 
-void weight_stream_count(const struct weight_stream *stream, struct weight_stream_counts *out) { *out = stream->counts; }
+void weight_stream_count(const struct weight_stream *stream, struct weight_stream_counts *out)
+{
+    *out = stream->counts;
+    out->step_us = (double)stream->config.tiers->streamed_bytes * stream->recent_us / stream->recent_bytes;
+}

@@ -18,11 +18,13 @@ struct weight_stream_config {
     struct disk_queue *queue;         // borrowed
     const struct weight_tiers *tiers; // with streamed segments; copied
     unsigned char *memory;            // [slots][slot_bytes], aligned to PACKED_FILE_ALIGN; borrowed
+    double us_per_byte;               // of the disk, as far as is known; reads correct it
 };
 
 struct weight_stream_counts {
     uint64_t segments, bytes; // asked for since the start
     uint64_t wait_us;         // that weight_stream_wait() has waited
+    double step_us;           // that the disk takes to read all of a step, by its latest reads
 };
 
 struct weight_stream;

@@ -45,7 +45,7 @@ static enum status measure_opened(const struct backend_ops *ops, const struct ba
 
     if (status)
         return status;
-    status = backend_measure(ops, what.batch, shape, ROWS_MAX, SAMPLED_MAX, STEPS_US, &times, error);
+    status = backend_measure(ops, what.batch, shape, ROWS_MAX, SAMPLED_MAX, UINT32_MAX, STEPS_US, &times, error);
     for (uint32_t i = 0; !status && i < times.layer_count; i++)
         cost_curve_add(&out->layer, times.layer_rows[i], times.layer_us[i]);
     for (uint32_t i = 0; !status && i < times.head_count; i++)

@@ -65,22 +65,26 @@ enum status calibrate(const struct attend_measure *what, const struct kv_shape *
                       struct calibration *out, struct error *error)
 {
     char layers[TEXT], heads[TEXT];
+    struct backend_info info;
     uint64_t began_us = clock_now_us();
+    what->ops->info(what->backend, &info);
     enum status status = backend_measure(what->ops, what->batch, what->shape, MIN(what->max_rows, (uint32_t)ROWS_MAX), max_sampled,
-                                         STEPS_US, &out->times, error);
+                                         info.stream_step_us > 0 ? 1 : UINT32_MAX, STEPS_US, &out->times, error);
 
     if (!status)
         status = measure_attention(what, kv, pool, out, error);
     if (status)
         return status;
     fill_message(out);
+    what->ops->info(what->backend, &info);
+    out->message.stream_us = info.stream_step_us;
     out->done = true;
     list(out->times.layer_rows, out->times.layer_us, out->times.layer_count, layers);
     list(out->times.head_rows, out->times.head_us, out->times.head_count, heads);
     log_info(
         "CALIBRATED",
-        "ms=%llu layer_us=\"%s\" head_us=\"%s\" attend_call_us=%.1f attend_row_us=%.2f attend_token_us=%.5f attend_prefill_row_us=%.2f attend_pair_us=%.5f",
+        "ms=%llu layer_us=\"%s\" head_us=\"%s\" attend_call_us=%.1f attend_row_us=%.2f attend_token_us=%.5f attend_prefill_row_us=%.2f attend_pair_us=%.5f stream_us=%.0f",
         (unsigned long long)(clock_now_us() - began_us) / 1000, layers, heads, out->kv.call_us, out->kv.row_us, out->kv.token_us,
-        out->kv.prefill_row_us, out->kv.pair_us);
+        out->kv.prefill_row_us, out->kv.pair_us, info.stream_step_us);
     return STATUS_OK;
 }

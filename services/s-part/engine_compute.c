@@ -122,6 +122,19 @@ static void take_times(struct mini_batch *batch)
     batch->r_part_us = remote ? batch->r_part_us + times.copies_us : times.attend_us;
 }
 
+// Takes over how much of the weights was read, and how long a step's take.
+static void look_at_stream(struct engine *engine)
+{
+    struct backend_info info;
+
+    if (!engine->ops->turn)
+        return;
+    engine->ops->info(engine->backend, &info);
+    engine->stream_us = info.stream_step_us;
+    atomic_store_explicit(&engine->streamed_bytes, info.streamed_bytes, memory_order_relaxed);
+    atomic_store_explicit(&engine->streamed_segments, info.streamed_segments, memory_order_relaxed);
+}
+
 // Puts on record what the device has done in the step.
 static void trace_device(struct mini_batch *batch, uint64_t step)
 {
@@ -149,6 +162,7 @@ static void finish(struct mini_batch *batch)
     take_times(batch);
     if (engine->ops->end)
         engine->ops->end(batch->backend);
+    look_at_stream(engine);
     atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
     reply_send(batch); // the request is freed with it

@@ -157,7 +157,9 @@ struct engine {
     uint32_t release_call_count;
     struct watchdog watchdog; // watches the computation, on a device or a CPU
     atomic_ullong progress;   // turns of the engine's loop, several a second, for heartbeats; relaxed: no other data depends on it
-    atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read; // relaxed: numbers for heartbeats
+    double stream_us;         // backend_info.stream_step_us at the end of the latest step
+    atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read, streamed_bytes,
+        streamed_segments; // relaxed: numbers for heartbeats
 };
 
 // Records a span of a step on the S-part's track. Returns the span's end time.

@@ -38,18 +38,13 @@ static struct backend_config backend_config(const struct s_part *s_part)
     };
 }
 
-uint64_t load_start_bytes(const struct s_part *s_part)
-{
-    return MAX(s_part->plan.start_bytes, s_part->settings.calibrate ? CALIBRATE_BYTES : 0);
-}
-
 static enum status check_plan(const struct s_part *s_part, struct error *error)
 {
     const struct backend_plan *plan = &s_part->plan;
     char parts[240];
     const struct memory_plan memory = {
         .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
-        .start_bytes = load_start_bytes(s_part),
+        .start_bytes = s_part_start_bytes(s_part),
         .page_bytes = (plan->pool_on_device ? 0 : plan->pool_page_bytes) +
                       (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = plan->pool_on_device ? 0 : s_part->settings.local_pool,

@@ -173,6 +173,8 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     heartbeat->pages_used = atomic_load_explicit(&engine->pages_used, memory_order_relaxed);
     heartbeat->pages_peak = atomic_load_explicit(&engine->pages_peak, memory_order_relaxed);
     heartbeat->kv_bytes_read = atomic_load_explicit(&engine->kv_bytes_read, memory_order_relaxed);
+    heartbeat->streamed_bytes = atomic_load_explicit(&engine->streamed_bytes, memory_order_relaxed);
+    heartbeat->streamed_segments = atomic_load_explicit(&engine->streamed_segments, memory_order_relaxed);
     heartbeat->busy_us = atomic_load_explicit(&engine->busy_us, memory_order_relaxed);
     heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
 }

@@ -101,6 +101,7 @@ void reply_send(struct mini_batch *batch)
     reply.total_us = (uint32_t)(clock_now_us() - batch->began_us);
     reply.s_part_us = (uint32_t)batch->s_part_us;
     reply.r_part_us = (uint32_t)batch->r_part_us;
+    reply.stream_us = batch->engine->stream_us;
     reply.n_places = batch->plan.place_count;
     reply.places = time_pointers;
     rpc_call_reply(batch->call, &reply.base);

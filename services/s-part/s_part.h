@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/base/checked.h"
 #include "common/kv/kv_store.h"
 #include "common/member/member.h"
 #include "common/service/service.h"
@@ -52,6 +53,12 @@ struct s_part {
     char level[32]; // the backend's numeric level
 };
 
+// Returns how much memory is taken only while it starts.
+static inline uint64_t s_part_start_bytes(const struct s_part *s_part)
+{
+    return MAX(s_part->plan.start_bytes, s_part->settings.calibrate ? CALIBRATE_BYTES : 0);
+}
+
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.
 enum status settings_parse(struct service *service, struct s_part_settings *settings, struct error *error) MUST_CHECK;
 
@@ -62,8 +69,6 @@ enum status weights_choose_path(struct s_part *s_part, struct backend_config *co
 
 // load.c: logs the memory plan, checks that it fits, and opens the model and the backend.
 enum status load_model(struct s_part *s_part, struct error *error) MUST_CHECK;
-// Returns how much memory is taken only while it starts.
-uint64_t load_start_bytes(const struct s_part *s_part);
 // Returns the shape of the model's K and V in workers and the local pool.
 struct kv_shape load_kv_shape(const struct s_part *s_part);
 // Measures how long steps take, if the settings ask for it. A failure is only logged, because a mesh can run without these times.

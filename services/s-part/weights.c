@@ -14,7 +14,7 @@ static uint64_t rest_bytes(const struct s_part *s_part)
 {
     const struct backend_plan *plan = &s_part->plan;
     return plan->activation_bytes + plan->pool_fixed_bytes +
-           MAX(load_start_bytes(s_part), s_part->settings.local_pool + plan->pool_table_bytes);
+           MAX(s_part_start_bytes(s_part), s_part->settings.local_pool + plan->pool_table_bytes);
 }
 
 enum status weights_choose_memory(struct s_part *s_part, struct backend_config *config, struct error *error)
@@ -24,8 +24,6 @@ enum status weights_choose_memory(struct s_part *s_part, struct backend_config *
     enum status status;
 
     config->weights_memory = s_part->settings.weights_memory;
-    if (config->weights_memory && ops != &backend_cpu)
-        return error_set(error, STATUS_UNIMPLEMENTED, "--weights-memory: on %s all weights stay in memory", ops->name);
     if ((status = ops->plan(config, &s_part->plan, error))) {
         if (config->weights_memory)
             error_prefix(error, "--weights-memory %s", s_part->settings.weights_memory_text);
@@ -33,7 +31,7 @@ enum status weights_choose_memory(struct s_part *s_part, struct backend_config *
     }
     const uint64_t available = memory_available_bytes();
     if (config->weights_memory || ops != &backend_cpu ||
-        plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + load_start_bytes(s_part) <= available)
+        plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + s_part_start_bytes(s_part) <= available)
         return STATUS_OK;
     const uint64_t rest = rest_bytes(s_part);
     config->weights_memory = MAX(available > rest ? available - rest : 0, 1);

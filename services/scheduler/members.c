@@ -32,7 +32,8 @@ static void tell_core_of_s_part(struct s_part *s_part)
                                                     .layers = s_part->layers,
                                                     .heads = s_part->heads,
                                                     .layer_count = s_part->layer_count,
-                                                    .head_count = s_part->head_count}};
+                                                    .head_count = s_part->head_count,
+                                                    .stream_us = s_part->stream_us}};
     scheduler_event(s_part->member.scheduler, &event);
 }
 

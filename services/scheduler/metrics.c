@@ -118,6 +118,10 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
     one(text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);
+    one(text, "weights_read_bytes_total", "counter", "weights read from disk for steps, because they do not stay in memory",
+        (double)scheduler->s_part.member.last.streamed_bytes);
+    one(text, "weights_read_segments_total", "counter", "pieces that those were",
+        (double)scheduler->s_part.member.last.streamed_segments);
     one(text, "scheduler_seconds_total", "counter", "processor time of planning and sending steps and passing tokens on",
         (double)scheduler->busy_ns / 1e9);
 }

@@ -123,6 +123,7 @@ static void take_s_part(struct scheduler *scheduler, const Fastdecode__RegisterR
     s_part->on_device = request->on_device;
     s_part->rows_alike = request->rows_alike;
     s_part->layer_count = s_part->head_count = 0;
+    s_part->stream_us = c && c->stream_us > 0 && c->stream_us < STREAM_US_MAX ? c->stream_us : 0;
     if (c && (!take_points(c->layer_rows, c->n_layer_rows, c->layer_us, c->n_layer_us, scheduler->kv.layers, s_part->layers,
                            &s_part->layer_count) ||
               !take_points(c->head_rows, c->n_head_rows, c->head_us, c->n_head_us, 1, s_part->heads, &s_part->head_count)))

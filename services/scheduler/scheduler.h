@@ -41,6 +41,7 @@ enum {
     HELD_OF_MEMBER_MAX = 1 << 16,
     HELD_MAX = 1 << 20, // of all members
     NAME_BYTES = 64,
+    STREAM_US_MAX = 1000000000, // of a member's word
     ADDRESS_BYTES = 128,
     CHECK_EVERY_US = 50000,   // between two checks for silent members
     SETTLE_US = 2000000,      // after a start, resubmitted sequences wait at most this long for the members that hold their pages
@@ -92,6 +93,7 @@ struct s_part {
     uint32_t max_rows;                                                 // of a step
     struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; // measured times of all layers, and of head and sampling
     uint32_t layer_count, head_count;
+    double stream_us;                  // Calibration.stream_us
     bool on_device;                    // it computes on a device, not on CPUs
     bool rows_alike;                   // a row's numbers do not depend on those beside it
     uint64_t forget[ACTIONS_MAX];      // [forget_count] finished sequences whose sampler state the s-part has yet to forget

@@ -155,6 +155,7 @@ static void on_reply(void *user, struct rpc_message *message)
         .result_count = flight->run_count,
         .total_us = reply->total_us,
         .s_part_us = reply->s_part_us,
+        .stream_us = reply->stream_us > 0 && reply->stream_us < STREAM_US_MAX ? reply->stream_us : 0,
         .places = flight->places,
         .place_count = flight->place_count,
     };

@@ -160,7 +160,8 @@ static void test_steps_and_attention(void **state)
                                         .page_tokens = config.page_tokens,
                                         .max_rows = ROWS,
                                         .context_tokens = config.context_tokens};
-    assert_int_equal(backend_measure(&watched, rig.batch, &rig_model->shape, ROWS, 8, 20000, &times, &error), STATUS_OK);
+    assert_int_equal(backend_measure(&watched, rig.batch, &rig_model->shape, ROWS, 8, UINT32_MAX, 20000, &times, &error),
+                     STATUS_OK);
     assert_true(times.layer_count && times.layer_us[0] > 0 && times.head_us[0] > 0);
     assert_int_equal(backend_measure_attention(&what, 20000, &costs, &error), STATUS_OK);
     assert_true(costs.token_us > 0 && isfinite(costs.token_us) && costs.pair_us > 0 && isfinite(costs.pair_us));

@@ -1,11 +1,12 @@
 """Weights from a packed file: written at the first start, read at the next, or in each step; and the same bytes either way."""
 import os
 import re
+import time
 
 import pytest
 
 from conftest import PACED, wait_until
-from streams import Stream, assert_same, body, join_all, run_all, words
+from streams import Stream, assert_same, body, join_all, run_all, start_all, words
 
 PROBES = [body("The sea is", 24, logprobs=5), body(words(120, 2), 12, 4, True, logprobs=5)]
 
@@ -76,3 +77,30 @@ def test_too_little_memory_is_refused_with_numbers(start_mesh, tmp_path):
     assert re.search(r"--weights-memory 2M: the weights need [\d.]+ MiB of memory even if all layers are read from disk each step, "
                      r"there are 2.0 MiB for them", str(refused.value))
     assert os.listdir(tmp_path) == []
+
+
+def at_rest(mesh, name):
+    """A number that heartbeats carry, twice a second, and that a gateway asks for once a second: unchanged for three."""
+    seen = []
+
+    def unchanged(value):
+        if not seen or seen[-1][1] != value:
+            seen.append((time.monotonic(), value))
+        return value > 0 and time.monotonic() - seen[-1][0] > 3
+
+    return mesh.wait_metric(name, unchanged)
+
+
+def test_reads_do_not_grow_with_mini_batches(start_mesh, tmp_path):
+    """Eight streams in one, two and four mini-batches: each reading of the weights serves all that are in flight, so that as many rounds read as
+    much. A mini-batch that begins late waits for the others once."""
+    reads = {}
+    for mini_batches in 1, 2, 4:
+        small = streamed(start_mesh, tmp_path, "--kv-workers", 0, "--mini-batches", mini_batches, "--draft-tokens", 0)
+        streams = start_all(small.url, [body(words(8, i), 60, i) for i in range(8)])
+        assert [stream.error for stream in join_all(streams) if stream.error] == []
+        read = at_rest(small, "fastdecode_weights_read_segments_total")
+        small.stop()
+        reads[mini_batches] = read
+    print(reads)
+    assert reads[2] <= 1.3 * reads[1] and reads[4] <= 1.3 * reads[1], reads

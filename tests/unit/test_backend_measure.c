@@ -127,7 +127,7 @@ static void steps_take_what_the_device_takes(void **state)
     (void)state;
 
     memset(&device, 0, sizeof device);
-    assert_int_equal(backend_measure(&ops, NULL, &shape, ROWS, 8, 200000, &times, &error), STATUS_OK);
+    assert_int_equal(backend_measure(&ops, NULL, &shape, ROWS, 8, UINT32_MAX, 200000, &times, &error), STATUS_OK);
     assert_int_equal(times.layer_count, 8); /* 1 to 128 */
     for (uint32_t i = 0; i < times.layer_count; i++)
         about(times.layer_us[i], layer_us + times.layer_rows[i] * layer_row_us + begin_us / LAYERS);

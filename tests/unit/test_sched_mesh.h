@@ -93,6 +93,7 @@ MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
     struct sched_event *e = mesh_event(m, SCHED_S_PART_UP);
     m->s_part_up = true;
     e->s_part_up.rows_alike = true;
+    e->s_part_up.stream_us = m->stream_us;
     e->s_part_up.on_device = m->device_permille != 0 && mesh_chance(m, m->device_permille);
 }
 
@@ -438,6 +439,8 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
         e->step_done.places = &m->place_time;
         e->step_done.place_count = 1;
     }
+    total_us = total_us > m->stream_us ? total_us : m->stream_us;
+    e->step_done.stream_us = m->stream_us;
     uint32_t jitter_us = total_us * m->jitter_permille / 1000;
     e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
     e->step_done.s_part_us = m->s_part_row_us > 0         ? 500 + m->s_part_row_us * s.a.row_count

@@ -62,6 +62,7 @@ struct mesh {
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
     uint32_t jitter_permille; // of reported step times
+    uint32_t stream_us;       // the s-part reads weights so long in each step, beside what it computes; 0: none
     uint32_t pair_ns;         // reported step times contain so much for each prefill row and token of its context
     uint32_t s_part_row_us;   // 0, or the s-part's reported work for a row
     uint32_t slow_us;         // added to reported step times, as by a disturbance

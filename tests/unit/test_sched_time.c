@@ -33,6 +33,19 @@ static void each_part_may_be_the_longest(void **state)
     assert_about(sched_round_us(&round, 2), 20); // the worker has no pause
 }
 
+// Weights are read once for all mini-batches, while they compute.
+static void weights_are_read_once_a_round(void **state)
+{
+    struct sched_round round = example(10, 2, 7, 1);
+    (void)state;
+    round.stream_us = 15;
+    assert_about(sched_round_us(&round, 1), 18);
+    round.stream_us = 30;
+    assert_about(sched_round_us(&round, 1), 30);
+    assert_about(sched_round_us(&round, 2), 30);
+    assert_about(sched_round_us(&round, 3), 36);
+}
+
 // Work on the s-part's cores adds up and its round trip counts once; of workers elsewhere the slowest counts.
 static void places_add_up_or_overlap(void **state)
 {
@@ -65,6 +78,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_part_may_be_the_longest),
+        cmocka_unit_test(weights_are_read_once_a_round),
         cmocka_unit_test(places_add_up_or_overlap),
         cmocka_unit_test(a_limit_is_used_up),
     };
