@@ -1,5 +1,5 @@
-// test_quantize_load.c: a model quantized while it is loaded computes the same bits as the file that `fastdecode quantize` makes of it, in
-// int8 and in f32.
+// test_quantize_load.c: a model quantized while it is loaded computes the same bits as the file that `fastdecode quantize` makes of
+// it, in int8 and in f32, and from the packed file of an earlier start.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -21,7 +22,7 @@
 
 enum { ROWS = 8, VOCAB = 320, LAYERS = 2 };
 
-static char in[64], out[64];
+static char in[64], out[64], packed[64];
 static struct thread_pool *pool;
 
 static int open_files(void **state)
@@ -29,6 +30,7 @@ static int open_files(void **state)
     struct error error;
     (void)state;
     snprintf(in, sizeof in, "/tmp/test_quantize_load.%d.in", (int)getpid());
+    snprintf(packed, sizeof packed, "/var/tmp/test_quantize_load.%d.fdw", (int)getpid());
     snprintf(out, sizeof out, "/tmp/test_quantize_load.%d.out", (int)getpid());
     return kernels_init(NULL, &error) || thread_pool_open(2, &pool);
 }
@@ -38,6 +40,7 @@ static int close_files(void **state)
     (void)state;
     unlink(in);
     unlink(out);
+    unlink(packed);
     thread_pool_close(pool);
     return 0;
 }
@@ -75,11 +78,12 @@ static void break_matrix(void)
     fclose(file);
 }
 
-static struct backend_config config_of(const struct model *model, enum compute_mode compute, uint32_t bits)
+static struct backend_config config_of(const struct model *model, enum compute_mode compute, uint32_t bits, const char *packed_path)
 {
     return (struct backend_config){.model = model,
                                    .compute = compute,
                                    .quantize_bits = bits,
+                                   .packed_path = packed_path,
                                    .pool = pool,
                                    .max_rows = ROWS,
                                    .max_batches = 1,
@@ -90,8 +94,9 @@ static struct backend_config config_of(const struct model *model, enum compute_m
                                    .local_pool_bytes = 1 << 20};
 }
 
-// The logits of a sequence of ROWS tokens. Returns the bytes of the weights as planned.
-static uint64_t run(const char *path, enum compute_mode compute, uint32_t bits, float logits[ROWS][VOCAB], char *level)
+// Computes the logits of a sequence of ROWS tokens. Returns the bytes of the weights as planned.
+static uint64_t run(const char *path, enum compute_mode compute, uint32_t bits, const char *packed_path, float logits[ROWS][VOCAB],
+                    char *level)
 {
     static struct backend_sample samples[ROWS];
     static struct sampler_result results[ROWS];
@@ -105,7 +110,7 @@ static uint64_t run(const char *path, enum compute_mode compute, uint32_t bits, 
     struct error error;
 
     assert_int_equal(model_open(path, &model, &error), STATUS_OK);
-    const struct backend_config config = config_of(model, compute, bits);
+    const struct backend_config config = config_of(model, compute, bits, packed_path);
     assert_int_equal(backend_cpu.plan(&config, &plan, &error), STATUS_OK);
     assert_int_equal(backend_cpu.open(&config, &backend, &error), STATUS_OK);
     backend_cpu.info(backend, &info);
@@ -151,14 +156,38 @@ static void the_same_bits_as_from_the_file(void **state)
 
         write_llama(cases[i].from);
         assert_int_equal(quantize_file(&request, &result, &error), STATUS_OK);
-        uint64_t loaded_bytes = run(in, cases[i].compute, cases[i].bits, loaded, loaded_level);
-        uint64_t filed_bytes = run(out, cases[i].compute, 0, filed, filed_level);
-        run(in, COMPUTE_F32, 0, plain, unused);
+        uint64_t loaded_bytes = run(in, cases[i].compute, cases[i].bits, NULL, loaded, loaded_level);
+        uint64_t filed_bytes = run(out, cases[i].compute, 0, NULL, filed, filed_level);
+        run(in, COMPUTE_F32, 0, NULL, plain, unused);
         assert_memory_equal(loaded, filed, sizeof loaded);
         assert_true(loaded_bytes == filed_bytes);
         assert_string_equal(loaded_level, filed_level);
         assert_memory_not_equal(loaded, plain, sizeof loaded); // something was quantized
     }
+}
+
+// The packed file holds what was quantized, and one of weights as they are, or in other bits, is not taken for it.
+static void the_packed_file_holds_it(void **state)
+{
+    static const enum compute_mode modes[] = {COMPUTE_INT8, COMPUTE_F32};
+    static const uint32_t bits[] = {4, 0, 8, 4};
+    static float wanted[ROWS][VOCAB], written[ROWS][VOCAB], read[ROWS][VOCAB];
+    char level[32];
+    (void)state;
+
+    write_llama(TENSOR_F16);
+    for (size_t m = 0; m < ARRAY_COUNT(modes); m++)
+        for (size_t b = 0; b < ARRAY_COUNT(bits); b++) {
+            struct stat before, after;
+            run(in, modes[m], bits[b], NULL, wanted, level);
+            run(in, modes[m], bits[b], packed, written, level);
+            assert_int_equal(stat(packed, &before), 0);
+            run(in, modes[m], bits[b], packed, read, level);
+            assert_int_equal(stat(packed, &after), 0);
+            assert_true(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec); // was not written again
+            assert_memory_equal(written, wanted, sizeof wanted);
+            assert_memory_equal(read, wanted, sizeof wanted);
+        }
 }
 
 static void refusals(void **state)
@@ -171,7 +200,7 @@ static void refusals(void **state)
 
     write_llama(TENSOR_Q8_0);
     assert_int_equal(model_open(in, &model, &error), STATUS_OK);
-    struct backend_config config = config_of(model, COMPUTE_AUTO, 4);
+    struct backend_config config = config_of(model, COMPUTE_AUTO, 4, NULL);
     assert_false(backend_quantizes(model, 4));
     assert_int_equal(backend_cpu.plan(&config, &plan, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, "has its matrices in Q8_0 already"));
@@ -180,7 +209,7 @@ static void refusals(void **state)
     break_matrix();
     assert_int_equal(model_open(in, &model, &error), STATUS_OK);
     assert_true(backend_quantizes(model, 4));
-    config = config_of(model, COMPUTE_AUTO, 4);
+    config = config_of(model, COMPUTE_AUTO, 4, NULL);
     assert_int_equal(backend_cpu.open(&config, &backend, &error), STATUS_DATA_LOSS);
     assert_non_null(strstr(error.text, "cannot be quantized: a value is not finite"));
     model_close(model);
@@ -188,6 +217,7 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits_as_from_the_file), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits_as_from_the_file), cmocka_unit_test(the_packed_file_holds_it),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, open_files, close_files);
 }
