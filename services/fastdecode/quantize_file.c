@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -274,22 +275,28 @@ static enum status put_file(struct work *w)
 
 // --- the file as a whole ----------------------------------------------------------------------------------------------
 
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat one, other;
+    return !stat(a, &one) && !stat(b, &other) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
 static enum status check_out(struct work *w)
 {
     const struct quantize_request *r = w->request;
-    struct stat in, out;
+    struct stat out;
     struct statvfs disk;
     char folder[PATH_BYTES];
     const char *slash = strrchr(r->out, '/');
 
     if ((size_t)snprintf(w->path, sizeof w->path, "%s.part", r->out) >= sizeof w->path)
         return error_set(w->error, STATUS_INVALID_ARGUMENT, "OUT: the name is too long");
-    if (!stat(r->out, &out)) {
-        if (S_ISDIR(out.st_mode))
-            return error_set(w->error, STATUS_INVALID_ARGUMENT, "%s is a directory, want the name of a file", r->out);
-        if (!stat(r->in, &in) && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-            return error_set(w->error, STATUS_INVALID_ARGUMENT, "%s is the file that is read: name another", r->out);
-    }
+    if (!stat(r->out, &out) && !S_ISREG(out.st_mode)) // a device, say, that a file would take the place of
+        return error_set(w->error, STATUS_INVALID_ARGUMENT, "%s is %s, want the name of a file", r->out,
+                         S_ISDIR(out.st_mode) ? "a directory" : "not a regular file");
+    if (is_same_file(r->in, r->out) || is_same_file(r->in, w->path))
+        return error_set(w->error, STATUS_INVALID_ARGUMENT, "%s is the file that is read: name another",
+                         is_same_file(r->in, r->out) ? r->out : w->path);
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - r->out + 1) : 1, slash ? r->out : ".");
     if (!statvfs(folder, &disk) && (uint64_t)disk.f_bavail * disk.f_frsize < w->total)
         return error_set(w->error, STATUS_RESOURCE_EXHAUSTED, "%s takes %.1f MB, and its disk has %.1f free", r->out,
@@ -307,13 +314,32 @@ static enum status commit(struct work *w)
     return ok && rename(w->path, w->request->out) == 0 ? STATUS_OK : cannot_write(w);
 }
 
+// Opens OUT.part, empty and locked. What a run that was killed left is overwritten; what another run is writing is not.
+static enum status open_part(struct work *w)
+{
+    int fd = open(w->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    struct stat opened, named;
+
+    if (fd < 0)
+        return error_set(w->error, errno == EACCES ? STATUS_PERMISSION_DENIED : STATUS_UNKNOWN, "%s: %s", w->path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &opened) != 0 || stat(w->path, &named) != 0 ||
+        opened.st_ino != named.st_ino) { // another name: the run that had it has just ended
+        close(fd);
+        return error_set(w->error, STATUS_ALREADY_EXISTS, "%s is being written by another run", w->path);
+    }
+    w->file = ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
+    if (w->file)
+        return STATUS_OK;
+    close(fd);
+    return cannot_write(w);
+}
+
 static enum status write_out(struct work *w)
 {
-    enum status status;
+    enum status status = open_part(w);
 
-    w->file = fopen(w->path, "wbe");
-    if (!w->file)
-        return error_set(w->error, errno == EACCES ? STATUS_PERMISSION_DENIED : STATUS_UNKNOWN, "%s: %s", w->path, strerror(errno));
+    if (status)
+        return status;
     status = put_file(w);
     if (!status)
         status = commit(w);

@@ -1,5 +1,6 @@
 """`fastdecode quantize IN OUT` and `--quantize 4`: what they print and refuse; that nothing is left of what failed. The conversion itself is
 tests/unit/test_quantize.c's and tests/kernels/test_encode.c's."""
+import fcntl
 import os
 import re
 import resource
@@ -50,6 +51,25 @@ def test_refusals(source, tmp_path):
         said = fastdecode("quantize", *arguments)
         assert said.returncode == 2 and line in said.stderr and said.stdout == "" and said.stderr.count("\n") == 1, said.stderr
     assert os.listdir(tmp_path) == ["q8.gguf"]
+
+
+def test_files_in_the_way(source, tmp_path):
+    """IN that is OUT.part, an OUT that is no regular file, and another run on the same OUT: all stay as they are."""
+    part, out, pipe = tmp_path / "out.gguf.part", tmp_path / "out.gguf", tmp_path / "pipe"
+    part.write_bytes(source.read_bytes())
+    said = fastdecode("quantize", part, out)
+    assert said.returncode == 2 and "out.gguf.part is the file that is read" in said.stderr, said
+    assert part.read_bytes() == source.read_bytes()
+    os.mkfifo(pipe)
+    said = fastdecode("quantize", source, pipe)
+    assert said.returncode == 2 and "is not a regular file" in said.stderr and pipe.is_fifo(), said
+    with open(part, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        said = fastdecode("quantize", source, out)
+        assert said.returncode == 2 and "is being written by another run" in said.stderr, said
+        assert part.read_bytes() == source.read_bytes() and not out.exists()
+    fastdecode("quantize", source, out, check=True)
+    assert sorted(os.listdir(tmp_path)) == ["out.gguf", "pipe"]
 
 
 def test_nothing_is_left_of_a_disk_that_is_full(source, tmp_path):
