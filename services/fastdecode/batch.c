@@ -80,6 +80,7 @@ static void write_result(struct batch *batch, const struct batch_result *result)
 // Takes what an earlier run left. False: *error.
 static bool take_result(struct batch *batch, const char *line, size_t bytes, bool ended, uint64_t line_end)
 {
+    static const char start[] = "{\"id\":\"batch_req_"; // of a line that a run writes: what is cut is no other's
     struct batch_result_about about;
     bool ok = batch_result_read(line, bytes, &about);
 
@@ -91,7 +92,7 @@ static bool take_result(struct batch *batch, const char *line, size_t bytes, boo
             error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
         else if (!ended && write(batch->out, "\n", 1) != 1)
             error_set(&batch->error, STATUS_UNKNOWN, "cannot write %s: %s", batch->out_path, strerror(errno));
-    } else if (!ended) {
+    } else if (!ended && (batch->progress.done > 0 || memcmp(line, start, MIN(bytes, sizeof start - 1)) == 0)) {
         fprintf(stderr, "cutting %zu bytes of a torn line off %s\n", bytes, batch->out_path);
         if (ftruncate(batch->out, (off_t)(line_end - bytes)) != 0)
             error_set(&batch->error, STATUS_UNKNOWN, "cannot cut %s: %s", batch->out_path, strerror(errno));
@@ -222,11 +223,16 @@ static void on_answer(void *arg, const struct batch_answer *answer)
                                                .error = answer->error});
 }
 
-// Whether the server has given no answer for too long.
+// Whether the server has given no answer for too long, or will not.
 static bool lost_patience(struct batch *batch, uint64_t began_us)
 {
     uint64_t since_us = MAX(batch_asker_answered_us(batch->asker), began_us);
 
+    if (batch_asker_is_refused(batch->asker)) {
+        error_set(&batch->error, STATUS_PERMISSION_DENIED, "%s refuses all requests (see --url and --api-key): %s", batch->url,
+                  batch_asker_trouble(batch->asker));
+        return true;
+    }
     if (!*batch_asker_trouble(batch->asker) || (double)(clock_now_us() - since_us) < batch->patience_s * 1e6)
         return false;
     error_set(&batch->error, STATUS_UNAVAILABLE, "no answer from %s for %g s: %s", batch->url, batch->patience_s,

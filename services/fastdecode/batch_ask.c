@@ -44,6 +44,7 @@ struct batch_asker {
     uint32_t in_flight;
     uint64_t answered_us;
     uint64_t jitter;
+    bool refused; // whatever is asked
     char trouble[256];
 };
 
@@ -144,6 +145,15 @@ static void pause_slot(struct slot *slot)
     slot->again_us = clock_now_us() + pause_ms * 1000;
 }
 
+// Whether the answer is about the key or the URL rather than about the request: that of all others would be the same.
+static bool refuses_all(const struct slot *slot, long status)
+{
+    static const char unknown_path[] = "\"code\":\"not_found\"";
+
+    return status == 401 || status == 403 ||
+           (status == 404 && slot->answer && memmem(slot->answer, slot->bytes, unknown_path, sizeof unknown_path - 1));
+}
+
 static void conclude(struct slot *slot, CURLcode result)
 {
     struct batch_asker *asker = slot->asker;
@@ -158,7 +168,8 @@ static void conclude(struct slot *slot, CURLcode result)
     } else if (result != CURLE_OK) {
         snprintf(asker->trouble, sizeof asker->trouble, "%s", curl_easy_strerror(result));
         pause_slot(slot);
-    } else if (status == 408 || status == 429 || (status >= 502 && status <= 504)) {
+    } else if (status == 408 || status == 429 || (status >= 502 && status <= 504) || refuses_all(slot, status)) {
+        asker->refused |= refuses_all(slot, status);
         snprintf(asker->trouble, sizeof asker->trouble, "status %ld: %.*s", status, (int)MIN(slot->bytes, (size_t)200),
                  slot->answer ? slot->answer : "");
         pause_slot(slot);
@@ -245,6 +256,17 @@ bool batch_asker_has_room(const struct batch_asker *asker) { return asker->in_fl
 uint32_t batch_asker_in_flight(const struct batch_asker *asker) { return asker->in_flight; }
 uint64_t batch_asker_answered_us(const struct batch_asker *asker) { return asker->answered_us; }
 const char *batch_asker_trouble(const struct batch_asker *asker) { return asker->trouble; }
+bool batch_asker_is_refused(const struct batch_asker *asker) { return asker->refused; }
+
+// How much of the URL is the server's: users of OpenAI's clients end it in "/v1".
+static size_t server_length(const char *url)
+{
+    size_t length = strlen(url);
+
+    while (length > 0 && url[length - 1] == '/')
+        length--;
+    return length > 3 && memcmp(url + length - 3, "/v1", 3) == 0 ? length - 3 : length;
+}
 
 void batch_asker_add(struct batch_asker *asker, uint64_t number, struct batch_line *line)
 {
@@ -258,7 +280,8 @@ void batch_asker_add(struct batch_asker *asker, uint64_t number, struct batch_li
     slot->line = *line;
     slot->pauses = slot->server_errors = 0;
     *line = (struct batch_line){0};
-    snprintf(url, sizeof url, "%s%s", asker->config.url, batch_endpoint_path(slot->line.endpoint));
+    snprintf(url, sizeof url, "%.*s%s", (int)server_length(asker->config.url), asker->config.url,
+             batch_endpoint_path(slot->line.endpoint));
     curl_easy_setopt(slot->easy, CURLOPT_URL, url);
     curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, slot->line.body);
     curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)slot->line.body_bytes);

@@ -2,7 +2,8 @@
 //
 // An answer stands if asking again would not change it: 200, and the errors that the request itself is to blame for. A server that is away,
 // full or not ready (no connection, 408, 429, 502 to 504) is asked again after a pause: 0.5 s, doubled up to 30 s, or what Retry-After
-// says. Other errors of the server are asked again three times.
+// says. Other errors of the server are asked again three times. An answer about the key or the URL (401, 403, an unknown path) is none: the
+// run should end.
 #ifndef FD_SERVICES_FASTDECODE_BATCH_ASK_H
 #define FD_SERVICES_FASTDECODE_BATCH_ASK_H
 
@@ -25,7 +26,7 @@ struct batch_answer {
 };
 
 struct batch_asker_config {
-    const char *url; // "http://host:port"
+    const char *url; // "http://host:port", with or without "/v1"
     const char *api_key;
     uint32_t concurrency;
     // An answer that stands. Valid for the call.
@@ -47,5 +48,7 @@ void batch_asker_run(struct batch_asker *asker, int wait_ms);
 // When the server last gave an answer that stands (0: never), and what was wrong last ("": nothing).
 uint64_t batch_asker_answered_us(const struct batch_asker *asker);
 const char *batch_asker_trouble(const struct batch_asker *asker);
+// Whether the server refuses whatever is asked; trouble says why.
+bool batch_asker_is_refused(const struct batch_asker *asker);
 
 #endif

@@ -106,6 +106,33 @@ def test_refusals(mesh, files):
     assert [result["custom_id"] for result in read_lines(target)] == ["request-0"]
 
 
+def test_other_file_is_not_cut(files):
+    """One line without an end that no run wrote, as IN is where the names are given the wrong way round."""
+    source, target = files
+    for text in (json.dumps(request(0)), "dear diary", '{"id": 1'):
+        write_lines(source, [request(0)])
+        target.write_text(text)
+        refused = fastdecode("batch", source, target, "--url", "http://127.0.0.1:1", "--patience", "0.1")
+        assert refused.returncode == 1 and "line 1 is not a result" in refused.stderr, refused.stderr
+        assert target.read_text() == text
+
+
+def test_refused_key_and_path(start_mesh, files, tmp_path):
+    """A wrong key or URL is nothing that a line is to blame for: the run ends, and OUT has no answer that would never be asked again."""
+    source, target = files
+    keys = tmp_path / "keys"
+    keys.write_text("right\n")
+    mesh = start_mesh("--api-key-file", keys)
+    write_lines(source, [request(i) for i in range(20)])
+    for options, words in (((), "status 401"), (("--api-key", "wrong"), "status 401"),
+                           (("--api-key", "right", "--url", mesh.url + "/other"), "status 404")):
+        refused = batch(mesh, source, target, *options)
+        assert refused.returncode == 1 and "refuses all requests" in refused.stderr and words in refused.stderr, refused.stderr
+        assert target.read_bytes() == b""
+    done = batch(mesh, source, target, "--api-key", "right", "--url", mesh.url + "/v1/")
+    assert done.returncode == 0 and [result["response"]["status_code"] for result in read_lines(target)] == [200] * 20, done.stderr
+
+
 def test_server_away(files):
     """No gateway there: the run ends with what to do, and has written nothing. A signal ends it as well."""
     source, target = files
