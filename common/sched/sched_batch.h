@@ -41,6 +41,7 @@ struct sched_group {
 struct sched_batch {
     struct sched_group of[SCHED_CLASSES];
     uint32_t late_steps;                                  // steps since one had rows of a class behind its own
+    double late_saved_us;                                 // time for such rows that the steps before left unused
     struct sched_flight *in_flight[SCHED_PLAN_AHEAD_MAX]; // oldest first
     uint32_t in_flight_count;
     struct sched_flight *spare[SCHED_PLAN_AHEAD_MAX];

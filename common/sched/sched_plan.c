@@ -126,16 +126,19 @@ static void plan_own(struct sched *s, struct sched_group *group, struct sched_fl
     s->stats.rows_of[class] += step->row_count;
 }
 
-// Whether one of them must come now, whatever it takes: nobody waits for ever, and none keeps pages that another is to have.
-static bool late_row_is_due(const struct sched *s, const struct sched_batch *batch, const struct sched_flight *step)
+// Whether there is time for more rows of a class behind the step's. The first may take what steps before have saved, or all that it needs if
+// there was none for long: nobody waits for ever, and none keeps pages that another is to have.
+static bool has_time(const struct sched *s, const struct sched_batch *batch, const struct sched_flight *step, double us,
+                     double left_us)
 {
-    return batch->late_steps >= TUNE_LATE_LEAST_STEPS * s->batches.in_use && step->run_count == step->late_run;
+    return us <= left_us || (step->run_count == step->late_run &&
+                             (us <= batch->late_saved_us || batch->late_steps >= TUNE_LATE_LEAST_STEPS * s->batches.in_use));
 }
 
-// Adds decode rows of a class behind the step's, in turn: the first that there was no time for is the next step's first. Returns the time
-// that is left: 0 if there was not enough.
-static double plan_late_decodes(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
-                                struct sched_flight *step, double left_us)
+// Adds decode rows of a class behind the step's, in turn: the first that there was no time for is the next step's first. False: there was no
+// time for all.
+static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
+                              struct sched_flight *step, double *left_us)
 {
     uint32_t count = group->member_count, at = group->cursor < count ? group->cursor : 0;
     bool all = true;
@@ -144,40 +147,50 @@ static double plan_late_decodes(struct sched *s, const struct sched_batch *batch
         if (!may_decode(s, seq))
             continue;
         double us = sched_chunk_late_us(s, step, seq, 1);
-        if ((us > left_us && !late_row_is_due(s, batch, step)) || step->row_count >= s->s_part.rows_max) {
+        if (!has_time(s, batch, step, us, *left_us) || step->row_count >= s->s_part.rows_max) {
             sched_place_starve(s, seq, false); // what it lacks is time
             group->cursor = all ? at : group->cursor;
             all = false;
         } else if (plan_decode(s, step, group->members[at], 0)) {
-            left_us -= us;
+            *left_us -= us;
         }
     }
-    return all ? left_us : 0;
+    return all;
 }
 
-// Adds rows of a class behind the step's as far as they hardly lengthen it: of sequences that decode, then prefill, oldest first.
-static void plan_late(struct sched *s, struct sched_batch *batch, struct sched_flight *step, enum sched_class class)
+// The same with prefill, oldest first, until there is no time for a prompt's next row.
+static void plan_late_prefill(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
+                              struct sched_flight *step, double *left_us)
 {
-    struct sched_group *group = &batch->of[class];
-    uint32_t own_rows = step->row_count, next;
-    if (sched_chunk_probes(s, step))
-        return;
-    batch->late_steps++;
-    double left_us = plan_late_decodes(s, batch, group, step, sched_chunk_spare_us(s, step));
+    uint32_t next;
     for (uint32_t slot = group->prefill_head; slot != NONE; slot = next) {
-        struct sched_seq *seq = &s->seqs[slot];
+        const struct sched_seq *seq = &s->seqs[slot];
         next = s->cold[slot].batch.next;
         if (sched_place_blocks(s, seq) || !has_gathered(s, slot))
             continue;
         uint32_t cap = sched_chunk_max(s), most = MIN(s->s_part.rows_max - step->row_count, cap - MIN(step->prefill_rows, cap));
-        uint32_t rows = sched_chunk_late_rows(s, step, seq, most, left_us);
-        if (rows == 0 && most > 0 && late_row_is_due(s, batch, step))
-            rows = 1;
-        if (rows == 0)
-            break;
-        left_us -= sched_chunk_late_us(s, step, seq, rows);
-        plan_prefill(s, step, slot, rows);
+        uint32_t rows = sched_chunk_late_rows(s, step, seq, most, *left_us);
+        double us = sched_chunk_late_us(s, step, seq, MAX(rows, 1));
+        if (most == 0 || (rows == 0 && !has_time(s, batch, step, us, *left_us)))
+            return;
+        *left_us -= us;
+        plan_prefill(s, step, slot, MAX(rows, 1));
     }
+}
+
+// Adds rows of a class behind the step's as far as they hardly lengthen it.
+static void plan_late(struct sched *s, struct sched_batch *batch, struct sched_flight *step, enum sched_class class)
+{
+    struct sched_group *group = &batch->of[class];
+    uint32_t own_rows = step->row_count;
+    double spare_us = sched_chunk_spare_us(s, step), left_us = spare_us;
+    if (sched_chunk_probes(s, step))
+        return;
+    batch->late_steps++;
+    batch->late_saved_us = MIN(batch->late_saved_us + spare_us, TUNE_LATE_SAVED * spare_us);
+    if (plan_late_decodes(s, batch, group, step, &left_us))
+        plan_late_prefill(s, batch, group, step, &left_us);
+    batch->late_saved_us = MAX(batch->late_saved_us - (spare_us - left_us), 0);
     if (step->row_count > own_rows)
         batch->late_steps = 0;
     s->stats.rows_of[class] += step->row_count - own_rows;

@@ -115,15 +115,17 @@ def gaps_between_tokens(url, flood, seed, limit_s, streams=STREAMS, window_s=WIN
             began.append(now)
         if not marks and began and now - began[0] > LEAD_S:
             marks.append((now, flood.answered()))
-        return bool(marks) and now - marks[0][0] >= window_s
+        if not marks or now - marks[0][0] < window_s:
+            return False
+        marks.append((now, flood.answered()))
+        return True
 
     with flood:
         clients = run(url, [completion(64, 4000, seed + i) for i in range(streams)], limit_s, enough=enough)
-        answered = flood.answered() - marks[0][1]
     if any(client.ended() or client.error for client in clients):
         raise RuntimeError("a stream ended before its time")
     gaps = [b[0] - a[0] for client in clients for a, b in zip(client.events, client.events[1:]) if a[0] >= marks[0][0]]
-    return gaps, answered
+    return gaps, marks[1][1] - marks[0][1]
 
 
 def prompt_bodies(prompts, as_ids):

@@ -441,6 +441,31 @@ static struct sim_result run_of(struct sim_config *config, uint32_t streams, uin
     return sim_of(config);
 }
 
+// A ninth row takes a tenth of the time of eight, more than the twelfth that a step may become longer: every other step has one.
+static void a_row_that_takes_longer_waits_for_two_steps(void **state)
+{
+    uint64_t rng = 1;
+    struct sim_config config = draw(&rng);
+    struct sim_result both;
+    struct error error;
+    (void)state;
+    config.s_part.layer = config.s_part.head = (struct cost_curve){0};
+    cost_curve_add(&config.s_part.layer, 1, 300);
+    cost_curve_add(&config.s_part.layer, 512, 200 + 512 * 100);
+    places[0].cost.token_us = places[0].cost.prefill_us = 0.001;
+    config.place_count = config.sched.mini_batches = 1;
+    config.noise_sigma = 0;
+    struct sim_result without = run_of(&config, STREAMS, 0, SCHED_CLASS_BATCH);
+    for (uint32_t i = 0; i < JOB; i++)
+        requests[STREAMS + i] =
+            (struct sim_request){.prompt_tokens = 8, .generated_tokens = 40, .max_new_tokens = 40, .class = SCHED_CLASS_BATCH};
+    config.request_count = STREAMS + JOB;
+    config.steps_max = 600;
+    assert_int_equal(sim_run(&config, &both, &error), STATUS_OK);
+    assert_in_range(both.of[SCHED_CLASS_BATCH].tokens, 150, 330);
+    assert_true(both.of[SCHED_CLASS_INTERACTIVE].tbt.p99_s < 1.13 * without.of[SCHED_CLASS_INTERACTIVE].tbt.p99_s);
+}
+
 static void beside_streams_and_alone(void **state)
 {
     const char *said = getenv("FD_CLASS_WORKLOADS"), *one = getenv("FD_CLASS_WORKLOAD");
@@ -486,6 +511,7 @@ int main(void)
         cmocka_unit_test(it_gives_way_first_when_pages_run_out),
         cmocka_unit_test(no_request_waits_for_pages_of_the_job),
         cmocka_unit_test(it_follows_the_requests),
+        cmocka_unit_test(a_row_that_takes_longer_waits_for_two_steps),
         cmocka_unit_test(beside_streams_and_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
