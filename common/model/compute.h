@@ -15,8 +15,9 @@
 
 #define CACHE_DIR_HELP \
     "folder where converted weights are kept, so that the next start reads them; none: beside the model if they do not fit memory, else nowhere"
-#define WEIGHTS_MEMORY_HELP \
-    "memory for weights; what does not fit is read from disk each step (docs/offloading.md). auto: all weights, or what the rest leaves"
+#define WEIGHTS_MEMORY_HELP                                                                                                      \
+    "memory for weights, of the GPU if one computes; what does not fit comes from disk in each step, or to a GPU from the host " \
+    "(docs/offloading.md). auto: all weights, or what the rest leaves"
 #define DISK_READS_HELP "how files of weights are read: uring, threads (where the kernel lets no process have io_uring), auto"
 
 #endif

@@ -258,6 +258,7 @@ static void cuda_info(const struct backend *backend, struct backend_info *info)
     }
     info->streamed_segments = backend->tier.copies;
     info->streamed_bytes = backend->tier.copied_bytes;
+    info->stream_step_us = backend->tier.byte_us * (double)backend->tier.plan.host_bytes;
 }
 
 // --- batches ---

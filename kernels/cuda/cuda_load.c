@@ -292,8 +292,8 @@ enum status cuda_plan_weights(const struct backend_config *config, const struct 
         return STATUS_OK;
     return error_set(
         error, STATUS_INVALID_ARGUMENT,
-        "--weights-memory %llu MiB: at least %llu are needed: %llu for embedding, head and norms, and two slots of %llu for the "
-        "rest",
+        "of %llu MiB of device memory for weights at least %llu are needed: %llu for embedding, head and norms, and two slots of %llu "
+        "for the rest",
         (unsigned long long)(room >> 20), (unsigned long long)(out->fixed_bytes + out->tier.device_bytes + MIB - 1) >> 20,
         (unsigned long long)(out->fixed_bytes + MIB - 1) >> 20, (unsigned long long)(out->tier.slot_bytes + MIB - 1) >> 20);
 }

@@ -20,9 +20,9 @@ struct cuda_tier_plan {
 };
 
 struct cuda_slot {
-    unsigned char *data; // device
-    uint32_t segment;    // whose blob it holds, or will hold once `copied` has come
-    cudaEvent_t copied;
+    unsigned char *data;       // device
+    uint32_t segment;          // whose blob it holds, or will hold once `copied` has come
+    cudaEvent_t begun, copied; // of its latest copy
 };
 
 struct cuda_blob {
@@ -47,6 +47,7 @@ struct cuda_tier {
     struct cuda_visit *visits; // of all open mini-batches
     cudaStream_t stream;
     uint64_t copies, copied_bytes; // since open
+    double byte_us;                // what a byte takes; 0: not known yet
 };
 
 // The plan that leaves as many blobs on the device as `room` bytes of it hold, evenly spread. If not even two slots fit, device_bytes of the

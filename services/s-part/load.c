@@ -31,6 +31,7 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .local_pool_bytes = s_part->settings.local_pool,
         .device = s_part->device.index,
         .disk = s_part->settings.disk,
+        .weights_memory = s_part->settings.weights_memory,
         .on_weights = wake_engine,
         .on_weights_user = s_part->engine.loop,
         .trace = s_part->settings.trace,

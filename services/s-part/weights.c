@@ -17,28 +17,61 @@ static uint64_t rest_bytes(const struct s_part *s_part)
            MAX(s_part_start_bytes(s_part), s_part->settings.local_pool + plan->pool_table_bytes);
 }
 
-enum status weights_choose_memory(struct s_part *s_part, struct backend_config *config, struct error *error)
+static double mib(uint64_t bytes) { return (double)bytes / 1048576; }
+
+// On a device with memory of its own: weights take the room that the settings name; else, if they do not fit, what the rest leaves.
+static enum status choose_on_device(struct s_part *s_part, struct backend_config *config, struct error *error)
 {
-    const struct backend_ops *ops = s_part->device.ops;
     const struct backend_plan *plan = &s_part->plan;
+    const uint64_t rest = plan->device_activation_bytes + plan->pool_pages * plan->pool_page_bytes;
+    struct error why;
+
+    if (!config->weights_memory && plan->device_weight_bytes + rest > plan->device_free_bytes) {
+        config->weights_memory = MAX(plan->device_free_bytes > rest ? plan->device_free_bytes - rest : 0, 1);
+        if (s_part->device.ops->plan(config, &s_part->plan, &why))
+            return error_set(
+                error, STATUS_RESOURCE_EXHAUSTED,
+                "%s: %.0f MiB are needed and %.0f are free: weights %.0f, activations %.0f (--max-rows, --mini-batches), local pool %.0f "
+                "(--local-pool; KV workers hold the rest); %s",
+                s_part->device.line, mib(plan->device_weight_bytes + rest), mib(plan->device_free_bytes),
+                mib(plan->device_weight_bytes), mib(plan->device_activation_bytes), mib(rest - plan->device_activation_bytes),
+                why.text);
+    }
+    if (plan->streamed_bytes)
+        log_info("WEIGHTS-STREAMED",
+                 "from=host each_step_mib=%.1f what=\"they do not fit the device: each step copies them there\"",
+                 mib(plan->streamed_bytes));
+    return STATUS_OK;
+}
+
+// On the host: what the settings name; else, if they do not fit, what the rest leaves.
+static enum status choose_on_host(struct s_part *s_part, struct backend_config *config, struct error *error)
+{
+    const struct backend_plan *plan = &s_part->plan;
+    const uint64_t available = memory_available_bytes();
     enum status status;
 
-    config->weights_memory = s_part->settings.weights_memory;
-    if ((status = ops->plan(config, &s_part->plan, error))) {
-        if (config->weights_memory)
-            error_prefix(error, "--weights-memory %s", s_part->settings.weights_memory_text);
-        return status;
-    }
-    const uint64_t available = memory_available_bytes();
-    if (config->weights_memory || ops != &backend_cpu ||
+    if (config->weights_memory ||
         plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + s_part_start_bytes(s_part) <= available)
         return STATUS_OK;
     const uint64_t rest = rest_bytes(s_part);
     config->weights_memory = MAX(available > rest ? available - rest : 0, 1);
-    if ((status = ops->plan(config, &s_part->plan, error)))
+    if ((status = s_part->device.ops->plan(config, &s_part->plan, error)))
         error_prefix(error, "%.0f MiB of memory are available, and all but the weights takes up to %.0f (--local-pool, --max-rows)",
-                     (double)available / 1048576, (double)rest / 1048576);
+                     mib(available), mib(rest));
     return status;
+}
+
+enum status weights_choose_memory(struct s_part *s_part, struct backend_config *config, struct error *error)
+{
+    enum status status = s_part->device.ops->plan(config, &s_part->plan, error);
+
+    if (status) {
+        if (config->weights_memory)
+            error_prefix(error, "--weights-memory %s", s_part->settings.weights_memory_text);
+        return status;
+    }
+    return (s_part->plan.pool_on_device ? choose_on_device : choose_on_host)(s_part, config, error);
 }
 
 // The model's file name without ".gguf", then the kind of its packed weights: model-Q4_1.gguf gives model-Q4_1-int8.fdw.

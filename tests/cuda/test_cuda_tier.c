@@ -67,7 +67,7 @@ static void test_too_little(void **state)
         assert_true(plan.device_weight_bytes <= config.weights_memory && plan.weight_slots == CUDA_SLOTS);
         config.weights_memory -= 256;
     }
-    assert_non_null(strstr(error.text, "--weights-memory"));
+    assert_non_null(strstr(error.text, "of device memory for weights at least"));
 }
 
 /* --- the same bytes -------------------------------------------------------------------------------------------------------- */

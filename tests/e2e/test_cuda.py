@@ -26,6 +26,13 @@ def device(**more):
     return {"FD_CUDA_LIBRARY": EMULATED, **more}
 
 
+SAVED_MIB = 0.5  # of the small model's weights, that are on the host instead
+
+
+def device_plan(mesh):
+    return {key: float(value) for key, value in re.findall(r"(\w+_mib)=([\d.]+)", re.search("DEVICE-MEMORY (.*)", mesh.logs(200))[1])}
+
+
 def s_part(*options, env):
     """What an s-part says that cannot start, or that is only asked for its device."""
     return run([os.path.join(BUILD, "bin", "s-part"), "--model", MODEL, "--calibrate", "off", *options], env=dict(os.environ, **env))
@@ -139,7 +146,7 @@ def test_the_pool_is_what_the_device_has_left(start_mesh):
     """--local-pool auto on a device: most of what weights and activations leave, and never more."""
     mesh = start_mesh("--device", "auto", "--kv-workers", 1, "--max-batch", 16, "--context", 512, env=device(
         FD_EMULATE_DEVICE_BYTES=str((256 + 640) << 20)))
-    plan = {key: float(value) for key, value in re.findall(r"(\w+_mib)=([\d.]+)", re.search("DEVICE-MEMORY (.*)", mesh.logs(200))[1])}
+    plan = device_plan(mesh)
     left = plan["free_mib"] - plan["weights_mib"] - plan["activations_mib"]
     assert plan["free_mib"] == 640 and 0.9 * left < plan["pool_mib"] <= left
     reply = mesh.post("/v1/completions", {"model": "default", "prompt": ["one two three"] * 8, "max_tokens": 40, "ignore_eos": True,
@@ -168,7 +175,7 @@ def test_refusals():
             (("--device", "cuda"), {"FD_CUDA_LIBRARY": os.path.join(BUILD, "bin", "s-part")}, "--device cuda: "),
             (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES="0"), "no CUDA device"),
             (("--device", "cuda:1"), device(), "there are 1 CUDA devices, numbered from 0"),
-            (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES=str(400 << 20)), "MiB are needed and 144 are free: weights 96, activations "),
+            (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES=str(400 << 20)), "MiB are needed and 144 are free: weights "),
             (("--device", "cuda", "--compute", "int8"), device(), "--compute int8 is for the CPU"),
             (("--device", "cuda", "--compute", "f32"), device(), "--compute f32 is for the CPU"),
             (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16"),
@@ -204,6 +211,36 @@ def test_batch_invariant(start_mesh):
     mesh.kill("s-part")
     join_all(again)
     assert_same(again, wanted)
+
+
+@pytest.mark.parametrize("options", [("--kv-workers", 0, "--mini-batches", 2), ("--placement", "workers", "--mini-batches", 2)],
+                         ids=["pool", "worker"])
+def test_weights_from_the_host(start_mesh, options):
+    """Some layers' weights cross the link in each step, once for both mini-batches: the same bytes as with all of them there."""
+    common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, "--calibrate", "off", *options)
+    probes = [body("The sea is", 8, logprobs=5), body(words(12, 1), 10, 1, True, logprobs=5)]
+    mesh = start_mesh(*common, env=device())
+    wanted = run_all(mesh.url, probes)
+    assert all(stream.error is None for stream in wanted)
+    weights = device_plan(mesh)["weights_mib"]
+    mesh.stop()
+    small = start_mesh(*common, "--weights-memory", f"{int((weights - SAVED_MIB) * 1024)}K", env=device())
+    streamed = float(re.search(r"WEIGHTS-STREAMED from=host each_step_mib=([\d.]+)", small.logs(200))[1])
+    assert streamed > SAVED_MIB and device_plan(small)["weights_mib"] <= weights - SAVED_MIB + 0.1
+    assert_same(run_all(small.url, probes), wanted)
+
+
+def test_weights_that_do_not_fit_the_device(start_mesh):
+    """auto: what the rest leaves of the device's memory, found without being told."""
+    common = ("--device", "cuda", "--kv-workers", 1, "--local-pool", 0, "--max-batch", 8, "--context", 256, "--calibrate", "off")
+    mesh = start_mesh(*common, env=device())
+    plan = device_plan(mesh)
+    mesh.stop()
+    reserve = 256  # MiB, for the driver
+    small = start_mesh(*common, env=device(FD_EMULATE_DEVICE_BYTES=str(
+        int((reserve + plan["weights_mib"] + plan["activations_mib"] - SAVED_MIB) * 1048576))))
+    assert "WEIGHTS-STREAMED from=host" in small.logs(200)
+    assert all(stream.error is None for stream in run_all(small.url, [body("The sea is", 8)]))
 
 
 def test_batch_invariant_places(start_mesh):
