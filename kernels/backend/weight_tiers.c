@@ -43,6 +43,6 @@ enum status weight_tiers_choose(const uint64_t *segment_bytes, uint32_t segment_
     least = MIN(least, weight_tiers_bytes(&tiers));
     return error_set(
         error, STATUS_RESOURCE_EXHAUSTED,
-        "the weights need %.1f MiB of memory even if all layers are read from disk each step, there are %.1f MiB for them",
+        "the weights need %.1f MiB of memory even if all layers are fetched anew each step, there are %.1f MiB for them",
         (double)least / 1048576, (double)memory_bytes / 1048576);
 }

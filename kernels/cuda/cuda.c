@@ -150,11 +150,11 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     host_slices(config, &unused, host);
     device_slices(config, weights.panel_bytes, &unused, device);
     memset(plan, 0, sizeof *plan);
-    plan->weight_bytes = plan->streamed_bytes = weights.tier.host_bytes;
-    plan->weight_slots = weights.tier.streamed ? CUDA_SLOTS : 0;
+    plan->weight_bytes = plan->streamed_bytes = weights.tiers.streamed_bytes;
+    plan->weight_slots = weights.tiers.slots;
     plan->rows_alike = config->batch_invariant;
     plan->activation_bytes = slices_bytes(host, HOST_SLICES, ALIGN) * config->max_batches;
-    plan->device_weight_bytes = weights.fixed_bytes + weights.tier.device_bytes;
+    plan->device_weight_bytes = weight_tiers_bytes(&weights.tiers);
     plan->device_activation_bytes = slices_bytes(device, DEVICE_SLICES, ALIGN) * config->max_batches;
     plan->pool_page_bytes = cuda_page_bytes(shape, &range);
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
@@ -258,7 +258,7 @@ static void cuda_info(const struct backend *backend, struct backend_info *info)
     }
     info->streamed_segments = backend->tier.copies;
     info->streamed_bytes = backend->tier.copied_bytes;
-    info->stream_step_us = backend->tier.byte_us * (double)backend->tier.plan.host_bytes;
+    info->stream_step_us = backend->tier.byte_us * (double)backend->tier.tiers.streamed_bytes;
 }
 
 // --- batches ---

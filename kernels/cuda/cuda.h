@@ -170,10 +170,10 @@ enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out,
 // cuda_load.c. fixed_bytes: embedding, head, norms, biases, the table of RoPE.
 struct cuda_weights_plan {
     uint64_t fixed_bytes, panel_bytes;
-    uint32_t weight_bits; // of the narrowest form of a matrix
-    struct cuda_tier_plan tier;
+    uint32_t weight_bits;      // of the narrowest form of a matrix
+    struct weight_tiers tiers; // of blobs, one a segment, with fixed_bytes always on the device
 };
-// blob_bytes: filled. INVALID_ARGUMENT: config->weights_memory is too little.
+// blob_bytes: filled. RESOURCE_EXHAUSTED: config->weights_memory is too little.
 enum status cuda_plan_weights(const struct backend_config *config, const struct layer_range *range, struct cuda_weights_plan *out,
                               uint64_t *blob_bytes /* [range->count + 1] */, struct error *error) MUST_CHECK;
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;

@@ -14,7 +14,6 @@
 #include "kernels/quant/dequant.h"
 
 enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, WIDE_BYTES = 2 };
-#define MIB (1ull << 20)
 
 // Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
 struct loader {
@@ -278,7 +277,6 @@ enum status cuda_plan_weights(const struct backend_config *config, const struct 
                               uint64_t *blob_bytes, struct error *error)
 {
     struct loader loader = {.model = config->model, .range = *range, .blob_bytes = blob_bytes, .weight_bits = 16};
-    const uint64_t room = config->weights_memory;
 
     memset(blob_bytes, 0, (range->count + 1) * sizeof *blob_bytes);
     walk(&loader, config->context_tokens);
@@ -287,22 +285,15 @@ enum status cuda_plan_weights(const struct backend_config *config, const struct 
         .panel_bytes = expands(config) ? loader.panel_bytes : 0,
         .weight_bits = loader.weight_bits,
     };
-    cuda_tier_plan(blob_bytes, range->count + 1, room ? room - MIN(room, out->fixed_bytes) : UINT64_MAX, &out->tier);
-    if (!room || out->fixed_bytes + out->tier.device_bytes <= room)
-        return STATUS_OK;
-    return error_set(
-        error, STATUS_INVALID_ARGUMENT,
-        "of %llu MiB of device memory for weights at least %llu are needed: %llu for embedding, head and norms, and two slots of %llu "
-        "for the rest",
-        (unsigned long long)(room >> 20), (unsigned long long)(out->fixed_bytes + out->tier.device_bytes + MIB - 1) >> 20,
-        (unsigned long long)(out->fixed_bytes + MIB - 1) >> 20, (unsigned long long)(out->tier.slot_bytes + MIB - 1) >> 20);
+    return weight_tiers_choose(blob_bytes, range->count + 1, out->fixed_bytes,
+                               config->weights_memory ? config->weights_memory : UINT64_MAX, &out->tiers, error);
 }
 
 // Places and converts everything, once there is memory for it.
 static enum status fill(struct backend *backend, const struct cuda_weights_plan *plan, uint64_t *blob_bytes, struct error *error)
 {
     struct loader loader = {.model = backend->config.model, .range = backend->range, .backend = backend, .blob_bytes = blob_bytes};
-    enum status status = cuda_tier_open(&plan->tier, blob_bytes, backend->weights + plan->fixed_bytes, &backend->tier, error);
+    enum status status = cuda_tier_open(&plan->tiers, blob_bytes, plan->fixed_bytes, backend->weights, &backend->tier, error);
 
     if (status)
         return status;
@@ -330,7 +321,7 @@ enum status cuda_load_weights(struct backend *backend, struct error *error)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of layers");
     }
     status = cuda_plan_weights(&backend->config, &backend->range, &plan, blob_bytes, error);
-    bytes = plan.fixed_bytes + plan.tier.device_bytes;
+    bytes = weight_tiers_bytes(&plan.tiers);
     if (!status && cudaMalloc((void **)&backend->weights, bytes))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no %llu MiB of device memory in one piece for the weights",
                            backend->name, (unsigned long long)(bytes >> 20));

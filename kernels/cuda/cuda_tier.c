@@ -4,9 +4,9 @@
 // layer it starts. Embedding, head, norms, biases and the table of RoPE stay on the device. What does not fit is spread evenly among what
 // does, so that each copy has several segments' time:
 //
-//     segment        0    1    2    3    4    5    6    7    8         of 9 with room for 5
+//     segment        0    1    2    3    4    5    6    7    8         of 9; weight_tiers.h chooses
 //     blob is in     dev  host dev  host dev  host dev  host dev
-//     slot                0         1         0         1              the k-th blob of the host has slot k mod 2, always
+//     slot                0         1         0         1              the k-th blob of the host has slot k mod 2 (or 3), always
 //
 //     copies             [1      ][3      ] [5      ]                  one stream; each waits for the last use of its slot
 //     mini-batch     [0 ][ 1 ][2 ][ 3 ][ 4 ][ 5 ]                      waits for the copy of its blob
@@ -27,45 +27,11 @@
 
 enum { PIECES = 16, PIECE_BYTES_LEAST = 16 << 10, PIECE_BYTES_MOST = 2 << 20 }; // 2 MiB: 80 us over 16 lanes of PCIe 4
 
-// --- what is where ---
-
-// Whether blob s is on the host if `streamed` of `count` are.
-static bool is_streamed(uint32_t s, uint32_t streamed, uint32_t count)
-{
-    return (uint64_t)(s + 1) * streamed / count > (uint64_t)s * streamed / count;
-}
-
-// The device memory that weights take if `streamed` blobs are on the host.
-static uint64_t device_bytes(const uint64_t *blob_bytes, uint32_t count, uint32_t streamed, uint64_t *slot_bytes)
-{
-    uint64_t bytes = 0;
-
-    *slot_bytes = 0;
-    for (uint32_t s = 0; s < count; s++)
-        if (is_streamed(s, streamed, count))
-            *slot_bytes = MAX(*slot_bytes, blob_bytes[s]);
-        else
-            bytes += blob_bytes[s];
-    return bytes + CUDA_SLOTS * *slot_bytes;
-}
-
-void cuda_tier_plan(const uint64_t *blob_bytes, uint32_t count, uint64_t room, struct cuda_tier_plan *out)
-{
-    *out = (struct cuda_tier_plan){.count = count};
-    for (; out->streamed <= count; out->streamed++)
-        if ((out->device_bytes = device_bytes(blob_bytes, count, out->streamed, &out->slot_bytes)) <= room)
-            break;
-    out->streamed = MIN(out->streamed, count); // all of them, and it may still be more than the room
-    for (uint32_t s = 0; s < count; s++)
-        if (is_streamed(s, out->streamed, count))
-            out->host_bytes += blob_bytes[s];
-}
-
 // --- opening ---
 
 static enum status open_slots(struct cuda_tier *tier, struct error *error)
 {
-    for (uint32_t i = 0; i < CUDA_SLOTS; i++) {
+    for (uint32_t i = 0; i < tier->tiers.slots; i++) {
         tier->slots[i].segment = CUDA_NO_SEGMENT;
         if (cudaEventCreateWithFlags(&tier->slots[i].begun, cudaEventDefault) ||
             cudaEventCreateWithFlags(&tier->slots[i].copied, cudaEventDefault))
@@ -76,35 +42,36 @@ static enum status open_slots(struct cuda_tier *tier, struct error *error)
     return STATUS_OK;
 }
 
-enum status cuda_tier_open(const struct cuda_tier_plan *plan, const uint64_t *blob_bytes, unsigned char *device,
-                           struct cuda_tier *tier, struct error *error)
+enum status cuda_tier_open(const struct weight_tiers *tiers, const uint64_t *blob_bytes, uint64_t always_bytes,
+                           unsigned char *device, struct cuda_tier *tier, struct error *error)
 {
     unsigned char *host;
     uint32_t streamed = 0;
 
-    *tier = (struct cuda_tier){.plan = *plan, .blobs = calloc(plan->count, sizeof *tier->blobs)};
+    *tier = (struct cuda_tier){.tiers = *tiers, .blobs = calloc(tiers->segment_count, sizeof *tier->blobs)};
     if (!tier->blobs)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of weights");
-    if (plan->host_bytes && cudaHostAlloc((void **)&tier->host, plan->host_bytes, cudaHostAllocDefault)) {
+    if (tiers->streamed_bytes && cudaHostAlloc((void **)&tier->host, tiers->streamed_bytes, cudaHostAllocDefault)) {
         tier->host = NULL;
         return error_set(error, STATUS_RESOURCE_EXHAUSTED,
                          "no %llu MiB of pinned memory for weights that the device has no room for",
-                         (unsigned long long)(plan->host_bytes >> 20));
+                         (unsigned long long)(tiers->streamed_bytes >> 20));
     }
-    for (uint32_t i = 0; i < CUDA_SLOTS; i++, device += plan->slot_bytes)
+    device += always_bytes;
+    for (uint32_t i = 0; i < tiers->slots; i++, device += tiers->slot_bytes)
         tier->slots[i].data = device;
     host = tier->host;
-    for (uint32_t s = 0; s < plan->count; s++) {
+    for (uint32_t s = 0; s < tiers->segment_count; s++) {
         struct cuda_blob *blob = &tier->blobs[s];
         *blob = (struct cuda_blob){.bytes = blob_bytes[s], .device = device};
-        if (is_streamed(s, plan->streamed, plan->count)) {
+        if (weight_tiers_streams(tiers, s)) {
             blob->host = host, host += blob->bytes;
-            blob->slot = &tier->slots[streamed++ % CUDA_SLOTS];
+            blob->slot = &tier->slots[streamed++ % tiers->slots];
             blob->device = blob->slot->data;
         } else
             device += blob->bytes;
     }
-    return plan->streamed ? open_slots(tier, error) : STATUS_OK;
+    return tiers->streamed_count ? open_slots(tier, error) : STATUS_OK;
 }
 
 void cuda_tier_close(struct cuda_tier *tier)
@@ -113,7 +80,7 @@ void cuda_tier_close(struct cuda_tier *tier)
         cudaStreamSynchronize(tier->stream);
         cudaStreamDestroy(tier->stream);
     }
-    for (uint32_t i = 0; i < CUDA_SLOTS; i++) {
+    for (uint32_t i = 0; i < tier->tiers.slots; i++) {
         if (tier->slots[i].begun)
             cudaEventDestroy(tier->slots[i].begun);
         if (tier->slots[i].copied)
@@ -127,7 +94,7 @@ void cuda_tier_close(struct cuda_tier *tier)
 enum status cuda_visit_open(struct cuda_tier *tier, struct cuda_visit *visit)
 {
     *visit = (struct cuda_visit){.next = tier->visits, .segment = CUDA_NO_SEGMENT};
-    for (uint32_t i = 0; tier->plan.streamed && i < CUDA_SLOTS; i++)
+    for (uint32_t i = 0; i < tier->tiers.slots; i++)
         if (cudaEventCreateWithFlags(&visit->used[i], cudaEventDisableTiming))
             return STATUS_RESOURCE_EXHAUSTED; // cuda_visit_close frees what there is
     tier->visits = visit;
@@ -142,7 +109,7 @@ void cuda_visit_close(struct cuda_tier *tier, struct cuda_visit *visit)
         at = &(*at)->next;
     if (*at)
         *at = visit->next;
-    for (uint32_t i = 0; i < CUDA_SLOTS; i++)
+    for (uint32_t i = 0; i < tier->tiers.slots; i++)
         if (visit->used[i])
             cudaEventDestroy(visit->used[i]);
 }
@@ -152,7 +119,7 @@ void cuda_visit_close(struct cuda_tier *tier, struct cuda_visit *visit)
 // The first segment from s on whose blob is on the host; behind the last one the first. There is one.
 static uint32_t next_streamed(const struct cuda_tier *tier, uint32_t s)
 {
-    for (s %= tier->plan.count; !tier->blobs[s].slot; s = (s + 1) % tier->plan.count) {}
+    for (s %= tier->tiers.segment_count; !tier->blobs[s].slot; s = (s + 1) % tier->tiers.segment_count) {}
     return s;
 }
 
@@ -174,7 +141,7 @@ static void copy_blob(struct cuda_tier *tier, uint32_t s)
     const struct cuda_blob *blob = &tier->blobs[s];
     struct cuda_slot *slot = blob->slot;
     const ptrdiff_t index = slot - tier->slots;
-    const uint64_t piece = MIN(MAX(tier->plan.slot_bytes / PIECES, (uint64_t)PIECE_BYTES_LEAST), (uint64_t)PIECE_BYTES_MOST);
+    const uint64_t piece = MIN(MAX(tier->tiers.slot_bytes / PIECES, (uint64_t)PIECE_BYTES_LEAST), (uint64_t)PIECE_BYTES_MOST);
 
     learn_rate(tier, slot);
     for (struct cuda_visit *visit = tier->visits; visit; visit = visit->next)
@@ -241,10 +208,10 @@ void cuda_tier_leave(struct cuda_tier *tier, struct cuda_visit *visit, uint32_t 
 {
     const struct cuda_slot *slot = tier->blobs[s].slot;
 
-    visit->segment = s + 1 < tier->plan.count ? s + 1 : CUDA_NO_SEGMENT;
+    visit->segment = s + 1 < tier->tiers.segment_count ? s + 1 : CUDA_NO_SEGMENT;
     if (slot)
         cuda_must(cudaEventRecord(visit->used[slot - tier->slots], stream), "using weights");
-    if (tier->plan.streamed)
+    if (tier->tiers.streamed_count)
         fetch_next(tier);
 }
 

@@ -1,4 +1,4 @@
-// cuda_tier.h: which weights stay on the device, and the two slots that the others pass through (cuda_tier.c has the picture).
+// cuda_tier.h: weights that do not stay on the device, and the slots there that they pass through (cuda_tier.c has the picture).
 //
 // All functions are called from the backend's thread. Copies run on a stream of their own; a failure of the device ends the process.
 #ifndef FD_KERNELS_CUDA_CUDA_TIER_H
@@ -7,17 +7,9 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-#include "common/base/status.h"
+#include "kernels/backend/weight_tiers.h"
 
 #define CUDA_NO_SEGMENT UINT32_MAX
-enum { CUDA_SLOTS = 2 };
-
-// What is where, before anything is loaded.
-struct cuda_tier_plan {
-    uint32_t count, streamed;          // blobs (one a segment); those that stay on the host
-    uint64_t slot_bytes;               // the largest blob on the host
-    uint64_t device_bytes, host_bytes; // of all blobs: resident ones and slots; pinned
-};
 
 struct cuda_slot {
     unsigned char *data;       // device
@@ -36,27 +28,24 @@ struct cuda_blob {
 struct cuda_visit {
     struct cuda_visit *next;
     uint32_t segment; // the next one; CUDA_NO_SEGMENT: no step is in flight
-    cudaEvent_t used[CUDA_SLOTS];
+    cudaEvent_t used[WEIGHT_SLOTS_MAX];
 };
 
 struct cuda_tier {
-    struct cuda_tier_plan plan;
-    struct cuda_blob *blobs; // [plan.count]
-    unsigned char *host;     // pinned; the tier's
-    struct cuda_slot slots[CUDA_SLOTS];
-    struct cuda_visit *visits; // of all open mini-batches
+    struct weight_tiers tiers;
+    struct cuda_blob *blobs;                  // [tiers.segment_count]
+    unsigned char *host;                      // pinned; the tier's
+    struct cuda_slot slots[WEIGHT_SLOTS_MAX]; // [tiers.slots]
+    struct cuda_visit *visits;                // of all open mini-batches
     cudaStream_t stream;
     uint64_t copies, copied_bytes; // since open
     double byte_us;                // what a byte takes; 0: not known yet
 };
 
-// The plan that leaves as many blobs on the device as `room` bytes of it hold, evenly spread. If not even two slots fit, device_bytes of the
-// result is more than the room.
-void cuda_tier_plan(const uint64_t *blob_bytes /* [count] */, uint32_t count, uint64_t room, struct cuda_tier_plan *out);
-
-// device: plan->device_bytes of device memory, the caller's, for the tier's life. On failure the caller closes it.
-enum status cuda_tier_open(const struct cuda_tier_plan *plan, const uint64_t *blob_bytes, unsigned char *device,
-                           struct cuda_tier *tier, struct error *error) MUST_CHECK;
+// tiers: in device memory always_bytes come first, which are the caller's, then slots, then the blobs that stay. device:
+// weight_tiers_bytes() of memory, the caller's, for the tier's life. On failure the caller closes the tier.
+enum status cuda_tier_open(const struct weight_tiers *tiers, const uint64_t *blob_bytes, uint64_t always_bytes,
+                           unsigned char *device, struct cuda_tier *tier, struct error *error) MUST_CHECK;
 void cuda_tier_close(struct cuda_tier *tier); // after all visits are closed; also one of zeros
 
 // A mini-batch's part, which stays where it is until it is closed.

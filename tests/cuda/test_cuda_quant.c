@@ -399,7 +399,7 @@ static void test_memory_plan(void **state)
         const struct layer_range all = {.count = shape->layers, .is_first = true, .is_last = true};
         struct backend_config config = {.model = rig_model, .context_tokens = 128, .max_rows = GPU_QUANT_DIRECT_ROWS + 1};
         const struct cuda_weights_plan plan = weights_plan(&config, &all);
-        double got = (double)(plan.fixed_bytes + plan.tier.device_bytes);
+        double got = (double)weight_tiers_bytes(&plan.tiers);
         double most = want + (double)(vectors + edges) + tiles * 127;
         if (!(got >= want && got <= most))
             fail_msg("type %d: %.0f bytes, want %.0f to %.0f", (int)types[i].type, got, want, most);

@@ -74,7 +74,7 @@ def test_a_read_that_fails_ends_the_s_part(start_mesh, tmp_path):
 def test_too_little_memory_is_refused_with_numbers(start_mesh, tmp_path):
     with pytest.raises(RuntimeError) as refused:
         start_mesh("--cache-dir", tmp_path, "--weights-memory", "2M")
-    assert re.search(r"--weights-memory 2M: the weights need [\d.]+ MiB of memory even if all layers are read from disk each step, "
+    assert re.search(r"--weights-memory 2M: the weights need [\d.]+ MiB of memory even if all layers are fetched anew each step, "
                      r"there are 2.0 MiB for them", str(refused.value))
     assert os.listdir(tmp_path) == []
 
