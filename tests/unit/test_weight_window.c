@@ -94,9 +94,8 @@ static void the_refusal_has_the_numbers(void **state)
     (void)state;
 
     assert_int_equal(weight_tiers_choose(bytes, 6, 5 << 20, 40 << 20, &tiers, &error), STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(error.text,
-                        "the weights need 45.0 MiB of memory even if all layers are fetched anew each step, there are "
-                        "40.0 MiB for them");
+    assert_string_equal(error.text, "the weights need 45.0 MiB of memory even if all layers are fetched anew each step, there are "
+                                    "40.0 MiB for them");
     assert_int_equal(weight_tiers_choose(bytes, 6, 5 << 20, 45 << 20, &tiers, &error), STATUS_OK);
     assert_int_equal(tiers.streamed_count, 6);
     assert_int_equal(tiers.slots, 2);
