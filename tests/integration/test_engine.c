@@ -16,7 +16,7 @@
 #include "services/s-part/engine_state.h"
 #include "tests/integration/await.h"
 
-enum { ROWS = 2048, VOCAB = 32, CONTEXT = 64, HEADS = 2, HEAD_DIM = 16, WORKERS = 2 };
+enum { ROWS = 2048, VOCAB = 32, CONTEXT = 64, HEADS = 2, HEAD_DIM = 16, WORKERS = 2, SEGMENTS = 64 };
 
 // --- the backend ---
 
@@ -24,9 +24,12 @@ struct backend {
     bool held; // heads are not done
     uint32_t released, heads;
     uint64_t last_released;
+    uint32_t opened, turns[2], ends;         // turns: of each mini-batch, by what weights are there
+    uint32_t segments, segment_of[SEGMENTS]; // mini-batches, in the order in which their segments ran
 };
 struct backend_batch {
     struct backend *backend;
+    uint32_t index;
 };
 
 static enum status played_batch_open(struct backend *backend, struct backend_batch **out, struct error *error)
@@ -34,6 +37,7 @@ static enum status played_batch_open(struct backend *backend, struct backend_bat
     (void)error;
     *out = calloc(1, sizeof **out);
     (*out)->backend = backend;
+    (*out)->index = backend->opened++;
     return STATUS_OK;
 }
 
@@ -48,8 +52,18 @@ static enum status played_begin(struct backend_batch *batch, const struct backen
 
 static void played_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
-    (void)batch, (void)s, (void)links;
+    struct backend *b = batch->backend;
+    (void)s, (void)links;
+    b->segment_of[b->segments++ % SEGMENTS] = batch->index;
 }
+
+static uint32_t played_turn(struct backend_batch *batch, uint32_t s)
+{
+    (void)s;
+    return batch->backend->turns[batch->index];
+}
+
+static void played_end(struct backend_batch *batch) { batch->backend->ends++; }
 
 static void played_attend(struct backend_batch *batch, uint32_t layer) { (void)batch, (void)layer; }
 
@@ -64,6 +78,12 @@ static void played_head(struct backend_batch *batch, const uint32_t *row_index, 
 
 static bool played_done(struct backend_batch *batch) { return !batch->backend->held; }
 
+static void played_info(const struct backend *b, struct backend_info *info)
+{
+    (void)b;
+    *info = (struct backend_info){.stream_step_us = 1};
+}
+
 static void played_release(struct backend *backend, uint64_t sequence)
 {
     backend->released++;
@@ -76,6 +96,9 @@ static const struct backend_ops played = {
     .batch_close = played_batch_close,
     .begin = played_begin,
     .segment = played_segment,
+    .turn = played_turn,
+    .end = played_end,
+    .info = played_info,
     .attend = played_attend,
     .head = played_head,
     .done = played_done,
@@ -469,6 +492,30 @@ static void a_link_is_replaced_once(void **state)
     AWAIT(turn(), steps_done == 3);
 }
 
+// --- weights that do not stay in memory ---
+
+// A mini-batch whose weights are still being read waits; of the others the one that lets go of weights soonest goes first.
+static void weights_decide_whose_turn_it_is(void **state)
+{
+    enum { A_STEP = 3 }; // segments of two layers
+    (void)state;
+
+    backend.turns[0] = backend.turns[1] = BACKEND_NOT_YET;
+    send_step(0, 100, 2, NULL, NULL);
+    send_step(1, 200, 2, NULL, NULL);
+    AWAIT(turn(), engine.batches[0].state == BATCH_READY && engine.batches[1].state == BATCH_READY);
+    assert_false(engine_advance(&engine)); // it may sleep until the weights are there
+    assert_int_equal(backend.segments, 0);
+    backend.turns[0] = 7, backend.turns[1] = 4;
+    AWAIT(turn(), steps_done == 2);
+    assert_int_equal(backend.segments, 2 * A_STEP);
+    for (uint32_t i = 0; i < A_STEP; i++) {
+        assert_int_equal(backend.segment_of[i], 1);
+        assert_int_equal(backend.segment_of[A_STEP + i], 0);
+    }
+    assert_int_equal(backend.ends, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -481,6 +528,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_asked_before_counts, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_once, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(weights_decide_whose_turn_it_is, open_mesh, close_mesh),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);
