@@ -12,9 +12,9 @@
 #include "common/disk/disk.h"
 #include "tests/bench/report.h"
 
-enum { PASSES = 5, ALIGN = 4096, OUT = 3 };
+enum { PASSES = 3, ALIGN = 4096, OUT = 3 };
 #define READ_BYTES (32ull << 20)
-#define PASS_BYTES (512ull << 20)
+#define PASS_BYTES (256ull << 20)
 
 // Reads up to PASS_BYTES of the file, OUT reads at a time. Returns MB/s.
 static double pass(struct disk_queue *queue, int file, uint64_t bytes, unsigned char *memory)
