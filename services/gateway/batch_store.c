@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/checked.h"
 #include "common/base/log.h"
 #include "services/gateway/batch_store_internal.h"
 
@@ -204,6 +205,8 @@ void batch_store_close(struct batch_store *store)
     sqlite3_close(store->db);
     if (store->lock >= 0)
         close(store->lock);
+    while (store->promises)
+        batch_store_end_promise(store, store->promises->tenant, UINT64_MAX);
     pthread_mutex_destroy(&store->mutex);
     free(store);
 }
@@ -221,31 +224,68 @@ static uint64_t bytes_of(struct batch_store *store, const char *tenant)
     return bytes;
 }
 
-bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t taken, uint64_t bytes)
+// With the mutex held. NULL: no memory.
+static struct batch_promise *promise_to(struct batch_store *store, const char *tenant)
 {
+    struct batch_promise *promise = store->promises;
+
+    while (promise && strcmp(promise->tenant, tenant) != 0)
+        promise = promise->next;
+    if (promise || !(promise = calloc(1, sizeof *promise)))
+        return promise;
+    snprintf(promise->tenant, sizeof promise->tenant, "%s", tenant);
+    promise->next = store->promises;
+    store->promises = promise;
+    return promise;
+}
+
+void batch_store_end_promise(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    struct batch_promise **link = &store->promises, *promise;
+
+    while ((promise = *link) && strcmp(promise->tenant, tenant) != 0)
+        link = &promise->next;
+    if (!promise)
+        return;
+    promise->bytes -= MIN(bytes, promise->bytes);
+    if (promise->bytes > 0)
+        return;
+    *link = promise->next;
+    free(promise);
+}
+
+bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    struct batch_promise *promise;
     bool fits;
 
     pthread_mutex_lock(&store->mutex);
-    fits = store->bytes + bytes <= store->config.max_bytes;
+    promise = promise_to(store, tenant);
+    fits = promise && store->bytes + bytes <= store->config.max_bytes;
     if (fits && store->config.share < 1)
-        fits = (double)(bytes_of(store, tenant) + taken + bytes) <= store->config.share * (double)store->config.max_bytes;
-    if (fits)
+        fits = (double)(bytes_of(store, tenant) + promise->bytes + bytes) <= store->config.share * (double)store->config.max_bytes;
+    if (fits) {
         store->bytes += bytes;
+        promise->bytes += bytes;
+    } else {
+        batch_store_end_promise(store, tenant, 0);
+    }
     pthread_mutex_unlock(&store->mutex);
     return fits;
+}
+
+void batch_store_release(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->bytes -= MIN(bytes, store->bytes);
+    batch_store_end_promise(store, tenant, bytes);
+    pthread_mutex_unlock(&store->mutex);
 }
 
 void batch_store_add_bytes(struct batch_store *store, uint64_t bytes)
 {
     pthread_mutex_lock(&store->mutex);
     store->bytes += bytes;
-    pthread_mutex_unlock(&store->mutex);
-}
-
-void batch_store_release(struct batch_store *store, uint64_t bytes)
-{
-    pthread_mutex_lock(&store->mutex);
-    store->bytes -= bytes < store->bytes ? bytes : store->bytes;
     pthread_mutex_unlock(&store->mutex);
 }
 

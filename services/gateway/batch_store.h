@@ -91,15 +91,16 @@ void batch_store_make_id(const char *prefix, char out[BATCH_ID_BYTES]);
 void batch_store_path(const struct batch_store *store, const char *id, bool part, char out[BATCH_PATH_BYTES]);
 
 // --- room: bytes on disk, and bytes promised to uploads ---------------------------------------------------------------
-// Takes bytes of the room for an upload that has taken `taken` before. False: the limit, or the tenant's share of it, would be passed.
-bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t taken, uint64_t bytes);
+// Takes bytes of the room for an upload, until it is a file or they are released. False: the limit would be passed, or the tenant's share of
+// it by its files and all its uploads.
+bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t bytes);
+void batch_store_release(struct batch_store *store, const char *tenant, uint64_t bytes);
 // Takes bytes that are already there, whatever the limit. is_full: whether the limit is passed.
 void batch_store_add_bytes(struct batch_store *store, uint64_t bytes);
-void batch_store_release(struct batch_store *store, uint64_t bytes);
 bool batch_store_is_full(struct batch_store *store);
 
 // --- files --------------------------------------------------------------------------------------------------------------
-// Adds the row of a file that is complete, synced and under its own name.
+// Adds the row of a file that is complete, synced and under its own name. Its bytes were reserved.
 enum status batch_store_add_file(struct batch_store *store, const struct batch_file *file, struct error *error) MUST_CHECK;
 // NOT_FOUND: there is no such file of this tenant, or it has expired.
 enum status batch_store_get_file(struct batch_store *store, const char *tenant, const char *id, struct batch_file *out,

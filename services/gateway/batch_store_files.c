@@ -46,6 +46,8 @@ enum status batch_store_add_file(struct batch_store *store, const struct batch_f
 
     pthread_mutex_lock(&store->mutex);
     status = batch_store_insert_file(store, file, error);
+    if (status == STATUS_OK)
+        batch_store_end_promise(store, file->tenant, file->bytes);
     pthread_mutex_unlock(&store->mutex);
     return status;
 }

@@ -8,12 +8,19 @@
 
 #include "services/gateway/batch_store.h"
 
+struct batch_promise { // to the uploads of a tenant
+    struct batch_promise *next;
+    char tenant[KEY_TENANT_BYTES];
+    uint64_t bytes;
+};
+
 struct batch_store {
     struct batch_store_config config;
     int lock;              // descriptor
     pthread_mutex_t mutex; // for all below
     sqlite3 *db;
     uint64_t bytes; // on disk and promised
+    struct batch_promise *promises;
 };
 
 // A statement at work. The first failure is kept and makes what follows do nothing.
@@ -35,6 +42,8 @@ enum status batch_sql_close(struct batch_sql *sql, struct error *error);
 // One or more statements without values.
 enum status batch_sql_run(sqlite3 *db, const char *text, struct error *error);
 
+// With the mutex held: bytes of the tenant's uploads that are a file's now, or nobody's.
+void batch_store_end_promise(struct batch_store *store, const char *tenant, uint64_t bytes);
 // With the mutex held: the row of a file.
 enum status batch_store_insert_file(struct batch_store *store, const struct batch_file *file, struct error *error);
 

@@ -18,7 +18,7 @@
 #include "services/gateway/multipart.h"
 #include "services/gateway/respond.h"
 
-enum { FIELD_BYTES = 64 };
+enum { FIELD_BYTES = 64, WRITE_BYTES = 64 << 10 };
 
 enum upload_part { PART_NONE, PART_FILE, PART_PURPOSE, PART_ANCHOR, PART_SECONDS, PART_OTHER };
 
@@ -37,6 +37,7 @@ struct upload {
     bool has_file, complete;
     struct batch_file file;
     int fd;
+    struct text pending; // of the file: the parser gives a byte at a time where there are many line ends
     uint64_t reserved;
     struct api_error error; // status 0: none
 };
@@ -88,8 +89,23 @@ static bool on_begin(void *arg, const char *name, const char *filename)
     return upload->fd >= 0 || not_stored(upload);
 }
 
-static bool write_all(struct upload *upload, const char *data, size_t bytes)
+static bool write_pending(struct upload *upload)
 {
+    struct batch_api *api = upload->api;
+    const char *data = upload->pending.data;
+    size_t bytes = upload->pending.bytes;
+
+    if (upload->pending.failed)
+        return api_no_memory(&upload->error);
+    if (upload->file.bytes + bytes > api->config.max_file_bytes)
+        return api_fail(&upload->error, 413, "request_too_large", "file", "the file is larger than %llu bytes",
+                        (unsigned long long)api->config.max_file_bytes);
+    if (!batch_store_reserve(api->store, upload->file.tenant, bytes))
+        return api_fail(&upload->error, 413, "storage_full", "file",
+                        "there is no room for the file: delete files that are not needed any more");
+    upload->reserved += bytes;
+    upload->file.bytes += bytes;
+    text_clear(&upload->pending);
     while (bytes > 0) {
         ssize_t wrote = write(upload->fd, data, bytes);
         if (wrote < 0 && errno == EINTR)
@@ -105,7 +121,6 @@ static bool write_all(struct upload *upload, const char *data, size_t bytes)
 static bool on_data(void *arg, const char *data, size_t bytes)
 {
     struct upload *upload = arg;
-    struct batch_api *api = upload->api;
     char *field = field_of(upload, upload->part);
 
     if (field) {
@@ -118,21 +133,17 @@ static bool on_data(void *arg, const char *data, size_t bytes)
     }
     if (upload->part != PART_FILE)
         return true;
-    if (upload->file.bytes + bytes > api->config.max_file_bytes)
-        return api_fail(&upload->error, 413, "request_too_large", "file", "the file is larger than %llu bytes",
-                        (unsigned long long)api->config.max_file_bytes);
-    if (!batch_store_reserve(api->store, upload->file.tenant, upload->reserved, bytes))
-        return api_fail(&upload->error, 413, "storage_full", "file",
-                        "there is no room for the file: delete files that are not needed any more");
-    upload->reserved += bytes;
-    upload->file.bytes += bytes;
-    return write_all(upload, data, bytes);
+    text_append(&upload->pending, data, bytes);
+    return (upload->pending.bytes < WRITE_BYTES && !upload->pending.failed) || write_pending(upload);
 }
 
 static bool on_end(void *arg)
 {
-    ((struct upload *)arg)->part = PART_NONE;
-    return true;
+    struct upload *upload = arg;
+    bool ok = upload->part != PART_FILE || write_pending(upload);
+
+    upload->part = PART_NONE;
+    return ok;
 }
 
 // --- between the threads -------------------------------------------------------------------------------------------
@@ -214,10 +225,11 @@ static void on_ended(void *arg)
     if (upload->fd >= 0 && !upload->complete) { // neither is there without a file
         batch_store_path(upload->api->store, upload->file.id, true, path);
         unlink(path);
-        batch_store_release(upload->api->store, upload->reserved);
+        batch_store_release(upload->api->store, upload->file.tenant, upload->reserved);
     }
     atomic_fetch_sub_explicit(&upload->api->uploads, 1, memory_order_relaxed);
     text_free(&upload->waiting);
+    text_free(&upload->pending);
     pthread_mutex_destroy(&upload->mutex);
     free(upload);
 }

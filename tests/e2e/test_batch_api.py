@@ -294,6 +294,19 @@ def test_bad_requests(mesh, client):
     wait_until(lambda: sorted(os.listdir(folder + "/files")) == sorted(before), 10, lambda: str(os.listdir(folder + "/files")))
 
 
+def writes_of(mesh):
+    with open(f"/proc/{mesh.pid('gateway')}/io", encoding="ascii") as file:
+        return int(re.search(r"syscw: (\d+)", file.read())[1])
+
+
+def test_many_line_ends(mesh):
+    """What could begin a boundary is not written byte by byte: one upload must not keep all others waiting."""
+    before, data = writes_of(mesh), b"\r" * 100000 + b"\r\n--xy" * 10000
+    answer, content = call_raw(mesh, "POST", "/v1/files", form(("file", "a", data), PURPOSE), Content_Type=FORM)
+    assert answer.status == 200 and call_raw(mesh, "GET", f"/v1/files/{json.loads(content)['id']}/content")[1] == data
+    assert writes_of(mesh) - before < 1000
+
+
 def test_off(start_mesh):
     with pytest.raises(openai.NotFoundError, match="--batch-dir"):
         client_of(start_mesh()).files.list()

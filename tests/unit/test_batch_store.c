@@ -66,7 +66,7 @@ static struct batch_file put_file(const char *tenant, const char *text, uint64_t
     fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_int_equal(write(fd, text, strlen(text)), strlen(text));
     close(fd);
-    assert_true(batch_store_reserve(store, tenant, 0, strlen(text)));
+    assert_true(batch_store_reserve(store, tenant, strlen(text)));
     assert_int_equal(batch_store_add_file(store, &file, &error), STATUS_OK);
     return file;
 }
@@ -194,15 +194,18 @@ static void test_room(void **state)
     struct error error;
     (void)state;
 
-    assert_false(batch_store_reserve(store, "key-r", 0, (512 << 10) + 1)); // half is a tenant's share
-    assert_true(batch_store_reserve(store, "key-r", 0, 400 << 10));
-    assert_false(batch_store_reserve(store, "key-r", 400 << 10, 200 << 10));
-    assert_true(batch_store_reserve(store, "key-s", 0, 500 << 10));
-    assert_false(batch_store_reserve(store, "key-t", 0, 200 << 10)); // the folder's limit
+    assert_false(batch_store_reserve(store, "key-r", (512 << 10) + 1)); // half is a tenant's share
+    assert_true(batch_store_reserve(store, "key-r", 400 << 10));
+    assert_false(batch_store_reserve(store, "key-r", 200 << 10)); // with its other uploads
+    assert_true(batch_store_reserve(store, "key-s", 500 << 10));
+    assert_false(batch_store_reserve(store, "key-t", 200 << 10)); // the folder's limit
     assert_false(batch_store_is_full(store));
     batch_store_add_bytes(store, 300 << 10); // results are taken whatever the limit
     assert_true(batch_store_is_full(store));
-    batch_store_release(store, 1200 << 10);
+    batch_store_release(store, "key-s", 500 << 10);
+    batch_store_release(store, "key-r", 400 << 10);
+    assert_true(batch_store_reserve(store, "key-r", 500 << 10)); // nothing is left of the first
+    batch_store_release(store, "key-r", 800 << 10);
     file = put_file("key-r", "0123456789", 0);
     assert_int_equal(batch_store_delete_file(store, "key-r", file.id, &error), STATUS_OK);
     assert_int_equal(batch_store_delete_file(store, "key-r", file.id, &error), STATUS_NOT_FOUND);
