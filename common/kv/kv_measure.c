@@ -46,7 +46,7 @@ static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool pr
 
     for (uint32_t i = 0; i < rows; i++)
         row[i] = prefill ? (struct kv_row){.sequence = first, .position = last + 1 - rows + i}
-                         : (struct kv_row){.sequence = first + i, .position = last, .sparse = true};
+                         : (struct kv_row){.sequence = first + i, .position = last};
     b->next = first + (prefill ? 1 : rows);
     enum status status = kv_batch_plan(b->batch, row, rows, &bad, error);
     if (status)

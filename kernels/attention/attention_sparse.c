@@ -18,6 +18,7 @@ struct attend_choice attend_choice_of(uint32_t position, uint32_t percent)
     choice.first = MIN(EDGE_TILES, choice.tiles);
     choice.last = MAX(edge, choice.first);
     choice.keep = (uint32_t)(((uint64_t)(choice.last - choice.first) * percent + 99) / 100);
+    choice.keep = MIN(MAX(choice.keep, ATTEND_KEEP_LEAST), choice.last - choice.first);
     return choice;
 }
 

@@ -12,6 +12,8 @@
 //     tiles of a row   0 1 2 3 | 4 5 6 . . . . . . . . . . . . . | n-4 n-3 n-2 n-1        (the last 64 tokens may touch a fifth)
 //                      always  |  the best `keep`, ties: lower   |  always, n-1 up to the row's own position
 //
+// A row that would leave out no candidate is a dense row. That is so up to position 1,166.
+//
 // The range kernel gets the chosen tiles one after another, as if they were the whole context. It can do so unchanged, because
 // positions matter to it only as the limit.
 //
@@ -25,7 +27,8 @@
 
 #include "kernels/attention/attention.h"
 
-#define ATTEND_EDGE 64u // tokens at both ends that are always attended to
+#define ATTEND_EDGE 64u       // tokens at both ends that are always attended to
+#define ATTEND_KEEP_LEAST 64u // candidates that are kept, whatever the percentage: 1,024 tokens
 
 // The tiles that a row at some position attends to.
 struct attend_choice {
@@ -34,7 +37,8 @@ struct attend_choice {
     uint32_t keep;        // how many of the candidates it attends to
 };
 
-// Returns the choice for a row. percent: how many of the candidates to keep, 1 to 100, rounded up.
+// Returns the choice for a row. percent: how many of the candidates to keep, 1 to 100, rounded up; but ATTEND_KEEP_LEAST,
+// because a tenth of a short context is too little: on the default model at 4,096 tokens it costs a mean KL of 0.16, and 64 tiles 0.05.
 struct attend_choice attend_choice_of(uint32_t position, uint32_t percent);
 
 // Returns how many tiles the row attends to.

@@ -16,7 +16,7 @@ from streams import of_place, run_all
 import tiny_model
 
 PERCENT, CONTEXT, TOKENS, FASTER, BYTES = 10, 16384, 192, 4, 0.2
-LENGTHS, DEPTHS = (1024, 2048, 4096, 7000), (0.05, 0.25, 0.5, 0.75, 0.95)
+LENGTHS, DEPTHS = (1500, 2048, 4096, 7000), (0.05, 0.25, 0.5, 0.75, 0.95)
 BEATS_S = 1.2  # a worker says what it has done twice a second
 SENTENCES = ("The ferry left the harbour before noon.", "A clerk wrote the price of bread into the book.",
              "Rain fell on the gardens behind the station.", "Two boys carried a ladder across the bridge.",
@@ -63,8 +63,8 @@ def attention(run_):
     with LongModel() as model:
         for name, options in (("dense", ()), ("sparse", ("--sparse-attention", f"{PERCENT}%"))):
             with run_.turn(f"{len(ids)} tokens of context, {name}"):
-                with Ours("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "1G", "--prefix-cache", "on", "--max-batch", 4, *options,
-                          model=model) as mesh:
+                with Ours("--kv-workers", 1, "--threads", 1, "--local-pool", 0, "--kv-memory", "1G", "--prefix-cache", "on",
+                          "--max-batch", 4, *options, model=model) as mesh:
                     for service, pid in mesh.services().items():
                         pin(pid, R_PART_CPU if service == "kv-worker-0" else S_PART_CPU)
                     got[name] = measured(run_, mesh, ids)

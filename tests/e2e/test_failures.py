@@ -133,17 +133,20 @@ def test_worker_killed(start_mesh, wanted):
     assert_used_again(mesh, victim, wanted)
 
 
-def test_worker_killed_with_sparse_attention(start_mesh, wanted):
+def test_worker_killed_with_sparse_attention(start_mesh, mesh):
     """What is rebuilt after kill -9, in chunks and beside other rows, attends to the same parts of its context as when it was generated."""
-    mesh = start_mesh(*TWO_WORKERS, "--sparse-attention", "5%", **PACED)
-    sparse = run_whole(mesh.url, REQUESTS)
-    assert any(a.tokens != b.tokens for a, b in zip(sparse, wanted)), "sparse attention changed nothing"
-    streams = half_way(mesh)
-    victim, held = fuller_worker(mesh)
+    requests = [body(words(1250 + 30 * i, i), 48, i, sampled=i % 2 == 1) for i in range(4)]
+    victims = start_mesh(*TWO_WORKERS, "--sparse-attention", "10%", **PACED)
+    sparse = run_whole(victims.url, requests)
+    assert any(a.logprobs != b.logprobs for a, b in zip(sparse, run_whole(mesh.url, requests))), "sparse attention changed nothing"
+    streams = start_all(victims.url, requests)
+    for stream in streams:
+        stream.wait_tokens(24)
+    victim, held = fuller_worker(victims)
     assert held > 0
-    mesh.kill(victim)
+    victims.kill(victim)
     assert_same(join_all(streams), sparse)
-    assert mesh.metric(REBUILT) > 0
+    assert victims.metric(REBUILT) > 0
 
 
 @pytest.mark.sanitizer
