@@ -51,8 +51,12 @@ FAULTS = [
     Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
           "unit/test_sched"),
     # Newcomers take the pages of sequences that are coming back.
-    Fault("admit-order", "common/sched/sched_admit.c", "if (s->coming_back > 0 && !s->cold[head].rebuild)",
-          "if (s->coming_back > s->config.max_running && !s->cold[head].rebuild)", "unit/test_sched_failures"),
+    Fault("admit-order", "common/sched/sched_admit.c", "if (sched_class_sum(s->coming_back, class) > 0 && !s->cold[head].rebuild)",
+          "if (sched_class_sum(s->coming_back, class) > s->config.max_running && !s->cold[head].rebuild)", "unit/test_sched_failures"),
+    # Sequences of class batch are in the order of arrival among interactive ones; their rows may lengthen a step by a half.
+    Fault("class-order", "common/sched/sched_sequence.c", "s->queue.arrivals++ | (uint64_t)a->class << 63;", "s->queue.arrivals++;",
+          "unit/test_sched_class"),
+    Fault("class-time", "common/sched/sched_tuning.h", "(1.0 / 12)", "(1.0 / 2)", "unit/test_sched_class"),
     # A sequence that ends while it is being moved away is never released where it is.
     Fault("sched-release", "common/sched/sched_sequence.c",
           "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n        sched_outbox_add(s, slot);\n",

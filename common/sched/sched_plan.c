@@ -141,21 +141,21 @@ static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, 
                               struct sched_flight *step, double *left_us)
 {
     uint32_t count = group->member_count, at = group->cursor < count ? group->cursor : 0;
-    bool all = true;
+    uint32_t refused = 0;
     for (uint32_t i = 0; i < count; i++, at = at + 1 == count ? 0 : at + 1) {
         struct sched_seq *seq = &s->seqs[group->members[at]];
         if (!may_decode(s, seq))
             continue;
-        double us = sched_chunk_late_us(s, step, seq, 1);
-        if (!has_time(s, batch, step, us, *left_us) || step->row_count >= s->s_part.rows_max) {
+        bool full = refused >= TUNE_LATE_REFUSED || step->row_count >= s->s_part.rows_max;
+        double us = full ? 0 : sched_chunk_late_us(s, step, seq, 1);
+        if (full || !has_time(s, batch, step, us, *left_us)) {
             sched_place_starve(s, seq, false); // what it lacks is time
-            group->cursor = all ? at : group->cursor;
-            all = false;
+            group->cursor = refused++ == 0 ? at : group->cursor;
         } else if (plan_decode(s, step, group->members[at], 0)) {
             *left_us -= us;
         }
     }
-    return all;
+    return refused == 0;
 }
 
 // The same with prefill, oldest first, until there is no time for a prompt's next row.

@@ -85,6 +85,7 @@
 // --- rows of class batch in steps of interactive ones
 #define TUNE_LATE_SHARE                (1.0 / 12) // [share] by which they may lengthen a step: predictions and noise are to leave it below 1.15 times
 #define TUNE_LATE_SAVED                1.5        // [times] that share that may be saved for a row that takes longer: beside 8 rows a ninth may take an eighth of their time
+#define TUNE_LATE_REFUSED              16         // [sequences] for whose row there was no time: the others are not asked
 #define TUNE_LATE_PROBE_STEPS          16         // [steps] one of which has no such row, so that the time of such steps is not forgotten
 #define TUNE_LATE_PROBE_FIRST          2          // [steps] the same, until that time is known
 #define TUNE_LATE_LEAST_STEPS          128        // [steps] one of which has such a row whatever it takes: less than a hundredth is not seen in a 99th percentile
