@@ -166,6 +166,9 @@ struct backend_ops {
     // lowest number, which lets the next weights be fetched soonest. BACKEND_NOT_YET: they are being read; on_weights tells when to ask
     // again. A segment that is started all the same waits.
     uint32_t (*turn)(struct backend_batch *batch, uint32_t s);
+    // Optional: keeps the weights of the first segments in memory while `hold` is true, whatever steps pass, so that they can be run again
+    // and again without reading: to measure.
+    void (*hold)(struct backend *backend, bool hold);
     // Optional: the step is over, or given up. Until then weights are kept for what it needs next.
     void (*end)(struct backend_batch *batch);
     // Attends the local rows of a layer. Call it between segment(layer) and segment(layer + 1).

@@ -428,6 +428,7 @@ const struct backend_ops backend_cpu = {
     .get_x = cpu_get_x,
     .segment = cpu_segment,
     .turn = cpu_stream_turn,
+    .hold = cpu_stream_hold,
     .end = cpu_stream_end,
     .attend = cpu_attend,
     .head = cpu_head,

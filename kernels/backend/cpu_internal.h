@@ -118,7 +118,7 @@ enum status cpu_plan_weights(const struct backend_config *config, const struct l
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 
 // cpu_stream.c: weights that do not stay in memory. open, close: of the backend, once its file has been checked. join, leave: a mini-batch. enter: waits
-// for a segment's weights and points its tables to them. want: segment s is the next one; the ones before are passed. turn, end: entries of the backend.
+// for a segment's weights and points its tables to them. want: segment s is the next one; the ones before are passed. turn, hold, end: entries of the backend.
 enum status cpu_stream_open(struct backend *backend, struct error *error) MUST_CHECK;
 void cpu_stream_close(struct backend *backend);
 void cpu_stream_join(struct backend_batch *batch);
@@ -126,6 +126,7 @@ void cpu_stream_leave(struct backend_batch *batch);
 void cpu_stream_enter(struct backend_batch *batch, uint32_t s);
 void cpu_stream_want(struct backend_batch *batch, uint32_t s);
 uint32_t cpu_stream_turn(struct backend_batch *batch, uint32_t s);
+void cpu_stream_hold(struct backend *backend, bool hold);
 void cpu_stream_end(struct backend_batch *batch);
 void cpu_stream_info(const struct backend *backend, struct backend_info *info);
 

@@ -6,6 +6,8 @@
 #include "common/base/log.h"
 #include "kernels/backend/cpu_internal.h"
 
+enum { HOLDER = WEIGHT_USERS_MAX - 1 };
+
 // Weights that cannot be read are a device that is lost: the process ends, and goes on with the sequences when it is started again.
 static void die(const struct error *error)
 {
@@ -40,9 +42,9 @@ void cpu_stream_join(struct backend_batch *batch)
 {
     struct backend *backend = batch->backend;
 
-    while (batch->user < WEIGHT_USERS_MAX && backend->users >> batch->user & 1)
+    while (batch->user < HOLDER && backend->users >> batch->user & 1)
         batch->user++;
-    assert_always(batch->user < WEIGHT_USERS_MAX);
+    assert_always(batch->user < HOLDER);
     backend->users |= 1u << batch->user;
 }
 
@@ -89,6 +91,13 @@ uint32_t cpu_stream_turn(struct backend_batch *batch, uint32_t s)
     if (weight_tiers_streams(&backend->tiers, s) && !weight_stream_get(backend->stream, s))
         return BACKEND_NOT_YET;
     return weight_stream_age(backend->stream, s);
+}
+
+// A user beside the mini-batches, who never goes on.
+void cpu_stream_hold(struct backend *backend, bool hold)
+{
+    if (backend->stream)
+        weight_stream_want(backend->stream, HOLDER, hold ? 0 : WEIGHT_NONE);
 }
 
 void cpu_stream_end(struct backend_batch *batch)

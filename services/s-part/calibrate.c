@@ -68,9 +68,13 @@ enum status calibrate(const struct attend_measure *what, const struct kv_shape *
     struct backend_info info;
     uint64_t began_us = clock_now_us();
     what->ops->info(what->backend, &info);
+    if (what->ops->hold)
+        what->ops->hold(what->backend, true);
     enum status status = backend_measure(what->ops, what->batch, what->shape, MIN(what->max_rows, (uint32_t)ROWS_MAX), max_sampled,
                                          info.stream_step_us > 0 ? 1 : UINT32_MAX, STEPS_US, &out->times, error);
 
+    if (what->ops->hold)
+        what->ops->hold(what->backend, false);
     if (!status)
         status = measure_attention(what, kv, pool, out, error);
     if (status)

@@ -233,6 +233,39 @@ static void mini_batches_that_are_apart_get_theirs(void **state)
     rig_close(&rig);
 }
 
+// What is measured runs the first segments over and over: held, they are read once.
+static void held_weights_are_not_read_again(void **state)
+{
+    struct backend_batch *batch;
+    struct backend *backend;
+    struct backend_plan plan;
+    struct backend_info info;
+    struct error error;
+    struct rig rig;
+    (void)state;
+
+    rig_open(&rig, TENSOR_Q4_1, false, 3);
+    struct backend_config config = rig_config(&rig);
+    assert_int_equal(backend_cpu.plan(&config, &plan, &error), STATUS_OK);
+    config.packed_path = rig.path, config.weights_memory = plan.weight_bytes * 6 / 10;
+    assert_int_equal(backend_cpu.plan(&config, &plan, &error), STATUS_OK);
+    assert_int_equal(backend_cpu.open(&config, &backend, &error), STATUS_OK);
+    assert_int_equal(backend_cpu.batch_open(backend, &batch, &error), STATUS_OK);
+    backend_cpu.hold(backend, true);
+    for (uint32_t number = 0; number < 8; number++) {
+        rig_begin(batch, 0, 0);
+        rig_segment(batch, 0);
+        rig_segment(batch, 1);
+    }
+    backend_cpu.info(backend, &info);
+    assert_int_equal(info.streamed_segments, plan.weight_slots);
+    backend_cpu.hold(backend, false);
+    backend_cpu.end(batch);
+    backend_cpu.batch_close(batch);
+    backend_cpu.close(backend);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_file_gives_the_same_bytes),
@@ -240,7 +273,8 @@ int main(void)
                                        cmocka_unit_test(a_file_that_cannot_be_used_is_written_anew),
                                        cmocka_unit_test(a_full_disk_is_no_obstacle),
                                        cmocka_unit_test(streamed_weights_give_the_same_bytes),
-                                       cmocka_unit_test(mini_batches_that_are_apart_get_theirs)};
+                                       cmocka_unit_test(mini_batches_that_are_apart_get_theirs),
+                                       cmocka_unit_test(held_weights_are_not_read_again)};
     struct error error;
 
     assert_always(kernels_init(NULL, &error) == STATUS_OK);
