@@ -247,8 +247,10 @@ static uint32_t choose(const struct sched *s, enum sched_class class, const stru
     double alone_us = decode_us(s, m, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
     const struct outlook later = outlook_of(s, class, decode_rows + group->prefill_count);
     most_us = MAX(most_us, TUNE_CHUNK_STRETCH * alone_us);
-    // Never more than twice what was tried: the line may be wrong out there, and the next step will know better.
-    double tried = 2 * (s->time.layers.rows_seen > 0 ? s->time.layers.rows_seen : s->time.whole.rows_seen);
+    // Never more than twice what was tried: the line may be wrong out there, and the next step will know better. Steps that read weights
+    // are few and long, and leave time for an error.
+    double tried = (s->time.stream_us > 0 ? 8 : 2) *
+                   (s->time.layers.rows_seen > 0 ? s->time.layers.rows_seen : s->time.whole.rows_seen);
     struct prompts next = {.slot = group->prefill_head, .at = s->seqs[group->prefill_head].next_pos};
     uint32_t best = 0, rows = 0;
     for (uint32_t chunk = MIN(first, cap); rows < chunk; chunk = MIN(chunk + s->config.tile_rows, cap)) {
