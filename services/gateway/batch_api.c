@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -136,6 +137,7 @@ static bool get_content(struct batch_call *call, struct api_error *error)
     char path[BATCH_PATH_BYTES];
     struct batch_file file;
     struct error reason;
+    struct stat about;
     int fd;
 
     if (batch_store_get_file(call->api->store, call->tenant, call->id, &file, &reason) != STATUS_OK)
@@ -144,6 +146,10 @@ static bool get_content(struct batch_call *call, struct api_error *error)
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return api_fail(error, 500, NULL, NULL, "the file cannot be read: %s", strerror(errno));
+    if (fstat(fd, &about) != 0 || (uint64_t)about.st_size < file.bytes) { // its reader would wait for the rest
+        close(fd);
+        return api_fail(error, 500, NULL, NULL, "the file is damaged: it is shorter than what was stored");
+    }
     (void)!posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL); // the polling thread should not wait for the disk
     (void)!posix_fadvise(fd, 0, 8 << 20, POSIX_FADV_WILLNEED);
     exchange_respond_file(call->exchange, "application/octet-stream", fd, file.bytes);

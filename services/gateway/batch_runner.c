@@ -21,6 +21,7 @@ enum {
     IDLE_MS = 30000,
     SAVE_US = 1000000,
     PURGE_US = 30000000,
+    FAILED_MAX = 64, // batches that cannot be opened now and are passed over
 };
 
 // --- jobs ----------------------------------------------------------------------------------------------------------
@@ -30,6 +31,8 @@ struct choice_of_job {
     uint32_t best_active; // jobs of its tenant
     bool found, ends;
     uint64_t now_s;
+    char failed[FAILED_MAX][BATCH_ID_BYTES]; // that could not be opened: others do not wait for them
+    uint32_t failed_count;
 };
 
 // Of the batches that are not at work: one that only ends, else the oldest of the tenant with the fewest at work.
@@ -39,6 +42,9 @@ static void consider(void *arg, const struct batch_record *record)
     bool ends = record->status == BATCH_CANCELLING || record->expires_s <= choice->now_s;
     uint32_t i, active = 0;
 
+    for (i = 0; i < choice->failed_count; i++)
+        if (strcmp(choice->failed[i], record->id) == 0)
+            return;
     for (i = 0; i < choice->runner->job_count; i++) {
         const struct batch_record *other = &choice->runner->jobs[i]->record;
         if (strcmp(other->id, record->id) == 0)
@@ -103,17 +109,25 @@ static bool open_job(struct batch_runner *runner, struct batch_record *record)
 
 static void find_jobs(struct batch_runner *runner)
 {
-    struct choice_of_job choice;
+    struct choice_of_job choice = {.runner = runner, .now_s = clock_wall_us() / 1000000};
     struct error error;
+    bool opened;
 
     do {
-        choice = (struct choice_of_job){.runner = runner, .now_s = clock_wall_us() / 1000000};
+        choice.best = (struct batch_record){.status = BATCH_VALIDATING};
+        choice.best_active = 0;
+        choice.found = choice.ends = opened = false;
         if (batch_store_each_open(runner->config.store, consider, &choice, &error) != STATUS_OK) {
             log_warn("BATCH-STORE", "error=%s", error.text);
             choice.found = false;
         }
         choice.found = choice.found && runner->job_count < BATCH_JOBS_MAX + (choice.ends ? BATCH_JOBS_ENDING_MAX : 0);
-    } while (choice.found && open_job(runner, &choice.best));
+        if (!choice.found)
+            break;
+        memcpy(choice.failed[choice.failed_count], choice.best.id, BATCH_ID_BYTES);
+        opened = open_job(runner, &choice.best);
+        choice.failed_count += !opened;
+    } while (opened || choice.failed_count < FAILED_MAX);
 }
 
 static void check_ending(struct batch_runner *runner, struct batch_job *job, bool changed)

@@ -14,7 +14,7 @@
 #include "common/base/log.h"
 #include "services/gateway/batch_store_internal.h"
 
-enum { SCHEMA_VERSION = 1 };
+enum { SCHEMA_VERSION = 1, BUSY_MS = 2000, ID_DIGITS = 24 };
 
 static const char schema[] =
     "CREATE TABLE files (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, purpose TEXT NOT NULL,"
@@ -61,6 +61,18 @@ void batch_store_path(const struct batch_store *store, const char *id, bool part
     snprintf(out, BATCH_PATH_BYTES, "%s/files/%s%s", store->config.dir, id, part ? ".part" : "");
 }
 
+// Whether a name in `files` is one that a gateway gives: "file-" and 24 digits, ".part" behind them while it is written. *part: whether it
+// has that. Whatever else lies there is somebody else's.
+static bool is_own_name(const char *name, bool *part)
+{
+    const size_t prefix = strlen("file-");
+
+    if (strncmp(name, "file-", prefix) != 0 || strspn(name + prefix, "0123456789abcdef") != ID_DIGITS)
+        return false;
+    *part = strcmp(name + prefix + ID_DIGITS, ".part") == 0;
+    return *part || name[prefix + ID_DIGITS] == '\0';
+}
+
 // --- opening -------------------------------------------------------------------------------------------------------
 static enum status make_folder(const char *path, struct error *error)
 {
@@ -93,6 +105,29 @@ static enum status take_lock(struct batch_store *store, struct error *error)
     return STATUS_OK;
 }
 
+// Refuses to make a database beside files of an earlier one: all of them would be removed as unfinished.
+static enum status check_no_files(struct batch_store *store, struct error *error)
+{
+    char path[BATCH_PATH_BYTES];
+    struct dirent *entry;
+    bool part, found = false;
+    DIR *folder;
+
+    snprintf(path, sizeof path, "%s/files", store->config.dir);
+    folder = opendir(path);
+    if (!folder)
+        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
+    while (!found && (entry = readdir(folder)) != NULL)
+        found = is_own_name(entry->d_name, &part) && !part;
+    closedir(folder);
+    if (!found)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_FAILED_PRECONDITION,
+        "--batch-dir: %s has files, but %s/batches.db, which says whose they are, is gone: put it back, or move the files away",
+        path, store->config.dir);
+}
+
 static enum status open_database(struct batch_store *store, struct error *error)
 {
     char path[BATCH_PATH_BYTES];
@@ -103,9 +138,12 @@ static enum status open_database(struct batch_store *store, struct error *error)
     snprintf(path, sizeof path, "%s/batches.db", store->config.dir);
     if (sqlite3_open_v2(path, &store->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, sqlite3_errmsg(store->db));
+    sqlite3_busy_timeout(store->db, BUSY_MS); // another program may look at it, or copy it
     status = batch_sql_run(store->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;", error);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
+        error_prefix(error, "--batch-dir: %s cannot be used (put a copy back, or name another folder)", path);
         return status;
+    }
     sql = batch_sql_open(store->db, "PRAGMA user_version");
     if (batch_sql_step(&sql))
         version = batch_sql_u64(&sql, 0);
@@ -117,7 +155,9 @@ static enum status open_database(struct batch_store *store, struct error *error)
             error, STATUS_FAILED_PRECONDITION,
             "--batch-dir: %s is of version %llu, this gateway knows %d: use the gateway that made it, or another folder", path,
             (unsigned long long)version, SCHEMA_VERSION);
-    status = batch_sql_run(store->db, "BEGIN", error);
+    status = check_no_files(store, error);
+    if (status == STATUS_OK)
+        status = batch_sql_run(store->db, "BEGIN", error);
     if (status == STATUS_OK)
         status = batch_sql_run(store->db, schema, error);
     return status == STATUS_OK ? batch_sql_run(store->db, "COMMIT", error) : status;
@@ -143,6 +183,7 @@ static enum status sweep_files(struct batch_store *store, struct error *error)
     struct dirent *entry;
     struct stat about;
     uint32_t removed = 0;
+    bool part;
     DIR *folder;
 
     snprintf(path, sizeof path, "%s/files", store->config.dir);
@@ -150,7 +191,8 @@ static enum status sweep_files(struct batch_store *store, struct error *error)
     if (!folder)
         return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
     while ((entry = readdir(folder)) != NULL) {
-        if (fstatat(dirfd(folder), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode))
+        if (!is_own_name(entry->d_name, &part) || fstatat(dirfd(folder), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(about.st_mode))
             continue;
         if (is_known(store, entry->d_name))
             store->bytes += (uint64_t)about.st_size;

@@ -234,6 +234,25 @@ static void test_cancelled(void **state)
     http_free(&reply);
 }
 
+// A batch whose results cannot be opened holds up no other.
+static void test_results_that_cannot_be_opened(void **state)
+{
+    char first[64], second[64], command[200];
+    (void)state;
+
+    fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    start_batch(3, 5, first);
+    assert_true(fake_wait(&fake, saw_open, 3)); // its files of results are there, and empty
+    gateway_close(other);
+    assert_true(fake_wait(&fake, saw_at_most_open, 0));
+    snprintf(command, sizeof command, "cd %s/files && for f in $(find . -type f -size 0); do rm $f && mkdir $f; done", batch_dir);
+    assert_int_equal(system(command), 0);
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    open_other();
+    start_batch(3, 5, second);
+    wait_status(second, "completed");
+}
+
 // A client that leaves in the middle of an upload, and one that sends more than it may.
 static void test_uploads(void **state)
 {
@@ -274,8 +293,14 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_both, close_other)
     const struct CMUnitTest tests[] = {
-        CASE(test_class),        CASE(test_window),    CASE(test_refused), CASE(test_scheduler_away),
-        CASE(test_gateway_ends), CASE(test_cancelled), CASE(test_uploads),
+        CASE(test_class),
+        CASE(test_window),
+        CASE(test_refused),
+        CASE(test_scheduler_away),
+        CASE(test_gateway_ends),
+        CASE(test_cancelled),
+        CASE(test_results_that_cannot_be_opened),
+        CASE(test_uploads),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

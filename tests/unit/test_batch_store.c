@@ -169,23 +169,54 @@ static void test_opening(void **state)
 {
     struct batch_store_config config = {.dir = folder, .max_bytes = 1 << 20, .share = 1};
     struct batch_file file = put_file("key-a", "x\n", 0);
-    char part[BATCH_PATH_BYTES], stray[BATCH_PATH_BYTES], kept[BATCH_PATH_BYTES];
+    char part[BATCH_PATH_BYTES], stray[BATCH_PATH_BYTES], kept[BATCH_PATH_BYTES], foreign[BATCH_PATH_BYTES], id[BATCH_ID_BYTES];
     struct batch_store *second;
     struct error error;
     (void)state;
 
     assert_int_equal(batch_store_open(&config, &second, &error), STATUS_ALREADY_EXISTS);
     assert_non_null(strstr(error.text, "in use by another gateway"));
-    batch_store_path(store, "file-0", true, part);
-    batch_store_path(store, "file-0", false, stray);
+    batch_store_make_id("file-", id);
+    batch_store_path(store, id, true, part);
+    batch_store_path(store, id, false, stray);
+    batch_store_path(store, "thesis.tex", false, foreign);
     batch_store_path(store, file.id, false, kept);
     close(open(part, O_WRONLY | O_CREAT, 0600));
     close(open(stray, O_WRONLY | O_CREAT, 0600));
+    close(open(foreign, O_WRONLY | O_CREAT, 0600));
     batch_store_close(store);
     store = open_store();
     assert_int_equal(access(part, F_OK), -1);
     assert_int_equal(access(stray, F_OK), -1);
     assert_int_equal(access(kept, F_OK), 0);
+    assert_int_equal(access(foreign, F_OK), 0); // no gateway's: it stays
+}
+
+// Without its database nobody knows whose the files are: they stay, and the gateway does not start.
+static void test_lost_database(void **state)
+{
+    struct batch_store_config config = {.dir = folder, .max_bytes = 1 << 20, .share = 1};
+    struct batch_file file = put_file("key-a", "x\n", 0);
+    char command[3 * sizeof folder + 80], kept[BATCH_PATH_BYTES];
+    struct batch_store *second;
+    struct error error;
+    (void)state;
+
+    batch_store_path(store, file.id, false, kept);
+    batch_store_close(store);
+    snprintf(command, sizeof command, "mkdir %s/aside && mv %s/batches.db* %s/aside", folder, folder, folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(batch_store_open(&config, &second, &error), STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(error.text, "put it back"));
+    assert_int_equal(access(kept, F_OK), 0);
+    snprintf(command, sizeof command, "echo no database at all >%s/batches.db", folder);
+    assert_int_equal(system(command), 0);
+    assert_int_not_equal(batch_store_open(&config, &second, &error), STATUS_OK);
+    assert_non_null(strstr(error.text, "batches.db cannot be used"));
+    snprintf(command, sizeof command, "rm -f %s/batches.db* && mv %s/aside/batches.db* %s", folder, folder, folder);
+    assert_int_equal(system(command), 0);
+    store = open_store();
+    assert_int_equal(batch_store_delete_file(store, "key-a", file.id, &error), STATUS_OK);
 }
 
 static void test_room(void **state)
@@ -430,9 +461,9 @@ static void test_bad_inputs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_owners),    cmocka_unit_test(test_lists),        cmocka_unit_test(test_opening),
-        cmocka_unit_test(test_room),      cmocka_unit_test(test_needed_files), cmocka_unit_test(test_job),
-        cmocka_unit_test(test_job_again), cmocka_unit_test(test_bad_inputs),
+        cmocka_unit_test(test_owners),        cmocka_unit_test(test_lists),     cmocka_unit_test(test_opening),
+        cmocka_unit_test(test_lost_database), cmocka_unit_test(test_room),      cmocka_unit_test(test_needed_files),
+        cmocka_unit_test(test_job),           cmocka_unit_test(test_job_again), cmocka_unit_test(test_bad_inputs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
