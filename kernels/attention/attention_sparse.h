@@ -38,7 +38,8 @@ struct attend_choice {
 };
 
 // Returns the choice for a row. percent: how many of the candidates to keep, 1 to 100, rounded up; but ATTEND_KEEP_LEAST,
-// because a tenth of a short context is too little: on the default model at 4,096 tokens it costs a mean KL of 0.16, and 64 tiles 0.05.
+// because a tenth of a short context is too little: on the default model at 4,096 tokens it cost a mean KL of 0.16
+// (docs/benchmarks.md has what is lost with them).
 struct attend_choice attend_choice_of(uint32_t position, uint32_t percent);
 
 // Returns how many tiles the row attends to.
