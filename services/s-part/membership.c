@@ -90,6 +90,12 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     }
 }
 
+static void free_list(struct held_list *list)
+{
+    free(list->items);
+    free(list);
+}
+
 // On the control loop.
 static void send_registration(void *arg)
 {
@@ -97,10 +103,10 @@ static void send_registration(void *arg)
     struct registration registration;
     struct messages_held held;
 
-    if (messages_held_open(list->count, &held)) {
+    list->s_part->listing = false;
+    if (!list->items || messages_held_open(list->count, &held)) {
         log_warn("NO-MEMORY", "what=\"the list of %u sequences held; registering again\"", list->count);
-        free(list->items);
-        free(list);
+        free_list(list);
         return;
     }
     for (uint32_t i = 0; i < held.count; i++)
@@ -110,34 +116,37 @@ static void send_registration(void *arg)
     registration.request.held = held.pointers;
     member_register(list->s_part->member, &registration.request);
     messages_held_close(&held);
-    free(list->items);
-    free(list);
+    free_list(list);
 }
 
 // On the engine's loop.
 static void list_held(void *arg)
 {
-    struct s_part *s_part = arg;
-    const struct engine *engine = &s_part->engine;
-    struct held_list *list = calloc(1, sizeof *list);
-    uint32_t count = engine->ops->pool_held(engine->backend, NULL, 0);
+    struct held_list *list = arg;
+    const struct engine *engine = &list->s_part->engine;
 
-    if (list)
-        list->items = calloc(count + 1u, sizeof *list->items);
-    if (!list || !list->items) {
-        log_warn("NO-MEMORY", "what=\"the list of %u sequences held; registering again\"", count);
-        free(list);
-        return;
-    }
-    list->s_part = s_part;
-    list->count = MIN(count, engine->ops->pool_held(engine->backend, list->items, count));
-    rpc_loop_post(s_part->control_loop, send_registration, list);
+    list->count = engine->ops->pool_held(engine->backend, NULL, 0);
+    list->items = calloc(list->count + 1u, sizeof *list->items);
+    if (list->items)
+        list->count = MIN(list->count, engine->ops->pool_held(engine->backend, list->items, list->count));
+    rpc_loop_post(list->s_part->control_loop, send_registration, list);
 }
 
 static void on_connect(void *user)
 {
     struct s_part *s_part = user;
-    rpc_loop_post(s_part->engine.loop, list_held, s_part);
+    struct held_list *list;
+
+    if (s_part->listing) // the engine's thread is busy and has not come to it yet
+        return;
+    list = calloc(1, sizeof *list);
+    if (!list) {
+        log_warn("NO-MEMORY", "what=\"the list of sequences held; registering again\"");
+        return;
+    }
+    list->s_part = s_part;
+    s_part->listing = true;
+    rpc_loop_post(s_part->engine.loop, list_held, list);
 }
 
 // On the engine's loop. The list of what is held, and with it the registration, comes behind.

@@ -47,6 +47,7 @@ struct s_part {
     struct backend_plan plan;
     char packed_path[S_PART_PATH_BYTES]; // of packed weights; empty: they are converted at each start
     struct calibration calibration;
+    bool listing; // control thread: what the local pool holds is being listed for a registration
     pthread_t engine_thread;
     atomic_bool stop; // relaxed: the loop is woken after it is set
     char address[S_PART_ADDRESS_BYTES], tensor_address[S_PART_ADDRESS_BYTES];

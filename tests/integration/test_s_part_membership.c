@@ -1,0 +1,131 @@
+// test_s_part_membership.c: what the scheduler is told of an s-part whose engine is busy. The scheduler is played on the control loop; the
+// engine's loop turns when the test turns it.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "common/model/model.h"
+#include "services/s-part/s_part.h"
+#include "tests/integration/await.h"
+
+#define ADDRESS "inproc://test-s-part-membership"
+
+enum { BUSY_US = 900000, HELD = 3 }; // a member that is not registered tries again five times a second
+
+static struct rpc_server *scheduler;
+static struct s_part s_part;
+static struct model model;
+static uint32_t registrations, beats, held, lists;
+static bool no_answer;
+
+static uint32_t played_held(const struct backend *backend, struct backend_held *out, uint32_t capacity)
+{
+    (void)backend;
+    for (uint32_t i = 0; i < HELD && i < capacity; i++)
+        out[i] = (struct backend_held){.sequence = i + 1, .positions = 10, .certain = 10};
+    lists += out != NULL;
+    return HELD;
+}
+
+static const struct backend_ops played = {.pool_held = played_held};
+
+static void take_registration(struct rpc_call *call, void *user)
+{
+    const Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
+    Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
+    (void)user;
+    assert_non_null(request);
+    registrations++;
+    held = (uint32_t)request->n_held;
+    if (no_answer)
+        rpc_call_fail(call, STATUS_UNAVAILABLE, "not now");
+    else
+        rpc_call_reply(call, &reply.base);
+}
+
+static void take_heartbeat(struct rpc_call *call, void *user)
+{
+    Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
+    (void)user;
+    beats++;
+    rpc_call_reply(call, &reply.base);
+}
+
+static int open_all(void **state)
+{
+    static const char *const addresses[] = {ADDRESS};
+    const struct rpc_method methods[] = {{&fastdecode__cluster__descriptor, "RegisterMember", take_registration, NULL},
+                                         {&fastdecode__cluster__descriptor, "Heartbeat", take_heartbeat, NULL}};
+    const struct rpc_server_config config = {
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 2, .hello = {.service = "scheduler"}};
+    struct error error;
+    (void)state;
+    registrations = beats = lists = 0;
+    no_answer = false;
+    s_part = (struct s_part){.settings = {.scheduler = ADDRESS, .name = "s-part"},
+                             .incarnation = member_incarnation(),
+                             .model = &model,
+                             .engine = {.ops = &played}};
+    return thread_pool_open(1, &s_part.pool) || sequence_table_open(16, 8, 64, &s_part.engine.sequences) ||
+           rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&s_part.engine.loop) ||
+           rpc_server_open(s_part.control_loop, &config, &scheduler, &error) || membership_open(&s_part, &error);
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    member_close(s_part.member);
+    rpc_server_close(scheduler);
+    for (uint32_t did = 1; did;)
+        did = rpc_loop_run(s_part.control_loop, 0, 0) + rpc_loop_run(s_part.engine.loop, 0, 0);
+    rpc_loop_close(s_part.control_loop);
+    rpc_loop_close(s_part.engine.loop);
+    sequence_table_close(s_part.engine.sequences);
+    thread_pool_close(s_part.pool);
+    return 0;
+}
+
+static void turn_both(void)
+{
+    rpc_loop_run(s_part.control_loop, 2000, 0);
+    rpc_loop_run(s_part.engine.loop, 0, 0);
+}
+
+static void stay_busy(void)
+{
+    const uint64_t until_us = clock_now_us() + BUSY_US;
+    AWAIT(rpc_loop_run(s_part.control_loop, 2000, 0), clock_now_us() > until_us);
+}
+
+static void a_busy_engine_registers_once(void **state)
+{
+    (void)state;
+    stay_busy();
+    assert_int_equal(registrations, 0);
+    AWAIT(turn_both(), beats > 1);
+    assert_int_equal(registrations, 1);
+    assert_int_equal(lists, 1);
+    assert_int_equal(held, HELD);
+}
+
+// What was not taken is sent again, with a new list.
+static void a_refused_registration_is_repeated(void **state)
+{
+    (void)state;
+    no_answer = true;
+    AWAIT(turn_both(), registrations > 1);
+    no_answer = false;
+    AWAIT(turn_both(), beats > 1);
+    assert_int_equal(lists, registrations);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_busy_engine_registers_once, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_refused_registration_is_repeated, open_all, close_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
