@@ -58,6 +58,8 @@ struct sched_config {
     uint32_t max_waiting;      // the most new interactive sequences in the queue; sequences to be rebuilt are never rejected
     uint32_t max_batch_rows;   // the most rows of a step, decode and prefill together
     uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
+    uint32_t stages;           // P, s-parts in a pipeline, each with a range of the layers; 0: 1
+    uint32_t micro_batch;      // enum sched_micro_batch
     bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
     uint32_t mini_batch_fill;  // another mini-batch is used only when those in use average this many running sequences; 0: 2
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
@@ -158,6 +160,8 @@ struct sched_step_done {
     double stream_us;                      // as in sched_s_part_up, as measured by now
     const struct sched_place_time *places; // [place_count], borrowed for the call
     uint32_t place_count;
+    const uint32_t *stage_us; // [stage_count] each stage's part of s_part_us, head included with the last; borrowed for the call
+    uint32_t stage_count;     // config.stages, or 0: not measured
 };
 
 // A measured point: so many rows took so long.
@@ -165,15 +169,23 @@ struct sched_time {
     double rows, us;
 };
 
+// Measured at the start: a stage's layers by rows, without head and attention. Borrowed for the call.
+struct sched_stage_up {
+    const struct sched_time *layers; // [layer_count]
+    uint32_t layer_count;
+};
+
 struct sched_s_part_up {
     uint32_t max_rows; // the most rows of a step; 0: the s-part sets no limit
     bool rows_alike;   // a row's numbers do not depend on the rows beside it: only then are tokens guessed (config.drafts)
     bool on_device;    // it computes on a device, so it does not compete for cores with places that have shares_cores
-    // Times measured when the s-part started; steps correct them. A count of 0: nothing was measured. Borrowed for the call.
+    // Times measured when the s-part started, all stages together; steps correct them. A count of 0: nothing was measured. Borrowed for the call.
     const struct sched_time *layers; // [layer_count] time of a step as a function of its rows, without head and attention
     const struct sched_time *heads;  // [head_count] time of head and sampling as a function of the number of sampled rows
     uint32_t layer_count, head_count;
-    double stream_us; // in which weights that do not stay in its memory are read, each step; 0: all stay
+    const struct sched_stage_up *stages; // [stage_count]
+    uint32_t stage_count;                // config.stages, or 0: not measured
+    double stream_us;                    // in which weights that do not stay in its memory are read, each step; 0: all stay
 };
 
 enum sched_place_kind {

@@ -19,6 +19,7 @@ static enum status check_range(const char *field, uint64_t value, uint64_t low, 
 static void set_defaults(struct sched_config *c)
 {
     c->max_running = c->max_running != 0 ? c->max_running : c->max_sequences;
+    c->stages = c->stages != 0 ? c->stages : 1;
     c->mini_batch_fill = c->mini_batch_fill != 0 ? c->mini_batch_fill : 2;
     c->plan_ahead = c->plan_ahead != 0 ? c->plan_ahead : 2;
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
@@ -40,6 +41,7 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         {"max_running", c->max_running, 1, LIMIT_SEQUENCES},
         {"max_batch_rows", c->max_batch_rows, 1, LIMIT_ROWS},
         {"mini_batches", c->mini_batches, 1, SCHED_MINI_BATCHES_MAX},
+        {"stages", c->stages, 1, SCHED_STAGES_MAX},
         {"plan_ahead", c->plan_ahead, 1, SCHED_PLAN_AHEAD_MAX},
         {"tile_rows", c->tile_rows, 1, LIMIT_ROWS},
         {"chunk_tokens", c->chunk_tokens, 0, LIMIT_TOKENS},

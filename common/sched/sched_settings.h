@@ -11,6 +11,28 @@ enum { SCHED_WORKERS_MAX = 256, SCHED_PLACES_MAX = 1 + SCHED_WORKERS_MAX };
 // --mini-batches
 enum { SCHED_MINI_BATCHES_MAX = 16 };
 
+// --s-parts: stages of a pipeline. With workers two mini-batches are in flight for each.
+enum { SCHED_STAGES_MAX = 8 };
+
+// --micro-batch: the prefill rows of a step.
+enum sched_micro_batch {
+    SCHED_MICRO_BATCH_AUTO = 0, // with several stages uniform; with one as many as the step's time target allows
+    SCHED_MICRO_BATCH_WHOLE,    // whole prompts
+    SCHED_MICRO_BATCH_UNIFORM,  // as many as make the rows of all steps equal
+};
+#define SCHED_MICRO_BATCH_NAMES "auto|whole|uniform"
+#define SCHED_MICRO_BATCH_HELP                                                                                            \
+    "prefill rows of a step: whole prompts; uniform: as many as make all steps equally long; auto: uniform with several " \
+    "s-parts, otherwise what the step's time target allows"
+
+// name: one of SCHED_MICRO_BATCH_NAMES.
+static inline enum sched_micro_batch sched_micro_batch_named(const char *name)
+{
+    return !strcmp(name, "whole")     ? SCHED_MICRO_BATCH_WHOLE
+           : !strcmp(name, "uniform") ? SCHED_MICRO_BATCH_UNIFORM
+                                      : SCHED_MICRO_BATCH_AUTO;
+}
+
 // Limits of --max-batch: a step with all running sequences still has 512 rows for prompts.
 enum { SCHED_STEP_ROWS_MAX = 8192, SCHED_RUNNING_MAX = SCHED_STEP_ROWS_MAX - 512 };
 #define SCHED_RUNNING_HELP "sequences that run at once"

@@ -3,6 +3,7 @@
 // These are the rooms, lowest layer first. A room may use those that precede it in this list, never one that follows
 // (tests/lint/sched_rooms.sh):
 //
+//   sched_bubble               why a stage of a pipeline was idle
 //   sched_seq, sched_ids       a sequence's positions and state; slots and ids
 //   sched_outbox               the sequences for which actions are to be emitted
 //   sched_queue                waiting sequences, and deadlines (sched_heap)

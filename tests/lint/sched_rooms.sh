@@ -9,6 +9,7 @@ cd "$(dirname "$0")/../.."
 rooms='
 sched_settings -
 sched_tuning -
+sched_bubble -
 sched -
 sched_survival -
 sched_lengths -
