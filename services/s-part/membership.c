@@ -124,11 +124,13 @@ static void list_held(void *arg)
 {
     struct held_list *list = arg;
     const struct engine *engine = &list->s_part->engine;
+    uint32_t listed = 0;
 
     list->count = engine->ops->pool_held(engine->backend, NULL, 0);
     list->items = calloc(list->count + 1u, sizeof *list->items);
     if (list->items)
-        list->count = MIN(list->count, engine->ops->pool_held(engine->backend, list->items, list->count));
+        listed = engine->ops->pool_held(engine->backend, list->items, list->count);
+    list->count = list->items ? MIN(list->count, listed) : list->count;
     rpc_loop_post(list->s_part->control_loop, send_registration, list);
 }
 
