@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/rpc/envelope.h"
 #include "common/wire/attend.h"
+#include "common/wire/forward.h"
 #include "common/wire/wire.h"
 
 enum { ROWS_MAX = 64, Q_WIDTH = 6, KV_WIDTH = 2 };
@@ -67,6 +68,45 @@ static void check_tensors(const uint8_t *data, size_t size)
         within(reply.o, rows * Q_WIDTH * sizeof(float), data, size);
 }
 
+// What a stage of a pipeline is sent: written again it says the same.
+static void check_forward(const uint8_t *data, size_t size)
+{
+    struct forward_request first, second;
+    struct forward_request_parts parts;
+    struct error error;
+
+    if (forward_request_parse(data, size, ROWS_MAX, Q_WIDTH, &first, &error))
+        return;
+    assert_always(first.row_count >= 1 && first.row_count <= ROWS_MAX);
+    within(first.x, first.row_count * Q_WIDTH * sizeof(float), data, size);
+    within(first.step, first.step_bytes, data, size);
+    if (first.absent_count)
+        within(first.absent_run, first.absent_count * 4ull, data, size);
+    if (first.lost_count)
+        within(first.lost_run, first.lost_count * 4ull, data, size);
+    const struct forward_request_form form = {.incarnation = first.incarnation,
+                                              .term = first.term,
+                                              .pipeline_us = first.pipeline_us,
+                                              .row_count = first.row_count,
+                                              .absent_count = first.absent_count,
+                                              .lost_count = first.lost_count,
+                                              .hidden = Q_WIDTH,
+                                              .step_bytes = first.step_bytes};
+    const size_t bytes = forward_request_size(&form);
+    unsigned char *written = malloc(bytes);
+    assert_always(written && bytes <= forward_request_size_most(ROWS_MAX, Q_WIDTH) + first.step_bytes);
+    forward_request_begin(written, bytes, &form, &parts);
+    memcpy(parts.x, first.x, first.row_count * Q_WIDTH * sizeof(float));
+    memcpy(parts.step, first.step, first.step_bytes);
+    memset(parts.absent_run, 0, first.absent_count * 4ull);
+    memset(parts.lost_run, 0, first.lost_count * 4ull);
+    assert_always(!forward_request_parse(written, bytes, ROWS_MAX, Q_WIDTH, &second, &error));
+    assert_always(second.incarnation == first.incarnation && second.term == first.term && second.row_count == first.row_count &&
+                  second.absent_count == first.absent_count && second.lost_count == first.lost_count &&
+                  second.step_bytes == first.step_bytes);
+    free(written);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct wire_reader reader;
@@ -82,5 +122,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     within(reader.at, 0, data, size);
     check_envelope(data, size);
     check_tensors(data, size);
+    check_forward(data, size);
     return 0;
 }

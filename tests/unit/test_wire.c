@@ -11,8 +11,10 @@
 #include "common/base/checked.h"
 #include "common/rpc/envelope.h"
 #include "common/wire/attend.h"
+#include "common/wire/forward.h"
 #include "common/wire/wire.h"
 #include "envelope.pb-c.h"
+#include "step.pb-c.h"
 
 #define B(text) (const unsigned char *)(text), sizeof(text) - 1
 
@@ -260,6 +262,64 @@ static void padding_aligns(void **state)
         }
 }
 
+// What a stage hands on: any protobuf decoder reads it, it is read where it lies, and every wrong size is refused.
+static void rows_of_a_stage_are_protobuf(void **state)
+{
+    enum { ROWS = 3, HIDDEN = 5, STEP = 7 };
+    static const float x[ROWS * HIDDEN] = {1, 2, 3};
+    struct forward_request_form form = {.incarnation = 11,
+                                        .pipeline_us = 1234567,
+                                        .row_count = ROWS,
+                                        .absent_count = 1,
+                                        .lost_count = 2,
+                                        .hidden = HIDDEN,
+                                        .step_bytes = STEP};
+    Fastdecode__StepRequest step = FASTDECODE__STEP_REQUEST__INIT;
+    struct error error;
+
+    (void)state;
+    for (form.term = 1; form.term < 1u << 30; form.term *= 37) { // each length of the head: x is aligned always
+        struct forward_request_parts parts;
+        struct forward_request request;
+        const size_t size = forward_request_size(&form);
+        unsigned char *bytes = malloc(size);
+
+        forward_request_begin(bytes, size, &form, &parts);
+        wire_store_u32(parts.absent_run, 4);
+        wire_store_u32(parts.lost_run, 0);
+        wire_store_u32(parts.lost_run + 4, 2);
+        memcpy(parts.x, x, sizeof x);
+        memset(parts.step, 0x10, STEP); // whatever it is: it lies there as it was written
+        assert_int_equal(forward_request_parse(bytes, size, ROWS, HIDDEN, &request, &error), STATUS_OK);
+        assert_true(request.incarnation == 11 && request.term == form.term && request.pipeline_us == 1234567);
+        assert_true(request.row_count == ROWS && request.absent_count == 1 && request.lost_count == 2);
+        assert_true(wire_load_u32(request.absent_run) == 4 && wire_load_u32(request.lost_run + 4) == 2);
+        assert_true(request.step == parts.step && request.step_bytes == STEP && request.x == parts.x);
+        assert_memory_equal(request.x, x, sizeof x);
+        assert_true(size <= forward_request_size_most(ROWS, HIDDEN) + STEP);
+        assert_int_equal(forward_request_parse(bytes, size, ROWS - 1, HIDDEN, &request, &error), STATUS_INVALID_ARGUMENT);
+        assert_int_equal(forward_request_parse(bytes, size, ROWS, HIDDEN + 1, &request, &error), STATUS_INVALID_ARGUMENT);
+        for (size_t cut = 0; cut < size; cut++)
+            assert_int_equal(forward_request_parse(bytes, cut, ROWS, HIDDEN, &request, &error), STATUS_INVALID_ARGUMENT);
+        free(bytes);
+    }
+    step.step = 99;
+    form.step_bytes = fastdecode__step_request__get_packed_size(&step);
+    struct forward_request_parts parts;
+    const size_t size = forward_request_size(&form);
+    unsigned char *bytes = malloc(size);
+    forward_request_begin(bytes, size, &form, &parts);
+    memset(parts.absent_run, 0, 4);
+    memset(parts.lost_run, 0, 8);
+    memcpy(parts.x, x, sizeof x);
+    fastdecode__step_request__pack(&step, parts.step);
+    Fastdecode__ForwardRequest *read = fastdecode__forward_request__unpack(NULL, size, bytes);
+    assert_true(read && read->step->step == 99 && read->n_absent_run == 1 && read->n_lost_run == 2 && read->x.len == sizeof x);
+    assert_memory_equal(read->x.data, x, sizeof x);
+    fastdecode__forward_request__free_unpacked(read, NULL);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +328,7 @@ int main(void)
         cmocka_unit_test(envelopes_are_protobuf),
         cmocka_unit_test(texts_are_cut_and_clean),
         cmocka_unit_test(tensor_messages_are_protobuf),
+        cmocka_unit_test(rows_of_a_stage_are_protobuf),
         cmocka_unit_test(no_reply_is_larger_than_the_most),
         cmocka_unit_test(padding_aligns),
     };
