@@ -49,6 +49,7 @@ ROOMS = {
     "common/sched": "common/base",
     "common/plan": "common/base common/model common/kv kernels/quant kernels/attention",
     "common/sim": "common/base common/sched common/plan",
+    "common/capacity": "common/base",
     # the mesh
     "common/wire": "proto common/base",
     "common/messages": "proto common/base common/wire common/sampler common/kv common/model common/sched",
@@ -67,7 +68,7 @@ ROOMS = {
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
     "services/fastdecode": "proto common/base common/batch common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
-                           "common/sched common/plan common/sim common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
+                           "common/sched common/plan common/sim common/capacity common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
 }
 
 # Beginning of an <included> name -> where it may be.
