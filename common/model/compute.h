@@ -8,7 +8,7 @@
 #define INVARIANT_HELP \
     "equal bytes alone, in company and after failover; on a GPU this costs speed, and KV lies in places of one kind. A CPU's int8 always has them"
 #define QUANTIZE_NAMES "none|4|8"
-#define QUANTIZE_HELP "bits to which matrices in F32, F16 and BF16 are quantized while they are loaded (4: Q4_1, 8: Q8_0); CPU only"
+#define QUANTIZE_HELP "bits to which matrices in F32, F16 and BF16 are quantized while they are loaded (4: Q4_1, 8: Q8_0)"
 // Bits of one of QUANTIZE_NAMES; 0: none.
 #define QUANTIZE_BITS(word) ((word)[0] == '4' ? 4u : (word)[0] == '8' ? 8u : 0u)
 #define DEVICE_HELP "cpu, cuda or cuda:N; auto: a GPU if there is one, else the CPU"

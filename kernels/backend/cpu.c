@@ -13,6 +13,7 @@
 #include "common/base/slices.h"
 #include "kernels/attention/attention.h"
 #include "kernels/backend/cpu_internal.h"
+#include "kernels/backend/loaded_type.h"
 
 enum { SLICE_COUNT = 14, ALIGN = 64 };
 
@@ -83,7 +84,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
 
     memset(plan, 0, sizeof *plan);
     if ((status = layer_range_of(config, &range, error)) || (status = cpu_choose_pieces(config->model, &pieces, error)) ||
-        (status = cpu_check_quantize(config, error)))
+        (status = loaded_type_check(config, error)))
         return status;
     if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",

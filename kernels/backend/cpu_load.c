@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "kernels/backend/cpu_internal.h"
+#include "kernels/backend/loaded_type.h"
 #include "kernels/backend/packed_file.h"
 #include "kernels/quant/dequant.h"
 
@@ -110,7 +111,7 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
     if (loader->status)
         return;
     *out = (struct cpu_linear){.outputs = view->rows, .inputs = view->columns};
-    struct convert_job job = {.linear = out, .view = view, .type = cpu_type_of(&loader->backend->config, view)};
+    struct convert_job job = {.linear = out, .view = view, .type = loaded_type_of(&loader->backend->config, view)};
     mix(loader, job.type);
     if (loader->backend->dense) {
         out->dense = job.dense = take(loader, (uint64_t)view->rows * view->columns * sizeof(float));
@@ -200,7 +201,7 @@ bool cpu_wants_dense(const struct backend_config *config)
     case COMPUTE_INT8: return false;
     case COMPUTE_AUTO: break;
     }
-    enum tensor_type type = cpu_type_of(config, &config->model->layers[0].q);
+    enum tensor_type type = loaded_type_of(config, &config->model->layers[0].q);
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
 }
 

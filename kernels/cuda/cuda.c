@@ -11,6 +11,7 @@
 #include "common/base/slices.h"
 #include "common/kv/kv_type.h"
 #include "kernels/backend/device.h"
+#include "kernels/backend/loaded_type.h"
 
 enum { HOST_SLICES = 6, DEVICE_SLICES = 15, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
 #define RESERVE (256ull << 20) // of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments
@@ -107,9 +108,6 @@ static enum status check_config(const struct backend_config *config, struct erro
     if (shape->ffn % 8 || shape->hidden % 8)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: %u values a row and %u in its MLP: on CUDA multiples of 8 are supported",
                          gguf_label(config->model->gguf), shape->hidden, shape->ffn);
-    if (config->quantize_bits)
-        return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "--quantize is for the CPU: for CUDA write a file of fewer bits with `fastdecode quantize`");
     if (config->compute != COMPUTE_AUTO)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--compute %s is for the CPU: on CUDA leave it at auto",
                          config->compute == COMPUTE_INT8 ? "int8" : "f32");
@@ -129,7 +127,7 @@ static enum status check_config(const struct backend_config *config, struct erro
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
             "on CUDA the local pool has no sparse attention: --sparse-attention off, or --local-pool 0 and KV workers");
-    return STATUS_OK;
+    return loaded_type_check(config, error);
 }
 
 static enum status cuda_plan(const struct backend_config *config, struct backend_plan *plan, struct error *error)
@@ -233,7 +231,7 @@ static enum status cuda_open(const struct backend_config *config, struct backend
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the CUDA backend");
     backend->config = *config;
     backend->shape = config->model->shape;
-    backend->type = config->model->layers[0].q.type == TENSOR_BF16 ? GPU_BF16 : GPU_F16;
+    backend->type = loaded_type_of(config, &config->model->layers[0].q) == TENSOR_BF16 ? GPU_BF16 : GPU_F16;
     backend->q_width = backend->shape.heads * backend->shape.head_dim;
     backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
     backend->qkv_width = backend->q_width + 2 * backend->kv_width;

@@ -167,6 +167,22 @@ uint32_t cuda_spans(struct backend_batch *batch, struct backend_span *out, uint3
 struct device_rates;
 enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out, struct error *error) MUST_CHECK;
 
+// cuda_convert.c: a matrix of the file in items: rows of a wide part, tiles of a packed one.
+struct cuda_conversion {
+    const struct tensor_view *view;
+    enum tensor_type loaded; // the type in which it is loaded (loaded_type.h)
+    const struct gpu_quant *part;
+    enum gpu_type type; // of wide rows
+    struct thread_pool *pool;
+};
+// Plans how a matrix will lie: packed if a form represents it exactly and a tile fits the staging buffer, else wide.
+void cuda_plan_part(const struct backend_config *config, const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out);
+uint64_t cuda_part_bytes(const struct gpu_quant *part);
+uint64_t cuda_item_bytes(const struct gpu_quant *part);
+uint32_t cuda_items(const struct gpu_quant *part, uint32_t rows); // that so many rows of it are
+// Converts items [first, first + count). false: a value is not finite and cannot be quantized, or there is no memory for a tile.
+bool cuda_convert(const struct cuda_conversion *what, uint32_t first, uint32_t count, unsigned char *out) MUST_CHECK;
+
 // cuda_load.c. fixed_bytes: embedding, head, norms, biases, the table of RoPE.
 struct cuda_weights_plan {
     uint64_t fixed_bytes, panel_bytes;

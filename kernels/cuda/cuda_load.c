@@ -4,20 +4,20 @@
 // Everything lies in one allocation whose size the plan knows: first what always stays on the device, then the segments' matrices, blob by
 // blob, as far as they stay there too (cuda_tier.h); the others are kept in pinned memory. q, k, v stand one after the other, as one matrix
 // where they have one form, and gate and up likewise, so that each is one product. A piece of rows is converted by all threads into pinned
-// memory: where it stays, or from where it is copied to the device.
+// memory: where it stays, or from where it is copied to the device (cuda_convert.c).
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "kernels/backend/loaded_type.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/dispatch/kernels.h"
 #include "kernels/quant/dequant.h"
 
-enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, WIDE_BYTES = 2 };
+enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES };
 
 // Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
 struct loader {
-    const struct model *model;
+    const struct backend_config *config;
     struct layer_range range;
     struct backend *backend; // NULL while sizes are added up
     uint64_t fixed_bytes;    // of what always stays on the device
@@ -26,6 +26,8 @@ struct loader {
     uint32_t weight_bits;    // of the narrowest form
     unsigned char *staging;  // pinned
     cudaStream_t stream;
+    struct error *error;
+    enum status status;
 };
 
 // Where something lies: in device memory, and, if its segment's blob is kept on the host, its bytes there.
@@ -68,101 +70,41 @@ static void copy_up(struct loader *loader, void *to, const void *from, uint64_t 
 
 // --- matrices ---
 
-struct convert_job {
-    const struct tensor_view *view;
-    const struct gpu_quant *quant; // or NULL: wide
-    enum gpu_type type;
-    struct thread_pool *pool;
-    uint32_t first, count; // rows; of a packed matrix tiles
-    unsigned char *out;    // [count][columns] wide; [count] tiles
-};
-
-static void widen_row(const struct convert_job *job, const unsigned char *row, uint16_t *out)
-{
-    enum { PIECE = 1024 }; // values: whole blocks of any type
-    uint32_t columns = job->view->columns;
-    uint64_t row_bytes = job->view->bytes / job->view->rows;
-    float values[PIECE];
-
-    for (uint32_t at = 0, count; at < columns; at += count) {
-        count = MIN((uint32_t)PIECE, columns - at);
-        dequantize(job->view->type, row + at * row_bytes / columns, count, values);
-        if (job->type == GPU_F16)
-            kernels->f32_to_f16(values, count, out + at);
-        else
-            kernels->f32_to_bf16(values, count, out + at);
-    }
-}
-
-static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    struct convert_job *job = arg;
-    const unsigned char *data = job->view->data;
-    uint64_t row_bytes = job->view->bytes / job->view->rows;
-
-    (void)thread_index, (void)thread_count;
-    for (uint32_t i; (i = thread_pool_claim(job->pool)) < job->count;) {
-        if (!job->quant) {
-            widen_row(job, data + (job->first + i) * row_bytes, (uint16_t *)job->out + (size_t)i * job->view->columns);
-            continue;
-        }
-        uint32_t row = (job->first + i) * GPU_TILE_OUTPUTS;
-        gpu_quant_pack_tile(job->quant, (uint32_t)job->view->type, data + row * row_bytes, row_bytes,
-                            MIN((uint32_t)GPU_TILE_OUTPUTS, job->view->rows - row), job->out + i * job->quant->tile_bytes);
-    }
-}
-
 // Converts a view into its place in a part.
 static void convert(struct loader *loader, const struct tensor_view *view, const struct gpu_quant *part, struct spot to)
 {
-    bool packed = part->form != GPU_WIDE;
-    uint64_t item_bytes = packed ? part->tile_bytes : (uint64_t)view->columns * WIDE_BYTES;
-    uint32_t items = packed ? (view->rows + GPU_TILE_OUTPUTS - 1) / GPU_TILE_OUTPUTS : view->rows;
-    uint32_t at_once = (uint32_t)MAX(1u, STAGING_BYTES / item_bytes);
+    const struct cuda_conversion what = {.view = view,
+                                         .loaded = loaded_type_of(loader->config, view),
+                                         .part = part,
+                                         .type = loader->backend->type,
+                                         .pool = loader->config->pool};
+    const uint64_t item_bytes = cuda_item_bytes(part);
+    const uint32_t items = cuda_items(part, view->rows), at_once = (uint32_t)MAX(1u, STAGING_BYTES / item_bytes);
 
-    for (uint32_t first = 0; first < items; first += at_once) {
-        struct convert_job job = {
-            .view = view,
-            .quant = packed ? part : NULL,
-            .type = loader->backend->type,
-            .pool = loader->backend->config.pool,
-            .first = first,
-            .count = MIN(at_once, items - first),
-            .out = to.host ? to.host + first * item_bytes : loader->staging,
-        };
-        thread_pool_run(job.pool, convert_thread, &job);
+    for (uint32_t first = 0; first < items && !loader->status; first += at_once) {
+        const uint32_t count = MIN(at_once, items - first);
+        if (!cuda_convert(&what, first, count, to.host ? to.host + first * item_bytes : loader->staging))
+            loader->status = error_set(loader->error, STATUS_DATA_LOSS,
+                                       "tensor '%.*s' cannot be quantized: a value is not finite, or no memory is left",
+                                       (int)view->name_length, view->name);
         if (!to.host)
-            copy_up(loader, to.device + first * item_bytes, loader->staging, job.count * item_bytes);
+            copy_up(loader, to.device + first * item_bytes, loader->staging, count * item_bytes);
     }
-    model_release_tensor(loader->model, view); // so that the file is never in memory as a whole
-}
-
-// Plans how a matrix will lie: packed if a form represents it exactly and a tile fits the staging buffer, else wide.
-static void plan_part(const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out)
-{
-    enum gpu_form form = gpu_form_of((uint32_t)view->type);
-    if (form != GPU_WIDE)
-        gpu_quant_plan(form, outputs, view->columns, out);
-    if (form == GPU_WIDE || out->tile_bytes > STAGING_BYTES)
-        *out = (struct gpu_quant){.form = GPU_WIDE, .outputs = outputs, .inputs = view->columns};
-}
-
-static uint64_t part_bytes(const struct gpu_quant *part)
-{
-    return part->form == GPU_WIDE ? (uint64_t)part->outputs * part->inputs * WIDE_BYTES : part->tiles * part->tile_bytes;
+    model_release_tensor(loader->config->model, view); // so that the file is never in memory as a whole
 }
 
 // Plans matrices with the same inputs, one below the other: one part if they have one form and tiles end where a matrix does.
-static void plan_linear(const struct tensor_view *const *views, uint32_t view_count, struct cuda_linear *out)
+static void plan_linear(const struct backend_config *config, const struct tensor_view *const *views, uint32_t view_count,
+                        struct cuda_linear *out)
 {
     assert_always(view_count <= CUDA_PARTS_MAX);
     *out = (struct cuda_linear){.inputs = views[0]->columns};
     for (uint32_t i = 0; i < view_count; out->outputs += views[i]->rows, i++) {
         struct gpu_quant *last = out->part_count ? &out->parts[out->part_count - 1] : NULL;
         struct gpu_quant alone;
-        plan_part(views[i], views[i]->rows, &alone);
+        cuda_plan_part(config, views[i], views[i]->rows, &alone);
         if (last && last->form == alone.form && (alone.form == GPU_WIDE || last->outputs % GPU_TILE_OUTPUTS == 0))
-            plan_part(views[i], last->outputs + views[i]->rows, last);
+            cuda_plan_part(config, views[i], last->outputs + views[i]->rows, last);
         else
             out->parts[out->part_count++] = alone;
     }
@@ -174,16 +116,15 @@ static void load_linear(struct loader *loader, uint32_t segment, const struct te
     struct cuda_linear linear;
     uint32_t view = 0;
 
-    plan_linear(views, view_count, &linear);
+    plan_linear(loader->config, views, view_count, &linear);
     for (uint32_t i = 0; i < linear.part_count; i++) {
         struct gpu_quant *part = &linear.parts[i];
-        const struct spot to = take_matrix(loader, segment, part_bytes(part));
+        const struct spot to = take_matrix(loader, segment, cuda_part_bytes(part));
         part->data = to.device;
         loader->panel_bytes = MAX(loader->panel_bytes, cuda_panel_bytes(part));
         loader->weight_bits = MIN(loader->weight_bits, gpu_form_bits(part->form));
-        for (uint32_t row = 0; to.device && row < part->outputs; row += views[view++]->rows) {
-            const uint64_t at = part->form == GPU_WIDE ? (uint64_t)row * part->inputs * WIDE_BYTES
-                                                       : row / GPU_TILE_OUTPUTS * part->tile_bytes;
+        for (uint32_t row = 0; to.device && !loader->status && row < part->outputs; row += views[view++]->rows) {
+            const uint64_t at = cuda_items(part, row) * cuda_item_bytes(part); // what lies above ends with a tile
             convert(loader, views[view], part, (struct spot){to.device + at, to.host ? to.host + at : NULL});
         }
     }
@@ -234,7 +175,7 @@ static struct rope_params rope_params(const struct model_shape *shape)
 
 static void load_rope(struct loader *loader, uint32_t context_tokens, const float **out)
 {
-    const struct rope_params params = rope_params(&loader->model->shape);
+    const struct rope_params params = rope_params(&loader->config->model->shape);
     size_t row_bytes = rope_row_floats(&params) * sizeof(float);
     unsigned char *to = take_fixed(loader, context_tokens * row_bytes);
     uint32_t at_once = (uint32_t)(STAGING_BYTES / row_bytes);
@@ -248,9 +189,9 @@ static void load_rope(struct loader *loader, uint32_t context_tokens, const floa
         *out = (const float *)to;
 }
 
-static void walk(struct loader *loader, uint32_t context_tokens)
+static void walk(struct loader *loader)
 {
-    const struct model *model = loader->model;
+    const struct model *model = loader->config->model;
     struct backend unused, *backend = loader->backend ? loader->backend : &unused;
     struct cuda_layer layer;
 
@@ -262,7 +203,7 @@ static void walk(struct loader *loader, uint32_t context_tokens)
         backend->output = backend->embedding;
     if (loader->range.is_last)
         load_vector(loader, &model->output_norm, &backend->output_norm);
-    load_rope(loader, context_tokens, &backend->rope_table);
+    load_rope(loader, loader->config->context_tokens, &backend->rope_table);
     for (uint32_t i = 0; i < loader->range.count; i++)
         load_layer(loader, i, &model->layers[loader->range.first + i], loader->backend ? &backend->layers[i] : &layer);
 }
@@ -276,10 +217,10 @@ static bool expands(const struct backend_config *config)
 enum status cuda_plan_weights(const struct backend_config *config, const struct layer_range *range, struct cuda_weights_plan *out,
                               uint64_t *blob_bytes, struct error *error)
 {
-    struct loader loader = {.model = config->model, .range = *range, .blob_bytes = blob_bytes, .weight_bits = 16};
+    struct loader loader = {.config = config, .range = *range, .blob_bytes = blob_bytes, .weight_bits = 16};
 
     memset(blob_bytes, 0, (range->count + 1) * sizeof *blob_bytes);
-    walk(&loader, config->context_tokens);
+    walk(&loader);
     *out = (struct cuda_weights_plan){
         .fixed_bytes = loader.fixed_bytes,
         .panel_bytes = expands(config) ? loader.panel_bytes : 0,
@@ -292,7 +233,8 @@ enum status cuda_plan_weights(const struct backend_config *config, const struct 
 // Places and converts everything, once there is memory for it.
 static enum status fill(struct backend *backend, const struct cuda_weights_plan *plan, uint64_t *blob_bytes, struct error *error)
 {
-    struct loader loader = {.model = backend->config.model, .range = backend->range, .backend = backend, .blob_bytes = blob_bytes};
+    struct loader loader = {
+        .config = &backend->config, .range = backend->range, .backend = backend, .blob_bytes = blob_bytes, .error = error};
     enum status status = cuda_tier_open(&plan->tiers, blob_bytes, plan->fixed_bytes, backend->weights, &backend->tier, error);
 
     if (status)
@@ -302,11 +244,11 @@ static enum status fill(struct backend *backend, const struct cuda_weights_plan 
                          STAGING_BYTES >> 20);
     cuda_must(cudaStreamCreateWithFlags(&loader.stream, cudaStreamNonBlocking), "a stream");
     memset(blob_bytes, 0, (backend->range.count + 1) * sizeof *blob_bytes);
-    walk(&loader, backend->config.context_tokens);
+    walk(&loader);
     cudaStreamDestroy(loader.stream);
     cudaFreeHost(loader.staging);
-    assert_always(loader.fixed_bytes == plan->fixed_bytes);
-    return STATUS_OK;
+    assert_always(loader.status || loader.fixed_bytes == plan->fixed_bytes);
+    return loader.status;
 }
 
 enum status cuda_load_weights(struct backend *backend, struct error *error)
