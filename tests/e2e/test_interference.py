@@ -6,12 +6,12 @@ from streams import words
 
 def threads(pid):
     """{thread: (does it yield to others, nanoseconds that it has run)}"""
-    found = {}
+    found, usual = {}, os.getpriority(os.PRIO_PROCESS, pid)
     for name in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{name}/schedstat", encoding="ascii") as file:
             ran_ns = int(file.read().split()[0])
         thread = int(name)
-        yields = os.sched_getscheduler(thread) == os.SCHED_IDLE or os.getpriority(os.PRIO_PROCESS, thread) > 0
+        yields = os.sched_getscheduler(thread) == os.SCHED_IDLE or os.getpriority(os.PRIO_PROCESS, thread) > usual
         found[thread] = (yields, ran_ns)
     return found
 
