@@ -81,16 +81,25 @@ static bool read_custom_id(json_t *root, struct batch_line *out, struct batch_er
     return out->custom_id || refuse(error, "server_error", "out of memory");
 }
 
+// The text of a string without a zero byte, or NULL: what compares it would see only what comes before.
+static const char *plain_text(const json_t *value)
+{
+    const char *text = json_string_value(value);
+
+    return text && strlen(text) == json_string_length(value) ? text : NULL;
+}
+
 static bool read_target(json_t *root, struct batch_line *out, struct batch_error *error)
 {
     const json_t *method = json_object_get(root, "method");
-    const char *name = json_string_value(method), *url = json_string_value(json_object_get(root, "url"));
+    const json_t *target = json_object_get(root, "url");
+    const char *name = plain_text(method), *url = plain_text(target);
 
     if (!name || strcmp(name, "POST") != 0)
         return refuse(error, method ? "invalid_method" : "missing_required_parameter", "'method' must be \"POST\"");
-    if (!url)
+    if (!json_is_string(target))
         return refuse(error, "missing_required_parameter", "'url' must be a string");
-    out->endpoint = batch_endpoint_named(url);
+    out->endpoint = url ? batch_endpoint_named(url) : BATCH_ENDPOINT_NONE;
     return out->endpoint != BATCH_ENDPOINT_NONE ||
            refuse(error, "invalid_url", "'url' must be \"/v1/completions\" or \"/v1/chat/completions\"");
 }

@@ -35,6 +35,10 @@ static const char *read_text(json_t *root, const char *name, struct api_error *e
         api_fail(error, 400, "invalid_type", name, "'%s' must be a string, not %s", name, schema_type_name(value));
         return NULL;
     }
+    if (schema_has_zero(value)) {
+        api_fail(error, 400, "invalid_value", name, "'%s' has a zero byte", name);
+        return NULL;
+    }
     return json_string_value(value);
 }
 
@@ -54,6 +58,8 @@ static bool read_metadata(json_t *root, struct batch_record *out, struct api_err
         if (!json_is_string(value))
             return api_fail(error, 400, "invalid_type", "metadata", "a value in 'metadata' must be a string, not %s",
                             schema_type_name(value));
+        if (schema_has_zero(value))
+            return api_fail(error, 400, "invalid_value", "metadata", "a value in 'metadata' has a zero byte");
         if (strlen(name) > METADATA_KEY_BYTES || json_string_length(value) > METADATA_VALUE_BYTES)
             return api_fail(error, 400, "invalid_value", "metadata", "a pair in 'metadata' is longer than %d and %d bytes",
                             METADATA_KEY_BYTES, METADATA_VALUE_BYTES);
@@ -65,12 +71,11 @@ static bool read_metadata(json_t *root, struct batch_record *out, struct api_err
 static bool read_expiry(json_t *root, struct batch_record *out, struct api_error *error)
 {
     json_t *expiry = json_object_get(root, "output_expires_after"), *seconds = json_object_get(expiry, "seconds");
-    const char *anchor = json_string_value(json_object_get(expiry, "anchor"));
 
     out->output_kept_s = BATCH_KEPT_S;
     if (!expiry || json_is_null(expiry))
         return true;
-    if (!json_is_object(expiry) || !anchor || strcmp(anchor, "created_at") != 0 || !json_is_integer(seconds) ||
+    if (!schema_is_string(json_object_get(expiry, "anchor"), "created_at") || !json_is_integer(seconds) ||
         json_integer_value(seconds) < EXPIRY_LEAST_S || json_integer_value(seconds) > EXPIRY_MOST_S)
         return api_fail(error, 400, "invalid_value", "output_expires_after",
                         "'output_expires_after' must be {\"anchor\": \"created_at\", \"seconds\": N} with N from %d to %d",

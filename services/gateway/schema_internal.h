@@ -24,11 +24,15 @@ bool schema_read_messages(struct schema_run *run, const char *name, const json_t
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_bias(struct schema_run *run, const char *name, const json_t *value);
 
-// schema_value.c. max_bytes 0: no limit, and zero bytes are allowed.
+// schema_value.c. A string with a zero byte is refused: what compares it would see only what comes before. max_bytes 0: no limit.
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
                         float *out);
 bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out);
+// Whether the value is that string, to its last byte. NULL is allowed.
+bool schema_is_string(const json_t *value, const char *wanted);
+// Whether the value is a string with a zero byte in it.
+bool schema_has_zero(const json_t *value);
 // Returns "an integer", "a string" and so on, for messages.
 const char *schema_type_name(const json_t *value);
 // Sets status 400 and the message "'name' must be X, not Y"; returns false.

@@ -86,15 +86,15 @@ bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *
     return read_ids(run, name, value, &run->out->prompts[0]);
 }
 
-static const char *known_role(const char *role)
+static const char *known_role(const json_t *role)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
     size_t i;
 
-    if (strcmp(role, "developer") == 0)
+    if (schema_is_string(role, "developer"))
         return "system"; // its newer name: templates know only the old one
     for (i = 0; i < ARRAY_COUNT(roles); i++)
-        if (strcmp(roles[i], role) == 0)
+        if (schema_is_string(role, roles[i]))
             return roles[i];
     return NULL;
 }
@@ -108,13 +108,13 @@ static bool read_parts(struct schema_run *run, const char *where, const json_t *
 
     for (i = 0; i < count; i++) {
         const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
-        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *type = json_object_get(part, "type");
         bool ok = true;
 
         snprintf(part_name, sizeof part_name, "%s[%zu]", where, i);
-        if (!type)
+        if (!json_is_string(type))
             ok = api_fail(run->error, 400, "invalid_type", part_name, "'%s' must be an object with a 'type'", part_name);
-        else if (strcmp(type, "text") != 0)
+        else if (!schema_is_string(type, "text"))
             ok = api_fail(run->error, 400, "unsupported_content", part_name, "'%s': only parts of type 'text' are supported",
                           part_name);
         else if (!json_is_string(text))
@@ -153,7 +153,7 @@ static bool read_message(struct schema_run *run, const char *name, size_t index,
         return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
     if (!json_is_string(role))
         return schema_wrong_type(run, field, "a string", role);
-    out->role = known_role(json_string_value(role));
+    out->role = known_role(role);
     if (!out->role)
         return api_fail(run->error, 400, "invalid_value", field,
                         "'%s' must be 'system', 'developer', 'user', 'assistant' or 'tool'", field);

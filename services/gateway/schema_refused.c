@@ -13,7 +13,7 @@ static bool is_neutral(const json_t *value, const char *neutral)
     case JSON_FALSE: return true;
     case JSON_OBJECT: return json_object_size(value) == 0;
     case JSON_ARRAY: return json_array_size(value) == 0;
-    case JSON_STRING: return json_string_length(value) == 0 || (neutral && strcmp(json_string_value(value), neutral) == 0);
+    case JSON_STRING: return json_string_length(value) == 0 || (neutral && schema_is_string(value, neutral));
     case JSON_INTEGER:
     case JSON_REAL:
         snprintf(number, sizeof number, "%g", json_number_value(value));
@@ -27,24 +27,22 @@ static bool check_special(struct schema_run *run, const char *name, const json_t
 {
     *known = true;
     if (strcmp(name, "response_format") == 0) {
-        const char *type = json_string_value(json_object_get(value, "type"));
-        if (json_is_null(value) || (type && strcmp(type, "text") == 0))
+        const json_t *type = json_object_get(value, "type");
+        if (json_is_null(value) || schema_is_string(type, "text"))
             return true;
-        if (!json_is_object(value) || !type)
+        if (!json_is_object(value) || !json_is_string(type))
             return schema_wrong_type(run, name, "an object with a 'type'", value);
         return api_fail(run->error, 400, "unsupported_parameter", name,
                         "'response_format' of a type other than 'text' is not supported");
     }
     if (strcmp(name, "modalities") == 0) {
         const json_t *first = json_array_get(value, 0);
-        if (json_is_null(value) ||
-            (json_array_size(value) == 1 && json_is_string(first) && strcmp(json_string_value(first), "text") == 0))
+        if (json_is_null(value) || (json_array_size(value) == 1 && schema_is_string(first, "text")))
             return true;
         return api_fail(run->error, 400, "unsupported_parameter", name, "'modalities' other than [\"text\"] are not supported");
     }
     if (strcmp(name, "tool_choice") == 0) {
-        const char *choice = json_string_value(value);
-        if (json_is_null(value) || (choice && (strcmp(choice, "none") == 0 || strcmp(choice, "auto") == 0)))
+        if (json_is_null(value) || schema_is_string(value, "none") || schema_is_string(value, "auto"))
             return true;
         return api_fail(run->error, 400, "unsupported_parameter", name, "'tool_choice' is not supported");
     }

@@ -18,6 +18,20 @@ const char *schema_type_name(const json_t *value)
     }
 }
 
+bool schema_is_string(const json_t *value, const char *wanted)
+{
+    const char *text = json_string_value(value);
+
+    return text && json_string_length(value) == strlen(wanted) && strcmp(text, wanted) == 0;
+}
+
+bool schema_has_zero(const json_t *value)
+{
+    const char *text = json_string_value(value);
+
+    return text && strlen(text) < json_string_length(value);
+}
+
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value)
 {
     return api_fail(run->error, 400, "invalid_type", name, "'%s' must be %s, not %s", name, wanted, schema_type_name(value));
@@ -64,7 +78,7 @@ bool schema_read_string(struct schema_run *run, const char *name, const json_t *
     if (max_bytes > 0 && json_string_length(value) > max_bytes)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %zu", name,
                         json_string_length(value), max_bytes);
-    if (max_bytes > 0 && memchr(json_string_value(value), 0, json_string_length(value))) // two would look the same
+    if (schema_has_zero(value)) // two would look the same
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has a zero byte", name);
     *out = json_string_value(value);
     return true;

@@ -238,6 +238,8 @@ BAD_UPLOADS = [  # body, content type, status, param
     (b"xyz", FORM, 400, None),
     (form(FILE, PURPOSE)[:-9], FORM, 400, None),
     (form(FILE, PURPOSE).replace(b"name=", b"nome="), FORM, 400, None),
+    (form(FILE, PURPOSE).replace(b'"file"', b'"file\0x"'), FORM, 400, None),
+    (form(FILE, ("purpose", None, b"batch\0x")), FORM, 400, None),
     (form(PURPOSE), FORM, 400, "file"),
     (form(FILE), FORM, 400, "purpose"),
     (form(FILE, ("purpose", None, b"fine-tune")), FORM, 400, "purpose"),
@@ -261,6 +263,11 @@ BAD_BATCHES = [  # body, status, param
     ({**GOOD, "input_file_id": "../lock"}, 404, "input_file_id"),
     ({**GOOD, "input_file_id": "x" * 1000}, 404, "input_file_id"),
     ({**GOOD, "input_file_id": "OUTPUT"}, 400, "input_file_id"),
+    ({**GOOD, "input_file_id": "FILE\0"}, 400, "input_file_id"),
+    ({**GOOD, "endpoint": "/v1/completions\0"}, 400, "endpoint"),
+    ({**GOOD, "completion_window": "24h\0"}, 400, "completion_window"),
+    ({**GOOD, "metadata": {"a": "b\0c"}}, 400, "metadata"),
+    ({**GOOD, "output_expires_after": {"anchor": "created_at\0", "seconds": 3600}}, 400, "output_expires_after"),
     ({"input_file_id": "FILE", "completion_window": "24h"}, 400, "endpoint"),
     ({**GOOD, "endpoint": "/v1/embeddings"}, 400, "endpoint"),
     ({**GOOD, "endpoint": ["/v1/completions"]}, 400, "endpoint"),
@@ -304,7 +311,7 @@ def test_bad_requests(mesh, client):
         check_error(*call_raw(mesh, "POST", "/v1/files", body, Content_Type=kind), status, param)
     for body, status, param in BAD_BATCHES:
         text = body if isinstance(body, str) else json.dumps(body)
-        text = text.replace('"FILE"', f'"{batch.input_file_id}"').replace('"OUTPUT"', f'"{batch.output_file_id}"')
+        text = text.replace('"FILE', f'"{batch.input_file_id}').replace('"OUTPUT"', f'"{batch.output_file_id}"')
         check_error(*call_raw(mesh, "POST", "/v1/batches", text, Content_Type="application/json"), status, param)
     for method, path, status in BAD_PATHS:
         answer, content = call_raw(mesh, method, path)

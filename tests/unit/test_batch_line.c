@@ -81,6 +81,8 @@ static void test_bad_lines(void **state)
         {"{\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{}}", "missing_required_parameter", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"GET\",\"url\":\"/v1/completions\",\"body\":{}}", "invalid_method", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"post\",\"url\":\"/v1/completions\",\"body\":{}}", "invalid_method", "a"},
+        {"{\"custom_id\":\"a\",\"method\":\"POST\\u0000x\",\"url\":\"/v1/completions\",\"body\":{}}", "invalid_method", "a"},
+        {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\\u0000x\",\"body\":{}}", "invalid_url", "a"},
         {"{\"custom_id\":\"a\",\"method\":1,\"url\":\"/v1/completions\",\"body\":{}}", "invalid_method", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"body\":{}}", "missing_required_parameter", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":5,\"body\":{}}", "missing_required_parameter", "a"},
